@@ -1,0 +1,1 @@
+//! Keeper and agent of a node.

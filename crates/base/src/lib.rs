@@ -1,0 +1,15 @@
+//! The ground floor: identifiers, time, errors with stable codes, bounded wire
+//! framing, the counter-based random source and the [`machine::Machine`] trait.
+//!
+//! Nothing here touches the world: no clock, socket, file or thread.
+
+pub mod error;
+pub mod id;
+pub mod machine;
+pub mod rng;
+pub mod time;
+pub mod wire;
+
+pub use error::{Code, Entity, Error, Result};
+pub use id::{ContainerId, Incarnation, JobName, Level, NodeId, Rank, Version};
+pub use time::Time;

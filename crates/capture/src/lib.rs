@@ -1,0 +1,1 @@
+//! Memory shared by a rank and its agent: control block, slabs, IPC.

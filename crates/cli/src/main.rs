@@ -1,0 +1,2 @@
+//! The command `outlive`.
+fn main() {}

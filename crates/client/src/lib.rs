@@ -1,0 +1,1 @@
+//! What a program links: Rust API, C ABI, Fortran module, C++ header.

@@ -1,0 +1,1 @@
+//! Supervision of a launcher's command, spares, restart.

@@ -1,0 +1,1 @@
+//! Authenticated rails between agents.

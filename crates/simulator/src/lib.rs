@@ -1,0 +1,1 @@
+//! Deterministic event engine, lossy network with disks, independent checkers.

@@ -1,0 +1,1 @@
+//! Containers, records, catalogue: the checkpoint format on disk.
