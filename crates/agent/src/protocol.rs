@@ -7,7 +7,9 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use outlive_base::{Code, Entity, Error, Incarnation, JobName, Level, NodeId, Rank, Result, Version};
+use outlive_base::{
+    Code, Entity, Error, Incarnation, JobName, Level, NodeId, Rank, Result, Version,
+};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 /// Version of this protocol; both ends of a run come from the same installation.
@@ -381,7 +383,10 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
     let bytes = postcard::to_extend(message, vec![PROTOCOL])
         .map_err(|error| Error::internal(format!("cannot encode a message: {error}")))?;
     if bytes.len() > MESSAGE_BYTES_MAX {
-        return Err(Error::internal(format!("message of {} bytes is too long", bytes.len())));
+        return Err(Error::internal(format!(
+            "message of {} bytes is too long",
+            bytes.len()
+        )));
     }
     Ok(bytes)
 }
@@ -400,7 +405,11 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         Some((&PROTOCOL, rest)) if bytes.len() <= MESSAGE_BYTES_MAX => {
             let (message, left) =
                 postcard::take_from_bytes(rest).map_err(|error| bad(error.to_string()))?;
-            if left.is_empty() { Ok(message) } else { Err(bad("bytes left over".into())) }
+            if left.is_empty() {
+                Ok(message)
+            } else {
+                Err(bad("bytes left over".into()))
+            }
         }
         Some((&PROTOCOL, _)) => Err(bad(format!("message of {} bytes", bytes.len()))),
         Some((other, _)) => Err(bad(format!("protocol {other}, expected {PROTOCOL}"))),
@@ -416,12 +425,18 @@ mod tests {
     fn messages_round_trip_and_hostile_bytes_are_refused() {
         let notice = Notice::Checkpoint {
             version: Version(7),
-            step: Step::Aborted { level: Some(Level::Partner), error: Error::internal("x") },
+            step: Step::Aborted {
+                level: Some(Level::Partner),
+                error: Error::internal("x"),
+            },
         };
         let bytes = encode(&notice).unwrap();
         assert_eq!(decode::<Notice>(&bytes).unwrap(), notice);
         for cut in 0..bytes.len() {
-            assert_eq!(decode::<Notice>(&bytes[..cut]).unwrap_err().code(), Code::PeerVersion);
+            assert_eq!(
+                decode::<Notice>(&bytes[..cut]).unwrap_err().code(),
+                Code::PeerVersion
+            );
         }
         let mut source = outlive_base::rng::Sequence::new(1, 2);
         for _ in 0..20_000 {

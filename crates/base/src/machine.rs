@@ -51,7 +51,10 @@ pub struct Ready {
 
 impl Ready {
     /// Every port is free.
-    pub const ALL: Ready = Ready { send: true, persist: true };
+    pub const ALL: Ready = Ready {
+        send: true,
+        persist: true,
+    };
 }
 
 /// What a machine may know of its surroundings during one call.
