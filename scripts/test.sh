@@ -22,6 +22,14 @@ export PATH="$PWD/.deps/python/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 have() { command -v "$1" >/dev/null 2>&1; }
 skip() { "$system_python" tests/skip.py "$@"; }
 
+tests_in() { # tests_in DIRECTORY: its pytest files
+    if compgen -G "$1/test_*.py" >/dev/null; then
+        "$python" -m pytest -q -rs -p no:cacheprovider "$1"
+    else
+        skip "$1" "it holds no tests yet"
+    fi
+}
+
 suite_fmt() {
     cargo fmt --all --check
 }
@@ -71,9 +79,7 @@ suite_python() {
         skip python "no .deps/python"
         return
     fi
-    scripts/python.sh &&
-        mypy --strict crates/python/python &&
-        "$python" -m pytest -q crates/python/tests
+    scripts/python.sh && mypy --strict crates/python/python && tests_in crates/python/tests
 }
 
 suite_examples() {
@@ -81,7 +87,7 @@ suite_examples() {
         skip examples "no .deps/python"
         return
     fi
-    "$python" -m pytest -q tests/examples
+    tests_in tests/examples
 }
 
 suite_e2e() {
@@ -89,7 +95,7 @@ suite_e2e() {
         skip e2e "no .deps/python"
         return
     fi
-    "$python" -m pytest -q tests/e2e
+    tests_in tests/e2e
 }
 
 suite_book() {
