@@ -239,6 +239,10 @@ class SummaryCounts(unittest.TestCase):
         shell = "PASS a\nPASS b\nSKIP c: no d\n"
         self.assertEqual(str(summarise.count(shell, 0)), "2 passed, 0 failed, 1 skipped")
 
+    def test_a_refused_skip_is_one_failure(self) -> None:
+        pytest = "FAIL thing: skipped in CI\n12 passed, 1 error in 3.57s\n"
+        self.assertEqual(str(summarise.count(pytest, 1)), "12 passed, 1 failed, 0 skipped")
+
     def test_status_decides(self) -> None:
         self.assertEqual(str(summarise.count("", 0)), "1 passed, 0 failed, 0 skipped")
         self.assertEqual(str(summarise.count("", 1)), "0 passed, 1 failed, 0 skipped")
