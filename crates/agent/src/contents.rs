@@ -1,7 +1,7 @@
 //! The long contents of commit records: who holds which container. The commit
 //! machine decides by short messages; this is what they are about.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::{Code, Incarnation, Level, NodeId, Version};
 use outlive_protocols::commit::{Ballot, Kind, Record as Short};
@@ -87,6 +87,17 @@ impl Contents {
             .into_iter()
             .filter_map(|level| Some((level, self.part(source, version, level, node)?)))
             .collect()
+    }
+
+    /// The levels at which a version is known to be committed.
+    pub fn levels_of(&self, source: Incarnation, version: Version) -> BTreeSet<Level> {
+        let committed = |level: &Level| self.commits.contains_key(&(source, version, *level));
+        Level::ALL.into_iter().filter(committed).collect()
+    }
+
+    /// All versions that are known to be committed at some level.
+    pub fn versions(&self) -> BTreeSet<(Incarnation, Version)> {
+        self.commits.keys().map(|&(source, version, _)| (source, version)).collect()
     }
 
     /// Forgets versions that were removed.

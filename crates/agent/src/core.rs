@@ -19,7 +19,7 @@ use outlive_capture::slab::Slab;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_protocols::commit::{Commit, Levels};
 use outlive_protocols::detector::Detector;
-use outlive_vault::{NodeStore, Part, Record};
+use outlive_vault::{GcReport, NodeStore, Part, Record, SharedStore};
 
 use crate::contents::Contents;
 use crate::faults::Faults;
@@ -56,7 +56,7 @@ pub(crate) enum Work {
     /// The local ranks' bytes of a version.
     Rebuilt { source: Incarnation, version: Version, result: Result<crate::rebuild::Rebuilt> },
     /// Old containers were removed.
-    Collected { result: Result<Vec<(Incarnation, Version)>> },
+    Collected { result: Result<GcReport> },
     /// A copy for a lost partner was made again.
     Protected { result: Result<()> },
 }
@@ -79,6 +79,15 @@ pub(crate) struct Round {
     pub void: bool,
     /// When it was armed.
     pub since: Instant,
+}
+
+/// What garbage collection must know of versions.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// Every (incarnation, version, level) that is stable.
+    pub stable: BTreeSet<(Incarnation, Version, Level)>,
+    /// The levels at which a version is or may still become committed.
+    pub levels: BTreeMap<(Incarnation, Version), BTreeSet<Level>>,
 }
 
 /// A rank's `wait` that cannot be answered yet.
@@ -129,6 +138,7 @@ pub(crate) struct Agent {
     pub endpoint: Arc<Endpoint>,
     pub deposit: Option<Deposit>,
     pub store: Arc<NodeStore>,
+    pub shared: Arc<SharedStore>,
     pub faults: Arc<Faults>,
     pub outgoing: Pool,
     pub incoming: Pool,
@@ -148,6 +158,7 @@ pub(crate) struct Agent {
     pub opening: Option<Opening>,
     pub rounds: BTreeMap<Version, Round>,
     pub stable: [Option<(Incarnation, Version)>; 4],
+    pub line: Line,
     pub waits: Vec<Waiting>,
     pub injections: Vec<AtVersion>,
     pub policy: PolicyState,
@@ -179,7 +190,8 @@ impl Agent {
             None => (Ranks::default(), Vec::new()),
         };
         let key = JobKey::load(&spec.key_file)?;
-        let store = NodeStore::open(&spec.node_dir, spec.job_hash, spec.node)?;
+        let store = NodeStore::create(&spec.node_dir, spec.job_hash)?;
+        let shared = SharedStore::at(&spec.job_dir.join("shared"), spec.job_hash);
         let restarts = deposit.as_ref().map_or(0, Deposit::agent_restarts);
         let identity =
             Identity { peer: spec.node, epoch: (spec.epoch << 20) | u64::from(restarts) };
@@ -197,6 +209,7 @@ impl Agent {
             endpoint: Arc::new(endpoint),
             deposit,
             store: Arc::new(store),
+            shared: Arc::new(shared),
             faults: Arc::new(Faults::default()),
             outgoing: Pool::start("out", crate::workers::THREADS)?,
             incoming: Pool::start("in", crate::workers::THREADS)?,
@@ -216,6 +229,7 @@ impl Agent {
             opening: None,
             rounds: BTreeMap::new(),
             stable: [None; 4],
+            line: Line::default(),
             waits: Vec::new(),
             injections: Vec::new(),
             policy: PolicyState {
@@ -355,7 +369,7 @@ impl Agent {
             ranks: ranks.collect(),
             stable: self.stable.map(|stable| stable.map(|(_, version)| version)),
             memory: (self.ranks.memory(), self.spec.memory_bytes),
-            disk: self.store.usage().unwrap_or((0, 0)),
+            disk: crate::policy::disk_usage(&self.store),
             agent_restarts: self.deposit.as_ref().map_or(0, Deposit::agent_restarts),
             warnings: self.warnings.iter().cloned().collect(),
         }

@@ -7,7 +7,7 @@
 //! only after its copy was read back and compared (P1).
 
 use std::io::{IoSlice, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use crossbeam_channel::Sender;
@@ -15,8 +15,8 @@ use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result,
 use outlive_capture::slab::Slab;
 use outlive_network::Endpoint;
 use outlive_vault::{
-    Container, ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, WriteHook, WriteOptions,
-    write_container,
+    Container, ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, SharedStore, WriteHook,
+    WriteOptions, write_container,
 };
 
 use crate::core::Work;
@@ -68,17 +68,12 @@ pub struct Flush {
     pub targets: Vec<Target>,
     /// Node storage.
     pub store: Arc<NodeStore>,
-    /// Directory of shared containers.
-    pub shared_dir: PathBuf,
+    /// Shared storage.
+    pub shared: Arc<SharedStore>,
     /// For the partner.
     pub endpoint: Arc<Endpoint>,
     /// Faults in force.
     pub faults: Arc<Faults>,
-}
-
-/// The path of a container in shared storage.
-pub fn shared_path(shared_dir: &Path, id: ContainerId) -> PathBuf {
-    shared_dir.join(format!("{id}.olc"))
 }
 
 /// Applies the faults in force to writes.
@@ -183,9 +178,8 @@ impl Flush {
             Target::Memory => Ok(layout.seal()),
             Target::Disk => self.write(layout, &self.store.container_path(self.id())),
             Target::Shared => {
-                std::fs::create_dir_all(&self.shared_dir)
-                    .map_err(|error| Error::io(&self.shared_dir, "create", &error))?;
-                self.write(layout, &shared_path(&self.shared_dir, self.id()))
+                SharedStore::create(self.shared.root(), self.job_hash)?;
+                self.write(layout, &self.shared.container_path(self.id()))
             }
             Target::Partner(partner) => self.stream(layout, partner),
         }

@@ -47,8 +47,7 @@ impl Agent {
 
     /// The commit machine asks what this node can supply.
     pub(crate) fn collect_inventory(&mut self, incarnation: Incarnation) {
-        let (store, me) = (Arc::clone(&self.store), self.me);
-        let (job_dir, job_hash) = (self.spec.job_dir.clone(), self.spec.job_hash);
+        let (store, shared, me) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.me);
         let nodes = self.nodes();
         let work = self.work.clone();
         let mut available: Vec<(Incarnation, Version, NodeId)> = Vec::new();
@@ -59,18 +58,17 @@ impl Agent {
         }
         available.extend(held.into_iter().map(|(source, version)| (source, version, me)));
         let job = move || {
-            for id in store.containers().into_iter().chain(store.partner_containers()) {
-                available.push((id.incarnation, id.version, id.node));
-            }
-            let shared = outlive_vault::shared_inventory(&job_dir.join("shared"), job_hash);
-            for id in shared.containers {
-                if id.node == me {
-                    available.push((id.incarnation, id.version, id.node));
-                }
+            // A directory that cannot be listed supplies nothing.
+            let here = store.found().unwrap_or_default();
+            let there = shared.found().unwrap_or_default();
+            let mine = there.into_iter().filter(|found| found.id.node == me);
+            for found in here.into_iter().chain(mine) {
+                available.push((found.id.incarnation, found.id.version, found.id.node));
             }
             available.sort_unstable();
             available.dedup();
-            let _ = work.send(Work::Inventory { incarnation, available, records: shared.records });
+            let records = shared.records().scan().unwrap_or_default().records;
+            let _ = work.send(Work::Inventory { incarnation, available, records });
         };
         if let Err(error) = self.incoming.run(job) {
             self.warn(error);
@@ -84,7 +82,6 @@ impl Agent {
         available: Vec<(Incarnation, Version, NodeId)>,
         records: Vec<Record>,
     ) {
-        let mut without_ranks: Vec<(Incarnation, Version)> = Vec::new();
         for record in &records {
             self.contents.learn(record);
             if let Some(record) = short(record) {
@@ -93,7 +90,6 @@ impl Agent {
         }
         for (source, version, node) in available {
             self.command(Command::Available { source, version, node });
-            without_ranks.push((source, version));
         }
         // A node on which no rank lives can always supply its nothing.
         for (source, version) in self.contents.versions() {
@@ -168,7 +164,7 @@ impl Agent {
             parts,
             in_memory,
             store: Arc::clone(&self.store),
-            shared_dir: self.spec.job_dir.join("shared"),
+            shared: Arc::clone(&self.shared),
             endpoint: Arc::clone(&self.endpoint),
             budget: self.spec.memory_bytes.saturating_sub(self.ranks.memory()),
         }
@@ -248,7 +244,10 @@ impl Agent {
         let Some(opening) = self.opening.take() else { return };
         self.incarnation = incarnation;
         self.restored = restored;
-        self.stable = [restored; 4];
+        self.stable = [None; 4];
+        if let Some((source, version)) = restored {
+            self.restore_line(source, version);
+        }
         self.ranks.drop_after(restored);
         self.policy.last = Instant::now();
         self.policy.wanted = None;
@@ -282,6 +281,18 @@ impl Agent {
         if let Some((source, version)) = restored {
             self.protect_again(source, version, &opening.replaced);
         }
+    }
+
+    /// What the restored version is worth: it lies in memory everywhere now, and
+    /// keeps the levels at which it was committed.
+    fn restore_line(&mut self, source: Incarnation, version: Version) {
+        let mut levels = self.contents.levels_of(source, version);
+        levels.insert(Level::Memory);
+        for &level in &levels {
+            self.stable[level as usize] = Some((source, version));
+            self.line.stable.insert((source, version, level));
+        }
+        self.line.levels.insert((source, version), levels);
     }
 
     /// After a node was replaced, the restored version lacks copies: the new node's

@@ -1,13 +1,14 @@
 //! What the launcher orders, what peers say, and carrying out what the machines
 //! want.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outlive_base::machine::Machine;
 use outlive_base::{Error, Level, NodeId, Result, Time};
 use outlive_network::{DownReason, Identity};
 use outlive_protocols::{commit, detector};
-use outlive_vault::Record;
+use outlive_vault::{Record, SharedStore};
 
 use crate::contents::short;
 use crate::core::{Agent, AtVersion, Work};
@@ -136,21 +137,13 @@ impl Agent {
     /// Flips one bit in the middle of the newest container at a level.
     fn corrupt(&self, level: Level) -> Result<()> {
         use std::os::unix::fs::FileExt;
-        let path = match level {
-            Level::Partner => self.store.partner_containers().into_iter().max().map(|id| {
-                self.store.partner_path(id)
-            }),
-            Level::Shared => {
-                let shared = self.spec.job_dir.join("shared");
-                let found = outlive_vault::shared_inventory(&shared, self.spec.job_hash);
-                let mine = found.containers.into_iter().filter(|id| id.node == self.me).max();
-                mine.map(|id| crate::flush::shared_path(&shared, id))
-            }
-            Level::Disk | Level::Memory => {
-                self.store.containers().into_iter().max().map(|id| self.store.container_path(id))
-            }
-        };
-        let path = path.ok_or_else(|| Error::internal("there is no container to damage"))?;
+        let level = level.max(Level::Disk);
+        let mut found = if level == Level::Shared { self.shared.found() } else { self.store.found() }?;
+        found.retain(|found| {
+            found.level == level && (level != Level::Shared || found.id.node == self.me)
+        });
+        let newest = found.into_iter().max_by_key(|found| found.id);
+        let path = newest.map(|found| found.path).ok_or_else(|| Error::internal("there is no container to damage"))?;
         let damage = || -> std::io::Result<()> {
             let file = std::fs::OpenOptions::new().read(true).write(true).open(&path)?;
             let at = file.metadata()?.len() / 2;
@@ -177,9 +170,9 @@ impl Agent {
         if success && self.incarnation.0 != 0 {
             let version = self.stable.iter().flatten().map(|(_, version)| *version).max();
             let record = Record::Finished { incarnation: self.incarnation, version };
-            let (store, work) = (std::sync::Arc::clone(&self.store), self.work.clone());
+            let (store, work) = (Arc::clone(&self.store), self.work.clone());
             let job = move || {
-                let result = store.records().persist(&record);
+                let result = store.records().persist(&record).map_err(Error::from);
                 let _ = work.send(Work::Protected { result });
             };
             if let Err(error) = self.recorder.run(job) {
@@ -198,7 +191,7 @@ impl Agent {
         let peer = from.peer;
         match message {
             PeerMessage::Commit { msg, records } => {
-                for record in PeerMessage::records(&records) {
+                for record in PeerMessage::records(&records, self.spec.job_hash) {
                     self.contents.learn(&record);
                 }
                 let now = self.now();
@@ -302,7 +295,7 @@ impl Agent {
         let open = msg.ballot.incarnation;
         let records = self.contents.attachments(&msg.kind, self.me, open, msg.ballot);
         let job = self.spec.job_hash;
-        let records = records.iter().map(|record| record.encode(job)).collect();
+        let records = records.iter().filter_map(|record| record.encode(job)).collect();
         self.send_peer(NodeId(to), &PeerMessage::Commit { msg, records });
     }
 
@@ -328,39 +321,35 @@ impl Agent {
             return;
         };
         self.contents.learn(&record);
-        let shared = self.shared_copy(&record);
-        let (store, work) = (std::sync::Arc::clone(&self.store), self.work.clone());
-        let faults = std::sync::Arc::clone(&self.faults);
-        let job = move || {
+        let shared = self.concerns_shared(&record).then(|| Arc::clone(&self.shared));
+        let job = self.spec.job_hash;
+        let (store, work) = (Arc::clone(&self.store), self.work.clone());
+        let faults = Arc::clone(&self.faults);
+        let write = move || {
             let result = faults
                 .before_write(0)
                 .map_err(|error| Error::io(store.root(), "write a record", &error))
-                .and_then(|()| store.records().persist(&record))
+                .and_then(|()| store.records().persist(&record).map_err(Error::from))
                 .and_then(|()| match shared {
-                    Some(shared) => shared.persist(&record),
+                    Some(shared) => persist_shared(&shared, job, &record),
                     None => Ok(()),
                 });
             let _ = work.send(Work::Persisted { op, result });
         };
-        if let Err(error) = self.recorder.run(job) {
+        if let Err(error) = self.recorder.run(write) {
             let _ = self.work.send(Work::Persisted { op, result: Err(error) });
         }
     }
 
     /// The coordinator writes what concerns shared storage there too, so that a
     /// later allocation with other nodes finds it.
-    fn shared_copy(&self, record: &Record) -> Option<outlive_vault::RecordStore> {
-        let wanted = self.me == NodeId(0)
+    fn concerns_shared(&self, record: &Record) -> bool {
+        self.me == NodeId(0)
             && self.all_levels().contains(Level::Shared)
             && matches!(
                 record,
                 Record::Commit { level: Level::Shared, .. } | Record::Incarnation { .. }
-            );
-        if !wanted {
-            return None;
-        }
-        let directory = self.spec.job_dir.join("shared");
-        outlive_vault::RecordStore::open(&directory, self.spec.job_hash).ok()
+            )
     }
 
     fn on_commit_event(&mut self, event: commit::Event) {
@@ -447,5 +436,27 @@ impl Agent {
                 }
             }
         }
+    }
+}
+
+fn persist_shared(shared: &SharedStore, job_hash: u64, record: &Record) -> Result<()> {
+    let shared = SharedStore::create(shared.root(), job_hash)?;
+    match shared.records().persist_exclusive(record)? {
+        outlive_vault::Exclusive::Created => Ok(()),
+        outlive_vault::Exclusive::Stands(found) if same_decision(&found, record) => Ok(()),
+        outlive_vault::Exclusive::Stands(_) => Err(Error::new(
+            outlive_base::Code::JobBusy,
+            outlive_base::Entity::File(shared.root().display().to_string()),
+            "another run of the job has written a different decision there",
+            "let one run at a time use a job's store",
+        )),
+    }
+}
+
+/// A decision that was replicated again has a higher ballot and is the same.
+fn same_decision(found: &Record, new: &Record) -> bool {
+    match (found, new) {
+        (Record::Commit { parts: found, .. }, Record::Commit { parts: new, .. }) => found == new,
+        _ => found == new,
     }
 }

@@ -26,8 +26,9 @@ pub enum PeerMessage {
 impl PeerMessage {
     /// The records of a message; damaged ones are left out: whoever needs them
     /// asks again or takes another copy.
-    pub fn records(encoded: &[Vec<u8>]) -> Vec<Record> {
-        encoded.iter().take(ATTACHMENTS_MAX).filter_map(|bytes| Record::decode(bytes).ok()).collect()
+    pub fn records(encoded: &[Vec<u8>], job_hash: u64) -> Vec<Record> {
+        let sound = encoded.iter().take(ATTACHMENTS_MAX);
+        sound.filter_map(|bytes| Record::decode(bytes, job_hash).ok()).collect()
     }
 }
 

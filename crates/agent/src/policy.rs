@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use outlive_base::{Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::slab::Slab;
 use outlive_protocols::commit::{Command, Levels};
+use outlive_vault::{GcPolicy, GcReport, NodeStore};
 
 use crate::core::{Agent, Work};
 use crate::protocol::Notice;
@@ -196,11 +197,17 @@ impl Agent {
             return;
         }
         let keep = self.config.as_ref().map_or(1, |config| config.keep.max(1));
+        let policy = self.gc_policy(keep as usize);
         let (store, work) = (Arc::clone(&self.store), self.work.clone());
-        let stable = self.stable;
-        let shared = self.spec.job_dir.join("shared");
+        let shared = (self.me == NodeId(0)).then(|| Arc::clone(&self.shared));
         let job = move || {
-            let result = store.collect(&stable, keep, &shared).map_err(Into::into);
+            let mut result = store.gc(&policy);
+            if let (Ok(report), Some(shared)) = (&mut result, shared) {
+                match shared.gc(&policy) {
+                    Ok(more) => report.removed.extend(more.removed),
+                    Err(error) => result = Err(error),
+                }
+            }
             let _ = work.send(Work::Collected { result });
         };
         match self.recorder.run(job) {
@@ -209,12 +216,28 @@ impl Agent {
         }
     }
 
-    pub(crate) fn on_collected(&mut self, result: Result<Vec<(Incarnation, Version)>>) {
+    fn gc_policy(&self, keep: usize) -> GcPolicy {
+        let rounds = self.rounds.keys().map(|&version| (self.incarnation, version));
+        let in_use = rounds.chain(self.restored).collect();
+        GcPolicy {
+            stable: self.line.stable.clone(),
+            keep,
+            in_use,
+            levels: self.line.levels.clone(),
+        }
+    }
+
+    pub(crate) fn on_collected(&mut self, result: Result<GcReport>) {
         self.collecting = false;
         match result {
-            Ok(gone) => {
+            Ok(report) => {
+                let mine = report.removed.iter().filter(|(id, ..)| id.node == self.me);
+                let gone: BTreeSet<_> =
+                    mine.map(|(id, ..)| (id.incarnation, id.version)).collect();
                 for (source, version) in gone {
                     self.contents.forget(source, version);
+                    self.line.stable.retain(|(s, v, _)| (*s, *v) != (source, version));
+                    self.line.levels.remove(&(source, version));
                     self.command(Command::Forget { source, version });
                 }
             }
@@ -311,4 +334,12 @@ impl Agent {
             self.taken_before(rank, version);
         }
     }
+}
+
+/// Bytes of containers in node storage, and free bytes there.
+pub(crate) fn disk_usage(store: &NodeStore) -> (u64, u64) {
+    let used = store.found().map_or(0, |found| found.iter().map(|found| found.length).sum());
+    let free = rustix::fs::statvfs(store.root())
+        .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    (used, free)
 }

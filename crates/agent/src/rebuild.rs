@@ -10,9 +10,9 @@ use std::sync::Arc;
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::slab::{Slab, SlabId, capacity_for};
 use outlive_network::Endpoint;
-use outlive_vault::{Container, ContainerHead, NodeStore, Part, Sealed, Sink, receive};
+use outlive_vault::{Container, ContainerHead, NodeStore, Part, Sealed, SharedStore, Sink, receive};
 
-use crate::flush::{Flush, shared_path};
+use crate::flush::Flush;
 use crate::peers::{StreamReply, StreamRequest, read_reply};
 use crate::protocol::encode;
 use crate::ranks::{no_memory, share};
@@ -37,8 +37,8 @@ pub struct Rebuild {
     pub in_memory: Option<Flush>,
     /// Node storage.
     pub store: Arc<NodeStore>,
-    /// Directory of shared containers.
-    pub shared_dir: PathBuf,
+    /// Shared storage.
+    pub shared: Arc<SharedStore>,
     /// For the partner.
     pub endpoint: Arc<Endpoint>,
     /// Most bytes of new slabs.
@@ -83,7 +83,7 @@ impl Rebuild {
         match level {
             Level::Memory => self.from_memory(&sealed).map(|()| (0, Vec::new())),
             Level::Disk => self.from_file(self.store.container_path(part.id), &sealed),
-            Level::Shared => self.from_file(shared_path(&self.shared_dir, part.id), &sealed),
+            Level::Shared => self.from_file(self.shared.container_path(part.id), &sealed),
             Level::Partner => self.from_partner(part.holder, &sealed),
         }
     }

@@ -37,6 +37,8 @@ impl Agent {
     }
 
     pub(crate) fn open_round(&mut self, version: Version, levels: Levels) {
+        let known = levels.iter().collect();
+        self.line.levels.insert((self.incarnation, version), known);
         self.rounds.insert(version, Round {
             levels,
             captured: BTreeSet::new(),
@@ -320,7 +322,7 @@ impl Agent {
             slabs,
             targets,
             store: Arc::clone(&self.store),
-            shared_dir: self.spec.job_dir.join("shared"),
+            shared: Arc::clone(&self.shared),
             endpoint: Arc::clone(&self.endpoint),
             faults: Arc::clone(&self.faults),
         })
@@ -423,6 +425,7 @@ impl Agent {
             return;
         }
         *known = Some(at);
+        self.line.stable.insert((at.0, at.1, level));
         self.ranks.set_committed(level, version);
         self.answer_waits();
         if self.me == NodeId(0) {
@@ -441,6 +444,12 @@ impl Agent {
         why: Why,
         culprit: Option<NodeId>,
     ) {
+        if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
+            match level {
+                Some(level) => drop(known.remove(&level)),
+                None => known.clear(),
+            }
+        }
         if level.is_none() {
             for block in self.ranks.iter().filter_map(|entry| entry.block()) {
                 block.set_aborted(version);

@@ -306,7 +306,10 @@ impl Agent {
     }
 
     fn give_route(&mut self, rank: Rank, sequence: u32, version: Version, name: &str) {
-        let directory = self.store.files_dir(self.incarnation, version, rank);
+        let directory = self
+            .store
+            .files()
+            .join(format!("i{}-v{}-r{}", self.incarnation.0, version.0, rank.0));
         let made = self
             .faults
             .before_write(0)
