@@ -77,8 +77,6 @@ pub(crate) struct Round {
     pub flushing: bool,
     /// It will not be committed; slots go back as they become free.
     pub void: bool,
-    /// When it was armed.
-    pub since: Instant,
 }
 
 /// What garbage collection must know of versions.
@@ -123,6 +121,8 @@ pub(crate) struct Opening {
 pub(crate) struct PolicyState {
     pub last: Instant,
     pub wanted: Option<(Version, Instant)>,
+    pub not_before: Option<Instant>,
+    pub misses: u32,
     pub rounds: u32,
     /// Versions a second, smoothed, and its last sample.
     pub rate: f64,
@@ -235,6 +235,8 @@ impl Agent {
             policy: PolicyState {
                 last: now,
                 wanted: None,
+                not_before: None,
+                misses: 0,
                 rounds: 0,
                 rate: 0.0,
                 sample: (now, 0),

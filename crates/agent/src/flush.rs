@@ -130,7 +130,10 @@ impl Flush {
             let copies: Vec<_> = self
                 .targets
                 .iter()
-                .map(|&target| scope.spawn(|| self.copy(&layout, target).map(drop)))
+                .map(|&target| {
+                    let (this, layout) = (&self, &layout);
+                    scope.spawn(move || this.copy(layout, target).map(drop))
+                })
                 .collect();
             copies.into_iter().try_for_each(|copy| {
                 copy.join().unwrap_or_else(|_| Err(Error::internal("a copy panicked")))

@@ -14,7 +14,7 @@ use crate::contents::short;
 use crate::core::{Agent, AtVersion, Work};
 use crate::machines::{Driver, Effect};
 use crate::peers::PeerMessage;
-use crate::protocol::{Fault, JobConfig, Notice, Order, Step, encode};
+use crate::protocol::{Fault, JobConfig, Notice, Order, encode};
 
 impl Agent {
     pub(crate) fn on_order(&mut self, order: Order) {
@@ -359,9 +359,10 @@ impl Agent {
             E::Disarm { version } => self.withdraw(version),
             E::Resumed { version, levels } => self.resume_round(version, levels),
             E::AllCaptured { version } => {
+                tracing::debug!(version = version.0, "captured everywhere");
                 self.policy.rounds += 1;
                 self.policy.wanted = None;
-                self.tell(&Notice::Checkpoint { version, step: Step::Armed });
+                self.policy.misses = 0;
             }
             E::Committed { .. } => {}
             E::Stable { version, level } => self.on_stable(version, level),

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
-use outlive_protocols::commit::{Command, Event, Levels, Why};
+use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::Part;
 
 use crate::core::{Agent, Round};
 use crate::flush::{Flush, Target};
-use crate::machines::Effect;
 use crate::protocol::{Notice, Step};
 use crate::ranks::{Use, ranks_of, slab_tag};
 
@@ -47,7 +46,6 @@ impl Agent {
             told: false,
             flushing: false,
             void: false,
-            since: Instant::now(),
         });
     }
 
@@ -63,6 +61,9 @@ impl Agent {
         let (ok, max_called) = match self.arm_all(version) {
             Ok(()) => {
                 self.open_round(version, levels);
+                if self.me == NodeId(0) {
+                    self.tell(&Notice::Checkpoint { version, step: Step::Armed });
+                }
                 (true, None)
             }
             Err(max_called) => (false, max_called),
@@ -455,9 +456,11 @@ impl Agent {
                 block.set_aborted(version);
             }
             self.withdraw(version);
-            self.policy.wanted = None;
+            self.want_later();
         }
-        if self.me == NodeId(0) {
+        // Ranks that had passed, or memory still being made, are no failure.
+        let quiet = matches!(why, Why::Passed | Why::NoRoom) && level.is_none();
+        if self.me == NodeId(0) && !quiet {
             let error = abort_error(version, why, culprit);
             self.tell(&Notice::Checkpoint { version, step: Step::Aborted { level, error } });
         }

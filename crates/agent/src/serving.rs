@@ -1,5 +1,6 @@
 //! Answers to the ranks of this node.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
