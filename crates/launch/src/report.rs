@@ -18,7 +18,7 @@ pub struct Report {
     pub schema: String,
     /// The job's name.
     pub job: String,
-    /// `running`, `ok`, `failed` or `interrupted`.
+    /// `running`, `finished`, `failed` or `interrupted`.
     pub result: String,
     /// Exit status of `outlive run`.
     pub exit_status: u8,

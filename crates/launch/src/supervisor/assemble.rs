@@ -501,7 +501,7 @@ impl Supervisor {
     fn done(&mut self) {
         let verdict = self.verdict.unwrap_or(Verdict::Failed(70));
         let (result, exit_status) = match verdict {
-            Verdict::Ok => ("ok", 0),
+            Verdict::Ok => ("finished", 0),
             Verdict::Failed(status) => ("failed", status),
             Verdict::Interrupted(status) => ("interrupted", status),
         };
