@@ -1,0 +1,449 @@
+//! Reading containers.
+//!
+//! Invariants: nothing is returned that did not match checksum, digest and place
+//! (P2); nothing is reserved on the word of the file beyond the file's own length
+//! (P7); reading changes nothing, so many processes may read at once.
+
+use std::fs::File;
+use std::io::IoSliceMut;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use outlive_base::Rank;
+
+use crate::aligned::{Buffer, is_aligned};
+use crate::disk::{open_read, read_all, read_exact};
+use crate::error::{Place, ReadError};
+use crate::format::{
+    ContainerHead, HEADER_FIXED, PAGE, PAGE64, Refusal, Sealed, Sums, decode_frame, decode_header,
+    decode_header_fixed, decode_index, encode_footer, encode_frame, encode_index, seal, up,
+};
+use crate::layout::batches;
+use crate::plan::{Plan, Spot};
+use crate::write::THREADS;
+
+/// A rank as a container lists it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct RankEntry<'a> {
+    /// The rank.
+    pub rank: Rank,
+    /// Its encoded region table.
+    pub table: &'a [u8],
+    /// Length of its data part, in bytes; whole pages.
+    pub data_bytes: u64,
+}
+
+/// A container file, open for reading. Header and index are checked; frames are
+/// checked when they are read.
+pub struct Container {
+    path: PathBuf,
+    file: File,
+    length: u64,
+    head: ContainerHead,
+    plan: Plan,
+    spots: Vec<Spot>,
+    sums: Vec<Sums>,
+    header: Buffer,
+    index: Buffer,
+    sealed: Sealed,
+    rebuilt: bool,
+}
+
+impl std::fmt::Debug for Container {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Container")
+            .field("path", &self.path)
+            .field("sealed", &self.sealed)
+            .finish()
+    }
+}
+
+impl Container {
+    /// Opens a container and checks header, index and footer.
+    pub fn open(path: &Path) -> Result<Container, ReadError> {
+        let (file, length, head, plan, header) = open_header(path)?;
+        if length < plan.file_bytes {
+            return Err(ReadError::Truncated {
+                path: path.to_owned(),
+                expected: plan.file_bytes,
+                found: length,
+            });
+        }
+        if length > plan.file_bytes {
+            return Err(ReadError::corrupt(path, "bytes after the footer"));
+        }
+        let mut index = Buffer::new(up(plan.index_bytes) as usize);
+        let mut footer = Buffer::new(PAGE);
+        let mut slices = [IoSliceMut::new(&mut index), IoSliceMut::new(&mut footer)];
+        read_all(&file, &mut slices, plan.index_offset)
+            .map_err(|error| ReadError::io(path, "read", error))?;
+        let sums = decode_index(&head, &plan, &index).map_err(|error| refused(path, error))?;
+        let sealed = seal(&head, &plan, &header, &index);
+        if encode_footer(&head, &plan, &index, &sealed).0 != footer[..] {
+            return Err(ReadError::corrupt(
+                path,
+                "footer contradicts header and index",
+            ));
+        }
+        let spots = plan.spots().collect();
+        let path = path.to_owned();
+        Ok(Container {
+            path,
+            file,
+            length,
+            head,
+            plan,
+            spots,
+            sums,
+            header,
+            index,
+            sealed,
+            rebuilt: false,
+        })
+    }
+
+    /// Opens a container whose index or footer is lost: rebuilds the index from the
+    /// frame pages. The result is to be trusted only if [`Container::sealed`] is what
+    /// a commit record says.
+    pub fn rebuild_index(path: &Path) -> Result<Container, ReadError> {
+        let (file, length, head, plan, header) = open_header(path)?;
+        let mut page = Buffer::new(PAGE);
+        let (mut spots, mut sums) = (Vec::new(), Vec::new());
+        for spot in plan.spots() {
+            if spot.file_offset + PAGE64 + spot.padded() as u64 > length {
+                let (expected, found) = (plan.file_bytes, length);
+                return Err(ReadError::Truncated {
+                    path: path.to_owned(),
+                    expected,
+                    found,
+                });
+            }
+            read_exact(&file, &mut page, spot.file_offset)
+                .map_err(|error| ReadError::io(path, "read", error))?;
+            let found = decode_frame(&head, &plan, &spot, &page);
+            sums.push(found.map_err(|error| refused_at(path, &plan, &spot, error))?);
+            spots.push(spot);
+        }
+        let index = encode_index(&head, &plan, &sums);
+        let sealed = seal(&head, &plan, &header, &index);
+        tracing::warn!(path = %path.display(), "index rebuilt from the frames");
+        let path = path.to_owned();
+        Ok(Container {
+            path,
+            file,
+            length,
+            head,
+            plan,
+            spots,
+            sums,
+            header,
+            index,
+            sealed,
+            rebuilt: true,
+        })
+    }
+
+    /// Opens the container that a record speaks of, and rebuilds a damaged index if
+    /// the result is exactly what was recorded.
+    pub fn open_sealed(path: &Path, expected: &Sealed) -> Result<Container, ReadError> {
+        let container = match Container::open(path) {
+            Err(error) if error.is_damage() => match Container::rebuild_index(path) {
+                Ok(container) if container.sealed == *expected => container,
+                _ => return Err(error),
+            },
+            other => other?,
+        };
+        container.expect(Some(expected))?;
+        Ok(container)
+    }
+
+    /// What the container belongs to.
+    pub fn head(&self) -> &ContainerHead {
+        &self.head
+    }
+    /// Its seal, by header and index.
+    pub fn sealed(&self) -> Sealed {
+        self.sealed
+    }
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+    /// True if the index on disk is damaged and was rebuilt in memory.
+    pub fn is_rebuilt(&self) -> bool {
+        self.rebuilt
+    }
+    /// Its ranks, ascending.
+    pub fn ranks(&self) -> impl ExactSizeIterator<Item = RankEntry<'_>> {
+        self.plan.ranks.iter().map(|rank| RankEntry {
+            rank: rank.rank,
+            table: &rank.table,
+            data_bytes: rank.data_bytes,
+        })
+    }
+
+    /// Fills `data`, exactly the rank's `data_bytes` long, with its data part. Every
+    /// frame is verified; on an error the content of `data` is undefined. Memory at
+    /// page boundaries is read without a copy by the kernel.
+    pub fn read_rank(&self, rank: Rank, data: &mut [u8]) -> Result<(), ReadError> {
+        let slot = self
+            .plan
+            .ranks
+            .binary_search_by_key(&rank, |plan| plan.rank);
+        let slot = slot
+            .map_err(|_| ReadError::Input(format!("{rank} is not in {}", self.path.display())))?;
+        if data.len() as u64 != self.plan.ranks[slot].data_bytes {
+            return Err(ReadError::Input(format!(
+                "{} bytes of memory for the {} bytes of {rank}",
+                data.len(),
+                self.plan.ranks[slot].data_bytes
+            )));
+        }
+        let file = self.bulk(is_aligned(data))?;
+        let first = self.spots.partition_point(|spot| spot.slot < slot);
+        let end = self.spots.partition_point(|spot| spot.slot <= slot);
+        let mut jobs = Vec::new();
+        let mut rest = data;
+        for batch in batches(&self.spots[first..end]) {
+            let batch = first + batch.start..first + batch.end;
+            let bytes = self.spots[batch.clone()].iter().map(Spot::padded).sum();
+            let (part, after) = rest.split_at_mut(bytes);
+            jobs.push((batch, part));
+            rest = after;
+        }
+        in_parallel(
+            jobs,
+            || Buffer::new(0),
+            |pages, (batch, part)| {
+                let spots = &self.spots[batch.clone()];
+                if pages.len() < spots.len() * PAGE {
+                    *pages = Buffer::new(spots.len() * PAGE);
+                }
+                let mut slices = Vec::with_capacity(2 * spots.len());
+                let mut rest = &mut *part;
+                for (spot, page) in spots.iter().zip(pages.chunks_exact_mut(PAGE)) {
+                    let (payload, after) = rest.split_at_mut(spot.padded());
+                    slices.extend([IoSliceMut::new(page), IoSliceMut::new(payload)]);
+                    rest = after;
+                }
+                read_all(&file, &mut slices, spots[0].file_offset)
+                    .map_err(|error| self.short(error))?;
+                let mut rest = &*part;
+                for (nth, page) in batch.clone().zip(pages.chunks_exact(PAGE)) {
+                    let (payload, after) = rest.split_at(self.spots[nth].padded());
+                    self.check_frame(nth, page, payload)?;
+                    rest = after;
+                }
+                Ok(())
+            },
+        )
+    }
+
+    /// Reads everything back from the disk and checks it; with `expected`, also that
+    /// it is what the record speaks of. A container with a rebuilt index fails.
+    pub fn verify(&self, expected: Option<&Sealed>) -> Result<Sealed, ReadError> {
+        self.expect(expected)?;
+        if self.rebuilt {
+            return Err(ReadError::corrupt(&self.path, "index lost"));
+        }
+        let file = self.bulk(true)?;
+        let jobs = batches(&self.spots);
+        in_parallel(
+            jobs,
+            || Buffer::new(0),
+            |buffer, batch| {
+                let spots = &self.spots[batch.clone()];
+                let bytes = spots.iter().map(|spot| PAGE + spot.padded()).sum();
+                if buffer.len() < bytes {
+                    *buffer = Buffer::new(bytes);
+                }
+                read_exact(&file, &mut buffer[..bytes], spots[0].file_offset)
+                    .map_err(|error| self.short(error))?;
+                let mut rest = &buffer[..bytes];
+                for nth in batch.clone() {
+                    let (page, after) = rest.split_at(PAGE);
+                    let (payload, after) = after.split_at(self.spots[nth].padded());
+                    self.check_frame(nth, page, payload)?;
+                    rest = after;
+                }
+                Ok(())
+            },
+        )?;
+        self.verify_ends(&file)?;
+        Ok(self.sealed)
+    }
+
+    /// What `open` may have seen in the page cache is compared with the disk.
+    fn verify_ends(&self, file: &File) -> Result<(), ReadError> {
+        let mut header = Buffer::new(self.header.len());
+        let mut index = Buffer::new(self.index.len() + PAGE);
+        let read = read_exact(file, &mut header, 0)
+            .and_then(|()| read_exact(file, &mut index, self.plan.index_offset));
+        read.map_err(|error| self.short(error))?;
+        let (index, footer) = index.split_at(self.index.len());
+        let want = encode_footer(&self.head, &self.plan, index, &self.sealed);
+        if header[..] != self.header[..] || *index != self.index[..] || *footer != want.0 {
+            return Err(ReadError::corrupt(
+                &self.path,
+                "header or index changed under us",
+            ));
+        }
+        Ok(())
+    }
+
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The file for bulk reading: direct if the memory allows it.
+    pub(crate) fn bulk(&self, direct: bool) -> Result<File, ReadError> {
+        open_read(&self.path, direct).map_err(|error| ReadError::io(&self.path, "open", error))
+    }
+
+    pub(crate) fn short(&self, error: std::io::Error) -> ReadError {
+        if error.kind() == std::io::ErrorKind::UnexpectedEof {
+            let found = self.file.metadata().map_or(0, |data| data.len());
+            let expected = self.plan.file_bytes;
+            return ReadError::Truncated {
+                path: self.path.clone(),
+                expected,
+                found,
+            };
+        }
+        ReadError::io(&self.path, "read", error)
+    }
+
+    fn expect(&self, expected: Option<&Sealed>) -> Result<(), ReadError> {
+        match expected {
+            Some(expected) if *expected != self.sealed => Err(ReadError::Other {
+                path: self.path.clone(),
+                expected: expected.to_string(),
+                found: self.sealed.to_string(),
+            }),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_frame(&self, nth: usize, page: &[u8], payload: &[u8]) -> Result<(), ReadError> {
+        let (spot, sums) = (&self.spots[nth], &self.sums[nth]);
+        if encode_frame(&self.head, &self.plan, spot, sums).0 != page {
+            let why = match decode_frame(&self.head, &self.plan, spot, page) {
+                Err(error) => error,
+                Ok(_) => Refusal::Damaged("frame header contradicts the index".into()),
+            };
+            return Err(refused_at(&self.path, &self.plan, spot, why));
+        }
+        check_payload(spot, sums, payload)
+            .map_err(|error| refused_at(&self.path, &self.plan, spot, error))
+    }
+}
+
+/// Compares a payload, with its padding, with its sums.
+pub(crate) fn check_payload(spot: &Spot, sums: &Sums, payload: &[u8]) -> Result<(), Refusal> {
+    let (checksum, digest) = outlive_codec::sums(payload, &[], spot.length as usize);
+    if checksum != sums.checksum {
+        return Err(Refusal::Damaged("payload checksum".into()));
+    }
+    if digest != sums.digest {
+        return Err(Refusal::Damaged("payload digest".into()));
+    }
+    Ok(())
+}
+
+pub(crate) fn refused(path: &Path, refusal: Refusal) -> ReadError {
+    match refusal {
+        Refusal::Damaged(what) => ReadError::corrupt(path, what),
+        Refusal::Unknown(what) => ReadError::Format {
+            path: path.to_owned(),
+            what,
+        },
+    }
+}
+
+pub(crate) fn refused_at(path: &Path, plan: &Plan, spot: &Spot, refusal: Refusal) -> ReadError {
+    let place = Place {
+        rank: Some(plan.ranks[spot.slot].rank),
+        region: Some(plan.region_name(spot).to_owned()),
+        frame: Some(spot.frame),
+    };
+    match refusal {
+        Refusal::Damaged(what) => ReadError::Corrupt {
+            path: path.to_owned(),
+            place,
+            what,
+        },
+        Refusal::Unknown(what) => ReadError::Format {
+            path: path.to_owned(),
+            what,
+        },
+    }
+}
+
+type Opened = (File, u64, ContainerHead, Plan, Buffer);
+
+fn open_header(path: &Path) -> Result<Opened, ReadError> {
+    let io = |error| ReadError::io(path, "read", error);
+    let file = open_read(path, false).map_err(|error| ReadError::io(path, "open", error))?;
+    let data = file.metadata().map_err(io)?;
+    let length = data.len();
+    let truncated = |expected| ReadError::Truncated {
+        path: path.to_owned(),
+        expected,
+        found: length,
+    };
+    if !data.is_file() {
+        return Err(ReadError::corrupt(path, "not a file"));
+    }
+    if length < HEADER_FIXED as u64 {
+        return Err(truncated(HEADER_FIXED as u64));
+    }
+    let mut fixed = [0; HEADER_FIXED];
+    read_exact(&file, &mut fixed, 0).map_err(io)?;
+    let fixed = decode_header_fixed(&fixed).map_err(|error| refused(path, error))?;
+    let bytes = up(u64::from(fixed.header_bytes));
+    if bytes > length {
+        return Err(truncated(fixed.file_bytes));
+    }
+    let mut header = Buffer::new(bytes as usize);
+    read_exact(&file, &mut header, 0).map_err(io)?;
+    let (head, plan) = decode_header(&header).map_err(|error| refused(path, error))?;
+    Ok((file, length, head, plan, header))
+}
+
+/// Works on all jobs with a few threads, each with its own state; the first error
+/// ends all.
+fn in_parallel<J: Send, S>(
+    jobs: Vec<J>,
+    state: impl Fn() -> S + Sync,
+    work: impl Fn(&mut S, J) -> Result<(), ReadError> + Sync,
+) -> Result<(), ReadError> {
+    let threads = THREADS.min(jobs.len());
+    let queue = Mutex::new(jobs.into_iter());
+    let failed = Mutex::new(None);
+    let run = || {
+        let mut state = state();
+        loop {
+            let job = queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+            let Some(job) = job else { return };
+            if let Err(error) = work(&mut state, job) {
+                let mut queue = queue.lock().unwrap_or_else(PoisonError::into_inner);
+                queue.by_ref().for_each(drop);
+                failed
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .get_or_insert(error);
+                return;
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 1..threads {
+            scope.spawn(run);
+        }
+        run();
+    });
+    match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(error) => Err(error),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,236 @@
+//! Why a container or record could not be written or read. Each converts into
+//! [`outlive_base::Error`] with its stable code.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use outlive_base::{Code, Entity, Error, Rank};
+use thiserror::Error as ThisError;
+
+const OTHER_COPY: &str =
+    "another copy or an older version is used; see `outlive checkpoints verify`";
+
+/// A failed write. Nothing is left under the final name.
+#[derive(Debug, ThisError)]
+pub enum WriteError {
+    /// The system refused an operation.
+    #[error("{doing} {path}: {source}", path = path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was attempted, as a verb.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The caller's flag was raised.
+    #[error("{}: cancelled", .0.display())]
+    Cancelled(PathBuf),
+    /// What was to be written contradicts itself.
+    #[error("{0}")]
+    Input(String),
+    /// A record of this name says something else and must not be replaced.
+    #[error("{}: another record stands here", .0.display())]
+    Conflict(PathBuf),
+}
+
+impl WriteError {
+    pub(crate) fn io(path: &Path, doing: &'static str, source: impl Into<io::Error>) -> WriteError {
+        WriteError::Io {
+            path: path.to_owned(),
+            doing,
+            source: source.into(),
+        }
+    }
+}
+
+impl From<WriteError> for Error {
+    fn from(error: WriteError) -> Error {
+        match error {
+            WriteError::Io {
+                path,
+                doing,
+                source,
+            } => Error::io(path, doing, &source),
+            WriteError::Cancelled(path) => Error::new(
+                Code::CommitAborted,
+                Entity::File(path.display().to_string()),
+                "the write was cancelled",
+                "nothing to do: the next checkpoint is written anew",
+            ),
+            WriteError::Input(reason) => Error::new(
+                Code::InvalidArgument,
+                Entity::Call,
+                reason,
+                "check the region table against the data",
+            ),
+            WriteError::Conflict(path) => Error::new(
+                Code::JobBusy,
+                Entity::File(path.display().to_string()),
+                "another supervisor has recorded something else here",
+                "make sure that only one run uses this job's store",
+            ),
+        }
+    }
+}
+
+/// Where in a container damage was found. Absent parts are unknown or do not apply.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Place {
+    /// The rank.
+    pub rank: Option<Rank>,
+    /// The region's name.
+    pub region: Option<String>,
+    /// The frame's index in the region.
+    pub frame: Option<u32>,
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if let Some(rank) = self.rank {
+            write!(f, "{rank}, ")?;
+        }
+        if let Some(region) = &self.region {
+            write!(f, "region '{region}', ")?;
+        }
+        if let Some(frame) = self.frame {
+            write!(f, "frame {frame}, ")?;
+        }
+        Ok(())
+    }
+}
+
+/// A failed read. The file is not changed.
+#[derive(Debug, ThisError)]
+pub enum ReadError {
+    /// The system refused an operation.
+    #[error("{doing} {path}: {source}", path = path.display())]
+    Io {
+        /// The file or directory.
+        path: PathBuf,
+        /// What was attempted, as a verb.
+        doing: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Bytes do not match their checksum, or contradict others.
+    #[error("{path}: {place}{what}", path = path.display())]
+    Corrupt {
+        /// The file.
+        path: PathBuf,
+        /// Where in it.
+        place: Place,
+        /// What does not match.
+        what: String,
+    },
+    /// The file ends early.
+    #[error("{path}: {found} of {expected} bytes", path = path.display())]
+    Truncated {
+        /// The file.
+        path: PathBuf,
+        /// Length by its header or the record.
+        expected: u64,
+        /// Length found.
+        found: u64,
+    },
+    /// The file is of a later or unknown format.
+    #[error("{path}: {what}", path = path.display())]
+    Format {
+        /// The file.
+        path: PathBuf,
+        /// What is unknown.
+        what: String,
+    },
+    /// A sound file, but not the one that the record speaks of.
+    #[error("{path}: sealed as {found}, the record says {expected}", path = path.display())]
+    Other {
+        /// The file.
+        path: PathBuf,
+        /// By the record.
+        expected: String,
+        /// By the file.
+        found: String,
+    },
+    /// The caller's argument does not fit.
+    #[error("{0}")]
+    Input(String),
+    /// The caller's sink refused.
+    #[error(transparent)]
+    Sink(Error),
+}
+
+impl ReadError {
+    pub(crate) fn io(path: &Path, doing: &'static str, source: impl Into<io::Error>) -> ReadError {
+        ReadError::Io {
+            path: path.to_owned(),
+            doing,
+            source: source.into(),
+        }
+    }
+    pub(crate) fn corrupt(path: &Path, what: impl Into<String>) -> ReadError {
+        ReadError::Corrupt {
+            path: path.to_owned(),
+            place: Place::default(),
+            what: what.into(),
+        }
+    }
+    /// True if another look at the same bytes cannot help: use another copy.
+    pub fn is_damage(&self) -> bool {
+        matches!(
+            self,
+            ReadError::Corrupt { .. } | ReadError::Truncated { .. } | ReadError::Other { .. }
+        )
+    }
+}
+
+impl From<ReadError> for Error {
+    fn from(error: ReadError) -> Error {
+        let file = |path: &Path| Entity::File(path.display().to_string());
+        match error {
+            ReadError::Io {
+                path,
+                doing,
+                source,
+            } => Error::io(path, doing, &source),
+            ReadError::Corrupt { path, place, what } => Error::new(
+                Code::Corrupt,
+                file(&path),
+                format!("{place}{what}"),
+                OTHER_COPY,
+            ),
+            ReadError::Truncated {
+                path,
+                expected,
+                found,
+            } => Error::new(
+                Code::Truncated,
+                file(&path),
+                format!("{found} of {expected} bytes are there"),
+                OTHER_COPY,
+            ),
+            ReadError::Format { path, what } => Error::new(
+                Code::FormatUnknown,
+                file(&path),
+                what,
+                "use the version of Outlive that wrote it, or a later one",
+            ),
+            ReadError::Other {
+                path,
+                expected,
+                found,
+            } => Error::new(
+                Code::Corrupt,
+                file(&path),
+                format!("sealed as {found}, but the record says {expected}"),
+                OTHER_COPY,
+            ),
+            ReadError::Input(reason) => Error::new(
+                Code::InvalidArgument,
+                Entity::Call,
+                reason,
+                "give memory of exactly the size that the container states",
+            ),
+            ReadError::Sink(error) => error,
+        }
+    }
+}
