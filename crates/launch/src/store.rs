@@ -247,8 +247,12 @@ fn take_lock(path: &Path, name: &JobName) -> Result<File> {
 
 fn read_pid(file: &mut File) -> u32 {
     let mut text = String::new();
-    let read = file.rewind().and_then(|()| file.take(20).read_to_string(&mut text));
-    read.ok().and_then(|_| text.trim().parse().ok()).unwrap_or(0)
+    let read = file
+        .rewind()
+        .and_then(|()| file.take(20).read_to_string(&mut text));
+    read.ok()
+        .and_then(|_| text.trim().parse().ok())
+        .unwrap_or(0)
 }
 
 fn read_job(path: &Path) -> Result<Option<JobFile>> {
@@ -285,7 +289,10 @@ fn check_same(job: JobFile, nodes: u32, node_storage: Option<&Path>) -> Result<J
         Some(path) if path != job.node_storage => Err(Error::new(
             Code::InvalidArgument,
             Entity::Option("node-storage".into()),
-            format!("the job's nodes keep their data in {}", job.node_storage.display()),
+            format!(
+                "the job's nodes keep their data in {}",
+                job.node_storage.display()
+            ),
             "leave the option out, or use another --job",
         )),
         _ => Ok(job),
@@ -341,7 +348,12 @@ fn check_owned(path: &Path, forbidden: u32) -> Result<()> {
 pub fn run_dir(job_hash: u64) -> Result<PathBuf> {
     let uid = rustix::process::geteuid().as_raw();
     let hash = format!("{job_hash:016x}");
-    let longest = |base: &Path| base.join(&hash).join("agent-4294967295.sock").as_os_str().len();
+    let longest = |base: &Path| {
+        base.join(&hash)
+            .join("agent-4294967295.sock")
+            .as_os_str()
+            .len()
+    };
     let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let xdg = xdg.filter(|path| path.is_absolute() && check_owned(path, 0o022).is_ok());
     let xdg = xdg.map(|path| path.join("outlive"));

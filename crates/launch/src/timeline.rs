@@ -78,10 +78,15 @@ impl Timeline {
 
     /// Shows how it ended.
     pub fn summary(&self, report: &Report, verdict: Verdict) {
-        if self.detail == Detail::Quiet || (self.detail == Detail::Plain && report.is_uneventful()) {
+        if self.detail == Detail::Quiet || (self.detail == Detail::Plain && report.is_uneventful())
+        {
             return;
         }
-        let tone = if verdict == Verdict::Ok { Tone::Good } else { Tone::Bad };
+        let tone = if verdict == Verdict::Ok {
+            Tone::Good
+        } else {
+            Tone::Bad
+        };
         self.line(tone, &summary_line(report));
     }
 
@@ -152,15 +157,22 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
         }
         Event::Captured { version } => (Verbose, Dim, format!("{version} captured")),
         Event::Stable { version, level } => (Live, Dim, format!("{version} stable on {level}")),
-        Event::Aborted { version, level, error } => {
+        Event::Aborted {
+            version,
+            level,
+            error,
+        } => {
             let place = level.map_or_else(String::new, |level| format!(" on {level}"));
-            let text = format!("{version} given up{place}: {} {}", error.code(), error.reason());
+            let text = format!(
+                "{version} given up{place}: {} {}",
+                error.code(),
+                error.reason()
+            );
             (Plain, Bad, text)
         }
         Event::Failure { what, detect_ms } => {
-            let after = detect_ms.map_or_else(String::new, |ms| {
-                format!("; detected in {}", show_ms(ms))
-            });
+            let after =
+                detect_ms.map_or_else(String::new, |ms| format!("; detected in {}", show_ms(ms)));
             (Plain, Bad, format!("{what}{after}"))
         }
         Event::Cleared { fence_ms } => {
@@ -207,7 +219,14 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
 }
 
 fn opened(event: &Event) -> (Detail, Tone, String) {
-    let Event::Opened { restored, level, rebuild_ms, rejected, .. } = event else {
+    let Event::Opened {
+        restored,
+        level,
+        rebuild_ms,
+        rejected,
+        ..
+    } = event
+    else {
         return (Detail::Verbose, Tone::Dim, String::new());
     };
     let Some(version) = restored else {
@@ -229,7 +248,10 @@ mod tests {
 
     #[test]
     fn events_read_as_sentences() {
-        let failure = Event::Failure { what: "node:2 lost: x".into(), detect_ms: Some(4.0) };
+        let failure = Event::Failure {
+            what: "node:2 lost: x".into(),
+            detect_ms: Some(4.0),
+        };
         assert_eq!(describe(&failure).2, "node:2 lost: x; detected in 4.0 ms");
         let opened = Event::Opened {
             incarnation: Incarnation(2),
@@ -239,7 +261,10 @@ mod tests {
             rejected: 1,
         };
         let text = describe(&opened).2;
-        assert_eq!(text, "version 60 rebuilt from partner in 12 ms; 1 newer could not be used");
+        assert_eq!(
+            text,
+            "version 60 rebuilt from partner in 12 ms; 1 newer could not be used"
+        );
         let heard = Event::Heard { node: NodeId(1) };
         assert_eq!(describe(&heard).2, "node 1 heard again");
     }
@@ -247,6 +272,9 @@ mod tests {
     #[test]
     fn an_error_is_one_line_with_its_code() {
         let error = Error::new(Code::NoSpare, Entity::Node(2), "lost", "more spares");
-        assert_eq!(error_line(&error), "outlive: OL-504 no spare node left: node 2: lost");
+        assert_eq!(
+            error_line(&error),
+            "outlive: OL-504 no spare node left: node 2: lost"
+        );
     }
 }

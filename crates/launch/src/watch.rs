@@ -76,7 +76,11 @@ impl Watcher {
         let Some(fd) = process::open_pid(pid) else {
             return false;
         };
-        let mut added = self.shared.added.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut added = self
+            .shared
+            .added
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
         added.push((rank, pid, fd));
         drop(added);
         // The counter is far from its end; a failure here only delays.
@@ -99,7 +103,11 @@ fn watch<T: From<Seen>>(signals: &OwnedFd, shared: &Shared, to: &Sender<T>) {
             PollFd::new(signals, PollFlags::IN),
             PollFd::new(&shared.wake, PollFlags::IN),
         ];
-        fds.extend(ranks.values().map(|(_, _, fd)| PollFd::new(fd, PollFlags::IN)));
+        fds.extend(
+            ranks
+                .values()
+                .map(|(_, _, fd)| PollFd::new(fd, PollFlags::IN)),
+        );
         if rustix::event::poll(&mut fds, None).is_err() {
             continue;
         }
