@@ -194,7 +194,7 @@ impl Agent {
         let shared = SharedStore::at(&spec.job_dir.join("shared"), spec.job_hash);
         let restarts = deposit.as_ref().map_or(0, Deposit::agent_restarts);
         let identity =
-            Identity { peer: spec.node, epoch: (spec.epoch << 20) | u64::from(restarts) };
+            Identity { peer: spec.node, epoch: spec.epoch + u64::from(restarts) };
         let options = Options {
             bind: (spec.bind, 0).into(),
             encrypt_streams: spec.encrypt,
