@@ -199,6 +199,11 @@ impl Commit {
             .max(promised)
     }
 
+    /// True if no incarnation is open or opening here.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.mode, Mode::Idle)
+    }
+
     fn running(&self) -> bool {
         matches!(self.mode, Mode::Running)
     }
