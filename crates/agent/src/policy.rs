@@ -58,7 +58,11 @@ impl Agent {
         if demand.saturating_mul(SLOTS as u64) > budget {
             if !self.memory_warned {
                 self.memory_warned = true;
-                self.warn(no_memory(self.me.0, demand.saturating_mul(SLOTS as u64), budget));
+                self.warn(no_memory(
+                    self.me.0,
+                    demand.saturating_mul(SLOTS as u64),
+                    budget,
+                ));
             }
             return;
         }
@@ -99,7 +103,9 @@ impl Agent {
     }
 
     pub(crate) fn on_slab_made(&mut self, rank: Rank, slot: usize, made: Result<(Slab, OwnedFd)>) {
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
         match made {
             Ok((slab, fd)) => {
                 if entry.slots[slot].usage == Use::Busy {
@@ -150,7 +156,9 @@ impl Agent {
             self.policy.wanted = None;
         }
         // Nothing has been offered yet: the program is still starting.
-        let Some(called) = self.ranks.called_max() else { return };
+        let Some(called) = self.ranks.called_max() else {
+            return;
+        };
         let ahead = called.0 + 1 + (self.policy.rate * ARM_AHEAD.as_secs_f64()) as u64;
         let policy = config.policy;
         let due = policy
@@ -164,11 +172,16 @@ impl Agent {
                 (ahead.max(restored + 1)).next_multiple_of(every)
             })
         };
-        let Some(next) = next.filter(|&next| next <= Version::MAX.0) else { return };
+        let Some(next) = next.filter(|&next| next <= Version::MAX.0) else {
+            return;
+        };
         let levels = self.levels_of_round();
         self.policy.now_wanted = false;
         self.policy.wanted = Some((Version(next), Instant::now()));
-        self.command(Command::Want { at_least: Version(next), levels });
+        self.command(Command::Want {
+            at_least: Version(next),
+            levels,
+        });
     }
 
     /// Coordinator: a round came to nothing; the next one waits, longer each time.
@@ -195,7 +208,10 @@ impl Agent {
     /// A level with `every = n` takes part in each n-th round, the first included.
     fn levels_of_round(&self) -> Levels {
         let round = self.policy.rounds;
-        let settings = self.config.as_ref().map_or(&[][..], |config| &config.levels);
+        let settings = self
+            .config
+            .as_ref()
+            .map_or(&[][..], |config| &config.levels);
         settings
             .iter()
             .filter(|setting| round.is_multiple_of(setting.every.max(1)))
@@ -230,7 +246,10 @@ impl Agent {
     }
 
     fn gc_policy(&self, keep: usize) -> GcPolicy {
-        let rounds = self.rounds.keys().map(|&version| (self.incarnation, version));
+        let rounds = self
+            .rounds
+            .keys()
+            .map(|&version| (self.incarnation, version));
         let in_use = rounds.chain(self.restored).collect();
         GcPolicy {
             stable: self.line.stable.clone(),
@@ -245,11 +264,12 @@ impl Agent {
         match result {
             Ok(report) => {
                 let mine = report.removed.iter().filter(|(id, ..)| id.node == self.me);
-                let gone: BTreeSet<_> =
-                    mine.map(|(id, ..)| (id.incarnation, id.version)).collect();
+                let gone: BTreeSet<_> = mine.map(|(id, ..)| (id.incarnation, id.version)).collect();
                 for (source, version) in gone {
                     self.contents.forget(source, version);
-                    self.line.stable.retain(|(s, v, _)| (*s, *v) != (source, version));
+                    self.line
+                        .stable
+                        .retain(|(s, v, _)| (*s, *v) != (source, version));
                     self.line.levels.remove(&(source, version));
                     self.command(Command::Forget { source, version });
                 }
@@ -294,12 +314,19 @@ impl Agent {
         for version in self.versions_inside(incarnation) {
             self.take_up(incarnation, version);
         }
-        self.tell(&Notice::NodeReady { incarnation, level: None, rebuilt_bytes: 0 });
+        self.tell(&Notice::NodeReady {
+            incarnation,
+            level: None,
+            rebuilt_bytes: 0,
+        });
     }
 
     /// Versions that local ranks have armed or captured in this incarnation.
     fn versions_inside(&self, incarnation: Incarnation) -> BTreeSet<Version> {
-        let armed = self.ranks.iter().filter_map(|entry| Some(entry.block()?.armed()?.version));
+        let armed = self
+            .ranks
+            .iter()
+            .filter_map(|entry| Some(entry.block()?.armed()?.version));
         let slots = self.ranks.iter().flat_map(|entry| &entry.slots);
         let captured = slots.filter_map(|slot| match slot.usage {
             Use::Full { source, version } if source == incarnation => Some(version),
@@ -336,7 +363,11 @@ impl Agent {
             round.captured = captured;
             round.told = all;
         }
-        self.command(Command::Armed { version, ok: whole, max_called: None });
+        self.command(Command::Armed {
+            version,
+            ok: whole,
+            max_called: None,
+        });
         if !whole {
             return self.withdraw(version);
         }
@@ -360,8 +391,12 @@ impl Agent {
     /// A round lives on after this agent's restart: its levels are known again.
     pub(crate) fn resume_round(&mut self, version: Version, levels: Levels) {
         let source = self.incarnation;
-        self.line.levels.insert((source, version), levels.iter().collect());
-        let Some(round) = self.rounds.get_mut(&version) else { return };
+        self.line
+            .levels
+            .insert((source, version), levels.iter().collect());
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
         round.levels = levels;
         if round.told && !round.flushing {
             round.flushing = true;
@@ -372,7 +407,9 @@ impl Agent {
 
 /// Bytes of containers in node storage, and free bytes there.
 pub(crate) fn disk_usage(store: &NodeStore) -> (u64, u64) {
-    let used = store.found().map_or(0, |found| found.iter().map(|found| found.length).sum());
+    let used = store
+        .found()
+        .map_or(0, |found| found.iter().map(|found| found.length).sum());
     let free = rustix::fs::statvfs(store.root())
         .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     (used, free)

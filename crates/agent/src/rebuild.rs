@@ -10,7 +10,9 @@ use std::sync::Arc;
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::slab::{Slab, SlabId, capacity_for};
 use outlive_network::Endpoint;
-use outlive_vault::{Container, ContainerHead, NodeStore, Part, Sealed, SharedStore, Sink, receive};
+use outlive_vault::{
+    Container, ContainerHead, NodeStore, Part, Sealed, SharedStore, Sink, receive,
+};
 
 use crate::flush::Flush;
 use crate::peers::{StreamReply, StreamRequest, read_reply};
@@ -63,7 +65,14 @@ impl Rebuild {
         let mut rejected = Vec::new();
         for (level, part) in &self.parts {
             match self.from(*level, part) {
-                Ok((bytes, slabs)) => return Ok(Rebuilt { level: *level, bytes, slabs, rejected }),
+                Ok((bytes, slabs)) => {
+                    return Ok(Rebuilt {
+                        level: *level,
+                        bytes,
+                        slabs,
+                        rejected,
+                    });
+                }
                 Err(error) => {
                     tracing::warn!(%error, %level, "a copy cannot be used");
                     rejected.push(format!("{level}: {error}"));
@@ -73,13 +82,21 @@ impl Rebuild {
         Err(Error::new(
             outlive_base::Code::NoValidCheckpoint,
             outlive_base::Entity::Version(self.version.0),
-            if rejected.is_empty() { "no copy is known".into() } else { rejected.join("; ") },
+            if rejected.is_empty() {
+                "no copy is known".into()
+            } else {
+                rejected.join("; ")
+            },
             "an older version is taken",
         ))
     }
 
     fn from(&self, level: Level, part: &Part) -> Result<(u64, Vec<(Rank, Slab, OwnedFd)>)> {
-        let sealed = Sealed { id: part.id, length: part.length, digest: part.digest };
+        let sealed = Sealed {
+            id: part.id,
+            length: part.length,
+            digest: part.digest,
+        };
         match level {
             Level::Memory => self.from_memory(&sealed).map(|()| (0, Vec::new())),
             Level::Disk => self.from_file(self.store.container_path(part.id), &sealed),
@@ -156,7 +173,11 @@ struct Slabs<'a> {
 
 impl<'a> Slabs<'a> {
     fn new(rebuild: &'a Rebuild) -> Slabs<'a> {
-        Slabs { rebuild, made: BTreeMap::new(), bytes: 0 }
+        Slabs {
+            rebuild,
+            made: BTreeMap::new(),
+            bytes: 0,
+        }
     }
 
     fn finish(self) -> Result<Vec<(Rank, Slab, OwnedFd)>> {
@@ -209,7 +230,8 @@ impl Sink for Slabs<'_> {
             generation: rebuild.incarnation.0 << 16,
         })
         .map_err(share)?;
-        slab.begin_fill(rebuild.version, table, data_bytes).map_err(share)?;
+        slab.begin_fill(rebuild.version, table, data_bytes)
+            .map_err(share)?;
         let (slab, _) = self.made.entry(rank).insert_entry((slab, fd)).into_mut();
         slab.data_mut().map_err(share)
     }
