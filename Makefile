@@ -22,6 +22,8 @@ build: rust examples ## the command, the C library and the examples, optimised
 
 rust:
 	$(CARGO) build --release --locked
+	@# Programs ask for the library by its soname, which cargo does not name files by.
+	ln -sf liboutlive.so target/release/liboutlive.so.0
 
 examples: rust
 	$(MAKE) -C examples

@@ -87,7 +87,7 @@ def turn(seed: int, work: Path, reference: bytes) -> str:
         seen = [one for one in report["failures"] if one["kind"] != "agent"]
         assert len(seen) == len(fatal), f"injected {specs}, reported {report['failures']}"
         done = " ".join(specs)
-    assert report["result"] == "finished"
+    assert report["result"] == "finished", f"the report says: {report['result']}"
     assert (work / "result.bin").read_bytes() == reference, "the result differs"
     return f"{ranks} ranks, {nodes} nodes: {done}"
 
