@@ -5,11 +5,10 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-MPICH := $(CURDIR)/.deps/mpich/bin
-PYTHON := $(CURDIR)/.deps/python/bin/python
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help deps build rust examples python check test soak demo bench install clean
 
 help: ## list the targets
