@@ -7,7 +7,16 @@ committed before it is at most 40 steps older.
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Protected, free_port, mpich, open_mpi, program, run
+from conftest import (
+    ROOT,
+    Protected,
+    free_port,
+    mpich,
+    open_mpi,
+    open_mpi_wheel,
+    program,
+    run,
+)
 
 HEAT2D = ["64", "96", "240"]
 HEAT_FORTRAN = ["5000", "300"]
@@ -89,6 +98,26 @@ def test_heat2d_survives_a_lost_rank(tmp_path: Path, protected: Protected) -> No
         [*mpich(4), program("heat2d"), *HEAT2D, str(tmp_path / "rough"), "--sleep-us", "5000"],
     )
     assert one_failure(report, "rank", "rank 3")["level"] == "memory"
+    assert (tmp_path / "rough").read_bytes() == (tmp_path / "calm").read_bytes()
+
+
+def test_heat2d_survives_under_another_mpi(tmp_path: Path, protected: Protected) -> None:
+    run(*mpich(1), program("heat2d-plain"), *HEAT2D, tmp_path / "calm")
+    rough = [program("heat2d-openmpi"), *HEAT2D, str(tmp_path / "rough"), "--sleep-us", "5000"]
+    report = protected.run(
+        [
+            "--emulate-nodes",
+            "2",
+            "--spares",
+            "1",
+            "--every",
+            "20",
+            "--inject",
+            "node:1@version=130",
+        ],
+        [*open_mpi_wheel(4), *rough],
+    )
+    one_failure(report, "node", "node 1")
     assert (tmp_path / "rough").read_bytes() == (tmp_path / "calm").read_bytes()
 
 
