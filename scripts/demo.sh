@@ -86,7 +86,7 @@ inject=(--inject node:2@version=250 --inject node:1@version=450)
 options=(--job demo --store store --emulate-nodes 4 --spares 2 --every 20)
 shown "outlive run ${options[*]} \\"
 printf '      %s\n' "${inject[*]} \\" "--report report.json -- mpirun -n 8 heat2d ${size[*]} result.bin"
-# Not through a pipe: outlive shows its timeline only on a terminal.
+# Not through a pipe: on a terminal outlive shows more of its timeline.
 timeout 80 "$outlive" run "${options[@]}" "${inject[@]}" --report report.json \
     -- "$mpirun" -n 8 "$protected" "${size[@]}" result.bin "${pace[@]}" ||
     die "the protected run failed; see $work"
