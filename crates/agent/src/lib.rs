@@ -1,1 +1,3 @@
 //! Keeper and agent of a node.
+
+pub mod keeper;
