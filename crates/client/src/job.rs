@@ -118,7 +118,8 @@ pub struct Job {
     decision: Option<Decision>,
     pub(crate) link: Option<Link>,
     pub(crate) place: Place,
-    pub(crate) job_name: Option<String>,
+    /// The job's number in slabs, from the first one seen.
+    pub(crate) job_hash: Option<u64>,
     pub(crate) timeout: Duration,
     pub(crate) copy_threads: usize,
     pub(crate) regions: Registry,
@@ -175,11 +176,11 @@ impl Job {
         };
         let timeout = options.timeout.max(Duration::from_millis(1));
         let guard = ForkGuard::new().map_err(|e| Error::io("memory", "map a page", &e))?;
-        let (control, link, job_name) = match surroundings {
-            None => (private_control(place)?, None, None),
+        let (control, link) = match surroundings {
+            None => (private_control(place)?, None),
             Some(found) => {
                 let link = Link::open(found.socket(place)?, place, found.incarnation, timeout)?;
-                (map_control(&link, place)?, Some(link), found.job)
+                (map_control(&link, place)?, Some(link))
             }
         };
         let copy_threads = lookup("OUTLIVE_COPY_THREADS")
@@ -195,7 +196,7 @@ impl Job {
             decision: None,
             link,
             place,
-            job_name,
+            job_hash: None,
             timeout,
             copy_threads,
             regions: Registry::default(),
@@ -228,6 +229,11 @@ impl Job {
 
     pub(crate) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
         result.map_err(|error| self.note(error))
+    }
+
+    /// True if a slab belongs to the same job as those seen before.
+    pub(crate) fn same_job(&mut self, hash: u64) -> bool {
+        *self.job_hash.get_or_insert(hash) == hash
     }
 
     /// Refuses a forked child, which is not the rank.
