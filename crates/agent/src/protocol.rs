@@ -188,6 +188,11 @@ pub enum Order {
         /// The launcher's number of the injection.
         id: u32,
     },
+    /// The launcher, as the second witness, has not heard of this node either.
+    Silent {
+        /// The node.
+        node: NodeId,
+    },
     /// Ask for [`Notice::Status`].
     Status,
     /// Take a checkpoint as soon as possible.
@@ -302,6 +307,18 @@ pub enum Notice {
     NodeReady {
         /// The incarnation.
         incarnation: Incarnation,
+        /// Where this node's bytes came from; `None`: nothing to restore.
+        level: Option<Level>,
+        /// Bytes that were read or received for it.
+        rebuilt_bytes: u64,
+    },
+    /// A heartbeat: this agent's main loop turns.
+    Alive,
+    /// This agent has not heard of a peer for the time after which it is dead; is
+    /// it silent for the launcher too?
+    Silent {
+        /// The peer.
+        node: NodeId,
     },
     /// From the coordinator only: the decision of the incarnation.
     Opened(Opened),

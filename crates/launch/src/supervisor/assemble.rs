@@ -145,6 +145,7 @@ impl Supervisor {
         }
         for slot in self.slots.values_mut() {
             slot.ready = false;
+            slot.rebuilt_from = None;
         }
         self.phase = Phase::Opening {
             incarnation,
@@ -172,7 +173,10 @@ impl Supervisor {
         else {
             return;
         };
-        let (incarnation, opened) = (*incarnation, opened.clone());
+        let (incarnation, mut opened) = (*incarnation, opened.clone());
+        // The coordinator knows its own source only: the strongest of all counts.
+        let sources = self.slots.values().filter_map(|slot| slot.rebuilt_from);
+        opened.level = opened.level.max(sources.max());
         for entry in self.open_entries() {
             entry.rebuild_ms = Some(opened.rebuild_ms);
             entry.level = opened.level.map(|level: Level| level.name().to_owned());

@@ -104,6 +104,8 @@ struct Slot {
     suspected_by: BTreeSet<NodeId>,
     dead_by: BTreeSet<NodeId>,
     ready: bool,
+    /// Where the node took the restored bytes from.
+    rebuilt_from: Option<Level>,
     finished: bool,
     /// Storage was lost since the last incarnation.
     replaced: bool,
@@ -330,6 +332,7 @@ impl Slot {
             suspected_by: BTreeSet::new(),
             dead_by: BTreeSet::new(),
             ready: false,
+            rebuilt_from: None,
             finished: false,
             replaced: false,
             hit: None,

@@ -31,12 +31,18 @@ impl Supervisor {
                 ranks,
                 ..
             } => self.on_hello(node, address, pid, restarts, ranks),
-            Notice::NodeReady { incarnation } => {
+            Notice::Alive => {}
+            // Answered by the rule for silence, which looks at both witnesses.
+            Notice::Silent { node: peer } => self.on_silent_for(now, node, peer),
+            Notice::NodeReady {
+                incarnation, level, ..
+            } => {
                 if let Phase::Opening { incarnation: i, .. } = self.phase
                     && i == incarnation
                     && let Some(slot) = self.slots.get_mut(&node)
                 {
                     slot.ready = true;
+                    slot.rebuilt_from = level;
                 }
             }
             Notice::Opened(decision) => {

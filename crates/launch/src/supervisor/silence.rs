@@ -85,6 +85,19 @@ impl Supervisor {
         self.found(now, found);
     }
 
+    /// An agent asks for the second witness. A node that the launcher has not heard
+    /// for `suspect_ms` either is silent for both.
+    pub(super) fn on_silent_for(&mut self, now: Time, witness: NodeId, peer: NodeId) {
+        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let Some(slot) = self.slots.get_mut(&peer) else {
+            return;
+        };
+        slot.suspected_by.insert(witness);
+        if slot.is_up() && now.since(slot.last_heard) >= suspect {
+            self.order(witness, Order::Silent { node: peer });
+        }
+    }
+
     pub(super) fn on_suspected_by(&mut self, witness: NodeId, peer: NodeId) {
         let Some(slot) = self.slots.get_mut(&peer) else {
             return;

@@ -272,7 +272,14 @@ impl World {
                     return self.say(node, Notice::OpenFailed { incarnation, error });
                 }
                 if !self.unready.contains(&node) {
-                    self.say(node, Notice::NodeReady { incarnation });
+                    self.say(
+                        node,
+                        Notice::NodeReady {
+                            incarnation,
+                            level: None,
+                            rebuilt_bytes: 0,
+                        },
+                    );
                 }
                 if node == NodeId(0) {
                     let restored = self.newest.filter(|_| !fresh);
