@@ -89,7 +89,8 @@ impl Tree {
             .env("OUTLIVE_INCARNATION", incarnation.0.to_string())
             .env("OUTLIVE_JOB", self.recipe.job.as_str());
         self.ending = None;
-        self.root = Some(process::spawn(command, self.group, false)?);
+        // Without its supervisor it would run unprotected, and beside the next one.
+        self.root = Some(process::spawn(command, self.group, true)?);
         Ok(())
     }
 

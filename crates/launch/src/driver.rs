@@ -120,7 +120,10 @@ pub fn run(mut run: Run) -> Result<u8> {
 
 /// A hash of name and key: differs between jobs of the same name in two stores, and
 /// says nothing useful about the 256 bits of the key.
-fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
+///
+/// # Errors
+/// Those of reading the key's file.
+pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
     let mut bytes = std::fs::read(key_file).map_err(|e| Error::io(key_file, "read", &e))?;
     bytes.extend_from_slice(name.as_bytes());
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
