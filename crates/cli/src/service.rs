@@ -2,7 +2,7 @@
 //! start. Who they are comes from the environment.
 
 use outlive_agent::keeper::{self, KeeperOptions};
-use outlive_agent::protocol::{AgentSpec, SPEC_VARIABLE};
+use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
 use outlive_base::{Code, Entity, Error, Result};
 
 /// `outlive keeper`.
@@ -10,7 +10,9 @@ pub fn keeper() -> Result<u8> {
     // Only to refuse a start by hand: the agent reads it again.
     spec()?;
     let agent = ["/proc/self/exe", "agent"].map(Into::into).to_vec();
-    keeper::run(KeeperOptions::new(agent))?;
+    let mut options = KeeperOptions::new(agent);
+    options.parent = std::env::var(LAUNCHER_VARIABLE).ok().and_then(|text| text.parse().ok());
+    keeper::run(options)?;
     Ok(0)
 }
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use outlive_agent::protocol::{AgentSpec, SPEC_VARIABLE};
+use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
 use outlive_base::{Error, JobName, NodeId, Result, Time};
 use rustix::process::Signal;
 
@@ -110,6 +110,7 @@ impl Fleet {
         command
             .arg("keeper")
             .env(SPEC_VARIABLE, spec)
+            .env(LAUNCHER_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
         let process = process::spawn(command, Group::Session, true)?;
