@@ -96,7 +96,7 @@ impl RecordStore {
             .map_err(|error| WriteError::io(&path, "read", error))?;
         match Record::decode(&found, self.job_hash) {
             Ok(found) => Ok(Exclusive::Stands(found)),
-            Err(_) => Err(WriteError::Conflict(path)),
+            Err(_) => Err(WriteError::Damaged(path)),
         }
     }
 

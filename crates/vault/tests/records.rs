@@ -256,7 +256,7 @@ fn of_many_writers_one_creates_the_shared_record() {
     )
     .unwrap();
     let error = store.persist_exclusive(&commit(1, 2)).unwrap_err();
-    assert_eq!(Error::from(error).code(), Code::JobBusy);
+    assert_eq!(Error::from(error).code(), Code::Corrupt);
 }
 
 #[test]
