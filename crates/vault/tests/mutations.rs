@@ -28,15 +28,17 @@ impl Random {
         for _ in 0..=self.below(4) {
             let at = self.below(bytes.len());
             // Most changes go to the structures, which lead.
-            let at = if self.below(2) == 0 { at % 256 } else { at };
+            let at = match self.below(4) {
+                0 => at,
+                1 => at % 256,
+                _ => at % 136,
+            };
+            let bit = self.below(8);
             let Some(left) = bytes.get_mut(at..) else {
                 continue;
             };
             match self.below(6) {
-                0 => left
-                    .iter_mut()
-                    .take(1)
-                    .for_each(|byte| *byte ^= 1 << (at % 8)),
+                0 => left.iter_mut().take(1).for_each(|byte| *byte ^= 1 << bit),
                 1 => left.iter_mut().take(4).for_each(|byte| *byte = 0xff),
                 2 => left.iter_mut().take(8).for_each(|byte| *byte = 0),
                 3 => left
