@@ -1,1 +1,28 @@
 //! Keeper and agent of a node.
+//!
+//! The keeper ([`keeper`]) owns the node's staging memory and starts the agent; the
+//! agent serves the ranks over a Unix socket and its peers over TCP, runs the commit
+//! and detector machines of `outlive-protocols`, and moves bytes between slabs,
+//! storage and partners. `docs/design/first-rescue.md` shows how they meet.
+
+mod contents;
+mod core;
+mod faults;
+mod flush;
+mod ipc_server;
+pub mod keeper;
+mod machines;
+mod opening;
+mod orders;
+mod peers;
+mod policy;
+pub mod protocol;
+mod ranks;
+mod rebuild;
+mod rounds;
+mod serving;
+mod streams;
+mod workers;
+
+pub use crate::core::run;
+pub use ranks::node_of;

@@ -168,7 +168,7 @@ impl fmt::Display for Code {
 
 /// What an error is about.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(tag = "kind", content = "name", rename_all = "kebab-case")]
+#[serde(rename_all = "kebab-case")]
 pub enum Entity {
     /// The caller's own arguments or the whole program.
     Call,
@@ -227,30 +227,50 @@ impl Error {
         reason: impl Into<String>,
         remedy: impl Into<String>,
     ) -> Error {
-        Error(Box::new(Inner { code, entity, reason: reason.into(), remedy: remedy.into() }))
+        Error(Box::new(Inner {
+            code,
+            entity,
+            reason: reason.into(),
+            remedy: remedy.into(),
+        }))
     }
 
     /// An input/output error on `path`, with the code that its kind deserves.
     pub fn io(path: impl AsRef<std::path::Path>, doing: &str, source: &std::io::Error) -> Error {
         use std::io::ErrorKind as K;
         let (code, remedy) = match source.kind() {
-            K::StorageFull | K::QuotaExceeded | K::FileTooLarge => {
-                (Code::NoSpace, "free space there, raise the quota or choose another directory")
-            }
-            K::PermissionDenied | K::ReadOnlyFilesystem => {
-                (Code::Permission, "make it writable for this user or choose another directory")
-            }
+            K::StorageFull | K::QuotaExceeded | K::FileTooLarge => (
+                Code::NoSpace,
+                "free space there, raise the quota or choose another directory",
+            ),
+            K::PermissionDenied | K::ReadOnlyFilesystem => (
+                Code::Permission,
+                "make it writable for this user or choose another directory",
+            ),
             K::NotFound | K::NotADirectory => (Code::NotFound, "check the path"),
-            K::UnexpectedEof => (Code::Truncated, "use another copy: see outlive checkpoints verify"),
+            K::UnexpectedEof => (
+                Code::Truncated,
+                "use another copy: see outlive checkpoints verify",
+            ),
             _ => (Code::Io, "check the device and the system log"),
         };
         let path = path.as_ref().display().to_string();
-        Error::new(code, Entity::File(path), format!("{doing}: {source}"), remedy)
+        Error::new(
+            code,
+            Entity::File(path),
+            format!("{doing}: {source}"),
+            remedy,
+        )
     }
 
     /// A fault of ours: never the user's doing.
     pub fn internal(reason: impl Into<String>) -> Error {
-        Error::new(Code::Internal, Entity::Call, reason, "please report this with the log")
+        Error::new(
+            Code::Internal,
+            Entity::Call,
+            reason,
+            "please report this with the log",
+        )
     }
 
     /// The stable code.
@@ -273,7 +293,12 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { code, entity, reason, remedy } = &*self.0;
+        let Inner {
+            code,
+            entity,
+            reason,
+            remedy,
+        } = &*self.0;
         write!(f, "{code} {}: {entity}: {reason}; {remedy}", code.text())
     }
 }
@@ -298,7 +323,10 @@ mod tests {
         let error = Error::io("/x", "create", &std::io::Error::from_raw_os_error(28));
         assert_eq!(error.code(), Code::NoSpace);
         let shown = error.to_string();
-        assert!(shown.starts_with("OL-401 no space left: /x: create"), "{shown}");
+        assert!(
+            shown.starts_with("OL-401 no space left: /x: create"),
+            "{shown}"
+        );
         assert!(shown.contains("free space"));
     }
 }

@@ -63,16 +63,18 @@ pub struct ContainerId {
 
 impl fmt::Display for ContainerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "i{}-v{}-n{}", self.incarnation.0, self.version.0, self.node.0)
+        write!(
+            f,
+            "i{}-v{}-n{}",
+            self.incarnation.0, self.version.0, self.node.0
+        )
     }
 }
 
 /// Where a version is kept, from the cheapest to the most stable (ffmk, section
 /// 3.5; deep-er, section III-D). The order of the variants is the order of
 /// tolerance.
-#[derive(
-    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[repr(u8)]
 pub enum Level {
@@ -131,14 +133,17 @@ impl fmt::Display for Level {
 impl core::str::FromStr for Level {
     type Err = Error;
     fn from_str(text: &str) -> Result<Level> {
-        Level::ALL.into_iter().find(|level| level.name() == text).ok_or_else(|| {
-            Error::new(
-                Code::InvalidArgument,
-                Entity::Option("level".into()),
-                format!("'{text}' is no checkpoint level"),
-                "use memory, disk, partner or shared",
-            )
-        })
+        Level::ALL
+            .into_iter()
+            .find(|level| level.name() == text)
+            .ok_or_else(|| {
+                Error::new(
+                    Code::InvalidArgument,
+                    Entity::Option("level".into()),
+                    format!("'{text}' is no checkpoint level"),
+                    "use memory, disk, partner or shared",
+                )
+            })
     }
 }
 
@@ -166,7 +171,10 @@ impl JobName {
         Err(Error::new(
             Code::InvalidArgument,
             Entity::Option("job".into()),
-            format!("'{}' cannot name a job", text.chars().take(80).collect::<String>()),
+            format!(
+                "'{}' cannot name a job",
+                text.chars().take(80).collect::<String>()
+            ),
             "use 1 to 64 letters, digits, dots, dashes or underscores; begin with a letter or digit",
         ))
     }
@@ -205,8 +213,22 @@ mod tests {
         for good in ["a", "heat2d", "run-7_b.2", &"x".repeat(64)] {
             assert!(JobName::new(good).is_ok(), "{good}");
         }
-        for bad in ["", ".", "..", "-rf", "a/b", "a b", "ü", "a\0", &"x".repeat(65)] {
-            assert_eq!(JobName::new(bad).unwrap_err().code(), Code::InvalidArgument, "{bad}");
+        for bad in [
+            "",
+            ".",
+            "..",
+            "-rf",
+            "a/b",
+            "a b",
+            "ü",
+            "a\0",
+            &"x".repeat(65),
+        ] {
+            assert_eq!(
+                JobName::new(bad).unwrap_err().code(),
+                Code::InvalidArgument,
+                "{bad}"
+            );
         }
     }
 

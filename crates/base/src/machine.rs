@@ -51,12 +51,15 @@ pub struct Ready {
 
 impl Ready {
     /// Every port is free.
-    pub const ALL: Ready = Ready { send: true, persist: true };
+    pub const ALL: Ready = Ready {
+        send: true,
+        persist: true,
+    };
 }
 
 /// What a machine may know of its surroundings during one call.
 #[derive(Debug)]
-pub struct Cx<'a, M: Machine + ?Sized> {
+pub struct Cx<'a, M: Machine> {
     /// This process.
     pub me: Peer,
     /// The driver's monotonic clock.
@@ -67,7 +70,7 @@ pub struct Cx<'a, M: Machine + ?Sized> {
     pub seed: u64,
 }
 
-impl<M: Machine + ?Sized> Cx<'_, M> {
+impl<M: Machine> Cx<'_, M> {
     /// The `draw`-th random value of this instance: the machine keeps the
     /// counter, so that the same history draws the same values (P8).
     pub fn random(&self, draw: u64) -> u64 {
@@ -75,16 +78,16 @@ impl<M: Machine + ?Sized> Cx<'_, M> {
     }
 }
 
-impl<M: Machine + ?Sized> Clone for Cx<'_, M> {
+impl<M: Machine> Clone for Cx<'_, M> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<M: Machine + ?Sized> Copy for Cx<'_, M> {}
+impl<M: Machine> Copy for Cx<'_, M> {}
 
 /// What a machine asks of its driver.
 #[derive(Debug)]
-pub enum Output<M: Machine + ?Sized> {
+pub enum Output<M: Machine> {
     /// Send a message; unreliable unless the driver promises more.
     Send {
         /// The receiver.

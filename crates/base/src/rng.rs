@@ -37,7 +37,11 @@ pub struct Sequence {
 impl Sequence {
     /// The sequence of `instance` under `seed`, from its first draw.
     pub const fn new(seed: u64, instance: u64) -> Sequence {
-        Sequence { seed, instance, next: 0 }
+        Sequence {
+            seed,
+            instance,
+            next: 0,
+        }
     }
     /// The next 64 random bits.
     pub fn u64(&mut self) -> u64 {
@@ -79,7 +83,10 @@ mod tests {
         for _ in 0..100_000 {
             counts[source.below(10) as usize] += 1;
         }
-        assert!(counts.iter().all(|&c| (9_500..10_500).contains(&c)), "{counts:?}");
+        assert!(
+            counts.iter().all(|&c| (9_500..10_500).contains(&c)),
+            "{counts:?}"
+        );
         assert_eq!(below(u64::MAX, 0), 0);
         assert_eq!(below(u64::MAX, 5), 4);
     }

@@ -73,7 +73,10 @@ impl<'a> Reader<'a> {
     pub fn blob(&mut self, bound: usize) -> Result<&'a [u8], WireError> {
         let length = self.u32()? as usize;
         if length > bound {
-            return Err(WireError::TooLong { length: length as u64, bound: bound as u64 });
+            return Err(WireError::TooLong {
+                length: length as u64,
+                bound: bound as u64,
+            });
         }
         self.take(length)
     }
@@ -87,13 +90,20 @@ impl<'a> Reader<'a> {
         let count = self.u32()? as usize;
         let bound = self.bytes.len() / item_bytes.max(1);
         if count > bound {
-            return Err(WireError::TooLong { length: count as u64, bound: bound as u64 });
+            return Err(WireError::TooLong {
+                length: count as u64,
+                bound: bound as u64,
+            });
         }
         Ok(count)
     }
     /// Refuses left-over bytes.
     pub fn finish(self) -> Result<(), WireError> {
-        if self.bytes.is_empty() { Ok(()) } else { Err(WireError::Trailing(self.bytes.len())) }
+        if self.bytes.is_empty() {
+            Ok(())
+        } else {
+            Err(WireError::Trailing(self.bytes.len()))
+        }
     }
 }
 
@@ -185,8 +195,14 @@ mod tests {
     #[test]
     fn lengths_are_bounded_before_anything_is_reserved() {
         let huge = u32::MAX.to_le_bytes();
-        assert!(matches!(Reader::new(&huge).blob(100), Err(WireError::TooLong { .. })));
-        assert!(matches!(Reader::new(&huge).count(8), Err(WireError::TooLong { .. })));
+        assert!(matches!(
+            Reader::new(&huge).blob(100),
+            Err(WireError::TooLong { .. })
+        ));
+        assert!(matches!(
+            Reader::new(&huge).count(8),
+            Err(WireError::TooLong { .. })
+        ));
         assert_eq!(Reader::new(&[0, 0, 0, 0, 9]).blob(0), Ok(&[][..]));
     }
 }

@@ -60,7 +60,12 @@ pub struct Region {
 impl Region {
     /// A range of memory.
     pub fn memory(name: impl Into<String>, bytes: u64) -> Region {
-        Region { name: name.into(), kind: Kind::Bytes, bytes, attributes: Vec::new() }
+        Region {
+            name: name.into(),
+            kind: Kind::Bytes,
+            bytes,
+            attributes: Vec::new(),
+        }
     }
 }
 
@@ -90,7 +95,9 @@ pub fn encode(regions: &[Region]) -> Vec<u8> {
     let mut out = Writer::new();
     out.u32(regions.len() as u32);
     for region in regions {
-        out.u16(region.kind as u16).u64(region.bytes).blob(region.name.as_bytes());
+        out.u16(region.kind as u16)
+            .u64(region.bytes)
+            .blob(region.name.as_bytes());
         out.u32(region.attributes.len() as u32);
         for attribute in &region.attributes {
             out.u16(attribute.tag).blob(&attribute.value);
@@ -105,7 +112,10 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Region>, WireError> {
     let mut input = Reader::new(bytes);
     let count = input.count(18)?;
     if count > REGIONS_MAX {
-        return Err(WireError::TooLong { length: count as u64, bound: REGIONS_MAX as u64 });
+        return Err(WireError::TooLong {
+            length: count as u64,
+            bound: REGIONS_MAX as u64,
+        });
     }
     let mut regions = Vec::with_capacity(count);
     let mut names = std::collections::BTreeSet::new();
@@ -130,7 +140,12 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Region>, WireError> {
             }
             attributes.push(Attribute { tag, value });
         }
-        regions.push(Region { name: name.to_owned(), kind, bytes, attributes });
+        regions.push(Region {
+            name: name.to_owned(),
+            kind,
+            bytes,
+            attributes,
+        });
     }
     input.finish()?;
     match offsets(&regions) {
@@ -146,7 +161,10 @@ mod tests {
     fn sample() -> Vec<Region> {
         let mut file = Region::memory("out.h5", 5000);
         file.kind = Kind::File;
-        file.attributes.push(Attribute { tag: Attribute::FILE_MODE, value: vec![0xa4, 1, 0, 0] });
+        file.attributes.push(Attribute {
+            tag: Attribute::FILE_MODE,
+            value: vec![0xa4, 1, 0, 0],
+        });
         vec![Region::memory("u", 4097), Region::memory("leer", 0), file]
     }
 

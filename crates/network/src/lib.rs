@@ -1,1 +1,51 @@
-//! Authenticated rails between agents.
+//! Authenticated connections between the agents of a job and its launcher.
+//!
+//! An [`Endpoint`] listens on one TCP address, calls peers on demand, and tells
+//! what happens on a channel ([`Event`]). Peers prove to each other that they
+//! hold the job's key ([`JobKey`], P7) with Noise_NNpsk0; control messages are
+//! always encrypted, bulk [`Stream`]s if [`Options::encrypt_streams`] says so.
+//!
+//! Invariants:
+//! - No wait without a bound (P5): connecting, handshakes, sending, streams.
+//! - No memory without a bound (P7, P9): queues, messages, callers that have
+//!   not shown the key. Bytes from outside are parsed by pure functions
+//!   (`wire`, `handshake`) that cannot panic.
+//! - What one peer or stranger does cannot hurt another: garbage, floods,
+//!   silence, a full socket end at the connection that they came from.
+//! - One control connection per pair of peers; a newer epoch of a peer replaces
+//!   an older one, never the other way round.
+//! - Silence is not judged here: whether a peer that keeps its connection open
+//!   is alive is the detector's question.
+//!
+//! # Room for more
+//! This TCP rail is the first of several. What the later ones rely on:
+//! - *Rails*: a peer is named by [`Identity`], never by its socket, so that a
+//!   shared-memory or UCX rail can carry messages for the same peer. Its set-up
+//!   (segment, worker address) travels over an authenticated connection; HEAD's
+//!   `purpose` has room for it.
+//! - *Sessions*: a frame has a kind and flags. Sequence numbers,
+//!   acknowledgements and replay after a rail was closed and opened again become
+//!   kinds of their own, so the delivery that this crate promises today (in
+//!   order and at most once while a connection lasts) becomes exactly once for
+//!   those who ask for it. A rail may then close while the session lives.
+//! - *Priorities and gates*: the flags of a frame.
+//!
+//! `cargo run --release --example network-bench` compares streams with plain TCP.
+
+mod api;
+mod endpoint;
+mod faults;
+pub mod fuzz;
+mod handshake;
+mod key;
+mod link;
+mod reactor;
+mod shared;
+mod socket;
+mod stream;
+mod wire;
+
+pub use api::{DownReason, Event, Identity, Options, STREAM_HEADER_BYTES_MAX};
+pub use endpoint::Endpoint;
+pub use key::{JobKey, KEY_BYTES};
+pub use stream::Stream;

@@ -1,1 +1,16 @@
-//! Sans-IO protocol state machines: commit, detector.
+//! Sans-IO protocol state machines, a folder each, in the form of
+//! [`outlive_base::machine::Machine`].
+//!
+//! - [`commit`]: one decision per (incarnation, version, level), and the opening
+//!   of an incarnation after a failure;
+//! - [`detector`]: who is silent, who is dead.
+//!
+//! Invariants of this crate: no clock, socket, file, thread, environment or
+//! random source; no hash maps (their order is not the same on every machine);
+//! no floating point. The test `purity` reads the sources and enforces it.
+
+pub mod commit;
+pub mod detector;
+pub mod nodes;
+
+pub use nodes::NodeSet;

@@ -131,6 +131,12 @@ pub enum Record {
         /// Of the checkpoint.
         version: Version,
     },
+    /// Nothing of a lower ballot is accepted by this node any more. One file a
+    /// node: the newest replaces the older ones.
+    Promise {
+        /// The ballot.
+        ballot: u64,
+    },
 }
 
 /// Why bytes are no record of this job.
@@ -255,6 +261,10 @@ impl Record {
                 out.u32(incarnation.0).u64(version.0);
                 7
             }
+            Record::Promise { ballot } => {
+                out.u64(*ballot);
+                8
+            }
         };
         Some(kind)
     }
@@ -277,7 +287,7 @@ impl Record {
         if crc64(&bytes[..FIXED + length]) != checksum {
             return Err(RecordError::Checksum);
         }
-        if version != RECORD_VERSION || !(1..=7).contains(&kind) {
+        if version != RECORD_VERSION || !(1..=8).contains(&kind) {
             return Err(RecordError::Unknown(version, kind));
         }
         if job != job_hash {
@@ -338,6 +348,7 @@ impl Record {
             } => {
                 format!("pin-i{}-v{}.rec", incarnation.0, version.0)
             }
+            Record::Promise { .. } => "promise.rec".into(),
         }
     }
 
@@ -364,7 +375,7 @@ impl Record {
                 version,
             } => Some((*incarnation, *version)),
             Record::Tombstone { id, .. } => Some((id.incarnation, id.version)),
-            Record::Incarnation { .. } | Record::Finished { .. } => None,
+            Record::Incarnation { .. } | Record::Finished { .. } | Record::Promise { .. } => None,
         }
     }
 }
@@ -473,6 +484,9 @@ fn decode_body(kind: u16, input: &mut Reader<'_>) -> Result<Record, WireError> {
         7 => Record::Pin {
             incarnation: incarnation(input)?,
             version: version(input)?,
+        },
+        8 => Record::Promise {
+            ballot: input.u64()?,
         },
         _ => return Err(WireError::Value("record kind")),
     })

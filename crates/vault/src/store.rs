@@ -124,6 +124,10 @@ impl SharedStore {
         }
     }
 
+    /// The directory of it all.
+    pub fn root(&self) -> &Path {
+        &self.root
+    }
     /// The records that all share: write them with
     /// [`RecordStore::persist_exclusive`].
     pub fn records(&self) -> &RecordStore {

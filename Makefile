@@ -1,0 +1,52 @@
+# Outlive. `make` lists the targets; docs/how-to/build.md explains them.
+# Nothing here needs root; `make deps` installs system packages if it is root
+# and says which ones if it is not.
+
+PREFIX ?= /usr/local
+DESTDIR ?=
+CARGO ?= cargo
+MPICH := $(CURDIR)/.deps/mpich/bin
+PYTHON := $(CURDIR)/.deps/python/bin/python
+export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help deps build rust examples python check test soak demo bench install clean
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+deps: ## what building and testing needs, into .deps/ and by apt
+	@scripts/deps.sh
+
+build: rust examples ## the command, the C library and the examples, optimised
+
+rust:
+	$(CARGO) build --release --locked
+
+examples: rust
+	$(MAKE) -C examples
+
+python: deps ## the Python package, into .deps/python
+	scripts/python.sh
+
+check: deps ## the quick loop: formatting, lints, unit tests, structure (under 5 minutes)
+	scripts/test.sh fmt lint clippy unit structure
+
+test: deps ## everything that the continuous integration runs
+	scripts/test.sh all
+
+soak: deps build ## long runs with random failures, and under full load (SOAK_MINUTES=30)
+	scripts/soak.py --minutes $(or $(SOAK_MINUTES),30)
+
+demo: deps build ## a node dies without Outlive, then with it
+	scripts/demo.sh
+
+bench: build ## what a save, a skipped call and a recovery cost on this machine
+	scripts/bench.sh
+
+install: ## into PREFIX (default /usr/local)
+	scripts/install.sh "$(DESTDIR)$(PREFIX)" "$(PREFIX)"
+
+clean: ## what was built; .deps/ stays
+	$(CARGO) clean
+	rm -rf build docs/book

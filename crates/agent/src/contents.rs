@@ -1,0 +1,325 @@
+//! The long contents of commit records: who holds which container. The commit
+//! machine decides by short messages; this is what they are about.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_base::{Code, Incarnation, Level, NodeId, Version};
+use outlive_protocols::commit::{Ballot, Kind, Record as Short};
+use outlive_vault::{Part, Record};
+
+type Key = (Incarnation, Version, Level);
+
+/// What is known of versions and where their containers lie.
+#[derive(Debug, Default)]
+pub struct Contents {
+    parts: BTreeMap<Key, BTreeMap<NodeId, Part>>,
+    commits: BTreeMap<Key, (u64, u32, Vec<Part>)>,
+    members: Vec<NodeId>,
+    ranks: u32,
+}
+
+/// A ballot as records store it.
+pub fn ballot_number(ballot: Ballot) -> u64 {
+    u64::from(ballot.incarnation.0) << 32 | u64::from(ballot.term)
+}
+
+/// The inverse of [`ballot_number`].
+pub fn ballot_of(number: u64) -> Ballot {
+    Ballot {
+        incarnation: Incarnation((number >> 32) as u32),
+        term: number as u32,
+    }
+}
+
+impl Contents {
+    /// The job's members and number of ranks, for incarnation records.
+    pub fn set_job(&mut self, members: Vec<NodeId>, ranks: u32) {
+        self.members = members;
+        if ranks != 0 {
+            self.ranks = ranks;
+        }
+    }
+
+    /// Learns from a record, wherever it was found.
+    pub fn learn(&mut self, record: &Record) {
+        match record {
+            Record::Prepared {
+                incarnation,
+                version,
+                level,
+                part,
+                ..
+            } => {
+                self.add_part(*incarnation, *version, *level, part.clone());
+            }
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+                ranks,
+                parts,
+            } => {
+                let known = self.commits.get(&(*incarnation, *version, *level));
+                if known.is_none_or(|known| known.0 <= *ballot) {
+                    self.commits.insert(
+                        (*incarnation, *version, *level),
+                        (*ballot, *ranks, parts.clone()),
+                    );
+                }
+                for part in parts {
+                    self.add_part(*incarnation, *version, *level, part.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The part of one node.
+    pub fn add_part(&mut self, source: Incarnation, version: Version, level: Level, part: Part) {
+        self.parts
+            .entry((source, version, level))
+            .or_default()
+            .insert(part.node, part);
+    }
+
+    /// The part of `node` at a level, if known.
+    pub fn part(
+        &self,
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        node: NodeId,
+    ) -> Option<&Part> {
+        self.parts.get(&(source, version, level))?.get(&node)
+    }
+
+    /// Number of ranks of a committed version.
+    pub fn ranks_of(&self, source: Incarnation, version: Version) -> Option<u32> {
+        Level::ALL
+            .into_iter()
+            .find_map(|level| self.commits.get(&(source, version, level)))
+            .map(|(_, ranks, _)| *ranks)
+    }
+
+    /// All parts of `node` at a version, at whatever level.
+    pub fn parts_of(
+        &self,
+        source: Incarnation,
+        version: Version,
+        node: NodeId,
+    ) -> Vec<(Level, &Part)> {
+        Level::ALL
+            .into_iter()
+            .filter_map(|level| Some((level, self.part(source, version, level, node)?)))
+            .collect()
+    }
+
+    /// The levels at which a version is known to be committed.
+    pub fn levels_of(&self, source: Incarnation, version: Version) -> BTreeSet<Level> {
+        let committed = |level: &Level| self.commits.contains_key(&(source, version, *level));
+        Level::ALL.into_iter().filter(committed).collect()
+    }
+
+    /// All versions that are known to be committed at some level.
+    pub fn versions(&self) -> BTreeSet<(Incarnation, Version)> {
+        self.commits
+            .keys()
+            .map(|&(source, version, _)| (source, version))
+            .collect()
+    }
+
+    /// Forgets versions that were removed.
+    pub fn forget(&mut self, source: Incarnation, version: Version) {
+        for level in Level::ALL {
+            self.parts.remove(&(source, version, level));
+            self.commits.remove(&(source, version, level));
+        }
+    }
+
+    /// The full commit record of a level.
+    pub fn commit(
+        &self,
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        ballot: u64,
+    ) -> Option<Record> {
+        let key = (source, version, level);
+        let (ranks, parts) = match self.commits.get(&key) {
+            Some((_, ranks, parts)) => (*ranks, parts.clone()),
+            None => (
+                self.ranks,
+                self.parts.get(&key)?.values().cloned().collect(),
+            ),
+        };
+        Some(Record::Commit {
+            incarnation: source,
+            version,
+            level,
+            ballot,
+            ranks,
+            parts,
+        })
+    }
+
+    /// What has to travel with a message of the commit machine.
+    pub fn attachments(
+        &self,
+        kind: &Kind,
+        me: NodeId,
+        open: Incarnation,
+        ballot: Ballot,
+    ) -> Vec<Record> {
+        let number = ballot_number(ballot);
+        match *kind {
+            Kind::Prepared { version, level } => self
+                .part(open, version, level, me)
+                .map(|part| Record::Prepared {
+                    incarnation: open,
+                    version,
+                    level,
+                    ballot: number,
+                    part: part.clone(),
+                })
+                .into_iter()
+                .collect(),
+            Kind::Commit { version, level } => self
+                .commit(open, version, level, number)
+                .into_iter()
+                .collect(),
+            Kind::ItemCommit {
+                level,
+                source,
+                version,
+                by,
+                ..
+            } => self
+                .commit(source, version, level, ballot_number(by))
+                .into_iter()
+                .collect(),
+            Kind::Rebuild {
+                source, version, ..
+            } => Level::ALL
+                .into_iter()
+                .filter(|&level| self.commits.contains_key(&(source, version, level)))
+                .filter_map(|level| self.commit(source, version, level, number))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A short record with its contents, as it goes to disk.
+    pub fn long(&self, short: &Short, me: NodeId) -> Option<Record> {
+        Some(match *short {
+            Short::Promise { ballot } => Record::Promise {
+                ballot: ballot_number(ballot),
+            },
+            Short::Prepared {
+                incarnation,
+                version,
+                level,
+            } => Record::Prepared {
+                incarnation,
+                version,
+                level,
+                ballot: ballot_number(Ballot {
+                    incarnation,
+                    term: 0,
+                }),
+                part: self.part(incarnation, version, level, me)?.clone(),
+            },
+            Short::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+            } => self.commit(incarnation, version, level, ballot_number(ballot))?,
+            Short::Abort {
+                incarnation,
+                version,
+                level,
+            } => Record::Abort {
+                incarnation,
+                version,
+                level: Some(level),
+                code: Code::CommitAborted,
+                text: String::new(),
+            },
+            Short::Incarnation {
+                number,
+                source,
+                version,
+            } => Record::Incarnation {
+                number,
+                restored: (source.0 != 0)
+                    .then(|| (source, version, self.strongest(source, version))),
+                members: self.members.clone(),
+                ranks: self.ranks,
+            },
+        })
+    }
+
+    fn strongest(&self, source: Incarnation, version: Version) -> Level {
+        Level::ALL
+            .into_iter()
+            .rev()
+            .find(|&level| self.commits.contains_key(&(source, version, level)))
+            .unwrap_or(Level::Memory)
+    }
+}
+
+/// A record from disk as the commit machine knows it.
+pub fn short(record: &Record) -> Option<Short> {
+    Some(match record {
+        Record::Promise { ballot } => Short::Promise {
+            ballot: ballot_of(*ballot),
+        },
+        Record::Prepared {
+            incarnation,
+            version,
+            level,
+            ..
+        } => Short::Prepared {
+            incarnation: *incarnation,
+            version: *version,
+            level: *level,
+        },
+        Record::Commit {
+            incarnation,
+            version,
+            level,
+            ballot,
+            ..
+        } => Short::Commit {
+            incarnation: *incarnation,
+            version: *version,
+            level: *level,
+            ballot: ballot_of(*ballot),
+        },
+        Record::Abort {
+            incarnation,
+            version,
+            level: Some(level),
+            ..
+        } => Short::Abort {
+            incarnation: *incarnation,
+            version: *version,
+            level: *level,
+        },
+        Record::Incarnation {
+            number, restored, ..
+        } => {
+            let (source, version) = restored
+                .map_or((Incarnation(0), Version(0)), |(source, version, _)| {
+                    (source, version)
+                });
+            Short::Incarnation {
+                number: *number,
+                source,
+                version,
+            }
+        }
+        _ => return None,
+    })
+}

@@ -1,0 +1,416 @@
+//! The agent of a node: one thread that owns all state and decides; everything that
+//! may block (storage, streams, making memory) runs on [`Pool`]s and comes back as
+//! [`Work`].
+//!
+//! Invariants: the commit machine hears of a level only after its bytes were read
+//! back; a record's completion is reported in the order of persisting; ranks wait
+//! for this thread only in requests that they chose to make, each bounded on their
+//! side.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
+use outlive_base::machine::Op;
+use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
+use outlive_capture::slab::Slab;
+use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
+use outlive_protocols::commit::{Commit, Levels};
+use outlive_protocols::detector::Detector;
+use outlive_vault::{GcReport, NodeStore, Part, Record, SharedStore};
+
+use crate::contents::Contents;
+use crate::faults::Faults;
+use crate::ipc_server::{IpcEvent, IpcServer};
+use crate::keeper::Deposit;
+use crate::machines::{Driver, Effect};
+use crate::protocol::{AgentSpec, JobConfig, NodeStatus, Notice, Order, decode, encode};
+use crate::ranks::Ranks;
+use crate::workers::Pool;
+
+/// How often housekeeping looks around: memory to prepare, policy, waits.
+const TICK: Duration = Duration::from_millis(5);
+/// Messages of the network that may wait for this thread.
+const NETWORK_QUEUE: usize = 4096;
+/// Warnings that are remembered for `outlive status`.
+pub(crate) const WARNINGS_MAX: usize = 16;
+
+/// What came back from a worker.
+pub(crate) enum Work {
+    /// A slab was made for a slot.
+    SlabMade {
+        rank: Rank,
+        slot: usize,
+        made: Result<(Slab, OwnedFd)>,
+    },
+    /// A record is durable, or not.
+    Persisted { op: Op, result: Result<()> },
+    /// The local part of a level is written and read back, or failed.
+    LevelDone {
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        result: Result<Part>,
+    },
+    /// All levels of a version ended, well or not.
+    FlushOver { version: Version },
+    /// What lies in storage.
+    Inventory {
+        incarnation: Incarnation,
+        available: Vec<(Incarnation, Version, NodeId)>,
+        records: Vec<Record>,
+    },
+    /// The local ranks' bytes of a version.
+    Rebuilt {
+        source: Incarnation,
+        version: Version,
+        result: Result<crate::rebuild::Rebuilt>,
+    },
+    /// Old containers were removed.
+    Collected { result: Result<GcReport> },
+    /// A copy for a lost partner was made again.
+    Protected { result: Result<()> },
+}
+
+/// A version on its way through this node.
+pub(crate) struct Round {
+    /// The levels to write.
+    pub levels: Levels,
+    /// Ranks that have captured.
+    pub captured: BTreeSet<Rank>,
+    /// Longest time a rank was blocked.
+    pub blocked_ns: u64,
+    /// Bytes captured.
+    pub bytes: u64,
+    /// The commit machine was told.
+    pub told: bool,
+    /// A flush reads the slots.
+    pub flushing: bool,
+    /// It will not be committed; slots go back as they become free.
+    pub void: bool,
+}
+
+/// What garbage collection must know of versions.
+#[derive(Default)]
+pub(crate) struct Line {
+    /// Every (incarnation, version, level) that is stable.
+    pub stable: BTreeSet<(Incarnation, Version, Level)>,
+    /// The levels at which a version is or may still become committed.
+    pub levels: BTreeMap<(Incarnation, Version), BTreeSet<Level>>,
+}
+
+/// A rank's `wait` that cannot be answered yet.
+pub(crate) struct Waiting {
+    pub rank: Rank,
+    pub sequence: u32,
+    pub version: Version,
+    pub level: Level,
+    pub until: Instant,
+}
+
+/// An injection that waits for a version, and the ranks held at it.
+pub(crate) struct AtVersion {
+    pub id: u32,
+    pub rank: Option<Rank>,
+    pub version: Version,
+    pub told: bool,
+    pub held: Vec<(Rank, u32)>,
+}
+
+/// The opening that is under way.
+pub(crate) struct Opening {
+    pub incarnation: Incarnation,
+    pub since: Instant,
+    pub replaced: Vec<NodeId>,
+    /// Where this node's bytes came from.
+    pub level: Option<Level>,
+    pub bytes: u64,
+    pub rejected: Vec<crate::protocol::Rejected>,
+}
+
+/// When the next checkpoint is wanted (coordinator only).
+pub(crate) struct PolicyState {
+    pub last: Instant,
+    pub wanted: Option<(Version, Instant)>,
+    pub not_before: Option<Instant>,
+    pub misses: u32,
+    pub rounds: u32,
+    /// Versions a second, smoothed, and its last sample.
+    pub rate: f64,
+    pub sample: (Instant, u64),
+    pub now_wanted: bool,
+}
+
+/// Everything an agent knows.
+pub(crate) struct Agent {
+    pub spec: AgentSpec,
+    pub me: NodeId,
+    pub started: Instant,
+    pub endpoint: Arc<Endpoint>,
+    pub deposit: Option<Deposit>,
+    pub store: Arc<NodeStore>,
+    pub shared: Arc<SharedStore>,
+    pub faults: Arc<Faults>,
+    pub outgoing: Pool,
+    pub incoming: Pool,
+    pub recorder: Pool,
+    pub memory_maker: Pool,
+    pub work: Sender<Work>,
+    pub config: Option<JobConfig>,
+    pub commit: Option<Driver<Commit>>,
+    pub detector: Option<Driver<Detector>>,
+    pub commit_effects: VecDeque<Effect<Commit>>,
+    pub detector_effects: VecDeque<Effect<Detector>>,
+    pub ranks: Ranks,
+    pub strangers: BTreeMap<u64, (Arc<outlive_capture::ipc::Connection>, u32)>,
+    pub contents: Contents,
+    pub incarnation: Incarnation,
+    pub restored: Option<(Incarnation, Version)>,
+    pub opening: Option<Opening>,
+    pub rounds: BTreeMap<Version, Round>,
+    pub stable: [Option<(Incarnation, Version)>; 4],
+    pub line: Line,
+    pub waits: Vec<Waiting>,
+    pub injections: Vec<AtVersion>,
+    pub policy: PolicyState,
+    pub warnings: VecDeque<Error>,
+    pub memory_warned: bool,
+    pub collecting: bool,
+    pub finishing: Option<Instant>,
+    pub over: bool,
+}
+
+/// Runs the agent of a node until the launcher orders its end. Started by the
+/// keeper; see [`crate::keeper`].
+pub fn run(spec: AgentSpec) -> Result<()> {
+    let (net_events, net) = bounded::<NetEvent>(NETWORK_QUEUE);
+    let (rank_events, ranks) = unbounded::<IpcEvent>();
+    let (work, done) = unbounded::<Work>();
+    let mut agent = Agent::new(spec, net_events, work)?;
+    let _server = IpcServer::start(&agent.spec.socket, rank_events)?;
+    agent.hello();
+    agent.turn_until_over(&net, &ranks, &done);
+    Ok(())
+}
+
+impl Agent {
+    fn new(spec: AgentSpec, events: Sender<NetEvent>, work: Sender<Work>) -> Result<Agent> {
+        let deposit = Deposit::from_env()?;
+        let (ranks, troubles) = match &deposit {
+            Some(deposit) => crate::ranks::adopt(deposit.adopt()?),
+            None => (Ranks::default(), Vec::new()),
+        };
+        let key = JobKey::load(&spec.key_file)?;
+        let store = NodeStore::create(&spec.node_dir, spec.job_hash)?;
+        let shared = SharedStore::at(&spec.job_dir.join("shared"), spec.job_hash);
+        let restarts = deposit.as_ref().map_or(0, Deposit::agent_restarts);
+        let identity = Identity {
+            peer: spec.node,
+            epoch: spec.epoch + u64::from(restarts),
+        };
+        let options = Options {
+            bind: (spec.bind, 0).into(),
+            encrypt_streams: spec.encrypt,
+            ..Options::default()
+        };
+        let endpoint = Endpoint::bind(identity, spec.job_hash, key, options, events)?;
+        endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
+        let now = Instant::now();
+        Ok(Agent {
+            me: spec.node,
+            started: now,
+            endpoint: Arc::new(endpoint),
+            deposit,
+            store: Arc::new(store),
+            shared: Arc::new(shared),
+            faults: Arc::new(Faults::default()),
+            outgoing: Pool::start("out", crate::workers::THREADS)?,
+            incoming: Pool::start("in", crate::workers::THREADS)?,
+            recorder: Pool::start("records", 1)?,
+            memory_maker: Pool::start("memory", 1)?,
+            work,
+            config: None,
+            commit: None,
+            detector: None,
+            commit_effects: VecDeque::new(),
+            detector_effects: VecDeque::new(),
+            ranks,
+            strangers: BTreeMap::new(),
+            contents: Contents::default(),
+            incarnation: Incarnation(0),
+            restored: None,
+            opening: None,
+            rounds: BTreeMap::new(),
+            stable: [None; 4],
+            line: Line::default(),
+            waits: Vec::new(),
+            injections: Vec::new(),
+            policy: PolicyState {
+                last: now,
+                wanted: None,
+                not_before: None,
+                misses: 0,
+                rounds: 0,
+                rate: 0.0,
+                sample: (now, 0),
+                now_wanted: false,
+            },
+            warnings: troubles.into(),
+            memory_warned: false,
+            collecting: false,
+            finishing: None,
+            over: false,
+            spec,
+        })
+    }
+
+    fn hello(&mut self) {
+        let ranks = self.ranks.iter().filter_map(|entry| {
+            let link = entry.link.as_ref()?;
+            Some((entry.rank, link.pid))
+        });
+        let notice = Notice::Hello {
+            address: self.endpoint.local_addr(),
+            pid: std::process::id(),
+            keeper_pid: rustix::process::getppid()
+                .map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
+            restarts: self.deposit.as_ref().map_or(0, Deposit::agent_restarts),
+            ranks: ranks.collect(),
+        };
+        self.tell(&notice);
+    }
+
+    fn turn_until_over(
+        &mut self,
+        net: &Receiver<NetEvent>,
+        ranks: &Receiver<IpcEvent>,
+        done: &Receiver<Work>,
+    ) {
+        let mut next_tick = Instant::now() + TICK;
+        while !self.over {
+            let wake = self
+                .next_deadline()
+                .map_or(next_tick, |at| at.min(next_tick));
+            let wait = wake.saturating_duration_since(Instant::now());
+            select! {
+                recv(net) -> event => match event {
+                    Ok(event) => self.on_network(event),
+                    Err(_) => self.over = true,
+                },
+                recv(ranks) -> event => match event {
+                    Ok(event) => self.on_rank_event(event),
+                    Err(_) => self.over = true,
+                },
+                recv(done) -> work => if let Ok(work) = work { self.on_work(work) },
+                default(wait) => {}
+            }
+            self.fire_deadlines();
+            if Instant::now() >= next_tick {
+                self.tick();
+                next_tick = Instant::now() + TICK;
+            }
+            self.carry_out();
+        }
+        self.linger();
+    }
+
+    /// The clock of the machines.
+    pub(crate) fn now(&self) -> Time {
+        self.started.elapsed().into()
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        let now = self.now();
+        let commit = self.commit.as_ref().and_then(|driver| driver.deadline(now));
+        let detector = self
+            .detector
+            .as_ref()
+            .and_then(|driver| driver.deadline(now));
+        let first = [commit, detector].into_iter().flatten().min()?;
+        self.started.checked_add(first.into())
+    }
+
+    /// Number of node slots.
+    pub(crate) fn nodes(&self) -> u32 {
+        self.config
+            .as_ref()
+            .map_or(1, |config| config.members.len() as u32)
+    }
+
+    /// Tells the launcher; a lost launcher is noticed by the keeper.
+    pub(crate) fn tell(&self, notice: &Notice) {
+        match encode(notice) {
+            Ok(bytes) => {
+                if let Err(error) = self.endpoint.send(NodeId::LAUNCHER, &bytes) {
+                    tracing::warn!(%error, "the launcher cannot be told");
+                }
+            }
+            Err(error) => tracing::error!(%error, "a notice cannot be encoded"),
+        }
+    }
+
+    /// Something went wrong that does not stop the job (P4): remembered and reported.
+    pub(crate) fn warn(&mut self, error: Error) {
+        tracing::warn!(node = self.me.0, %error, "warning");
+        self.tell(&Notice::Warning(error.clone()));
+        if self.warnings.len() == WARNINGS_MAX {
+            self.warnings.pop_front();
+        }
+        self.warnings.push_back(error);
+    }
+
+    fn on_network(&mut self, event: NetEvent) {
+        match event {
+            NetEvent::Message { from, bytes } if from.peer == NodeId::LAUNCHER => {
+                match decode::<Order>(&bytes) {
+                    Ok(order) => self.on_order(order),
+                    Err(error) => self.warn(error),
+                }
+            }
+            NetEvent::Message { from, bytes } => self.on_peer_message(from, &bytes),
+            NetEvent::Stream {
+                from,
+                header,
+                stream,
+            } => self.on_stream(from, &header, stream),
+            NetEvent::Up { identity, .. } => self.on_peer_up(identity),
+            NetEvent::Down { peer, reason } => self.on_peer_down(peer, reason),
+            NetEvent::Refused { addr, error } => {
+                tracing::warn!(%addr, %error, "a connection was refused");
+                if error.code() != outlive_base::Code::AgentUnreachable {
+                    self.warn(error);
+                }
+            }
+        }
+    }
+
+    /// A snapshot for `outlive status`.
+    pub(crate) fn status(&self) -> NodeStatus {
+        let ranks = self.ranks.iter().filter_map(|entry| {
+            let link = entry.link.as_ref()?;
+            let called = entry
+                .block()
+                .and_then(|block| block.called().checked_sub(1));
+            Some((entry.rank, link.pid, called.map(Version)))
+        });
+        NodeStatus {
+            incarnation: self.incarnation.0,
+            ranks: ranks.collect(),
+            stable: self.stable.map(|stable| stable.map(|(_, version)| version)),
+            memory: (self.ranks.memory(), self.spec.memory_bytes),
+            disk: crate::policy::disk_usage(&self.store),
+            agent_restarts: self.deposit.as_ref().map_or(0, Deposit::agent_restarts),
+            warnings: self.warnings.iter().cloned().collect(),
+        }
+    }
+
+    /// Gives the last messages a chance to leave.
+    fn linger(&mut self) {
+        let until = Instant::now() + Duration::from_millis(500);
+        while self.endpoint.queued(NodeId::LAUNCHER) > 0 && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! Writing a version at its levels, from the slabs of the local ranks.
+//!
+//! One container for all ranks of the node (SION-like). The same bytes go, at the
+//! same time and straight from the slabs, to the node's disk, over the network to
+//! the partner (Buddy: never re-read from the sender's disk; deep-er, section
+//! III-D1) and to shared storage; checksums are computed once. A level is reported
+//! only after its copy was read back and compared (P1).
+
+use std::io::{IoSlice, Write};
+use std::path::Path;
+use std::sync::Arc;
+
+use crossbeam_channel::Sender;
+use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_capture::slab::Slab;
+use outlive_network::Endpoint;
+use outlive_vault::{
+    Container, ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, SharedStore, WriteHook,
+    WriteOptions, write_container,
+};
+
+use crate::core::Work;
+use crate::faults::Faults;
+use crate::peers::{StreamReply, StreamRequest, read_reply};
+use crate::protocol::encode;
+use crate::ranks::share;
+
+/// Where a copy goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Target {
+    /// It stays where it is: the slabs are the copy.
+    Memory,
+    /// The node's own storage.
+    Disk,
+    /// The storage of this node.
+    Partner(NodeId),
+    /// Shared storage.
+    Shared,
+}
+
+impl Target {
+    /// The level that this copy is for.
+    pub const fn level(self) -> Level {
+        match self {
+            Target::Memory => Level::Memory,
+            Target::Disk => Level::Disk,
+            Target::Partner(_) => Level::Partner,
+            Target::Shared => Level::Shared,
+        }
+    }
+}
+
+/// A version of this node, ready to be written.
+pub struct Flush {
+    /// The incarnation of the capture.
+    pub source: Incarnation,
+    /// The version.
+    pub version: Version,
+    /// This node.
+    pub node: NodeId,
+    /// The job, as on the wire.
+    pub job_hash: u64,
+    /// Ranks of the whole job.
+    pub ranks_total: u32,
+    /// The local ranks' captures.
+    pub slabs: Vec<(Rank, Arc<Slab>)>,
+    /// Where to.
+    pub targets: Vec<Target>,
+    /// Node storage.
+    pub store: Arc<NodeStore>,
+    /// Shared storage.
+    pub shared: Arc<SharedStore>,
+    /// For the partner.
+    pub endpoint: Arc<Endpoint>,
+    /// Faults in force.
+    pub faults: Arc<Faults>,
+}
+
+/// Applies the faults in force to writes.
+pub struct Hook<'a>(pub &'a Faults);
+
+impl WriteHook for Hook<'_> {
+    fn write(&self, _path: &Path, _offset: u64, bytes: usize) -> std::io::Result<()> {
+        self.0.before_write(bytes as u64)
+    }
+}
+
+impl Flush {
+    /// The container's name.
+    pub fn id(&self) -> ContainerId {
+        ContainerId {
+            incarnation: self.source,
+            version: self.version,
+            node: self.node,
+        }
+    }
+
+    /// Writes all copies at once and reports each as it is done.
+    pub fn run(self, work: &Sender<Work>) {
+        let (source, version) = (self.source, self.version);
+        let report = |level: Level, result: Result<Part>| {
+            let _ = work.send(Work::LevelDone {
+                source,
+                version,
+                level,
+                result,
+            });
+        };
+        match self.layout() {
+            Ok(layout) => std::thread::scope(|scope| {
+                for &target in &self.targets {
+                    let (this, layout, report) = (&self, &layout, &report);
+                    scope.spawn(move || {
+                        let result = this.copy(layout, target);
+                        report(
+                            target.level(),
+                            result.map(|sealed| this.part(target, &sealed)),
+                        );
+                    });
+                }
+            }),
+            Err(error) => {
+                for target in &self.targets {
+                    report(target.level(), Err(error.clone()));
+                }
+            }
+        }
+        // The slabs are released before the slots may be used again.
+        drop(self);
+        let _ = work.send(Work::FlushOver { version });
+    }
+
+    /// Leaves out the levels that are not in `levels`.
+    pub fn keep_targets(&mut self, levels: outlive_protocols::commit::Levels) {
+        self.targets
+            .retain(|target| levels.contains(target.level()));
+    }
+
+    /// Writes all copies without reporting levels: they are committed already.
+    pub fn run_quietly(self) -> Result<()> {
+        let layout = self.layout()?;
+        std::thread::scope(|scope| {
+            let copies: Vec<_> = self
+                .targets
+                .iter()
+                .map(|&target| {
+                    let (this, layout) = (&self, &layout);
+                    scope.spawn(move || this.copy(layout, target).map(drop))
+                })
+                .collect();
+            copies.into_iter().try_for_each(|copy| {
+                copy.join()
+                    .unwrap_or_else(|_| Err(Error::internal("a copy panicked")))
+            })
+        })
+    }
+
+    /// The container over the slabs.
+    pub fn layout(&self) -> Result<Layout<'_>> {
+        let images = self
+            .slabs
+            .iter()
+            .map(|(rank, slab)| {
+                let table = slab.table().map_err(share)?;
+                let data = slab.data().map_err(share)?;
+                Ok(RankImage {
+                    rank: *rank,
+                    table,
+                    data,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let head = ContainerHead {
+            job_hash: self.job_hash,
+            id: self.id(),
+            ranks_total: self.ranks_total,
+        };
+        Ok(Layout::new(head, images)?)
+    }
+
+    fn part(&self, target: Target, sealed: &Sealed) -> Part {
+        let holder = match target {
+            Target::Memory | Target::Disk => self.node,
+            Target::Partner(partner) => partner,
+            Target::Shared => NodeId::LAUNCHER,
+        };
+        Part {
+            node: self.node,
+            id: self.id(),
+            length: sealed.length,
+            digest: sealed.digest,
+            holder,
+            ranks: self.slabs.iter().map(|(rank, _)| *rank).collect(),
+        }
+    }
+
+    fn copy(&self, layout: &Layout<'_>, target: Target) -> Result<Sealed> {
+        match target {
+            Target::Memory => Ok(layout.seal()),
+            Target::Disk => self.write(layout, &self.store.container_path(self.id())),
+            Target::Shared => {
+                SharedStore::create(self.shared.root(), self.job_hash)?;
+                self.write(layout, &self.shared.container_path(self.id()))
+            }
+            Target::Partner(partner) => self.stream(layout, partner),
+        }
+    }
+
+    fn write(&self, layout: &Layout<'_>, path: &Path) -> Result<Sealed> {
+        let hook = Hook(&self.faults);
+        let options = WriteOptions {
+            hook: Some(&hook),
+            ..WriteOptions::default()
+        };
+        let sealed = write_container(path, layout, &options)?;
+        Container::open_sealed(path, &sealed)?.verify(Some(&sealed))?;
+        Ok(sealed)
+    }
+
+    fn stream(&self, layout: &Layout<'_>, partner: NodeId) -> Result<Sealed> {
+        let request = StreamRequest::Store {
+            id: self.id(),
+            length: layout.length(),
+        };
+        let mut stream = self.endpoint.open_stream(partner, &encode(&request)?)?;
+        let lost = |error: std::io::Error| {
+            Error::new(
+                outlive_base::Code::Network,
+                outlive_base::Entity::Node(partner.0),
+                format!("the copy of {} did not arrive: {error}", self.id()),
+                "nothing: the version is aborted at this level and offered again",
+            )
+        };
+        let mut waiting: Vec<&[u8]> = Vec::with_capacity(16);
+        for segment in layout.segments() {
+            waiting.push(segment);
+            if waiting.len() == 16 {
+                write_vectored_all(&mut stream, &waiting).map_err(lost)?;
+                waiting.clear();
+            }
+        }
+        write_vectored_all(&mut stream, &waiting).map_err(lost)?;
+        stream.flush().map_err(lost)?;
+        let sealed = layout.seal();
+        match read_reply(&mut stream)? {
+            StreamReply::Stored { digest } if digest == sealed.digest => Ok(sealed),
+            StreamReply::Stored { .. } => Err(Error::new(
+                outlive_base::Code::Corrupt,
+                outlive_base::Entity::Node(partner.0),
+                format!(
+                    "the partner's copy of {} reads back with another digest",
+                    self.id()
+                ),
+                "check the partner's storage and memory",
+            )),
+            StreamReply::Refused(error) => Err(error),
+            StreamReply::Coming { .. } => Err(Error::internal("an odd answer on a stream")),
+        }
+    }
+}
+
+fn write_vectored_all(out: &mut impl Write, segments: &[&[u8]]) -> std::io::Result<()> {
+    let mut slices: Vec<IoSlice<'_>> = segments.iter().map(|bytes| IoSlice::new(bytes)).collect();
+    let mut rest = &mut slices[..];
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match out.write_vectored(rest) {
+            Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+            Ok(written) => IoSlice::advance_slices(&mut rest, written),
+            Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

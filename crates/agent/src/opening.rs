@@ -1,0 +1,439 @@
+//! Opening an incarnation on this node: what can be supplied, rebuilding, readiness.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Version};
+use outlive_protocols::commit::{Command, Why};
+use outlive_protocols::nodes::NodeSet;
+use outlive_vault::Record;
+
+use crate::contents::short;
+use crate::core::{Agent, Opening, Work};
+use crate::protocol::{Notice, Opened, Rejected};
+use crate::ranks::{Use, ranks_of};
+use crate::rebuild::{Rebuild, Rebuilt};
+
+impl Agent {
+    /// The launcher opens an incarnation.
+    pub(crate) fn open(
+        &mut self,
+        incarnation: Incarnation,
+        replaced: Vec<NodeId>,
+        fenced: bool,
+        fresh: bool,
+    ) {
+        self.ranks.end_incarnation();
+        self.rounds.clear();
+        self.waits.clear();
+        self.injections.retain(|injection| !injection.told);
+        for injection in &mut self.injections {
+            injection.held.clear();
+        }
+        self.policy.wanted = None;
+        self.incarnation = Incarnation(0);
+        self.restored = None;
+        let set = NodeSet::of(self.nodes(), replaced.iter().map(|node| node.0));
+        self.opening = Some(Opening {
+            incarnation,
+            since: Instant::now(),
+            replaced,
+            level: None,
+            bytes: 0,
+            rejected: Vec::new(),
+        });
+        self.command(Command::Open {
+            incarnation,
+            replaced: set,
+            fenced,
+            fresh,
+        });
+    }
+
+    /// The commit machine asks what this node can supply.
+    pub(crate) fn collect_inventory(&mut self, incarnation: Incarnation) {
+        let (store, shared, me) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.me);
+        let nodes = self.nodes();
+        let work = self.work.clone();
+        let mut available: Vec<(Incarnation, Version, NodeId)> = Vec::new();
+        // Which ranks live here depends on the number of ranks at that version.
+        let mut held: Vec<(Incarnation, Version)> = Vec::new();
+        for ranks in self
+            .ranks
+            .iter()
+            .map(|entry| entry.ranks)
+            .collect::<std::collections::BTreeSet<_>>()
+        {
+            held.extend(self.ranks.held(me, ranks, nodes));
+        }
+        available.extend(
+            held.into_iter()
+                .map(|(source, version)| (source, version, me)),
+        );
+        let job = move || {
+            // A directory that cannot be listed supplies nothing.
+            let here = store.found().unwrap_or_default();
+            let there = shared.found().unwrap_or_default();
+            let mine = there.into_iter().filter(|found| found.id.node == me);
+            for found in here.into_iter().chain(mine) {
+                available.push((found.id.incarnation, found.id.version, found.id.node));
+            }
+            available.sort_unstable();
+            available.dedup();
+            let records = shared.records().scan().unwrap_or_default().records;
+            let _ = work.send(Work::Inventory {
+                incarnation,
+                available,
+                records,
+            });
+        };
+        if let Err(error) = self.incoming.run(job) {
+            self.warn(error);
+            self.command(Command::InventoryDone { incarnation });
+        }
+    }
+
+    pub(crate) fn on_inventory(
+        &mut self,
+        incarnation: Incarnation,
+        available: Vec<(Incarnation, Version, NodeId)>,
+        records: Vec<Record>,
+    ) {
+        for record in &records {
+            self.contents.learn(record);
+            if let Some(record) = short(record) {
+                self.command(Command::Found { record });
+            }
+        }
+        for (source, version, node) in available {
+            self.command(Command::Available {
+                source,
+                version,
+                node,
+            });
+        }
+        // A node on which no rank lives can always supply its nothing.
+        for (source, version) in self.contents.versions() {
+            if self.is_empty_at(source, version) {
+                self.command(Command::Available {
+                    source,
+                    version,
+                    node: self.me,
+                });
+            }
+        }
+        self.command(Command::InventoryDone { incarnation });
+    }
+
+    fn is_empty_at(&self, source: Incarnation, version: Version) -> bool {
+        let ranks = self.contents.ranks_of(source, version);
+        self.ranks.none_here(self.me, self.nodes(), ranks)
+    }
+
+    /// The commit machine wants a version brought into memory.
+    pub(crate) fn rebuild(&mut self, source: Incarnation, version: Version) {
+        let Some(ranks_total) = self.contents.ranks_of(source, version) else {
+            self.warn(Error::internal(format!(
+                "no commit record of version {}",
+                version.0
+            )));
+            return self.command(Command::Rebuilt {
+                source,
+                version,
+                ok: false,
+            });
+        };
+        if self.is_empty_at(source, version) {
+            return self.command(Command::Rebuilt {
+                source,
+                version,
+                ok: true,
+            });
+        }
+        let rebuild = self.rebuild_of(source, version, ranks_total);
+        let work = self.work.clone();
+        let job = move || {
+            let _ = work.send(Work::Rebuilt {
+                source,
+                version,
+                result: rebuild.run(),
+            });
+        };
+        if let Err(error) = self.outgoing.run(job) {
+            self.warn(error);
+            self.command(Command::Rebuilt {
+                source,
+                version,
+                ok: false,
+            });
+        }
+    }
+
+    fn rebuild_of(&mut self, source: Incarnation, version: Version, ranks_total: u32) -> Rebuild {
+        let target = Use::Full { source, version };
+        let nodes = self.nodes();
+        let complete = ranks_of(self.me, ranks_total, nodes).all(|rank| {
+            self.ranks.get_mut(rank).is_some_and(|entry| {
+                entry.ranks == ranks_total && entry.slot_with(source, version).is_some()
+            })
+        });
+        if !complete {
+            // Room for the new slabs: what is there is not wanted any more.
+            for entry in self.ranks.iter_mut() {
+                for slot in &mut entry.slots {
+                    if slot.usage != target {
+                        slot.usage = Use::Free;
+                        slot.staged = None;
+                    }
+                }
+            }
+        }
+        let in_memory = complete
+            .then(|| self.flush_at(source, version, ranks_total))
+            .and_then(Result::ok);
+        let mut parts: Vec<_> = self
+            .contents
+            .parts_of(source, version, self.me)
+            .into_iter()
+            .map(|(level, part)| (level, part.clone()))
+            .collect();
+        self.guess_parts(&mut parts, complete);
+        Rebuild {
+            source,
+            version,
+            node: self.me,
+            incarnation: self
+                .opening
+                .as_ref()
+                .map_or(self.incarnation, |open| open.incarnation),
+            job_hash: self.spec.job_hash,
+            ranks_total,
+            parts,
+            in_memory,
+            store: Arc::clone(&self.store),
+            shared: Arc::clone(&self.shared),
+            endpoint: Arc::clone(&self.endpoint),
+            budget: self.spec.memory_bytes.saturating_sub(self.ranks.memory()),
+        }
+    }
+
+    /// Every level's copy of a node has the same bytes, so a copy may exist at a
+    /// level whose commit record is not known here: it is tried last, against the
+    /// same digest.
+    fn guess_parts(&self, parts: &mut Vec<(Level, outlive_vault::Part)>, in_memory: bool) {
+        let Some(known) = parts.first().map(|(_, part)| part.clone()) else {
+            return;
+        };
+        let holders = [
+            (Level::Memory, in_memory.then_some(self.me)),
+            (Level::Disk, Some(self.me)),
+            (Level::Partner, self.partner_of(self.me)),
+            (Level::Shared, Some(NodeId::LAUNCHER)),
+        ];
+        for (level, holder) in holders {
+            let missing = parts.iter().all(|(known, _)| *known != level);
+            if let (true, Some(holder)) = (missing, holder) {
+                parts.push((
+                    level,
+                    outlive_vault::Part {
+                        holder,
+                        ..known.clone()
+                    },
+                ));
+            }
+        }
+        parts.retain(|(level, _)| *level != Level::Memory || in_memory);
+        parts.sort_by_key(|(level, _)| *level);
+    }
+
+    pub(crate) fn on_rebuilt(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        result: Result<Rebuilt>,
+    ) {
+        let ok = match result {
+            Ok(rebuilt) => {
+                let Rebuilt {
+                    level,
+                    bytes,
+                    slabs,
+                    rejected,
+                } = rebuilt;
+                let total = self.contents.ranks_of(source, version).unwrap_or(0);
+                for (rank, slab, fd) in slabs {
+                    let entry = self.ranks.entry(rank, total);
+                    entry.ranks = total;
+                    entry.install(0, slab, fd, Use::Full { source, version });
+                    self.keep_slab(rank, 0);
+                }
+                if let Some(opening) = &mut self.opening {
+                    opening.level = Some(level);
+                    opening.bytes += bytes;
+                }
+                for reason in rejected {
+                    self.warn(Error::new(
+                        Code::Corrupt,
+                        Entity::Node(self.me.0),
+                        format!("version {}: {reason}", version.0),
+                        "another copy was used; see outlive checkpoints verify",
+                    ));
+                }
+                true
+            }
+            Err(error) => {
+                if let Some(opening) = &mut self.opening {
+                    opening.rejected.push(Rejected {
+                        version,
+                        reason: error.reason().to_owned(),
+                    });
+                }
+                self.warn(error);
+                false
+            }
+        };
+        self.command(Command::Rebuilt {
+            source,
+            version,
+            ok,
+        });
+    }
+
+    pub(crate) fn on_opened(
+        &mut self,
+        incarnation: Incarnation,
+        restored: Option<(Incarnation, Version)>,
+        skipped: u16,
+        uncertain: bool,
+    ) {
+        let Some(opening) = self.opening.take() else {
+            return;
+        };
+        self.incarnation = incarnation;
+        self.restored = restored;
+        self.stable = [None; 4];
+        if let Some((source, version)) = restored {
+            self.restore_line(source, version);
+        }
+        self.ranks.drop_after(restored);
+        self.policy.last = Instant::now();
+        self.policy.wanted = None;
+        self.policy.sample = (Instant::now(), 0);
+        let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
+        // Ranks of another count have no place in this incarnation.
+        if self.me == NodeId(0) {
+            let mut rejected = opening.rejected;
+            for _ in rejected.len()..skipped as usize {
+                rejected.push(Rejected {
+                    version: Version(0),
+                    reason: "could not be rebuilt on another node".into(),
+                });
+            }
+            self.tell(&Notice::Opened(Opened {
+                incarnation,
+                restored: restored.map(|(_, version)| version),
+                level: opening.level,
+                ranks: ranks.unwrap_or(0),
+                rebuild_ms: opening.since.elapsed().as_secs_f64() * 1e3,
+                rebuilt_bytes: opening.bytes,
+                rejected,
+                uncertain,
+            }));
+        }
+        self.tell(&Notice::NodeReady {
+            incarnation,
+            level: opening.level,
+            rebuilt_bytes: opening.bytes,
+        });
+        if let Some((source, version)) = restored {
+            self.protect_again(source, version, &opening.replaced);
+        }
+    }
+
+    /// What the restored version is worth: it lies in memory everywhere now, and
+    /// keeps the levels at which it was committed.
+    fn restore_line(&mut self, source: Incarnation, version: Version) {
+        let mut levels = self.contents.levels_of(source, version);
+        levels.insert(Level::Memory);
+        for &level in &levels {
+            self.stable[level as usize] = Some((source, version));
+            self.line.stable.insert((source, version, level));
+        }
+        self.line.levels.insert((source, version), levels);
+    }
+
+    /// After a node was replaced, the restored version lacks copies: the new node's
+    /// own container, and what the lost node kept for others. The slabs hold the
+    /// same bytes, so the same containers are written again.
+    fn protect_again(&mut self, source: Incarnation, version: Version, replaced: &[NodeId]) {
+        let mut missing = Vec::new();
+        let levels = self.all_levels();
+        if replaced.contains(&self.me) {
+            missing.extend([Level::Disk, Level::Partner]);
+        } else if self
+            .partner_of(self.me)
+            .is_some_and(|partner| replaced.contains(&partner))
+        {
+            missing.push(Level::Partner);
+        }
+        missing.retain(|level| {
+            levels.contains(*level)
+                && self
+                    .contents
+                    .part(source, version, *level, self.me)
+                    .is_some()
+        });
+        if missing.is_empty() || self.is_empty_at(source, version) {
+            return;
+        }
+        let levels = outlive_protocols::commit::Levels::of(&missing);
+        let total = self.contents.ranks_of(source, version).unwrap_or(0);
+        let flush = self.flush_at(source, version, total).map(|mut flush| {
+            flush.keep_targets(levels);
+            flush
+        });
+        let work = self.work.clone();
+        let outcome = flush.and_then(|flush| {
+            self.outgoing.run(move || {
+                let result = flush.run_quietly();
+                let _ = work.send(Work::Protected { result });
+            })
+        });
+        if let Err(error) = outcome {
+            self.warn(error);
+        }
+    }
+
+    pub(crate) fn on_open_failed(
+        &mut self,
+        incarnation: Incarnation,
+        why: Why,
+        culprit: Option<NodeId>,
+        known: Incarnation,
+    ) {
+        self.opening = None;
+        let entity = culprit.map_or(Entity::Job(self.spec.job.to_string()), |n| {
+            Entity::Node(n.0)
+        });
+        let (code, remedy) = match why {
+            Why::NothingUsable => (
+                Code::NoValidCheckpoint,
+                "see outlive checkpoints verify; --fresh starts from the beginning",
+            ),
+            Why::NoQuorum => (
+                Code::NoQuorum,
+                "end all processes of the job, then start it again",
+            ),
+            _ => (
+                Code::AgentTimeout,
+                "raise --recovery-timeout or look at the node",
+            ),
+        };
+        let reason = format!(
+            "start {} did not open: {why:?}; the largest number known is {}",
+            incarnation.0, known.0
+        );
+        let error = Error::new(code, entity, reason, remedy);
+        self.tell(&Notice::OpenFailed { incarnation, error });
+    }
+}

@@ -1,0 +1,100 @@
+//! What agents say to each other, and how bulk data is asked for.
+
+use outlive_base::{ContainerId, Error, Result};
+use outlive_protocols::{commit, detector};
+use outlive_vault::Record;
+use serde::{Deserialize, Serialize};
+
+/// Longest list of records that travels with one message.
+pub const ATTACHMENTS_MAX: usize = 8;
+
+/// A message between agents.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum PeerMessage {
+    /// Of the commit machine. `records` are the long contents that belong to it,
+    /// encoded as on disk: where containers lie, their lengths and digests.
+    Commit {
+        /// The machine's message.
+        msg: commit::Msg,
+        /// Encoded [`Record`]s, at most [`ATTACHMENTS_MAX`].
+        records: Vec<Vec<u8>>,
+    },
+    /// Of the detector machine.
+    Detector(detector::Msg),
+}
+
+impl PeerMessage {
+    /// The records of a message; damaged ones are left out: whoever needs them
+    /// asks again or takes another copy.
+    pub fn records(encoded: &[Vec<u8>], job_hash: u64) -> Vec<Record> {
+        let sound = encoded.iter().take(ATTACHMENTS_MAX);
+        sound
+            .filter_map(|bytes| Record::decode(bytes, job_hash).ok())
+            .collect()
+    }
+}
+
+/// The header of a bulk stream: what the opener wants.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum StreamRequest {
+    /// Keep this container for me (level partner): its bytes follow, then comes a
+    /// [`StreamReply::Stored`].
+    Store {
+        /// The container.
+        id: ContainerId,
+        /// Its length in bytes.
+        length: u64,
+    },
+    /// Send me this container: a [`StreamReply::Coming`], then its bytes.
+    Fetch {
+        /// The container.
+        id: ContainerId,
+    },
+}
+
+/// An answer on a bulk stream, preceded by its length as u32.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum StreamReply {
+    /// The container is stored, synced and read back; its digest.
+    Stored {
+        /// Digest of the container, as [`outlive_vault::Sealed`] has it.
+        digest: u128,
+    },
+    /// The container's bytes follow.
+    Coming {
+        /// Its length.
+        length: u64,
+    },
+    /// It cannot be done.
+    Refused(Error),
+}
+
+/// Longest encoded [`StreamReply`].
+const REPLY_BYTES_MAX: usize = 16 * 1024;
+
+/// Writes a reply.
+pub fn send_reply(stream: &mut impl std::io::Write, reply: &StreamReply) -> Result<()> {
+    let bytes = crate::protocol::encode(reply)?;
+    let failed = |error: std::io::Error| Error::io("stream", "answer on a stream", &error);
+    stream
+        .write_all(&(bytes.len() as u32).to_le_bytes())
+        .map_err(failed)?;
+    stream.write_all(&bytes).map_err(failed)?;
+    stream.flush().map_err(failed)
+}
+
+/// Reads a reply.
+pub fn read_reply(stream: &mut impl std::io::Read) -> Result<StreamReply> {
+    let failed = |error: std::io::Error| Error::io("stream", "wait for an answer", &error);
+    let mut length = [0; 4];
+    stream.read_exact(&mut length).map_err(failed)?;
+    let length = u32::from_le_bytes(length) as usize;
+    if length > REPLY_BYTES_MAX {
+        return Err(Error::internal(format!(
+            "a stream's answer of {length} bytes"
+        )));
+    }
+    let mut bytes = vec![0; length];
+    stream.read_exact(&mut bytes).map_err(failed)?;
+    crate::protocol::decode(&bytes)
+}

@@ -1,0 +1,416 @@
+//! Housekeeping: staging memory ahead of need, the policy that wants checkpoints,
+//! garbage collection, the end of the job, and taking up work after a restart of
+//! the agent.
+
+use std::collections::BTreeSet;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use outlive_base::{Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_capture::slab::Slab;
+use outlive_protocols::commit::{Command, Levels};
+use outlive_vault::{GcPolicy, GcReport, NodeStore};
+
+use crate::core::{Agent, Work};
+use crate::protocol::Notice;
+use crate::ranks::{SLOTS, Use, no_memory, ranks_of, share};
+
+/// How far ahead of the ranks a version is armed: the time that arming may take.
+const ARM_AHEAD: Duration = Duration::from_millis(20);
+/// A wanted version that nothing came of is wanted again after this.
+const WANT_AGAIN: Duration = Duration::from_secs(2);
+/// Least pause after a round that came to nothing.
+const WANT_PAUSE: Duration = Duration::from_millis(5);
+/// Smoothing of the measured rate of versions.
+const SMOOTHING: f64 = 0.3;
+/// How often the rate is sampled.
+const SAMPLE: Duration = Duration::from_millis(50);
+
+impl Agent {
+    pub(crate) fn tick(&mut self) {
+        if self.incarnation.0 != 0 {
+            self.prepare_memory();
+            self.sample_rate();
+            if self.me == NodeId(0) {
+                self.want();
+            }
+        }
+        if !self.waits.is_empty() {
+            self.answer_waits();
+        }
+        self.maybe_finished();
+    }
+
+    /// Makes the slabs that the ranks will need, before any version is armed, so
+    /// that arming never waits for memory.
+    fn prepare_memory(&mut self) {
+        if !self.ranks.complete(self.me, self.nodes()) {
+            return;
+        }
+        let budget = self.spec.memory_bytes;
+        let keep = self.stable[Level::Memory as usize];
+        let demand: u64 = self
+            .ranks
+            .iter()
+            .filter_map(|entry| entry.block().map(|block| block.bytes_needed()))
+            .fold(0, u64::saturating_add);
+        if demand.saturating_mul(SLOTS as u64) > budget {
+            if !self.memory_warned {
+                self.memory_warned = true;
+                self.warn(no_memory(
+                    self.me.0,
+                    demand.saturating_mul(SLOTS as u64),
+                    budget,
+                ));
+            }
+            return;
+        }
+        let mut making = Vec::new();
+        for entry in self.ranks.iter_mut() {
+            let needed = entry.block().map_or(0, |block| block.bytes_needed());
+            if needed == 0 {
+                continue;
+            }
+            for slot in 0..SLOTS {
+                let place = &entry.slots[slot];
+                let reusable = match place.usage {
+                    Use::Free => true,
+                    Use::Full { source, version } => keep.is_some_and(|k| k > (source, version)),
+                    Use::Busy | Use::Filling(_) => false,
+                };
+                let shared = place
+                    .staged
+                    .as_ref()
+                    .is_some_and(|staged| Arc::strong_count(&staged.slab) > 1);
+                if place.capacity() < needed && reusable && !shared {
+                    entry.slots[slot].usage = Use::Busy;
+                    entry.slots[slot].staged = None;
+                    making.push((entry.rank, slot, needed));
+                }
+            }
+        }
+        for (rank, slot, needed) in making {
+            let work = self.work.clone();
+            let job = move || {
+                let made = Slab::create(needed).map_err(share);
+                let _ = work.send(Work::SlabMade { rank, slot, made });
+            };
+            if let Err(error) = self.memory_maker.run(job) {
+                self.on_slab_made(rank, slot, Err(error));
+            }
+        }
+    }
+
+    pub(crate) fn on_slab_made(&mut self, rank: Rank, slot: usize, made: Result<(Slab, OwnedFd)>) {
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        match made {
+            Ok((slab, fd)) => {
+                if entry.slots[slot].usage == Use::Busy {
+                    entry.install(slot, slab, fd, Use::Free);
+                    self.keep_slab(rank, slot);
+                }
+            }
+            Err(error) => {
+                if entry.slots[slot].usage == Use::Busy {
+                    entry.slots[slot].usage = Use::Free;
+                }
+                if !self.memory_warned {
+                    self.memory_warned = true;
+                    self.warn(error);
+                }
+            }
+        }
+    }
+
+    fn sample_rate(&mut self) {
+        let (at, called) = self.policy.sample;
+        let elapsed = at.elapsed();
+        if elapsed < SAMPLE {
+            return;
+        }
+        let now = self.ranks.called_max().map_or(0, |version| version.0 + 1);
+        // A new incarnation counts from elsewhere: only steps forward are a rate.
+        if now >= called && called != 0 {
+            let rate = (now - called) as f64 / elapsed.as_secs_f64();
+            self.policy.rate += SMOOTHING * (rate - self.policy.rate);
+        }
+        self.policy.sample = (Instant::now(), now);
+    }
+
+    /// Coordinator: wants the next checkpoint when it is due.
+    fn want(&mut self) {
+        let Some(config) = &self.config else { return };
+        if self.finishing.is_some() || self.opening.is_some() || !self.slots_ready() {
+            return;
+        }
+        if self.policy.not_before.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
+        if let Some((_, since)) = self.policy.wanted {
+            if since.elapsed() < WANT_AGAIN {
+                return;
+            }
+            self.policy.wanted = None;
+        }
+        // Nothing has been offered yet: the program is still starting.
+        let Some(called) = self.ranks.called_max() else {
+            return;
+        };
+        let ahead = called.0 + 1 + (self.policy.rate * ARM_AHEAD.as_secs_f64()) as u64;
+        let policy = config.policy;
+        let due = policy
+            .interval_ms
+            .is_some_and(|ms| self.policy.last.elapsed() >= Duration::from_millis(ms));
+        let next = if due || self.policy.now_wanted {
+            Some(ahead)
+        } else {
+            policy.every.filter(|&every| every != 0).map(|every| {
+                let restored = self.restored.map_or(0, |(_, version)| version.0);
+                (ahead.max(restored + 1)).next_multiple_of(every)
+            })
+        };
+        let Some(next) = next.filter(|&next| next <= Version::MAX.0) else {
+            return;
+        };
+        let levels = self.levels_of_round();
+        self.policy.now_wanted = false;
+        self.policy.wanted = Some((Version(next), Instant::now()));
+        self.command(Command::Want {
+            at_least: Version(next),
+            levels,
+        });
+    }
+
+    /// Coordinator: a round came to nothing; the next one waits, longer each time.
+    pub(crate) fn want_later(&mut self) {
+        self.policy.wanted = None;
+        self.policy.misses = (self.policy.misses + 1).min(8);
+        let pause = WANT_PAUSE * (1 << self.policy.misses);
+        self.policy.not_before = Some(Instant::now() + pause);
+    }
+
+    /// True if every local rank could be armed now.
+    fn slots_ready(&self) -> bool {
+        let keep = self.stable[Level::Memory as usize];
+        self.ranks.complete(self.me, self.nodes())
+            && self.ranks.iter().all(|entry| {
+                let needed = entry.block().map_or(0, |block| block.bytes_needed());
+                needed > 0
+                    && entry
+                        .free_slot(keep)
+                        .is_some_and(|slot| entry.slots[slot].capacity() >= needed)
+            })
+    }
+
+    /// A level with `every = n` takes part in each n-th round, the first included.
+    fn levels_of_round(&self) -> Levels {
+        let round = self.policy.rounds;
+        let settings = self
+            .config
+            .as_ref()
+            .map_or(&[][..], |config| &config.levels);
+        settings
+            .iter()
+            .filter(|setting| round.is_multiple_of(setting.every.max(1)))
+            .fold(Levels::NONE, |set, setting| set.with(setting.level))
+    }
+
+    // ---- garbage collection ----
+
+    /// Removes what a newer stable version of at least the same tolerance replaces.
+    pub(crate) fn collect(&mut self) {
+        if self.collecting {
+            return;
+        }
+        let keep = self.config.as_ref().map_or(1, |config| config.keep.max(1));
+        let policy = self.gc_policy(keep as usize);
+        let (store, work) = (Arc::clone(&self.store), self.work.clone());
+        let shared = (self.me == NodeId(0)).then(|| Arc::clone(&self.shared));
+        let job = move || {
+            let mut result = store.gc(&policy);
+            if let (Ok(report), Some(shared)) = (&mut result, shared) {
+                match shared.gc(&policy) {
+                    Ok(more) => report.removed.extend(more.removed),
+                    Err(error) => result = Err(error),
+                }
+            }
+            let _ = work.send(Work::Collected { result });
+        };
+        match self.recorder.run(job) {
+            Ok(()) => self.collecting = true,
+            Err(error) => self.warn(error),
+        }
+    }
+
+    fn gc_policy(&self, keep: usize) -> GcPolicy {
+        let rounds = self
+            .rounds
+            .keys()
+            .map(|&version| (self.incarnation, version));
+        let in_use = rounds.chain(self.restored).collect();
+        GcPolicy {
+            stable: self.line.stable.clone(),
+            keep,
+            in_use,
+            levels: self.line.levels.clone(),
+        }
+    }
+
+    pub(crate) fn on_collected(&mut self, result: Result<GcReport>) {
+        self.collecting = false;
+        match result {
+            Ok(report) => {
+                let mine = report.removed.iter().filter(|(id, ..)| id.node == self.me);
+                let gone: BTreeSet<_> = mine.map(|(id, ..)| (id.incarnation, id.version)).collect();
+                for (source, version) in gone {
+                    self.contents.forget(source, version);
+                    self.line
+                        .stable
+                        .retain(|(s, v, _)| (*s, *v) != (source, version));
+                    self.line.levels.remove(&(source, version));
+                    self.command(Command::Forget { source, version });
+                }
+            }
+            Err(error) => self.warn(error),
+        }
+    }
+
+    // ---- the end of the job ----
+
+    fn maybe_finished(&mut self) {
+        let Some(until) = self.finishing else { return };
+        let busy = self.rounds.values().any(|round| round.flushing) || self.undecided();
+        if busy && Instant::now() < until {
+            return;
+        }
+        self.tell(&Notice::Finished);
+        self.over = true;
+    }
+
+    /// True if a captured version is not stable yet at the strongest of its levels.
+    fn undecided(&self) -> bool {
+        self.rounds.iter().any(|(&version, round)| {
+            round.told
+                && !round.void
+                && round.levels.strongest().is_some_and(|level| {
+                    self.stable[level as usize].is_none_or(|(_, stable)| stable < version)
+                })
+        })
+    }
+
+    // ---- after a restart of this agent ----
+
+    /// The commit machine takes part again in an open incarnation: what the control
+    /// blocks and slabs say is taken up or given up.
+    pub(crate) fn rejoined(&mut self, incarnation: Incarnation) {
+        if self.opening.is_some() {
+            return;
+        }
+        self.incarnation = incarnation;
+        self.restored = self.restored_by_slabs(incarnation);
+        for version in self.versions_inside(incarnation) {
+            self.take_up(incarnation, version);
+        }
+        self.tell(&Notice::NodeReady {
+            incarnation,
+            level: None,
+            rebuilt_bytes: 0,
+        });
+    }
+
+    /// Versions that local ranks have armed or captured in this incarnation.
+    fn versions_inside(&self, incarnation: Incarnation) -> BTreeSet<Version> {
+        let armed = self
+            .ranks
+            .iter()
+            .filter_map(|entry| Some(entry.block()?.armed()?.version));
+        let slots = self.ranks.iter().flat_map(|entry| &entry.slots);
+        let captured = slots.filter_map(|slot| match slot.usage {
+            Use::Full { source, version } if source == incarnation => Some(version),
+            _ => None,
+        });
+        armed.chain(captured).collect()
+    }
+
+    /// Tells the commit machine of a version that the control blocks and slabs know.
+    /// Its levels come back with `Resumed`, or its end with `Aborted`.
+    fn take_up(&mut self, incarnation: Incarnation, version: Version) {
+        let ranks = self.ranks.job_ranks().unwrap_or(0);
+        let mut captured = BTreeSet::new();
+        let mut whole = true;
+        for rank in ranks_of(self.me, ranks, self.nodes()) {
+            let Some(entry) = self.ranks.get_mut(rank) else {
+                whole = false;
+                continue;
+            };
+            let armed = entry.block().and_then(|block| block.armed());
+            if entry.slot_with(incarnation, version).is_some() {
+                captured.insert(rank);
+            } else if let Some(armed) = armed.filter(|armed| armed.version == version)
+                && let Some(slot) = entry.slots.get_mut(armed.slot as usize)
+            {
+                slot.usage = Use::Filling(version);
+            } else {
+                whole = false;
+            }
+        }
+        let all = whole && ranks_of(self.me, ranks, self.nodes()).all(|r| captured.contains(&r));
+        self.open_round(version, Levels::NONE);
+        if let Some(round) = self.rounds.get_mut(&version) {
+            round.captured = captured;
+            round.told = all;
+        }
+        self.command(Command::Armed {
+            version,
+            ok: whole,
+            max_called: None,
+        });
+        if !whole {
+            return self.withdraw(version);
+        }
+        if all {
+            self.command(Command::Captured { version });
+        }
+    }
+
+    /// The version that this incarnation restored, if a slab still holds it.
+    fn restored_by_slabs(&self, incarnation: Incarnation) -> Option<(Incarnation, Version)> {
+        self.ranks
+            .iter()
+            .flat_map(|entry| &entry.slots)
+            .filter_map(|slot| match slot.usage {
+                Use::Full { source, version } if source < incarnation => Some((source, version)),
+                _ => None,
+            })
+            .max()
+    }
+
+    /// A round lives on after this agent's restart: its levels are known again.
+    pub(crate) fn resume_round(&mut self, version: Version, levels: Levels) {
+        let source = self.incarnation;
+        self.line
+            .levels
+            .insert((source, version), levels.iter().collect());
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.levels = levels;
+        if round.told && !round.flushing {
+            round.flushing = true;
+            self.start_flush(source, version, levels);
+        }
+    }
+}
+
+/// Bytes of containers in node storage, and free bytes there.
+pub(crate) fn disk_usage(store: &NodeStore) -> (u64, u64) {
+    let used = store
+        .found()
+        .map_or(0, |found| found.iter().map(|found| found.length).sum());
+    let free = rustix::fs::statvfs(store.root())
+        .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
+    (used, free)
+}

@@ -1,0 +1,469 @@
+//! What launcher and agents say to each other, and how an agent is told who it is.
+//!
+//! Encoded with `postcard`; at most [`MESSAGE_BYTES_MAX`] bytes each; decoded from
+//! a slice, so nothing larger than the message is ever reserved (P7). The first
+//! byte is [`PROTOCOL`]: another number is refused as [`Code::PeerVersion`].
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
+
+use outlive_base::{
+    Code, Entity, Error, Incarnation, JobName, Level, NodeId, Rank, Result, Version,
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+/// Version of this protocol; both ends of a run come from the same installation.
+pub const PROTOCOL: u8 = 1;
+/// Longest encoded message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Environment variable that carries an [`AgentSpec`] as JSON to keeper and agent.
+pub const SPEC_VARIABLE: &str = "OUTLIVE_AGENT_SPEC";
+
+/// Who an agent is and where its things are. Holds no secret.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct AgentSpec {
+    /// The job's name.
+    pub job: JobName,
+    /// First 8 bytes of a digest of job name and key: tells jobs apart on the wire.
+    pub job_hash: u64,
+    /// The slot that this agent serves.
+    pub node: NodeId,
+    /// Rises each time another node takes the slot.
+    pub epoch: u64,
+    /// Where the launcher listens.
+    pub launcher: SocketAddr,
+    /// Address to listen on; the port is chosen by the system.
+    pub bind: IpAddr,
+    /// File of the job's key.
+    pub key_file: PathBuf,
+    /// Storage of this node: `containers/`, `partner/`, `records/`, `files/`.
+    pub node_dir: PathBuf,
+    /// `STORE/JOB`, which all nodes share.
+    pub job_dir: PathBuf,
+    /// The Unix socket for the ranks.
+    pub socket: PathBuf,
+    /// Bound of the staging memory, in bytes.
+    pub memory_bytes: u64,
+    /// Encrypt bulk data too.
+    pub encrypt: bool,
+}
+
+/// A level in use: every `every`-th committed capture goes there.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LevelSetting {
+    /// The level.
+    pub level: Level,
+    /// 1: each capture; n: each n-th.
+    pub every: u32,
+}
+
+/// When a checkpoint is wanted. Both may be given: whichever comes first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Policy {
+    /// At versions divisible by this.
+    pub every: Option<u64>,
+    /// When this many milliseconds have passed since the last capture.
+    pub interval_ms: Option<u64>,
+}
+
+/// Bounds, all in milliseconds (P5); every one can be set on the command line or
+/// in the configuration under the name given here.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bounds {
+    /// Heartbeats between agents.
+    pub heartbeat_ms: u64,
+    /// Silence after which a node is suspected.
+    pub suspect_ms: u64,
+    /// Silence after which a suspected node is dead, with a second witness.
+    pub dead_ms: u64,
+    /// Answers to an arming round.
+    pub arm_ms: u64,
+    /// From the first capture of a version to the last, and to each level's commit.
+    pub commit_ms: u64,
+    /// Inventory and rebuild at a restart.
+    pub recovery_ms: u64,
+    /// Flushes still under way when the job ends.
+    pub drain_ms: u64,
+}
+
+impl Default for Bounds {
+    fn default() -> Bounds {
+        Bounds {
+            heartbeat_ms: 100,
+            suspect_ms: 1_000,
+            dead_ms: 10_000,
+            arm_ms: 2_000,
+            commit_ms: 60_000,
+            recovery_ms: 300_000,
+            drain_ms: 60_000,
+        }
+    }
+}
+
+/// A member of the job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Member {
+    /// Its slot.
+    pub node: NodeId,
+    /// Which holder of the slot.
+    pub epoch: u64,
+    /// Where its agent listens.
+    pub address: SocketAddr,
+    /// Failure domain: nodes with the same number are assumed to fail together.
+    pub domain: u32,
+}
+
+/// Everything an agent must know of the job; sent again when the membership changes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobConfig {
+    /// All slots, ascending.
+    pub members: Vec<Member>,
+    /// Levels in use, ascending.
+    pub levels: Vec<LevelSetting>,
+    /// When a checkpoint is wanted.
+    pub policy: Policy,
+    /// Bounds.
+    pub bounds: Bounds,
+    /// Committed versions to keep per level, at least 1.
+    pub keep: u32,
+}
+
+/// A fault that the agent carries out on itself, for tests and rehearsals.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Fault {
+    /// Drop all traffic with peers and launcher.
+    Isolate(bool),
+    /// Limit disk and stream bandwidth to this many bytes a second; 0: no limit.
+    Slow(u64),
+    /// Every write to node storage reports that no space is left.
+    Full(bool),
+    /// Flip one bit in the newest container of this node at this level.
+    Corrupt(Level),
+    /// Tell the launcher when the named point is reached for the n-th time
+    /// (1: the first), and wait there, bounded, for what it does.
+    FailPoint {
+        /// For example `commit:send`.
+        point: String,
+        /// Count.
+        nth: u32,
+    },
+    /// Tell the launcher when a rank of this node offers this version; that rank
+    /// waits, bounded, for what the launcher does.
+    AtVersion {
+        /// Only this rank; any rank of the node if `None`.
+        rank: Option<Rank>,
+        /// The version.
+        version: Version,
+    },
+}
+
+/// Launcher to agent.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Order {
+    /// Know the job.
+    Configure(JobConfig),
+    /// Open an incarnation: find the newest version that can be rebuilt, rebuild it.
+    Open {
+        /// Its number, larger than any before.
+        incarnation: Incarnation,
+        /// Slots that lost everything since the last incarnation.
+        replaced: Vec<NodeId>,
+        /// The launcher's word that no process of an older membership runs any more.
+        fenced: bool,
+        /// Restore nothing, whatever is stored.
+        fresh: bool,
+    },
+    /// SIGKILL all ranks registered here; answered by [`Notice::RanksEnded`].
+    EndRanks,
+    /// Carry out a fault; `id` comes back in [`Notice::InjectReached`].
+    Inject {
+        /// The launcher's number of the injection.
+        id: u32,
+        /// What.
+        fault: Fault,
+    },
+    /// The action of an injection that was reached is done (or will not come): go on.
+    InjectDone {
+        /// The launcher's number of the injection.
+        id: u32,
+    },
+    /// The launcher, as the second witness, has not heard of this node either.
+    Silent {
+        /// The node.
+        node: NodeId,
+    },
+    /// Ask for [`Notice::Status`].
+    Status,
+    /// Take a checkpoint as soon as possible.
+    CheckpointNow,
+    /// The job has ended: finish flushes within `drain_ms`, answer
+    /// [`Notice::Finished`], end.
+    Finish {
+        /// Record that the job ended well.
+        success: bool,
+    },
+}
+
+/// How a rank ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum RankEnd {
+    /// It called `close` before.
+    Closed,
+    /// Its process is gone without `close`; the launcher's command knows the status.
+    Lost,
+}
+
+/// A step in a version's life, for the timeline.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Step {
+    /// All agents armed it.
+    Armed,
+    /// All ranks of all nodes captured it.
+    Captured {
+        /// Bytes of this node.
+        bytes: u64,
+        /// Longest time a rank of this node was blocked.
+        blocked_ns: u64,
+    },
+    /// The commit record is durable in enough failure domains.
+    Stable(Level),
+    /// It will not be committed (at this level, or at all if `None`).
+    Aborted {
+        /// The level.
+        level: Option<Level>,
+        /// Why.
+        error: Error,
+    },
+}
+
+/// Why a version was not chosen at a restart.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Rejected {
+    /// The version.
+    pub version: Version,
+    /// The reason.
+    pub reason: String,
+}
+
+/// The outcome of opening an incarnation.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Opened {
+    /// The incarnation.
+    pub incarnation: Incarnation,
+    /// The version that the ranks will restore; `None`: a fresh start.
+    pub restored: Option<Version>,
+    /// The most stable level from which a node had to take its bytes.
+    pub level: Option<Level>,
+    /// The number of ranks in that version.
+    pub ranks: u32,
+    /// From [`Order::Open`] to here, in milliseconds.
+    pub rebuild_ms: f64,
+    /// Bytes that came over the network or from disk.
+    pub rebuilt_bytes: u64,
+    /// Newer versions that were known and could not be used.
+    pub rejected: Vec<Rejected>,
+    /// More nodes were silent than the level tolerates: a newer version may have
+    /// existed.
+    pub uncertain: bool,
+}
+
+/// What an agent knows of itself.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct NodeStatus {
+    /// The incarnation that is open, 0 if none.
+    pub incarnation: u32,
+    /// Registered ranks: number, process, last version offered.
+    pub ranks: Vec<(Rank, u32, Option<Version>)>,
+    /// Last stable version per level, in the order of [`Level::ALL`].
+    pub stable: [Option<Version>; 4],
+    /// Staging memory in use and its bound, in bytes.
+    pub memory: (u64, u64),
+    /// Bytes in node storage and free bytes there.
+    pub disk: (u64, u64),
+    /// How often this agent was started anew by its keeper.
+    pub agent_restarts: u32,
+    /// Last warnings, oldest first, at most 16.
+    pub warnings: Vec<Error>,
+}
+
+/// Agent to launcher.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub enum Notice {
+    /// First message on each connection.
+    Hello {
+        /// Where peers reach this agent.
+        address: SocketAddr,
+        /// Its process.
+        pid: u32,
+        /// Its keeper's process.
+        keeper_pid: u32,
+        /// How often the keeper had to start it anew.
+        restarts: u32,
+        /// Ranks that it already serves (after a restart of the agent).
+        ranks: Vec<(Rank, u32)>,
+    },
+    /// The order [`Order::Open`] was carried out on this node; ranks may start.
+    NodeReady {
+        /// The incarnation.
+        incarnation: Incarnation,
+        /// Where this node's bytes came from; `None`: nothing to restore.
+        level: Option<Level>,
+        /// Bytes that were read or received for it.
+        rebuilt_bytes: u64,
+    },
+    /// A heartbeat: this agent's main loop turns.
+    Alive,
+    /// This agent has not heard of a peer for the time after which it is dead; is
+    /// it silent for the launcher too?
+    Silent {
+        /// The peer.
+        node: NodeId,
+    },
+    /// From the coordinator only: the decision of the incarnation.
+    Opened(Opened),
+    /// The incarnation cannot be opened.
+    OpenFailed {
+        /// The incarnation.
+        incarnation: Incarnation,
+        /// Why.
+        error: Error,
+    },
+    /// A rank joined.
+    RankUp {
+        /// The rank.
+        rank: Rank,
+        /// Its idea of the number of ranks.
+        ranks: u32,
+        /// Its process.
+        pid: u32,
+    },
+    /// A rank's process ended or left.
+    RankDown {
+        /// The rank.
+        rank: Rank,
+        /// Its process.
+        pid: u32,
+        /// How.
+        end: RankEnd,
+    },
+    /// A rank has restored (or failed to).
+    Restored {
+        /// The rank.
+        rank: Rank,
+        /// What.
+        outcome: std::result::Result<Version, Error>,
+    },
+    /// A version moved on.
+    Checkpoint {
+        /// The version.
+        version: Version,
+        /// How.
+        step: Step,
+    },
+    /// A peer is silent.
+    Suspected {
+        /// The peer.
+        node: NodeId,
+        /// For how long.
+        silent_ms: u64,
+    },
+    /// A suspected peer was heard again.
+    Cleared {
+        /// The peer.
+        node: NodeId,
+    },
+    /// A peer is dead in the view of this agent and a second witness.
+    Dead {
+        /// The peer.
+        node: NodeId,
+    },
+    /// An injection's place was reached.
+    InjectReached {
+        /// Its number.
+        id: u32,
+        /// The version offered, if it was a version.
+        version: Option<Version>,
+    },
+    /// Something went wrong that does not stop the job.
+    Warning(Error),
+    /// The answer to [`Order::Status`].
+    Status(NodeStatus),
+    /// The answer to [`Order::EndRanks`].
+    RanksEnded,
+    /// The answer to [`Order::Finish`].
+    Finished,
+}
+
+/// Encodes a message.
+pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
+    let bytes = postcard::to_extend(message, vec![PROTOCOL])
+        .map_err(|error| Error::internal(format!("cannot encode a message: {error}")))?;
+    if bytes.len() > MESSAGE_BYTES_MAX {
+        return Err(Error::internal(format!(
+            "message of {} bytes is too long",
+            bytes.len()
+        )));
+    }
+    Ok(bytes)
+}
+
+/// Decodes a message from an authenticated peer.
+pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
+    let bad = |reason: String| {
+        Error::new(
+            Code::PeerVersion,
+            Entity::Call,
+            reason,
+            "use the same version of Outlive on all nodes",
+        )
+    };
+    match bytes.split_first() {
+        Some((&PROTOCOL, rest)) if bytes.len() <= MESSAGE_BYTES_MAX => {
+            let (message, left) =
+                postcard::take_from_bytes(rest).map_err(|error| bad(error.to_string()))?;
+            if left.is_empty() {
+                Ok(message)
+            } else {
+                Err(bad("bytes left over".into()))
+            }
+        }
+        Some((&PROTOCOL, _)) => Err(bad(format!("message of {} bytes", bytes.len()))),
+        Some((other, _)) => Err(bad(format!("protocol {other}, expected {PROTOCOL}"))),
+        None => Err(bad("empty message".into())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_round_trip_and_hostile_bytes_are_refused() {
+        let notice = Notice::Checkpoint {
+            version: Version(7),
+            step: Step::Aborted {
+                level: Some(Level::Partner),
+                error: Error::internal("x"),
+            },
+        };
+        let bytes = encode(&notice).unwrap();
+        assert_eq!(decode::<Notice>(&bytes).unwrap(), notice);
+        for cut in 0..bytes.len() {
+            assert_eq!(
+                decode::<Notice>(&bytes[..cut]).unwrap_err().code(),
+                Code::PeerVersion
+            );
+        }
+        let mut source = outlive_base::rng::Sequence::new(1, 2);
+        for _ in 0..20_000 {
+            let mut mutated = bytes.clone();
+            let at = source.below(mutated.len() as u64) as usize;
+            mutated[at] ^= 1 << source.below(8);
+            let _ = decode::<Notice>(&mutated);
+            let _ = decode::<Order>(&mutated);
+        }
+        let long_vector = [PROTOCOL, 1, 0xff, 0xff, 0xff, 0xff, 0x0f];
+        assert!(decode::<Order>(&long_vector).is_err());
+    }
+}

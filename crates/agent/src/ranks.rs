@@ -1,0 +1,437 @@
+//! The ranks of this node, their control blocks and their staging slots.
+//!
+//! Invariants: a slot that a flush reads (its slab is shared) or that a rank may be
+//! filling is never given away; the newest version that is stable in memory keeps
+//! its slot until a newer one is (P3); the sum of all slabs stays within the budget.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_capture::control::{ControlBlock, Side};
+use outlive_capture::ipc::{Connection, ToRank};
+use outlive_capture::slab::{Slab, SlabId, State};
+
+/// Slots a rank: one holds the newest stable version, the other takes the next.
+pub const SLOTS: usize = 2;
+
+/// On which of `nodes` nodes rank `rank` of `ranks` lives: in blocks, by number.
+pub const fn node_of(rank: Rank, ranks: u32, nodes: u32) -> NodeId {
+    let ranks = if ranks == 0 { 1 } else { ranks as u64 };
+    NodeId((rank.0 as u64 * nodes as u64 / ranks) as u32)
+}
+
+/// The ranks that live on `node`.
+pub fn ranks_of(node: NodeId, ranks: u32, nodes: u32) -> impl Iterator<Item = Rank> {
+    (0..ranks)
+        .map(Rank)
+        .filter(move |&rank| node_of(rank, ranks, nodes) == node)
+}
+
+/// What a slot is used for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Use {
+    /// Nothing.
+    Free,
+    /// A slab is being made or refilled for it.
+    Busy,
+    /// Armed for a version, or a rank is filling it.
+    Filling(Version),
+    /// A complete capture.
+    Full {
+        /// The incarnation of the capture.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+    },
+}
+
+/// A slab and its descriptor.
+pub struct Staged {
+    /// Mapped by this agent; shared with flushes while they read it.
+    pub slab: Arc<Slab>,
+    /// For the rank and the keeper.
+    pub fd: OwnedFd,
+    /// Distinguishes slabs that took the slot after one another.
+    pub generation: u32,
+}
+
+/// One of a rank's slots.
+pub struct Slot {
+    /// The memory, once made.
+    pub staged: Option<Staged>,
+    /// What for.
+    pub usage: Use,
+}
+
+impl Slot {
+    /// Bytes of the slab, 0 without one.
+    pub fn capacity(&self) -> u64 {
+        self.staged
+            .as_ref()
+            .map_or(0, |staged| staged.slab.capacity())
+    }
+    /// True if no flush reads it.
+    fn unshared(&self) -> bool {
+        self.staged
+            .as_ref()
+            .is_none_or(|staged| Arc::strong_count(&staged.slab) == 1)
+    }
+}
+
+/// The connection of a rank.
+pub struct Link {
+    /// The connection's name.
+    pub token: u64,
+    /// For answers.
+    pub socket: Arc<Connection>,
+    /// The process.
+    pub pid: u32,
+}
+
+/// A rank of this node.
+pub struct RankEntry {
+    /// Its number.
+    pub rank: Rank,
+    /// Number of ranks of the job, as it says.
+    pub ranks: u32,
+    /// Its connection, while there is one.
+    pub link: Option<Link>,
+    /// Its control block in this incarnation, with the descriptor.
+    pub control: Option<(ControlBlock, OwnedFd)>,
+    /// Its staging memory; outlives incarnations.
+    pub slots: [Slot; SLOTS],
+    /// It left the job properly.
+    pub closed: bool,
+    next_generation: u32,
+}
+
+impl RankEntry {
+    fn new(rank: Rank, ranks: u32) -> RankEntry {
+        let slot = || Slot {
+            staged: None,
+            usage: Use::Free,
+        };
+        RankEntry {
+            rank,
+            ranks,
+            link: None,
+            control: None,
+            slots: [slot(), slot()],
+            closed: false,
+            next_generation: 1,
+        }
+    }
+
+    /// The control block of this incarnation.
+    pub fn block(&self) -> Option<&ControlBlock> {
+        self.control.as_ref().map(|(block, _)| block)
+    }
+
+    /// Sends an answer; a rank that cannot take it is found out by its pidfd.
+    pub fn answer(&self, sequence: u32, message: &ToRank, fd: Option<&OwnedFd>) {
+        if let Some(link) = &self.link {
+            let _ = link
+                .socket
+                .send(sequence, message, fd.map(AsFd::as_fd), None);
+        }
+    }
+
+    /// The slot that holds `version` of `source`.
+    pub fn slot_with(&self, source: Incarnation, version: Version) -> Option<usize> {
+        self.slots
+            .iter()
+            .position(|slot| slot.usage == Use::Full { source, version })
+    }
+
+    /// A slot that may take a new version, given the newest version that is stable
+    /// in memory (which keeps its slot).
+    pub fn free_slot(&self, keep: Option<(Incarnation, Version)>) -> Option<usize> {
+        self.slots.iter().position(|slot| {
+            slot.unshared()
+                && match slot.usage {
+                    Use::Free => true,
+                    Use::Full { source, version } => {
+                        keep.is_some_and(|keep| keep > (source, version))
+                    }
+                    Use::Busy | Use::Filling(_) => false,
+                }
+        })
+    }
+
+    /// Stamps a free slot's slab for the next version; gives its generation.
+    pub fn stamp(&mut self, slot: usize, job: u64, incarnation: Incarnation) -> Result<u32> {
+        let (rank, ranks) = (self.rank, self.ranks);
+        let staged = self.slots[slot]
+            .staged
+            .as_mut()
+            .ok_or_else(|| Error::internal("a slot without memory was armed"))?;
+        let generation = staged.generation;
+        let id = SlabId {
+            job,
+            incarnation,
+            rank,
+            ranks,
+            slot: slot as u32,
+            generation,
+        };
+        let slab = Arc::get_mut(&mut staged.slab)
+            .ok_or_else(|| Error::internal("a slot in use was armed"))?;
+        slab.format(id).map_err(share)?;
+        Ok(staged.generation)
+    }
+
+    /// Puts a new slab into a slot.
+    pub fn install(&mut self, slot: usize, slab: Slab, fd: OwnedFd, usage: Use) {
+        self.adopt(slot, slab, fd, usage, self.next_generation);
+    }
+
+    fn adopt(&mut self, slot: usize, slab: Slab, fd: OwnedFd, usage: Use, generation: u32) {
+        self.next_generation = self.next_generation.max(generation.saturating_add(1));
+        self.slots[slot] = Slot {
+            staged: Some(Staged {
+                slab: Arc::new(slab),
+                fd,
+                generation,
+            }),
+            usage,
+        };
+    }
+}
+
+/// An error of shared memory, for a user.
+pub fn share(error: outlive_capture::ShareError) -> Error {
+    Error::new(
+        Code::MemoryBudget,
+        Entity::Call,
+        format!("staging memory: {error}"),
+        "free memory on the node or protect less; see outlive doctor",
+    )
+}
+
+/// The budget does not hold what the ranks protect.
+pub fn no_memory(node: u32, needed: u64, budget: u64) -> Error {
+    let mib = |bytes: u64| bytes.div_ceil(1 << 20);
+    Error::new(
+        Code::MemoryBudget,
+        Entity::Node(node),
+        format!(
+            "staging needs {} MiB, the budget is {} MiB",
+            mib(needed),
+            mib(budget)
+        ),
+        "raise --memory, use more nodes or protect less",
+    )
+}
+
+/// All ranks of this node.
+#[derive(Default)]
+pub struct Ranks {
+    entries: BTreeMap<Rank, RankEntry>,
+}
+
+impl Ranks {
+    /// The ranks, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = &RankEntry> {
+        self.entries.values()
+    }
+    /// The ranks, ascending.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut RankEntry> {
+        self.entries.values_mut()
+    }
+    /// One rank.
+    pub fn get_mut(&mut self, rank: Rank) -> Option<&mut RankEntry> {
+        self.entries.get_mut(&rank)
+    }
+    /// One rank, made if it is new.
+    pub fn entry(&mut self, rank: Rank, ranks: u32) -> &mut RankEntry {
+        self.entries
+            .entry(rank)
+            .or_insert_with(|| RankEntry::new(rank, ranks))
+    }
+    /// The rank of a connection.
+    pub fn by_token(&mut self, token: u64) -> Option<&mut RankEntry> {
+        self.entries
+            .values_mut()
+            .find(|entry| entry.link.as_ref().is_some_and(|link| link.token == token))
+    }
+    /// Number of ranks of the job, if any rank said it.
+    pub fn job_ranks(&self) -> Option<u32> {
+        self.entries
+            .values()
+            .find(|entry| entry.control.is_some())
+            .map(|entry| entry.ranks)
+    }
+    /// True if every rank of `node` is connected and none has left.
+    pub fn complete(&self, node: NodeId, nodes: u32) -> bool {
+        self.job_ranks().is_some_and(|ranks| {
+            ranks_of(node, ranks, nodes).all(|rank| {
+                self.entries.get(&rank).is_some_and(|entry| {
+                    entry.link.is_some() && entry.control.is_some() && !entry.closed
+                })
+            })
+        })
+    }
+    /// True if no rank of the job lives on this node.
+    pub fn none_here(&self, node: NodeId, nodes: u32, ranks: Option<u32>) -> bool {
+        ranks.is_some_and(|ranks| ranks_of(node, ranks, nodes).next().is_none())
+    }
+    /// Staging memory in use, in bytes.
+    pub fn memory(&self) -> u64 {
+        self.entries
+            .values()
+            .flat_map(|entry| &entry.slots)
+            .map(Slot::capacity)
+            .sum()
+    }
+    /// The largest version that a rank of this node has offered.
+    pub fn called_max(&self) -> Option<Version> {
+        self.entries
+            .values()
+            .filter_map(RankEntry::block)
+            .filter_map(|block| block.called().checked_sub(1).map(Version))
+            .max()
+    }
+    /// Tells all ranks that a version is stable.
+    pub fn set_committed(&self, level: Level, version: Version) {
+        for block in self.entries.values().filter_map(RankEntry::block) {
+            block.set_committed(level, version);
+        }
+    }
+    /// The versions of which every rank of this node holds a complete capture.
+    pub fn held(&self, node: NodeId, ranks: u32, nodes: u32) -> Vec<(Incarnation, Version)> {
+        let mut here = ranks_of(node, ranks, nodes).map(|rank| self.entries.get(&rank));
+        let Some(first) = here.next() else {
+            return Vec::new();
+        };
+        let versions = |entry: &RankEntry| -> Vec<(Incarnation, Version)> {
+            entry
+                .slots
+                .iter()
+                .filter_map(|slot| match slot.usage {
+                    Use::Full { source, version } => Some((source, version)),
+                    _ => None,
+                })
+                .collect()
+        };
+        let mut held = first.map(versions).unwrap_or_default();
+        for entry in here {
+            let theirs = entry.map(versions).unwrap_or_default();
+            held.retain(|version| theirs.contains(version));
+        }
+        held
+    }
+    /// Ends the incarnation: connections and control blocks go, complete captures stay.
+    pub fn end_incarnation(&mut self) {
+        for entry in self.entries.values_mut() {
+            entry.link = None;
+            entry.control = None;
+            entry.closed = false;
+            for slot in &mut entry.slots {
+                if matches!(slot.usage, Use::Filling(_)) {
+                    slot.usage = Use::Free;
+                }
+            }
+        }
+    }
+    /// Forgets slots whose version does not lie at or before `last`: void versions.
+    pub fn drop_after(&mut self, last: Option<(Incarnation, Version)>) {
+        for slot in self.entries.values_mut().flat_map(|entry| &mut entry.slots) {
+            if let Use::Full { source, version } = slot.usage
+                && last.is_none_or(|last| (source, version) > last)
+            {
+                slot.usage = Use::Free;
+            }
+        }
+    }
+}
+
+/// What a restarted agent finds in the keeper's hands.
+pub fn adopt(kept: Vec<(String, OwnedFd)>) -> (Ranks, Vec<Error>) {
+    let mut ranks = Ranks::default();
+    let mut troubles = Vec::new();
+    for (tag, fd) in kept {
+        if let Err(error) = adopt_one(&mut ranks, &tag, fd) {
+            troubles.push(Error::internal(format!("kept memory {tag}: {error}")));
+        }
+    }
+    (ranks, troubles)
+}
+
+fn adopt_one(
+    ranks: &mut Ranks,
+    tag: &str,
+    fd: OwnedFd,
+) -> std::result::Result<(), outlive_capture::ShareError> {
+    if tag.starts_with("control-") {
+        let block = ControlBlock::map(fd.as_fd(), Side::Agent)?;
+        let identity = block.identity();
+        ranks.entry(identity.rank, identity.ranks).control = Some((block, fd));
+    } else if tag.starts_with("slab-") {
+        let slab = Slab::map(fd.as_fd(), true)?;
+        let head = slab.head()?;
+        let entry = ranks.entry(head.id.rank, head.id.ranks);
+        let slot = head.id.slot as usize;
+        if slot >= SLOTS {
+            return Ok(());
+        }
+        let usage = match head.state {
+            State::Sealed | State::Captured => Use::Full {
+                source: head.id.incarnation,
+                version: head.version,
+            },
+            State::Filling => Use::Filling(head.version),
+            State::Empty => Use::Free,
+        };
+        // The rank knows its mapping by slot and generation: both stay.
+        entry.adopt(slot, slab, fd, usage, head.id.generation);
+    }
+    Ok(())
+}
+
+/// The keeper's name for a rank's control block.
+pub fn control_tag(rank: Rank) -> String {
+    format!("control-{}", rank.0)
+}
+
+/// The keeper's name for a rank's slab.
+pub fn slab_tag(rank: Rank, slot: usize) -> String {
+    format!("slab-{}-{slot}", rank.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_dealt_in_blocks_and_every_rank_has_one_node() {
+        for (ranks, nodes) in [(8, 4), (7, 3), (1, 1), (2, 5), (100, 7)] {
+            let mut all: Vec<Rank> = (0..nodes)
+                .flat_map(|node| ranks_of(NodeId(node), ranks, nodes).collect::<Vec<_>>())
+                .collect();
+            all.sort();
+            assert_eq!(all, (0..ranks).map(Rank).collect::<Vec<_>>());
+        }
+        assert_eq!(node_of(Rank(5), 8, 4), NodeId(2));
+    }
+
+    #[test]
+    fn the_newest_stable_version_keeps_its_slot() {
+        let mut ranks = Ranks::default();
+        let entry = ranks.entry(Rank(0), 1);
+        let full = |version| Use::Full {
+            source: Incarnation(1),
+            version: Version(version),
+        };
+        let stable = |version| Some((Incarnation(1), Version(version)));
+        assert_eq!(entry.free_slot(None), Some(0));
+        entry.slots[0].usage = full(10);
+        assert_eq!(entry.free_slot(stable(10)), Some(1));
+        entry.slots[1].usage = Use::Filling(Version(20));
+        assert_eq!(entry.free_slot(stable(10)), None, "back-pressure");
+        entry.slots[1].usage = full(20);
+        assert_eq!(entry.free_slot(stable(10)), None, "20 is not stable yet");
+        assert_eq!(entry.free_slot(stable(20)), Some(0));
+    }
+}

@@ -1,0 +1,238 @@
+//! Bringing the local ranks' bytes of a version back into memory: from the slots
+//! that still hold it, the node's disk, the partner or shared storage, the first
+//! that verifies (P2).
+
+use std::collections::BTreeMap;
+use std::os::fd::OwnedFd;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_capture::slab::{Slab, SlabId, capacity_for};
+use outlive_network::Endpoint;
+use outlive_vault::{
+    Container, ContainerHead, NodeStore, Part, Sealed, SharedStore, Sink, receive,
+};
+
+use crate::flush::Flush;
+use crate::peers::{StreamReply, StreamRequest, read_reply};
+use crate::protocol::encode;
+use crate::ranks::{no_memory, share};
+
+/// What to rebuild, and from where.
+pub struct Rebuild {
+    /// The incarnation of the capture.
+    pub source: Incarnation,
+    /// The version.
+    pub version: Version,
+    /// This node.
+    pub node: NodeId,
+    /// The incarnation that is opening.
+    pub incarnation: Incarnation,
+    /// The job, as on the wire.
+    pub job_hash: u64,
+    /// Ranks of the whole job.
+    pub ranks_total: u32,
+    /// The copies named by the commit records.
+    pub parts: Vec<(Level, Part)>,
+    /// The slots, if they hold the version.
+    pub in_memory: Option<Flush>,
+    /// Node storage.
+    pub store: Arc<NodeStore>,
+    /// Shared storage.
+    pub shared: Arc<SharedStore>,
+    /// For the partner.
+    pub endpoint: Arc<Endpoint>,
+    /// Most bytes of new slabs.
+    pub budget: u64,
+}
+
+/// The outcome.
+pub struct Rebuilt {
+    /// Where the bytes came from.
+    pub level: Level,
+    /// Bytes read or received; 0 if they were in memory.
+    pub bytes: u64,
+    /// New slabs; empty if the slots hold the version already.
+    pub slabs: Vec<(Rank, Slab, OwnedFd)>,
+    /// Copies that did not verify, in words.
+    pub rejected: Vec<String>,
+}
+
+impl Rebuild {
+    /// Tries each copy in turn.
+    pub fn run(self) -> Result<Rebuilt> {
+        let mut rejected = Vec::new();
+        for (level, part) in &self.parts {
+            match self.from(*level, part) {
+                Ok((bytes, slabs)) => {
+                    return Ok(Rebuilt {
+                        level: *level,
+                        bytes,
+                        slabs,
+                        rejected,
+                    });
+                }
+                Err(error) => {
+                    tracing::warn!(%error, %level, "a copy cannot be used");
+                    rejected.push(format!("{level}: {error}"));
+                }
+            }
+        }
+        Err(Error::new(
+            outlive_base::Code::NoValidCheckpoint,
+            outlive_base::Entity::Version(self.version.0),
+            if rejected.is_empty() {
+                "no copy is known".into()
+            } else {
+                rejected.join("; ")
+            },
+            "an older version is taken",
+        ))
+    }
+
+    fn from(&self, level: Level, part: &Part) -> Result<(u64, Vec<(Rank, Slab, OwnedFd)>)> {
+        let sealed = Sealed {
+            id: part.id,
+            length: part.length,
+            digest: part.digest,
+        };
+        match level {
+            Level::Memory => self.from_memory(&sealed).map(|()| (0, Vec::new())),
+            Level::Disk => self.from_file(self.store.container_path(part.id), &sealed),
+            Level::Shared => self.from_file(self.shared.container_path(part.id), &sealed),
+            Level::Partner => self.from_partner(part.holder, &sealed),
+        }
+    }
+
+    fn from_memory(&self, expected: &Sealed) -> Result<()> {
+        let found = match &self.in_memory {
+            Some(flush) => flush.layout()?.seal(),
+            None => {
+                return Err(Error::new(
+                    outlive_base::Code::NotFound,
+                    outlive_base::Entity::Node(self.node.0),
+                    "the slots hold other versions",
+                    "nothing: the next copy is tried",
+                ));
+            }
+        };
+        if found == *expected {
+            return Ok(());
+        }
+        Err(Error::new(
+            outlive_base::Code::Corrupt,
+            outlive_base::Entity::Node(self.node.0),
+            "staging memory does not match its digest",
+            "check the node's memory; the next copy is tried",
+        ))
+    }
+
+    fn from_file(
+        &self,
+        path: PathBuf,
+        sealed: &Sealed,
+    ) -> Result<(u64, Vec<(Rank, Slab, OwnedFd)>)> {
+        let container = Container::open_sealed(&path, sealed)?;
+        let mut slabs = Slabs::new(self);
+        slabs.head(container.head())?;
+        let ranks: Vec<(Rank, Vec<u8>, u64)> = container
+            .ranks()
+            .map(|entry| (entry.rank, entry.table.to_vec(), entry.data_bytes))
+            .collect();
+        for (rank, table, data_bytes) in ranks {
+            container.read_rank(rank, slabs.rank(rank, &table, data_bytes)?)?;
+        }
+        Ok((sealed.length, slabs.finish()?))
+    }
+
+    fn from_partner(
+        &self,
+        holder: NodeId,
+        sealed: &Sealed,
+    ) -> Result<(u64, Vec<(Rank, Slab, OwnedFd)>)> {
+        let request = StreamRequest::Fetch { id: sealed.id };
+        let mut stream = self.endpoint.open_stream(holder, &encode(&request)?)?;
+        match read_reply(&mut stream)? {
+            StreamReply::Coming { .. } => {}
+            StreamReply::Refused(error) => return Err(error),
+            StreamReply::Stored { .. } => return Err(Error::internal("an odd answer on a stream")),
+        }
+        let mut slabs = Slabs::new(self);
+        receive(&mut stream, Some(sealed), &mut slabs)?;
+        Ok((sealed.length, slabs.finish()?))
+    }
+}
+
+/// New slabs that take a container's ranks.
+struct Slabs<'a> {
+    rebuild: &'a Rebuild,
+    made: BTreeMap<Rank, (Slab, OwnedFd)>,
+    bytes: u64,
+}
+
+impl<'a> Slabs<'a> {
+    fn new(rebuild: &'a Rebuild) -> Slabs<'a> {
+        Slabs {
+            rebuild,
+            made: BTreeMap::new(),
+            bytes: 0,
+        }
+    }
+
+    fn finish(self) -> Result<Vec<(Rank, Slab, OwnedFd)>> {
+        let mut slabs = Vec::new();
+        for (rank, (mut slab, fd)) in self.made {
+            slab.finish().map_err(share)?;
+            slab.seal().map_err(share)?;
+            slabs.push((rank, slab, fd));
+        }
+        Ok(slabs)
+    }
+}
+
+impl Sink for Slabs<'_> {
+    fn head(&mut self, head: &ContainerHead) -> Result<()> {
+        let wanted = ContainerId {
+            incarnation: self.rebuild.source,
+            version: self.rebuild.version,
+            node: self.rebuild.node,
+        };
+        if head.id != wanted
+            || head.job_hash != self.rebuild.job_hash
+            || head.ranks_total != self.rebuild.ranks_total
+        {
+            return Err(Error::new(
+                outlive_base::Code::Corrupt,
+                outlive_base::Entity::Node(self.rebuild.node.0),
+                format!("the container says that it is {}, wanted {wanted}", head.id),
+                "the next copy is tried",
+            ));
+        }
+        Ok(())
+    }
+
+    fn rank(&mut self, rank: Rank, table: &[u8], data_bytes: u64) -> Result<&mut [u8]> {
+        let rebuild = self.rebuild;
+        let capacity = capacity_for(table.len() as u64, data_bytes)
+            .ok_or_else(|| Error::internal("a rank's bytes overflow"))?;
+        self.bytes += capacity;
+        if self.bytes > rebuild.budget {
+            return Err(no_memory(rebuild.node.0, self.bytes, rebuild.budget));
+        }
+        let (mut slab, fd) = Slab::create(capacity).map_err(share)?;
+        slab.format(SlabId {
+            job: rebuild.job_hash,
+            incarnation: rebuild.source,
+            rank,
+            ranks: rebuild.ranks_total,
+            slot: 0,
+            generation: rebuild.incarnation.0 << 16,
+        })
+        .map_err(share)?;
+        slab.begin_fill(rebuild.version, table, data_bytes)
+            .map_err(share)?;
+        let (slab, _) = self.made.entry(rank).insert_entry((slab, fd)).into_mut();
+        slab.data_mut().map_err(share)
+    }
+}

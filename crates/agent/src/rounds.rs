@@ -1,0 +1,580 @@
+//! A version's way through this node: armed, captured, written at its levels,
+//! committed or aborted.
+
+use std::collections::BTreeSet;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::time::Instant;
+
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_protocols::commit::{Command, Levels, Why};
+use outlive_vault::Part;
+
+use crate::core::{Agent, Round};
+use crate::flush::{Flush, Target};
+use crate::protocol::{Notice, Step};
+use crate::ranks::{Use, ranks_of, slab_tag};
+
+impl Agent {
+    /// Gives a command to the commit machine.
+    pub(crate) fn command(&mut self, command: Command) {
+        let now = self.now();
+        if let Some(driver) = &mut self.commit {
+            use outlive_base::machine::Machine;
+            driver.input(now, &mut self.commit_effects, |machine, cx| {
+                machine.on_command(cx, command);
+            });
+        }
+    }
+
+    /// The levels in use.
+    pub(crate) fn all_levels(&self) -> Levels {
+        let config = self.config.as_ref();
+        config.map_or(Levels::NONE, |config| {
+            config
+                .levels
+                .iter()
+                .fold(Levels::NONE, |set, setting| set.with(setting.level))
+        })
+    }
+
+    pub(crate) fn open_round(&mut self, version: Version, levels: Levels) {
+        let known = levels.iter().collect();
+        self.line.levels.insert((self.incarnation, version), known);
+        self.rounds.insert(
+            version,
+            Round {
+                levels,
+                captured: BTreeSet::new(),
+                blocked_ns: 0,
+                bytes: 0,
+                told: false,
+                flushing: false,
+                void: false,
+            },
+        );
+    }
+
+    /// The commit machine wants `version` armed.
+    pub(crate) fn on_arm(&mut self, version: Version, levels: Levels) {
+        let nodes = self.nodes();
+        if self.ranks.none_here(self.me, nodes, self.ranks_of_job()) {
+            // A node without ranks takes part with nothing.
+            self.open_round(version, levels);
+            self.command(Command::Armed {
+                version,
+                ok: true,
+                max_called: None,
+            });
+            return self.all_captured_here(version);
+        }
+        let (ok, max_called) = match self.arm_all(version) {
+            Ok(()) => {
+                self.open_round(version, levels);
+                if self.me == NodeId(0) {
+                    self.tell(&Notice::Checkpoint {
+                        version,
+                        step: Step::Armed,
+                    });
+                }
+                (true, None)
+            }
+            Err(max_called) => (false, max_called),
+        };
+        self.command(Command::Armed {
+            version,
+            ok,
+            max_called,
+        });
+    }
+
+    fn ranks_of_job(&self) -> Option<u32> {
+        let restored = self
+            .restored
+            .and_then(|(source, v)| self.contents.ranks_of(source, v));
+        self.ranks.job_ranks().or(restored)
+    }
+
+    /// Arms every local rank, or none; then says why not.
+    fn arm_all(&mut self, version: Version) -> std::result::Result<(), Option<Version>> {
+        let keep = self.stable[Level::Memory as usize];
+        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
+        if !self.ranks.complete(self.me, self.nodes()) || self.finishing.is_some() {
+            return Err(None);
+        }
+        let mut places = Vec::new();
+        for entry in self.ranks.iter() {
+            let needed = entry.block().map_or(0, |block| block.bytes_needed());
+            match entry.free_slot(keep) {
+                Some(slot) if needed > 0 && entry.slots[slot].capacity() >= needed => {
+                    places.push((entry.rank, slot));
+                }
+                _ => return Err(None),
+            }
+        }
+        let mut refused = None;
+        let mut armed = Vec::new();
+        for (rank, slot) in places {
+            let Some(entry) = self.ranks.get_mut(rank) else {
+                continue;
+            };
+            let Ok(generation) = entry.stamp(slot, job, incarnation) else {
+                refused = Some(None);
+                break;
+            };
+            let capacity = entry.slots[slot].capacity();
+            entry.slots[slot].usage = Use::Filling(version);
+            armed.push(rank);
+            let Some(block) = entry.block() else { continue };
+            if let Err(no) = block.try_arm(version, slot as u32, generation, capacity) {
+                refused = Some(no.called.checked_sub(1).map(Version));
+                break;
+            }
+        }
+        match refused {
+            None => Ok(()),
+            Some(max_called) => {
+                for rank in armed {
+                    self.disarm_rank(rank, version);
+                }
+                Err(max_called.max(self.ranks.called_max()))
+            }
+        }
+    }
+
+    fn disarm_rank(&mut self, rank: Rank, version: Version) {
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        let armed_here = entry.block().and_then(|block| block.armed());
+        let entered = match (entry.block(), armed_here) {
+            (Some(block), Some(armed)) if armed.version == version => block.disarm(),
+            (Some(block), _) => block.entered(),
+            (None, _) => None,
+        };
+        if entered == Some(version) {
+            // The rank is inside: its slot comes back with CAPTURED, FAILED or its end.
+            return;
+        }
+        for slot in &mut entry.slots {
+            if slot.usage == Use::Filling(version) {
+                slot.usage = Use::Free;
+            }
+        }
+    }
+
+    /// The version is withdrawn: whoever is inside finishes for nothing.
+    pub(crate) fn withdraw(&mut self, version: Version) {
+        let ranks: Vec<Rank> = self.ranks.iter().map(|entry| entry.rank).collect();
+        for rank in ranks {
+            self.disarm_rank(rank, version);
+        }
+        if let Some(round) = self.rounds.get_mut(&version) {
+            round.void = true;
+        }
+        self.drop_void(version);
+    }
+
+    /// Frees the slots of a void version unless a flush still reads them.
+    fn drop_void(&mut self, version: Version) {
+        let source = self.incarnation;
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        if !round.void || round.flushing {
+            return;
+        }
+        self.rounds.remove(&version);
+        for entry in self.ranks.iter_mut() {
+            for slot in &mut entry.slots {
+                if slot.usage == (Use::Full { source, version }) {
+                    slot.usage = Use::Free;
+                }
+            }
+        }
+    }
+
+    /// A rank has captured.
+    pub(crate) fn on_captured(
+        &mut self,
+        rank: Rank,
+        version: Version,
+        slot: u32,
+        generation: u32,
+        blocked_ns: u64,
+    ) {
+        let source = self.incarnation;
+        let taken = self.take_capture(rank, version, slot as usize, generation);
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        if let Some(block) = entry.block()
+            && block.armed().is_some_and(|armed| armed.version == version)
+        {
+            let _ = block.disarm();
+        }
+        let bytes = match taken {
+            Ok(bytes) => bytes,
+            Err(error) => {
+                self.warn(error);
+                return self.capture_failed(rank, version, Why::Storage);
+            }
+        };
+        let Some(round) = self.rounds.get_mut(&version) else {
+            // Aborted long ago: the slot is free again.
+            if let Some(entry) = self.ranks.get_mut(rank)
+                && let Some(slot) = entry.slot_with(source, version)
+            {
+                entry.slots[slot].usage = Use::Free;
+            }
+            return;
+        };
+        round.blocked_ns = round.blocked_ns.max(blocked_ns);
+        round.bytes += bytes;
+        self.taken_before(rank, version);
+    }
+
+    /// Counts a rank's capture, which lies in a slot.
+    pub(crate) fn taken_before(&mut self, rank: Rank, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.captured.insert(rank);
+        if round.void {
+            return self.drop_void(version);
+        }
+        let captured = round.captured.clone();
+        let ranks = self.ranks.job_ranks().unwrap_or(0);
+        if ranks_of(self.me, ranks, self.nodes()).all(|rank| captured.contains(&rank)) {
+            self.all_captured_here(version);
+        }
+    }
+
+    /// Checks and seals what a rank says that it captured.
+    fn take_capture(
+        &mut self,
+        rank: Rank,
+        version: Version,
+        slot: usize,
+        generation: u32,
+    ) -> Result<u64> {
+        let source = self.incarnation;
+        let entry = self
+            .ranks
+            .get_mut(rank)
+            .ok_or_else(|| Error::internal("unknown rank"))?;
+        let odd = || Error::internal(format!("rank {} captured into an odd slot", rank.0));
+        let place = entry.slots.get_mut(slot).ok_or_else(odd)?;
+        if place.usage != Use::Filling(version) {
+            return Err(odd());
+        }
+        place.usage = Use::Free;
+        let staged = place
+            .staged
+            .as_mut()
+            .filter(|staged| staged.generation == generation);
+        let slab = staged
+            .and_then(|staged| Arc::get_mut(&mut staged.slab))
+            .ok_or_else(odd)?;
+        let head = slab.head().map_err(crate::ranks::share)?;
+        if head.version != version || head.id.rank != rank || head.id.incarnation != source {
+            return Err(odd());
+        }
+        slab.seal().map_err(crate::ranks::share)?;
+        place.usage = Use::Full { source, version };
+        Ok(head.data_bytes)
+    }
+
+    fn all_captured_here(&mut self, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        if round.told {
+            return;
+        }
+        round.told = true;
+        let step = Step::Captured {
+            bytes: round.bytes,
+            blocked_ns: round.blocked_ns,
+        };
+        let levels = round.levels;
+        round.flushing = true;
+        self.policy.last = Instant::now();
+        self.tell(&Notice::Checkpoint { version, step });
+        self.command(Command::Captured { version });
+        self.start_flush(self.incarnation, version, levels);
+    }
+
+    /// Writes a version, whose bytes all lie in local slots, at these levels.
+    pub(crate) fn start_flush(&mut self, source: Incarnation, version: Version, levels: Levels) {
+        match self.flush_of(source, version, levels) {
+            Ok(flush) => {
+                let work = self.work.clone();
+                if let Err(error) = self.outgoing.run(move || flush.run(&work)) {
+                    self.flush_refused(version, levels, &error);
+                }
+            }
+            Err(error) => self.flush_refused(version, levels, &error),
+        }
+    }
+
+    fn flush_refused(&mut self, version: Version, levels: Levels, error: &Error) {
+        self.warn(error.clone());
+        for level in levels.iter() {
+            self.command(Command::LevelFailed {
+                version,
+                level,
+                why: Why::Storage,
+            });
+        }
+        self.flush_over(version);
+    }
+
+    /// Everything that a flush needs, so that it can run without this state.
+    fn flush_of(&mut self, source: Incarnation, version: Version, levels: Levels) -> Result<Flush> {
+        let ranks = self.ranks_of_job().unwrap_or(0);
+        let mut flush = self.flush_at(source, version, ranks)?;
+        flush.keep_targets(levels);
+        Ok(flush)
+    }
+
+    /// A version of `ranks` ranks in local slots, to all levels in use.
+    pub(crate) fn flush_at(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        ranks: u32,
+    ) -> Result<Flush> {
+        let nodes = self.nodes();
+        let mut slabs = Vec::new();
+        for rank in ranks_of(self.me, ranks, nodes) {
+            let slab = self.ranks.get_mut(rank).and_then(|entry| {
+                let slot = entry.slot_with(source, version)?;
+                entry.slots[slot]
+                    .staged
+                    .as_ref()
+                    .map(|staged| Arc::clone(&staged.slab))
+            });
+            slabs.push((
+                rank,
+                slab.ok_or_else(|| Error::internal("a capture is gone"))?,
+            ));
+        }
+        let targets = self
+            .all_levels()
+            .iter()
+            .filter_map(|level| self.target(level))
+            .collect();
+        Ok(Flush {
+            source,
+            version,
+            node: self.me,
+            job_hash: self.spec.job_hash,
+            ranks_total: ranks,
+            slabs,
+            targets,
+            store: Arc::clone(&self.store),
+            shared: Arc::clone(&self.shared),
+            endpoint: Arc::clone(&self.endpoint),
+            faults: Arc::clone(&self.faults),
+        })
+    }
+
+    fn target(&self, level: Level) -> Option<Target> {
+        match level {
+            Level::Memory => Some(Target::Memory),
+            Level::Disk => Some(Target::Disk),
+            Level::Partner => self.partner_of(self.me).map(Target::Partner),
+            Level::Shared => Some(Target::Shared),
+        }
+    }
+
+    /// Where a node's second copy goes: the next slot of another failure domain.
+    /// Fixed by the membership, so that every node computes the same.
+    pub(crate) fn partner_of(&self, node: NodeId) -> Option<NodeId> {
+        let members = &self.config.as_ref()?.members;
+        let domain = members.get(node.0 as usize)?.domain;
+        let count = members.len() as u32;
+        (1..count)
+            .map(|step| NodeId((node.0 + step) % count))
+            .find(|other| members[other.0 as usize].domain != domain)
+    }
+
+    pub(crate) fn on_level_done(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        result: Result<Part>,
+    ) {
+        match result {
+            Ok(part) => {
+                self.contents.add_part(source, version, level, part);
+                if source == self.incarnation {
+                    self.fail_point("flush:prepared");
+                    self.command(Command::Prepared { version, level });
+                }
+            }
+            Err(error) => {
+                let why = if level == Level::Partner {
+                    Why::Partner
+                } else {
+                    Why::Storage
+                };
+                self.warn(error);
+                if source == self.incarnation {
+                    self.command(Command::LevelFailed {
+                        version,
+                        level,
+                        why,
+                    });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn flush_over(&mut self, version: Version) {
+        if let Some(round) = self.rounds.get_mut(&version) {
+            round.flushing = false;
+            if round.void {
+                return self.drop_void(version);
+            }
+        }
+        self.retire_rounds();
+    }
+
+    /// Rounds that are over need no memory of their own.
+    fn retire_rounds(&mut self) {
+        let done = self.stable[Level::Memory as usize];
+        let source = self.incarnation;
+        self.rounds.retain(|&version, round| {
+            round.flushing || !round.told || done.is_none_or(|done| done < (source, version))
+        });
+    }
+
+    /// A local rank will not capture `version`.
+    pub(crate) fn capture_failed(&mut self, rank: Rank, version: Version, why: Why) {
+        let told = self.rounds.get(&version).is_some_and(|round| round.told);
+        if let Some(entry) = self.ranks.get_mut(rank) {
+            for slot in &mut entry.slots {
+                if slot.usage == Use::Filling(version) {
+                    slot.usage = Use::Free;
+                }
+            }
+        }
+        if self.rounds.contains_key(&version) && !told {
+            self.command(Command::CaptureFailed { version, why });
+        }
+    }
+
+    /// Hands a slab's descriptor to the keeper.
+    pub(crate) fn keep_slab(&mut self, rank: Rank, slot: usize) {
+        let Some(deposit) = &self.deposit else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        if let Some(staged) = &entry.slots[slot].staged
+            && let Err(error) = deposit.keep(&slab_tag(rank, slot), staged.fd.as_fd())
+        {
+            self.warn(error);
+        }
+    }
+
+    pub(crate) fn on_stable(&mut self, version: Version, level: Level) {
+        let at = (self.incarnation, version);
+        let known = &mut self.stable[level as usize];
+        if known.is_some_and(|known| known >= at) {
+            return;
+        }
+        *known = Some(at);
+        self.line.stable.insert((at.0, at.1, level));
+        self.ranks.set_committed(level, version);
+        self.answer_waits();
+        if self.me == NodeId(0) {
+            self.tell(&Notice::Checkpoint {
+                version,
+                step: Step::Stable(level),
+            });
+        }
+        self.retire_rounds();
+        if level != Level::Memory {
+            self.collect();
+        }
+    }
+
+    pub(crate) fn on_aborted(
+        &mut self,
+        version: Version,
+        level: Option<Level>,
+        why: Why,
+        culprit: Option<NodeId>,
+    ) {
+        if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
+            match level {
+                Some(level) => drop(known.remove(&level)),
+                None => known.clear(),
+            }
+        }
+        if level.is_none() {
+            for block in self.ranks.iter().filter_map(|entry| entry.block()) {
+                block.set_aborted(version);
+            }
+            self.withdraw(version);
+            self.want_later();
+        }
+        // Ranks that had passed, or memory still being made, are no failure.
+        let quiet = matches!(why, Why::Passed | Why::NoRoom) && level.is_none();
+        if self.me == NodeId(0) && !quiet {
+            let error = abort_error(version, why, culprit);
+            self.tell(&Notice::Checkpoint {
+                version,
+                step: Step::Aborted { level, error },
+            });
+        }
+        self.answer_waits();
+    }
+}
+
+fn abort_error(version: Version, why: Why, culprit: Option<NodeId>) -> Error {
+    let entity = culprit.map_or(Entity::Version(version.0), |node| Entity::Node(node.0));
+    let (code, reason, remedy) = match why {
+        Why::Timeout => (
+            Code::CommitAborted,
+            "did not answer within its bound",
+            "raise --commit-timeout if storage is slow; look at the node otherwise",
+        ),
+        Why::NoRoom => (
+            Code::MemoryBudget,
+            "no staging memory",
+            "raise --memory or protect less",
+        ),
+        Why::RankLost => (Code::RankLost, "a rank ended", "the job is restarted"),
+        Why::Overtaken | Why::Passed => (
+            Code::CommitAborted,
+            "a rank passed the version or left the job",
+            "let all ranks offer the same versions",
+        ),
+        Why::Storage => (
+            Code::Io,
+            "could not be written or verified",
+            "see the warnings",
+        ),
+        Why::Partner => (
+            Code::Io,
+            "the partner could not keep the copy",
+            "see the warnings",
+        ),
+        Why::NodeLost => (Code::NodeLost, "a node was lost", "the job is restarted"),
+        _ => (
+            Code::CommitAborted,
+            "the round ended",
+            "nothing: the next version will be offered",
+        ),
+    };
+    Error::new(
+        code,
+        entity,
+        format!("version {}: {reason}", version.0),
+        remedy,
+    )
+}

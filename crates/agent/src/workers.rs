@@ -1,0 +1,52 @@
+//! Bounded pools of threads for what may block: storage and bulk streams.
+//!
+//! Outgoing and incoming work have pools of their own, so that two nodes that
+//! stream to each other can never wait for each other's last free thread.
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use outlive_base::{Error, Result};
+
+/// Threads of one pool.
+pub const THREADS: usize = 2;
+/// Jobs that may wait in a pool; a further one is refused.
+pub const QUEUE_MAX: usize = 256;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// A pool. Its threads end when it is dropped and their work is done.
+pub struct Pool {
+    name: &'static str,
+    jobs: Sender<Job>,
+}
+
+impl Pool {
+    /// Starts the threads.
+    pub fn start(name: &'static str, threads: usize) -> Result<Pool> {
+        let (jobs, queue) = bounded::<Job>(QUEUE_MAX);
+        for _ in 0..threads {
+            let queue: Receiver<Job> = queue.clone();
+            std::thread::Builder::new()
+                .name(format!("outlive-{name}"))
+                .spawn(move || {
+                    for job in queue {
+                        job();
+                    }
+                })
+                .map_err(|error| Error::io("thread", "start a worker", &error))?;
+        }
+        Ok(Pool { name, jobs })
+    }
+
+    /// Queues a job; refused if [`QUEUE_MAX`] are waiting.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.jobs
+            .try_send(Box::new(job))
+            .map_err(|error| match error {
+                TrySendError::Full(_) => Error::internal(format!(
+                    "{QUEUE_MAX} jobs wait for the {} threads",
+                    self.name
+                )),
+                TrySendError::Disconnected(_) => Error::internal("the workers have ended"),
+            })
+    }
+}

@@ -1,0 +1,299 @@
+//! Who am I? Rank and number of ranks from the environment of whatever launcher
+//! started the process, and the way to the node's agent. Pure functions over a
+//! look-up, so that every launcher is a row of a table in the tests.
+
+use outlive_base::{Code, Entity, Error, Result};
+use std::path::PathBuf;
+
+/// Most ranks of a job: C's `int32_t` numbers them.
+pub const RANKS_MAX: u32 = i32::MAX as u32;
+
+/// A rank and the number of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The rank, from 0.
+    pub rank: u32,
+    /// The number of ranks.
+    pub ranks: u32,
+}
+
+/// The way to the agent.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Surroundings {
+    /// `OUTLIVE_AGENT`: the socket, `{node}` in it standing for the node.
+    pub agent: String,
+    /// `OUTLIVE_NODES`: number of emulated nodes.
+    pub nodes: Option<u32>,
+    /// `OUTLIVE_INCARNATION`: which start this is; 0 if not told.
+    pub incarnation: u32,
+    /// `OUTLIVE_JOB`: the job's name.
+    pub job: Option<String>,
+}
+
+/// Launchers in the order in which they are asked: name, variables of the rank,
+/// variables of the size (the first that is set counts).
+const LAUNCHERS: &[(&str, &str, &[&str])] = &[
+    ("Outlive", "OUTLIVE_RANK", &["OUTLIVE_SIZE"]),
+    (
+        "Open MPI",
+        "OMPI_COMM_WORLD_RANK",
+        &["OMPI_COMM_WORLD_SIZE"],
+    ),
+    (
+        "PMIx",
+        "PMIX_RANK",
+        &["OMPI_COMM_WORLD_SIZE", "OMPI_UNIVERSE_SIZE", "SLURM_NTASKS"],
+    ),
+    ("PMI", "PMI_RANK", &["PMI_SIZE"]),
+    ("Slurm", "SLURM_PROCID", &["SLURM_NTASKS"]),
+    ("PALS", "PALS_RANKID", &["PALS_SIZE"]),
+    ("Flux", "FLUX_TASK_RANK", &["FLUX_JOB_SIZE"]),
+    ("torchrun", "RANK", &["WORLD_SIZE"]),
+];
+
+fn unknown(reason: String) -> Error {
+    Error::new(
+        Code::RankUnknown,
+        Entity::Call,
+        reason,
+        "pass rank and ranks when opening the job, or set OUTLIVE_RANK and OUTLIVE_SIZE",
+    )
+}
+
+/// Finds rank and size: the first launcher that gives both; rank 0 of 1 if none
+/// gives any. A launcher that gives only one of the two is passed over, unless no
+/// other gives both: then, as with values that make no sense, error 200.
+pub fn place(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Place> {
+    let mut incomplete = None;
+    for (launcher, rank_name, size_names) in LAUNCHERS {
+        let Some(rank) = lookup(rank_name) else {
+            continue;
+        };
+        let size = size_names
+            .iter()
+            .find_map(|name| Some((name, lookup(name)?)));
+        let Some((size_name, size)) = size else {
+            incomplete.get_or_insert(format!(
+                "{launcher} sets {rank_name} but none of {}",
+                size_names.join(", ")
+            ));
+            continue;
+        };
+        let number = |name: &str, text: &str| {
+            text.trim()
+                .parse::<u32>()
+                .map_err(|_| unknown(format!("{name} is '{}', no number", cut(text))))
+        };
+        return checked(number(rank_name, &rank)?, number(size_name, &size)?)
+            .map_err(|error| unknown(format!("{launcher}: {}", error.reason())));
+    }
+    match incomplete {
+        Some(reason) => Err(unknown(reason)),
+        None => Ok(Place { rank: 0, ranks: 1 }),
+    }
+}
+
+/// A rank of a number of ranks, or error 200.
+pub fn checked(rank: u32, ranks: u32) -> Result<Place> {
+    if rank < ranks && ranks <= RANKS_MAX {
+        Ok(Place { rank, ranks })
+    } else {
+        Err(unknown(format!(
+            "rank {rank} of {ranks} ranks is impossible"
+        )))
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+/// The way to the agent, or `None` if the program was not started by `outlive run`.
+pub fn surroundings(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Option<Surroundings>> {
+    let Some(agent) = lookup("OUTLIVE_AGENT").filter(|path| !path.is_empty()) else {
+        return Ok(None);
+    };
+    let number = |name: &str| -> Result<Option<u32>> {
+        let Some(text) = lookup(name).filter(|text| !text.is_empty()) else {
+            return Ok(None);
+        };
+        text.trim()
+            .parse::<u32>()
+            .ok()
+            .filter(|&number| number > 0)
+            .map(Some)
+            .ok_or_else(|| {
+                Error::new(
+                    Code::Config,
+                    Entity::Option(name.into()),
+                    format!("'{}' is no positive number", cut(&text)),
+                    "start the program by outlive run and leave the variable alone",
+                )
+            })
+    };
+    Ok(Some(Surroundings {
+        agent,
+        nodes: number("OUTLIVE_NODES")?,
+        incarnation: number("OUTLIVE_INCARNATION")?.unwrap_or(0),
+        job: lookup("OUTLIVE_JOB").filter(|name| !name.is_empty()),
+    }))
+}
+
+/// The emulated node on which a rank lives: `rank * nodes / ranks`, rounded down.
+pub const fn emulated_node(place: Place, nodes: u32) -> u32 {
+    (place.rank as u64 * nodes as u64 / place.ranks as u64) as u32
+}
+
+impl Surroundings {
+    /// The socket of the agent that serves this rank.
+    pub fn socket(&self, place: Place) -> Result<PathBuf> {
+        if !self.agent.contains("{node}") {
+            return Ok(self.agent.clone().into());
+        }
+        let nodes = self.nodes.ok_or_else(|| {
+            Error::new(
+                Code::Config,
+                Entity::Option("OUTLIVE_NODES".into()),
+                "not set, but OUTLIVE_AGENT contains {node}",
+                "start the program by outlive run, with its variables passed to all ranks",
+            )
+        })?;
+        Ok(self
+            .agent
+            .replace("{node}", &emulated_node(place, nodes).to_string())
+            .into())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(variables: &[(&str, &str)]) -> Result<(u32, u32)> {
+        let lookup = |name: &str| {
+            variables
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
+        place(&lookup).map(|place| (place.rank, place.ranks))
+    }
+
+    #[test]
+    fn every_launcher_is_understood() {
+        for (variables, expected) in [
+            (&[][..], (0, 1)),
+            (
+                &[("OUTLIVE_RANK", "3"), ("OUTLIVE_SIZE", "5"), ("RANK", "9")],
+                (3, 5),
+            ),
+            (
+                &[("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "2")],
+                (1, 2),
+            ),
+            // prterun sets both, and PMIX_RANK alone has no size.
+            (
+                &[
+                    ("PMIX_RANK", "1"),
+                    ("OMPI_COMM_WORLD_RANK", "1"),
+                    ("OMPI_COMM_WORLD_SIZE", "2"),
+                ],
+                (1, 2),
+            ),
+            (&[("PMIX_RANK", "6"), ("OMPI_UNIVERSE_SIZE", "8")], (6, 8)),
+            // srun --mpi=pmix.
+            (
+                &[
+                    ("PMIX_RANK", "6"),
+                    ("SLURM_PROCID", "6"),
+                    ("SLURM_NTASKS", "8"),
+                ],
+                (6, 8),
+            ),
+            // MPICH and Intel MPI (hydra).
+            (&[("PMI_RANK", "0"), ("PMI_SIZE", "4")], (0, 4)),
+            (&[("SLURM_PROCID", "7"), ("SLURM_NTASKS", "8")], (7, 8)),
+            (&[("PALS_RANKID", "2"), ("PALS_SIZE", "4")], (2, 4)),
+            (&[("FLUX_TASK_RANK", "2"), ("FLUX_JOB_SIZE", "4")], (2, 4)),
+            (
+                &[("RANK", "2"), ("WORLD_SIZE", "4"), ("LOCAL_RANK", "0")],
+                (2, 4),
+            ),
+            // torchrun inside of an incomplete outer environment.
+            (
+                &[("PMIX_RANK", "0"), ("RANK", "2"), ("WORLD_SIZE", "4")],
+                (2, 4),
+            ),
+            (&[("RANK", " 1 "), ("WORLD_SIZE", "2\n")], (1, 2)),
+        ] {
+            assert_eq!(found(variables).unwrap(), expected, "{variables:?}");
+        }
+    }
+
+    #[test]
+    fn nonsense_is_refused_with_the_names_of_the_variables() {
+        for (variables, word) in [
+            (&[("PMI_RANK", "x"), ("PMI_SIZE", "4")][..], "PMI_RANK"),
+            (&[("PMI_RANK", "1"), ("PMI_SIZE", "-4")], "PMI_SIZE"),
+            (&[("PMI_RANK", "4"), ("PMI_SIZE", "4")], "rank 4 of 4"),
+            (&[("RANK", "0"), ("WORLD_SIZE", "0")], "rank 0 of 0"),
+            (&[("RANK", "0"), ("WORLD_SIZE", "4000000000")], "4000000000"),
+            (&[("PMIX_RANK", "1")], "PMIx"),
+        ] {
+            let error = found(variables).unwrap_err();
+            assert_eq!(error.code(), Code::RankUnknown);
+            assert!(error.reason().contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn emulated_nodes_share_the_ranks_evenly_and_in_order() {
+        let nodes: Vec<u32> = (0..8)
+            .map(|rank| emulated_node(Place { rank, ranks: 8 }, 3))
+            .collect();
+        assert_eq!(nodes, [0, 0, 0, 1, 1, 1, 2, 2]);
+        let last = Place {
+            rank: RANKS_MAX - 1,
+            ranks: RANKS_MAX,
+        };
+        assert_eq!(emulated_node(last, u32::MAX), u32::MAX - 3);
+    }
+
+    #[test]
+    fn the_way_to_the_agent() {
+        let with = |pairs: &'static [(&str, &str)]| {
+            surroundings(&move |name| {
+                pairs
+                    .iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| (*value).to_owned())
+            })
+        };
+        assert_eq!(with(&[]).unwrap(), None);
+        assert_eq!(with(&[("OUTLIVE_AGENT", "")]).unwrap(), None);
+        let place = Place { rank: 3, ranks: 4 };
+        let one = with(&[("OUTLIVE_AGENT", "/run/a.sock")]).unwrap().unwrap();
+        assert_eq!(
+            (one.socket(place).unwrap(), one.incarnation),
+            ("/run/a.sock".into(), 0)
+        );
+        let many = with(&[
+            ("OUTLIVE_AGENT", "/run/a-{node}.sock"),
+            ("OUTLIVE_NODES", "2"),
+            ("OUTLIVE_INCARNATION", "3"),
+            ("OUTLIVE_JOB", "heat"),
+        ]);
+        let many = many.unwrap().unwrap();
+        assert_eq!(
+            (many.socket(place).unwrap(), many.incarnation),
+            ("/run/a-1.sock".into(), 3)
+        );
+        assert_eq!(many.job.as_deref(), Some("heat"));
+        let lost = with(&[("OUTLIVE_AGENT", "/run/a-{node}.sock")])
+            .unwrap()
+            .unwrap();
+        assert_eq!(lost.socket(place).unwrap_err().code(), Code::Config);
+        let bad = with(&[("OUTLIVE_AGENT", "/a"), ("OUTLIVE_NODES", "0")]);
+        assert_eq!(bad.unwrap_err().code(), Code::Config);
+    }
+}

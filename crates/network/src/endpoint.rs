@@ -1,0 +1,381 @@
+//! The endpoint: one listening address, one thread, any number of peers.
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+use std::time::Instant;
+
+use crossbeam_channel::Sender;
+use outlive_base::{Code, Entity, Error, NodeId};
+
+use crate::api::{Event, Identity, Options, STREAM_HEADER_BYTES_MAX};
+use crate::faults::Faults;
+use crate::handshake::{Established, Failure, Handshake, Progress, Secret};
+use crate::key::JobKey;
+use crate::reactor::Reactor;
+use crate::shared::Shared;
+use crate::socket;
+use crate::stream::{Permit, Stream};
+use crate::wire::{Hello, Purpose};
+
+/// An agent's or launcher's place on the network. All methods may be called
+/// from any thread; only [`Endpoint::open_stream`] and [`Endpoint::shutdown`]
+/// block, within bounds.
+pub struct Endpoint {
+    identity: Identity,
+    local: SocketAddr,
+    secret: Secret,
+    options: Options,
+    shared: Arc<Shared>,
+    faults: Arc<Faults>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Endpoint {
+    /// Listens at `options.bind` and starts the endpoint's thread. `job_hash`
+    /// and `key` must be the same at all peers.
+    ///
+    /// # Errors
+    /// [`Code::AddressInUse`], [`Code::Permission`] or [`Code::Network`] if the
+    /// address cannot be had; [`Code::InvalidArgument`] for a bound out of
+    /// range; [`Code::Internal`] if the kernel refuses a descriptor or thread.
+    pub fn bind(
+        identity: Identity,
+        job_hash: u64,
+        key: JobKey,
+        options: Options,
+        events: Sender<Event>,
+    ) -> Result<Endpoint, Error> {
+        options.check()?;
+        let listener = socket::listen(options.bind)?;
+        let local = listener
+            .local_addr()
+            .map_err(|error| kernel("local address", &error))?;
+        let secret = Secret {
+            key: Arc::new(key),
+            job_hash,
+        };
+        let shared = Arc::new(Shared::new().map_err(|error| kernel("eventfd", &error))?);
+        let faults = Arc::new(Faults::default());
+        let me = Hello {
+            identity,
+            wanted: NodeId(0),
+            port: local.port(),
+        };
+        let reactor = Reactor::new(
+            me,
+            secret.clone(),
+            options.clone(),
+            listener,
+            shared.clone(),
+            faults.clone(),
+            events,
+        )
+        .map_err(|error| kernel("epoll", &error))?;
+        let thread = std::thread::Builder::new()
+            .name("outlive-network".into())
+            .spawn(move || reactor.run())
+            .map_err(|error| kernel("thread", &error))?;
+        Ok(Endpoint {
+            identity,
+            local,
+            secret,
+            options,
+            shared,
+            faults,
+            thread: Some(thread),
+        })
+    }
+
+    /// Where it listens, with the port that the kernel chose.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Who it speaks as.
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// Says where a peer listens. The first [`Endpoint::send`] connects; a lost
+    /// connection is made again, with growing delays, until
+    /// [`Endpoint::forget`]. Takes a forgotten peer back.
+    pub fn set_address(&self, peer: NodeId, addr: SocketAddr) {
+        let mut desk = self.shared.desk();
+        let entry = desk.peers.entry(peer).or_default();
+        entry.address = Some(addr);
+        entry.address_given = true;
+        entry.forgotten = false;
+        desk.dirty.insert(peer);
+        drop(desk);
+        self.shared.wake();
+    }
+
+    /// Closes connections with a peer that is dead or replaced, drops what is
+    /// queued, does not connect again and refuses the same epoch from now on; a
+    /// newer epoch may come. No [`Event::Down`] is told. Messages that had
+    /// arrived before may still be in the channel.
+    pub fn forget(&self, peer: NodeId) {
+        let mut desk = self.shared.desk();
+        let entry = desk.peers.entry(peer).or_default();
+        entry.clear_queue();
+        entry.address = None;
+        entry.address_given = false;
+        entry.wanted = false;
+        entry.linked = false;
+        entry.forgotten = true;
+        desk.forgotten.insert(peer);
+        drop(desk);
+        self.shared.wake();
+    }
+
+    /// Queues a message; never blocks. Delivered at most once and in order while
+    /// a connection lasts. Messages still queued when it breaks wait for the
+    /// next one, unless a newer epoch of the peer comes: it gets none of them.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] if the message is longer than
+    /// `message_bytes_max` or for the peer itself; [`Code::AgentUnreachable`] if
+    /// there is neither a connection nor an address; [`Code::Network`] if the
+    /// queue is full (`queue_messages_max`, `queue_bytes_max`).
+    pub fn send(&self, peer: NodeId, message: &[u8]) -> Result<(), Error> {
+        if message.len() > self.options.message_bytes_max || peer == self.identity.peer {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                entity(peer),
+                format!(
+                    "a message of {} bytes, of at most {} (message_bytes_max) to another peer",
+                    message.len(),
+                    self.options.message_bytes_max
+                ),
+                "use a stream for bulk data",
+            ));
+        }
+        let mut desk = self.shared.desk();
+        let entry = match desk.peers.get_mut(&peer) {
+            Some(entry) if entry.linked || entry.address.is_some() => entry,
+            _ => return Err(unknown(peer)),
+        };
+        if self.faults.isolated() {
+            return Ok(());
+        }
+        if entry.queue.len() >= self.options.queue_messages_max
+            || entry.queued_bytes + message.len() > self.options.queue_bytes_max
+        {
+            return Err(Error::new(
+                Code::Network,
+                entity(peer),
+                format!(
+                    "{} messages wait already (queue_messages_max)",
+                    entry.queue.len()
+                ),
+                "wait until the peer takes them, or forget the peer",
+            ));
+        }
+        entry.wanted = true;
+        entry.queued_bytes += message.len();
+        entry.queue.push_back(message.to_vec());
+        desk.dirty.insert(peer);
+        drop(desk);
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// How many messages wait for this peer: what `send` is bounded by.
+    pub fn queued(&self, peer: NodeId) -> usize {
+        self.shared
+            .desk()
+            .peers
+            .get(&peer)
+            .map_or(0, |entry| entry.queue.len())
+    }
+
+    /// Opens a bulk connection of its own; blocks at most `connect_timeout` +
+    /// `handshake_timeout`. Returns once the peer has accepted it; the peer
+    /// meets it as [`Event::Stream`].
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] if the header is longer than
+    /// [`STREAM_HEADER_BYTES_MAX`]; [`Code::AgentUnreachable`],
+    /// [`Code::AgentTimeout`], [`Code::KeyMismatch`], [`Code::PeerVersion`] or
+    /// [`Code::Network`] as in [`Event::Refused`].
+    pub fn open_stream(&self, peer: NodeId, header: &[u8]) -> Result<Stream, Error> {
+        if header.len() > STREAM_HEADER_BYTES_MAX {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                entity(peer),
+                format!("a stream header of {} bytes", header.len()),
+                format!("use at most {STREAM_HEADER_BYTES_MAX} bytes"),
+            ));
+        }
+        let addr = self
+            .shared
+            .desk()
+            .peers
+            .get(&peer)
+            .and_then(|entry| entry.address);
+        let addr = addr.ok_or_else(|| unknown(peer))?;
+        let permit = Permit::take(&self.faults, self.options.streams_max).ok_or_else(|| {
+            Error::new(
+                Code::Network,
+                entity(peer),
+                format!(
+                    "{} streams are open (streams_max)",
+                    self.options.streams_max
+                ),
+                "close streams first",
+            )
+        })?;
+        let (socket, done) = self
+            .call(peer, addr, header)
+            .map_err(|failure| failure.error(Entity::Address(addr.to_string())))?;
+        let peer = done.identity();
+        let cipher = (done.purpose == Purpose::SealedStream).then_some(done.cipher);
+        Stream::new(socket, peer, addr, cipher, permit, &self.options)
+            .map_err(|error| kernel("socket options", &error))
+    }
+
+    /// A whole handshake with blocking reads, each bounded by what is left of
+    /// the time.
+    fn call(
+        &self,
+        peer: NodeId,
+        addr: SocketAddr,
+        header: &[u8],
+    ) -> Result<(TcpStream, Established), Failure> {
+        if !self.faults.wait_healed(self.options.connect_timeout) {
+            return Err(Failure::Timeout);
+        }
+        let mut socket = TcpStream::connect_timeout(&addr, self.options.connect_timeout)
+            .map_err(|error| read_failure(&error))?;
+        socket::tune(&socket, &self.options).map_err(|_| Failure::Ours("socket options"))?;
+        let purpose = if self.options.encrypt_streams {
+            Purpose::SealedStream
+        } else {
+            Purpose::Stream
+        };
+        let mine = Hello {
+            identity: self.identity,
+            wanted: peer,
+            port: self.local.port(),
+        };
+        let deadline = Instant::now() + self.options.handshake_timeout;
+        let mut out = Vec::new();
+        let mut handshake = Handshake::call(self.secret.clone(), mine, purpose, header, &mut out)?;
+        let mut input = [0; 512];
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(Failure::Timeout);
+            }
+            socket
+                .set_read_timeout(Some(left))
+                .and_then(|()| socket.set_write_timeout(Some(left)))
+                .map_err(|_| Failure::Ours("socket time-outs"))?;
+            // A handshake message is far smaller than a socket's buffer.
+            socket
+                .write_all(&out)
+                .map_err(|error| read_failure(&error))?;
+            out.clear();
+            let wants = handshake.wants().min(input.len());
+            let count = match socket.read(&mut input[..wants]) {
+                Ok(0) => return Err(Failure::Closed),
+                Ok(count) => count,
+                Err(error) if error.kind() == ErrorKind::Interrupted => continue,
+                Err(error) => return Err(read_failure(&error)),
+            };
+            if let Progress::Done(done) = handshake.feed(&input[..count], &mut out)? {
+                return Ok((socket, *done));
+            }
+        }
+    }
+
+    /// Fault injection: while on, nothing comes in or goes out. Messages sent or
+    /// arriving meanwhile are lost, streams and calls wait within their bounds,
+    /// TCP connections stay open, and the end of one is told only afterwards.
+    pub fn isolate(&self, on: bool) {
+        self.faults.isolate(on);
+        let mut desk = self.shared.desk();
+        desk.isolation_changed = true;
+        if on {
+            desk.peers
+                .values_mut()
+                .for_each(crate::shared::PeerDesk::clear_queue);
+        }
+        drop(desk);
+        self.shared.wake();
+    }
+
+    /// Fault injection: every stream of this endpoint moves at most this many
+    /// bytes per second in each direction; `None` for full speed.
+    pub fn slow(&self, bytes_per_second: Option<u64>) {
+        self.faults.set_rate(bytes_per_second);
+    }
+
+    /// How many streams are open.
+    pub fn streams_open(&self) -> usize {
+        self.faults.streams.load(Ordering::Relaxed)
+    }
+
+    /// Hands queued messages to the kernel, for at most `linger`, closes every
+    /// connection and ends the thread. Dropping does the same without lingering.
+    /// Open streams belong to their holders and stay.
+    pub fn shutdown(mut self) {
+        self.stop(true);
+    }
+
+    fn stop(&mut self, linger: bool) {
+        if let Some(thread) = self.thread.take() {
+            self.shared.desk().stop = Some(linger);
+            self.shared.wake();
+            // The loop never blocks, so this is bounded by `linger`.
+            if thread.join().is_err() {
+                tracing::error!("the network thread has panicked");
+            }
+        }
+    }
+}
+
+impl Drop for Endpoint {
+    fn drop(&mut self) {
+        self.stop(false);
+    }
+}
+
+/// The peer as an error's entity.
+pub(crate) fn entity(peer: NodeId) -> Entity {
+    if peer == NodeId::LAUNCHER {
+        Entity::Address("launcher".into())
+    } else {
+        Entity::Node(peer.0)
+    }
+}
+
+fn unknown(peer: NodeId) -> Error {
+    Error::new(
+        Code::AgentUnreachable,
+        entity(peer),
+        "no connection and no address",
+        "wait until the peer has connected, or set its address",
+    )
+}
+
+fn kernel(what: &str, error: &std::io::Error) -> Error {
+    Error::new(
+        Code::Network,
+        Entity::Call,
+        format!("{what}: {error}"),
+        "check the limits of the process (ulimit -a)",
+    )
+}
+
+/// An error of a socket during the handshake.
+pub(crate) fn read_failure(error: &std::io::Error) -> Failure {
+    match error.kind() {
+        ErrorKind::WouldBlock | ErrorKind::TimedOut => Failure::Timeout,
+        ErrorKind::ConnectionReset | ErrorKind::BrokenPipe => Failure::Closed,
+        kind => Failure::Unreachable(kind),
+    }
+}

@@ -1,0 +1,233 @@
+//! The job's key: the only secret of the network, and its file.
+//!
+//! Invariants: the bytes are wiped when the last copy goes; they are never
+//! shown; a key file that others could read is never used (P7); a key file is
+//! complete or absent, even after a crash (temporary name, fsync, link).
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+use outlive_base::{Code, Entity, Error};
+use zeroize::Zeroize;
+
+/// Length of a key, in bytes.
+pub const KEY_BYTES: usize = 32;
+
+/// The secret that the agents and the launcher of one job share. Wiped when
+/// dropped; its `Debug` shows nothing.
+#[derive(Clone)]
+pub struct JobKey([u8; KEY_BYTES]);
+
+impl JobKey {
+    /// A fresh key from the kernel's random source.
+    ///
+    /// # Errors
+    /// [`Code::Internal`] if the kernel gives no random bytes.
+    pub fn generate() -> Result<JobKey, Error> {
+        let mut bytes = [0; KEY_BYTES];
+        getrandom::fill(&mut bytes)
+            .map_err(|error| Error::internal(format!("no random bytes: {error}")))?;
+        Ok(JobKey(bytes))
+    }
+
+    /// Wraps 32 bytes that the caller keeps secret.
+    pub const fn from_bytes(bytes: [u8; KEY_BYTES]) -> JobKey {
+        JobKey(bytes)
+    }
+
+    /// Makes a fresh key and its file (mode 0600), durably. Of several callers
+    /// exactly one succeeds; the others [`JobKey::load`].
+    ///
+    /// # Errors
+    /// [`Code::JobBusy`] if the file exists already, else what
+    /// [`Error::io`] says.
+    pub fn create(path: impl AsRef<Path>) -> Result<JobKey, Error> {
+        let path = path.as_ref();
+        let key = JobKey::generate()?;
+        let mut name = path.as_os_str().to_owned();
+        name.push(format!(".new-{}-{:x}", std::process::id(), fresh_number()?));
+        let temporary = Path::new(&name);
+        let made = key.write_file(temporary, path);
+        // The link holds the file now, or nothing needs it.
+        let removed = fs::remove_file(temporary);
+        made?;
+        removed.map_err(|error| Error::io(temporary, "remove", &error))?;
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+        let directory = parent.unwrap_or(Path::new("."));
+        File::open(directory)
+            .and_then(|handle| handle.sync_all())
+            .map_err(|error| Error::io(directory, "synchronise", &error))?;
+        Ok(key)
+    }
+
+    fn write_file(&self, temporary: &Path, path: &Path) -> Result<(), Error> {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(temporary)
+            .map_err(|error| Error::io(temporary, "create", &error))?;
+        file.write_all(&self.0)
+            .and_then(|()| file.sync_all())
+            .map_err(|error| Error::io(temporary, "write", &error))?;
+        fs::hard_link(temporary, path).map_err(|error| match error.kind() {
+            std::io::ErrorKind::AlreadyExists => Error::new(
+                Code::JobBusy,
+                Entity::File(path.display().to_string()),
+                "the key exists already",
+                "load it instead of making a new one",
+            ),
+            _ => Error::io(path, "link", &error),
+        })
+    }
+
+    /// Reads a key file.
+    ///
+    /// # Errors
+    /// [`Code::Permission`] if the file belongs to another user, is no regular
+    /// file, or grants anything to group or others; [`Code::Truncated`] or
+    /// [`Code::FormatUnknown`] if it is not exactly 32 bytes long; else what
+    /// [`Error::io`] says.
+    pub fn load(path: impl AsRef<Path>) -> Result<JobKey, Error> {
+        let path = path.as_ref();
+        let flags = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
+        let mut file = OpenOptions::new()
+            .read(true)
+            .custom_flags(flags.bits() as i32)
+            .open(path)
+            .map_err(|error| Error::io(path, "open", &error))?;
+        check_private(&file, path)?;
+        let mut bytes = [0; KEY_BYTES];
+        file.read_exact(&mut bytes)
+            .map_err(|error| Error::io(path, "read", &error))?;
+        let key = JobKey(bytes);
+        bytes.zeroize();
+        let rest = file
+            .read(&mut [0])
+            .map_err(|error| Error::io(path, "read", &error))?;
+        if rest != 0 {
+            return Err(Error::new(
+                Code::FormatUnknown,
+                Entity::File(path.display().to_string()),
+                "a key is 32 bytes and this file is longer",
+                "give the key file that outlive run made",
+            ));
+        }
+        Ok(key)
+    }
+
+    /// The secret bytes, for the handshake only.
+    pub(crate) const fn bytes(&self) -> &[u8; KEY_BYTES] {
+        &self.0
+    }
+}
+
+fn fresh_number() -> Result<u64, Error> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes)
+        .map_err(|error| Error::internal(format!("no random bytes: {error}")))?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+/// Checks the opened file, not the path: nobody can swap it in between.
+fn check_private(file: &File, path: &Path) -> Result<(), Error> {
+    let meta = file
+        .metadata()
+        .map_err(|error| Error::io(path, "look at", &error))?;
+    let me = rustix::process::geteuid().as_raw();
+    let refuse = |reason: String, remedy: &str| {
+        Err(Error::new(
+            Code::Permission,
+            Entity::File(path.display().to_string()),
+            reason,
+            remedy,
+        ))
+    };
+    if !meta.is_file() {
+        return refuse(
+            "a key must be a regular file".into(),
+            "give the key file itself",
+        );
+    }
+    if meta.uid() != me {
+        return refuse(
+            format!("the key belongs to user {} and not to {me}", meta.uid()),
+            "run as the user who owns the job",
+        );
+    }
+    if meta.mode() & 0o077 != 0 {
+        return refuse(
+            format!("mode {:04o} lets others at the key", meta.mode() & 0o7777),
+            "chmod 600 the file; make a new key if others may have read it",
+        );
+    }
+    Ok(())
+}
+
+impl Drop for JobKey {
+    fn drop(&mut self) {
+        self.0.zeroize();
+    }
+}
+
+impl core::fmt::Debug for JobKey {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("JobKey(secret)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_key_file_is_private_made_once_and_reads_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        let made = JobKey::create(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o600);
+        assert_eq!(JobKey::load(&path).unwrap().bytes(), made.bytes());
+        assert_eq!(JobKey::create(&path).unwrap_err().code(), Code::JobBusy);
+        assert_eq!(JobKey::load(&path).unwrap().bytes(), made.bytes());
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            1,
+            "no temporary file is left"
+        );
+        assert_eq!(format!("{made:?}"), "JobKey(secret)");
+    }
+
+    #[test]
+    fn wide_permissions_links_and_wrong_lengths_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("key");
+        JobKey::create(&path).unwrap();
+        for mode in [0o640, 0o604, 0o660, 0o601] {
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            assert_eq!(
+                JobKey::load(&path).unwrap_err().code(),
+                Code::Permission,
+                "{mode:o}"
+            );
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        assert!(JobKey::load(&link).is_err());
+        assert_eq!(
+            JobKey::load(dir.path()).unwrap_err().code(),
+            Code::Permission
+        );
+        assert_eq!(
+            JobKey::load(dir.path().join("none")).unwrap_err().code(),
+            Code::NotFound
+        );
+        fs::write(&path, [0; 31]).unwrap();
+        assert_eq!(JobKey::load(&path).unwrap_err().code(), Code::Truncated);
+        fs::write(&path, [0; 33]).unwrap();
+        assert_eq!(JobKey::load(&path).unwrap_err().code(), Code::FormatUnknown);
+    }
+}

@@ -1,0 +1,633 @@
+//! The coordinator's rounds while an incarnation is open.
+//!
+//! Invariants: at most one round is being armed or captured; a version is used
+//! once in a term; COMMIT is sent after its record is durable; what a participant
+//! says about a round that is over is answered from the log, so the answer is the
+//! same for ever.
+
+use super::*;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Arming,
+    Capturing,
+    Flushing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Verdict {
+    Open,
+    /// COMMIT is being persisted.
+    Deciding,
+    Committed,
+    Stable,
+    Aborted,
+}
+
+/// One level of a round, as the coordinator counts it.
+#[derive(Debug)]
+struct Tally {
+    prepared: NodeSet,
+    acked: NodeSet,
+    verdict: Verdict,
+}
+
+/// The round of one version, as the coordinator sees it.
+#[derive(Debug)]
+pub(super) struct Round {
+    levels: Levels,
+    phase: Phase,
+    armed: NodeSet,
+    captured: NodeSet,
+    /// Only for levels of the round.
+    tallies: BTreeMap<Level, Tally>,
+    deadline: Time,
+    again: Backoff,
+    retries: u32,
+}
+
+impl Round {
+    fn new(cx: &C, levels: Levels, phase: Phase, deadline: Time, retries: u32) -> Round {
+        let nodes = cx.config.nodes;
+        let empty = || NodeSet::new(nodes);
+        let tally = || Tally {
+            prepared: empty(),
+            acked: empty(),
+            verdict: Verdict::Open,
+        };
+        Round {
+            levels,
+            phase,
+            armed: empty(),
+            captured: empty(),
+            tallies: levels.iter().map(|level| (level, tally())).collect(),
+            deadline,
+            again: Backoff::new(cx.now, cx.config.resend),
+            retries,
+        }
+    }
+
+    fn undecided(&self) -> bool {
+        self.tallies
+            .values()
+            .any(|tally| tally.verdict < Verdict::Stable)
+    }
+}
+
+impl PartialOrd for Verdict {
+    fn partial_cmp(&self, other: &Verdict) -> Option<core::cmp::Ordering> {
+        (*self as u8).partial_cmp(&(*other as u8))
+    }
+}
+
+fn code(node: Option<u32>) -> u32 {
+    node.unwrap_or(u32::MAX)
+}
+
+impl Commit {
+    pub(super) fn want(&mut self, cx: &C, at_least: Version, levels: Levels) {
+        let levels = levels.and(cx.config.levels);
+        let arming = self
+            .rounds
+            .values()
+            .any(|round| round.phase != Phase::Flushing);
+        let undecided = self
+            .rounds
+            .values()
+            .filter(|round| round.undecided())
+            .count();
+        let why = if !self.running() || cx.me != COORDINATOR || levels.is_empty() {
+            Some(Why::NotOpen)
+        } else if !self.lost.is_empty() {
+            Some(Why::NodeLost)
+        } else if arming
+            || undecided >= cx.config.rounds_max as usize
+            || self.rounds.len() >= 4 * cx.config.rounds_max as usize
+        {
+            Some(Why::Busy)
+        } else {
+            None
+        };
+        if let Some(why) = why {
+            let culprit = self.lost.iter().next().map(NodeId);
+            self.out.event(Event::Aborted {
+                version: at_least,
+                level: None,
+                why,
+                culprit,
+            });
+            return;
+        }
+        let next = self
+            .ended
+            .used
+            .map_or(Version(0), |used| Version(used.0.saturating_add(1)));
+        let version = at_least.max(next).min(Version::MAX);
+        self.arm(cx, version, levels, cx.now + cx.config.arm_timeout, 0);
+    }
+
+    fn arm(&mut self, cx: &C, version: Version, levels: Levels, deadline: Time, retries: u32) {
+        self.ended.used = self.ended.used.max(Some(version));
+        self.rounds.insert(
+            version,
+            Round::new(cx, levels, Phase::Arming, deadline, retries),
+        );
+        self.say_all(cx, Kind::Arm { version, levels });
+    }
+
+    pub(super) fn lead_message(&mut self, cx: &C, from: Peer, kind: Kind) {
+        if cx.me != COORDINATOR {
+            return;
+        }
+        match kind {
+            Kind::ArmAck {
+                version,
+                ok,
+                max_called,
+            } => {
+                self.on_arm_ack(cx, from, version, ok, max_called.map(Called::version));
+            }
+            Kind::Forced { version, levels } => self.on_forced(cx, from, version, levels),
+            Kind::Captured { version } => self.on_captured(cx, from, version),
+            Kind::Failed {
+                version,
+                level,
+                why,
+            } => self.on_failed(cx, from, version, level, why),
+            Kind::Prepared { version, level } => self.on_prepared(cx, from, version, level),
+            Kind::CommitAck { version, level } => self.on_commit_ack(cx, from, version, level),
+            _ => {}
+        }
+    }
+
+    /// The answer about a round that is over, from the log: COMMIT where it is
+    /// recorded, ABORT for the rest.
+    fn answer_over(&mut self, cx: &C, from: Peer, version: Version) {
+        let (why, culprit) = (Why::Coordinator, u32::MAX);
+        let committed = |level| {
+            self.log
+                .committed((self.ballot.incarnation, version, level))
+        };
+        let levels: Vec<(Level, bool)> = Level::ALL
+            .into_iter()
+            .map(|level| (level, committed(level).is_some()))
+            .collect();
+        if levels.iter().all(|(_, committed)| !committed) {
+            return self.say(
+                cx,
+                from,
+                Kind::Abort {
+                    version,
+                    level: None,
+                    why,
+                    culprit,
+                },
+            );
+        }
+        for (level, committed) in levels {
+            self.say(
+                cx,
+                from,
+                if committed {
+                    Kind::Commit { version, level }
+                } else {
+                    Kind::Abort {
+                        version,
+                        level: Some(level),
+                        why,
+                        culprit,
+                    }
+                },
+            );
+        }
+    }
+
+    fn on_arm_ack(
+        &mut self,
+        cx: &C,
+        from: Peer,
+        version: Version,
+        ok: bool,
+        max_called: Option<Version>,
+    ) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return self.answer_over(cx, from, version);
+        };
+        let levels = round.levels;
+        if round.phase != Phase::Arming {
+            return self.say(cx, from, Kind::Go { version, levels });
+        }
+        if ok {
+            round.armed.insert(from);
+            return self.go_if_armed(cx, version);
+        }
+        let (deadline, retries) = (round.deadline, round.retries);
+        let Some(max_called) = max_called else {
+            return self.abort(cx, version, None, Why::NoRoom, Some(from));
+        };
+        if retries >= cx.config.arm_retries_max {
+            return self.abort(cx, version, None, Why::Passed, Some(from));
+        }
+        self.abort(cx, version, None, Why::Rearmed, Some(from));
+        let next = max_called.0.saturating_add(cx.config.margin.max(1));
+        let next = Version(next.max(version.0.saturating_add(1))).min(Version::MAX);
+        self.arm(cx, next, levels, deadline, retries + 1);
+    }
+
+    fn go_if_armed(&mut self, cx: &C, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        if round.phase != Phase::Arming || !round.armed.is_full(cx.config.nodes) {
+            return;
+        }
+        round.phase = Phase::Capturing;
+        round.deadline = cx.now + cx.config.commit_timeout;
+        let levels = round.levels;
+        self.say_all(cx, Kind::Go { version, levels });
+        self.flush_if_captured(cx, version);
+    }
+
+    fn on_forced(&mut self, cx: &C, from: Peer, version: Version, levels: Levels) {
+        let levels = levels.and(cx.config.levels);
+        if !self.rounds.contains_key(&version) {
+            let full = self.rounds.len() >= 4 * cx.config.rounds_max as usize;
+            if self.ended.contains(version) || full || !self.lost.is_empty() || levels.is_empty() {
+                return self.answer_over(cx, from, version);
+            }
+            self.ended.used = self.ended.used.max(Some(version));
+            let deadline = cx.now + cx.config.commit_timeout;
+            let round = Round::new(cx, levels, Phase::Capturing, deadline, 0);
+            self.rounds.insert(version, round);
+        }
+        if let Some(round) = self.rounds.get_mut(&version) {
+            // An arming that a forced call overtakes is armed here by that call.
+            round.armed.insert(from);
+            let levels = round.levels;
+            self.say(cx, from, Kind::Go { version, levels });
+            self.go_if_armed(cx, version);
+        }
+    }
+
+    fn on_captured(&mut self, cx: &C, from: Peer, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return self.answer_over(cx, from, version);
+        };
+        round.armed.insert(from);
+        let (again, levels) = (!round.captured.insert(from), round.levels);
+        if again {
+            self.say(cx, from, Kind::Go { version, levels });
+            self.answer_levels(cx, from, version);
+        }
+        self.go_if_armed(cx, version);
+        self.flush_if_captured(cx, version);
+    }
+
+    /// Tells a node that repeats itself which levels are already aborted.
+    fn answer_levels(&mut self, cx: &C, from: Peer, version: Version) {
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        let aborted: Vec<Level> = round
+            .tallies
+            .iter()
+            .filter(|(_, tally)| tally.verdict == Verdict::Aborted)
+            .map(|(&level, _)| level)
+            .collect();
+        for level in aborted {
+            let (why, culprit) = (Why::Coordinator, u32::MAX);
+            self.say(
+                cx,
+                from,
+                Kind::Abort {
+                    version,
+                    level: Some(level),
+                    why,
+                    culprit,
+                },
+            );
+        }
+    }
+
+    fn flush_if_captured(&mut self, cx: &C, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        if round.phase == Phase::Capturing && round.captured.is_full(cx.config.nodes) {
+            round.phase = Phase::Flushing;
+            round.deadline = cx.now + cx.config.commit_timeout;
+            self.out.event(Event::AllCaptured { version });
+        }
+    }
+
+    fn on_failed(&mut self, cx: &C, from: Peer, version: Version, level: Option<Level>, why: Why) {
+        match self.rounds.get(&version) {
+            None => self.answer_over(cx, from, version),
+            Some(round) => {
+                let open = match level {
+                    Some(level) => round
+                        .tallies
+                        .get(&level)
+                        .is_some_and(|t| t.verdict == Verdict::Open),
+                    None => round.tallies.values().all(|t| t.verdict == Verdict::Open),
+                };
+                if open {
+                    self.abort(cx, version, level, why, Some(from));
+                } else {
+                    self.answer_levels(cx, from, version);
+                }
+            }
+        }
+    }
+
+    fn on_prepared(&mut self, cx: &C, from: Peer, version: Version, level: Level) {
+        let committed = self
+            .log
+            .committed((self.ballot.incarnation, version, level))
+            .is_some();
+        if committed {
+            return self.say(cx, from, Kind::Commit { version, level });
+        }
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return self.answer_over(cx, from, version);
+        };
+        round.armed.insert(from);
+        round.captured.insert(from);
+        let (why, culprit) = (Why::Coordinator, u32::MAX);
+        let abort = Kind::Abort {
+            version,
+            level: Some(level),
+            why,
+            culprit,
+        };
+        let Some(tally) = round.tallies.get_mut(&level) else {
+            return self.say(cx, from, abort);
+        };
+        if tally.verdict == Verdict::Aborted {
+            return self.say(cx, from, abort);
+        }
+        tally.prepared.insert(from);
+        let missing = cx.config.nodes - tally.prepared.len();
+        let planted = cx.config.planted == Some(Planted::CommitOneMissing) && missing <= 1;
+        if tally.verdict == Verdict::Open && (missing == 0 || planted) {
+            tally.verdict = Verdict::Deciding;
+            let (incarnation, ballot) = (self.ballot.incarnation, self.ballot);
+            let record = Record::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+            };
+            self.persist(record, Then::Decided { version, level });
+            if cx.config.planted == Some(Planted::StableBeforePersist) {
+                self.say_all(cx, Kind::Stable { version, level });
+            }
+        }
+        self.go_if_armed(cx, version);
+        self.flush_if_captured(cx, version);
+    }
+
+    pub(super) fn decided(&mut self, cx: &C, version: Version, level: Level, ok: bool) {
+        let tally = self
+            .rounds
+            .get_mut(&version)
+            .and_then(|round| round.tallies.get_mut(&level));
+        let Some(tally) = tally.filter(|tally| tally.verdict == Verdict::Deciding) else {
+            return;
+        };
+        if ok {
+            tally.verdict = Verdict::Committed;
+            self.say_all(cx, Kind::Commit { version, level });
+        } else {
+            tally.verdict = Verdict::Open;
+            self.abort(cx, version, Some(level), Why::Storage, Some(cx.me));
+        }
+    }
+
+    fn on_commit_ack(&mut self, cx: &C, from: Peer, version: Version, level: Level) {
+        if !self.rounds.contains_key(&version) {
+            if self.ended.contains(version) {
+                return self.say(cx, from, Kind::Stable { version, level });
+            }
+            // A durable COMMIT proves the round, whatever this node has lost.
+            self.lead_adopt(cx, from, version, level);
+            return self.on_commit(cx, version, level);
+        }
+        let Some(tally) = self
+            .rounds
+            .get_mut(&version)
+            .and_then(|round| round.tallies.get_mut(&level))
+        else {
+            return;
+        };
+        tally.acked.insert(from);
+        match tally.verdict {
+            Verdict::Stable => self.say(cx, from, Kind::Stable { version, level }),
+            Verdict::Committed => {}
+            _ => return,
+        }
+        self.count(cx, version, level);
+    }
+
+    /// STABLE when enough failure domains hold COMMIT; over when all nodes do.
+    fn count(&mut self, cx: &C, version: Version, level: Level) {
+        let needed = domains_needed(cx.config, level);
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        let Some(tally) = round.tallies.get_mut(&level) else {
+            return;
+        };
+        if tally.verdict == Verdict::Committed && domains(cx.config, &tally.acked) >= needed {
+            tally.verdict = Verdict::Stable;
+            self.say_all(cx, Kind::Stable { version, level });
+        }
+        self.close_if_over(cx, version);
+    }
+
+    fn close_if_over(&mut self, cx: &C, version: Version) {
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        let lost = &self.lost;
+        let all = |acked: &NodeSet| {
+            (0..cx.config.nodes).all(|node| acked.contains(node) || lost.contains(node))
+        };
+        let over = round.tallies.values().all(|tally| match tally.verdict {
+            Verdict::Aborted => true,
+            Verdict::Stable => all(&tally.acked),
+            _ => false,
+        });
+        if over {
+            self.rounds.remove(&version);
+            self.ended.add(version);
+        }
+    }
+
+    /// Ends a round, or one level of it, where COMMIT is not yet being recorded.
+    fn abort(
+        &mut self,
+        cx: &C,
+        version: Version,
+        level: Option<Level>,
+        why: Why,
+        culprit: Option<u32>,
+    ) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        let culprit = code(culprit);
+        let whole = level.is_none()
+            && round
+                .tallies
+                .values()
+                .all(|tally| tally.verdict == Verdict::Open);
+        if whole {
+            self.rounds.remove(&version);
+            self.ended.add(version);
+            return self.say_all(
+                cx,
+                Kind::Abort {
+                    version,
+                    level: None,
+                    why,
+                    culprit,
+                },
+            );
+        }
+        let mut ended = Vec::new();
+        for (&at, tally) in &mut round.tallies {
+            if level.is_none_or(|level| level == at) && tally.verdict == Verdict::Open {
+                tally.verdict = Verdict::Aborted;
+                ended.push(at);
+            }
+        }
+        for level in ended {
+            self.say_all(
+                cx,
+                Kind::Abort {
+                    version,
+                    level: Some(level),
+                    why,
+                    culprit,
+                },
+            );
+        }
+        self.close_if_over(cx, version);
+    }
+
+    pub(super) fn lead_lost(&mut self, cx: &C, node: Peer) {
+        for version in self.rounds.keys().copied().collect::<Vec<_>>() {
+            self.abort(cx, version, None, Why::NodeLost, Some(node));
+            self.close_if_over(cx, version);
+        }
+    }
+
+    /// A round that is known to be committed at `level` and durable at `node`: met
+    /// after a restart.
+    pub(super) fn lead_adopt(&mut self, cx: &C, node: Peer, version: Version, level: Level) {
+        self.ended.used = self.ended.used.max(Some(version));
+        let known = Levels::NONE.with(level);
+        let round = self
+            .rounds
+            .entry(version)
+            .or_insert_with(|| Round::new(cx, known, Phase::Flushing, Time::NEVER, 0));
+        round.levels = round.levels.with(level);
+        let nodes = cx.config.nodes;
+        let tally = round.tallies.entry(level).or_insert_with(|| Tally {
+            prepared: NodeSet::new(nodes),
+            acked: NodeSet::new(nodes),
+            verdict: Verdict::Committed,
+        });
+        tally.verdict = Verdict::Committed;
+        tally.acked.insert(node);
+    }
+
+    /// After a restart, when every node has said its decisions.
+    pub(super) fn lead_resumed(&mut self, cx: &C) {
+        for version in self.rounds.keys().copied().collect::<Vec<_>>() {
+            for level in Level::ALL {
+                self.count(cx, version, level);
+            }
+        }
+    }
+
+    pub(super) fn lead_timeout(&mut self, cx: &C) {
+        for version in self.rounds.keys().copied().collect::<Vec<_>>() {
+            let Some(round) = self.rounds.get_mut(&version) else {
+                continue;
+            };
+            if cx.now >= round.deadline {
+                self.expire(cx, version);
+            } else if round.phase == Phase::Arming && round.again.due(cx.now, cx.config.resend) {
+                let (levels, armed) = (round.levels, round.armed.clone());
+                for node in (0..cx.config.nodes).filter(|&node| !armed.contains(node)) {
+                    self.say(cx, node, Kind::Arm { version, levels });
+                }
+            }
+        }
+    }
+
+    fn expire(&mut self, cx: &C, version: Version) {
+        let nodes = cx.config.nodes;
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.deadline = Time::NEVER;
+        match round.phase {
+            Phase::Arming => {
+                let missing = round.armed.first_missing(nodes);
+                self.abort(cx, version, None, Why::Timeout, missing);
+            }
+            Phase::Capturing => {
+                let missing = round.captured.first_missing(nodes);
+                self.abort(cx, version, None, Why::Timeout, missing);
+            }
+            Phase::Flushing => {
+                let late: Vec<(Level, Option<u32>)> = round
+                    .tallies
+                    .iter()
+                    .filter(|(_, tally)| tally.verdict == Verdict::Open)
+                    .map(|(&level, tally)| (level, tally.prepared.first_missing(nodes)))
+                    .collect();
+                for (level, missing) in late {
+                    self.abort(cx, version, Some(level), Why::Timeout, missing);
+                }
+            }
+        }
+    }
+
+    pub(super) fn lead_deadline(&self) -> Option<Time> {
+        self.rounds
+            .values()
+            .map(|round| match round.phase {
+                Phase::Arming => round.deadline.min(round.again.next),
+                _ => round.deadline,
+            })
+            .min()
+    }
+}
+
+/// How many failure domains must hold COMMIT before it is stable: f + 1, at most
+/// as many as there are. A shared level's record lies in the shared storage
+/// itself, which is the domain that survives all nodes: the coordinator's own
+/// completion is enough.
+pub(super) fn domains_needed(config: &Config, level: Level) -> u32 {
+    match level {
+        Level::Shared => 1,
+        _ => {
+            let all = domains(config, &NodeSet::of(config.nodes, 0..config.nodes));
+            (level.domains_tolerated(config.nodes) + 1).min(all)
+        }
+    }
+}
+
+/// How many failure domains the nodes belong to.
+pub(super) fn domains(config: &Config, nodes: &NodeSet) -> u32 {
+    if config.domains.is_empty() {
+        return nodes.len();
+    }
+    let domain = |node: u32| config.domains.get(node as usize).copied().unwrap_or(node);
+    let distinct: BTreeSet<u32> = nodes.iter().map(domain).collect();
+    u32::try_from(distinct.len()).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,560 @@
+//! The participant: this node's part in a round.
+//!
+//! Invariants: PREPARED is sent only when durable; once it is (or may be), only
+//! the coordinator's word ends the level; every unfinished round says its state
+//! again at growing intervals, and the coordinator answers with the decision, so
+//! a lost decision is never lost for good.
+
+use super::*;
+
+/// The way of one level at this node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Step {
+    /// Not written yet.
+    Idle,
+    /// PREPARED is being persisted.
+    Preparing,
+    /// PREPARED is durable.
+    Prepared,
+    /// COMMIT is being persisted.
+    Committing,
+    /// COMMIT is durable here.
+    Committed,
+    /// Could not be written; waits for the coordinator to say so to all.
+    Failed(Why),
+    /// Decided: nothing more to do.
+    Over,
+}
+
+/// This node's part in the round of one version.
+#[derive(Debug)]
+pub(super) struct Local {
+    levels: Levels,
+    /// After a restart: there may be more levels, which the coordinator will say.
+    partial: bool,
+    /// The answer to Arm.
+    answer: Option<(bool, Option<Version>)>,
+    forced: bool,
+    captured: bool,
+    failed: Option<Why>,
+    steps: [Step; 4],
+    /// Say it again.
+    again: Backoff,
+    /// The bound on this round here.
+    bound: Time,
+}
+
+impl Local {
+    fn new(cx: &C, levels: Levels) -> Local {
+        let timeouts = cx.config.arm_timeout + cx.config.commit_timeout + cx.config.commit_timeout;
+        Local {
+            levels,
+            partial: levels.is_empty(),
+            answer: None,
+            forced: false,
+            captured: false,
+            failed: None,
+            steps: [Step::Idle; 4],
+            again: Backoff::new(cx.now, cx.config.resend),
+            // Twice the coordinator's bounds: it decides first if it can.
+            bound: cx.now + timeouts + timeouts,
+        }
+    }
+
+    fn over(&self) -> bool {
+        let known = if self.partial {
+            Levels::ALL
+        } else {
+            self.levels
+        };
+        known
+            .iter()
+            .all(|level| self.steps[level as usize] == Step::Over)
+    }
+}
+
+impl Commit {
+    fn touch(&mut self, cx: &C, version: Version) -> Option<&mut Local> {
+        let local = self.locals.get_mut(&version)?;
+        local.again = Backoff::new(cx.now, cx.config.resend);
+        Some(local)
+    }
+
+    fn key(&self, version: Version, level: Level) -> log::Key {
+        (self.ballot.incarnation, version, level)
+    }
+
+    pub(super) fn local_command(&mut self, cx: &C, command: Command) {
+        if !self.running() {
+            return;
+        }
+        match command {
+            Command::Force { version, levels } => self.force(cx, version, levels),
+            Command::Armed {
+                version,
+                ok,
+                max_called,
+            } => {
+                self.adopt(cx, version);
+                if let Some(local) = self.touch(cx, version) {
+                    local.answer = Some((ok, max_called));
+                }
+            }
+            Command::Captured { version } => {
+                self.adopt(cx, version);
+                if let Some(local) = self.touch(cx, version) {
+                    local.captured = true;
+                }
+            }
+            Command::CaptureFailed { version, why } => {
+                if let Some(local) = self.touch(cx, version) {
+                    local.failed = Some(why);
+                }
+            }
+            Command::Prepared { version, level } => return self.prepare(cx, version, level),
+            Command::LevelFailed {
+                version,
+                level,
+                why,
+            } => {
+                if let Some(local) = self.touch(cx, version)
+                    && local.steps[level as usize] == Step::Idle
+                {
+                    local.steps[level as usize] = Step::Failed(why);
+                }
+            }
+            _ => return,
+        }
+        if let Command::Armed { version, .. }
+        | Command::Captured { version }
+        | Command::CaptureFailed { version, .. }
+        | Command::LevelFailed { version, .. } = command
+        {
+            self.say_state(cx, version);
+        }
+    }
+
+    /// A version that this instance does not know, found by the driver after a
+    /// restart: asked about as if it were alive.
+    fn adopt(&mut self, cx: &C, version: Version) {
+        if Some(version) > self.seen && !self.locals.contains_key(&version) {
+            self.seen = Some(version);
+            self.locals.insert(version, Local::new(cx, Levels::NONE));
+        }
+    }
+
+    fn force(&mut self, cx: &C, version: Version, levels: Levels) {
+        let levels = levels.and(cx.config.levels);
+        let local = self
+            .locals
+            .entry(version)
+            .or_insert_with(|| Local::new(cx, levels));
+        local.forced = true;
+        self.seen = self.seen.max(Some(version));
+        self.say_state(cx, version);
+    }
+
+    fn prepare(&mut self, cx: &C, version: Version, level: Level) {
+        let record = Record::Prepared {
+            incarnation: self.ballot.incarnation,
+            version,
+            level,
+        };
+        let Some(local) = self.touch(cx, version) else {
+            return;
+        };
+        let asked = local.partial || local.levels.contains(level);
+        if local.steps[level as usize] != Step::Idle || !asked {
+            return;
+        }
+        local.steps[level as usize] = Step::Preparing;
+        self.persist(record, Then::Prepared { version, level });
+        if cx.config.planted == Some(Planted::AckBeforePersist) {
+            self.say(cx, COORDINATOR, Kind::Prepared { version, level });
+        }
+    }
+
+    pub(super) fn prepared_done(&mut self, cx: &C, version: Version, level: Level, ok: bool) {
+        let Some(local) = self.touch(cx, version) else {
+            return;
+        };
+        let step = &mut local.steps[level as usize];
+        if *step != Step::Preparing {
+            return;
+        }
+        *step = if ok {
+            Step::Prepared
+        } else {
+            Step::Failed(Why::Storage)
+        };
+        self.say_state(cx, version);
+    }
+
+    /// Says where this node stands, all of it: each message is idempotent.
+    fn say_state(&mut self, cx: &C, version: Version) {
+        let Some(local) = self.locals.get(&version) else {
+            return;
+        };
+        let (levels, steps) = (local.levels, local.steps);
+        let started = steps.iter().any(|step| *step != Step::Idle);
+        let whole = match (local.failed, local.captured, local.answer) {
+            (Some(why), ..) if !started => Some(Kind::Failed {
+                version,
+                level: None,
+                why,
+            }),
+            (_, true, _) if local.forced => Some(Kind::Forced { version, levels }),
+            (_, true, _) => Some(Kind::Captured { version }),
+            _ if local.forced => Some(Kind::Forced { version, levels }),
+            (_, false, Some((ok, max_called))) => Some(Kind::ArmAck {
+                version,
+                ok,
+                max_called: max_called.map(Called::new),
+            }),
+            (_, false, None) => None,
+        };
+        let captured = local.captured;
+        if let Some(kind) = whole
+            && (local.partial
+                || levels
+                    .iter()
+                    .any(|level| steps[level as usize] == Step::Idle))
+        {
+            self.say(cx, COORDINATOR, kind);
+            if captured && !matches!(kind, Kind::Captured { .. } | Kind::Failed { .. }) {
+                self.say(cx, COORDINATOR, Kind::Captured { version });
+            }
+        }
+        for level in Level::ALL {
+            match steps[level as usize] {
+                Step::Prepared => self.say(cx, COORDINATOR, Kind::Prepared { version, level }),
+                Step::Committed => self.say(cx, COORDINATOR, Kind::CommitAck { version, level }),
+                Step::Failed(why) => {
+                    self.say(
+                        cx,
+                        COORDINATOR,
+                        Kind::Failed {
+                            version,
+                            level: Some(level),
+                            why,
+                        },
+                    );
+                }
+                _ => {}
+            }
+        }
+    }
+
+    pub(super) fn local_message(&mut self, cx: &C, kind: Kind) {
+        match kind {
+            Kind::Arm { version, levels } => self.on_arm(cx, version, levels),
+            Kind::Go { version, levels } => {
+                if let Some(local) = self.locals.get_mut(&version)
+                    && local.partial
+                {
+                    local.levels = levels;
+                    local.partial = false;
+                    self.out.event(Event::Resumed { version, levels });
+                }
+            }
+            Kind::Commit { version, level } => self.on_commit(cx, version, level),
+            Kind::Stable { version, level } => self.on_stable(cx, version, level),
+            Kind::Abort {
+                version,
+                level,
+                why,
+                culprit,
+            } => {
+                let culprit = (culprit != u32::MAX).then_some(NodeId(culprit));
+                self.on_abort(cx, version, level, why, culprit);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_arm(&mut self, cx: &C, version: Version, levels: Levels) {
+        if self.locals.contains_key(&version) {
+            return self.say_state(cx, version);
+        }
+        if Some(version) <= self.seen {
+            let max_called = self.seen.map(Called::new);
+            return self.say(
+                cx,
+                COORDINATOR,
+                Kind::ArmAck {
+                    version,
+                    ok: false,
+                    max_called,
+                },
+            );
+        }
+        self.seen = Some(version);
+        self.locals.insert(version, Local::new(cx, levels));
+        self.out.event(Event::Arm { version, levels });
+    }
+
+    pub(super) fn on_commit(&mut self, cx: &C, version: Version, level: Level) {
+        let durable = self.log.committed(self.key(version, level)).is_some();
+        let known = Levels::NONE.with(level);
+        if durable && !self.locals.contains_key(&version) {
+            return self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+        }
+        // A node whose own record of the round was damaged still keeps the decision.
+        let local = self
+            .locals
+            .entry(version)
+            .or_insert_with(|| Local::new(cx, known));
+        local.levels = local.levels.with(level);
+        let step = &mut local.steps[level as usize];
+        match *step {
+            Step::Committing | Step::Over => {}
+            Step::Committed => self.say(cx, COORDINATOR, Kind::CommitAck { version, level }),
+            _ if durable => {
+                *step = Step::Committed;
+                self.out.event(Event::Committed { version, level });
+                self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+            }
+            _ => {
+                *step = Step::Committing;
+                let (incarnation, ballot) = (self.ballot.incarnation, self.ballot);
+                let record = Record::Commit {
+                    incarnation,
+                    version,
+                    level,
+                    ballot,
+                };
+                self.persist(record, Then::Committed { version, level });
+                if cx.config.planted == Some(Planted::AckBeforePersist) {
+                    self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+                }
+            }
+        }
+    }
+
+    pub(super) fn committed_done(&mut self, cx: &C, version: Version, level: Level, ok: bool) {
+        let Some(local) = self.touch(cx, version) else {
+            return;
+        };
+        let step = &mut local.steps[level as usize];
+        if *step != Step::Committing {
+            return;
+        }
+        if !ok {
+            // Not durable here: ask again later, the coordinator repeats COMMIT.
+            *step = Step::Prepared;
+            return;
+        }
+        *step = Step::Committed;
+        self.out.event(Event::Committed { version, level });
+        self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+    }
+
+    fn on_stable(&mut self, cx: &C, version: Version, level: Level) {
+        let planted = cx.config.planted == Some(Planted::StableBeforePersist);
+        if !planted && self.log.committed(self.key(version, level)).is_none() {
+            return self.on_commit(cx, version, level);
+        }
+        let Some(local) = self.locals.get_mut(&version) else {
+            return;
+        };
+        if local.steps[level as usize] == Step::Over {
+            return;
+        }
+        if local.steps[level as usize] != Step::Committed {
+            self.out.event(Event::Committed { version, level });
+        }
+        local.steps[level as usize] = Step::Over;
+        let over = local.over();
+        self.out.event(Event::Stable { version, level });
+        if over {
+            self.locals.remove(&version);
+        }
+    }
+
+    fn on_abort(
+        &mut self,
+        cx: &C,
+        version: Version,
+        level: Option<Level>,
+        why: Why,
+        culprit: Option<NodeId>,
+    ) {
+        if let Some(level) = level {
+            if self.end_level(cx, version, level) {
+                self.out.event(Event::Aborted {
+                    version,
+                    level: Some(level),
+                    why,
+                    culprit,
+                });
+            }
+            if self.locals.get(&version).is_some_and(Local::over) {
+                self.locals.remove(&version);
+            }
+            return;
+        }
+        if !self.locals.contains_key(&version) {
+            return;
+        }
+        for level in Level::ALL {
+            self.end_level(cx, version, level);
+        }
+        let decided = self.locals.get(&version).is_some_and(|local| {
+            local
+                .steps
+                .iter()
+                .any(|step| matches!(step, Step::Committing | Step::Committed))
+        });
+        if !decided {
+            self.locals.remove(&version);
+            self.out.event(if why == Why::Rearmed {
+                Event::Disarm { version }
+            } else {
+                Event::Aborted {
+                    version,
+                    level: None,
+                    why,
+                    culprit,
+                }
+            });
+        }
+    }
+
+    /// Ends a level that is not committed; a PREPARED gets its ABORT record. A
+    /// COMMIT that is durable here contradicts an abort: it is shown instead. True
+    /// if this call ended it.
+    fn end_level(&mut self, cx: &C, version: Version, level: Level) -> bool {
+        let incarnation = self.ballot.incarnation;
+        let Some(local) = self.locals.get_mut(&version) else {
+            return false;
+        };
+        let asked = local.partial || local.levels.contains(level);
+        let step = &mut local.steps[level as usize];
+        match *step {
+            Step::Committing | Step::Over => false,
+            Step::Committed => {
+                self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+                false
+            }
+            Step::Preparing | Step::Prepared => {
+                *step = Step::Over;
+                self.persist(
+                    Record::Abort {
+                        incarnation,
+                        version,
+                        level,
+                    },
+                    Then::Nothing,
+                );
+                true
+            }
+            Step::Idle | Step::Failed(_) => {
+                *step = Step::Over;
+                asked
+            }
+        }
+    }
+
+    /// Ends what this node may end alone; the rest is said to be undecided.
+    fn give_up(&mut self, cx: &C, version: Version, why: Why) {
+        let Some(local) = self.locals.get(&version) else {
+            return;
+        };
+        let culprit = Some(NodeId(COORDINATOR));
+        let levels = if local.partial {
+            Levels::ALL
+        } else {
+            local.levels
+        };
+        let mine = |step: Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
+        if levels.iter().all(|level| mine(local.steps[level as usize])) {
+            return self.on_abort(cx, version, None, why, culprit);
+        }
+        for level in levels.iter() {
+            let Some(local) = self.locals.get(&version) else {
+                return;
+            };
+            match local.steps[level as usize] {
+                Step::Idle | Step::Failed(_) => {
+                    self.on_abort(cx, version, Some(level), why, culprit);
+                }
+                Step::Over => {}
+                _ => self.out.event(Event::Undecided { version, level }),
+            }
+        }
+        if let Some(local) = self.locals.get_mut(&version) {
+            local.bound = Time::NEVER;
+        }
+    }
+
+    pub(super) fn local_coordinator_lost(&mut self, cx: &C) {
+        for version in self.locals.keys().copied().collect::<Vec<_>>() {
+            self.give_up(cx, version, Why::NodeLost);
+        }
+    }
+
+    /// A coordinator of a higher term knows nothing of rounds that are not
+    /// prepared: they end here.
+    pub(super) fn local_new_term(&mut self, cx_me: Peer) {
+        let mut over = Vec::new();
+        for (&version, local) in &mut self.locals {
+            local.forced = false;
+            let unprepared =
+                |step: &Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
+            if local.steps.iter().all(unprepared) {
+                over.push(version);
+            }
+        }
+        let culprit = (cx_me != COORDINATOR).then_some(NodeId(COORDINATOR));
+        for version in over {
+            self.locals.remove(&version);
+            let why = Why::Coordinator;
+            self.out.event(Event::Aborted {
+                version,
+                level: None,
+                why,
+                culprit,
+            });
+        }
+    }
+
+    pub(super) fn local_timeout(&mut self, cx: &C) {
+        for version in self.locals.keys().copied().collect::<Vec<_>>() {
+            let Some(local) = self.locals.get_mut(&version) else {
+                continue;
+            };
+            if cx.now >= local.bound {
+                self.give_up(cx, version, Why::Timeout);
+            } else if local.again.due(cx.now, cx.config.resend) {
+                self.say_state(cx, version);
+            }
+        }
+    }
+
+    pub(super) fn local_deadline(&self) -> Option<Time> {
+        self.locals
+            .values()
+            .map(|local| local.again.next.min(local.bound))
+            .min()
+    }
+
+    /// Rounds of the open incarnation that the log shows, after a restart.
+    pub(super) fn local_recover(&mut self, cx: &C) {
+        let incarnation = self.ballot.incarnation;
+        for (&(source, version, level), &mark) in &self.log.marks {
+            if source == incarnation {
+                let local = self
+                    .locals
+                    .entry(version)
+                    .or_insert_with(|| Local::new(cx, Levels::NONE));
+                local.captured = true;
+                local.partial = true;
+                local.levels = local.levels.with(level);
+                local.steps[level as usize] = match mark {
+                    Mark::Prepared => Step::Prepared,
+                    Mark::Commit(_) => Step::Committed,
+                };
+            }
+        }
+    }
+}

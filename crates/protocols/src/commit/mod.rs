@@ -1,0 +1,450 @@
+//! The commit protocol: when a version counts, and what a restart begins from.
+//!
+//! One [`Commit`] a node. Every node is a *participant*; node 0, the lowest of
+//! the membership, is also the *coordinator*. Per (incarnation, version, level)
+//! this is two-phase commit with presumed abort, whose decision record is
+//! replicated over f + 1 failure domains before it counts (STABLE); the opening
+//! of an incarnation, and the restart of a coordinator within one, is a round of
+//! promises in a higher ballot, as in Paxos (Lamport 1998), so no decision of an
+//! older ballot can be made or acknowledged afterwards.
+//!
+//! Invariants:
+//! - COMMIT is persisted by the coordinator only after the PREPARED of every
+//!   node, each durable at its node; it is sent only when it is durable.
+//! - STABLE is said only when COMMIT is durable in f + 1 failure domains.
+//! - A coordinator that has answered ABORT for a key never commits it; one that
+//!   was restarted first asks every node for its COMMITs in a higher term, then
+//!   presumes ABORT for the rest.
+//! - A participant that is PREPARED does not decide alone; before that it may.
+//! - A message of another incarnation or an older term is ignored.
+//! - Every wait has a bound; where a decision is not this node's to make,
+//!   [`Event::Undecided`] says that the bound has passed.
+//!
+//! State: O(rounds) at a participant; at the coordinator O(rounds x nodes) bits,
+//! and while opening O(versions x nodes) bits and one u16 a node: it alone must
+//! know who is missing. Decisions are kept for versions that are on disk
+//! ([`Command::Forget`]).
+//!
+//! The reasons are in `docs/protocols/commit.md`.
+
+mod lead;
+mod local;
+mod log;
+mod opening;
+mod outbox;
+mod recovery;
+mod types;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
+use outlive_base::{Incarnation, Level, NodeId, Time, Version};
+
+use crate::nodes::NodeSet;
+use lead::Round;
+use local::Local;
+use log::{Line, Log, Mark};
+use opening::Opening;
+use outbox::Outbox;
+use recovery::Lead;
+
+pub use types::*;
+
+/// The coordinator: the lowest node of the membership, and all slots are members.
+pub(crate) const COORDINATOR: Peer = 0;
+
+/// When to say something again.
+#[derive(Clone, Copy, Debug)]
+struct Backoff {
+    next: Time,
+    factor: u32,
+}
+
+impl Backoff {
+    fn new(now: Time, interval: Time) -> Backoff {
+        Backoff {
+            next: now + interval,
+            factor: 1,
+        }
+    }
+    /// True if it is time; then the interval doubles.
+    fn due(&mut self, now: Time, interval: Time) -> bool {
+        let due = now >= self.next;
+        if due {
+            self.factor = (self.factor * 2).min(RESEND_FACTOR_MAX);
+            self.next = now + Time(interval.0.saturating_mul(u64::from(self.factor)));
+        }
+        due
+    }
+}
+
+#[derive(Debug)]
+enum Mode {
+    /// No incarnation is open here.
+    Idle,
+    /// An incarnation is opening.
+    Opening(Box<Opening>),
+    /// The coordinator was restarted and asks the others for their decisions.
+    Rejoining(Box<Lead>),
+    /// An incarnation is open.
+    Running,
+}
+
+/// What a record's completion leads to.
+#[derive(Clone, Copy, Debug)]
+enum Then {
+    Nothing,
+    Opened,
+    Rejoin,
+    Serve { from: Peer },
+    Prepared { version: Version, level: Level },
+    Decided { version: Version, level: Level },
+    Committed { version: Version, level: Level },
+    Forward,
+    Recorded,
+}
+
+#[derive(Debug)]
+struct Pending {
+    ballot: Ballot,
+    record: Record,
+    then: Then,
+}
+
+/// One node's part of the commit protocol. See the module.
+#[derive(Debug)]
+pub struct Commit {
+    out: Outbox,
+    log: Log,
+    mode: Mode,
+    /// In force from the moment of the request, before its promise is durable.
+    ballot: Ballot,
+    fenced: bool,
+    lost: NodeSet,
+    pending: BTreeMap<Op, Pending>,
+    next_op: u32,
+    /// The largest version armed here in this incarnation.
+    seen: Option<Version>,
+    locals: BTreeMap<Version, Local>,
+    /// The items of the inventory that is being fetched.
+    items: Option<Vec<Kind>>,
+    rounds: BTreeMap<Version, Round>,
+    ended: Ended,
+    /// What the last opening found: skipped versions, uncertainty.
+    found: (u16, bool),
+}
+
+/// Rounds that are over at the coordinator, in bounded memory: every version up
+/// to `floor` is over.
+#[derive(Debug, Default)]
+struct Ended {
+    floor: Option<Version>,
+    recent: BTreeSet<Version>,
+    used: Option<Version>,
+}
+
+impl Ended {
+    const RECENT_MAX: usize = 256;
+
+    fn add(&mut self, version: Version) {
+        self.recent.insert(version);
+        self.used = self.used.max(Some(version));
+        if self.recent.len() > Self::RECENT_MAX {
+            self.floor = self.floor.max(self.recent.pop_first());
+        }
+    }
+    fn contains(&self, version: Version) -> bool {
+        Some(version) <= self.floor || self.recent.contains(&version)
+    }
+}
+
+type C<'a> = Cx<'a, Commit>;
+
+impl Commit {
+    /// An instance without history. The same as [`Machine::recover`] with an empty
+    /// log.
+    pub fn new(cx: &Cx<Self>) -> Commit {
+        Commit {
+            out: Outbox::default(),
+            log: Log::default(),
+            mode: Mode::Idle,
+            ballot: Ballot::default(),
+            fenced: false,
+            lost: NodeSet::new(cx.config.nodes),
+            pending: BTreeMap::new(),
+            next_op: 0,
+            seen: None,
+            locals: BTreeMap::new(),
+            items: None,
+            rounds: BTreeMap::new(),
+            ended: Ended::default(),
+            found: (0, false),
+        }
+    }
+
+    /// The open incarnation, if this instance takes part in one.
+    pub fn incarnation(&self) -> Option<Incarnation> {
+        matches!(self.mode, Mode::Running).then_some(self.ballot.incarnation)
+    }
+
+    /// The highest number this node knows of: a new incarnation needs a larger one.
+    pub fn known(&self) -> Incarnation {
+        let promised = self.log.promised.incarnation.max(self.ballot.incarnation);
+        self.log
+            .lines
+            .keys()
+            .next_back()
+            .copied()
+            .unwrap_or_default()
+            .max(promised)
+    }
+
+    /// True if no incarnation is open or opening here.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.mode, Mode::Idle)
+    }
+
+    fn running(&self) -> bool {
+        matches!(self.mode, Mode::Running)
+    }
+
+    fn say(&mut self, cx: &C, to: Peer, kind: Kind) {
+        self.out.send(
+            cx.me,
+            to,
+            Msg {
+                ballot: self.ballot,
+                kind,
+            },
+        );
+    }
+
+    fn say_all(&mut self, cx: &C, kind: Kind) {
+        self.out.send_all(
+            cx.config.nodes,
+            Msg {
+                ballot: self.ballot,
+                kind,
+            },
+        );
+    }
+
+    fn persist(&mut self, record: Record, then: Then) {
+        let op = Op(self.next_op);
+        self.next_op = self.next_op.wrapping_add(1);
+        self.pending.insert(
+            op,
+            Pending {
+                ballot: self.ballot,
+                record,
+                then,
+            },
+        );
+        self.out.persist(op, record);
+    }
+
+    fn accept(&mut self, cx: &C, from: Peer, msg: Msg) {
+        let mine = self.ballot;
+        if msg.ballot.incarnation != mine.incarnation {
+            let planted = cx.config.planted == Some(Planted::AcceptOldIncarnation);
+            if !planted || msg.ballot.incarnation > mine.incarnation {
+                return;
+            }
+        } else if msg.ballot.term < mine.term {
+            return;
+        } else if msg.ballot.term > mine.term {
+            if let (Kind::Fetch { .. }, COORDINATOR, Mode::Running) = (msg.kind, from, &self.mode) {
+                self.promise_term(msg.ballot, from);
+            }
+            return;
+        }
+        match msg.kind {
+            Kind::Fetch { .. }
+            | Kind::ItemCopy { .. }
+            | Kind::ItemCommit { .. }
+            | Kind::ItemPrepared { .. }
+            | Kind::ItemIncarnation { .. }
+            | Kind::ItemEnd { .. }
+            | Kind::Rebuild { .. }
+            | Kind::Rebuilt { .. }
+            | Kind::Begin { .. }
+            | Kind::Recall { .. }
+            | Kind::Begun
+            | Kind::Started => self.open_message(cx, from, msg.kind),
+            _ if !self.running() => {}
+            Kind::ArmAck { .. }
+            | Kind::Forced { .. }
+            | Kind::Captured { .. }
+            | Kind::Failed { .. }
+            | Kind::Prepared { .. }
+            | Kind::CommitAck { .. } => self.lead_message(cx, from, msg.kind),
+            _ if from != COORDINATOR => {}
+            kind => self.local_message(cx, kind),
+        }
+    }
+
+    /// Handles this node's messages to itself. Each leads to at most a bounded
+    /// number of others, so this ends.
+    fn settle(&mut self, cx: &C) {
+        while let Some(msg) = self.out.to_self.pop_front() {
+            self.accept(cx, cx.me, msg);
+        }
+    }
+
+    fn command(&mut self, cx: &C, command: Command) {
+        match command {
+            Command::Open {
+                incarnation,
+                replaced,
+                fenced,
+                fresh,
+            } => {
+                self.open(cx, incarnation, replaced, fenced, fresh);
+            }
+            Command::Available {
+                source,
+                version,
+                node,
+            } => {
+                self.inventory(Kind::ItemCopy {
+                    index: 0,
+                    source,
+                    version,
+                    node: node.0,
+                });
+            }
+            Command::Found { record } => self.log.apply(record),
+            Command::InventoryDone { incarnation } => self.inventory_done(cx, incarnation),
+            Command::Rebuilt {
+                source,
+                version,
+                ok,
+            } => self.rebuilt(cx, source, version, ok),
+            Command::Want { at_least, levels } => self.want(cx, at_least, levels),
+            Command::Lost { node } => self.lose(cx, node.0),
+            Command::Fence => self.fence(),
+            Command::Forget { source, version } => self.log.forget(source, version),
+            other => self.local_command(cx, other),
+        }
+    }
+
+    fn lose(&mut self, cx: &C, node: Peer) {
+        if node >= cx.config.nodes || !self.lost.insert(node) {
+            return;
+        }
+        let culprit = Some(NodeId(node));
+        match self.mode {
+            Mode::Idle => {}
+            Mode::Opening(_) | Mode::Rejoining(_) => self.open_failed(Why::NodeLost, culprit),
+            Mode::Running => {
+                self.lead_lost(cx, node);
+                if node == COORDINATOR {
+                    self.local_coordinator_lost(cx);
+                }
+            }
+        }
+    }
+
+    fn fence(&mut self) {
+        self.fenced = true;
+        self.mode = Mode::Idle;
+        self.out.drop_sends();
+        self.rounds.clear();
+        self.locals.clear();
+    }
+
+    fn done(&mut self, cx: &C, pending: Pending, result: Result<(), Fault>) {
+        if result.is_ok() {
+            self.log.apply(pending.record);
+        }
+        if pending.ballot.incarnation != self.ballot.incarnation || self.fenced {
+            return;
+        }
+        let ok = result.is_ok();
+        match pending.then {
+            Then::Nothing => {}
+            Then::Opened => self.promised(cx, ok),
+            Then::Rejoin => self.rejoin_promised(cx, ok),
+            Then::Serve { from } if ok => self.serve(cx, from, 0),
+            Then::Serve { .. } => {}
+            Then::Prepared { version, level } => self.prepared_done(cx, version, level, ok),
+            Then::Decided { version, level } => {
+                // A decision of an older term of this coordinator cannot arrive
+                // here: terms change only by a restart, which forgets `pending`.
+                self.decided(cx, version, level, ok);
+            }
+            Then::Committed { version, level } => self.committed_done(cx, version, level, ok),
+            Then::Forward => self.forwarded(cx, ok),
+            Then::Recorded => self.recorded(cx, ok),
+        }
+    }
+}
+
+impl Machine for Commit {
+    type Config = Config;
+    type Msg = Msg;
+    type Command = Command;
+    type Record = Record;
+    type Event = Event;
+
+    fn on_message(&mut self, cx: &Cx<Self>, from: Peer, msg: Msg, _body: Option<Body>) {
+        if from < cx.config.nodes && !self.fenced {
+            self.accept(cx, from, msg);
+            self.settle(cx);
+        }
+    }
+
+    fn on_command(&mut self, cx: &Cx<Self>, command: Command) {
+        self.command(cx, command);
+        self.settle(cx);
+    }
+
+    fn on_timeout(&mut self, cx: &Cx<Self>) {
+        match self.mode {
+            Mode::Idle => {}
+            Mode::Opening(_) => self.opening_timeout(cx),
+            Mode::Rejoining(_) => self.rejoin_timeout(cx),
+            Mode::Running => {
+                self.lead_timeout(cx);
+                self.local_timeout(cx);
+            }
+        }
+        self.settle(cx);
+    }
+
+    fn on_done(&mut self, cx: &Cx<Self>, op: Op, result: Result<(), Fault>) {
+        if let Some(pending) = self.pending.remove(&op) {
+            self.done(cx, pending, result);
+            self.settle(cx);
+        }
+    }
+
+    fn poll(&mut self, cx: &Cx<Self>, ready: Ready) -> Option<Output<Self>> {
+        self.out.pull(cx.me, ready)
+    }
+
+    fn deadline(&self, _cx: &Cx<Self>) -> Option<Time> {
+        match &self.mode {
+            Mode::Idle => None,
+            Mode::Opening(opening) => Some(opening.deadline()),
+            Mode::Rejoining(lead) => Some(lead.deadline()),
+            Mode::Running => self
+                .lead_deadline()
+                .into_iter()
+                .chain(self.local_deadline())
+                .min(),
+        }
+    }
+
+    fn recover(cx: &Cx<Self>, log: impl Iterator<Item = Record>) -> Self {
+        let mut commit = Commit::new(cx);
+        for record in log {
+            commit.log.apply(record);
+        }
+        commit.resume(cx);
+        commit
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,611 @@
+//! Opening an incarnation, as every node sees it, and coming back after a
+//! restart of this node's agent.
+//!
+//! Invariants: nothing is said in a ballot before its promise is durable; from
+//! the request on nothing of an older ballot is done; the incarnation's record is
+//! persisted after every decision that rolls forward, and by the coordinator only
+//! after all others have it, so a coordinator that has the record knows that all
+//! have.
+
+use super::*;
+
+/// How far this node's part has come.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    /// The promise is being persisted.
+    Promising,
+    /// The driver collects, the coordinator fetches, the ranks are rebuilt.
+    Serving,
+    /// Decision `next` of `commits` is being fetched or persisted.
+    Recalling { next: u16, commits: u16 },
+    /// The record is being persisted.
+    Recording,
+    /// The record is durable here.
+    Begun,
+}
+
+/// An incarnation that is opening at this node.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub incarnation: Incarnation,
+    part: Part,
+    collected: bool,
+    items: Vec<Kind>,
+    rebuild: Option<(Incarnation, Version)>,
+    result: Option<bool>,
+    chosen: (Incarnation, Version),
+    again: Backoff,
+    bound: Time,
+    /// On the coordinator.
+    pub lead: Option<Box<Lead>>,
+}
+
+impl Opening {
+    pub fn deadline(&self) -> Time {
+        let lead = self
+            .lead
+            .as_ref()
+            .map_or(Time::NEVER, |lead| lead.deadline());
+        self.again.next.min(self.bound).min(lead)
+    }
+}
+
+impl Commit {
+    pub(super) fn open(
+        &mut self,
+        cx: &C,
+        incarnation: Incarnation,
+        replaced: NodeSet,
+        fenced: bool,
+        fresh: bool,
+    ) {
+        if incarnation == self.ballot.incarnation && !self.fenced {
+            match self.mode {
+                Mode::Opening(_) | Mode::Rejoining(_) => return,
+                Mode::Running => return self.say_opened(),
+                Mode::Idle => {}
+            }
+        }
+        let again = incarnation == self.known()
+            && cx.me != COORDINATOR
+            && !self.log.lines.contains_key(&incarnation);
+        if incarnation <= self.known() && !again {
+            let known = self.known();
+            let (why, culprit) = (Why::Stale, None);
+            return self.out.event(Event::OpenFailed {
+                incarnation,
+                why,
+                culprit,
+                known,
+            });
+        }
+        self.ballot = Ballot {
+            incarnation,
+            term: 0,
+        };
+        self.fenced = false;
+        self.lost = NodeSet::new(cx.config.nodes);
+        self.locals.clear();
+        self.rounds.clear();
+        self.ended = Ended::default();
+        self.seen = None;
+        self.items = None;
+        self.found = (0, false);
+        self.out.drop_sends();
+        let lead = (cx.me == COORDINATOR)
+            .then(|| Box::new(Lead::new(cx, incarnation, replaced, fenced, fresh)));
+        let patience = cx.config.recovery_timeout;
+        self.mode = Mode::Opening(Box::new(Opening {
+            incarnation,
+            part: Part::Promising,
+            collected: false,
+            items: Vec::new(),
+            rebuild: None,
+            result: None,
+            chosen: (Incarnation(0), Version(0)),
+            again: Backoff::new(cx.now, cx.config.resend),
+            // The coordinator gives up first, and then says so to nobody.
+            bound: cx.now + Time(patience.0.saturating_mul(4)),
+            lead,
+        }));
+        self.persist(
+            Record::Promise {
+                ballot: self.ballot,
+            },
+            Then::Opened,
+        );
+    }
+
+    fn opening(&mut self) -> Option<&mut Opening> {
+        match &mut self.mode {
+            Mode::Opening(opening) => Some(opening),
+            _ => None,
+        }
+    }
+
+    pub(super) fn open_failed(&mut self, why: Why, culprit: Option<NodeId>) {
+        let known = self.known();
+        let incarnation = self.ballot.incarnation;
+        self.mode = Mode::Idle;
+        self.out.drop_sends();
+        self.out.event(Event::OpenFailed {
+            incarnation,
+            why,
+            culprit,
+            known,
+        });
+    }
+
+    pub(super) fn promised(&mut self, cx: &C, ok: bool) {
+        if !ok {
+            return self.open_failed(Why::Storage, Some(NodeId(cx.me)));
+        }
+        let Some(opening) = self.opening() else {
+            return;
+        };
+        if opening.part == Part::Promising {
+            opening.part = Part::Serving;
+            let incarnation = opening.incarnation;
+            self.out.event(Event::CollectInventory { incarnation });
+        }
+    }
+
+    pub(super) fn inventory(&mut self, item: Kind) {
+        if let Some(opening) = self.opening()
+            && !opening.collected
+            && opening.items.len() < usize::from(ITEMS_MAX)
+        {
+            opening.items.push(item);
+        }
+    }
+
+    pub(super) fn inventory_done(&mut self, cx: &C, incarnation: Incarnation) {
+        let mut items: Vec<Kind> = self.log_items();
+        let Some(opening) = self.opening() else {
+            return;
+        };
+        if opening.incarnation != incarnation || opening.collected {
+            return;
+        }
+        opening.collected = true;
+        items.append(&mut opening.items);
+        items.truncate(usize::from(ITEMS_MAX));
+        self.items = Some(items);
+        if cx.me == COORDINATOR {
+            self.lead_begin(cx);
+        }
+    }
+
+    /// The log as items: incarnations, decisions, undecided rounds. Incarnations
+    /// come first: if the bound cuts the list, copies are lost, not decisions.
+    fn log_items(&self) -> Vec<Kind> {
+        let lines =
+            self.log
+                .lines
+                .iter()
+                .map(|(&number, &(source, version))| Kind::ItemIncarnation {
+                    index: 0,
+                    number,
+                    source,
+                    version,
+                });
+        let marks =
+            self.log
+                .marks
+                .iter()
+                .rev()
+                .map(|(&(source, version, level), &mark)| match mark {
+                    Mark::Commit(by) => Kind::ItemCommit {
+                        index: 0,
+                        level,
+                        source,
+                        version,
+                        by,
+                    },
+                    Mark::Prepared => Kind::ItemPrepared {
+                        index: 0,
+                        level,
+                        source,
+                        version,
+                    },
+                });
+        lines.chain(marks).collect()
+    }
+
+    /// A coordinator that was restarted asks: promise its term first.
+    pub(super) fn promise_term(&mut self, ballot: Ballot, from: Peer) {
+        self.ballot = ballot;
+        self.items = None;
+        self.out.drop_sends();
+        self.persist(Record::Promise { ballot }, Then::Serve { from });
+    }
+
+    /// Sends item `index` of the inventory.
+    pub(super) fn serve(&mut self, cx: &C, from: Peer, index: u16) {
+        if self.log.promised != self.ballot {
+            return; // Not promised yet; the coordinator asks again.
+        }
+        if self.running() || matches!(self.mode, Mode::Rejoining(_)) {
+            self.serve_term(cx.me);
+        }
+        let Some(items) = &self.items else { return };
+        let kind = match items.get(usize::from(index)) {
+            Some(item) => numbered(*item, index),
+            None => Kind::ItemEnd {
+                index: u16::try_from(items.len()).unwrap_or(ITEMS_MAX),
+            },
+        };
+        self.say(cx, from, kind);
+    }
+
+    fn serve_term(&mut self, me: Peer) {
+        if self.items.is_some() {
+            return;
+        }
+        self.local_new_term(me);
+        let source = self.ballot.incarnation;
+        let commits = self.log.commits_of(source).into_iter();
+        let item = |(version, level, by)| Kind::ItemCommit {
+            index: 0,
+            level,
+            source,
+            version,
+            by,
+        };
+        self.items = Some(commits.map(item).take(usize::from(ITEMS_MAX)).collect());
+    }
+
+    pub(super) fn open_message(&mut self, cx: &C, from: Peer, kind: Kind) {
+        match kind {
+            Kind::Fetch { index } if from == COORDINATOR => self.serve(cx, from, index),
+            Kind::Rebuild {
+                source,
+                version,
+                level,
+            } if from == COORDINATOR => {
+                self.on_rebuild(cx, source, version, level);
+            }
+            Kind::Begin {
+                source,
+                version,
+                commits,
+            } if from == COORDINATOR => {
+                self.on_begin(cx, (source, version), commits);
+            }
+            Kind::ItemCommit {
+                index,
+                level,
+                source,
+                version,
+                by,
+            } if from == COORDINATOR && self.recalling(index) => {
+                self.forward(
+                    cx,
+                    Record::Commit {
+                        incarnation: source,
+                        version,
+                        level,
+                        ballot: by,
+                    },
+                );
+            }
+            Kind::Started if from == COORDINATOR => self.on_started(),
+            _ if cx.me == COORDINATOR => self.recovery_message(cx, from, kind),
+            _ => {}
+        }
+    }
+
+    fn on_rebuild(&mut self, cx: &C, source: Incarnation, version: Version, level: Level) {
+        let bound = cx.now + Time(cx.config.recovery_timeout.0.saturating_mul(4));
+        let Some(opening) = self.opening() else {
+            return;
+        };
+        if opening.part != Part::Serving {
+            return;
+        }
+        if opening.rebuild == Some((source, version)) {
+            if let Some(ok) = opening.result {
+                self.say(
+                    cx,
+                    COORDINATOR,
+                    Kind::Rebuilt {
+                        source,
+                        version,
+                        ok,
+                    },
+                );
+            }
+            return;
+        }
+        opening.bound = bound;
+        opening.rebuild = Some((source, version));
+        opening.result = None;
+        self.out.event(Event::Rebuild {
+            source,
+            version,
+            level,
+        });
+    }
+
+    pub(super) fn rebuilt(&mut self, cx: &C, source: Incarnation, version: Version, ok: bool) {
+        let Some(opening) = self.opening() else {
+            return;
+        };
+        if opening.rebuild == Some((source, version)) && opening.result.is_none() {
+            opening.result = Some(ok);
+            self.say(
+                cx,
+                COORDINATOR,
+                Kind::Rebuilt {
+                    source,
+                    version,
+                    ok,
+                },
+            );
+        }
+    }
+
+    fn on_begin(&mut self, cx: &C, chosen: (Incarnation, Version), commits: u16) {
+        let bound = cx.now + Time(cx.config.recovery_timeout.0.saturating_mul(4));
+        let Some(opening) = self.opening() else {
+            return;
+        };
+        match opening.part {
+            Part::Serving => {
+                opening.bound = bound;
+                opening.chosen = chosen;
+                opening.part = Part::Recalling { next: 0, commits };
+                self.recall(cx);
+            }
+            Part::Begun => self.say(cx, COORDINATOR, Kind::Begun),
+            _ => {}
+        }
+    }
+
+    fn recalling(&self, index: u16) -> bool {
+        match &self.mode {
+            Mode::Opening(opening) => {
+                matches!(opening.part, Part::Recalling { next, .. } if next == index)
+            }
+            _ => false,
+        }
+    }
+
+    /// Asks for the next decision that rolls forward, or records the incarnation
+    /// when there is none.
+    fn recall(&mut self, cx: &C) {
+        let interval = cx.config.resend;
+        let Some(opening) = self.opening() else {
+            return;
+        };
+        let Part::Recalling { next, commits } = opening.part else {
+            return;
+        };
+        opening.again = Backoff::new(cx.now, interval);
+        if next < commits {
+            return self.say(cx, COORDINATOR, Kind::Recall { index: next });
+        }
+        opening.part = Part::Recording;
+        let (number, (source, version)) = (opening.incarnation, opening.chosen);
+        self.persist(
+            Record::Incarnation {
+                number,
+                source,
+                version,
+            },
+            Then::Recorded,
+        );
+    }
+
+    fn forward(&mut self, cx: &C, record: Record) {
+        let Record::Commit {
+            incarnation,
+            version,
+            level,
+            ..
+        } = record
+        else {
+            return;
+        };
+        if self.log.committed((incarnation, version, level)).is_some() {
+            return self.forwarded(cx, true);
+        }
+        // One at a time: a repeated item is not persisted twice.
+        let waiting = self
+            .pending
+            .values()
+            .any(|pending| pending.record == record);
+        if !waiting {
+            self.persist(record, Then::Forward);
+        }
+    }
+
+    pub(super) fn forwarded(&mut self, cx: &C, ok: bool) {
+        if !ok {
+            return self.open_failed(Why::Storage, Some(NodeId(cx.me)));
+        }
+        if let Some(opening) = self.opening()
+            && let Part::Recalling { next, commits } = opening.part
+        {
+            opening.part = Part::Recalling {
+                next: next + 1,
+                commits,
+            };
+            self.recall(cx);
+        }
+    }
+
+    pub(super) fn recorded(&mut self, cx: &C, ok: bool) {
+        if !ok {
+            return self.open_failed(Why::Storage, Some(NodeId(cx.me)));
+        }
+        let interval = cx.config.resend;
+        let Some(opening) = self.opening() else {
+            return;
+        };
+        opening.part = Part::Begun;
+        opening.again = Backoff::new(cx.now, interval);
+        self.say(cx, COORDINATOR, Kind::Begun);
+    }
+
+    fn on_started(&mut self) {
+        let Mode::Opening(opening) = &self.mode else {
+            return;
+        };
+        if opening.part != Part::Begun {
+            return;
+        }
+        self.mode = Mode::Running;
+        self.items = None;
+        self.tidy();
+        self.start_after_restored();
+        self.say_opened();
+    }
+
+    /// Versions of a new incarnation come after the restored one.
+    fn start_after_restored(&mut self) {
+        if let Some(&(source, version)) = self.log.lines.get(&self.ballot.incarnation)
+            && source.0 != 0
+        {
+            self.ended.used = self.ended.used.max(Some(version));
+        }
+    }
+
+    /// Undecided rounds of older incarnations get their ABORT; void decisions leave
+    /// memory.
+    fn tidy(&mut self) {
+        let newest = self.ballot.incarnation;
+        let line = Line::to(newest, &self.log.lines);
+        let undecided: Vec<log::Key> = self
+            .log
+            .marks
+            .iter()
+            .filter(|(key, mark)| key.0 < newest && **mark == Mark::Prepared)
+            .map(|(&key, _)| key)
+            .collect();
+        for (incarnation, version, level) in undecided {
+            self.persist(
+                Record::Abort {
+                    incarnation,
+                    version,
+                    level,
+                },
+                Then::Nothing,
+            );
+        }
+        self.log
+            .marks
+            .retain(|key, mark| *mark == Mark::Prepared || line.holds(key.0, key.1));
+    }
+
+    fn say_opened(&mut self) {
+        let incarnation = self.ballot.incarnation;
+        let nothing = (Incarnation(0), Version(0));
+        let (source, version) = self.log.lines.get(&incarnation).copied().unwrap_or(nothing);
+        let (skipped, uncertain) = self.found;
+        self.out.event(Event::Opened {
+            incarnation,
+            source,
+            version,
+            skipped,
+            uncertain,
+        });
+    }
+
+    pub(super) fn opening_timeout(&mut self, cx: &C) {
+        self.lead_opening_timeout(cx);
+        let (now, interval) = (cx.now, cx.config.resend);
+        let Some(opening) = self.opening() else {
+            return;
+        };
+        if now >= opening.bound {
+            return self.open_failed(Why::Timeout, Some(NodeId(COORDINATOR)));
+        }
+        if !opening.again.due(now, interval) {
+            return;
+        }
+        match opening.part {
+            Part::Recalling { next, .. } => self.say(cx, COORDINATOR, Kind::Recall { index: next }),
+            Part::Begun => self.say(cx, COORDINATOR, Kind::Begun),
+            _ => {}
+        }
+    }
+
+    /// After the log was replayed: back into the open incarnation, if it is open.
+    pub(super) fn resume(&mut self, cx: &C) {
+        self.ballot = self.log.promised;
+        let incarnation = self.ballot.incarnation;
+        if incarnation.0 == 0 || !self.log.lines.contains_key(&incarnation) {
+            return;
+        }
+        self.local_recover(cx);
+        self.start_after_restored();
+        self.seen = self.locals.keys().next_back().copied();
+        if cx.me == COORDINATOR {
+            self.ballot.term += 1;
+            self.mode = Mode::Rejoining(Box::new(Lead::rejoining(cx, incarnation)));
+            self.persist(
+                Record::Promise {
+                    ballot: self.ballot,
+                },
+                Then::Rejoin,
+            );
+        } else {
+            self.mode = Mode::Running;
+            self.out.event(Event::Rejoined { incarnation });
+        }
+    }
+}
+
+/// An item with its place in the list.
+pub(super) fn numbered(item: Kind, index: u16) -> Kind {
+    match item {
+        Kind::ItemCopy {
+            source,
+            version,
+            node,
+            ..
+        } => Kind::ItemCopy {
+            index,
+            source,
+            version,
+            node,
+        },
+        Kind::ItemCommit {
+            level,
+            source,
+            version,
+            by,
+            ..
+        } => Kind::ItemCommit {
+            index,
+            level,
+            source,
+            version,
+            by,
+        },
+        Kind::ItemPrepared {
+            level,
+            source,
+            version,
+            ..
+        } => Kind::ItemPrepared {
+            index,
+            level,
+            source,
+            version,
+        },
+        Kind::ItemIncarnation {
+            number,
+            source,
+            version,
+            ..
+        } => Kind::ItemIncarnation {
+            index,
+            number,
+            source,
+            version,
+        },
+        other => other,
+    }
+}

@@ -1,0 +1,480 @@
+//! The coordinator while an incarnation opens, or after its own restart: ask
+//! every node, choose, rebuild, record.
+//!
+//! Invariants: nothing is chosen before every node has answered; only a version
+//! with a COMMIT record on the line of the newest incarnation is chosen, newest
+//! first; one that any node cannot rebuild is not asked for again; ranks start
+//! only after the record is durable on all nodes.
+
+use super::opening::numbered;
+use super::*;
+
+/// Most decisions that roll forward; older ones stay where they are.
+const FORWARD_MAX: usize = 64;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// Waiting for the own promise and inventory.
+    Waiting,
+    Fetching,
+    Rebuilding {
+        source: Incarnation,
+        version: Version,
+        level: Level,
+    },
+    /// The others record.
+    Beginning,
+    /// This node records, last.
+    Closing,
+}
+
+#[derive(Debug, Default)]
+struct Candidate {
+    levels: Levels,
+    by: Ballot,
+    copies: Option<NodeSet>,
+    unusable: bool,
+}
+
+/// What the coordinator knows while it asks.
+#[derive(Debug)]
+pub(super) struct Lead {
+    incarnation: Incarnation,
+    replaced: NodeSet,
+    fenced: bool,
+    fresh: bool,
+    stage: Stage,
+    /// Next item of each node.
+    next: Vec<u16>,
+    answered: NodeSet,
+    lines: BTreeMap<Incarnation, (Incarnation, Version)>,
+    candidates: BTreeMap<(Incarnation, Version), Candidate>,
+    prepared: BTreeSet<log::Key>,
+    chosen: Option<(Incarnation, Version)>,
+    forward: Vec<Kind>,
+    again: Backoff,
+    bound: Time,
+}
+
+impl Lead {
+    pub fn new(
+        cx: &C,
+        incarnation: Incarnation,
+        replaced: NodeSet,
+        fenced: bool,
+        fresh: bool,
+    ) -> Lead {
+        Lead {
+            incarnation,
+            replaced,
+            fenced,
+            fresh,
+            stage: Stage::Waiting,
+            next: vec![0; cx.config.nodes as usize],
+            answered: NodeSet::new(cx.config.nodes),
+            lines: BTreeMap::new(),
+            candidates: BTreeMap::new(),
+            prepared: BTreeSet::new(),
+            chosen: None,
+            forward: Vec::new(),
+            again: Backoff::new(cx.now, cx.config.resend),
+            bound: cx.now + cx.config.recovery_timeout,
+        }
+    }
+
+    pub fn rejoining(cx: &C, incarnation: Incarnation) -> Lead {
+        Lead::new(cx, incarnation, NodeSet::new(cx.config.nodes), true, false)
+    }
+
+    pub fn deadline(&self) -> Time {
+        self.again.next.min(self.bound)
+    }
+
+    fn enter(&mut self, cx: &C, stage: Stage) {
+        self.stage = stage;
+        self.answered = NodeSet::new(cx.config.nodes);
+        self.again = Backoff::new(cx.now, cx.config.resend);
+        self.bound = cx.now + cx.config.recovery_timeout;
+    }
+
+    /// What to say again to a node that has not answered.
+    fn request(&self, node: Peer) -> Option<Kind> {
+        match self.stage {
+            Stage::Waiting => None,
+            Stage::Fetching => Some(Kind::Fetch {
+                index: self.next.get(node as usize).copied().unwrap_or(0),
+            }),
+            Stage::Rebuilding {
+                source,
+                version,
+                level,
+            } => Some(Kind::Rebuild {
+                source,
+                version,
+                level,
+            }),
+            Stage::Beginning if node == COORDINATOR => None,
+            Stage::Beginning | Stage::Closing => {
+                let (source, version) = self.chosen.unwrap_or_default();
+                let commits = u16::try_from(self.forward.len()).unwrap_or(0);
+                Some(Kind::Begin {
+                    source,
+                    version,
+                    commits,
+                })
+            }
+        }
+    }
+
+    fn take(&mut self, cx: &C, from: Peer, item: Kind) {
+        let nodes = cx.config.nodes;
+        match item {
+            Kind::ItemCopy {
+                source,
+                version,
+                node,
+                ..
+            } => {
+                let candidate = self.candidates.entry((source, version)).or_default();
+                candidate
+                    .copies
+                    .get_or_insert_with(|| NodeSet::new(nodes))
+                    .insert(node);
+            }
+            Kind::ItemCommit {
+                level,
+                source,
+                version,
+                by,
+                ..
+            } => {
+                let planted = cx.config.planted == Some(Planted::ForgetForeignCommits);
+                if planted && from != cx.me {
+                    return;
+                }
+                let candidate = self.candidates.entry((source, version)).or_default();
+                candidate.levels = candidate.levels.with(level);
+                candidate.by = candidate.by.max(by);
+            }
+            Kind::ItemPrepared {
+                level,
+                source,
+                version,
+                ..
+            } => {
+                self.prepared.insert((source, version, level));
+            }
+            Kind::ItemIncarnation {
+                number,
+                source,
+                version,
+                ..
+            } => {
+                self.lines.insert(number, (source, version));
+            }
+            _ => {}
+        }
+    }
+
+    /// Neither the launcher's word, nor promises of a majority that includes the
+    /// only node that could still commit in the last incarnation.
+    fn lacks_quorum(&self, config: &Config) -> bool {
+        let survivors = config.nodes - self.replaced.len().min(config.nodes);
+        let first = self.lines.is_empty() && self.replaced.is_empty();
+        let majority = survivors * 2 > config.nodes && !self.replaced.contains(COORDINATOR);
+        !self.fenced && !first && !majority && config.planted != Some(Planted::ForgetFencing)
+    }
+
+    /// The newest committed version on the line that can be rebuilt, and how many
+    /// newer ones cannot.
+    fn newest(&self, config: &Config) -> (Option<(Incarnation, Version, Level)>, u16) {
+        let last = self.lines.keys().next_back().copied().unwrap_or_default();
+        let line = Line::to(last, &self.lines);
+        let mut skipped: u16 = 0;
+        for (&(source, version), candidate) in self.candidates.iter().rev() {
+            let Some(level) = candidate.levels.strongest() else {
+                continue;
+            };
+            if !line.holds(source, version) {
+                continue;
+            }
+            let complete = candidate
+                .copies
+                .as_ref()
+                .is_some_and(|set| set.is_full(config.nodes));
+            if complete && !candidate.unusable {
+                return (Some((source, version, level)), skipped);
+            }
+            skipped = skipped.saturating_add(1);
+        }
+        (None, skipped)
+    }
+
+    /// True if a newer version may have been committed without trace: some node is
+    /// prepared for it, no COMMIT was found, and more failure domains were lost
+    /// than the level tolerates.
+    fn uncertain(&self, config: &Config) -> bool {
+        let lost = lead::domains(config, &self.replaced);
+        let committed = |key: &log::Key| {
+            self.candidates
+                .get(&(key.0, key.1))
+                .is_some_and(|candidate| candidate.levels.contains(key.2))
+        };
+        let last = self.lines.keys().next_back().copied().unwrap_or_default();
+        let line = Line::to(last, &self.lines);
+        let suspicious = |key: &log::Key| {
+            Some((key.0, key.1)) > self.chosen.filter(|chosen| chosen.0.0 != 0)
+                && line.holds(key.0, key.1)
+                && !committed(key)
+                && lost >= lead::domains_needed(config, key.2)
+        };
+        self.prepared.iter().any(suspicious) || self.replaced.is_full(config.nodes)
+    }
+
+    fn decisions_to_forward(&self) -> Vec<Kind> {
+        let Some(chosen) = self.chosen else {
+            return Vec::new();
+        };
+        let line = Line::to(chosen.0, &self.lines);
+        let mut forward = Vec::new();
+        for (&(source, version), candidate) in self.candidates.range(..=chosen).rev() {
+            if !line.holds(source, version) {
+                continue;
+            }
+            for level in candidate.levels.iter() {
+                let by = Ballot {
+                    incarnation: self.incarnation,
+                    term: 0,
+                };
+                forward.push(Kind::ItemCommit {
+                    index: 0,
+                    level,
+                    source,
+                    version,
+                    by,
+                });
+            }
+        }
+        forward.truncate(FORWARD_MAX);
+        forward
+    }
+}
+
+impl Commit {
+    fn leading(&mut self) -> Option<&mut Lead> {
+        match &mut self.mode {
+            Mode::Opening(opening) => opening.lead.as_deref_mut(),
+            Mode::Rejoining(lead) => Some(lead),
+            _ => None,
+        }
+    }
+
+    /// Enters a stage and asks every node.
+    fn enter(&mut self, cx: &C, stage: Stage) {
+        let Some(lead) = self.leading() else { return };
+        lead.enter(cx, stage);
+        self.ask(cx);
+    }
+
+    fn ask(&mut self, cx: &C) {
+        for node in 0..cx.config.nodes {
+            let Some(lead) = self.leading() else { return };
+            if !lead.answered.contains(node)
+                && let Some(kind) = lead.request(node)
+            {
+                self.say(cx, node, kind);
+            }
+        }
+    }
+
+    pub(super) fn lead_begin(&mut self, cx: &C) {
+        self.enter(cx, Stage::Fetching);
+    }
+
+    pub(super) fn rejoin_promised(&mut self, cx: &C, ok: bool) {
+        if ok {
+            self.enter(cx, Stage::Fetching);
+        } else {
+            self.open_failed(Why::Storage, Some(NodeId(cx.me)));
+        }
+    }
+
+    pub(super) fn recovery_message(&mut self, cx: &C, from: Peer, kind: Kind) {
+        match kind {
+            Kind::ItemCopy { index, .. }
+            | Kind::ItemCommit { index, .. }
+            | Kind::ItemPrepared { index, .. }
+            | Kind::ItemIncarnation { index, .. } => self.on_item(cx, from, index, kind),
+            Kind::ItemEnd { index } => self.on_end(cx, from, index),
+            Kind::Rebuilt {
+                source,
+                version,
+                ok,
+            } => self.on_rebuilt(cx, from, source, version, ok),
+            Kind::Recall { index } => {
+                if let Some(lead) = self.leading()
+                    && let Some(&item) = lead.forward.get(usize::from(index))
+                {
+                    self.say(cx, from, numbered(item, index));
+                }
+            }
+            Kind::Begun => self.on_begun(cx, from),
+            _ => {}
+        }
+    }
+
+    fn on_item(&mut self, cx: &C, from: Peer, index: u16, item: Kind) {
+        let Some(lead) = self.leading() else { return };
+        let Some(next) = lead.next.get_mut(from as usize) else {
+            return;
+        };
+        if lead.stage != Stage::Fetching || *next != index {
+            return;
+        }
+        *next += 1;
+        lead.take(cx, from, item);
+        if let (Mode::Rejoining(_), Kind::ItemCommit { version, level, .. }) = (&self.mode, item) {
+            self.lead_adopt(cx, from, version, level);
+        }
+        self.say(cx, from, Kind::Fetch { index: index + 1 });
+    }
+
+    fn on_end(&mut self, cx: &C, from: Peer, index: u16) {
+        let Some(lead) = self.leading() else { return };
+        if lead.stage != Stage::Fetching || lead.next.get(from as usize) != Some(&index) {
+            return;
+        }
+        lead.answered.insert(from);
+        if !lead.answered.is_full(cx.config.nodes) {
+            return;
+        }
+        if matches!(self.mode, Mode::Rejoining(_)) {
+            return self.rejoined(cx);
+        }
+        if self
+            .leading()
+            .is_some_and(|lead| lead.lacks_quorum(cx.config))
+        {
+            return self.open_failed(Why::NoQuorum, None);
+        }
+        self.choose(cx);
+    }
+
+    fn choose(&mut self, cx: &C) {
+        let Some(lead) = self.leading() else { return };
+        let (newest, skipped) = lead.newest(cx.config);
+        let fresh = lead.fresh;
+        self.found.0 = skipped;
+        match newest {
+            Some((source, version, level)) => {
+                self.enter(
+                    cx,
+                    Stage::Rebuilding {
+                        source,
+                        version,
+                        level,
+                    },
+                );
+            }
+            None if skipped > 0 && !fresh => self.open_failed(Why::NothingUsable, None),
+            None => self.record(cx, (Incarnation(0), Version(0))),
+        }
+    }
+
+    fn on_rebuilt(&mut self, cx: &C, from: Peer, source: Incarnation, version: Version, ok: bool) {
+        let Some(lead) = self.leading() else { return };
+        match lead.stage {
+            Stage::Rebuilding {
+                source: s,
+                version: v,
+                ..
+            } if (s, v) == (source, version) => {}
+            _ => return,
+        }
+        if !ok {
+            if let Some(candidate) = lead.candidates.get_mut(&(source, version)) {
+                candidate.unusable = true;
+            }
+            return self.choose(cx);
+        }
+        lead.answered.insert(from);
+        if lead.answered.is_full(cx.config.nodes) {
+            self.record(cx, (source, version));
+        }
+    }
+
+    fn record(&mut self, cx: &C, chosen: (Incarnation, Version)) {
+        let Some(lead) = self.leading() else { return };
+        lead.chosen = Some(chosen);
+        lead.forward = if chosen.0.0 == 0 {
+            Vec::new()
+        } else {
+            lead.decisions_to_forward()
+        };
+        let uncertain = lead.uncertain(cx.config);
+        self.found.1 = uncertain;
+        let alone = cx.config.nodes == 1;
+        self.enter(
+            cx,
+            if alone {
+                Stage::Closing
+            } else {
+                Stage::Beginning
+            },
+        );
+    }
+
+    fn on_begun(&mut self, cx: &C, from: Peer) {
+        if self.running() {
+            return self.say(cx, from, Kind::Started);
+        }
+        let Some(lead) = self.leading() else { return };
+        if !matches!(lead.stage, Stage::Beginning | Stage::Closing) {
+            return;
+        }
+        lead.answered.insert(from);
+        let others = lead.answered.len() - u32::from(lead.answered.contains(COORDINATOR));
+        if lead.answered.is_full(cx.config.nodes) {
+            self.say_all(cx, Kind::Started);
+        } else if lead.stage == Stage::Beginning && others + 1 == cx.config.nodes {
+            let answered = lead.answered.clone();
+            lead.enter(cx, Stage::Closing);
+            lead.answered = answered;
+            self.ask(cx);
+        }
+    }
+
+    /// Every node has said its decisions in the new term.
+    fn rejoined(&mut self, cx: &C) {
+        let incarnation = self.ballot.incarnation;
+        let Some(lead) = self.leading() else { return };
+        let found: Vec<(Version, Level)> = lead
+            .candidates
+            .iter()
+            .flat_map(|(key, candidate)| candidate.levels.iter().map(|level| (key.1, level)))
+            .collect();
+        self.mode = Mode::Running;
+        self.items = None;
+        for (version, level) in found {
+            self.say_all(cx, Kind::Commit { version, level });
+        }
+        self.lead_resumed(cx);
+        self.out.event(Event::Rejoined { incarnation });
+    }
+
+    pub(super) fn lead_opening_timeout(&mut self, cx: &C) {
+        let (now, interval, nodes) = (cx.now, cx.config.resend, cx.config.nodes);
+        let Some(lead) = self.leading() else { return };
+        if now >= lead.bound {
+            let culprit = lead.answered.first_missing(nodes).map(NodeId);
+            return self.open_failed(Why::Timeout, culprit);
+        }
+        if lead.again.due(now, interval) {
+            self.ask(cx);
+        }
+    }
+
+    pub(super) fn rejoin_timeout(&mut self, cx: &C) {
+        self.lead_opening_timeout(cx);
+    }
+}

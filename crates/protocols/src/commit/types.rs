@@ -1,0 +1,614 @@
+//! What goes in and out of the commit machine. Drivers depend on these types;
+//! the reasons behind the rules are in the module [`super`] and in
+//! `docs/protocols/commit.md`.
+
+use core::fmt;
+use outlive_base::{Incarnation, Level, NodeId, Time, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::nodes::NodeSet;
+
+/// A set of levels.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Levels(u8);
+
+impl Levels {
+    /// No level.
+    pub const NONE: Levels = Levels(0);
+    /// All four levels.
+    pub const ALL: Levels = Levels(0b1111);
+
+    /// The set of these levels.
+    pub fn of(levels: &[Level]) -> Levels {
+        levels
+            .iter()
+            .fold(Levels::NONE, |set, &level| set.with(level))
+    }
+    /// This set and `level`.
+    #[must_use]
+    pub const fn with(self, level: Level) -> Levels {
+        Levels(self.0 | 1 << level as u8)
+    }
+    /// The levels that are in both sets.
+    #[must_use]
+    pub const fn and(self, other: Levels) -> Levels {
+        Levels(self.0 & other.0 & Levels::ALL.0)
+    }
+    /// True if `level` is in the set.
+    pub const fn contains(self, level: Level) -> bool {
+        self.0 & 1 << level as u8 != 0
+    }
+    /// True if no level is in the set.
+    pub const fn is_empty(self) -> bool {
+        self.0 & Levels::ALL.0 == 0
+    }
+    /// The levels, cheapest first.
+    pub fn iter(self) -> impl Iterator<Item = Level> {
+        Level::ALL
+            .into_iter()
+            .filter(move |&level| self.contains(level))
+    }
+    /// The most tolerant level of the set.
+    pub fn strongest(self) -> Option<Level> {
+        self.iter().last()
+    }
+}
+
+impl fmt::Debug for Levels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+/// Who decides: the incarnation, and the number of times its coordinator's agent
+/// was started anew in it (`term`). The highest ballot wins.
+#[derive(
+    Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Hash, Serialize, Deserialize,
+)]
+pub struct Ballot {
+    /// The incarnation; 0 before the first.
+    pub incarnation: Incarnation,
+    /// 0 when the incarnation opens, one more at each restart of its coordinator.
+    pub term: u32,
+}
+
+/// What all instances of a job share.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Number of nodes of the job; the members are the slots `0..nodes`.
+    pub nodes: u32,
+    /// The levels in use. A round asks for a subset.
+    pub levels: Levels,
+    /// The failure domain of each node; empty: every node is its own.
+    pub domains: Vec<u32>,
+    /// Bound on arming, from [`Command::Want`] to the last [`Command::Armed`].
+    pub arm_timeout: Time,
+    /// Bound on capturing (from armed to the last [`Command::Captured`]) and again
+    /// on every level (from all captured to the last PREPARED).
+    pub commit_timeout: Time,
+    /// Bound on each step of opening: inventory, one rebuild, records.
+    pub recovery_timeout: Time,
+    /// First interval at which an unanswered message is sent again; doubled at
+    /// each repetition up to [`RESEND_FACTOR_MAX`] times itself.
+    pub resend: Time,
+    /// Versions added to the largest `called` when a round is armed again.
+    pub margin: u64,
+    /// How often a round is armed again before it is given up.
+    pub arm_retries_max: u32,
+    /// Rounds that may be undecided or not yet stable at one time.
+    pub rounds_max: u32,
+    /// A planted fault, for tests of the checkers only.
+    #[doc(hidden)]
+    pub planted: Option<Planted>,
+}
+
+/// Largest factor by which the resend interval grows.
+pub const RESEND_FACTOR_MAX: u32 = 16;
+/// Most items of one node's inventory.
+pub const ITEMS_MAX: u16 = 4096;
+
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            nodes: 1,
+            levels: Levels::of(&[Level::Memory, Level::Disk, Level::Partner]),
+            domains: Vec::new(),
+            arm_timeout: Time::from_secs(10),
+            commit_timeout: Time::from_secs(600),
+            recovery_timeout: Time::from_secs(300),
+            resend: Time::from_ms(50),
+            margin: 2,
+            arm_retries_max: 8,
+            rounds_max: 2,
+            planted: None,
+        }
+    }
+}
+
+/// Protocol faults that the tests plant to prove that the checkers see them.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// The coordinator says COMMIT and STABLE before its record is durable.
+    StableBeforePersist,
+    /// COMMIT with one PREPARED missing.
+    CommitOneMissing,
+    /// The agent says `Prepared` without reading back (carried out by the driver).
+    SkipReadBack,
+    /// Messages of older incarnations are accepted.
+    AcceptOldIncarnation,
+    /// An incarnation opens without quorum and without the launcher's word.
+    ForgetFencing,
+    /// The agent reuses a slot before a newer version is stable (driver).
+    ReuseSlotEarly,
+    /// A participant acknowledges before its record is durable.
+    AckBeforePersist,
+    /// Recovery forgets the COMMIT records of other nodes.
+    ForgetForeignCommits,
+}
+
+/// What the driver (agent) tells the machine.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Command {
+    /// The launcher opens an incarnation. Given to the agent of *every* node. All
+    /// slots `0..nodes` are members; the coordinator is the lowest, node 0. The
+    /// number must be larger than any before, else [`Event::OpenFailed`] says
+    /// [`Why::Stale`]; a participant (not the coordinator) that was restarted
+    /// while opening may be given the same number again.
+    Open {
+        /// The new number, from 1.
+        incarnation: Incarnation,
+        /// Slots whose node was replaced by one with empty memory and storage
+        /// since the last incarnation.
+        replaced: NodeSet,
+        /// The launcher's word that no process of an older incarnation can act
+        /// any more (killed, or its lease has passed).
+        fenced: bool,
+        /// Start from the beginning, by the user's word, if committed versions
+        /// exist but none can be rebuilt.
+        fresh: bool,
+    },
+    /// Answer to [`Event::CollectInventory`], any number of times: this node can
+    /// supply the bytes of `node` at a version, from whatever medium: its own
+    /// memory or disk, as a partner, or from shared storage.
+    Available {
+        /// The incarnation in which the version was captured.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+        /// Whose bytes these are.
+        node: NodeId,
+    },
+    /// Answer to [`Event::CollectInventory`], any number of times: a record that
+    /// was found outside this node's own log (in shared storage).
+    Found {
+        /// The record.
+        record: Record,
+    },
+    /// End of the answer to [`Event::CollectInventory`].
+    InventoryDone {
+        /// The incarnation of the event.
+        incarnation: Incarnation,
+    },
+    /// Answer to [`Event::Rebuild`]: all local ranks' bytes are in memory and
+    /// verified, or cannot be had from any copy.
+    Rebuilt {
+        /// The incarnation in which the version was captured.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+        /// True if everything was verified.
+        ok: bool,
+    },
+    /// The policy wants a checkpoint. Only on the coordinator.
+    Want {
+        /// The smallest acceptable version.
+        at_least: Version,
+        /// The levels wanted; those not in use are ignored.
+        levels: Levels,
+    },
+    /// The ranks capture `version` unconditionally (a forced checkpoint, collective
+    /// by contract). On every node; the round counts as armed.
+    Force {
+        /// The version.
+        version: Version,
+        /// The levels wanted; the coordinator takes the first request's.
+        levels: Levels,
+    },
+    /// Answer to [`Event::Arm`]; also given by an agent that was restarted and
+    /// finds the version armed in its control blocks.
+    Armed {
+        /// The version.
+        version: Version,
+        /// True if slots are reserved, `armed` is written and fenced, and no
+        /// local rank has `called >= version`.
+        ok: bool,
+        /// If not ok: the largest version a local rank has called, or `None` if
+        /// there is no room.
+        max_called: Option<Version>,
+    },
+    /// All local ranks have captured.
+    Captured {
+        /// The version.
+        version: Version,
+    },
+    /// A local rank will not capture this version.
+    CaptureFailed {
+        /// The version.
+        version: Version,
+        /// Why.
+        why: Why,
+    },
+    /// The local part of a level is written, read back and verified.
+    Prepared {
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
+    /// The local part of a level could not be written or verified.
+    LevelFailed {
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+        /// Why.
+        why: Why,
+    },
+    /// The detector or launcher says that a node is dead in this incarnation: no
+    /// further round can commit until the next incarnation opens.
+    Lost {
+        /// The node.
+        node: NodeId,
+    },
+    /// The launcher's lease has passed or it told this agent to stop: nothing is
+    /// committed or called stable by this instance until the next `Open`.
+    Fence,
+    /// Garbage collection removed this version here: its records are gone.
+    Forget {
+        /// The incarnation in which the version was captured.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+    },
+}
+
+/// Why a version, a level or an opening failed.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[repr(u8)]
+pub enum Why {
+    /// Not within its bound; the culprit is the node not heard of.
+    Timeout,
+    /// A rank had passed the version, every time it was armed; not a failure.
+    Passed,
+    /// Being armed again at a larger version. Never in [`Event::Aborted`].
+    Rearmed,
+    /// No staging memory or no slot.
+    NoRoom,
+    /// A rank ended.
+    RankLost,
+    /// A rank closed its handle or reached a larger version first.
+    Overtaken,
+    /// Writing or verifying failed.
+    Storage,
+    /// The partner did not take or verify its copy.
+    Partner,
+    /// A node was declared dead.
+    NodeLost,
+    /// The coordinator's agent was started anew, or does not know the round.
+    Coordinator,
+    /// No incarnation is open, or this instance is fenced.
+    NotOpen,
+    /// As many rounds as permitted are running.
+    Busy,
+    /// The incarnation's number was used before.
+    Stale,
+    /// Neither a majority with the last coordinator nor the launcher's word.
+    NoQuorum,
+    /// Committed versions exist but none can be rebuilt.
+    NothingUsable,
+}
+
+/// What the machine tells the driver.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// Reserve slots, write `armed`, fence, read `called`, answer with
+    /// [`Command::Armed`].
+    Arm {
+        /// The version.
+        version: Version,
+        /// The levels to write once captured.
+        levels: Levels,
+    },
+    /// Withdraw `armed`; the version is not taken. A rank that had entered it is
+    /// waited for before its slot is used again.
+    Disarm {
+        /// The version.
+        version: Version,
+    },
+    /// The round lives on after this agent's restart: its levels.
+    Resumed {
+        /// The version.
+        version: Version,
+        /// The levels to write once captured.
+        levels: Levels,
+    },
+    /// All nodes have captured (coordinator only).
+    AllCaptured {
+        /// The version.
+        version: Version,
+    },
+    /// COMMIT is durable on this node.
+    Committed {
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
+    /// COMMIT is durable in f + 1 failure domains: `wait` may return, what it
+    /// supersedes may be removed. May be repeated after a restart.
+    Stable {
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
+    /// The version, or one level of it, will never commit. Implies disarming.
+    Aborted {
+        /// The version.
+        version: Version,
+        /// The level, or `None` for all of them.
+        level: Option<Level>,
+        /// Why.
+        why: Why,
+        /// The node that is missing or failed.
+        culprit: Option<NodeId>,
+    },
+    /// This node is prepared and has not heard the decision within the bound. It
+    /// will be told when the coordinator answers or the next incarnation opens;
+    /// until then the slot stays in use.
+    Undecided {
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
+    /// Say what this node can supply: [`Command::Available`] and
+    /// [`Command::Found`], then [`Command::InventoryDone`].
+    CollectInventory {
+        /// The incarnation that is opening.
+        incarnation: Incarnation,
+    },
+    /// Bring this version of the local ranks into memory and verify it, from the
+    /// first source that verifies. Replaces an earlier request.
+    Rebuild {
+        /// The incarnation in which it was captured.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+        /// The most tolerant level at which it is committed.
+        level: Level,
+    },
+    /// The incarnation's record is durable on every node: ranks may start.
+    Opened {
+        /// The incarnation.
+        incarnation: Incarnation,
+        /// The incarnation in which the restored version was captured; 0: nothing
+        /// is restored, the job starts from the beginning.
+        source: Incarnation,
+        /// The restored version.
+        version: Version,
+        /// Newer committed versions that could not be rebuilt (coordinator only).
+        skipped: u16,
+        /// More nodes were lost than a level tolerates, and a newer version of it
+        /// may have been committed without trace (coordinator only).
+        uncertain: bool,
+    },
+    /// The incarnation did not open. The launcher tries again with a larger number.
+    OpenFailed {
+        /// The incarnation.
+        incarnation: Incarnation,
+        /// Why.
+        why: Why,
+        /// The node that did not answer.
+        culprit: Option<NodeId>,
+        /// The largest number known here: use a larger one.
+        known: Incarnation,
+    },
+    /// After this agent's restart: it takes part again in this open incarnation.
+    Rejoined {
+        /// The incarnation.
+        incarnation: Incarnation,
+    },
+}
+
+impl Event {
+    /// The version that [`Event::Opened`] restores, if any.
+    pub fn restored(&self) -> Option<(Incarnation, Version)> {
+        match *self {
+            Event::Opened {
+                source, version, ..
+            } if source.0 != 0 => Some((source, version)),
+            _ => None,
+        }
+    }
+}
+
+/// What must survive a crash. The driver adds the long contents to `Prepared` and
+/// `Commit` (containers, lengths, digests, placement); the machine needs none of
+/// it. A driver reports success only when a record is durable, and failure only
+/// when it is certain that no replay will find it; else it must stop itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Record {
+    /// Nothing of a lower ballot is accepted any more.
+    Promise {
+        /// The ballot.
+        ballot: Ballot,
+    },
+    /// The local part is verified.
+    Prepared {
+        /// The incarnation of the capture.
+        incarnation: Incarnation,
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
+    /// The version is committed at the level.
+    Commit {
+        /// The incarnation of the capture.
+        incarnation: Incarnation,
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+        /// Who decided, or replicated the decision again.
+        ballot: Ballot,
+    },
+    /// The version will never be committed at the level.
+    Abort {
+        /// The incarnation of the capture.
+        incarnation: Incarnation,
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
+    /// An incarnation is open. Versions of older incarnations that are not on its
+    /// line (`source` up to `version`, and so on backwards) are void. With a shared
+    /// level the coordinator's driver also writes it to shared storage.
+    Incarnation {
+        /// The number.
+        number: Incarnation,
+        /// The incarnation in which the restored version was captured, 0 for none.
+        source: Incarnation,
+        /// The restored version.
+        version: Version,
+    },
+}
+
+/// A message: who speaks in which ballot, and what. 32 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Msg {
+    /// The sender's ballot; a stale one is ignored.
+    pub ballot: Ballot,
+    /// What is said.
+    pub kind: Kind,
+}
+
+/// What a message says. C: said by the coordinator, P: by a participant.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the fields repeat the names explained above")]
+pub enum Kind {
+    /// C: arm this version.
+    Arm { version: Version, levels: Levels },
+    /// P: armed, or not.
+    ArmAck {
+        version: Version,
+        ok: bool,
+        max_called: Option<Called>,
+    },
+    /// C: all are armed, or the round is alive.
+    Go { version: Version, levels: Levels },
+    /// P: my ranks capture this without being asked.
+    Forced { version: Version, levels: Levels },
+    /// P: my ranks have captured.
+    Captured { version: Version },
+    /// P: the round or one of its levels failed here.
+    Failed {
+        version: Version,
+        level: Option<Level>,
+        why: Why,
+    },
+    /// P: PREPARED is durable here.
+    Prepared { version: Version, level: Level },
+    /// C: COMMIT.
+    Commit { version: Version, level: Level },
+    /// P: COMMIT is durable here.
+    CommitAck { version: Version, level: Level },
+    /// C: COMMIT is durable in f + 1 failure domains.
+    Stable { version: Version, level: Level },
+    /// C: will never commit.
+    Abort {
+        version: Version,
+        level: Option<Level>,
+        why: Why,
+        culprit: u32,
+    },
+    /// C: send item `index` of your inventory (a new ballot: promise it first).
+    Fetch { index: u16 },
+    /// P: a copy of `node`'s bytes is here. Items of an inventory carry `index`.
+    ItemCopy {
+        index: u16,
+        source: Incarnation,
+        version: Version,
+        node: u32,
+    },
+    /// Either way: a COMMIT record.
+    ItemCommit {
+        index: u16,
+        level: Level,
+        source: Incarnation,
+        version: Version,
+        by: Ballot,
+    },
+    /// P: a PREPARED record without a decision.
+    ItemPrepared {
+        index: u16,
+        level: Level,
+        source: Incarnation,
+        version: Version,
+    },
+    /// P: an incarnation's record.
+    ItemIncarnation {
+        index: u16,
+        number: Incarnation,
+        source: Incarnation,
+        version: Version,
+    },
+    /// P: the inventory has `index` items.
+    ItemEnd { index: u16 },
+    /// C: rebuild this version.
+    Rebuild {
+        source: Incarnation,
+        version: Version,
+        level: Level,
+    },
+    /// P: rebuilt, or not.
+    Rebuilt {
+        source: Incarnation,
+        version: Version,
+        ok: bool,
+    },
+    /// C: record the incarnation, after the `commits` decisions that roll forward.
+    Begin {
+        source: Incarnation,
+        version: Version,
+        commits: u16,
+    },
+    /// P: send decision `index`.
+    Recall { index: u16 },
+    /// P: the incarnation's record is durable here.
+    Begun,
+    /// C: it is durable everywhere.
+    Started,
+}
+
+/// The largest version called, in a message (the niche of a version is not used,
+/// so that the message stays small).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Called(core::num::NonZeroU64);
+
+impl Called {
+    /// Wraps a version.
+    pub const fn new(version: Version) -> Called {
+        // Versions are at most u64::MAX - 2, so one more is neither 0 nor wraps.
+        Called(core::num::NonZeroU64::MIN.saturating_add(version.0))
+    }
+    /// The version.
+    pub const fn version(self) -> Version {
+        Version(self.0.get() - 1)
+    }
+}

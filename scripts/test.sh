@@ -1,0 +1,137 @@
+#!/usr/bin/env bash
+# Runs test suites one after the other, goes on after a failure, and sums them.
+#
+#   scripts/test.sh all
+#   scripts/test.sh SUITE...     the suites are the functions suite_* below
+#
+# Output is shown and kept in build/results/SUITE.log. What a machine lacks is
+# skipped by name through tests/skip.py; with CI=true only names in
+# tests/skip-list may be skipped.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 70
+
+all=(fmt lint clippy unit structure build doc c fortran python examples e2e book)
+results=$PWD/build/results
+python=$PWD/.deps/python/bin/python
+system_python=/usr/bin/python3
+[ -x "$system_python" ] || system_python=python3
+export PATH="$PWD/.deps/python/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
+# The Python extension is checked against one known interpreter.
+[ ! -x "$python" ] || export PYO3_PYTHON=$python
+
+have() { command -v "$1" >/dev/null 2>&1; }
+skip() { "$system_python" tests/skip.py "$@"; }
+
+tests_in() { # tests_in DIRECTORY: its pytest files
+    if compgen -G "$1/test_*.py" >/dev/null; then
+        "$python" -m pytest -q -rs -p no:cacheprovider "$1"
+    else
+        skip "$1" "it holds no tests yet"
+    fi
+}
+
+suite_fmt() {
+    cargo fmt --all --check
+}
+
+suite_lint() { # scripts and Python files
+    if have shellcheck; then
+        shellcheck scripts/*.sh .ci/run
+    else
+        skip shellcheck "shellcheck is not installed"
+    fi && if have ruff; then
+        ruff check --quiet . && ruff format --quiet --check .
+    else
+        skip ruff "no .deps/python"
+    fi
+}
+
+suite_clippy() {
+    cargo clippy --workspace --all-targets --locked -- -D warnings
+}
+
+suite_unit() {
+    cargo test --locked
+}
+
+suite_structure() {
+    "$system_python" -m unittest discover -s tests/structure -t tests/structure
+}
+
+suite_build() {
+    cargo build --release --locked && make --no-print-directory -C examples
+}
+
+suite_doc() {
+    RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked
+}
+
+suite_c() {
+    scripts/test-c.sh
+}
+
+suite_fortran() {
+    scripts/test-fortran.sh
+}
+
+suite_python() {
+    if [ ! -x "$python" ]; then
+        skip python "no .deps/python"
+        return
+    fi
+    scripts/python.sh && mypy --strict crates/python/python && tests_in crates/python/tests
+}
+
+suite_examples() {
+    if [ ! -x "$python" ]; then
+        skip examples "no .deps/python"
+        return
+    fi
+    tests_in tests/examples
+}
+
+suite_e2e() {
+    if [ ! -x "$python" ]; then
+        skip e2e "no .deps/python"
+        return
+    fi
+    tests_in tests/e2e
+}
+
+suite_book() {
+    if have mdbook; then
+        mdbook build docs
+    else
+        skip mdbook "mdbook is not installed"
+    fi
+}
+
+run() { # run SUITE
+    local start=$SECONDS status
+    printf '\n== %s\n' "$1"
+    set -o pipefail
+    "suite_$1" 2>&1 | tee "$results/$1.log"
+    status=${PIPESTATUS[0]}
+    printf '%s\n' "$status" >"$results/$1.status"
+    if [ "$status" = 0 ]; then
+        printf '== %s: good, %d s\n' "$1" $((SECONDS - start))
+    else
+        printf '== %s: FAILED, %d s\n' "$1" $((SECONDS - start))
+    fi
+}
+
+[ $# -gt 0 ] || set -- all
+[ "$*" != all ] || set -- "${all[@]}"
+for suite in "$@"; do
+    if ! declare -F "suite_$suite" >/dev/null; then
+        echo "scripts/test.sh: no suite '$suite'; there are: ${all[*]}" >&2
+        exit 64
+    fi
+done
+rm -rf "$results"
+mkdir -p "$results"
+for suite in "$@"; do
+    run "$suite"
+done
+printf '\n'
+"$system_python" tests/summarise.py "$results"

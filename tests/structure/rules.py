@@ -1,0 +1,304 @@
+"""The rules of the house, as functions from text to a list of violations.
+
+Each takes what it checks as an argument, so that test_structure.py can plant a
+violation and prove that it is caught.
+"""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# The floors of ARCHITECTURE.md. A crate may depend on lower floors, and on its
+# own floor where that makes no circle.
+FLOORS = {
+    "base": 1,
+    "protocols": 2,
+    "codec": 2,
+    "planner": 2,
+    "balance": 2,
+    "simulator": 3,
+    "network": 3,
+    "capture": 3,
+    "image": 3,
+    "node": 3,
+    "vault": 4,
+    "minickpt": 4,
+    "agent": 5,
+    "client": 5,
+    "launch": 5,
+    "mpilib": 5,
+    "runtime": 5,
+    "mpi": 6,
+    "python": 6,
+    "cli": 6,
+}
+PURE = [name for name, floor in FLOORS.items() if floor == 2]
+
+LINES_WARN = 500
+LINES_MAX = 700
+
+# What a pure crate may not name, as paths after `use` groups are spread out.
+IMPURE = {
+    r"\bstd::net\b": "std::net",
+    r"\bstd::fs\b": "std::fs",
+    r"\bstd::env\b": "std::env",
+    r"\bstd::process\b": "std::process",
+    r"\bstd::time::(Instant|SystemTime)\b": "the clock",
+    r"\b(Instant|SystemTime)::now\b": "the clock",
+    r"\bHash(Map|Set)\b": "HashMap or HashSet, whose order is random",
+    r"\b(tokio|async_std|smol|futures)::": "an async runtime",
+    r"\basync\s+(fn|move|\{)": "async code",
+}
+THREADS = {
+    r"\bstd::thread\b": "threads",
+    r"\bthread::(spawn|scope)\b": "threads",
+    r"\b(rayon|crossbeam\w*)::": "threads",
+}
+IMPURE_CRATES = {"tokio", "async-std", "smol", "futures", "rand", "getrandom", "rustix", "libc"}
+
+
+def floor_violations(crates: dict[str, dict]) -> list[str]:
+    """`crates`: directory name -> parsed Cargo.toml."""
+    found = []
+    edges: dict[str, set[str]] = {}
+    for name, manifest in crates.items():
+        if name not in FLOORS:
+            found.append(f"crates/{name} has no floor: add it to FLOORS and ARCHITECTURE.md")
+            continue
+        tables = [manifest, *manifest.get("target", {}).values()]
+        depends: set[str] = set()
+        for table in tables:
+            for kind in ("dependencies", "build-dependencies"):
+                depends |= set(table.get(kind, {}))
+        inner = {d.removeprefix("outlive-") for d in depends if d.startswith("outlive-")}
+        edges[name] = inner
+        for other in sorted(inner):
+            if other not in FLOORS:
+                found.append(f"crates/{name} depends on outlive-{other}, which has no floor")
+            elif FLOORS[other] > FLOORS[name]:
+                found.append(
+                    f"crates/{name} (floor {FLOORS[name]}) depends upwards on "
+                    f"{other} (floor {FLOORS[other]})"
+                )
+        if name in PURE:
+            for crate in sorted(depends & IMPURE_CRATES):
+                found.append(f"crates/{name} is pure and depends on {crate}")
+    return found + circles(edges)
+
+
+def circles(edges: dict[str, set[str]]) -> list[str]:
+    """Circles among the crates."""
+    found, done = [], set()
+
+    def walk(name: str, path: list[str]) -> None:
+        if name in path:
+            found.append("circle: " + " -> ".join([*path[path.index(name) :], name]))
+            return
+        if name not in done:
+            for other in sorted(edges.get(name, ())):
+                walk(other, [*path, name])
+            done.add(name)
+
+    for name in sorted(edges):
+        walk(name, [])
+    return found
+
+
+def code_only(source: str) -> str:
+    """Rust source with comments and the contents of strings blanked; lines stay."""
+    out, i, n = [], 0, len(source)
+    raw = re.compile(r'\bb?r(#*)"')
+    char = re.compile(r"b?'(\\(x[0-9a-fA-F]{2}|u\{[0-9a-fA-F_]+\}|.)|[^'\\\n])'")
+    while i < n:
+        two = source[i : i + 2]
+        if two == "//":
+            end = source.find("\n", i)
+            i = n if end < 0 else end
+            continue
+        if two == "/*":
+            depth, start = 1, i
+            i += 2
+            while i < n and depth:
+                if source.startswith("/*", i):
+                    depth, i = depth + 1, i + 2
+                elif source.startswith("*/", i):
+                    depth, i = depth - 1, i + 2
+                else:
+                    i += 1
+            out.append("\n" * source.count("\n", start, i))
+            continue
+        match = raw.match(source, i)
+        if match:
+            end = source.find('"' + match[1], match.end())
+            end = n if end < 0 else end + 1 + len(match[1])
+            out.append('""' + "\n" * source.count("\n", i, end))
+            i = end
+            continue
+        if source[i] == '"':
+            start = i
+            i += 1
+            while i < n and source[i] != '"':
+                i += 2 if source[i] == "\\" else 1
+            i += 1
+            out.append('""' + "\n" * source.count("\n", start, i))
+            continue
+        match = char.match(source, i)
+        if match:
+            out.append("' '")
+            i = match.end()
+            continue
+        out.append(source[i])
+        i += 1
+    return "".join(out)
+
+
+def block_end(code: str, opening: int) -> int:
+    """The position after the brace that closes the one at `opening`."""
+    depth = 0
+    for i in range(opening, len(code)):
+        depth += (code[i] == "{") - (code[i] == "}")
+        if depth == 0:
+            return i + 1
+    return len(code)
+
+
+def without_tests(code: str) -> str:
+    """Code (see code_only) without its #[cfg(test)] items; lines stay."""
+    while match := re.search(r"#\[cfg\(test\)\]", code):
+        brace, semicolon = code.find("{", match.end()), code.find(";", match.end())
+        if brace < 0 or 0 <= semicolon < brace:
+            end = len(code) if semicolon < 0 else semicolon + 1
+        else:
+            end = block_end(code, brace)
+        code = code[: match.start()] + "\n" * code.count("\n", match.start(), end) + code[end:]
+    return code
+
+
+def spread(code: str) -> str:
+    """`use a::{b, c::{d}};` as `use a::b;use a::c::d;` on the first line."""
+
+    def paths(prefix: str, tree: str) -> list[str]:
+        found, depth, start = [], 0, 0
+        for i, letter in enumerate(tree + ","):
+            depth += (letter == "{") - (letter == "}")
+            if letter == "," and depth == 0:
+                item = tree[start:i].strip()
+                start = i + 1
+                if item.endswith("}") and "{" in item:
+                    head, _, rest = item.partition("{")
+                    found += paths(prefix + head.strip(), rest[:-1])
+                elif item:
+                    found.append(prefix + item)
+        return found
+
+    def one(match: re.Match) -> str:
+        tree = re.sub(r"\s+", " ", match[1])
+        flat = "".join(f"use {path};" for path in paths("", tree))
+        return flat + "\n" * match[0].count("\n")
+
+    return re.sub(r"\buse\s+([^;]*\{[^;]*\})\s*;", one, code)
+
+
+def lines_matching(code: str, patterns: dict[str, str]) -> list[tuple[int, str]]:
+    """Line numbers (from 1) and what was found there."""
+    found = []
+    for number, line in enumerate(code.splitlines(), 1):
+        for pattern, what in patterns.items():
+            if re.search(pattern, line):
+                found.append((number, what))
+    return found
+
+
+def purity_violations(crate: str, path: str, source: str) -> list[str]:
+    """A source file of a pure crate; tests are exempt."""
+    if crate not in PURE:
+        return []
+    code = spread(without_tests(code_only(source)))
+    patterns = IMPURE | (THREADS if crate == "protocols" else {})
+    return [f"{path}:{n}: {what} in a pure crate" for n, what in lines_matching(code, patterns)]
+
+
+def unfinished_violations(path: str, source: str) -> list[str]:
+    """todo!, unimplemented!, and tests ignored without a reason."""
+    patterns = {
+        r"\btodo!\s*[(\[{]": "todo!()",
+        r"\bunimplemented!\s*[(\[{]": "unimplemented!()",
+        r"#\[ignore\]": "#[ignore] without a reason",
+    }
+    return [f"{path}:{n}: {what}" for n, what in lines_matching(code_only(source), patterns)]
+
+
+def length_violations(path: str, source: str) -> tuple[list[str], list[str]]:
+    """Failures and warnings about a file's length."""
+    lines = source.count("\n")
+    if lines > LINES_MAX:
+        return [f"{path}: {lines} lines, at most {LINES_MAX}"], []
+    if lines > LINES_WARN:
+        return [], [f"{path}: {lines} lines, better below {LINES_WARN}"]
+    return [], []
+
+
+def snake(name: str) -> str:
+    """`RegionSize` as `REGION_SIZE`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).upper()
+
+
+def rust_codes(source: str) -> dict[int, tuple[str, str]]:
+    """number -> (name, text) from the table in error.rs."""
+    rows = re.findall(r'^ {4}(\w+) = (\d+), "([^"]+)";$', source, re.M)
+    return {int(number): (name, text) for name, number, text in rows}
+
+
+def error_violations(rust: str, header: str, page: str) -> list[str]:
+    """error.rs, outlive.h and docs/errors.md must list the same codes."""
+    codes = rust_codes(rust)
+    found = [] if codes else ["error.rs: no codes found"]
+    c = dict(re.findall(r"^#define OUTLIVE_E_(\w+) (\d+)$", header, re.M))
+    want = {snake(name): str(number) for number, (name, _) in codes.items()}
+    for name in sorted(want.keys() | c.keys()):
+        if want.get(name) != c.get(name):
+            found.append(f"{name}: error.rs has {want.get(name)}, outlive.h has {c.get(name)}")
+    rows = re.findall(r"^\| OL-(\d+) \| ([^|]+?) \| ([^|]+?) \| ([^|]+?) \|$", page, re.M)
+    numbers = [int(row[0]) for row in rows]
+    if numbers != sorted(set(numbers)):
+        found.append("docs/errors.md: codes twice or not ascending")
+    for number in sorted(codes.keys() - set(numbers)):
+        found.append(f"docs/errors.md lacks OL-{number} {codes[number][1]}")
+    for number, text, meaning, remedy in rows:
+        if int(number) not in codes:
+            found.append(f"docs/errors.md has OL-{number}, error.rs has not")
+        elif codes[int(number)][1] != text:
+            found.append(
+                f"docs/errors.md calls OL-{number} '{text}', error.rs '{codes[int(number)][1]}'"
+            )
+        if len(meaning) < 10 or len(remedy) < 10:
+            found.append(f"docs/errors.md: OL-{number} needs a meaning and a remedy")
+    return found
+
+
+# Pages that a link may name before they are written.
+AWAITED = {"docs/format.md", "docs/protocols/commit.md"}
+
+
+def link_violations(page: Path, text: str, root: Path = ROOT) -> list[str]:
+    """Relative links of a Markdown page that lead nowhere."""
+    found = []
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    text = re.sub(r"`[^`\n]*`", "", text)
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:|#", target):
+            continue
+        path = (page.parent / target.partition("#")[0]).resolve()
+        if not path.is_relative_to(root):
+            found.append(f"{page.relative_to(root)}: {target} leads out of the repository")
+        elif not path.exists() and str(path.relative_to(root)) not in AWAITED:
+            found.append(f"{page.relative_to(root)}: no {target}")
+    return found
+
+
+def dependency_violations(manifest: dict, page: str) -> list[str]:
+    """Every external crate of the root Cargo.toml has a line in docs/dependencies.md."""
+    crates = [d for d in manifest["workspace"]["dependencies"] if not d.startswith("outlive-")]
+    rows = set(re.findall(r"^\| `([^`]+)` \|", page, re.M))
+    return [f"docs/dependencies.md lacks {crate}" for crate in crates if crate not in rows]

@@ -1,0 +1,260 @@
+"""The structure of the repository, and proofs that each rule catches what it must."""
+
+import sys
+import tomllib
+import unittest
+from pathlib import Path
+
+import rules
+from rules import ROOT
+
+sys.path.insert(0, str(ROOT / "tests"))
+import skip
+import summarise
+
+
+def read(path: str) -> str:
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def files(*patterns: str) -> list[Path]:
+    out = []
+    for pattern in patterns:
+        out += [p for p in sorted(ROOT.glob(pattern)) if "target" not in p.parts]
+    return out
+
+
+class Repository(unittest.TestCase):
+    """The rules, applied."""
+
+    def none(self, violations: list[str]) -> None:
+        if violations:
+            self.fail("\n" + "\n".join(violations))
+
+    def test_dependencies_run_down_the_floors(self) -> None:
+        crates = {p.parent.name: tomllib.loads(p.read_text()) for p in files("crates/*/Cargo.toml")}
+        self.assertGreater(len(crates), 5)
+        self.none(rules.floor_violations(crates))
+
+    def test_floor_two_is_pure(self) -> None:
+        found = []
+        for crate in rules.PURE:
+            for path in files(f"crates/{crate}/src/**/*.rs"):
+                found += rules.purity_violations(
+                    crate, str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+                )
+        self.none(found)
+
+    def test_nothing_is_unfinished_or_ignored_without_reason(self) -> None:
+        found = []
+        for path in files("crates/**/*.rs", "tests/**/*.rs", "fuzz/**/*.rs"):
+            name = str(path.relative_to(ROOT))
+            found += rules.unfinished_violations(name, path.read_text(encoding="utf-8"))
+        self.none(found)
+
+    def test_files_are_short(self) -> None:
+        failures, warnings = [], []
+        kinds = ("rs", "py", "c", "h", "hpp", "f90", "sh")
+        for top in ("crates", "tests", "examples", "scripts", "fuzz"):
+            for path in files(*(f"{top}/**/*.{kind}" for kind in kinds)):
+                name = str(path.relative_to(ROOT))
+                bad, warn = rules.length_violations(name, path.read_text(encoding="utf-8"))
+                failures += bad
+                warnings += warn
+        for line in warnings:
+            print(f"warning: {line}", file=sys.stderr)
+        self.none(failures)
+
+    def test_error_codes_agree_everywhere(self) -> None:
+        self.none(
+            rules.error_violations(
+                read("crates/base/src/error.rs"),
+                read("crates/client/include/outlive.h"),
+                read("docs/errors.md"),
+            )
+        )
+
+    def test_every_dependency_is_explained(self) -> None:
+        self.none(
+            rules.dependency_violations(
+                tomllib.loads(read("Cargo.toml")), read("docs/dependencies.md")
+            )
+        )
+
+    def test_links_lead_somewhere(self) -> None:
+        found = []
+        for page in files("*.md", "docs/**/*.md", "examples/**/*.md"):
+            found += rules.link_violations(page, page.read_text(encoding="utf-8"))
+        self.none(found)
+
+    def test_skip_list_is_readable(self) -> None:
+        self.assertIn("mdbook", skip.allowed())
+
+
+class FloorsCatch(unittest.TestCase):
+    def test_upward(self) -> None:
+        found = rules.floor_violations({"base": {"dependencies": {"outlive-vault": {}}}})
+        self.assertIn("upwards", found[0])
+
+    def test_build_and_target_dependencies(self) -> None:
+        up = {"outlive-cli": {}}
+        self.assertTrue(rules.floor_violations({"base": {"build-dependencies": up}}))
+        self.assertTrue(
+            rules.floor_violations({"base": {"target": {"cfg(unix)": {"dependencies": up}}}})
+        )
+
+    def test_circle_on_one_floor(self) -> None:
+        found = rules.floor_violations(
+            {
+                "agent": {"dependencies": {"outlive-launch": {}}},
+                "launch": {"dependencies": {"outlive-agent": {}}},
+            }
+        )
+        self.assertEqual(len([f for f in found if f.startswith("circle")]), 1)
+
+    def test_unknown_crates(self) -> None:
+        self.assertTrue(rules.floor_violations({"surprise": {}}))
+        self.assertTrue(
+            rules.floor_violations({"vault": {"dependencies": {"outlive-surprise": {}}}})
+        )
+
+    def test_impure_crate_on_floor_two(self) -> None:
+        self.assertTrue(rules.floor_violations({"planner": {"dependencies": {"tokio": {}}}}))
+
+    def test_down_sideways_and_dev_are_allowed(self) -> None:
+        crates = {
+            "base": {"dev-dependencies": {"outlive-simulator": {}}},
+            "protocols": {"dependencies": {"outlive-base": {}}},
+            "launch": {"dependencies": {"outlive-agent": {}, "outlive-base": {}}},
+            "agent": {"dependencies": {"outlive-vault": {}}},
+        }
+        self.assertEqual(rules.floor_violations(crates), [])
+
+
+class PurityCatches(unittest.TestCase):
+    def caught(self, source: str, crate: str = "protocols") -> list[str]:
+        return rules.purity_violations(crate, "x.rs", source)
+
+    def test_every_forbidden_name(self) -> None:
+        for line in (
+            "use std::net::TcpStream;",
+            "use std::fs;",
+            "let x = std::env::var(NAME);",
+            "std::process::exit(1);",
+            "use std::time::Instant;",
+            "use std::time::SystemTime;",
+            "let t = Instant::now();",
+            "use std::{collections::BTreeMap, net::TcpStream};",
+            "use std::{\n    time::{\n        Duration,\n        Instant,\n    },\n};",
+            "use std::collections::HashMap;",
+            "let s: HashSet<u32>;",
+            "use tokio::spawn;",
+            "async fn f() {}",
+            "let f = async move { 1 };",
+            "use std::thread;",
+            "thread::spawn(f);",
+            "use rayon::prelude::*;",
+        ):
+            self.assertTrue(self.caught(line), line)
+
+    def test_the_line_is_named(self) -> None:
+        self.assertEqual(
+            self.caught('/* a\n b */\n"x\ny";\nuse std::fs;'), ["x.rs:5: std::fs in a pure crate"]
+        )
+
+    def test_code_after_a_test_module_is_still_checked(self) -> None:
+        source = "#[cfg(test)]\nmod tests { fn f() {} }\nuse std::fs;"
+        self.assertEqual(self.caught(source), ["x.rs:3: std::fs in a pure crate"])
+
+    def test_strings_do_not_hide_code(self) -> None:
+        self.assertTrue(self.caught("let quote = '\"'; use std::fs; let other = '\"';"))
+        self.assertTrue(self.caught('let raw = r#"a " b"#; use std::fs;'))
+        self.assertTrue(self.caught("fn f<'a>(x: &'a u8) { std::fs::read(p) }"))
+
+    def test_comments_strings_and_tests_are_exempt(self) -> None:
+        for source in (
+            "// std::fs is forbidden",
+            "/* nested /* std::net */ */",
+            'let s = "std::fs";',
+            "#[cfg(test)]\nmod tests {\n    use std::collections::HashMap;\n}",
+            "#[cfg(test)]\nuse std::fs;",
+            "use core::time::Duration;",
+            "use std::collections::BTreeMap;",
+        ):
+            self.assertEqual(self.caught(source), [], source)
+
+    def test_threads_only_in_protocols_and_files_above_floor_two(self) -> None:
+        self.assertEqual(self.caught("use std::thread;", "codec"), [])
+        self.assertEqual(self.caught("use std::fs;", "vault"), [])
+
+
+class OtherRulesCatch(unittest.TestCase):
+    def test_unfinished(self) -> None:
+        for line in ("todo!()", 'unimplemented!("later")', "#[ignore]"):
+            self.assertTrue(rules.unfinished_violations("x.rs", line), line)
+        self.assertEqual(rules.unfinished_violations("x.rs", '#[ignore = "needs root"]'), [])
+        self.assertEqual(rules.unfinished_violations("x.rs", "// todo!()"), [])
+
+    def test_length(self) -> None:
+        self.assertEqual(rules.length_violations("x.rs", "\n" * 500), ([], []))
+        self.assertTrue(rules.length_violations("x.rs", "\n" * 501)[1])
+        self.assertTrue(rules.length_violations("x.rs", "\n" * 701)[0])
+
+    def test_error_codes(self) -> None:
+        rust = '    RegionSize = 104, "region has another size";\n'
+        header = "#define OUTLIVE_E_REGION_SIZE 104\n"
+        row = "| OL-104 | region has another size | what it means | what to do |\n"
+        self.assertEqual(rules.error_violations(rust, header, row), [])
+        self.assertTrue(rules.error_violations(rust, header, ""))
+        self.assertTrue(rules.error_violations(rust, "", row))
+        self.assertTrue(rules.error_violations(rust, header, row.replace("104", "105")))
+        self.assertTrue(rules.error_violations(rust, header, row.replace("another", "other")))
+        self.assertTrue(rules.error_violations(rust, header, row.replace("what to do", "-")))
+        self.assertTrue(rules.error_violations(rust, header, row + row))
+        self.assertTrue(rules.error_violations("", header, row))
+
+    def test_dependencies(self) -> None:
+        manifest = {"workspace": {"dependencies": {"serde": "1", "outlive-base": {}}}}
+        self.assertEqual(rules.dependency_violations(manifest, "| `serde` | why |"), [])
+        self.assertTrue(rules.dependency_violations(manifest, ""))
+
+    def test_links(self) -> None:
+        page = ROOT / "docs" / "x.md"
+        self.assertTrue(rules.link_violations(page, "[a](nowhere.md)"))
+        self.assertTrue(rules.link_violations(page, "[a](../../outside.md)"))
+        self.assertEqual(rules.link_violations(page, "[a](guarantees.md#x) [b](https://x.y)"), [])
+        self.assertEqual(rules.link_violations(page, "`[a](nowhere.md)`"), [])
+
+
+class SummaryCounts(unittest.TestCase):
+    def test_each_kind(self) -> None:
+        cargo = "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out\n" * 2
+        self.assertEqual(str(summarise.count(cargo, 0)), "6 passed, 0 failed, 2 skipped")
+        pytest = "...\n1 failed, 5 passed, 2 skipped, 1 error in 0.10s\n"
+        self.assertEqual(str(summarise.count(pytest, 1)), "5 passed, 2 failed, 2 skipped")
+        unit = "Ran 12 tests in 0.1s\n\nFAILED (failures=1, errors=2, skipped=3)\n"
+        self.assertEqual(str(summarise.count(unit, 1)), "6 passed, 3 failed, 3 skipped")
+        unit = "Ran 12 tests in 0.1s\n\nOK\n"
+        self.assertEqual(str(summarise.count(unit, 0)), "12 passed, 0 failed, 0 skipped")
+        shell = "PASS a\nPASS b\nSKIP c: no d\n"
+        self.assertEqual(str(summarise.count(shell, 0)), "2 passed, 0 failed, 1 skipped")
+
+    def test_a_refused_skip_is_one_failure(self) -> None:
+        pytest = "FAIL thing: skipped in CI\n12 passed, 1 error in 3.57s\n"
+        self.assertEqual(str(summarise.count(pytest, 1)), "12 passed, 1 failed, 0 skipped")
+
+    def test_status_decides(self) -> None:
+        self.assertEqual(str(summarise.count("", 0)), "1 passed, 0 failed, 0 skipped")
+        self.assertEqual(str(summarise.count("", 1)), "0 passed, 1 failed, 0 skipped")
+        self.assertEqual(str(summarise.count("PASS a\n", 101)), "1 passed, 1 failed, 0 skipped")
+
+
+class SkipsAreListed(unittest.TestCase):
+    def test_only_listed_names_in_ci(self) -> None:
+        self.assertTrue(skip.judge("mdbook", "absent", ci=True)[0])
+        self.assertFalse(skip.judge("unlisted", "absent", ci=True)[0])
+        self.assertTrue(skip.judge("unlisted", "absent", ci=False)[0])
+
+
+if __name__ == "__main__":
+    unittest.main()
