@@ -26,6 +26,7 @@ mod records;
 mod rehearse;
 mod store;
 mod stream;
+mod versions;
 mod write;
 
 pub use aligned::{Buffer, Page, is_aligned};

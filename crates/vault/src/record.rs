@@ -222,6 +222,16 @@ impl Record {
                 good?;
                 3
             }
+            _ => return Some(self.encode_short(out)),
+        };
+        Some(kind)
+    }
+
+    /// The kinds without lists, which always fit.
+    fn encode_short(&self, out: &mut Writer) -> u16 {
+        match self {
+            // Encoded by the caller.
+            Record::Incarnation { .. } | Record::Prepared { .. } | Record::Commit { .. } => 0,
             Record::Abort {
                 incarnation,
                 version,
@@ -229,9 +239,8 @@ impl Record {
                 code,
                 text,
             } => {
-                out.u32(incarnation.0)
-                    .u64(version.0)
-                    .u8(u8::from(level.is_some()));
+                out.u32(incarnation.0).u64(version.0);
+                out.u8(u8::from(level.is_some()));
                 if let Some(level) = level {
                     out.u8(*level as u8);
                 }
@@ -265,8 +274,7 @@ impl Record {
                 out.u64(*ballot);
                 8
             }
-        };
-        Some(kind)
+        }
     }
 
     /// Decodes a record of the job `job_hash`.

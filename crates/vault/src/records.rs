@@ -2,7 +2,7 @@
 //!
 //! Invariants: a record is there whole and durable, or not at all; persisting the
 //! same record again changes nothing; a decision (incarnation, commit) is never
-//! replaced by another; scanning needs no lock and tolerates writers, unfinished
+//! replaced by another, a promise only by a higher one; scanning needs no lock and tolerates writers, unfinished
 //! files and damage, which it reports (P9).
 
 use std::io::{self, IoSlice, Read};
@@ -62,18 +62,24 @@ impl RecordStore {
 
     /// Makes a record durable. Returns only when it would survive a power cut. One
     /// that is there already is made durable again; an incarnation or commit that
-    /// says something else is a conflict; other records are replaced.
+    /// says something else, or a lower promise, is a conflict; other records are replaced.
     pub fn persist(&self, record: &Record) -> Result<(), WriteError> {
         let path = self.directory.join(record.file_name(false));
         let bytes = self.encode(record)?;
         match self.read(&path) {
             Ok(found) if found == bytes => return self.sync_again(&path),
-            Ok(found) => {
-                let decision = matches!(record, Record::Incarnation { .. } | Record::Commit { .. });
-                if decision && Record::decode(&found, self.job_hash).is_ok() {
+            Ok(found) => match (record, Record::decode(&found, self.job_hash)) {
+                (Record::Incarnation { .. } | Record::Commit { .. }, Ok(_)) => {
                     return Err(WriteError::Conflict(path));
                 }
-            }
+                // A promise that went back would be no promise.
+                (Record::Promise { ballot }, Ok(Record::Promise { ballot: given }))
+                    if *ballot < given =>
+                {
+                    return Err(WriteError::Conflict(path));
+                }
+                _ => {}
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // An unreadable record is as good as none: the sound one replaces it.
             Err(error) => tracing::warn!(path = %path.display(), %error, "record replaced"),
@@ -96,7 +102,7 @@ impl RecordStore {
             .map_err(|error| WriteError::io(&path, "read", error))?;
         match Record::decode(&found, self.job_hash) {
             Ok(found) => Ok(Exclusive::Stands(found)),
-            Err(_) => Err(WriteError::Conflict(path)),
+            Err(_) => Err(WriteError::Damaged(path)),
         }
     }
 

@@ -79,7 +79,7 @@ fn a_write_that_fails_anywhere_leaves_the_old_file_and_nothing_else() {
                     Err(error) => {
                         assert_eq!(Error::from(error).code(), code);
                         failures += 1;
-                        assert_eq!(files(dir.path()), [path.clone()]);
+                        assert_eq!(files(dir.path()), std::slice::from_ref(&path));
                         Container::open(&path)
                             .unwrap()
                             .verify(Some(&sealed))
@@ -221,4 +221,69 @@ fn a_full_file_system_is_reported_and_left_clean() {
         .arg(dir.path())
         .status();
     result.unwrap();
+}
+
+/// The child of the test below; does nothing by itself.
+#[test]
+fn helper_writes_until_it_is_killed() {
+    struct Tells;
+    impl WriteHook for Tells {
+        fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
+            io::Write::write_all(&mut io::stderr(), b"w")
+        }
+        fn sync(&self, path: &Path) -> io::Result<()> {
+            self.write(path, 0, 0)
+        }
+    }
+    let Some(dir) = std::env::var_os("OUTLIVE_TEST_KILLED_WRITER") else {
+        return;
+    };
+    let path = Path::new(&dir).join("a.olc");
+    let ranks = ranks();
+    let options = WriteOptions {
+        hook: Some(&Tells),
+        ..WriteOptions::default()
+    };
+    for version in 1.. {
+        let layout = layout(id(1, version, 0), &ranks);
+        write_container(&path, &layout, &options).unwrap();
+    }
+}
+
+#[test]
+fn a_writer_killed_anywhere_leaves_no_half_file_under_a_final_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = NodeStore::create(dir.path(), 1).unwrap();
+    let containers = dir.path().join("containers");
+    for transfers in 1..24 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "helper_writes_until_it_is_killed", "--nocapture"])
+            .env("OUTLIVE_TEST_KILLED_WRITER", &containers)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = vec![0; transfers];
+        let spoke = child.stderr.take().unwrap().read_exact(&mut told);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        spoke.unwrap();
+        for path in files(&containers) {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if !name.starts_with('.') {
+                Container::open(&path).unwrap().verify(None).unwrap();
+            }
+        }
+        assert!(
+            store.found().unwrap().is_empty(),
+            "unfinished files are no containers"
+        );
+        // The next agent sweeps them.
+        NodeStore::create(dir.path(), 1).unwrap();
+        assert!(files(&containers).len() <= 1);
+    }
+    assert!(
+        containers.join("a.olc").exists(),
+        "some writes went through"
+    );
 }

@@ -122,6 +122,7 @@ fn any_record() -> impl Strategy<Value = Record> {
             incarnation: Incarnation(incarnation),
             version: version.map(Version),
         }),
+        any::<u64>().prop_map(|ballot| Record::Promise { ballot }),
         point().prop_map(|(incarnation, version)| Record::Pin {
             incarnation,
             version
@@ -198,6 +199,14 @@ fn persisting_is_idempotent_and_decisions_stand() {
     store.persist(&pin).unwrap();
     store.remove(&pin).unwrap();
     store.remove(&pin).unwrap();
+    // A promise goes up only.
+    for ballot in [3, 3, 7] {
+        store.persist(&Record::Promise { ballot }).unwrap();
+    }
+    assert!(store.persist(&Record::Promise { ballot: 6 }).is_err());
+    let promise = Record::Promise { ballot: 7 };
+    assert!(store.scan().unwrap().records.contains(&promise));
+    store.remove(&promise).unwrap();
     // Misnamed, foreign, unfinished.
     let path = store.directory().join("pin-i9-v9.rec");
     std::fs::write(&path, pin.encode(JOB).unwrap()).unwrap();
@@ -256,7 +265,7 @@ fn of_many_writers_one_creates_the_shared_record() {
     )
     .unwrap();
     let error = store.persist_exclusive(&commit(1, 2)).unwrap_err();
-    assert_eq!(Error::from(error).code(), Code::JobBusy);
+    assert_eq!(Error::from(error).code(), Code::Corrupt);
 }
 
 #[test]
