@@ -61,12 +61,8 @@ impl Local {
         }
     }
 
-    fn over(&self) -> bool {
-        let known = if self.partial {
-            Levels::ALL
-        } else {
-            self.levels
-        };
+    fn over(&self, config: &Config) -> bool {
+        let known = if self.partial { config.levels } else { self.levels };
         known
             .iter()
             .all(|level| self.steps[level as usize] == Step::Over)
@@ -296,7 +292,8 @@ impl Commit {
     pub(super) fn on_commit(&mut self, cx: &C, version: Version, level: Level) {
         let durable = self.log.committed(self.key(version, level)).is_some();
         let known = Levels::NONE.with(level);
-        if durable && !self.locals.contains_key(&version) {
+        let over = Some(version) <= self.forgotten;
+        if (durable || over) && !self.locals.contains_key(&version) {
             return self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
         }
         // A node whose own record of the round was damaged still keeps the decision.
@@ -350,6 +347,9 @@ impl Commit {
     }
 
     fn on_stable(&mut self, cx: &C, version: Version, level: Level) {
+        if !self.locals.contains_key(&version) {
+            return;
+        }
         let planted = cx.config.planted == Some(Planted::StableBeforePersist);
         if !planted && self.log.committed(self.key(version, level)).is_none() {
             return self.on_commit(cx, version, level);
@@ -364,7 +364,7 @@ impl Commit {
             self.out.event(Event::Committed { version, level });
         }
         local.steps[level as usize] = Step::Over;
-        let over = local.over();
+        let over = local.over(cx.config);
         self.out.event(Event::Stable { version, level });
         if over {
             self.locals.remove(&version);
@@ -388,7 +388,7 @@ impl Commit {
                     culprit,
                 });
             }
-            if self.locals.get(&version).is_some_and(Local::over) {
+            if self.locals.get(&version).is_some_and(|local| local.over(cx.config)) {
                 self.locals.remove(&version);
             }
             return;
@@ -396,28 +396,26 @@ impl Commit {
         if !self.locals.contains_key(&version) {
             return;
         }
+        let committed = |level| self.log.committed(self.key(version, level)).is_some();
+        let committing = self.locals.get(&version).is_some_and(|local| {
+            local.steps.iter().any(|step| matches!(step, Step::Committing | Step::Committed))
+        });
+        if committing || Level::ALL.into_iter().any(committed) {
+            // One level counts for good: only the others can end.
+            for level in cx.config.levels.iter() {
+                self.on_abort(cx, version, Some(level), why, culprit);
+            }
+            return;
+        }
         for level in Level::ALL {
             self.end_level(cx, version, level);
         }
-        let decided = self.locals.get(&version).is_some_and(|local| {
-            local
-                .steps
-                .iter()
-                .any(|step| matches!(step, Step::Committing | Step::Committed))
+        self.locals.remove(&version);
+        self.out.event(if why == Why::Rearmed {
+            Event::Disarm { version }
+        } else {
+            Event::Aborted { version, level: None, why, culprit }
         });
-        if !decided {
-            self.locals.remove(&version);
-            self.out.event(if why == Why::Rearmed {
-                Event::Disarm { version }
-            } else {
-                Event::Aborted {
-                    version,
-                    level: None,
-                    why,
-                    culprit,
-                }
-            });
-        }
     }
 
     /// Ends a level that is not committed; a PREPARED gets its ABORT record. A
@@ -495,26 +493,18 @@ impl Commit {
 
     /// A coordinator of a higher term knows nothing of rounds that are not
     /// prepared: they end here.
-    pub(super) fn local_new_term(&mut self, cx_me: Peer) {
+    pub(super) fn local_new_term(&mut self, cx: &C) {
         let mut over = Vec::new();
         for (&version, local) in &mut self.locals {
             local.forced = false;
-            let unprepared =
-                |step: &Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
+            let unprepared = |step: &Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
             if local.steps.iter().all(unprepared) {
                 over.push(version);
             }
         }
-        let culprit = (cx_me != COORDINATOR).then_some(NodeId(COORDINATOR));
+        let culprit = (cx.me != COORDINATOR).then_some(NodeId(COORDINATOR));
         for version in over {
-            self.locals.remove(&version);
-            let why = Why::Coordinator;
-            self.out.event(Event::Aborted {
-                version,
-                level: None,
-                why,
-                culprit,
-            });
+            self.on_abort(cx, version, None, Why::Coordinator, culprit);
         }
     }
 

@@ -291,7 +291,10 @@ impl History {
             let (version, why) = (version(passed), Why::Overtaken);
             self.tell(world, who, 500, Command::CaptureFailed { version, why });
         }
-        let delay = Time(500_000 + self.random.below(self.options.step_max.0));
+        // Ranks exchange messages, so none stays far behind for long.
+        let behind = v + 4 < self.furthest(world);
+        let most = if behind { 500_000 } else { self.options.step_max.0 };
+        let delay = Time(500_000 + self.random.below(most));
         world.after(delay, Action::Step { who, rank, epoch });
     }
 
@@ -393,6 +396,7 @@ impl History {
     ) -> Result<(), Why> {
         let owner = self.home(who).node;
         let place = Place { level, key, owner };
+        let good = blob.clone();
         let (full, torn) = (
             world.faults.refuse,
             if self.calm { 0 } else { self.options.torn },
@@ -405,11 +409,23 @@ impl History {
                 blob.words[0] = 0;
             }
         }
+        // Containers are immutable: one that was verified is not written again.
+        let partner = world.at((owner + 1) % self.options.nodes);
+        let there = match level {
+            Level::Memory => None,
+            Level::Disk => self.home(who).disk.get(&key),
+            Level::Partner => self.home(partner).partner.get(&(key, owner)),
+            Level::Shared => self.shared.get(&(key, owner)),
+        };
+        if there.is_some_and(Blob::good) {
+            return Ok(());
+        }
         match level {
             Level::Memory => {}
             Level::Disk => drop(self.home(who).disk.insert(key, blob.clone())),
             Level::Partner => {
-                let partner = world.at((owner + 1) % self.options.nodes);
+                // The level means two copies: the own container and the partner's.
+                self.write(world, who, key, Level::Disk, good)?;
                 let there = self.home(partner);
                 if !there.up || there.lost || world.paused(partner) {
                     return Err(Why::Partner);
@@ -464,9 +480,11 @@ impl History {
             home.work.remove(&v);
             if !any {
                 self.remove(world, who, key, Level::Memory);
+                self.remove(world, who, key, Level::Disk);
             }
         }
-        if !committed && level != Level::Memory {
+        // An own container may serve the partner level too: it goes with the rest.
+        if !committed && !matches!(level, Level::Memory | Level::Disk) {
             self.remove(world, who, key, level);
         }
     }
@@ -491,7 +509,7 @@ impl History {
         let old = |key: &&Key| **key < stable && !busy.contains(key);
         let mut gone: Vec<(Key, Level)> = Vec::new();
         gone.extend(home.mem.keys().filter(old).map(|&key| (key, Level::Memory)));
-        if level >= Level::Disk {
+        if level >= Level::Partner {
             gone.extend(home.disk.keys().filter(old).map(|&key| (key, Level::Disk)));
         }
         let partner = world.at((home.node + 1) % self.options.nodes);
@@ -508,7 +526,13 @@ impl History {
                 .filter(|key| **key < stable && !busy.contains(key));
             gone.extend(old.map(|&key| (key, Level::Partner)));
         }
-        let touched: BTreeSet<Key> = gone.iter().map(|&(key, _)| key).collect();
+        let recorded = world.disk(who).replay().into_iter().filter_map(|record| match record {
+            Record::Commit { incarnation, version, .. } => Some((incarnation.0, version.0)),
+            _ => None,
+        });
+        let old = |key: &Key| *key < stable && !busy.contains(key);
+        let touched: BTreeSet<Key> =
+            recorded.filter(old).chain(gone.iter().map(|&(key, _)| key)).collect();
         for (key, level) in gone {
             self.remove(world, who, key, level);
         }
