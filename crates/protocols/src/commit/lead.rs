@@ -110,12 +110,7 @@ impl Commit {
         };
         if let Some(why) = why {
             let culprit = self.lost.iter().next().map(NodeId);
-            self.out.event(Event::Aborted {
-                version: at_least,
-                level: None,
-                why,
-                culprit,
-            });
+            self.out.event(Event::Declined { at_least, why, culprit });
             return;
         }
         let next = self

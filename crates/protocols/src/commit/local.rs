@@ -81,7 +81,8 @@ impl Commit {
     }
 
     pub(super) fn local_command(&mut self, cx: &C, command: Command) {
-        if !self.running() {
+        // A coordinator that asks the others takes note of what its driver finds.
+        if !matches!(self.mode, Mode::Running | Mode::Rejoining(_)) {
             return;
         }
         match command {

@@ -334,6 +334,15 @@ pub enum Event {
         /// The levels to write once captured.
         levels: Levels,
     },
+    /// A [`Command::Want`] started no round (coordinator only).
+    Declined {
+        /// What was asked for.
+        at_least: Version,
+        /// Why.
+        why: Why,
+        /// The node that is dead, if that is why.
+        culprit: Option<NodeId>,
+    },
     /// All nodes have captured (coordinator only).
     AllCaptured {
         /// The version.

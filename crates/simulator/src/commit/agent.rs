@@ -134,6 +134,7 @@ impl History {
                     work.levels = Some(levels);
                 }
                 self.flush_all(world, who, version.0);
+                self.finish(world, who, version.0);
             }
             Event::Stable { version, level } => {
                 let key = key(self.home(who), version);
@@ -141,21 +142,7 @@ impl History {
                 self.decide(world, who, key.1, level, true);
                 self.collect(world, who, key, level);
             }
-            Event::Aborted {
-                version,
-                level,
-                why,
-                ..
-            } => {
-                if why == Why::Busy
-                    || why == Why::NotOpen
-                    || level.is_none() && why == Why::NodeLost
-                {
-                    // Perhaps the answer to a request that started no round.
-                    if !self.home(who).work.contains_key(&version.0) {
-                        return;
-                    }
-                }
+            Event::Aborted { version, level, .. } => {
                 let key = key(self.home(who), version);
                 self.judge.declares_aborted(world.now, key, level);
                 match level {
@@ -189,7 +176,7 @@ impl History {
                 self.open_failed(world, who, incarnation.0, why, known.0);
             }
             Event::Rejoined { incarnation } => self.home(who).incarnation = incarnation.0,
-            Event::AllCaptured { .. } | Event::Committed { .. } | Event::Undecided { .. } => {}
+            Event::Declined { .. } | Event::AllCaptured { .. } | Event::Committed { .. } | Event::Undecided { .. } => {}
         }
     }
 
@@ -269,15 +256,11 @@ impl History {
                 since,
             };
             self.home(who).work.insert(v, work);
-            self.tell(
-                world,
-                who,
-                500,
-                Command::Force {
-                    version: version(v),
-                    levels,
-                },
-            );
+            // In order before the captures that follow.
+            let version = version(v);
+            if self.home(who).up {
+                world.command(who, Command::Force { version, levels });
+            }
         }
         let home = self.home(who);
         let state = home.state[rank];
@@ -472,20 +455,28 @@ impl History {
         };
         work.decided = work.decided.with(level);
         work.committed |= committed;
-        let over = work
-            .levels
-            .is_some_and(|levels| levels.and(work.decided) == levels);
-        let any = work.committed;
-        if over {
-            home.work.remove(&v);
-            if !any {
-                self.remove(world, who, key, Level::Memory);
-                self.remove(world, who, key, Level::Disk);
-            }
-        }
+        self.finish(world, who, v);
         // An own container may serve the partner level too: it goes with the rest.
         if !committed && !matches!(level, Level::Memory | Level::Disk) {
             self.remove(world, who, key, level);
+        }
+    }
+
+    /// Ends a version's work when all its levels are decided.
+    fn finish(&mut self, world: &mut W, who: Process, v: u64) {
+        let all = self.options.levels;
+        let home = self.home(who);
+        let key = (home.incarnation, v);
+        let Some(work) = home.work.get(&v) else { return };
+        let levels = work.levels.unwrap_or(all);
+        let any = work.committed;
+        if levels.and(work.decided) != levels {
+            return;
+        }
+        home.work.remove(&v);
+        if !any {
+            self.remove(world, who, key, Level::Memory);
+            self.remove(world, who, key, Level::Disk);
         }
     }
 
@@ -725,11 +716,11 @@ impl History {
     }
 
     /// Work that is older than every bound allows.
-    pub(super) fn overdue_work(&self, now: Time, bound: Time) -> Vec<String> {
+    pub(super) fn overdue_work(&self, world: &W, bound: Time) -> Vec<String> {
         let mut late = Vec::new();
-        for home in self.homes.values().filter(|home| !home.lost) {
+        for home in self.homes.iter().filter(|(who, home)| world.at(home.node) == **who).map(|one| one.1) {
             for (v, work) in &home.work {
-                if now.since(work.since) > bound {
+                if world.now.since(work.since) > bound {
                     late.push(format!("P5: node {} still works on version {v}", home.node));
                 }
             }

@@ -222,7 +222,7 @@ impl History {
     /// Faults have ended: the job must have opened and become stable again.
     pub(super) fn final_checks(&mut self, world: &mut W, heal: Time) {
         let bound = Time::from_secs(8);
-        let mut wrong = self.overdue_work(world.now, bound);
+        let mut wrong = self.overdue_work(world, bound);
         let number = self.launcher.number;
         let stuck = self.launcher.opening;
         let since = heal + Time::from_secs(8);
