@@ -110,7 +110,11 @@ impl Commit {
         };
         if let Some(why) = why {
             let culprit = self.lost.iter().next().map(NodeId);
-            self.out.event(Event::Declined { at_least, why, culprit });
+            self.out.event(Event::Declined {
+                at_least,
+                why,
+                culprit,
+            });
             return;
         }
         let next = self
@@ -158,6 +162,8 @@ impl Commit {
     /// The answer about a round that is over, from the log: COMMIT where it is
     /// recorded, ABORT for the rest.
     fn answer_over(&mut self, cx: &C, from: Peer, version: Version) {
+        // What is called over stays over: no later message may start it.
+        self.ended.add(version);
         let (why, culprit) = (Why::Coordinator, u32::MAX);
         let committed = |level| {
             self.log

@@ -35,6 +35,8 @@ pub(super) struct Local {
     /// The answer to Arm.
     answer: Option<(bool, Option<Version>)>,
     forced: bool,
+    /// The coordinator knows the round.
+    known: bool,
     captured: bool,
     failed: Option<Why>,
     steps: [Step; 4],
@@ -52,6 +54,7 @@ impl Local {
             partial: levels.is_empty(),
             answer: None,
             forced: false,
+            known: false,
             captured: false,
             failed: None,
             steps: [Step::Idle; 4],
@@ -62,7 +65,11 @@ impl Local {
     }
 
     fn over(&self, config: &Config) -> bool {
-        let known = if self.partial { config.levels } else { self.levels };
+        let known = if self.partial {
+            config.levels
+        } else {
+            self.levels
+        };
         known
             .iter()
             .all(|level| self.steps[level as usize] == Step::Over)
@@ -134,8 +141,8 @@ impl Commit {
     /// A version that this instance does not know, found by the driver after a
     /// restart: asked about as if it were alive.
     fn adopt(&mut self, cx: &C, version: Version) {
-        if Some(version) > self.seen && !self.locals.contains_key(&version) {
-            self.seen = Some(version);
+        if Some(version) > self.forgotten && !self.locals.contains_key(&version) {
+            self.seen = self.seen.max(Some(version));
             self.locals.insert(version, Local::new(cx, Levels::NONE));
         }
     }
@@ -193,6 +200,10 @@ impl Commit {
             return;
         };
         let (levels, steps) = (local.levels, local.steps);
+        if local.forced && !local.known {
+            // Alone and first: what overtook it would be about an unknown round.
+            return self.say(cx, COORDINATOR, Kind::Forced { version, levels });
+        }
         let started = steps.iter().any(|step| *step != Step::Idle);
         let whole = match (local.failed, local.captured, local.answer) {
             (Some(why), ..) if !started => Some(Kind::Failed {
@@ -200,9 +211,7 @@ impl Commit {
                 level: None,
                 why,
             }),
-            (_, true, _) if local.forced => Some(Kind::Forced { version, levels }),
             (_, true, _) => Some(Kind::Captured { version }),
-            _ if local.forced => Some(Kind::Forced { version, levels }),
             (_, false, Some((ok, max_called))) => Some(Kind::ArmAck {
                 version,
                 ok,
@@ -210,7 +219,6 @@ impl Commit {
             }),
             (_, false, None) => None,
         };
-        let captured = local.captured;
         if let Some(kind) = whole
             && (local.partial
                 || levels
@@ -218,9 +226,6 @@ impl Commit {
                     .any(|level| steps[level as usize] == Step::Idle))
         {
             self.say(cx, COORDINATOR, kind);
-            if captured && !matches!(kind, Kind::Captured { .. } | Kind::Failed { .. }) {
-                self.say(cx, COORDINATOR, Kind::Captured { version });
-            }
         }
         for level in Level::ALL {
             match steps[level as usize] {
@@ -245,15 +250,7 @@ impl Commit {
     pub(super) fn local_message(&mut self, cx: &C, kind: Kind) {
         match kind {
             Kind::Arm { version, levels } => self.on_arm(cx, version, levels),
-            Kind::Go { version, levels } => {
-                if let Some(local) = self.locals.get_mut(&version)
-                    && local.partial
-                {
-                    local.levels = levels;
-                    local.partial = false;
-                    self.out.event(Event::Resumed { version, levels });
-                }
-            }
+            Kind::Go { version, levels } => self.on_go(cx, version, levels),
             Kind::Commit { version, level } => self.on_commit(cx, version, level),
             Kind::Stable { version, level } => self.on_stable(cx, version, level),
             Kind::Abort {
@@ -266,6 +263,20 @@ impl Commit {
                 self.on_abort(cx, version, level, why, culprit);
             }
             _ => {}
+        }
+    }
+
+    fn on_go(&mut self, cx: &C, version: Version, levels: Levels) {
+        let Some(local) = self.locals.get_mut(&version) else {
+            return;
+        };
+        let news = !core::mem::replace(&mut local.known, true) && local.forced;
+        if core::mem::take(&mut local.partial) {
+            local.levels = levels;
+            self.out.event(Event::Resumed { version, levels });
+        }
+        if news {
+            self.say_state(cx, version);
         }
     }
 
@@ -389,7 +400,11 @@ impl Commit {
                     culprit,
                 });
             }
-            if self.locals.get(&version).is_some_and(|local| local.over(cx.config)) {
+            if self
+                .locals
+                .get(&version)
+                .is_some_and(|local| local.over(cx.config))
+            {
                 self.locals.remove(&version);
             }
             return;
@@ -399,7 +414,10 @@ impl Commit {
         }
         let committed = |level| self.log.committed(self.key(version, level)).is_some();
         let committing = self.locals.get(&version).is_some_and(|local| {
-            local.steps.iter().any(|step| matches!(step, Step::Committing | Step::Committed))
+            local
+                .steps
+                .iter()
+                .any(|step| matches!(step, Step::Committing | Step::Committed))
         });
         if committing || Level::ALL.into_iter().any(committed) {
             // One level counts for good: only the others can end.
@@ -415,7 +433,12 @@ impl Commit {
         self.out.event(if why == Why::Rearmed {
             Event::Disarm { version }
         } else {
-            Event::Aborted { version, level: None, why, culprit }
+            Event::Aborted {
+                version,
+                level: None,
+                why,
+                culprit,
+            }
         });
     }
 
@@ -498,7 +521,8 @@ impl Commit {
         let mut over = Vec::new();
         for (&version, local) in &mut self.locals {
             local.forced = false;
-            let unprepared = |step: &Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
+            let unprepared =
+                |step: &Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
             if local.steps.iter().all(unprepared) {
                 over.push(version);
             }

@@ -176,7 +176,10 @@ impl History {
                 self.open_failed(world, who, incarnation.0, why, known.0);
             }
             Event::Rejoined { incarnation } => self.home(who).incarnation = incarnation.0,
-            Event::Declined { .. } | Event::AllCaptured { .. } | Event::Committed { .. } | Event::Undecided { .. } => {}
+            Event::Declined { .. }
+            | Event::AllCaptured { .. }
+            | Event::Committed { .. }
+            | Event::Undecided { .. } => {}
         }
     }
 
@@ -276,7 +279,11 @@ impl History {
         }
         // Ranks exchange messages, so none stays far behind for long.
         let behind = v + 4 < self.furthest(world);
-        let most = if behind { 500_000 } else { self.options.step_max.0 };
+        let most = if behind {
+            500_000
+        } else {
+            self.options.step_max.0
+        };
         let delay = Time(500_000 + self.random.below(most));
         world.after(delay, Action::Step { who, rank, epoch });
     }
@@ -467,7 +474,9 @@ impl History {
         let all = self.options.levels;
         let home = self.home(who);
         let key = (home.incarnation, v);
-        let Some(work) = home.work.get(&v) else { return };
+        let Some(work) = home.work.get(&v) else {
+            return;
+        };
         let levels = work.levels.unwrap_or(all);
         let any = work.committed;
         if levels.and(work.decided) != levels {
@@ -517,13 +526,23 @@ impl History {
                 .filter(|key| **key < stable && !busy.contains(key));
             gone.extend(old.map(|&key| (key, Level::Partner)));
         }
-        let recorded = world.disk(who).replay().into_iter().filter_map(|record| match record {
-            Record::Commit { incarnation, version, .. } => Some((incarnation.0, version.0)),
-            _ => None,
-        });
+        let recorded = world
+            .disk(who)
+            .replay()
+            .into_iter()
+            .filter_map(|record| match record {
+                Record::Commit {
+                    incarnation,
+                    version,
+                    ..
+                } => Some((incarnation.0, version.0)),
+                _ => None,
+            });
         let old = |key: &Key| *key < stable && !busy.contains(key);
-        let touched: BTreeSet<Key> =
-            recorded.filter(old).chain(gone.iter().map(|&(key, _)| key)).collect();
+        let touched: BTreeSet<Key> = recorded
+            .filter(old)
+            .chain(gone.iter().map(|&(key, _)| key))
+            .collect();
         for (key, level) in gone {
             self.remove(world, who, key, level);
         }
@@ -718,7 +737,12 @@ impl History {
     /// Work that is older than every bound allows.
     pub(super) fn overdue_work(&self, world: &W, bound: Time) -> Vec<String> {
         let mut late = Vec::new();
-        for home in self.homes.iter().filter(|(who, home)| world.at(home.node) == **who).map(|one| one.1) {
+        for home in self
+            .homes
+            .iter()
+            .filter(|(who, home)| world.at(home.node) == **who)
+            .map(|one| one.1)
+        {
             for (v, work) in &home.work {
                 if world.now.since(work.since) > bound {
                     late.push(format!("P5: node {} still works on version {v}", home.node));
