@@ -154,6 +154,11 @@ impl Commit {
             .entry(version)
             .or_insert_with(|| Local::new(cx, levels));
         local.forced = true;
+        let armed = local.levels;
+        if armed != levels {
+            // The round that was armed here goes on, with its own levels.
+            self.out.event(Event::Resumed { version, levels: armed });
+        }
         self.seen = self.seen.max(Some(version));
         self.say_state(cx, version);
     }
@@ -271,7 +276,8 @@ impl Commit {
             return;
         };
         let news = !core::mem::replace(&mut local.known, true) && local.forced;
-        if core::mem::take(&mut local.partial) {
+        let other = local.forced && local.levels != levels;
+        if core::mem::take(&mut local.partial) || other {
             local.levels = levels;
             self.out.event(Event::Resumed { version, levels });
         }
@@ -426,11 +432,14 @@ impl Commit {
             }
             return;
         }
+        // Armed, then the coordinator was restarted: the version was never taken.
+        let local = self.locals.get(&version);
+        let taken = local.is_some_and(|local| local.captured || local.known);
         for level in Level::ALL {
             self.end_level(cx, version, level);
         }
         self.locals.remove(&version);
-        self.out.event(if why == Why::Rearmed {
+        self.out.event(if why == Why::Rearmed || why == Why::Coordinator && !taken {
             Event::Disarm { version }
         } else {
             Event::Aborted {

@@ -203,6 +203,15 @@ impl Commit {
             .max(promised)
     }
 
+    /// True if the records of this version may be removed: nobody will ask for its
+    /// decision again. A driver asks before it removes them, and tells
+    /// [`Command::Forget`] after it did. On the coordinator this waits until every
+    /// node has the decision, else one that missed it would be told ABORT.
+    pub fn may_forget(&self, source: Incarnation, version: Version) -> bool {
+        let open = self.rounds.contains_key(&version) || self.locals.contains_key(&version);
+        source != self.ballot.incarnation || matches!(self.mode, Mode::Running) && !open
+    }
+
     /// True if no incarnation is open or opening here.
     pub fn is_idle(&self) -> bool {
         matches!(self.mode, Mode::Idle)
@@ -331,7 +340,6 @@ impl Commit {
                 self.log.forget(source, version);
                 if source == self.ballot.incarnation {
                     self.forgotten = self.forgotten.max(Some(version));
-                    self.locals.remove(&version);
                 }
             }
             other => self.local_command(cx, other),

@@ -265,7 +265,8 @@ pub enum Command {
     /// The launcher's lease has passed or it told this agent to stop: nothing is
     /// committed or called stable by this instance until the next `Open`.
     Fence,
-    /// Garbage collection removed this version here: its records are gone.
+    /// Garbage collection removed this version here, after
+    /// [`Commit::may_forget`](super::Commit::may_forget): its records are gone.
     Forget {
         /// The incarnation in which the version was captured.
         source: Incarnation,
@@ -327,7 +328,8 @@ pub enum Event {
         /// The version.
         version: Version,
     },
-    /// The round lives on after this agent's restart: its levels.
+    /// The round lives on (after this agent's restart, or because a forced version
+    /// had been asked for with other levels): these are its levels.
     Resumed {
         /// The version.
         version: Version,

@@ -560,6 +560,10 @@ impl History {
         if held || self.shared.keys().any(|&(held, _)| held == key) {
             return;
         }
+        let (source, version) = (Incarnation(key.0), version(key.1));
+        if !world.machine(who).is_some_and(|machine| machine.may_forget(source, version)) {
+            return;
+        }
         world.disk(who).remove(|record| match *record {
             Record::Prepared {
                 incarnation,
@@ -580,10 +584,7 @@ impl History {
         });
         world.command(
             who,
-            Command::Forget {
-                source: Incarnation(key.0),
-                version: version(key.1),
-            },
+            Command::Forget { source, version },
         );
     }
 
