@@ -4,7 +4,9 @@
 use outlive_simulator::commit::{Options, explain};
 
 fn main() {
-    let mut arguments = std::env::args().skip(1).map(|text| text.parse::<u64>().unwrap_or(0));
+    let mut arguments = std::env::args()
+        .skip(1)
+        .map(|text| text.parse::<u64>().unwrap_or(0));
     let seed = arguments.next().unwrap_or(0);
     let tail = arguments.next().unwrap_or(u64::MAX) as usize;
     let outcome = explain(seed, Options::from_seed(seed));

@@ -265,7 +265,8 @@ pub enum Command {
     /// The launcher's lease has passed or it told this agent to stop: nothing is
     /// committed or called stable by this instance until the next `Open`.
     Fence,
-    /// Garbage collection removed this version here: its records are gone.
+    /// Garbage collection removed this version here, after
+    /// [`Commit::may_forget`](super::Commit::may_forget): its records are gone.
     Forget {
         /// The incarnation in which the version was captured.
         source: Incarnation,
@@ -327,12 +328,22 @@ pub enum Event {
         /// The version.
         version: Version,
     },
-    /// The round lives on after this agent's restart: its levels.
+    /// The round lives on (after this agent's restart, or because a forced version
+    /// had been asked for with other levels): these are its levels.
     Resumed {
         /// The version.
         version: Version,
         /// The levels to write once captured.
         levels: Levels,
+    },
+    /// A [`Command::Want`] started no round (coordinator only).
+    Declined {
+        /// What was asked for.
+        at_least: Version,
+        /// Why.
+        why: Why,
+        /// The node that is dead, if that is why.
+        culprit: Option<NodeId>,
     },
     /// All nodes have captured (coordinator only).
     AllCaptured {

@@ -134,6 +134,7 @@ impl History {
                     work.levels = Some(levels);
                 }
                 self.flush_all(world, who, version.0);
+                self.finish(world, who, version.0);
             }
             Event::Stable { version, level } => {
                 let key = key(self.home(who), version);
@@ -141,21 +142,7 @@ impl History {
                 self.decide(world, who, key.1, level, true);
                 self.collect(world, who, key, level);
             }
-            Event::Aborted {
-                version,
-                level,
-                why,
-                ..
-            } => {
-                if why == Why::Busy
-                    || why == Why::NotOpen
-                    || level.is_none() && why == Why::NodeLost
-                {
-                    // Perhaps the answer to a request that started no round.
-                    if !self.home(who).work.contains_key(&version.0) {
-                        return;
-                    }
-                }
+            Event::Aborted { version, level, .. } => {
                 let key = key(self.home(who), version);
                 self.judge.declares_aborted(world.now, key, level);
                 match level {
@@ -189,7 +176,10 @@ impl History {
                 self.open_failed(world, who, incarnation.0, why, known.0);
             }
             Event::Rejoined { incarnation } => self.home(who).incarnation = incarnation.0,
-            Event::AllCaptured { .. } | Event::Committed { .. } | Event::Undecided { .. } => {}
+            Event::Declined { .. }
+            | Event::AllCaptured { .. }
+            | Event::Committed { .. }
+            | Event::Undecided { .. } => {}
         }
     }
 
@@ -269,15 +259,11 @@ impl History {
                 since,
             };
             self.home(who).work.insert(v, work);
-            self.tell(
-                world,
-                who,
-                500,
-                Command::Force {
-                    version: version(v),
-                    levels,
-                },
-            );
+            // In order before the captures that follow.
+            let version = version(v);
+            if self.home(who).up {
+                world.command(who, Command::Force { version, levels });
+            }
         }
         let home = self.home(who);
         let state = home.state[rank];
@@ -291,7 +277,14 @@ impl History {
             let (version, why) = (version(passed), Why::Overtaken);
             self.tell(world, who, 500, Command::CaptureFailed { version, why });
         }
-        let delay = Time(500_000 + self.random.below(self.options.step_max.0));
+        // Ranks exchange messages, so none stays far behind for long.
+        let behind = v + 4 < self.furthest(world);
+        let most = if behind {
+            500_000
+        } else {
+            self.options.step_max.0
+        };
+        let delay = Time(500_000 + self.random.below(most));
         world.after(delay, Action::Step { who, rank, epoch });
     }
 
@@ -393,6 +386,7 @@ impl History {
     ) -> Result<(), Why> {
         let owner = self.home(who).node;
         let place = Place { level, key, owner };
+        let good = blob.clone();
         let (full, torn) = (
             world.faults.refuse,
             if self.calm { 0 } else { self.options.torn },
@@ -405,11 +399,23 @@ impl History {
                 blob.words[0] = 0;
             }
         }
+        // Containers are immutable: one that was verified is not written again.
+        let partner = world.at((owner + 1) % self.options.nodes);
+        let there = match level {
+            Level::Memory => None,
+            Level::Disk => self.home(who).disk.get(&key),
+            Level::Partner => self.home(partner).partner.get(&(key, owner)),
+            Level::Shared => self.shared.get(&(key, owner)),
+        };
+        if there.is_some_and(Blob::good) {
+            return Ok(());
+        }
         match level {
             Level::Memory => {}
             Level::Disk => drop(self.home(who).disk.insert(key, blob.clone())),
             Level::Partner => {
-                let partner = world.at((owner + 1) % self.options.nodes);
+                // The level means two copies: the own container and the partner's.
+                self.write(world, who, key, Level::Disk, good)?;
                 let there = self.home(partner);
                 if !there.up || there.lost || world.paused(partner) {
                     return Err(Why::Partner);
@@ -456,18 +462,30 @@ impl History {
         };
         work.decided = work.decided.with(level);
         work.committed |= committed;
-        let over = work
-            .levels
-            .is_some_and(|levels| levels.and(work.decided) == levels);
-        let any = work.committed;
-        if over {
-            home.work.remove(&v);
-            if !any {
-                self.remove(world, who, key, Level::Memory);
-            }
-        }
-        if !committed && level != Level::Memory {
+        self.finish(world, who, v);
+        // An own container may serve the partner level too: it goes with the rest.
+        if !committed && !matches!(level, Level::Memory | Level::Disk) {
             self.remove(world, who, key, level);
+        }
+    }
+
+    /// Ends a version's work when all its levels are decided.
+    fn finish(&mut self, world: &mut W, who: Process, v: u64) {
+        let all = self.options.levels;
+        let home = self.home(who);
+        let key = (home.incarnation, v);
+        let Some(work) = home.work.get(&v) else {
+            return;
+        };
+        let levels = work.levels.unwrap_or(all);
+        let any = work.committed;
+        if levels.and(work.decided) != levels {
+            return;
+        }
+        home.work.remove(&v);
+        if !any {
+            self.remove(world, who, key, Level::Memory);
+            self.remove(world, who, key, Level::Disk);
         }
     }
 
@@ -491,7 +509,7 @@ impl History {
         let old = |key: &&Key| **key < stable && !busy.contains(key);
         let mut gone: Vec<(Key, Level)> = Vec::new();
         gone.extend(home.mem.keys().filter(old).map(|&key| (key, Level::Memory)));
-        if level >= Level::Disk {
+        if level >= Level::Partner {
             gone.extend(home.disk.keys().filter(old).map(|&key| (key, Level::Disk)));
         }
         let partner = world.at((home.node + 1) % self.options.nodes);
@@ -508,7 +526,23 @@ impl History {
                 .filter(|key| **key < stable && !busy.contains(key));
             gone.extend(old.map(|&key| (key, Level::Partner)));
         }
-        let touched: BTreeSet<Key> = gone.iter().map(|&(key, _)| key).collect();
+        let recorded = world
+            .disk(who)
+            .replay()
+            .into_iter()
+            .filter_map(|record| match record {
+                Record::Commit {
+                    incarnation,
+                    version,
+                    ..
+                } => Some((incarnation.0, version.0)),
+                _ => None,
+            });
+        let old = |key: &Key| *key < stable && !busy.contains(key);
+        let touched: BTreeSet<Key> = recorded
+            .filter(old)
+            .chain(gone.iter().map(|&(key, _)| key))
+            .collect();
         for (key, level) in gone {
             self.remove(world, who, key, level);
         }
@@ -524,6 +558,10 @@ impl History {
             || home.disk.contains_key(&key)
             || home.partner.keys().any(|&(held, _)| held == key);
         if held || self.shared.keys().any(|&(held, _)| held == key) {
+            return;
+        }
+        let (source, version) = (Incarnation(key.0), version(key.1));
+        if !world.machine(who).is_some_and(|machine| machine.may_forget(source, version)) {
             return;
         }
         world.disk(who).remove(|record| match *record {
@@ -546,10 +584,7 @@ impl History {
         });
         world.command(
             who,
-            Command::Forget {
-                source: Incarnation(key.0),
-                version: version(key.1),
-            },
+            Command::Forget { source, version },
         );
     }
 
@@ -701,11 +736,16 @@ impl History {
     }
 
     /// Work that is older than every bound allows.
-    pub(super) fn overdue_work(&self, now: Time, bound: Time) -> Vec<String> {
+    pub(super) fn overdue_work(&self, world: &W, bound: Time) -> Vec<String> {
         let mut late = Vec::new();
-        for home in self.homes.values().filter(|home| !home.lost) {
+        for home in self
+            .homes
+            .iter()
+            .filter(|(who, home)| world.at(home.node) == **who)
+            .map(|one| one.1)
+        {
             for (v, work) in &home.work {
-                if now.since(work.since) > bound {
+                if world.now.since(work.since) > bound {
                     late.push(format!("P5: node {} still works on version {v}", home.node));
                 }
             }

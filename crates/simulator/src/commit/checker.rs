@@ -42,7 +42,6 @@ pub struct Checker {
     stable: BTreeMap<(Key, Level), Time>,
     failures: Vec<(Time, u32)>,
     opened: BTreeMap<u32, Key>,
-    gave_up: bool,
 }
 
 /// The number of domains that may fail at a level: the published table of
@@ -69,7 +68,6 @@ impl Checker {
             stable: BTreeMap::new(),
             failures: Vec::new(),
             opened: BTreeMap::new(),
-            gave_up: false,
         }
     }
 
@@ -225,7 +223,9 @@ impl Checker {
             .opened
             .last_key_value()
             .map_or(0, |(&number, _)| number);
-        if key.0 < newest && !self.on_line(key) {
+        // A late echo of what was declared before it became void is no new word.
+        let new = !self.stable.contains_key(&(key, level));
+        if new && key.0 < newest && !self.on_line(key) {
             self.wrong(now, format!("P3: {key:?} {level} stable after it was void"));
         }
         self.stable.entry((key, level)).or_insert(now);
@@ -305,7 +305,6 @@ impl Checker {
 
     /// The job was told that nothing can be restored.
     pub fn gives_up(&mut self, now: Time) {
-        self.gave_up = true;
         if let Some((key, level)) = self.must_have() {
             self.wrong(
                 now,
@@ -326,11 +325,6 @@ impl Checker {
                 format!("P2: node {node} restored other bytes than captured {key:?}"),
             );
         }
-    }
-
-    /// True if the job was told that nothing can be restored.
-    pub fn gave_up(&self) -> bool {
-        self.gave_up
     }
 
     /// Levels declared stable after `since` in incarnation `number`.

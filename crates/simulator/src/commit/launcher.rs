@@ -17,6 +17,8 @@ pub(super) struct Launcher {
     ready: BTreeSet<u32>,
     /// Slots replaced since the last success.
     replaced: BTreeSet<u32>,
+    /// The user's word to begin anew, once nothing could be restored.
+    fresh: bool,
     /// Replaced processes that could not be killed.
     zombies: Vec<Process>,
 }
@@ -48,14 +50,14 @@ impl History {
         let who = world.at(node);
         if self.home(who).up {
             let fenced = self.launcher.zombies.is_empty();
-            let incarnation = Incarnation(number);
+            let (incarnation, fresh) = (Incarnation(number), self.launcher.fresh);
             world.command(
                 who,
                 Command::Open {
                     incarnation,
                     replaced,
                     fenced,
-                    fresh: false,
+                    fresh,
                 },
             );
         } else {
@@ -82,8 +84,8 @@ impl History {
         }
         if why == Why::NothingUsable {
             self.judge.gives_up(world.now);
-            // The user begins anew: not part of this history's promises, so the job
-            // ends here as far as restarts go; the next attempt finds the same.
+            // Then the user begins anew.
+            self.launcher.fresh = true;
         }
         if why == Why::NoQuorum {
             self.kill_zombies(world);
@@ -119,6 +121,7 @@ impl History {
         }
         self.launcher.opening = false;
         self.launcher.replaced.clear();
+        self.launcher.fresh = false;
         let epoch = self.epoch;
         for node in 0..self.options.nodes {
             for rank in 0..self.options.ranks as usize {
@@ -222,11 +225,11 @@ impl History {
     /// Faults have ended: the job must have opened and become stable again.
     pub(super) fn final_checks(&mut self, world: &mut W, heal: Time) {
         let bound = Time::from_secs(8);
-        let mut wrong = self.overdue_work(world.now, bound);
+        let mut wrong = self.overdue_work(world, bound);
         let number = self.launcher.number;
         let stuck = self.launcher.opening;
         let since = heal + Time::from_secs(8);
-        if stuck && !self.judge.gave_up() {
+        if stuck {
             wrong.push(format!("P5: incarnation {number} does not open"));
         }
         if !stuck {
