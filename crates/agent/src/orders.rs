@@ -81,6 +81,10 @@ impl Agent {
             arm_timeout: Time::from_ms(bounds.arm_ms),
             commit_timeout: Time::from_ms(bounds.commit_ms),
             recovery_timeout: Time::from_ms(bounds.recovery_ms),
+            stride: match (config.policy.every, config.policy.interval_ms) {
+                (Some(every), None) => every.max(1),
+                _ => 1,
+            },
             ..commit::Config::default()
         };
         let detector = detector::Config {
@@ -431,6 +435,10 @@ impl Agent {
                 culprit,
             } => {
                 self.on_aborted(version, level, why, culprit);
+            }
+            E::Declined { at_least, why, .. } => {
+                tracing::debug!(version = at_least.0, ?why, "no round now");
+                self.want_later();
             }
             E::Undecided { version, level } => {
                 tracing::warn!(version = version.0, %level, "the decision is late");

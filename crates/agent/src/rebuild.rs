@@ -55,8 +55,8 @@ pub struct Rebuilt {
     pub bytes: u64,
     /// New slabs; empty if the slots hold the version already.
     pub slabs: Vec<(Rank, Slab, OwnedFd)>,
-    /// Copies that did not verify, in words.
-    pub rejected: Vec<String>,
+    /// Why copies before it could not be used.
+    pub rejected: Vec<Error>,
 }
 
 impl Rebuild {
@@ -75,7 +75,7 @@ impl Rebuild {
                 }
                 Err(error) => {
                     tracing::warn!(%error, %level, "a copy cannot be used");
-                    rejected.push(format!("{level}: {error}"));
+                    rejected.push(error);
                 }
             }
         }
@@ -85,7 +85,7 @@ impl Rebuild {
             if rejected.is_empty() {
                 "no copy is known".into()
             } else {
-                rejected.join("; ")
+                reasons(&rejected)
             },
             "an older version is taken",
         ))
@@ -162,6 +162,13 @@ impl Rebuild {
         receive(&mut stream, Some(sealed), &mut slabs)?;
         Ok((sealed.length, slabs.finish()?))
     }
+}
+
+fn reasons(errors: &[Error]) -> String {
+    let each = errors
+        .iter()
+        .map(|error| format!("{}: {}", error.entity(), error.reason()));
+    each.collect::<Vec<_>>().join("; ")
 }
 
 /// New slabs that take a container's ranks.

@@ -523,7 +523,7 @@ impl Agent {
             self.want_later();
         }
         // Ranks that had passed, or memory still being made, are no failure.
-        let quiet = matches!(why, Why::Passed | Why::NoRoom) && level.is_none();
+        let quiet = level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
         if self.me == NodeId(0) && !quiet {
             let error = abort_error(version, why, culprit);
             self.tell(&Notice::Checkpoint {

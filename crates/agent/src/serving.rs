@@ -275,7 +275,7 @@ impl Agent {
         }
         let open: Vec<Version> = self.rounds.keys().copied().collect();
         for version in open {
-            self.capture_failed(rank, version, Why::Overtaken);
+            self.capture_failed(rank, version, Why::Left);
         }
     }
 

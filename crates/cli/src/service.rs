@@ -11,7 +11,9 @@ pub fn keeper() -> Result<u8> {
     spec()?;
     let agent = ["/proc/self/exe", "agent"].map(Into::into).to_vec();
     let mut options = KeeperOptions::new(agent);
-    options.parent = std::env::var(LAUNCHER_VARIABLE).ok().and_then(|text| text.parse().ok());
+    options.parent = std::env::var(LAUNCHER_VARIABLE)
+        .ok()
+        .and_then(|text| text.parse().ok());
     keeper::run(options)?;
     Ok(0)
 }

@@ -231,7 +231,9 @@ impl Commit {
         }
         self.abort(cx, version, None, Why::Rearmed, Some(from));
         let next = max_called.0.saturating_add(cx.config.margin.max(1));
-        let next = Version(next.max(version.0.saturating_add(1))).min(Version::MAX);
+        let next = next.max(version.0.saturating_add(1));
+        let next = next.checked_next_multiple_of(cx.config.stride.max(1));
+        let next = Version(next.unwrap_or(u64::MAX)).min(Version::MAX);
         self.arm(cx, next, levels, deadline, retries + 1);
     }
 
@@ -286,9 +288,14 @@ impl Commit {
 
     /// Tells a node that repeats itself which levels are decided.
     fn answer_levels(&mut self, cx: &C, from: Peer, version: Version) {
-        let Some(round) = self.rounds.get(&version) else { return };
-        let decided: Vec<(Level, Verdict)> =
-            round.tallies.iter().map(|(&level, tally)| (level, tally.verdict)).collect();
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        let decided: Vec<(Level, Verdict)> = round
+            .tallies
+            .iter()
+            .map(|(&level, tally)| (level, tally.verdict))
+            .collect();
         for (level, verdict) in decided {
             let (why, culprit) = (Why::Coordinator, u32::MAX);
             match verdict {
@@ -297,7 +304,16 @@ impl Commit {
                     self.say(cx, from, Kind::Commit { version, level });
                 }
                 Verdict::Aborted => {
-                    self.say(cx, from, Kind::Abort { version, level: Some(level), why, culprit });
+                    self.say(
+                        cx,
+                        from,
+                        Kind::Abort {
+                            version,
+                            level: Some(level),
+                            why,
+                            culprit,
+                        },
+                    );
                 }
             }
         }
@@ -306,12 +322,19 @@ impl Commit {
     /// COMMIT again to the nodes that have not acknowledged it: a round ends, and
     /// its records may go, only when all have.
     fn repeat_commits(&mut self, cx: &C, version: Version) {
-        let Some(round) = self.rounds.get(&version) else { return };
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
         let mut missing = Vec::new();
         for (&level, tally) in &round.tallies {
             if matches!(tally.verdict, Verdict::Committed | Verdict::Stable) {
-                let silent = |node: &u32| !tally.acked.contains(*node) && !self.lost.contains(*node);
-                missing.extend((0..cx.config.nodes).filter(silent).map(|node| (node, level)));
+                let silent =
+                    |node: &u32| !tally.acked.contains(*node) && !self.lost.contains(*node);
+                missing.extend(
+                    (0..cx.config.nodes)
+                        .filter(silent)
+                        .map(|node| (node, level)),
+                );
             }
         }
         for (node, level) in missing {

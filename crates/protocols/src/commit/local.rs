@@ -157,7 +157,10 @@ impl Commit {
         let armed = local.levels;
         if armed != levels {
             // The round that was armed here goes on, with its own levels.
-            self.out.event(Event::Resumed { version, levels: armed });
+            self.out.event(Event::Resumed {
+                version,
+                levels: armed,
+            });
         }
         self.seen = self.seen.max(Some(version));
         self.say_state(cx, version);
@@ -439,16 +442,18 @@ impl Commit {
             self.end_level(cx, version, level);
         }
         self.locals.remove(&version);
-        self.out.event(if why == Why::Rearmed || why == Why::Coordinator && !taken {
-            Event::Disarm { version }
-        } else {
-            Event::Aborted {
-                version,
-                level: None,
-                why,
-                culprit,
-            }
-        });
+        self.out.event(
+            if why == Why::Rearmed || why == Why::Coordinator && !taken {
+                Event::Disarm { version }
+            } else {
+                Event::Aborted {
+                    version,
+                    level: None,
+                    why,
+                    culprit,
+                }
+            },
+        );
     }
 
     /// Ends a level that is not committed; a PREPARED gets its ABORT record. A

@@ -94,6 +94,9 @@ pub struct Config {
     pub resend: Time,
     /// Versions added to the largest `called` when a round is armed again.
     pub margin: u64,
+    /// A round that is armed again gets a multiple of this: 1, or the n of a policy
+    /// that wants every n-th version.
+    pub stride: u64,
     /// How often a round is armed again before it is given up.
     pub arm_retries_max: u32,
     /// Rounds that may be undecided or not yet stable at one time.
@@ -119,6 +122,7 @@ impl Default for Config {
             recovery_timeout: Time::from_secs(300),
             resend: Time::from_ms(50),
             margin: 2,
+            stride: 1,
             arm_retries_max: 8,
             rounds_max: 2,
             planted: None,
@@ -291,6 +295,8 @@ pub enum Why {
     RankLost,
     /// A rank closed its handle or reached a larger version first.
     Overtaken,
+    /// A rank has left the job, as programs do at their end; not a failure.
+    Left,
     /// Writing or verifying failed.
     Storage,
     /// The partner did not take or verify its copy.

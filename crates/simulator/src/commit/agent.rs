@@ -561,7 +561,10 @@ impl History {
             return;
         }
         let (source, version) = (Incarnation(key.0), version(key.1));
-        if !world.machine(who).is_some_and(|machine| machine.may_forget(source, version)) {
+        if !world
+            .machine(who)
+            .is_some_and(|machine| machine.may_forget(source, version))
+        {
             return;
         }
         world.disk(who).remove(|record| match *record {
@@ -582,10 +585,7 @@ impl History {
             } => (incarnation.0, version.0) == key,
             _ => false,
         });
-        world.command(
-            who,
-            Command::Forget { source, version },
-        );
+        world.command(who, Command::Forget { source, version });
     }
 
     fn inventory(&mut self, world: &mut W, who: Process, incarnation: Incarnation) {
