@@ -170,6 +170,8 @@ pub(crate) struct Agent {
     pub restored: Option<(Incarnation, Version)>,
     pub opening: Option<Opening>,
     pub rounds: BTreeMap<Version, Round>,
+    /// An arming that waits for room: version, levels, until when.
+    pub deferred: Option<(Version, Levels, Instant)>,
     pub stable: [Option<(Incarnation, Version)>; 4],
     pub line: Line,
     pub waits: Vec<Waiting>,
@@ -243,6 +245,7 @@ impl Agent {
             restored: None,
             opening: None,
             rounds: BTreeMap::new(),
+            deferred: None,
             stable: [None; 4],
             line: Line::default(),
             waits: Vec::new(),

@@ -25,6 +25,7 @@ impl Agent {
     ) {
         self.ranks.end_incarnation();
         self.rounds.clear();
+        self.deferred = None;
         self.waits.clear();
         self.injections.retain(|injection| !injection.told);
         for injection in &mut self.injections {

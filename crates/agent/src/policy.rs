@@ -36,6 +36,7 @@ impl Agent {
                 self.want();
             }
         }
+        self.try_deferred();
         if !self.waits.is_empty() {
             self.answer_waits();
         }

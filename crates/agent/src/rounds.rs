@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
@@ -14,6 +14,10 @@ use crate::core::{Agent, Round};
 use crate::flush::{Flush, Target};
 use crate::protocol::{Notice, Step};
 use crate::ranks::{Use, ranks_of, slab_tag};
+
+/// How long an arming waits for a slot that is still being flushed, at most half of
+/// the coordinator's bound.
+const ARM_PATIENCE: Duration = Duration::from_millis(1000);
 
 impl Agent {
     /// Gives a command to the commit machine.
@@ -68,7 +72,17 @@ impl Agent {
             });
             return self.all_captured_here(version);
         }
-        let (ok, max_called) = match self.arm_all(version) {
+        self.deferred = Some((version, levels, Instant::now() + ARM_PATIENCE));
+        self.try_deferred();
+    }
+
+    /// Answers the arming that waits, if it can be answered now: a slot that is still
+    /// being flushed is worth waiting for, a rank that has passed is not.
+    pub(crate) fn try_deferred(&mut self) {
+        let Some((version, levels, until)) = self.deferred else {
+            return;
+        };
+        let answer = match self.arm_all(version) {
             Ok(()) => {
                 self.open_round(version, levels);
                 if self.me == NodeId(0) {
@@ -79,13 +93,20 @@ impl Agent {
                 }
                 (true, None)
             }
+            Err(None) if self.may_have_room_later() && Instant::now() < until => return,
             Err(max_called) => (false, max_called),
         };
+        self.deferred = None;
+        let (ok, max_called) = answer;
         self.command(Command::Armed {
             version,
             ok,
             max_called,
         });
+    }
+
+    fn may_have_room_later(&self) -> bool {
+        self.finishing.is_none() && self.ranks.complete(self.me, self.nodes())
     }
 
     fn ranks_of_job(&self) -> Option<u32> {
@@ -165,6 +186,7 @@ impl Agent {
 
     /// The version is withdrawn: whoever is inside finishes for nothing.
     pub(crate) fn withdraw(&mut self, version: Version) {
+        self.deferred.take_if(|(deferred, ..)| *deferred == version);
         let ranks: Vec<Rank> = self.ranks.iter().map(|entry| entry.rank).collect();
         for rank in ranks {
             self.disarm_rank(rank, version);
@@ -441,6 +463,7 @@ impl Agent {
             }
         }
         self.retire_rounds();
+        self.try_deferred();
     }
 
     /// Rounds that are over need no memory of their own.

@@ -84,6 +84,12 @@ fn code(node: Option<u32>) -> u32 {
     node.unwrap_or(u32::MAX)
 }
 
+/// The next version of the policy's stride.
+fn aligned(cx: &C, version: Version) -> Version {
+    let next = version.0.checked_next_multiple_of(cx.config.stride.max(1));
+    Version(next.unwrap_or(u64::MAX)).min(Version::MAX)
+}
+
 impl Commit {
     pub(super) fn want(&mut self, cx: &C, at_least: Version, levels: Levels) {
         let levels = levels.and(cx.config.levels);
@@ -121,7 +127,7 @@ impl Commit {
             .ended
             .used
             .map_or(Version(0), |used| Version(used.0.saturating_add(1)));
-        let version = at_least.max(next).min(Version::MAX);
+        let version = aligned(cx, at_least.max(next));
         self.arm(cx, version, levels, cx.now + cx.config.arm_timeout, 0);
     }
 
@@ -232,8 +238,7 @@ impl Commit {
         self.abort(cx, version, None, Why::Rearmed, Some(from));
         let next = max_called.0.saturating_add(cx.config.margin.max(1));
         let next = next.max(version.0.saturating_add(1));
-        let next = next.checked_next_multiple_of(cx.config.stride.max(1));
-        let next = Version(next.unwrap_or(u64::MAX)).min(Version::MAX);
+        let next = aligned(cx, Version(next));
         self.arm(cx, next, levels, deadline, retries + 1);
     }
 
