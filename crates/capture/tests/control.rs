@@ -6,7 +6,7 @@ use outlive_capture::control::{CONTROL_BYTES, ControlBlock, Side};
 use outlive_capture::{ShareError, slab::Slab};
 use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, SealFlags};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 fn pair() -> (ControlBlock, ControlBlock) {
     let (agent, fd) = ControlBlock::create(Rank(3), 8, NodeId(1), Incarnation(2)).unwrap();
@@ -170,4 +170,58 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
         armed > 0,
         "armed {armed}, refused {refused}, inside {inside}"
     );
+}
+
+/// The second handshake alone, without an offer before each entry: rank and agent
+/// take turns on one slot as fast as they can. It finds a wrong order in the program;
+/// an ordering that is only too weak hides, on x86, behind the fences around it.
+#[test]
+fn entering_and_disarming_exclude_each_other() {
+    const TURNS: u64 = 1_000_000;
+    const VERSION: Version = Version(7);
+    let (agent, rank) = pair();
+    let stop = AtomicBool::new(false);
+    // Relaxed on purpose: a fence here would hide a missing one there.
+    let owner = AtomicU64::new(0);
+    let hold = |who: u64| {
+        owner.store(who, Relaxed);
+        for _ in 0..30 {
+            std::hint::spin_loop();
+            assert_eq!(owner.load(Relaxed), who, "two owners at once");
+        }
+        owner.store(0, Relaxed);
+    };
+    let mut both = (0u64, 0u64);
+    std::thread::scope(|scope| {
+        let entries = scope.spawn(|| {
+            let mut entries = 0u64;
+            while !stop.load(Relaxed) {
+                if rank.enter(VERSION).is_some() {
+                    assert_eq!(owner.load(Relaxed), 0, "entered after a disarming");
+                    hold(1);
+                    rank.leave();
+                    entries += 1;
+                }
+            }
+            entries
+        });
+        for _ in 0..TURNS {
+            agent.arm(VERSION, 0, 0, 4096);
+            if agent.disarm().is_some() {
+                while agent.entered().is_some() {
+                    std::hint::spin_loop();
+                }
+                both.1 += 1;
+            }
+            // A rank that tries in vain shows itself for a moment; it does no harm.
+            assert_eq!(owner.load(Relaxed), 0, "used while the rank is inside");
+            hold(2);
+            if entries.is_finished() {
+                break;
+            }
+        }
+        stop.store(true, Relaxed);
+        both.0 = entries.join().unwrap();
+    });
+    assert!(both.0 > 0 && both.1 > 0, "{both:?}: the two never met");
 }
