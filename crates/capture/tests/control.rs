@@ -94,6 +94,15 @@ fn foreign_short_and_unsealed_files_are_refused() {
     assert!(ControlBlock::create(Rank(1), 1, NodeId(0), Incarnation(1)).is_err());
 }
 
+/// Ends the other thread's loops, also if this one fails.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, SeqCst);
+    }
+}
+
 /// Both handshakes at full speed. The agent arms just ahead of the rank and at
 /// times disarms; the rank offers every version. What must never happen: an armed
 /// version that the agent believes to come and the rank passed by unseen; a slot
@@ -109,6 +118,7 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
     let (mut armed, mut refused, mut inside) = (0u64, 0u64, 0u64);
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            let _stop = StopAtEnd(&stop);
             for version in 0..VERSIONS {
                 if version < rank.offer(version) {
                     continue;
@@ -122,7 +132,6 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
                 captured.store(version + 1, SeqCst);
                 rank.leave();
             }
-            stop.store(true, SeqCst);
         });
         let mut random = outlive_base::rng::Sequence::new(1, 0);
         while !stop.load(SeqCst) {
@@ -136,7 +145,7 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
                         std::hint::spin_loop();
                     }
                     if target < VERSIONS {
-                        while captured.load(SeqCst) <= target {
+                        while captured.load(SeqCst) <= target && !stop.load(SeqCst) {
                             assert!(
                                 agent.called() <= target + 1 || captured.load(SeqCst) > target,
                                 "rank passed version {target} by unseen"
@@ -150,7 +159,7 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
             // Disarmed, the slot is the agent's as soon as the rank is outside.
             if agent.disarm().is_some() {
                 inside += 1;
-                while agent.entered().is_some() {
+                while agent.entered().is_some() && !stop.load(SeqCst) {
                     std::hint::spin_loop();
                 }
             }
@@ -177,7 +186,7 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
 /// an ordering that is only too weak hides, on x86, behind the fences around it.
 #[test]
 fn entering_and_disarming_exclude_each_other() {
-    const TURNS: u64 = 1_000_000;
+    const TURNS: u64 = 600_000;
     const VERSION: Version = Version(7);
     let (agent, rank) = pair();
     let stop = AtomicBool::new(false);
@@ -191,6 +200,7 @@ fn entering_and_disarming_exclude_each_other() {
         }
         owner.store(0, Relaxed);
     };
+    let mut random = outlive_base::rng::Sequence::new(2, 0);
     let mut both = (0u64, 0u64);
     std::thread::scope(|scope| {
         let entries = scope.spawn(|| {
@@ -207,8 +217,12 @@ fn entering_and_disarming_exclude_each_other() {
         });
         for _ in 0..TURNS {
             agent.arm(VERSION, 0, 0, 4096);
+            // Long enough, at times, for the rank to see it.
+            for _ in 0..random.below(12) {
+                std::hint::spin_loop();
+            }
             if agent.disarm().is_some() {
-                while agent.entered().is_some() {
+                while agent.entered().is_some() && !entries.is_finished() {
                     std::hint::spin_loop();
                 }
                 both.1 += 1;
