@@ -5,11 +5,10 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 CARGO ?= cargo
-MPICH := $(CURDIR)/.deps/mpich/bin
-PYTHON := $(CURDIR)/.deps/python/bin/python
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
+.NOTPARALLEL:
 .PHONY: help deps build rust examples python check test soak demo bench install clean
 
 help: ## list the targets
@@ -22,6 +21,8 @@ build: rust examples ## the command, the C library and the examples, optimised
 
 rust:
 	$(CARGO) build --release --locked
+	@# Programs ask for the library by its soname, which cargo does not name files by.
+	ln -sf liboutlive.so target/release/liboutlive.so.0
 
 examples: rust
 	$(MAKE) -C examples

@@ -86,12 +86,14 @@ inject=(--inject node:2@version=250 --inject node:1@version=450)
 options=(--job demo --store store --emulate-nodes 4 --spares 2 --every 20)
 shown "outlive run ${options[*]} \\"
 printf '      %s\n' "${inject[*]} \\" "--report report.json -- mpirun -n 8 heat2d ${size[*]} result.bin"
+# Not through a pipe: on a terminal outlive shows more of its timeline.
 timeout 80 "$outlive" run "${options[@]}" "${inject[@]}" --report report.json \
-    -- "$mpirun" -n 8 "$protected" "${size[@]}" result.bin "${pace[@]}" 2>&1 | sed 's/^/  /' ||
+    -- "$mpirun" -n 8 "$protected" "${size[@]}" result.bin "${pace[@]}" ||
     die "the protected run failed; see $work"
 
 title "4. What it cost"
-/usr/bin/env python3 "$OLDPWD/scripts/report.py" report.json --failures 2 | sed 's/^/  /'
+/usr/bin/env python3 "$OLDPWD/scripts/report.py" report.json --failures 2 | sed 's/^/  /' ||
+    die "the report is not that of a job that survived two failures"
 
 title "5. Is it the same?"
 shown "cmp reference.bin result.bin"

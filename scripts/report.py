@@ -18,7 +18,7 @@ COLUMNS = (
     ("relaunched", "relaunch_ms"),
     ("from level", "level"),
     ("version", "version"),
-    ("lost", "versions_lost"),
+    ("recomputed", "versions_lost"),
 )
 
 
@@ -55,7 +55,7 @@ def main() -> int:
     print(table(report))
     print(f"result: {report['result']}, restarts: {report['restarts']}")
     for error in report["errors"]:
-        print(f"error: {error}")
+        print(f"error: {error['code']} {error['text']}: {error['entity']}: {error['reason']}")
     if len(sys.argv) == 4:
         expected = int(sys.argv[3])
         if report["result"] != "finished" or len(report["failures"]) != expected:

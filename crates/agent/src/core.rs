@@ -40,11 +40,20 @@ pub(crate) const WARNINGS_MAX: usize = 16;
 /// What came back from a worker.
 pub(crate) enum Work {
     /// A slab was made for a slot.
-    SlabMade { rank: Rank, slot: usize, made: Result<(Slab, OwnedFd)> },
+    SlabMade {
+        rank: Rank,
+        slot: usize,
+        made: Result<(Slab, OwnedFd)>,
+    },
     /// A record is durable, or not.
     Persisted { op: Op, result: Result<()> },
     /// The local part of a level is written and read back, or failed.
-    LevelDone { source: Incarnation, version: Version, level: Level, result: Result<Part> },
+    LevelDone {
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        result: Result<Part>,
+    },
     /// All levels of a version ended, well or not.
     FlushOver { version: Version },
     /// What lies in storage.
@@ -54,7 +63,11 @@ pub(crate) enum Work {
         records: Vec<Record>,
     },
     /// The local ranks' bytes of a version.
-    Rebuilt { source: Incarnation, version: Version, result: Result<crate::rebuild::Rebuilt> },
+    Rebuilt {
+        source: Incarnation,
+        version: Version,
+        result: Result<crate::rebuild::Rebuilt>,
+    },
     /// Old containers were removed.
     Collected { result: Result<GcReport> },
     /// A copy for a lost partner was made again.
@@ -77,8 +90,6 @@ pub(crate) struct Round {
     pub flushing: bool,
     /// It will not be committed; slots go back as they become free.
     pub void: bool,
-    /// When it was armed.
-    pub since: Instant,
 }
 
 /// What garbage collection must know of versions.
@@ -123,6 +134,8 @@ pub(crate) struct Opening {
 pub(crate) struct PolicyState {
     pub last: Instant,
     pub wanted: Option<(Version, Instant)>,
+    pub not_before: Option<Instant>,
+    pub misses: u32,
     pub rounds: u32,
     /// Versions a second, smoothed, and its last sample.
     pub rate: f64,
@@ -193,8 +206,10 @@ impl Agent {
         let store = NodeStore::create(&spec.node_dir, spec.job_hash)?;
         let shared = SharedStore::at(&spec.job_dir.join("shared"), spec.job_hash);
         let restarts = deposit.as_ref().map_or(0, Deposit::agent_restarts);
-        let identity =
-            Identity { peer: spec.node, epoch: (spec.epoch << 20) | u64::from(restarts) };
+        let identity = Identity {
+            peer: spec.node,
+            epoch: spec.epoch + u64::from(restarts),
+        };
         let options = Options {
             bind: (spec.bind, 0).into(),
             encrypt_streams: spec.encrypt,
@@ -235,6 +250,8 @@ impl Agent {
             policy: PolicyState {
                 last: now,
                 wanted: None,
+                not_before: None,
+                misses: 0,
                 rounds: 0,
                 rate: 0.0,
                 sample: (now, 0),
@@ -257,7 +274,8 @@ impl Agent {
         let notice = Notice::Hello {
             address: self.endpoint.local_addr(),
             pid: std::process::id(),
-            keeper_pid: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
+            keeper_pid: rustix::process::getppid()
+                .map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
             restarts: self.deposit.as_ref().map_or(0, Deposit::agent_restarts),
             ranks: ranks.collect(),
         };
@@ -272,7 +290,9 @@ impl Agent {
     ) {
         let mut next_tick = Instant::now() + TICK;
         while !self.over {
-            let wake = self.next_deadline().map_or(next_tick, |at| at.min(next_tick));
+            let wake = self
+                .next_deadline()
+                .map_or(next_tick, |at| at.min(next_tick));
             let wait = wake.saturating_duration_since(Instant::now());
             select! {
                 recv(net) -> event => match event {
@@ -304,14 +324,19 @@ impl Agent {
     fn next_deadline(&self) -> Option<Instant> {
         let now = self.now();
         let commit = self.commit.as_ref().and_then(|driver| driver.deadline(now));
-        let detector = self.detector.as_ref().and_then(|driver| driver.deadline(now));
+        let detector = self
+            .detector
+            .as_ref()
+            .and_then(|driver| driver.deadline(now));
         let first = [commit, detector].into_iter().flatten().min()?;
         self.started.checked_add(first.into())
     }
 
     /// Number of node slots.
     pub(crate) fn nodes(&self) -> u32 {
-        self.config.as_ref().map_or(1, |config| config.members.len() as u32)
+        self.config
+            .as_ref()
+            .map_or(1, |config| config.members.len() as u32)
     }
 
     /// Tells the launcher; a lost launcher is noticed by the keeper.
@@ -345,7 +370,11 @@ impl Agent {
                 }
             }
             NetEvent::Message { from, bytes } => self.on_peer_message(from, &bytes),
-            NetEvent::Stream { from, header, stream } => self.on_stream(from, &header, stream),
+            NetEvent::Stream {
+                from,
+                header,
+                stream,
+            } => self.on_stream(from, &header, stream),
             NetEvent::Up { identity, .. } => self.on_peer_up(identity),
             NetEvent::Down { peer, reason } => self.on_peer_down(peer, reason),
             NetEvent::Refused { addr, error } => {
@@ -361,7 +390,9 @@ impl Agent {
     pub(crate) fn status(&self) -> NodeStatus {
         let ranks = self.ranks.iter().filter_map(|entry| {
             let link = entry.link.as_ref()?;
-            let called = entry.block().and_then(|block| block.called().checked_sub(1));
+            let called = entry
+                .block()
+                .and_then(|block| block.called().checked_sub(1));
             Some((entry.rank, link.pid, called.map(Version)))
         });
         NodeStatus {

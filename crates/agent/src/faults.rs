@@ -34,8 +34,15 @@ impl Faults {
     }
     /// Reports `id` when `name` is reached for the `nth` time.
     pub fn add_point(&self, id: u32, name: String, nth: u32) {
-        let mut points = self.points.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        points.push(Point { id, name, left: nth.max(1) });
+        let mut points = self
+            .points
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
+        points.push(Point {
+            id,
+            name,
+            left: nth.max(1),
+        });
         self.points_set.store(true, Relaxed);
     }
     /// The injection whose point this is, if its count has come; once.
@@ -43,7 +50,10 @@ impl Faults {
         if !self.points_set.load(Relaxed) {
             return None;
         }
-        let mut points = self.points.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut points = self
+            .points
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner());
         let at = points.iter_mut().position(|point| {
             if point.name == name {
                 point.left -= 1;
@@ -59,7 +69,9 @@ impl Faults {
         }
         let rate = self.slow.load(Relaxed);
         if rate != 0 {
-            std::thread::sleep(Duration::from_secs_f64((bytes as f64 / rate as f64).min(60.0)));
+            std::thread::sleep(Duration::from_secs_f64(
+                (bytes as f64 / rate as f64).min(60.0),
+            ));
         }
         Ok(())
     }
@@ -94,6 +106,9 @@ mod tests {
         let faults = Faults::default();
         assert!(faults.before_write(1).is_ok());
         faults.set_full(true);
-        assert_eq!(faults.before_write(1).unwrap_err().kind(), std::io::ErrorKind::StorageFull);
+        assert_eq!(
+            faults.before_write(1).unwrap_err().kind(),
+            std::io::ErrorKind::StorageFull
+        );
     }
 }

@@ -88,14 +88,23 @@ impl WriteHook for Hook<'_> {
 impl Flush {
     /// The container's name.
     pub fn id(&self) -> ContainerId {
-        ContainerId { incarnation: self.source, version: self.version, node: self.node }
+        ContainerId {
+            incarnation: self.source,
+            version: self.version,
+            node: self.node,
+        }
     }
 
     /// Writes all copies at once and reports each as it is done.
     pub fn run(self, work: &Sender<Work>) {
         let (source, version) = (self.source, self.version);
         let report = |level: Level, result: Result<Part>| {
-            let _ = work.send(Work::LevelDone { source, version, level, result });
+            let _ = work.send(Work::LevelDone {
+                source,
+                version,
+                level,
+                result,
+            });
         };
         match self.layout() {
             Ok(layout) => std::thread::scope(|scope| {
@@ -103,7 +112,10 @@ impl Flush {
                     let (this, layout, report) = (&self, &layout, &report);
                     scope.spawn(move || {
                         let result = this.copy(layout, target);
-                        report(target.level(), result.map(|sealed| this.part(target, &sealed)));
+                        report(
+                            target.level(),
+                            result.map(|sealed| this.part(target, &sealed)),
+                        );
                     });
                 }
             }),
@@ -120,7 +132,8 @@ impl Flush {
 
     /// Leaves out the levels that are not in `levels`.
     pub fn keep_targets(&mut self, levels: outlive_protocols::commit::Levels) {
-        self.targets.retain(|target| levels.contains(target.level()));
+        self.targets
+            .retain(|target| levels.contains(target.level()));
     }
 
     /// Writes all copies without reporting levels: they are committed already.
@@ -130,10 +143,14 @@ impl Flush {
             let copies: Vec<_> = self
                 .targets
                 .iter()
-                .map(|&target| scope.spawn(|| self.copy(&layout, target).map(drop)))
+                .map(|&target| {
+                    let (this, layout) = (&self, &layout);
+                    scope.spawn(move || this.copy(layout, target).map(drop))
+                })
                 .collect();
             copies.into_iter().try_for_each(|copy| {
-                copy.join().unwrap_or_else(|_| Err(Error::internal("a copy panicked")))
+                copy.join()
+                    .unwrap_or_else(|_| Err(Error::internal("a copy panicked")))
             })
         })
     }
@@ -146,7 +163,11 @@ impl Flush {
             .map(|(rank, slab)| {
                 let table = slab.table().map_err(share)?;
                 let data = slab.data().map_err(share)?;
-                Ok(RankImage { rank: *rank, table, data })
+                Ok(RankImage {
+                    rank: *rank,
+                    table,
+                    data,
+                })
             })
             .collect::<Result<Vec<_>>>()?;
         let head = ContainerHead {
@@ -187,14 +208,20 @@ impl Flush {
 
     fn write(&self, layout: &Layout<'_>, path: &Path) -> Result<Sealed> {
         let hook = Hook(&self.faults);
-        let options = WriteOptions { hook: Some(&hook), ..WriteOptions::default() };
+        let options = WriteOptions {
+            hook: Some(&hook),
+            ..WriteOptions::default()
+        };
         let sealed = write_container(path, layout, &options)?;
         Container::open_sealed(path, &sealed)?.verify(Some(&sealed))?;
         Ok(sealed)
     }
 
     fn stream(&self, layout: &Layout<'_>, partner: NodeId) -> Result<Sealed> {
-        let request = StreamRequest::Store { id: self.id(), length: layout.length() };
+        let request = StreamRequest::Store {
+            id: self.id(),
+            length: layout.length(),
+        };
         let mut stream = self.endpoint.open_stream(partner, &encode(&request)?)?;
         let lost = |error: std::io::Error| {
             Error::new(
@@ -220,7 +247,10 @@ impl Flush {
             StreamReply::Stored { .. } => Err(Error::new(
                 outlive_base::Code::Corrupt,
                 outlive_base::Entity::Node(partner.0),
-                format!("the partner's copy of {} reads back with another digest", self.id()),
+                format!(
+                    "the partner's copy of {} reads back with another digest",
+                    self.id()
+                ),
                 "check the partner's storage and memory",
             )),
             StreamReply::Refused(error) => Err(error),

@@ -84,7 +84,8 @@ impl IpcServer {
         let listener = Listener::bind(path).map_err(|error| cannot_listen(path, &error))?;
         let failed = |error: rustix::io::Errno| Error::io(path, "watch the socket", &error.into());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
-        let (wake, woken) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
+        let (wake, woken) =
+            rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).map_err(failed)?;
         watch(&poll, listener.as_fd(), LISTENER).map_err(failed)?;
         watch(&poll, wake.as_fd(), WAKE).map_err(failed)?;
         let thread = std::thread::Builder::new()
@@ -101,7 +102,10 @@ impl IpcServer {
                 while serve.turn() {}
             })
             .map_err(|error| Error::io(path, "start the thread for ranks", &error))?;
-        Ok(IpcServer { _wake: woken, thread: Some(thread) })
+        Ok(IpcServer {
+            _wake: woken,
+            thread: Some(thread),
+        })
     }
 }
 
@@ -121,7 +125,12 @@ impl Drop for IpcServer {
 }
 
 fn watch(poll: &OwnedFd, fd: BorrowedFd<'_>, data: u64) -> rustix::io::Result<()> {
-    epoll::add(poll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+    epoll::add(
+        poll,
+        fd,
+        epoll::EventData::new_u64(data),
+        epoll::EventFlags::IN,
+    )
 }
 
 struct Serve {
@@ -137,7 +146,11 @@ impl Serve {
     /// Handles what is ready; false when the thread should end.
     fn turn(&mut self) -> bool {
         let mut events: Vec<epoll::Event> = Vec::with_capacity(64);
-        match epoll::wait(&self.poll, rustix::buffer::spare_capacity(&mut events), None) {
+        match epoll::wait(
+            &self.poll,
+            rustix::buffer::spare_capacity(&mut events),
+            None,
+        ) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 let error = Error::io("epoll", "wait for ranks", &error.into());
@@ -197,15 +210,23 @@ impl Serve {
             let _ = watch(&self.poll, pidfd.as_fd(), token | EXIT);
         }
         let socket = Arc::new(socket);
-        self.connections.insert(token, Connection { socket: Arc::clone(&socket), pidfd });
+        self.connections.insert(
+            token,
+            Connection {
+                socket: Arc::clone(&socket),
+                pidfd,
+            },
+        );
         self.tell(IpcEvent::Connected { token, socket, pid })
     }
 
     fn read(&mut self, token: u64) -> bool {
         match self.next_message(token) {
-            Next::Message(sequence, message) => {
-                self.tell(IpcEvent::Message { token, sequence, message })
-            }
+            Next::Message(sequence, message) => self.tell(IpcEvent::Message {
+                token,
+                sequence,
+                message,
+            }),
             Next::Nothing => true,
             Next::End => {
                 let exited = self.connections.get(&token).is_some_and(has_exited);
@@ -215,7 +236,9 @@ impl Serve {
     }
 
     fn next_message(&self, token: u64) -> Next {
-        let Some(connection) = self.connections.get(&token) else { return Next::Nothing };
+        let Some(connection) = self.connections.get(&token) else {
+            return Next::Nothing;
+        };
         match connection.socket.recv::<ToAgent>(None) {
             Ok(received) => Next::Message(received.sequence, received.message),
             Err(IpcError::TimedOut) => Next::Nothing,
@@ -227,7 +250,11 @@ impl Serve {
     fn exited(&mut self, token: u64) -> bool {
         // What the rank said before it ended comes first: drain its socket.
         while let Next::Message(sequence, message) = self.next_message(token) {
-            if !self.tell(IpcEvent::Message { token, sequence, message }) {
+            if !self.tell(IpcEvent::Message {
+                token,
+                sequence,
+                message,
+            }) {
                 return false;
             }
         }
@@ -235,7 +262,9 @@ impl Serve {
     }
 
     fn gone(&mut self, token: u64, exited: bool) -> bool {
-        let Some(connection) = self.connections.remove(&token) else { return true };
+        let Some(connection) = self.connections.remove(&token) else {
+            return true;
+        };
         let _ = epoll::delete(&self.poll, connection.socket.as_fd());
         if let Some(pidfd) = &connection.pidfd {
             let _ = epoll::delete(&self.poll, pidfd.as_fd());
@@ -247,8 +276,14 @@ impl Serve {
 /// True if the connection's process has ended (its pidfd is readable).
 fn has_exited(connection: &Connection) -> bool {
     connection.pidfd.as_ref().is_some_and(|pidfd| {
-        let mut poll = [rustix::event::PollFd::new(pidfd, rustix::event::PollFlags::IN)];
-        let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut poll = [rustix::event::PollFd::new(
+            pidfd,
+            rustix::event::PollFlags::IN,
+        )];
+        let now = rustix::event::Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
         matches!(rustix::event::poll(&mut poll, Some(&now)), Ok(1..))
     })
 }

@@ -28,9 +28,19 @@ pub enum Effect<M: Machine> {
 impl<M: Machine> Driver<M> {
     /// A machine in the state that its log gives.
     pub fn recover(config: M::Config, me: Peer, seed: u64, now: Time, log: Vec<M::Record>) -> Self {
-        let cx = Cx { me, now, config: &config, seed };
+        let cx = Cx {
+            me,
+            now,
+            config: &config,
+            seed,
+        };
         let machine = M::recover(&cx, log.into_iter());
-        Driver { machine, config, me, seed }
+        Driver {
+            machine,
+            config,
+            me,
+            seed,
+        }
     }
 
     /// Gives it one input and appends what it wants done to `effects`.
@@ -40,7 +50,12 @@ impl<M: Machine> Driver<M> {
         effects: &mut VecDeque<Effect<M>>,
         input: impl FnOnce(&mut M, &Cx<'_, M>),
     ) {
-        let cx = Cx { me: self.me, now, config: &self.config, seed: self.seed };
+        let cx = Cx {
+            me: self.me,
+            now,
+            config: &self.config,
+            seed: self.seed,
+        };
         input(&mut self.machine, &cx);
         while let Some(output) = self.machine.poll(&cx, Ready::ALL) {
             match output {
@@ -55,7 +70,12 @@ impl<M: Machine> Driver<M> {
 
     /// When it wants to be woken.
     pub fn deadline(&self, now: Time) -> Option<Time> {
-        let cx = Cx { me: self.me, now, config: &self.config, seed: self.seed };
+        let cx = Cx {
+            me: self.me,
+            now,
+            config: &self.config,
+            seed: self.seed,
+        };
         self.machine.deadline(&cx)
     }
 }

@@ -42,7 +42,12 @@ impl Agent {
             bytes: 0,
             rejected: Vec::new(),
         });
-        self.command(Command::Open { incarnation, replaced: set, fenced, fresh });
+        self.command(Command::Open {
+            incarnation,
+            replaced: set,
+            fenced,
+            fresh,
+        });
     }
 
     /// The commit machine asks what this node can supply.
@@ -53,10 +58,18 @@ impl Agent {
         let mut available: Vec<(Incarnation, Version, NodeId)> = Vec::new();
         // Which ranks live here depends on the number of ranks at that version.
         let mut held: Vec<(Incarnation, Version)> = Vec::new();
-        for ranks in self.ranks.iter().map(|entry| entry.ranks).collect::<std::collections::BTreeSet<_>>() {
+        for ranks in self
+            .ranks
+            .iter()
+            .map(|entry| entry.ranks)
+            .collect::<std::collections::BTreeSet<_>>()
+        {
             held.extend(self.ranks.held(me, ranks, nodes));
         }
-        available.extend(held.into_iter().map(|(source, version)| (source, version, me)));
+        available.extend(
+            held.into_iter()
+                .map(|(source, version)| (source, version, me)),
+        );
         let job = move || {
             // A directory that cannot be listed supplies nothing.
             let here = store.found().unwrap_or_default();
@@ -68,7 +81,11 @@ impl Agent {
             available.sort_unstable();
             available.dedup();
             let records = shared.records().scan().unwrap_or_default().records;
-            let _ = work.send(Work::Inventory { incarnation, available, records });
+            let _ = work.send(Work::Inventory {
+                incarnation,
+                available,
+                records,
+            });
         };
         if let Err(error) = self.incoming.run(job) {
             self.warn(error);
@@ -89,12 +106,20 @@ impl Agent {
             }
         }
         for (source, version, node) in available {
-            self.command(Command::Available { source, version, node });
+            self.command(Command::Available {
+                source,
+                version,
+                node,
+            });
         }
         // A node on which no rank lives can always supply its nothing.
         for (source, version) in self.contents.versions() {
             if self.is_empty_at(source, version) {
-                self.command(Command::Available { source, version, node: self.me });
+                self.command(Command::Available {
+                    source,
+                    version,
+                    node: self.me,
+                });
             }
         }
         self.command(Command::InventoryDone { incarnation });
@@ -108,20 +133,39 @@ impl Agent {
     /// The commit machine wants a version brought into memory.
     pub(crate) fn rebuild(&mut self, source: Incarnation, version: Version) {
         let Some(ranks_total) = self.contents.ranks_of(source, version) else {
-            self.warn(Error::internal(format!("no commit record of version {}", version.0)));
-            return self.command(Command::Rebuilt { source, version, ok: false });
+            self.warn(Error::internal(format!(
+                "no commit record of version {}",
+                version.0
+            )));
+            return self.command(Command::Rebuilt {
+                source,
+                version,
+                ok: false,
+            });
         };
         if self.is_empty_at(source, version) {
-            return self.command(Command::Rebuilt { source, version, ok: true });
+            return self.command(Command::Rebuilt {
+                source,
+                version,
+                ok: true,
+            });
         }
         let rebuild = self.rebuild_of(source, version, ranks_total);
         let work = self.work.clone();
         let job = move || {
-            let _ = work.send(Work::Rebuilt { source, version, result: rebuild.run() });
+            let _ = work.send(Work::Rebuilt {
+                source,
+                version,
+                result: rebuild.run(),
+            });
         };
         if let Err(error) = self.outgoing.run(job) {
             self.warn(error);
-            self.command(Command::Rebuilt { source, version, ok: false });
+            self.command(Command::Rebuilt {
+                source,
+                version,
+                ok: false,
+            });
         }
     }
 
@@ -158,7 +202,10 @@ impl Agent {
             source,
             version,
             node: self.me,
-            incarnation: self.opening.as_ref().map_or(self.incarnation, |open| open.incarnation),
+            incarnation: self
+                .opening
+                .as_ref()
+                .map_or(self.incarnation, |open| open.incarnation),
             job_hash: self.spec.job_hash,
             ranks_total,
             parts,
@@ -174,7 +221,9 @@ impl Agent {
     /// level whose commit record is not known here: it is tried last, against the
     /// same digest.
     fn guess_parts(&self, parts: &mut Vec<(Level, outlive_vault::Part)>, in_memory: bool) {
-        let Some(known) = parts.first().map(|(_, part)| part.clone()) else { return };
+        let Some(known) = parts.first().map(|(_, part)| part.clone()) else {
+            return;
+        };
         let holders = [
             (Level::Memory, in_memory.then_some(self.me)),
             (Level::Disk, Some(self.me)),
@@ -184,7 +233,13 @@ impl Agent {
         for (level, holder) in holders {
             let missing = parts.iter().all(|(known, _)| *known != level);
             if let (true, Some(holder)) = (missing, holder) {
-                parts.push((level, outlive_vault::Part { holder, ..known.clone() }));
+                parts.push((
+                    level,
+                    outlive_vault::Part {
+                        holder,
+                        ..known.clone()
+                    },
+                ));
             }
         }
         parts.retain(|(level, _)| *level != Level::Memory || in_memory);
@@ -199,7 +254,12 @@ impl Agent {
     ) {
         let ok = match result {
             Ok(rebuilt) => {
-                let Rebuilt { level, bytes, slabs, rejected } = rebuilt;
+                let Rebuilt {
+                    level,
+                    bytes,
+                    slabs,
+                    rejected,
+                } = rebuilt;
                 let total = self.contents.ranks_of(source, version).unwrap_or(0);
                 for (rank, slab, fd) in slabs {
                     let entry = self.ranks.entry(rank, total);
@@ -211,27 +271,30 @@ impl Agent {
                     opening.level = Some(level);
                     opening.bytes += bytes;
                 }
-                for reason in rejected {
-                    self.warn(Error::new(
-                        Code::Corrupt,
-                        Entity::Node(self.me.0),
-                        format!("version {}: {reason}", version.0),
-                        "another copy was used; see outlive checkpoints verify",
-                    ));
+                for error in rejected {
+                    // A new node has nothing: that its copies are missing is no news.
+                    if error.code() != Code::NotFound {
+                        self.warn(error);
+                    }
                 }
                 true
             }
             Err(error) => {
                 if let Some(opening) = &mut self.opening {
-                    opening
-                        .rejected
-                        .push(Rejected { version, reason: error.reason().to_owned() });
+                    opening.rejected.push(Rejected {
+                        version,
+                        reason: error.reason().to_owned(),
+                    });
                 }
                 self.warn(error);
                 false
             }
         };
-        self.command(Command::Rebuilt { source, version, ok });
+        self.command(Command::Rebuilt {
+            source,
+            version,
+            ok,
+        });
     }
 
     pub(crate) fn on_opened(
@@ -241,7 +304,9 @@ impl Agent {
         skipped: u16,
         uncertain: bool,
     ) {
-        let Some(opening) = self.opening.take() else { return };
+        let Some(opening) = self.opening.take() else {
+            return;
+        };
         self.incarnation = incarnation;
         self.restored = restored;
         self.stable = [None; 4];
@@ -303,12 +368,18 @@ impl Agent {
         let levels = self.all_levels();
         if replaced.contains(&self.me) {
             missing.extend([Level::Disk, Level::Partner]);
-        } else if self.partner_of(self.me).is_some_and(|partner| replaced.contains(&partner)) {
+        } else if self
+            .partner_of(self.me)
+            .is_some_and(|partner| replaced.contains(&partner))
+        {
             missing.push(Level::Partner);
         }
         missing.retain(|level| {
             levels.contains(*level)
-                && self.contents.part(source, version, *level, self.me).is_some()
+                && self
+                    .contents
+                    .part(source, version, *level, self.me)
+                    .is_some()
         });
         if missing.is_empty() || self.is_empty_at(source, version) {
             return;
@@ -339,14 +410,22 @@ impl Agent {
         known: Incarnation,
     ) {
         self.opening = None;
-        let entity = culprit.map_or(Entity::Job(self.spec.job.to_string()), |n| Entity::Node(n.0));
+        let entity = culprit.map_or(Entity::Job(self.spec.job.to_string()), |n| {
+            Entity::Node(n.0)
+        });
         let (code, remedy) = match why {
             Why::NothingUsable => (
                 Code::NoValidCheckpoint,
                 "see outlive checkpoints verify; --fresh starts from the beginning",
             ),
-            Why::NoQuorum => (Code::NoQuorum, "end all processes of the job, then start it again"),
-            _ => (Code::AgentTimeout, "raise --recovery-timeout or look at the node"),
+            Why::NoQuorum => (
+                Code::NoQuorum,
+                "end all processes of the job, then start it again",
+            ),
+            _ => (
+                Code::AgentTimeout,
+                "raise --recovery-timeout or look at the node",
+            ),
         };
         let reason = format!(
             "start {} did not open: {why:?}; the largest number known is {}",

@@ -14,13 +14,18 @@ use crate::contents::short;
 use crate::core::{Agent, AtVersion, Work};
 use crate::machines::{Driver, Effect};
 use crate::peers::PeerMessage;
-use crate::protocol::{Fault, JobConfig, Notice, Order, Step, encode};
+use crate::protocol::{Fault, JobConfig, Notice, Order, encode};
 
 impl Agent {
     pub(crate) fn on_order(&mut self, order: Order) {
         match order {
             Order::Configure(config) => self.configure(config),
-            Order::Open { incarnation, replaced, fenced, fresh } => {
+            Order::Open {
+                incarnation,
+                replaced,
+                fenced,
+                fresh,
+            } => {
                 self.open(incarnation, replaced, fenced, fresh);
             }
             Order::EndRanks => self.end_ranks(),
@@ -39,9 +44,10 @@ impl Agent {
     fn configure(&mut self, config: JobConfig) {
         for member in &config.members {
             if member.node != self.me {
-                let known = self.config.as_ref().and_then(|known| {
-                    known.members.iter().find(|other| other.node == member.node)
-                });
+                let known = self
+                    .config
+                    .as_ref()
+                    .and_then(|known| known.members.iter().find(|other| other.node == member.node));
                 if known != Some(member) {
                     self.endpoint.forget(member.node);
                     self.endpoint.set_address(member.node, member.address);
@@ -53,7 +59,8 @@ impl Agent {
             }
         }
         let first = self.commit.is_none();
-        self.contents.set_job(config.members.iter().map(|member| member.node).collect(), 0);
+        self.contents
+            .set_job(config.members.iter().map(|member| member.node).collect(), 0);
         self.config = Some(config);
         if first && let Err(error) = self.start_machines() {
             self.warn(error);
@@ -61,7 +68,9 @@ impl Agent {
     }
 
     fn start_machines(&mut self) -> Result<()> {
-        let Some(config) = &self.config else { return Ok(()) };
+        let Some(config) = &self.config else {
+            return Ok(());
+        };
         let bounds = config.bounds;
         let nodes = config.members.len() as u32;
         let levels = self.all_levels();
@@ -72,6 +81,10 @@ impl Agent {
             arm_timeout: Time::from_ms(bounds.arm_ms),
             commit_timeout: Time::from_ms(bounds.commit_ms),
             recovery_timeout: Time::from_ms(bounds.recovery_ms),
+            stride: match (config.policy.every, config.policy.interval_ms) {
+                (Some(every), None) => every.max(1),
+                _ => 1,
+            },
             ..commit::Config::default()
         };
         let detector = detector::Config {
@@ -92,7 +105,13 @@ impl Agent {
         let log: Vec<commit::Record> = scan.records.iter().filter_map(short).collect();
         let (now, me) = (self.now(), self.me.0);
         self.commit = Some(Driver::recover(commit, me, self.spec.job_hash, now, log));
-        self.detector = Some(Driver::recover(detector, me, self.spec.job_hash, now, Vec::new()));
+        self.detector = Some(Driver::recover(
+            detector,
+            me,
+            self.spec.job_hash,
+            now,
+            Vec::new(),
+        ));
         // A first look: an agent that was started anew asks to rejoin.
         let now = self.now();
         if let Some(driver) = &mut self.commit {
@@ -128,7 +147,13 @@ impl Agent {
             }
             Fault::FailPoint { point, nth } => self.faults.add_point(id, point, nth),
             Fault::AtVersion { rank, version } => {
-                self.injections.push(AtVersion { id, rank, version, told: false, held: Vec::new() });
+                self.injections.push(AtVersion {
+                    id,
+                    rank,
+                    version,
+                    told: false,
+                    held: Vec::new(),
+                });
                 self.set_injections();
             }
         }
@@ -138,14 +163,23 @@ impl Agent {
     fn corrupt(&self, level: Level) -> Result<()> {
         use std::os::unix::fs::FileExt;
         let level = level.max(Level::Disk);
-        let mut found = if level == Level::Shared { self.shared.found() } else { self.store.found() }?;
+        let mut found = if level == Level::Shared {
+            self.shared.found()
+        } else {
+            self.store.found()
+        }?;
         found.retain(|found| {
             found.level == level && (level != Level::Shared || found.id.node == self.me)
         });
         let newest = found.into_iter().max_by_key(|found| found.id);
-        let path = newest.map(|found| found.path).ok_or_else(|| Error::internal("there is no container to damage"))?;
+        let path = newest
+            .map(|found| found.path)
+            .ok_or_else(|| Error::internal("there is no container to damage"))?;
         let damage = || -> std::io::Result<()> {
-            let file = std::fs::OpenOptions::new().read(true).write(true).open(&path)?;
+            let file = std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open(&path)?;
             let at = file.metadata()?.len() / 2;
             let mut byte = [0];
             file.read_exact_at(&mut byte, at)?;
@@ -165,11 +199,22 @@ impl Agent {
     }
 
     fn finish(&mut self, success: bool) {
-        let drain = self.config.as_ref().map_or(60_000, |config| config.bounds.drain_ms);
+        let drain = self
+            .config
+            .as_ref()
+            .map_or(60_000, |config| config.bounds.drain_ms);
         self.finishing = Some(Instant::now() + Duration::from_millis(drain));
         if success && self.incarnation.0 != 0 {
-            let version = self.stable.iter().flatten().map(|(_, version)| *version).max();
-            let record = Record::Finished { incarnation: self.incarnation, version };
+            let version = self
+                .stable
+                .iter()
+                .flatten()
+                .map(|(_, version)| *version)
+                .max();
+            let record = Record::Finished {
+                incarnation: self.incarnation,
+                version,
+            };
             let (store, work) = (Arc::clone(&self.store), self.work.clone());
             let job = move || {
                 let result = store.records().persist(&record).map_err(Error::from);
@@ -228,10 +273,7 @@ impl Agent {
 
     fn tell_detector(
         &mut self,
-        input: impl FnOnce(
-            &mut detector::Detector,
-            &outlive_base::machine::Cx<'_, detector::Detector>,
-        ),
+        input: impl FnOnce(&mut detector::Detector, &outlive_base::machine::Cx<'_, detector::Detector>),
     ) {
         let now = self.now();
         if let Some(driver) = &mut self.detector {
@@ -244,12 +286,16 @@ impl Agent {
         if let Some(driver) = &mut self.commit
             && driver.deadline(now).is_some_and(|at| at <= now)
         {
-            driver.input(now, &mut self.commit_effects, |machine, cx| machine.on_timeout(cx));
+            driver.input(now, &mut self.commit_effects, |machine, cx| {
+                machine.on_timeout(cx)
+            });
         }
         if let Some(driver) = &mut self.detector
             && driver.deadline(now).is_some_and(|at| at <= now)
         {
-            driver.input(now, &mut self.detector_effects, |machine, cx| machine.on_timeout(cx));
+            driver.input(now, &mut self.detector_effects, |machine, cx| {
+                machine.on_timeout(cx)
+            });
         }
     }
 
@@ -293,9 +339,14 @@ impl Agent {
             return;
         }
         let open = msg.ballot.incarnation;
-        let records = self.contents.attachments(&msg.kind, self.me, open, msg.ballot);
+        let records = self
+            .contents
+            .attachments(&msg.kind, self.me, open, msg.ballot);
         let job = self.spec.job_hash;
-        let records = records.iter().filter_map(|record| record.encode(job)).collect();
+        let records = records
+            .iter()
+            .filter_map(|record| record.encode(job))
+            .collect();
         self.send_peer(NodeId(to), &PeerMessage::Commit { msg, records });
     }
 
@@ -317,11 +368,16 @@ impl Agent {
         let record = self.contents.long(short, self.me);
         let Some(record) = record else {
             let error = Error::internal(format!("nothing is known of {short:?}"));
-            let _ = self.work.send(Work::Persisted { op, result: Err(error) });
+            let _ = self.work.send(Work::Persisted {
+                op,
+                result: Err(error),
+            });
             return;
         };
         self.contents.learn(&record);
-        let shared = self.concerns_shared(&record).then(|| Arc::clone(&self.shared));
+        let shared = self
+            .concerns_shared(&record)
+            .then(|| Arc::clone(&self.shared));
         let job = self.spec.job_hash;
         let (store, work) = (Arc::clone(&self.store), self.work.clone());
         let faults = Arc::clone(&self.faults);
@@ -337,7 +393,10 @@ impl Agent {
             let _ = work.send(Work::Persisted { op, result });
         };
         if let Err(error) = self.recorder.run(write) {
-            let _ = self.work.send(Work::Persisted { op, result: Err(error) });
+            let _ = self.work.send(Work::Persisted {
+                op,
+                result: Err(error),
+            });
         }
     }
 
@@ -348,7 +407,10 @@ impl Agent {
             && self.all_levels().contains(Level::Shared)
             && matches!(
                 record,
-                Record::Commit { level: Level::Shared, .. } | Record::Incarnation { .. }
+                Record::Commit {
+                    level: Level::Shared,
+                    ..
+                } | Record::Incarnation { .. }
             )
     }
 
@@ -359,24 +421,46 @@ impl Agent {
             E::Disarm { version } => self.withdraw(version),
             E::Resumed { version, levels } => self.resume_round(version, levels),
             E::AllCaptured { version } => {
+                tracing::debug!(version = version.0, "captured everywhere");
                 self.policy.rounds += 1;
                 self.policy.wanted = None;
-                self.tell(&Notice::Checkpoint { version, step: Step::Armed });
+                self.policy.misses = 0;
             }
             E::Committed { .. } => {}
             E::Stable { version, level } => self.on_stable(version, level),
-            E::Aborted { version, level, why, culprit } => {
+            E::Aborted {
+                version,
+                level,
+                why,
+                culprit,
+            } => {
                 self.on_aborted(version, level, why, culprit);
+            }
+            E::Declined { at_least, why, .. } => {
+                tracing::debug!(version = at_least.0, ?why, "no round now");
+                self.want_later();
             }
             E::Undecided { version, level } => {
                 tracing::warn!(version = version.0, %level, "the decision is late");
             }
             E::CollectInventory { incarnation } => self.collect_inventory(incarnation),
-            E::Rebuild { source, version, .. } => self.rebuild(source, version),
-            E::Opened { incarnation, skipped, uncertain, .. } => {
+            E::Rebuild {
+                source, version, ..
+            } => self.rebuild(source, version),
+            E::Opened {
+                incarnation,
+                skipped,
+                uncertain,
+                ..
+            } => {
                 self.on_opened(incarnation, event.restored(), skipped, uncertain);
             }
-            E::OpenFailed { incarnation, why, culprit, known } => {
+            E::OpenFailed {
+                incarnation,
+                why,
+                culprit,
+                known,
+            } => {
                 self.on_open_failed(incarnation, why, culprit, known);
             }
             E::Rejoined { incarnation } => self.rejoined(incarnation),
@@ -421,14 +505,27 @@ impl Agent {
                     });
                 }
             }
-            Work::LevelDone { source, version, level, result } => {
+            Work::LevelDone {
+                source,
+                version,
+                level,
+                result,
+            } => {
                 self.on_level_done(source, version, level, result);
             }
             Work::FlushOver { version } => self.flush_over(version),
-            Work::Inventory { incarnation, available, records } => {
+            Work::Inventory {
+                incarnation,
+                available,
+                records,
+            } => {
                 self.on_inventory(incarnation, available, records);
             }
-            Work::Rebuilt { source, version, result } => self.on_rebuilt(source, version, result),
+            Work::Rebuilt {
+                source,
+                version,
+                result,
+            } => self.on_rebuilt(source, version, result),
             Work::Collected { result } => self.on_collected(result),
             Work::Protected { result } => {
                 if let Err(error) = result {

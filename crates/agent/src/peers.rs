@@ -28,7 +28,9 @@ impl PeerMessage {
     /// asks again or takes another copy.
     pub fn records(encoded: &[Vec<u8>], job_hash: u64) -> Vec<Record> {
         let sound = encoded.iter().take(ATTACHMENTS_MAX);
-        sound.filter_map(|bytes| Record::decode(bytes, job_hash).ok()).collect()
+        sound
+            .filter_map(|bytes| Record::decode(bytes, job_hash).ok())
+            .collect()
     }
 }
 
@@ -74,7 +76,9 @@ const REPLY_BYTES_MAX: usize = 16 * 1024;
 pub fn send_reply(stream: &mut impl std::io::Write, reply: &StreamReply) -> Result<()> {
     let bytes = crate::protocol::encode(reply)?;
     let failed = |error: std::io::Error| Error::io("stream", "answer on a stream", &error);
-    stream.write_all(&(bytes.len() as u32).to_le_bytes()).map_err(failed)?;
+    stream
+        .write_all(&(bytes.len() as u32).to_le_bytes())
+        .map_err(failed)?;
     stream.write_all(&bytes).map_err(failed)?;
     stream.flush().map_err(failed)
 }
@@ -86,7 +90,9 @@ pub fn read_reply(stream: &mut impl std::io::Read) -> Result<StreamReply> {
     stream.read_exact(&mut length).map_err(failed)?;
     let length = u32::from_le_bytes(length) as usize;
     if length > REPLY_BYTES_MAX {
-        return Err(Error::internal(format!("a stream's answer of {length} bytes")));
+        return Err(Error::internal(format!(
+            "a stream's answer of {length} bytes"
+        )));
     }
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).map_err(failed)?;

@@ -20,6 +20,8 @@ use crate::ranks::{SLOTS, Use, no_memory, ranks_of, share};
 const ARM_AHEAD: Duration = Duration::from_millis(20);
 /// A wanted version that nothing came of is wanted again after this.
 const WANT_AGAIN: Duration = Duration::from_secs(2);
+/// Least pause after a round that came to nothing.
+const WANT_PAUSE: Duration = Duration::from_millis(5);
 /// Smoothing of the measured rate of versions.
 const SMOOTHING: f64 = 0.3;
 /// How often the rate is sampled.
@@ -56,7 +58,11 @@ impl Agent {
         if demand.saturating_mul(SLOTS as u64) > budget {
             if !self.memory_warned {
                 self.memory_warned = true;
-                self.warn(no_memory(self.me.0, demand.saturating_mul(SLOTS as u64), budget));
+                self.warn(no_memory(
+                    self.me.0,
+                    demand.saturating_mul(SLOTS as u64),
+                    budget,
+                ));
             }
             return;
         }
@@ -97,7 +103,9 @@ impl Agent {
     }
 
     pub(crate) fn on_slab_made(&mut self, rank: Rank, slot: usize, made: Result<(Slab, OwnedFd)>) {
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
         match made {
             Ok((slab, fd)) => {
                 if entry.slots[slot].usage == Use::Busy {
@@ -138,6 +146,9 @@ impl Agent {
         if self.finishing.is_some() || self.opening.is_some() || !self.slots_ready() {
             return;
         }
+        if self.policy.not_before.is_some_and(|at| Instant::now() < at) {
+            return;
+        }
         if let Some((_, since)) = self.policy.wanted {
             if since.elapsed() < WANT_AGAIN {
                 return;
@@ -145,7 +156,9 @@ impl Agent {
             self.policy.wanted = None;
         }
         // Nothing has been offered yet: the program is still starting.
-        let Some(called) = self.ranks.called_max() else { return };
+        let Some(called) = self.ranks.called_max() else {
+            return;
+        };
         let ahead = called.0 + 1 + (self.policy.rate * ARM_AHEAD.as_secs_f64()) as u64;
         let policy = config.policy;
         let due = policy
@@ -159,11 +172,24 @@ impl Agent {
                 (ahead.max(restored + 1)).next_multiple_of(every)
             })
         };
-        let Some(next) = next.filter(|&next| next <= Version::MAX.0) else { return };
+        let Some(next) = next.filter(|&next| next <= Version::MAX.0) else {
+            return;
+        };
         let levels = self.levels_of_round();
         self.policy.now_wanted = false;
         self.policy.wanted = Some((Version(next), Instant::now()));
-        self.command(Command::Want { at_least: Version(next), levels });
+        self.command(Command::Want {
+            at_least: Version(next),
+            levels,
+        });
+    }
+
+    /// Coordinator: a round came to nothing; the next one waits, longer each time.
+    pub(crate) fn want_later(&mut self) {
+        self.policy.wanted = None;
+        self.policy.misses = (self.policy.misses + 1).min(8);
+        let pause = WANT_PAUSE * (1 << self.policy.misses);
+        self.policy.not_before = Some(Instant::now() + pause);
     }
 
     /// True if every local rank could be armed now.
@@ -182,7 +208,10 @@ impl Agent {
     /// A level with `every = n` takes part in each n-th round, the first included.
     fn levels_of_round(&self) -> Levels {
         let round = self.policy.rounds;
-        let settings = self.config.as_ref().map_or(&[][..], |config| &config.levels);
+        let settings = self
+            .config
+            .as_ref()
+            .map_or(&[][..], |config| &config.levels);
         settings
             .iter()
             .filter(|setting| round.is_multiple_of(setting.every.max(1)))
@@ -217,7 +246,10 @@ impl Agent {
     }
 
     fn gc_policy(&self, keep: usize) -> GcPolicy {
-        let rounds = self.rounds.keys().map(|&version| (self.incarnation, version));
+        let rounds = self
+            .rounds
+            .keys()
+            .map(|&version| (self.incarnation, version));
         let in_use = rounds.chain(self.restored).collect();
         GcPolicy {
             stable: self.line.stable.clone(),
@@ -232,11 +264,12 @@ impl Agent {
         match result {
             Ok(report) => {
                 let mine = report.removed.iter().filter(|(id, ..)| id.node == self.me);
-                let gone: BTreeSet<_> =
-                    mine.map(|(id, ..)| (id.incarnation, id.version)).collect();
+                let gone: BTreeSet<_> = mine.map(|(id, ..)| (id.incarnation, id.version)).collect();
                 for (source, version) in gone {
                     self.contents.forget(source, version);
-                    self.line.stable.retain(|(s, v, _)| (*s, *v) != (source, version));
+                    self.line
+                        .stable
+                        .retain(|(s, v, _)| (*s, *v) != (source, version));
                     self.line.levels.remove(&(source, version));
                     self.command(Command::Forget { source, version });
                 }
@@ -278,17 +311,69 @@ impl Agent {
         }
         self.incarnation = incarnation;
         self.restored = self.restored_by_slabs(incarnation);
-        let armed: BTreeSet<Version> = self
+        for version in self.versions_inside(incarnation) {
+            self.take_up(incarnation, version);
+        }
+        self.tell(&Notice::NodeReady {
+            incarnation,
+            level: None,
+            rebuilt_bytes: 0,
+        });
+    }
+
+    /// Versions that local ranks have armed or captured in this incarnation.
+    fn versions_inside(&self, incarnation: Incarnation) -> BTreeSet<Version> {
+        let armed = self
             .ranks
             .iter()
-            .filter_map(|entry| entry.block()?.armed().map(|armed| armed.version))
-            .collect();
-        for version in armed {
-            if !self.rounds.contains_key(&version) {
-                self.withdraw(version);
+            .filter_map(|entry| Some(entry.block()?.armed()?.version));
+        let slots = self.ranks.iter().flat_map(|entry| &entry.slots);
+        let captured = slots.filter_map(|slot| match slot.usage {
+            Use::Full { source, version } if source == incarnation => Some(version),
+            _ => None,
+        });
+        armed.chain(captured).collect()
+    }
+
+    /// Tells the commit machine of a version that the control blocks and slabs know.
+    /// Its levels come back with `Resumed`, or its end with `Aborted`.
+    fn take_up(&mut self, incarnation: Incarnation, version: Version) {
+        let ranks = self.ranks.job_ranks().unwrap_or(0);
+        let mut captured = BTreeSet::new();
+        let mut whole = true;
+        for rank in ranks_of(self.me, ranks, self.nodes()) {
+            let Some(entry) = self.ranks.get_mut(rank) else {
+                whole = false;
+                continue;
+            };
+            let armed = entry.block().and_then(|block| block.armed());
+            if entry.slot_with(incarnation, version).is_some() {
+                captured.insert(rank);
+            } else if let Some(armed) = armed.filter(|armed| armed.version == version)
+                && let Some(slot) = entry.slots.get_mut(armed.slot as usize)
+            {
+                slot.usage = Use::Filling(version);
+            } else {
+                whole = false;
             }
         }
-        self.tell(&Notice::NodeReady { incarnation, level: None, rebuilt_bytes: 0 });
+        let all = whole && ranks_of(self.me, ranks, self.nodes()).all(|r| captured.contains(&r));
+        self.open_round(version, Levels::NONE);
+        if let Some(round) = self.rounds.get_mut(&version) {
+            round.captured = captured;
+            round.told = all;
+        }
+        self.command(Command::Armed {
+            version,
+            ok: whole,
+            max_called: None,
+        });
+        if !whole {
+            return self.withdraw(version);
+        }
+        if all {
+            self.command(Command::Captured { version });
+        }
     }
 
     /// The version that this incarnation restored, if a slab still holds it.
@@ -303,42 +388,28 @@ impl Agent {
             .max()
     }
 
-    /// A round lives on after this agent's restart.
+    /// A round lives on after this agent's restart: its levels are known again.
     pub(crate) fn resume_round(&mut self, version: Version, levels: Levels) {
-        self.open_round(version, levels);
         let source = self.incarnation;
-        let ranks = self.ranks.job_ranks().unwrap_or(0);
-        let mut all_armed = true;
-        let mut captured = Vec::new();
-        for rank in ranks_of(self.me, ranks, self.nodes()) {
-            let Some(entry) = self.ranks.get_mut(rank) else {
-                all_armed = false;
-                continue;
-            };
-            let armed = entry.block().and_then(|block| block.armed());
-            if entry.slot_with(source, version).is_some() {
-                captured.push(rank);
-            } else if armed.is_none_or(|armed| armed.version != version) {
-                all_armed = false;
-            } else if let Some(armed) = armed
-                && let Some(slot) = entry.slots.get_mut(armed.slot as usize)
-            {
-                slot.usage = Use::Filling(version);
-            }
-        }
-        self.command(Command::Armed { version, ok: all_armed, max_called: None });
-        if !all_armed {
-            return self.withdraw(version);
-        }
-        for rank in captured {
-            self.taken_before(rank, version);
+        self.line
+            .levels
+            .insert((source, version), levels.iter().collect());
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.levels = levels;
+        if round.told && !round.flushing {
+            round.flushing = true;
+            self.start_flush(source, version, levels);
         }
     }
 }
 
 /// Bytes of containers in node storage, and free bytes there.
 pub(crate) fn disk_usage(store: &NodeStore) -> (u64, u64) {
-    let used = store.found().map_or(0, |found| found.iter().map(|found| found.length).sum());
+    let used = store
+        .found()
+        .map_or(0, |found| found.iter().map(|found| found.length).sum());
     let free = rustix::fs::statvfs(store.root())
         .map_or(0, |stat| stat.f_bavail.saturating_mul(stat.f_frsize));
     (used, free)

@@ -19,6 +19,10 @@ pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Environment variable that carries an [`AgentSpec`] as JSON to keeper and agent.
 pub const SPEC_VARIABLE: &str = "OUTLIVE_AGENT_SPEC";
 
+/// Environment variable that tells a keeper its launcher's process id, so that the
+/// launcher's death is seen even if it comes before the keeper looks.
+pub const LAUNCHER_VARIABLE: &str = "OUTLIVE_LAUNCHER_PID";
+
 /// Who an agent is and where its things are. Holds no secret.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct AgentSpec {

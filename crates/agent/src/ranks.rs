@@ -24,7 +24,9 @@ pub const fn node_of(rank: Rank, ranks: u32, nodes: u32) -> NodeId {
 
 /// The ranks that live on `node`.
 pub fn ranks_of(node: NodeId, ranks: u32, nodes: u32) -> impl Iterator<Item = Rank> {
-    (0..ranks).map(Rank).filter(move |&rank| node_of(rank, ranks, nodes) == node)
+    (0..ranks)
+        .map(Rank)
+        .filter(move |&rank| node_of(rank, ranks, nodes) == node)
 }
 
 /// What a slot is used for.
@@ -66,11 +68,15 @@ pub struct Slot {
 impl Slot {
     /// Bytes of the slab, 0 without one.
     pub fn capacity(&self) -> u64 {
-        self.staged.as_ref().map_or(0, |staged| staged.slab.capacity())
+        self.staged
+            .as_ref()
+            .map_or(0, |staged| staged.slab.capacity())
     }
     /// True if no flush reads it.
     fn unshared(&self) -> bool {
-        self.staged.as_ref().is_none_or(|staged| Arc::strong_count(&staged.slab) == 1)
+        self.staged
+            .as_ref()
+            .is_none_or(|staged| Arc::strong_count(&staged.slab) == 1)
     }
 }
 
@@ -103,7 +109,10 @@ pub struct RankEntry {
 
 impl RankEntry {
     fn new(rank: Rank, ranks: u32) -> RankEntry {
-        let slot = || Slot { staged: None, usage: Use::Free };
+        let slot = || Slot {
+            staged: None,
+            usage: Use::Free,
+        };
         RankEntry {
             rank,
             ranks,
@@ -123,13 +132,17 @@ impl RankEntry {
     /// Sends an answer; a rank that cannot take it is found out by its pidfd.
     pub fn answer(&self, sequence: u32, message: &ToRank, fd: Option<&OwnedFd>) {
         if let Some(link) = &self.link {
-            let _ = link.socket.send(sequence, message, fd.map(AsFd::as_fd), None);
+            let _ = link
+                .socket
+                .send(sequence, message, fd.map(AsFd::as_fd), None);
         }
     }
 
     /// The slot that holds `version` of `source`.
     pub fn slot_with(&self, source: Incarnation, version: Version) -> Option<usize> {
-        self.slots.iter().position(|slot| slot.usage == Use::Full { source, version })
+        self.slots
+            .iter()
+            .position(|slot| slot.usage == Use::Full { source, version })
     }
 
     /// A slot that may take a new version, given the newest version that is stable
@@ -155,7 +168,14 @@ impl RankEntry {
             .as_mut()
             .ok_or_else(|| Error::internal("a slot without memory was armed"))?;
         let generation = staged.generation;
-        let id = SlabId { job, incarnation, rank, ranks, slot: slot as u32, generation };
+        let id = SlabId {
+            job,
+            incarnation,
+            rank,
+            ranks,
+            slot: slot as u32,
+            generation,
+        };
         let slab = Arc::get_mut(&mut staged.slab)
             .ok_or_else(|| Error::internal("a slot in use was armed"))?;
         slab.format(id).map_err(share)?;
@@ -169,8 +189,14 @@ impl RankEntry {
 
     fn adopt(&mut self, slot: usize, slab: Slab, fd: OwnedFd, usage: Use, generation: u32) {
         self.next_generation = self.next_generation.max(generation.saturating_add(1));
-        self.slots[slot] =
-            Slot { staged: Some(Staged { slab: Arc::new(slab), fd, generation }), usage };
+        self.slots[slot] = Slot {
+            staged: Some(Staged {
+                slab: Arc::new(slab),
+                fd,
+                generation,
+            }),
+            usage,
+        };
     }
 }
 
@@ -190,7 +216,11 @@ pub fn no_memory(node: u32, needed: u64, budget: u64) -> Error {
     Error::new(
         Code::MemoryBudget,
         Entity::Node(node),
-        format!("staging needs {} MiB, the budget is {} MiB", mib(needed), mib(budget)),
+        format!(
+            "staging needs {} MiB, the budget is {} MiB",
+            mib(needed),
+            mib(budget)
+        ),
         "raise --memory, use more nodes or protect less",
     )
 }
@@ -216,17 +246,22 @@ impl Ranks {
     }
     /// One rank, made if it is new.
     pub fn entry(&mut self, rank: Rank, ranks: u32) -> &mut RankEntry {
-        self.entries.entry(rank).or_insert_with(|| RankEntry::new(rank, ranks))
+        self.entries
+            .entry(rank)
+            .or_insert_with(|| RankEntry::new(rank, ranks))
     }
     /// The rank of a connection.
     pub fn by_token(&mut self, token: u64) -> Option<&mut RankEntry> {
-        self.entries.values_mut().find(|entry| {
-            entry.link.as_ref().is_some_and(|link| link.token == token)
-        })
+        self.entries
+            .values_mut()
+            .find(|entry| entry.link.as_ref().is_some_and(|link| link.token == token))
     }
     /// Number of ranks of the job, if any rank said it.
     pub fn job_ranks(&self) -> Option<u32> {
-        self.entries.values().find(|entry| entry.control.is_some()).map(|entry| entry.ranks)
+        self.entries
+            .values()
+            .find(|entry| entry.control.is_some())
+            .map(|entry| entry.ranks)
     }
     /// True if every rank of `node` is connected and none has left.
     pub fn complete(&self, node: NodeId, nodes: u32) -> bool {
@@ -244,7 +279,11 @@ impl Ranks {
     }
     /// Staging memory in use, in bytes.
     pub fn memory(&self) -> u64 {
-        self.entries.values().flat_map(|entry| &entry.slots).map(Slot::capacity).sum()
+        self.entries
+            .values()
+            .flat_map(|entry| &entry.slots)
+            .map(Slot::capacity)
+            .sum()
     }
     /// The largest version that a rank of this node has offered.
     pub fn called_max(&self) -> Option<Version> {
@@ -263,7 +302,9 @@ impl Ranks {
     /// The versions of which every rank of this node holds a complete capture.
     pub fn held(&self, node: NodeId, ranks: u32, nodes: u32) -> Vec<(Incarnation, Version)> {
         let mut here = ranks_of(node, ranks, nodes).map(|rank| self.entries.get(&rank));
-        let Some(first) = here.next() else { return Vec::new() };
+        let Some(first) = here.next() else {
+            return Vec::new();
+        };
         let versions = |entry: &RankEntry| -> Vec<(Incarnation, Version)> {
             entry
                 .slots
@@ -336,9 +377,10 @@ fn adopt_one(
             return Ok(());
         }
         let usage = match head.state {
-            State::Sealed | State::Captured => {
-                Use::Full { source: head.id.incarnation, version: head.version }
-            }
+            State::Sealed | State::Captured => Use::Full {
+                source: head.id.incarnation,
+                version: head.version,
+            },
             State::Filling => Use::Filling(head.version),
             State::Empty => Use::Free,
         };
@@ -378,7 +420,10 @@ mod tests {
     fn the_newest_stable_version_keeps_its_slot() {
         let mut ranks = Ranks::default();
         let entry = ranks.entry(Rank(0), 1);
-        let full = |version| Use::Full { source: Incarnation(1), version: Version(version) };
+        let full = |version| Use::Full {
+            source: Incarnation(1),
+            version: Version(version),
+        };
         let stable = |version| Some((Incarnation(1), Version(version)));
         assert_eq!(entry.free_slot(None), Some(0));
         entry.slots[0].usage = full(10);

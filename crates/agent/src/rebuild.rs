@@ -10,7 +10,9 @@ use std::sync::Arc;
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::slab::{Slab, SlabId, capacity_for};
 use outlive_network::Endpoint;
-use outlive_vault::{Container, ContainerHead, NodeStore, Part, Sealed, SharedStore, Sink, receive};
+use outlive_vault::{
+    Container, ContainerHead, NodeStore, Part, Sealed, SharedStore, Sink, receive,
+};
 
 use crate::flush::Flush;
 use crate::peers::{StreamReply, StreamRequest, read_reply};
@@ -53,8 +55,8 @@ pub struct Rebuilt {
     pub bytes: u64,
     /// New slabs; empty if the slots hold the version already.
     pub slabs: Vec<(Rank, Slab, OwnedFd)>,
-    /// Copies that did not verify, in words.
-    pub rejected: Vec<String>,
+    /// Why copies before it could not be used.
+    pub rejected: Vec<Error>,
 }
 
 impl Rebuild {
@@ -63,23 +65,38 @@ impl Rebuild {
         let mut rejected = Vec::new();
         for (level, part) in &self.parts {
             match self.from(*level, part) {
-                Ok((bytes, slabs)) => return Ok(Rebuilt { level: *level, bytes, slabs, rejected }),
+                Ok((bytes, slabs)) => {
+                    return Ok(Rebuilt {
+                        level: *level,
+                        bytes,
+                        slabs,
+                        rejected,
+                    });
+                }
                 Err(error) => {
                     tracing::warn!(%error, %level, "a copy cannot be used");
-                    rejected.push(format!("{level}: {error}"));
+                    rejected.push(error);
                 }
             }
         }
         Err(Error::new(
             outlive_base::Code::NoValidCheckpoint,
             outlive_base::Entity::Version(self.version.0),
-            if rejected.is_empty() { "no copy is known".into() } else { rejected.join("; ") },
+            if rejected.is_empty() {
+                "no copy is known".into()
+            } else {
+                reasons(&rejected)
+            },
             "an older version is taken",
         ))
     }
 
     fn from(&self, level: Level, part: &Part) -> Result<(u64, Vec<(Rank, Slab, OwnedFd)>)> {
-        let sealed = Sealed { id: part.id, length: part.length, digest: part.digest };
+        let sealed = Sealed {
+            id: part.id,
+            length: part.length,
+            digest: part.digest,
+        };
         match level {
             Level::Memory => self.from_memory(&sealed).map(|()| (0, Vec::new())),
             Level::Disk => self.from_file(self.store.container_path(part.id), &sealed),
@@ -147,6 +164,13 @@ impl Rebuild {
     }
 }
 
+fn reasons(errors: &[Error]) -> String {
+    let each = errors
+        .iter()
+        .map(|error| format!("{}: {}", error.entity(), error.reason()));
+    each.collect::<Vec<_>>().join("; ")
+}
+
 /// New slabs that take a container's ranks.
 struct Slabs<'a> {
     rebuild: &'a Rebuild,
@@ -156,7 +180,11 @@ struct Slabs<'a> {
 
 impl<'a> Slabs<'a> {
     fn new(rebuild: &'a Rebuild) -> Slabs<'a> {
-        Slabs { rebuild, made: BTreeMap::new(), bytes: 0 }
+        Slabs {
+            rebuild,
+            made: BTreeMap::new(),
+            bytes: 0,
+        }
     }
 
     fn finish(self) -> Result<Vec<(Rank, Slab, OwnedFd)>> {
@@ -209,7 +237,8 @@ impl Sink for Slabs<'_> {
             generation: rebuild.incarnation.0 << 16,
         })
         .map_err(share)?;
-        slab.begin_fill(rebuild.version, table, data_bytes).map_err(share)?;
+        slab.begin_fill(rebuild.version, table, data_bytes)
+            .map_err(share)?;
         let (slab, _) = self.made.entry(rank).insert_entry((slab, fd)).into_mut();
         slab.data_mut().map_err(share)
     }

@@ -7,12 +7,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
-use outlive_protocols::commit::{Command, Event, Levels, Why};
+use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::Part;
 
 use crate::core::{Agent, Round};
 use crate::flush::{Flush, Target};
-use crate::machines::Effect;
 use crate::protocol::{Notice, Step};
 use crate::ranks::{Use, ranks_of, slab_tag};
 
@@ -32,23 +31,28 @@ impl Agent {
     pub(crate) fn all_levels(&self) -> Levels {
         let config = self.config.as_ref();
         config.map_or(Levels::NONE, |config| {
-            config.levels.iter().fold(Levels::NONE, |set, setting| set.with(setting.level))
+            config
+                .levels
+                .iter()
+                .fold(Levels::NONE, |set, setting| set.with(setting.level))
         })
     }
 
     pub(crate) fn open_round(&mut self, version: Version, levels: Levels) {
         let known = levels.iter().collect();
         self.line.levels.insert((self.incarnation, version), known);
-        self.rounds.insert(version, Round {
-            levels,
-            captured: BTreeSet::new(),
-            blocked_ns: 0,
-            bytes: 0,
-            told: false,
-            flushing: false,
-            void: false,
-            since: Instant::now(),
-        });
+        self.rounds.insert(
+            version,
+            Round {
+                levels,
+                captured: BTreeSet::new(),
+                blocked_ns: 0,
+                bytes: 0,
+                told: false,
+                flushing: false,
+                void: false,
+            },
+        );
     }
 
     /// The commit machine wants `version` armed.
@@ -57,21 +61,37 @@ impl Agent {
         if self.ranks.none_here(self.me, nodes, self.ranks_of_job()) {
             // A node without ranks takes part with nothing.
             self.open_round(version, levels);
-            self.command(Command::Armed { version, ok: true, max_called: None });
+            self.command(Command::Armed {
+                version,
+                ok: true,
+                max_called: None,
+            });
             return self.all_captured_here(version);
         }
         let (ok, max_called) = match self.arm_all(version) {
             Ok(()) => {
                 self.open_round(version, levels);
+                if self.me == NodeId(0) {
+                    self.tell(&Notice::Checkpoint {
+                        version,
+                        step: Step::Armed,
+                    });
+                }
                 (true, None)
             }
             Err(max_called) => (false, max_called),
         };
-        self.command(Command::Armed { version, ok, max_called });
+        self.command(Command::Armed {
+            version,
+            ok,
+            max_called,
+        });
     }
 
     fn ranks_of_job(&self) -> Option<u32> {
-        let restored = self.restored.and_then(|(source, v)| self.contents.ranks_of(source, v));
+        let restored = self
+            .restored
+            .and_then(|(source, v)| self.contents.ranks_of(source, v));
         self.ranks.job_ranks().or(restored)
     }
 
@@ -95,7 +115,9 @@ impl Agent {
         let mut refused = None;
         let mut armed = Vec::new();
         for (rank, slot) in places {
-            let Some(entry) = self.ranks.get_mut(rank) else { continue };
+            let Some(entry) = self.ranks.get_mut(rank) else {
+                continue;
+            };
             let Ok(generation) = entry.stamp(slot, job, incarnation) else {
                 refused = Some(None);
                 break;
@@ -121,7 +143,9 @@ impl Agent {
     }
 
     fn disarm_rank(&mut self, rank: Rank, version: Version) {
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
         let armed_here = entry.block().and_then(|block| block.armed());
         let entered = match (entry.block(), armed_here) {
             (Some(block), Some(armed)) if armed.version == version => block.disarm(),
@@ -154,7 +178,9 @@ impl Agent {
     /// Frees the slots of a void version unless a flush still reads them.
     fn drop_void(&mut self, version: Version) {
         let source = self.incarnation;
-        let Some(round) = self.rounds.get(&version) else { return };
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
         if !round.void || round.flushing {
             return;
         }
@@ -179,7 +205,9 @@ impl Agent {
     ) {
         let source = self.incarnation;
         let taken = self.take_capture(rank, version, slot as usize, generation);
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
         if let Some(block) = entry.block()
             && block.armed().is_some_and(|armed| armed.version == version)
         {
@@ -208,7 +236,9 @@ impl Agent {
 
     /// Counts a rank's capture, which lies in a slot.
     pub(crate) fn taken_before(&mut self, rank: Rank, version: Version) {
-        let Some(round) = self.rounds.get_mut(&version) else { return };
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
         round.captured.insert(rank);
         if round.void {
             return self.drop_void(version);
@@ -229,15 +259,23 @@ impl Agent {
         generation: u32,
     ) -> Result<u64> {
         let source = self.incarnation;
-        let entry = self.ranks.get_mut(rank).ok_or_else(|| Error::internal("unknown rank"))?;
+        let entry = self
+            .ranks
+            .get_mut(rank)
+            .ok_or_else(|| Error::internal("unknown rank"))?;
         let odd = || Error::internal(format!("rank {} captured into an odd slot", rank.0));
         let place = entry.slots.get_mut(slot).ok_or_else(odd)?;
         if place.usage != Use::Filling(version) {
             return Err(odd());
         }
         place.usage = Use::Free;
-        let staged = place.staged.as_mut().filter(|staged| staged.generation == generation);
-        let slab = staged.and_then(|staged| Arc::get_mut(&mut staged.slab)).ok_or_else(odd)?;
+        let staged = place
+            .staged
+            .as_mut()
+            .filter(|staged| staged.generation == generation);
+        let slab = staged
+            .and_then(|staged| Arc::get_mut(&mut staged.slab))
+            .ok_or_else(odd)?;
         let head = slab.head().map_err(crate::ranks::share)?;
         if head.version != version || head.id.rank != rank || head.id.incarnation != source {
             return Err(odd());
@@ -248,12 +286,17 @@ impl Agent {
     }
 
     fn all_captured_here(&mut self, version: Version) {
-        let Some(round) = self.rounds.get_mut(&version) else { return };
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
         if round.told {
             return;
         }
         round.told = true;
-        let step = Step::Captured { bytes: round.bytes, blocked_ns: round.blocked_ns };
+        let step = Step::Captured {
+            bytes: round.bytes,
+            blocked_ns: round.blocked_ns,
+        };
         let levels = round.levels;
         round.flushing = true;
         self.policy.last = Instant::now();
@@ -278,18 +321,17 @@ impl Agent {
     fn flush_refused(&mut self, version: Version, levels: Levels, error: &Error) {
         self.warn(error.clone());
         for level in levels.iter() {
-            self.command(Command::LevelFailed { version, level, why: Why::Storage });
+            self.command(Command::LevelFailed {
+                version,
+                level,
+                why: Why::Storage,
+            });
         }
         self.flush_over(version);
     }
 
     /// Everything that a flush needs, so that it can run without this state.
-    fn flush_of(
-        &mut self,
-        source: Incarnation,
-        version: Version,
-        levels: Levels,
-    ) -> Result<Flush> {
+    fn flush_of(&mut self, source: Incarnation, version: Version, levels: Levels) -> Result<Flush> {
         let ranks = self.ranks_of_job().unwrap_or(0);
         let mut flush = self.flush_at(source, version, ranks)?;
         flush.keep_targets(levels);
@@ -308,11 +350,21 @@ impl Agent {
         for rank in ranks_of(self.me, ranks, nodes) {
             let slab = self.ranks.get_mut(rank).and_then(|entry| {
                 let slot = entry.slot_with(source, version)?;
-                entry.slots[slot].staged.as_ref().map(|staged| Arc::clone(&staged.slab))
+                entry.slots[slot]
+                    .staged
+                    .as_ref()
+                    .map(|staged| Arc::clone(&staged.slab))
             });
-            slabs.push((rank, slab.ok_or_else(|| Error::internal("a capture is gone"))?));
+            slabs.push((
+                rank,
+                slab.ok_or_else(|| Error::internal("a capture is gone"))?,
+            ));
         }
-        let targets = self.all_levels().iter().filter_map(|level| self.target(level)).collect();
+        let targets = self
+            .all_levels()
+            .iter()
+            .filter_map(|level| self.target(level))
+            .collect();
         Ok(Flush {
             source,
             version,
@@ -364,10 +416,18 @@ impl Agent {
                 }
             }
             Err(error) => {
-                let why = if level == Level::Partner { Why::Partner } else { Why::Storage };
+                let why = if level == Level::Partner {
+                    Why::Partner
+                } else {
+                    Why::Storage
+                };
                 self.warn(error);
                 if source == self.incarnation {
-                    self.command(Command::LevelFailed { version, level, why });
+                    self.command(Command::LevelFailed {
+                        version,
+                        level,
+                        why,
+                    });
                 }
             }
         }
@@ -410,7 +470,9 @@ impl Agent {
     /// Hands a slab's descriptor to the keeper.
     pub(crate) fn keep_slab(&mut self, rank: Rank, slot: usize) {
         let Some(deposit) = &self.deposit else { return };
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
         if let Some(staged) = &entry.slots[slot].staged
             && let Err(error) = deposit.keep(&slab_tag(rank, slot), staged.fd.as_fd())
         {
@@ -429,7 +491,10 @@ impl Agent {
         self.ranks.set_committed(level, version);
         self.answer_waits();
         if self.me == NodeId(0) {
-            self.tell(&Notice::Checkpoint { version, step: Step::Stable(level) });
+            self.tell(&Notice::Checkpoint {
+                version,
+                step: Step::Stable(level),
+            });
         }
         self.retire_rounds();
         if level != Level::Memory {
@@ -455,11 +520,16 @@ impl Agent {
                 block.set_aborted(version);
             }
             self.withdraw(version);
-            self.policy.wanted = None;
+            self.want_later();
         }
-        if self.me == NodeId(0) {
+        // Ranks that had passed, or memory still being made, are no failure.
+        let quiet = level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
+        if self.me == NodeId(0) && !quiet {
             let error = abort_error(version, why, culprit);
-            self.tell(&Notice::Checkpoint { version, step: Step::Aborted { level, error } });
+            self.tell(&Notice::Checkpoint {
+                version,
+                step: Step::Aborted { level, error },
+            });
         }
         self.answer_waits();
     }
@@ -473,17 +543,38 @@ fn abort_error(version: Version, why: Why, culprit: Option<NodeId>) -> Error {
             "did not answer within its bound",
             "raise --commit-timeout if storage is slow; look at the node otherwise",
         ),
-        Why::NoRoom => (Code::MemoryBudget, "no staging memory", "raise --memory or protect less"),
+        Why::NoRoom => (
+            Code::MemoryBudget,
+            "no staging memory",
+            "raise --memory or protect less",
+        ),
         Why::RankLost => (Code::RankLost, "a rank ended", "the job is restarted"),
         Why::Overtaken | Why::Passed => (
             Code::CommitAborted,
             "a rank passed the version or left the job",
             "let all ranks offer the same versions",
         ),
-        Why::Storage => (Code::Io, "could not be written or verified", "see the warnings"),
-        Why::Partner => (Code::Io, "the partner could not keep the copy", "see the warnings"),
+        Why::Storage => (
+            Code::Io,
+            "could not be written or verified",
+            "see the warnings",
+        ),
+        Why::Partner => (
+            Code::Io,
+            "the partner could not keep the copy",
+            "see the warnings",
+        ),
         Why::NodeLost => (Code::NodeLost, "a node was lost", "the job is restarted"),
-        _ => (Code::CommitAborted, "the round ended", "nothing: the next version will be offered"),
+        _ => (
+            Code::CommitAborted,
+            "the round ended",
+            "nothing: the next version will be offered",
+        ),
     };
-    Error::new(code, entity, format!("version {}: {reason}", version.0), remedy)
+    Error::new(
+        code,
+        entity,
+        format!("version {}: {reason}", version.0),
+        remedy,
+    )
 }

@@ -1,5 +1,6 @@
 //! Answers to the ranks of this node.
 
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -23,7 +24,11 @@ impl Agent {
             IpcEvent::Connected { token, socket, pid } => {
                 self.strangers.insert(token, (socket, pid));
             }
-            IpcEvent::Message { token, sequence, message } => {
+            IpcEvent::Message {
+                token,
+                sequence,
+                message,
+            } => {
                 self.on_rank_message(token, sequence, message);
             }
             IpcEvent::Gone { token, exited } => self.on_rank_gone(token, exited),
@@ -32,21 +37,51 @@ impl Agent {
     }
 
     fn on_rank_message(&mut self, token: u64, sequence: u32, message: ToAgent) {
-        if let ToAgent::Hello { abi, rank, ranks, incarnation, .. } = message {
-            let Some((socket, pid)) = self.strangers.remove(&token) else { return };
-            let refused = self.welcome(token, sequence, &socket, pid, (abi, rank, ranks, incarnation));
+        if let ToAgent::Hello {
+            abi,
+            rank,
+            ranks,
+            incarnation,
+            ..
+        } = message
+        {
+            let Some((socket, pid)) = self.strangers.remove(&token) else {
+                return;
+            };
+            let refused = self.welcome(
+                token,
+                sequence,
+                &socket,
+                pid,
+                (abi, rank, ranks, incarnation),
+            );
             if let Err(error) = refused {
-                let _ = socket.send(sequence, &ToRank::Error { error: error.clone() }, None, None);
+                let _ = socket.send(
+                    sequence,
+                    &ToRank::Error {
+                        error: error.clone(),
+                    },
+                    None,
+                    None,
+                );
                 self.strangers.insert(token, (socket, pid));
                 self.warn(error);
             }
             return;
         }
-        let Some(rank) = self.ranks.by_token(token).map(|entry| entry.rank) else { return };
+        let Some(rank) = self.ranks.by_token(token).map(|entry| entry.rank) else {
+            return;
+        };
         match message {
             ToAgent::Hello { .. } => {}
             ToAgent::Slab { version, bytes } => self.give_slab(rank, sequence, version, bytes),
-            ToAgent::Captured { version, slot, generation, blocked_ns, .. } => {
+            ToAgent::Captured {
+                version,
+                slot,
+                generation,
+                blocked_ns,
+                ..
+            } => {
                 self.on_captured(rank, version, slot, generation, blocked_ns);
             }
             ToAgent::Failed { version, code } => {
@@ -57,13 +92,27 @@ impl Agent {
                     "the job goes on; see outlive_last_error of the rank",
                 );
                 self.warn(error);
-                let why = if code == Code::MemoryBudget { Why::NoRoom } else { Why::Storage };
+                let why = if code == Code::MemoryBudget {
+                    Why::NoRoom
+                } else {
+                    Why::Storage
+                };
                 self.capture_failed(rank, version, why);
             }
             ToAgent::Overtaken { armed, .. } => self.capture_failed(rank, armed, Why::Overtaken),
-            ToAgent::Wait { version, level, timeout_ms } => {
+            ToAgent::Wait {
+                version,
+                level,
+                timeout_ms,
+            } => {
                 let until = Instant::now() + Duration::from_millis(u64::from(timeout_ms));
-                let waiting = Waiting { rank, sequence, version, level, until };
+                let waiting = Waiting {
+                    rank,
+                    sequence,
+                    version,
+                    level,
+                    until,
+                };
                 self.waits.push(waiting);
                 self.answer_waits();
             }
@@ -74,7 +123,11 @@ impl Agent {
                     Some(code) => Err(Error::new(
                         code,
                         Entity::Rank(rank.0),
-                        format!("version {} does not fit the program: {}", version.0, code.text()),
+                        format!(
+                            "version {} does not fit the program: {}",
+                            version.0,
+                            code.text()
+                        ),
                         "protect the same regions with the same sizes as when it was captured",
                     )),
                 };
@@ -117,9 +170,21 @@ impl Agent {
             }
         }
         entry.closed = false;
-        entry.link = Some(Link { token, socket: Arc::clone(socket), pid });
+        entry.link = Some(Link {
+            token,
+            socket: Arc::clone(socket),
+            pid,
+        });
         let fd = entry.control.as_ref().map(|(_, fd)| fd);
-        entry.answer(sequence, &ToRank::Welcome { node: me, incarnation, restore }, fd);
+        entry.answer(
+            sequence,
+            &ToRank::Welcome {
+                node: me,
+                incarnation,
+                restore,
+            },
+            fd,
+        );
         let members = (0..nodes).map(outlive_base::NodeId).collect();
         self.contents.set_job(members, ranks);
         for level in Level::ALL {
@@ -146,7 +211,10 @@ impl Agent {
             return Err(Error::new(
                 Code::RankLost,
                 entity,
-                format!("belongs to start {}, open is {}", incarnation.0, self.incarnation.0),
+                format!(
+                    "belongs to start {}, open is {}",
+                    incarnation.0, self.incarnation.0
+                ),
                 "processes of an earlier start must end; start ranks through outlive run only",
             ));
         }
@@ -176,12 +244,18 @@ impl Agent {
 
     fn on_rank_gone(&mut self, token: u64, exited: bool) {
         self.strangers.remove(&token);
-        let Some(entry) = self.ranks.by_token(token) else { return };
+        let Some(entry) = self.ranks.by_token(token) else {
+            return;
+        };
         let (rank, closed) = (entry.rank, entry.closed);
         let pid = entry.link.take().map_or(0, |link| link.pid);
         // A socket that closes while the process lives: the library will connect
         // again, or the process is about to end and its pidfd will tell.
-        let end = if closed { RankEnd::Closed } else { RankEnd::Lost };
+        let end = if closed {
+            RankEnd::Closed
+        } else {
+            RankEnd::Lost
+        };
         self.waits.retain(|waiting| waiting.rank != rank);
         if !closed {
             let inside: Vec<Version> = self.rounds.keys().copied().collect();
@@ -201,14 +275,19 @@ impl Agent {
         }
         let open: Vec<Version> = self.rounds.keys().copied().collect();
         for version in open {
-            self.capture_failed(rank, version, Why::Overtaken);
+            self.capture_failed(rank, version, Why::Left);
         }
     }
 
     /// A rank needs the slab of an armed version, for the first time or larger.
     fn give_slab(&mut self, rank: Rank, sequence: u32, version: Version, bytes: u64) {
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
-        let slot = entry.slots.iter().position(|slot| slot.usage == Use::Filling(version));
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        let slot = entry
+            .slots
+            .iter()
+            .position(|slot| slot.usage == Use::Filling(version));
         let result = match slot {
             Some(slot) => self.slab_of_at_least(rank, slot, bytes),
             None => Err(Error::new(
@@ -228,10 +307,14 @@ impl Agent {
         version: Version,
         slot: Result<usize>,
     ) {
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
         let staged = slot.and_then(|slot| {
             let staged = entry.slots[slot].staged.as_ref();
-            staged.map(|staged| (slot, staged)).ok_or_else(|| Error::internal("no slab"))
+            staged
+                .map(|staged| (slot, staged))
+                .ok_or_else(|| Error::internal("no slab"))
         });
         match staged {
             Ok((slot, staged)) => {
@@ -244,7 +327,13 @@ impl Agent {
                 entry.answer(sequence, &message, Some(&staged.fd));
             }
             Err(error) => {
-                entry.answer(sequence, &ToRank::Error { error: error.clone() }, None);
+                entry.answer(
+                    sequence,
+                    &ToRank::Error {
+                        error: error.clone(),
+                    },
+                    None,
+                );
                 self.warn(error);
             }
         }
@@ -281,7 +370,9 @@ impl Agent {
         let Some((source, version)) = self.restored else {
             return self.answer(rank, sequence, ToRank::Fresh);
         };
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
         let slab = entry
             .slot_with(source, version)
             .and_then(|slot| entry.slots[slot].staged.as_ref())
@@ -306,17 +397,19 @@ impl Agent {
     }
 
     fn give_route(&mut self, rank: Rank, sequence: u32, version: Version, name: &str) {
-        let directory = self
-            .store
-            .files()
-            .join(format!("i{}-v{}-r{}", self.incarnation.0, version.0, rank.0));
+        let directory = self.store.files().join(format!(
+            "i{}-v{}-r{}",
+            self.incarnation.0, version.0, rank.0
+        ));
         let made = self
             .faults
             .before_write(0)
             .and_then(|()| std::fs::create_dir_all(&directory))
             .map_err(|error| Error::io(&directory, "create a directory for routed files", &error));
         let message = match made {
-            Ok(()) => ToRank::Path { path: directory.join(name).display().to_string() },
+            Ok(()) => ToRank::Path {
+                path: directory.join(name).display().to_string(),
+            },
             Err(error) => ToRank::Error { error },
         };
         self.answer(rank, sequence, message);
@@ -330,7 +423,10 @@ impl Agent {
             if here && version >= injection.version {
                 if !injection.told {
                     injection.told = true;
-                    tell.push(Notice::InjectReached { id: injection.id, version: Some(version) });
+                    tell.push(Notice::InjectReached {
+                        id: injection.id,
+                        version: Some(version),
+                    });
                 }
                 injection.held.push((rank, sequence));
                 held = true;
@@ -346,7 +442,11 @@ impl Agent {
 
     /// Lets the ranks go on that an injection holds.
     pub(crate) fn release_held(&mut self, id: u32) {
-        let Some(at) = self.injections.iter().position(|injection| injection.id == id) else {
+        let Some(at) = self
+            .injections
+            .iter()
+            .position(|injection| injection.id == id)
+        else {
             return;
         };
         let injection = self.injections.remove(at);
@@ -381,7 +481,10 @@ impl Agent {
         let now = Instant::now();
         let mut rest = Vec::new();
         for waiting in std::mem::take(&mut self.waits) {
-            let aborted = self.ranks.get_mut(waiting.rank).and_then(|entry| entry.block()?.aborted());
+            let aborted = self
+                .ranks
+                .get_mut(waiting.rank)
+                .and_then(|entry| entry.block()?.aborted());
             let stable = self.stable[waiting.level as usize..]
                 .iter()
                 .flatten()
@@ -396,8 +499,22 @@ impl Agent {
                 rest.push(waiting);
                 continue;
             };
-            let Waiting { rank, sequence, version, level, .. } = waiting;
-            self.answer(rank, sequence, ToRank::State { version, level, state });
+            let Waiting {
+                rank,
+                sequence,
+                version,
+                level,
+                ..
+            } = waiting;
+            self.answer(
+                rank,
+                sequence,
+                ToRank::State {
+                    version,
+                    level,
+                    state,
+                },
+            );
         }
         self.waits = rest;
     }
@@ -405,7 +522,9 @@ impl Agent {
     /// A checkpoint that the ranks take whatever the policy says.
     fn force(&mut self, rank: Rank, sequence: u32, version: Version, bytes: u64) {
         let keep = self.stable[Level::Memory as usize];
-        let Some(entry) = self.ranks.get_mut(rank) else { return };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
         let slot = entry
             .slots
             .iter()

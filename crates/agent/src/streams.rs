@@ -78,7 +78,10 @@ fn store_verified(
     }
     let path = store.partner_path(id);
     let hook = Hook(faults);
-    let options = WriteOptions { hook: Some(&hook), ..WriteOptions::default() };
+    let options = WriteOptions {
+        hook: Some(&hook),
+        ..WriteOptions::default()
+    };
     store_stream(&path, stream, length, &options)?;
     let sealed = Container::open(&path)?.verify(None)?;
     if sealed.id != id {
@@ -100,7 +103,14 @@ fn give(store: &NodeStore, id: ContainerId, stream: &mut Stream) -> Result<()> {
         Ok(container) => container,
         Err(error) => return send_reply(stream, &StreamReply::Refused(error.into())),
     };
-    send_reply(stream, &StreamReply::Coming { length: container.sealed().length })?;
+    send_reply(
+        stream,
+        &StreamReply::Coming {
+            length: container.sealed().length,
+        },
+    )?;
     container.send_to(stream)?;
-    stream.flush().map_err(|error| Error::io("stream", "send a container", &error))
+    stream
+        .flush()
+        .map_err(|error| Error::io("stream", "send a container", &error))
 }

@@ -39,11 +39,14 @@ impl Pool {
 
     /// Queues a job; refused if [`QUEUE_MAX`] are waiting.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.jobs.try_send(Box::new(job)).map_err(|error| match error {
-            TrySendError::Full(_) => {
-                Error::internal(format!("{QUEUE_MAX} jobs wait for the {} threads", self.name))
-            }
-            TrySendError::Disconnected(_) => Error::internal("the workers have ended"),
-        })
+        self.jobs
+            .try_send(Box::new(job))
+            .map_err(|error| match error {
+                TrySendError::Full(_) => Error::internal(format!(
+                    "{QUEUE_MAX} jobs wait for the {} threads",
+                    self.name
+                )),
+                TrySendError::Disconnected(_) => Error::internal("the workers have ended"),
+            })
     }
 }

@@ -46,7 +46,7 @@ mod tests {
             crc ^= u64::from(*byte);
             for _ in 0..8 {
                 crc = if crc & 1 == 1 {
-                    crc >> 1 ^ polynomial
+                    (crc >> 1) ^ polynomial
                 } else {
                     crc >> 1
                 };
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn any_length_and_any_split_equals_the_definition() {
-        let bytes: Vec<u8> = (0..1500u32).map(|i| (i * 31 ^ i >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..1500u32).map(|i| ((i * 31) ^ (i >> 3)) as u8).collect();
         for length in (0..300).chain([511, 512, 513, 1023, 1024, 1025, 1500]) {
             let want = slow(&bytes[..length]);
             assert_eq!(crc64(&bytes[..length]), want, "{length}");

@@ -1,1 +1,21 @@
 //! Supervision of a launcher's command, spares, restart.
+//!
+//! - [`supervisor`]: what to do when something happens. Pure.
+//! - [`driver`]: does it: [`store`] (directories, lock), [`fleet`] (keepers),
+//!   [`command`] (the user's processes), [`watch`] (what the kernel tells).
+//! - [`inject`], [`units`]: what users write. [`report`], [`timeline`]: what they read.
+
+pub mod command;
+pub mod driver;
+pub mod fleet;
+pub mod inject;
+pub mod process;
+pub mod report;
+pub mod store;
+pub mod supervisor;
+pub mod sys;
+pub mod timeline;
+pub mod units;
+pub mod watch;
+
+pub use driver::{Run, run};

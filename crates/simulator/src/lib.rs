@@ -1,1 +1,16 @@
-//! Deterministic event engine, lossy network with disks, independent checkers.
+//! Deterministic simulation: one event engine, networks that lose and delay, disks
+//! that tear and rot, and checkers that know nothing of the code under test.
+//!
+//! - [`engine`]: the queue of happenings; knows no network and no protocol.
+//! - [`network`], [`disk`], [`world`]: processes that run a
+//!   [`outlive_base::machine::Machine`] each.
+//! - [`commit`]: whole histories of a job's checkpoints under faults, from a seed.
+//!
+//! A failing seed is replayed by `outlive_simulator::commit::explain(seed, ...)`,
+//! or on the command line by the example `history` of this crate.
+
+pub mod commit;
+pub mod disk;
+pub mod engine;
+pub mod network;
+pub mod world;

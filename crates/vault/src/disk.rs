@@ -168,6 +168,11 @@ impl Temporary {
         }
     }
 
+    /// Where it is while it is unfinished.
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Reserves space, where the file system can: "no space" is known before the
     /// first byte is written.
     pub(crate) fn reserve(&self, bytes: u64) -> io::Result<()> {

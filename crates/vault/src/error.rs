@@ -32,6 +32,9 @@ pub enum WriteError {
     /// A record of this name says something else and must not be replaced.
     #[error("{}: another record stands here", .0.display())]
     Conflict(PathBuf),
+    /// A record that must not be replaced stands here, damaged.
+    #[error("{}: a damaged record stands here", .0.display())]
+    Damaged(PathBuf),
 }
 
 impl WriteError {
@@ -69,6 +72,12 @@ impl From<WriteError> for Error {
                 Entity::File(path.display().to_string()),
                 "another supervisor has recorded something else here",
                 "make sure that only one run uses this job's store",
+            ),
+            WriteError::Damaged(path) => Error::new(
+                Code::Corrupt,
+                Entity::File(path.display().to_string()),
+                "the record that stands here is damaged, and nobody can tell what it said",
+                "the next version is committed under another name; see `outlive checkpoints verify`",
             ),
         }
     }

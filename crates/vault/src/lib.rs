@@ -10,20 +10,39 @@
 //! by whoever wants to know.
 
 mod aligned;
+mod catalogue;
 mod container;
 mod disk;
 mod error;
 mod format;
+mod gc;
 mod hex128;
+mod inventory;
 mod layout;
+mod lineage;
 mod plan;
+mod record;
+mod records;
+mod rehearse;
+mod store;
 mod stream;
+mod versions;
 mod write;
 
 pub use aligned::{Buffer, Page, is_aligned};
+pub use catalogue::{
+    Answer, Catalogue, Choice, CopyCheck, CopyState, Entry, LevelState, PartState, Rejected, Source,
+};
 pub use container::{Container, RankEntry};
 pub use error::{Place, ReadError, WriteError};
 pub use format::{ContainerHead, FORMAT_VERSION, FRAME_BYTES, FRAME_BYTES_MAX, PAGE, Sealed};
+pub use gc::{Checkpoint, GcPolicy, GcReport};
+pub use inventory::Inventory;
 pub use layout::{Layout, RankImage};
+pub use lineage::Lineage;
+pub use record::{LIST_MAX, Part, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX};
+pub use records::{Exclusive, RecordStore, Scan};
+pub use rehearse::{RankProof, Rehearsal};
+pub use store::{Found, NodeStore, SharedStore};
 pub use stream::{Sink, receive};
 pub use write::{THREADS, THREADS_MAX, WriteHook, WriteOptions, store_stream, write_container};

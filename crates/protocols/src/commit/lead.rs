@@ -110,9 +110,8 @@ impl Commit {
         };
         if let Some(why) = why {
             let culprit = self.lost.iter().next().map(NodeId);
-            self.out.event(Event::Aborted {
-                version: at_least,
-                level: None,
+            self.out.event(Event::Declined {
+                at_least,
                 why,
                 culprit,
             });
@@ -163,6 +162,8 @@ impl Commit {
     /// The answer about a round that is over, from the log: COMMIT where it is
     /// recorded, ABORT for the rest.
     fn answer_over(&mut self, cx: &C, from: Peer, version: Version) {
+        // What is called over stays over: no later message may start it.
+        self.ended.add(version);
         let (why, culprit) = (Why::Coordinator, u32::MAX);
         let committed = |level| {
             self.log
@@ -230,7 +231,9 @@ impl Commit {
         }
         self.abort(cx, version, None, Why::Rearmed, Some(from));
         let next = max_called.0.saturating_add(cx.config.margin.max(1));
-        let next = Version(next.max(version.0.saturating_add(1))).min(Version::MAX);
+        let next = next.max(version.0.saturating_add(1));
+        let next = next.checked_next_multiple_of(cx.config.stride.max(1));
+        let next = Version(next.unwrap_or(u64::MAX)).min(Version::MAX);
         self.arm(cx, next, levels, deadline, retries + 1);
     }
 
@@ -283,29 +286,59 @@ impl Commit {
         self.flush_if_captured(cx, version);
     }
 
-    /// Tells a node that repeats itself which levels are already aborted.
+    /// Tells a node that repeats itself which levels are decided.
     fn answer_levels(&mut self, cx: &C, from: Peer, version: Version) {
         let Some(round) = self.rounds.get(&version) else {
             return;
         };
-        let aborted: Vec<Level> = round
+        let decided: Vec<(Level, Verdict)> = round
             .tallies
             .iter()
-            .filter(|(_, tally)| tally.verdict == Verdict::Aborted)
-            .map(|(&level, _)| level)
+            .map(|(&level, tally)| (level, tally.verdict))
             .collect();
-        for level in aborted {
+        for (level, verdict) in decided {
             let (why, culprit) = (Why::Coordinator, u32::MAX);
-            self.say(
-                cx,
-                from,
-                Kind::Abort {
-                    version,
-                    level: Some(level),
-                    why,
-                    culprit,
-                },
-            );
+            match verdict {
+                Verdict::Open | Verdict::Deciding => {}
+                Verdict::Committed | Verdict::Stable => {
+                    self.say(cx, from, Kind::Commit { version, level });
+                }
+                Verdict::Aborted => {
+                    self.say(
+                        cx,
+                        from,
+                        Kind::Abort {
+                            version,
+                            level: Some(level),
+                            why,
+                            culprit,
+                        },
+                    );
+                }
+            }
+        }
+    }
+
+    /// COMMIT again to the nodes that have not acknowledged it: a round ends, and
+    /// its records may go, only when all have.
+    fn repeat_commits(&mut self, cx: &C, version: Version) {
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        let mut missing = Vec::new();
+        for (&level, tally) in &round.tallies {
+            if matches!(tally.verdict, Verdict::Committed | Verdict::Stable) {
+                let silent =
+                    |node: &u32| !tally.acked.contains(*node) && !self.lost.contains(*node);
+                missing.extend(
+                    (0..cx.config.nodes)
+                        .filter(silent)
+                        .map(|node| (node, level)),
+                );
+            }
+        }
+        for (node, level) in missing {
+            self.say(cx, node, Kind::Commit { version, level });
         }
     }
 
@@ -559,7 +592,11 @@ impl Commit {
             };
             if cx.now >= round.deadline {
                 self.expire(cx, version);
-            } else if round.phase == Phase::Arming && round.again.due(cx.now, cx.config.resend) {
+            } else if round.again.due(cx.now, cx.config.resend) {
+                if round.phase != Phase::Arming {
+                    self.repeat_commits(cx, version);
+                    continue;
+                }
                 let (levels, armed) = (round.levels, round.armed.clone());
                 for node in (0..cx.config.nodes).filter(|&node| !armed.contains(node)) {
                     self.say(cx, node, Kind::Arm { version, levels });
@@ -600,10 +637,7 @@ impl Commit {
     pub(super) fn lead_deadline(&self) -> Option<Time> {
         self.rounds
             .values()
-            .map(|round| match round.phase {
-                Phase::Arming => round.deadline.min(round.again.next),
-                _ => round.deadline,
-            })
+            .map(|round| round.deadline.min(round.again.next))
             .min()
     }
 }

@@ -35,6 +35,8 @@ pub(super) struct Local {
     /// The answer to Arm.
     answer: Option<(bool, Option<Version>)>,
     forced: bool,
+    /// The coordinator knows the round.
+    known: bool,
     captured: bool,
     failed: Option<Why>,
     steps: [Step; 4],
@@ -52,6 +54,7 @@ impl Local {
             partial: levels.is_empty(),
             answer: None,
             forced: false,
+            known: false,
             captured: false,
             failed: None,
             steps: [Step::Idle; 4],
@@ -61,9 +64,9 @@ impl Local {
         }
     }
 
-    fn over(&self) -> bool {
+    fn over(&self, config: &Config) -> bool {
         let known = if self.partial {
-            Levels::ALL
+            config.levels
         } else {
             self.levels
         };
@@ -85,7 +88,8 @@ impl Commit {
     }
 
     pub(super) fn local_command(&mut self, cx: &C, command: Command) {
-        if !self.running() {
+        // A coordinator that asks the others takes note of what its driver finds.
+        if !matches!(self.mode, Mode::Running | Mode::Rejoining(_)) {
             return;
         }
         match command {
@@ -137,8 +141,8 @@ impl Commit {
     /// A version that this instance does not know, found by the driver after a
     /// restart: asked about as if it were alive.
     fn adopt(&mut self, cx: &C, version: Version) {
-        if Some(version) > self.seen && !self.locals.contains_key(&version) {
-            self.seen = Some(version);
+        if Some(version) > self.forgotten && !self.locals.contains_key(&version) {
+            self.seen = self.seen.max(Some(version));
             self.locals.insert(version, Local::new(cx, Levels::NONE));
         }
     }
@@ -150,6 +154,14 @@ impl Commit {
             .entry(version)
             .or_insert_with(|| Local::new(cx, levels));
         local.forced = true;
+        let armed = local.levels;
+        if armed != levels {
+            // The round that was armed here goes on, with its own levels.
+            self.out.event(Event::Resumed {
+                version,
+                levels: armed,
+            });
+        }
         self.seen = self.seen.max(Some(version));
         self.say_state(cx, version);
     }
@@ -196,6 +208,10 @@ impl Commit {
             return;
         };
         let (levels, steps) = (local.levels, local.steps);
+        if local.forced && !local.known {
+            // Alone and first: what overtook it would be about an unknown round.
+            return self.say(cx, COORDINATOR, Kind::Forced { version, levels });
+        }
         let started = steps.iter().any(|step| *step != Step::Idle);
         let whole = match (local.failed, local.captured, local.answer) {
             (Some(why), ..) if !started => Some(Kind::Failed {
@@ -203,9 +219,7 @@ impl Commit {
                 level: None,
                 why,
             }),
-            (_, true, _) if local.forced => Some(Kind::Forced { version, levels }),
             (_, true, _) => Some(Kind::Captured { version }),
-            _ if local.forced => Some(Kind::Forced { version, levels }),
             (_, false, Some((ok, max_called))) => Some(Kind::ArmAck {
                 version,
                 ok,
@@ -213,7 +227,6 @@ impl Commit {
             }),
             (_, false, None) => None,
         };
-        let captured = local.captured;
         if let Some(kind) = whole
             && (local.partial
                 || levels
@@ -221,9 +234,6 @@ impl Commit {
                     .any(|level| steps[level as usize] == Step::Idle))
         {
             self.say(cx, COORDINATOR, kind);
-            if captured && !matches!(kind, Kind::Captured { .. } | Kind::Failed { .. }) {
-                self.say(cx, COORDINATOR, Kind::Captured { version });
-            }
         }
         for level in Level::ALL {
             match steps[level as usize] {
@@ -248,15 +258,7 @@ impl Commit {
     pub(super) fn local_message(&mut self, cx: &C, kind: Kind) {
         match kind {
             Kind::Arm { version, levels } => self.on_arm(cx, version, levels),
-            Kind::Go { version, levels } => {
-                if let Some(local) = self.locals.get_mut(&version)
-                    && local.partial
-                {
-                    local.levels = levels;
-                    local.partial = false;
-                    self.out.event(Event::Resumed { version, levels });
-                }
-            }
+            Kind::Go { version, levels } => self.on_go(cx, version, levels),
             Kind::Commit { version, level } => self.on_commit(cx, version, level),
             Kind::Stable { version, level } => self.on_stable(cx, version, level),
             Kind::Abort {
@@ -269,6 +271,21 @@ impl Commit {
                 self.on_abort(cx, version, level, why, culprit);
             }
             _ => {}
+        }
+    }
+
+    fn on_go(&mut self, cx: &C, version: Version, levels: Levels) {
+        let Some(local) = self.locals.get_mut(&version) else {
+            return;
+        };
+        let news = !core::mem::replace(&mut local.known, true) && local.forced;
+        let other = local.forced && local.levels != levels;
+        if core::mem::take(&mut local.partial) || other {
+            local.levels = levels;
+            self.out.event(Event::Resumed { version, levels });
+        }
+        if news {
+            self.say_state(cx, version);
         }
     }
 
@@ -296,7 +313,8 @@ impl Commit {
     pub(super) fn on_commit(&mut self, cx: &C, version: Version, level: Level) {
         let durable = self.log.committed(self.key(version, level)).is_some();
         let known = Levels::NONE.with(level);
-        if durable && !self.locals.contains_key(&version) {
+        let over = Some(version) <= self.forgotten;
+        if (durable || over) && !self.locals.contains_key(&version) {
             return self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
         }
         // A node whose own record of the round was damaged still keeps the decision.
@@ -350,6 +368,9 @@ impl Commit {
     }
 
     fn on_stable(&mut self, cx: &C, version: Version, level: Level) {
+        if !self.locals.contains_key(&version) {
+            return;
+        }
         let planted = cx.config.planted == Some(Planted::StableBeforePersist);
         if !planted && self.log.committed(self.key(version, level)).is_none() {
             return self.on_commit(cx, version, level);
@@ -364,7 +385,7 @@ impl Commit {
             self.out.event(Event::Committed { version, level });
         }
         local.steps[level as usize] = Step::Over;
-        let over = local.over();
+        let over = local.over(cx.config);
         self.out.event(Event::Stable { version, level });
         if over {
             self.locals.remove(&version);
@@ -388,7 +409,11 @@ impl Commit {
                     culprit,
                 });
             }
-            if self.locals.get(&version).is_some_and(Local::over) {
+            if self
+                .locals
+                .get(&version)
+                .is_some_and(|local| local.over(cx.config))
+            {
                 self.locals.remove(&version);
             }
             return;
@@ -396,18 +421,29 @@ impl Commit {
         if !self.locals.contains_key(&version) {
             return;
         }
-        for level in Level::ALL {
-            self.end_level(cx, version, level);
-        }
-        let decided = self.locals.get(&version).is_some_and(|local| {
+        let committed = |level| self.log.committed(self.key(version, level)).is_some();
+        let committing = self.locals.get(&version).is_some_and(|local| {
             local
                 .steps
                 .iter()
                 .any(|step| matches!(step, Step::Committing | Step::Committed))
         });
-        if !decided {
-            self.locals.remove(&version);
-            self.out.event(if why == Why::Rearmed {
+        if committing || Level::ALL.into_iter().any(committed) {
+            // One level counts for good: only the others can end.
+            for level in cx.config.levels.iter() {
+                self.on_abort(cx, version, Some(level), why, culprit);
+            }
+            return;
+        }
+        // Armed, then the coordinator was restarted: the version was never taken.
+        let local = self.locals.get(&version);
+        let taken = local.is_some_and(|local| local.captured || local.known);
+        for level in Level::ALL {
+            self.end_level(cx, version, level);
+        }
+        self.locals.remove(&version);
+        self.out.event(
+            if why == Why::Rearmed || why == Why::Coordinator && !taken {
                 Event::Disarm { version }
             } else {
                 Event::Aborted {
@@ -416,8 +452,8 @@ impl Commit {
                     why,
                     culprit,
                 }
-            });
-        }
+            },
+        );
     }
 
     /// Ends a level that is not committed; a PREPARED gets its ABORT record. A
@@ -495,7 +531,7 @@ impl Commit {
 
     /// A coordinator of a higher term knows nothing of rounds that are not
     /// prepared: they end here.
-    pub(super) fn local_new_term(&mut self, cx_me: Peer) {
+    pub(super) fn local_new_term(&mut self, cx: &C) {
         let mut over = Vec::new();
         for (&version, local) in &mut self.locals {
             local.forced = false;
@@ -505,16 +541,9 @@ impl Commit {
                 over.push(version);
             }
         }
-        let culprit = (cx_me != COORDINATOR).then_some(NodeId(COORDINATOR));
+        let culprit = (cx.me != COORDINATOR).then_some(NodeId(COORDINATOR));
         for version in over {
-            self.locals.remove(&version);
-            let why = Why::Coordinator;
-            self.out.event(Event::Aborted {
-                version,
-                level: None,
-                why,
-                culprit,
-            });
+            self.on_abort(cx, version, None, Why::Coordinator, culprit);
         }
     }
 

@@ -125,6 +125,9 @@ pub struct Commit {
     next_op: u32,
     /// The largest version armed here in this incarnation.
     seen: Option<Version>,
+    /// The largest version of this incarnation that was collected here: a late
+    /// message about it changes nothing.
+    forgotten: Option<Version>,
     locals: BTreeMap<Version, Local>,
     /// The items of the inventory that is being fetched.
     items: Option<Vec<Kind>>,
@@ -174,6 +177,7 @@ impl Commit {
             pending: BTreeMap::new(),
             next_op: 0,
             seen: None,
+            forgotten: None,
             locals: BTreeMap::new(),
             items: None,
             rounds: BTreeMap::new(),
@@ -197,6 +201,20 @@ impl Commit {
             .copied()
             .unwrap_or_default()
             .max(promised)
+    }
+
+    /// True if the records of this version may be removed: nobody will ask for its
+    /// decision again. A driver asks before it removes them, and tells
+    /// [`Command::Forget`] after it did. On the coordinator this waits until every
+    /// node has the decision, else one that missed it would be told ABORT.
+    pub fn may_forget(&self, source: Incarnation, version: Version) -> bool {
+        let open = self.rounds.contains_key(&version) || self.locals.contains_key(&version);
+        source != self.ballot.incarnation || matches!(self.mode, Mode::Running) && !open
+    }
+
+    /// True if no incarnation is open or opening here.
+    pub fn is_idle(&self) -> bool {
+        matches!(self.mode, Mode::Idle)
     }
 
     fn running(&self) -> bool {
@@ -318,7 +336,12 @@ impl Commit {
             Command::Want { at_least, levels } => self.want(cx, at_least, levels),
             Command::Lost { node } => self.lose(cx, node.0),
             Command::Fence => self.fence(),
-            Command::Forget { source, version } => self.log.forget(source, version),
+            Command::Forget { source, version } => {
+                self.log.forget(source, version);
+                if source == self.ballot.incarnation {
+                    self.forgotten = self.forgotten.max(Some(version));
+                }
+            }
             other => self.local_command(cx, other),
         }
     }

@@ -89,6 +89,7 @@ impl Commit {
         self.rounds.clear();
         self.ended = Ended::default();
         self.seen = None;
+        self.forgotten = None;
         self.items = None;
         self.found = (0, false);
         self.out.drop_sends();
@@ -226,7 +227,7 @@ impl Commit {
             return; // Not promised yet; the coordinator asks again.
         }
         if self.running() || matches!(self.mode, Mode::Rejoining(_)) {
-            self.serve_term(cx.me);
+            self.serve_term(cx);
         }
         let Some(items) = &self.items else { return };
         let kind = match items.get(usize::from(index)) {
@@ -238,11 +239,11 @@ impl Commit {
         self.say(cx, from, kind);
     }
 
-    fn serve_term(&mut self, me: Peer) {
+    fn serve_term(&mut self, cx: &C) {
         if self.items.is_some() {
             return;
         }
-        self.local_new_term(me);
+        self.local_new_term(cx);
         let source = self.ballot.incarnation;
         let commits = self.log.commits_of(source).into_iter();
         let item = |(version, level, by)| Kind::ItemCommit {

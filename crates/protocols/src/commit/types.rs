@@ -94,6 +94,9 @@ pub struct Config {
     pub resend: Time,
     /// Versions added to the largest `called` when a round is armed again.
     pub margin: u64,
+    /// A round that is armed again gets a multiple of this: 1, or the n of a policy
+    /// that wants every n-th version.
+    pub stride: u64,
     /// How often a round is armed again before it is given up.
     pub arm_retries_max: u32,
     /// Rounds that may be undecided or not yet stable at one time.
@@ -119,6 +122,7 @@ impl Default for Config {
             recovery_timeout: Time::from_secs(300),
             resend: Time::from_ms(50),
             margin: 2,
+            stride: 1,
             arm_retries_max: 8,
             rounds_max: 2,
             planted: None,
@@ -265,7 +269,8 @@ pub enum Command {
     /// The launcher's lease has passed or it told this agent to stop: nothing is
     /// committed or called stable by this instance until the next `Open`.
     Fence,
-    /// Garbage collection removed this version here: its records are gone.
+    /// Garbage collection removed this version here, after
+    /// [`Commit::may_forget`](super::Commit::may_forget): its records are gone.
     Forget {
         /// The incarnation in which the version was captured.
         source: Incarnation,
@@ -290,6 +295,8 @@ pub enum Why {
     RankLost,
     /// A rank closed its handle or reached a larger version first.
     Overtaken,
+    /// A rank has left the job, as programs do at their end; not a failure.
+    Left,
     /// Writing or verifying failed.
     Storage,
     /// The partner did not take or verify its copy.
@@ -327,12 +334,22 @@ pub enum Event {
         /// The version.
         version: Version,
     },
-    /// The round lives on after this agent's restart: its levels.
+    /// The round lives on (after this agent's restart, or because a forced version
+    /// had been asked for with other levels): these are its levels.
     Resumed {
         /// The version.
         version: Version,
         /// The levels to write once captured.
         levels: Levels,
+    },
+    /// A [`Command::Want`] started no round (coordinator only).
+    Declined {
+        /// What was asked for.
+        at_least: Version,
+        /// Why.
+        why: Why,
+        /// The node that is dead, if that is why.
+        culprit: Option<NodeId>,
     },
     /// All nodes have captured (coordinator only).
     AllCaptured {

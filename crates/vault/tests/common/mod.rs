@@ -1,5 +1,5 @@
 //! Small jobs in memory, for tests.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
 

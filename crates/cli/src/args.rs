@@ -1,0 +1,296 @@
+//! The command line: one source for help, manual page and completions.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Keeps long parallel jobs running on machines that fail.
+#[derive(Parser, Debug)]
+#[command(
+    name = "outlive",
+    version,
+    max_term_width = 100,
+    arg_required_else_help = true
+)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Run a command and keep the job alive when ranks, agents or nodes die
+    Run(Box<RunOptions>),
+    /// Look at stored versions: what there is, whether it is sound, what a loss would cost
+    Checkpoints(CheckpointsOptions),
+    /// Say what is known of a job, running or not
+    Status(StatusOptions),
+    /// Check what this machine offers, with a remedy for what it lacks
+    Doctor(DoctorOptions),
+    /// Explain the configuration: each value and where it comes from
+    Config(ConfigOptions),
+    /// Run the protocols in simulation
+    Simulate(SimulateOptions),
+    /// Measure on this machine
+    Bench(BenchOptions),
+    /// Print completions for a shell
+    Completions {
+        /// The shell
+        shell: Shell,
+    },
+    /// Print the manual page
+    #[command(hide = true)]
+    Man,
+    /// The keeper of a node (started by run)
+    #[command(hide = true)]
+    Keeper,
+    /// The agent of a node (started by its keeper)
+    #[command(hide = true)]
+    Agent,
+}
+
+/// Options of `outlive run` that may also come from the configuration. The name of
+/// each is its key there, and `OUTLIVE_NAME` its variable.
+#[derive(Args, Debug, Clone, Default)]
+pub struct Settings {
+    /// Directory of all jobs
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// Directory on each node for its own data [default: STORE/JOB/nodes]
+    #[arg(long, value_name = "DIR")]
+    pub node_storage: Option<String>,
+    /// Split this machine into N nodes by rank, each with its own agent and storage
+    #[arg(long, value_name = "N")]
+    pub emulate_nodes: Option<String>,
+    /// Levels in use, each n-th capture: memory,disk,partner,shared/4
+    /// [default: memory,disk, and partner from two nodes on]
+    #[arg(long, value_name = "LIST")]
+    pub levels: Option<String>,
+    /// Checkpoint at versions divisible by N
+    #[arg(long, value_name = "N")]
+    pub every: Option<String>,
+    /// Checkpoint when this time has passed [default: 10s if --every is not given]
+    #[arg(long, value_name = "TIME")]
+    pub interval: Option<String>,
+    /// Staging memory of each node; must hold two slots of its ranks [default: half of
+    /// what is available, divided among the nodes]
+    #[arg(long, value_name = "SIZE")]
+    pub memory: Option<String>,
+    /// Nodes that may take the place of lost ones [default: 1; without emulation 0]
+    #[arg(long, value_name = "N")]
+    pub spares: Option<String>,
+    /// Restarts of the command at most; 0: supervise only
+    #[arg(long, value_name = "N")]
+    pub max_restarts: Option<String>,
+    /// First delay before a restart that follows one without progress; doubles
+    #[arg(long, value_name = "TIME")]
+    pub backoff: Option<String>,
+    /// From SIGTERM to SIGKILL when the command is ended in order
+    #[arg(long, value_name = "TIME")]
+    pub kill_grace: Option<String>,
+    /// Versions to keep on each level
+    #[arg(long, value_name = "N")]
+    pub keep: Option<String>,
+    /// Encrypt bulk data between nodes too [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub encrypt: Option<String>,
+    /// Between two heartbeats of agents
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub heartbeat: Option<String>,
+    /// Silence after which a node is suspected
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub suspect_timeout: Option<String>,
+    /// Silence after which a suspected node is dead
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub dead_timeout: Option<String>,
+    /// Bound of the answers to an arming round
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub arm_timeout: Option<String>,
+    /// Bound from the first capture of a version to its commit
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub commit_timeout: Option<String>,
+    /// Bound of inventory and rebuild at a restart
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub recovery_timeout: Option<String>,
+    /// Bound of the flushes still under way when the job ends
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub drain_timeout: Option<String>,
+    /// Bound from a keeper's start to its agent's first word
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub start_timeout: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  outlive run -- mpirun -n 8 ./app
+  outlive run --job heat --every 20 --emulate-nodes 4 --spares 1 \\
+      --inject node:2@version=60 --report report.json -- mpirun -n 8 ./heat2d
+
+The exit status is 0 when the job ended well, else that of the failure that ended it.")]
+pub struct RunOptions {
+    #[command(flatten)]
+    pub settings: Settings,
+    /// Name of the job: the same name and store is the same job [default: a new one]
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
+    /// Configuration file, read after the system's and the user's
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Cause a fault: rank:3@version=40, node:2@10s, freeze:node:1@5s,for=2s,
+    /// partition:, slow:, corrupt:, full:; may be given often
+    #[arg(long, value_name = "FAULT")]
+    pub inject: Vec<String>,
+    /// Write the report here as JSON
+    #[arg(long, value_name = "FILE")]
+    pub report: Option<PathBuf>,
+    /// Restore nothing, whatever is stored
+    #[arg(long)]
+    pub fresh: bool,
+    /// Show errors only
+    #[arg(short, long, conflicts_with = "verbose")]
+    pub quiet: bool,
+    /// Show more
+    #[arg(short, long, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// The command, started as it is written
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Which job.
+#[derive(Args, Debug, Clone)]
+pub struct JobChoice {
+    /// Name of the job [default: the only one, or the one used last]
+    #[arg(long, value_name = "NAME")]
+    pub job: Option<String>,
+    /// Directory of all jobs [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct StatusOptions {
+    #[command(flatten)]
+    pub choice: JobChoice,
+}
+
+#[derive(Args, Debug)]
+pub struct DoctorOptions {
+    /// Directory of all jobs [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CheckpointsOptions {
+    #[command(subcommand)]
+    pub action: CheckpointsAction,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum CheckpointsAction {
+    /// List versions with their levels and state
+    List(JobChoice),
+    /// Show one version: its containers, copies and records
+    Show {
+        /// The version
+        version: u64,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Read and compare stored bytes with their checksums
+    Verify {
+        /// Check only headers and records, not the data
+        #[arg(long)]
+        shallow: bool,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Would the job survive this loss now? Proven by rebuilding into scratch
+    Rehearse {
+        /// What is lost, for example node:2 or node:2,node:3
+        #[arg(long, value_name = "NODES", default_value = "")]
+        lose: String,
+        /// Where to rebuild [default: a temporary directory in the job's]
+        #[arg(long, value_name = "DIR")]
+        scratch: Option<PathBuf>,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct ConfigOptions {
+    #[command(subcommand)]
+    pub action: ConfigAction,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum ConfigAction {
+    /// Print each value and where it comes from
+    Explain {
+        #[command(flatten)]
+        settings: Box<Settings>,
+        /// Configuration file, read after the system's and the user's
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+pub struct SimulateOptions {
+    /// What to simulate
+    pub what: Simulation,
+    /// Number of histories
+    #[arg(long, default_value_t = 1_000)]
+    pub seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Simulation {
+    /// Commit and recovery under crashes, loss and torn writes
+    Commit,
+}
+
+#[derive(Args, Debug)]
+pub struct BenchOptions {
+    /// What to measure
+    pub what: Benchmark,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Benchmark {
+    /// Blocked time, added time and background writing of a save
+    Save,
+    /// A call that is skipped
+    Skip,
+    /// Detection, rebuild and restore
+    Recovery,
+}

@@ -1,0 +1,338 @@
+//! The configuration: defaults < /etc/outlive/config.toml < the user's < `--config`
+//! < `OUTLIVE_*` < flag. Every value remembers where it comes from.
+//!
+//! A file holds the keys at its top, spelled like the flags. What cannot be
+//! understood is refused with file and key: a misspelt key must not be silence.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use outlive_base::{Code, Entity, Error, Result};
+use serde::Serialize;
+
+use crate::args::{ConfigAction, ConfigOptions, Settings};
+use crate::output;
+
+/// Largest configuration file, in bytes.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// Key and default. An empty default means: decided from the rest (see the help).
+pub const KEYS: &[(&str, &str)] = &[
+    ("store", "outlive-store"),
+    ("node-storage", ""),
+    ("emulate-nodes", "1"),
+    ("levels", ""),
+    ("every", ""),
+    ("interval", ""),
+    ("memory", ""),
+    ("spares", ""),
+    ("max-restarts", "10"),
+    ("backoff", "1s"),
+    ("kill-grace", "2s"),
+    ("keep", "2"),
+    ("encrypt", "false"),
+    ("heartbeat", "100ms"),
+    ("suspect-timeout", "1s"),
+    ("dead-timeout", "10s"),
+    ("arm-timeout", "2s"),
+    ("commit-timeout", "60s"),
+    ("recovery-timeout", "300s"),
+    ("drain-timeout", "60s"),
+    ("start-timeout", "30s"),
+];
+
+/// Where a value comes from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Origin {
+    /// Built in.
+    Default,
+    /// A file.
+    File(PathBuf),
+    /// A variable.
+    Variable(String),
+    /// The command line.
+    Flag,
+}
+
+impl std::fmt::Display for Origin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Origin::Default => f.write_str("default"),
+            Origin::File(path) => write!(f, "{}", path.display()),
+            Origin::Variable(name) => f.write_str(name),
+            Origin::Flag => f.write_str("command line"),
+        }
+    }
+}
+
+/// All values.
+#[derive(Clone, Debug)]
+pub struct Config(BTreeMap<&'static str, (String, Origin)>);
+
+impl Config {
+    /// The value of a key of [`KEYS`]; empty if it is to be decided from the rest.
+    pub fn get(&self, key: &str) -> &str {
+        self.0.get(key).map_or("", |(value, _)| value)
+    }
+
+    /// Reads all sources. `flags` come last.
+    ///
+    /// # Errors
+    /// [`Code::Config`] for files and keys that cannot be understood.
+    pub fn load(flags: &Settings, file: Option<&Path>) -> Result<Config> {
+        let user = std::env::var_os("XDG_CONFIG_HOME")
+            .map(PathBuf::from)
+            .filter(|path| path.is_absolute())
+            .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".config")));
+        let mut files = vec![(PathBuf::from("/etc/outlive/config.toml"), false)];
+        files.extend(user.map(|path| (path.join("outlive/config.toml"), false)));
+        files.extend(file.map(|path| (path.to_owned(), true)));
+        Config::from_sources(flags, &files, |name| std::env::var(name).ok())
+    }
+
+    fn from_sources(
+        flags: &Settings,
+        files: &[(PathBuf, bool)],
+        variable: impl Fn(&str) -> Option<String>,
+    ) -> Result<Config> {
+        let default =
+            |(key, value): &(&'static str, &str)| (*key, ((*value).to_owned(), Origin::Default));
+        let mut values: BTreeMap<_, _> = KEYS.iter().map(default).collect();
+        for (path, required) in files {
+            for (key, value) in read_file(path, *required)? {
+                values.insert(key, (value, Origin::File(path.clone())));
+            }
+        }
+        for (key, _) in KEYS {
+            let name = format!("OUTLIVE_{}", key.replace('-', "_").to_uppercase());
+            if let Some(value) = variable(&name).filter(|value| !value.is_empty()) {
+                values.insert(key, (value, Origin::Variable(name)));
+            }
+        }
+        for (key, value) in flags.pairs() {
+            if let Some(value) = value {
+                values.insert(key, (value.clone(), Origin::Flag));
+            }
+        }
+        Ok(Config(values))
+    }
+
+    /// Blames the place where a value comes from for what is wrong with it.
+    pub fn blame(&self, key: &str, error: &Error) -> Error {
+        match self.0.get(key) {
+            Some((_, Origin::File(_) | Origin::Variable(_))) => {
+                let (_, origin) = &self.0[key];
+                Error::new(
+                    Code::Config,
+                    Entity::Option(key.to_owned()),
+                    format!("{} (from {origin})", error.reason()),
+                    error.remedy(),
+                )
+            }
+            _ => error.clone(),
+        }
+    }
+}
+
+impl Settings {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 21] {
+        [
+            ("store", &self.store),
+            ("node-storage", &self.node_storage),
+            ("emulate-nodes", &self.emulate_nodes),
+            ("levels", &self.levels),
+            ("every", &self.every),
+            ("interval", &self.interval),
+            ("memory", &self.memory),
+            ("spares", &self.spares),
+            ("max-restarts", &self.max_restarts),
+            ("backoff", &self.backoff),
+            ("kill-grace", &self.kill_grace),
+            ("keep", &self.keep),
+            ("encrypt", &self.encrypt),
+            ("heartbeat", &self.heartbeat),
+            ("suspect-timeout", &self.suspect_timeout),
+            ("dead-timeout", &self.dead_timeout),
+            ("arm-timeout", &self.arm_timeout),
+            ("commit-timeout", &self.commit_timeout),
+            ("recovery-timeout", &self.recovery_timeout),
+            ("drain-timeout", &self.drain_timeout),
+            ("start-timeout", &self.start_timeout),
+        ]
+    }
+}
+
+fn read_file(path: &Path, required: bool) -> Result<Vec<(&'static str, String)>> {
+    let refuse = |reason: String, remedy: &str| {
+        let entity = Entity::File(path.display().to_string());
+        Error::new(Code::Config, entity, reason, remedy)
+    };
+    let meta = match std::fs::metadata(path) {
+        Ok(meta) => meta,
+        Err(_) if !required => return Ok(Vec::new()),
+        Err(error) => return Err(refuse(format!("read: {error}"), "check the path")),
+    };
+    if meta.len() > FILE_BYTES_MAX {
+        return Err(refuse(
+            "is longer than 1 MiB".into(),
+            "give a configuration file",
+        ));
+    }
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| refuse(format!("read: {error}"), "make it readable text"))?;
+    let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
+        let at = error.span().map_or(1, |span| {
+            1 + text[..span.start.min(text.len())].matches('\n').count()
+        });
+        refuse(
+            format!("line {at}: {}", error.message()),
+            "write TOML: key = \"value\"",
+        )
+    })?;
+    let mut values = Vec::new();
+    for (key, value) in table {
+        let Some((known, _)) = KEYS.iter().find(|(known, _)| *known == key) else {
+            let remedy = "outlive config explain lists the keys";
+            return Err(refuse(format!("the key '{key}' is unknown"), remedy));
+        };
+        let value = plain(&value).ok_or_else(|| {
+            let remedy = "give a string, a number, true or false, or a list of strings";
+            refuse(format!("the value of '{key}' has the wrong kind"), remedy)
+        })?;
+        values.push((*known, value));
+    }
+    Ok(values)
+}
+
+fn plain(value: &toml::Value) -> Option<String> {
+    match value {
+        toml::Value::String(text) => Some(text.clone()),
+        toml::Value::Integer(number) => Some(number.to_string()),
+        toml::Value::Boolean(value) => Some(value.to_string()),
+        toml::Value::Array(items) => {
+            let words: Option<Vec<&str>> = items.iter().map(toml::Value::as_str).collect();
+            Some(words?.join(","))
+        }
+        _ => None,
+    }
+}
+
+#[derive(Serialize)]
+struct Explained<'a> {
+    schema: &'static str,
+    values: Vec<Value<'a>>,
+}
+
+#[derive(Serialize)]
+struct Value<'a> {
+    key: &'a str,
+    value: &'a str,
+    origin: String,
+}
+
+/// `outlive config explain`.
+pub fn explain(options: ConfigOptions) -> Result<u8> {
+    let ConfigAction::Explain {
+        settings,
+        config,
+        json,
+    } = options.action;
+    let config = Config::load(&settings, config.as_deref())?;
+    let value = |(key, _): &(&'static str, &str)| {
+        let (value, origin) = &config.0[key];
+        Value {
+            key,
+            value,
+            origin: origin.to_string(),
+        }
+    };
+    let values: Vec<Value<'_>> = KEYS.iter().map(value).collect();
+    if json {
+        return output::json(&Explained {
+            schema: "outlive.config/1",
+            values,
+        });
+    }
+    let mut rows = vec![vec![
+        "KEY".to_owned(),
+        "VALUE".to_owned(),
+        "FROM".to_owned(),
+    ]];
+    rows.extend(values.into_iter().map(|value| {
+        let shown = if value.value.is_empty() {
+            "(decided)"
+        } else {
+            value.value
+        };
+        vec![value.key.to_owned(), shown.to_owned(), value.origin]
+    }));
+    output::text(&output::table(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_sources_win_and_are_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path
+        };
+        let system = file("a", "every = 10\nkeep = 3\nspares = 1\nbackoff = \"5s\"\n");
+        let user = file(
+            "b",
+            "keep = 4\nspares = 2\nlevels = [\"memory\", \"shared/4\"]\n",
+        );
+        let given = file("c", "spares = 3\nencrypt = true\n");
+        let flags = Settings {
+            backoff: Some("7s".into()),
+            ..Settings::default()
+        };
+        let files = [(system.clone(), false), (user, false), (given, true)];
+        let variable = |name: &str| match name {
+            "OUTLIVE_BACKOFF" => Some("6s".to_owned()),
+            "OUTLIVE_SUSPECT_TIMEOUT" => Some("2s".to_owned()),
+            _ => None,
+        };
+        let config = Config::from_sources(&flags, &files, variable).unwrap();
+        let got = |key| (config.get(key), config.0[key].1.to_string());
+        assert_eq!(got("every"), ("10", system.display().to_string()));
+        assert_eq!(got("keep").0, "4");
+        assert_eq!(got("levels").0, "memory,shared/4");
+        assert_eq!(got("spares").0, "3");
+        assert_eq!(got("encrypt").0, "true");
+        assert_eq!(
+            got("suspect-timeout"),
+            ("2s", "OUTLIVE_SUSPECT_TIMEOUT".into())
+        );
+        assert_eq!(got("backoff"), ("7s", "command line".into()));
+        assert_eq!(got("max-restarts"), ("10", "default".into()));
+    }
+
+    #[test]
+    fn what_is_not_understood_is_refused_with_its_place() {
+        let dir = tempfile::tempdir().unwrap();
+        for (text, said) in [
+            ("evry = 1", "'evry' is unknown"),
+            ("x = = 1", "line 1"),
+            ("\n\nkeep = \n", "line 3"),
+            ("keep = { a = 1 }", "wrong kind"),
+            ("levels = [1]", "wrong kind"),
+        ] {
+            let path = dir.path().join("c.toml");
+            std::fs::write(&path, text).unwrap();
+            let result = Config::from_sources(&Settings::default(), &[(path, true)], |_| None);
+            let error = result.unwrap_err();
+            assert_eq!(error.code(), Code::Config);
+            assert!(error.reason().contains(said), "{text}: {}", error.reason());
+        }
+        let missing = [(dir.path().join("none"), true)];
+        assert!(Config::from_sources(&Settings::default(), &missing, |_| None).is_err());
+        let optional = [(dir.path().join("none"), false)];
+        assert!(Config::from_sources(&Settings::default(), &optional, |_| None).is_ok());
+    }
+}

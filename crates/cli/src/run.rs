@@ -1,0 +1,329 @@
+//! `outlive run`: from options to a [`Run`]. Everything is checked before anything
+//! is started or written.
+
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use outlive_agent::protocol::{Bounds, LevelSetting, Policy};
+use outlive_base::{Code, Entity, Error, JobName, Level, Result};
+use outlive_launch::supervisor::Settings;
+use outlive_launch::timeline::Timeline;
+use outlive_launch::{Run, inject, units};
+
+use crate::args::RunOptions;
+use crate::config::Config;
+
+/// Most emulated nodes: a keeper, an agent and a share of memory each.
+const NODES_MAX: u32 = 1_024;
+/// Least staging memory of a node, in bytes.
+const MEMORY_MIN: u64 = 1 << 20;
+
+/// Runs the job; the exit status.
+pub fn run(options: RunOptions) -> Result<u8> {
+    let config = Config::load(&options.settings, options.config.as_deref())?;
+    outlive_launch::run(plan(&config, options)?)
+}
+
+fn plan(config: &Config, options: RunOptions) -> Result<Run> {
+    let nodes = number(config, "emulate-nodes", 1, NODES_MAX)?;
+    let job = match &options.job {
+        Some(name) => JobName::new(name.clone())?,
+        None => fresh_name(&options.command)?,
+    };
+    let mut settings = Settings::new(job, nodes);
+    settings.spares = match config.get("spares") {
+        "" if nodes == 1 => 0,
+        "" => 1,
+        _ => number(config, "spares", 0, 1_000_000)?,
+    };
+    settings.max_restarts = number(config, "max-restarts", 0, 1_000_000)?;
+    settings.backoff_ms = time(config, "backoff", 0)?;
+    settings.kill_grace_ms = time(config, "kill-grace", 0)?;
+    settings.start_ms = time(config, "start-timeout", 100)?;
+    settings.keep = number(config, "keep", 1, 1_000_000)?;
+    settings.bounds = bounds(config)?;
+    settings.levels = levels(config, nodes)?;
+    settings.policy = policy(config)?;
+    settings.fresh = options.fresh;
+    for text in &options.inject {
+        settings.injections.push(inject::parse(text, nodes)?);
+    }
+    let node_storage = Some(config.get("node-storage")).filter(|path| !path.is_empty());
+    let quiet = options.quiet;
+    Ok(Run {
+        settings,
+        store: PathBuf::from(config.get("store")),
+        node_storage: node_storage.map(PathBuf::from),
+        memory_bytes: memory(config, nodes)?,
+        encrypt: boolean(config, "encrypt")?,
+        report: options.report,
+        executable: PathBuf::from("/proc/self/exe"),
+        words: options.command,
+        timeline: Timeline::new(quiet, options.verbose),
+    })
+}
+
+fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error {
+    let entity = Entity::Option(key.to_owned());
+    config.blame(
+        key,
+        &Error::new(Code::InvalidArgument, entity, reason, remedy),
+    )
+}
+
+fn number(config: &Config, key: &str, least: u32, most: u32) -> Result<u32> {
+    let text = config.get(key);
+    let value = text.parse().ok().filter(|n| (least..=most).contains(n));
+    value.ok_or_else(|| {
+        let remedy = format!("give a number from {least} to {most}");
+        refuse(
+            config,
+            key,
+            format!("'{}' is out of range", short(text)),
+            &remedy,
+        )
+    })
+}
+
+fn time(config: &Config, key: &str, least_ms: u64) -> Result<u64> {
+    let blamed = |error: Error| config.blame(key, &error);
+    let ms = units::duration_ms(key, config.get(key)).map_err(blamed)?;
+    if ms < least_ms {
+        let reason = format!("{ms} ms is too short");
+        let remedy = format!("give at least {least_ms} ms");
+        return Err(refuse(config, key, reason, &remedy));
+    }
+    Ok(ms)
+}
+
+fn boolean(config: &Config, key: &str) -> Result<bool> {
+    match config.get(key) {
+        "true" | "1" | "yes" => Ok(true),
+        "false" | "0" | "no" => Ok(false),
+        other => Err(refuse(
+            config,
+            key,
+            format!("'{}' is neither true nor false", short(other)),
+            "give true or false",
+        )),
+    }
+}
+
+fn bounds(config: &Config) -> Result<Bounds> {
+    let bounds = Bounds {
+        heartbeat_ms: time(config, "heartbeat", 10)?,
+        suspect_ms: time(config, "suspect-timeout", 50)?,
+        dead_ms: time(config, "dead-timeout", 100)?,
+        arm_ms: time(config, "arm-timeout", 10)?,
+        commit_ms: time(config, "commit-timeout", 10)?,
+        recovery_ms: time(config, "recovery-timeout", 100)?,
+        drain_ms: time(config, "drain-timeout", 0)?,
+    };
+    if bounds.suspect_ms < 2 * bounds.heartbeat_ms {
+        let reason = "is less than two heartbeats".to_owned();
+        let remedy = "raise it or shorten --heartbeat";
+        return Err(refuse(config, "suspect-timeout", reason, remedy));
+    }
+    if bounds.dead_ms < bounds.suspect_ms {
+        let reason = "is shorter than --suspect-timeout".to_owned();
+        return Err(refuse(config, "dead-timeout", reason, "raise it"));
+    }
+    Ok(bounds)
+}
+
+/// `memory,disk,shared/4`: every level at most once, ascending in the result.
+fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
+    let text = match config.get("levels") {
+        "" if nodes > 1 => "memory,disk,partner",
+        "" => "memory,disk",
+        text => text,
+    };
+    let mut levels: Vec<LevelSetting> = Vec::new();
+    for word in text.split(',') {
+        let (name, every) = word.trim().split_once('/').unwrap_or((word.trim(), "1"));
+        let level: Level = name
+            .parse()
+            .map_err(|error| config.blame("levels", &error))?;
+        let every = every.parse().ok().filter(|n| *n >= 1).ok_or_else(|| {
+            let reason = format!("'{}' has no number from 1 after '/'", short(word));
+            refuse(config, "levels", reason, "write for example shared/4")
+        })?;
+        if levels.iter().any(|other| other.level == level) {
+            let reason = format!("'{name}' is given twice");
+            return Err(refuse(config, "levels", reason, "give each level once"));
+        }
+        if level == Level::Partner && nodes == 1 {
+            let reason = "the level partner needs two nodes".to_owned();
+            let remedy = "use shared, or --emulate-nodes 2";
+            return Err(refuse(config, "levels", reason, remedy));
+        }
+        levels.push(LevelSetting { level, every });
+    }
+    levels.sort_by_key(|setting| setting.level);
+    Ok(levels)
+}
+
+fn policy(config: &Config) -> Result<Policy> {
+    let every = match config.get("every") {
+        "" => None,
+        _ => Some(u64::from(number(config, "every", 1, u32::MAX)?)),
+    };
+    let interval_ms = match config.get("interval") {
+        "" if every.is_none() => Some(10_000),
+        "" => None,
+        _ => Some(time(config, "interval", 1)?),
+    };
+    Ok(Policy { every, interval_ms })
+}
+
+fn memory(config: &Config, nodes: u32) -> Result<u64> {
+    let text = config.get("memory");
+    if text.is_empty() {
+        let available = available_memory().unwrap_or(1 << 30);
+        return Ok((available / 2 / u64::from(nodes)).max(MEMORY_MIN));
+    }
+    let blamed = |error: Error| config.blame("memory", &error);
+    let bytes = units::size_bytes("memory", text).map_err(blamed)?;
+    if bytes < MEMORY_MIN {
+        let reason = format!("{} is too little", units::show_bytes(bytes));
+        let remedy = "give two slots of a node's ranks, at least 1MiB";
+        return Err(refuse(config, "memory", reason, remedy));
+    }
+    Ok(bytes)
+}
+
+/// Memory that programs may still take, in bytes.
+pub fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// `<program>-<time>-<pid>`.
+fn fresh_name(command: &[std::ffi::OsString]) -> Result<JobName> {
+    let program = command.first().map(Path::new).and_then(Path::file_name);
+    let allowed = |c: &char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
+    let name: String = program
+        .map(|name| {
+            name.to_string_lossy()
+                .chars()
+                .filter(allowed)
+                .take(24)
+                .collect()
+        })
+        .unwrap_or_default();
+    let name = name.trim_start_matches(['.', '-']);
+    let name = if name.is_empty() { "job" } else { name };
+    let seconds = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |d| d.as_secs());
+    JobName::new(format!("{name}-{seconds}-{}", std::process::id()))
+}
+
+fn short(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+    use crate::args::{Cli, Command};
+
+    fn planned(words: &[&str]) -> Result<Run> {
+        let words = ["outlive", "run"]
+            .iter()
+            .chain(words)
+            .chain(&["--", "./app", "x"]);
+        let Command::Run(options) = Cli::try_parse_from(words).unwrap().command else {
+            panic!("not run");
+        };
+        let config = Config::load(&options.settings, None).unwrap();
+        plan(&config, *options)
+    }
+
+    #[test]
+    fn defaults_suit_one_machine() {
+        let run = planned(&[]).unwrap();
+        let set = &run.settings;
+        assert_eq!(
+            (set.nodes, set.spares, set.policy.interval_ms),
+            (1, 0, Some(10_000))
+        );
+        let levels: Vec<_> = set.levels.iter().map(|setting| setting.level).collect();
+        assert_eq!(levels, [Level::Memory, Level::Disk]);
+        assert!(set.job.as_str().starts_with("app-"));
+        assert_eq!(run.words, ["./app", "x"]);
+        assert_eq!(set.bounds, Bounds::default());
+    }
+
+    #[test]
+    fn options_are_understood() {
+        let run = planned(&[
+            "--job",
+            "heat",
+            "--emulate-nodes",
+            "4",
+            "--spares=2",
+            "--every",
+            "20",
+            "--levels",
+            "shared/4,memory,partner",
+            "--memory",
+            "64MiB",
+            "--backoff",
+            "0",
+            "--inject",
+            "node:2@version=60",
+            "--inject",
+            "rank:1@5s",
+            "--encrypt",
+        ])
+        .unwrap();
+        let set = &run.settings;
+        assert_eq!((set.nodes, set.spares, set.injections.len()), (4, 2, 2));
+        assert_eq!(
+            set.policy,
+            Policy {
+                every: Some(20),
+                interval_ms: None
+            }
+        );
+        let levels: Vec<_> = set.levels.iter().map(|s| (s.level, s.every)).collect();
+        assert_eq!(
+            levels,
+            [(Level::Memory, 1), (Level::Partner, 1), (Level::Shared, 4)]
+        );
+        assert_eq!(
+            (run.memory_bytes, run.encrypt, set.backoff_ms),
+            (64 << 20, true, 0)
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for words in [
+            &["--emulate-nodes", "0"][..],
+            &["--emulate-nodes", "many"],
+            &["--job", "../x"],
+            &["--levels", "memory,memory"],
+            &["--levels", "tape"],
+            &["--levels", "partner"],
+            &["--levels", "shared/0"],
+            &["--memory", "10"],
+            &["--dead-timeout", "500ms"],
+            &["--suspect-timeout", "150ms"],
+            &["--interval", "10"],
+            &["--inject", "node:4@5s"],
+            &["--encrypt=maybe"],
+            &["--keep", "0"],
+        ] {
+            let error = planned(words).expect_err(&format!("{words:?}"));
+            assert_eq!(error.code(), Code::InvalidArgument, "{words:?}");
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! The user's command: started verbatim, ended with everything it started.
+//!
+//! The launcher is the subreaper of all its descendants, so nothing that the
+//! command started can leave the tree: neither a double fork nor a new session
+//! hides a process. What is not below a keeper is the command's.
+//!
+//! On a terminal the command shares the launcher's process group, so that the
+//! shell's job control (interrupt, suspend, continue) works on both as on one
+//! program; otherwise it has a group of its own.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use outlive_base::{Code, Entity, Error, Incarnation, JobName, Result, Time};
+use rustix::process::{Pid, Signal};
+
+use crate::process::{self, Ended, Group, Process};
+
+/// How the command is started.
+#[derive(Clone, Debug)]
+pub struct Recipe {
+    /// Program and arguments.
+    pub words: Vec<OsString>,
+    /// The job's name.
+    pub job: JobName,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// The agents' sockets with `{node}` in place of the number.
+    pub sockets: PathBuf,
+}
+
+#[derive(Debug)]
+struct Ending {
+    kill_at: Time,
+    quiet_scans: u32,
+}
+
+/// The command's processes.
+#[derive(Debug)]
+pub struct Tree {
+    recipe: Recipe,
+    group: Group,
+    root: Option<Process>,
+    ending: Option<Ending>,
+}
+
+/// Scans in a row that must find nothing: a process that forks while it is being
+/// looked for is found by the next.
+const QUIET_SCANS: u32 = 2;
+
+impl Tree {
+    /// Makes this process the subreaper of everything it will start.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] if there is no command.
+    pub fn new(recipe: Recipe) -> Result<Tree> {
+        if recipe.words.is_empty() {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                Entity::Call,
+                "no command is given",
+                "write it after --, for example: outlive run -- mpirun -n 8 ./app",
+            ));
+        }
+        let me = rustix::process::getpid();
+        rustix::process::set_child_subreaper(Some(me))
+            .map_err(|error| Error::internal(format!("subreaper: {error}")))?;
+        let shared = std::io::stdin().is_terminal();
+        Ok(Tree {
+            recipe,
+            group: if shared { Group::Shared } else { Group::Own },
+            root: None,
+            ending: None,
+        })
+    }
+
+    /// Starts the command for an incarnation.
+    ///
+    /// # Errors
+    /// [`Code::CommandFailed`] if it cannot be executed.
+    pub fn start(&mut self, incarnation: Incarnation) -> Result<()> {
+        let mut command = std::process::Command::new(&self.recipe.words[0]);
+        command
+            .args(&self.recipe.words[1..])
+            .env("OUTLIVE_AGENT", &self.recipe.sockets)
+            .env("OUTLIVE_NODES", self.recipe.nodes.to_string())
+            .env("OUTLIVE_INCARNATION", incarnation.0.to_string())
+            .env("OUTLIVE_JOB", self.recipe.job.as_str());
+        self.ending = None;
+        // Without its supervisor it would run unprotected, and beside the next one.
+        self.root = Some(process::spawn(command, self.group, true)?);
+        Ok(())
+    }
+
+    /// If this child was the command itself: true.
+    pub fn ended(&mut self, pid: u32, _ended: Ended) -> bool {
+        let was = self.root.as_ref().is_some_and(|root| root.pid == pid);
+        if was {
+            self.root = None;
+        }
+        was
+    }
+
+    /// Sends a signal to the command: to its group, or to its process where the
+    /// group is shared.
+    pub fn signal(&self, number: i32) {
+        let Some(root) = &self.root else { return };
+        let Some(signal) = Signal::from_named_raw(number) else {
+            return;
+        };
+        let group = i32::try_from(root.pid).ok().and_then(Pid::from_raw);
+        match (self.group, group) {
+            // Not yet reaped, so the number is still the group's.
+            (Group::Own, Some(group)) => {
+                let _ = rustix::process::kill_process_group(group, signal);
+            }
+            _ => process::signal(&root.fd, signal),
+        }
+    }
+
+    /// Begins to end everything: `first` now, SIGKILL at `kill_at`.
+    pub fn end(&mut self, first: Option<i32>, kill_at: Time) {
+        if let Some(number) = first {
+            self.signal(number);
+        }
+        self.ending = Some(Ending {
+            kill_at,
+            quiet_scans: 0,
+        });
+    }
+
+    /// True while [`Tree::press`] should be called often.
+    pub const fn is_ending(&self) -> bool {
+        self.ending.is_some()
+    }
+
+    /// Goes on ending; true when no process is left.
+    pub fn press(&mut self, now: Time, keepers: &BTreeSet<u32>) -> bool {
+        let Some(ending) = &mut self.ending else {
+            return false;
+        };
+        let me = std::process::id();
+        let left = match now >= ending.kill_at {
+            true => process::signal_descendants(me, keepers, Signal::KILL),
+            false => process::descendants(me, keepers).len(),
+        };
+        ending.quiet_scans = if left == 0 { ending.quiet_scans + 1 } else { 0 };
+        // The command's own end must have been reaped, so that its status is known.
+        if ending.quiet_scans < QUIET_SCANS || self.root.is_some() {
+            return false;
+        }
+        self.ending = None;
+        true
+    }
+
+    /// SIGKILL to everything, at once.
+    pub fn kill_all(&self, keepers: &BTreeSet<u32>) {
+        let me = std::process::id();
+        for _ in 0..100 {
+            if process::signal_descendants(me, keepers, Signal::KILL) == 0 {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+}

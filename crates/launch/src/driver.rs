@@ -1,0 +1,447 @@
+//! Carries out what the [`Supervisor`] decides, and tells it what happened.
+//!
+//! One thread decides and acts, so that orders to a slot keep their order and the
+//! parent-death signal of the keepers is tied to a thread that lives as long as the
+//! process. Everything slow (flushing a report, deleting a directory) is elsewhere.
+
+use std::collections::BTreeSet;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
+use outlive_agent::protocol::{self, Notice, Order};
+use outlive_base::{Code, Entity, Error, NodeId, Result, Time};
+use outlive_network as network;
+
+use crate::command::{Recipe, Tree};
+use crate::fleet::{self, Common, Fleet};
+use crate::report::Report;
+use crate::store::{self, Store};
+use crate::supervisor::{Action, Input, Outcome, Settings, Supervisor};
+use crate::timeline::Timeline;
+use crate::watch::{Seen, Watcher};
+
+/// Messages from the network that may wait for us; beyond that TCP pushes back.
+const NETWORK_QUEUE: usize = 4096;
+/// Between two looks at processes that are being ended.
+const PRESS_EVERY: Duration = Duration::from_millis(2);
+/// Between two writes of the report of a running job.
+const REPORT_EVERY: Duration = Duration::from_secs(1);
+
+/// A run as it was asked for.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What the supervisor needs.
+    pub settings: Settings,
+    /// The directory of all jobs.
+    pub store: PathBuf,
+    /// Where the nodes' directories go; `None`: in the job's.
+    pub node_storage: Option<PathBuf>,
+    /// Bound of the staging memory of each node, in bytes.
+    pub memory_bytes: u64,
+    /// Encrypt bulk data.
+    pub encrypt: bool,
+    /// Where the report goes besides the job's directory.
+    pub report: Option<PathBuf>,
+    /// The program that has the subcommands `keeper` and `agent`.
+    pub executable: PathBuf,
+    /// Program and arguments of the command.
+    pub words: Vec<OsString>,
+    /// What is shown.
+    pub timeline: Timeline,
+}
+
+/// Runs a job to its end and returns the exit status.
+///
+/// # Errors
+/// What prevents the job from being started at all; later errors are in the report
+/// and the exit status.
+pub fn run(mut run: Run) -> Result<u8> {
+    // Everything the user gave is looked at before the first process starts.
+    let executable = find(&run.words)?;
+    tracing::info!(command = %executable.display(), "found");
+    let (seen_to, seen) = unbounded::<Seen>();
+    let watcher = Watcher::start(seen_to)?;
+    let set = &mut run.settings;
+    let store = Store::open(&run.store, &set.job, set.nodes, run.node_storage.as_deref())?;
+    set.last_incarnation = store.job().incarnation;
+    set.epoch_base = store.job().epoch;
+    let key_file = store.key_file();
+    let key = match key_file.exists() {
+        true => network::JobKey::load(&key_file)?,
+        false => network::JobKey::create(&key_file)?,
+    };
+    let job_hash = job_hash(set.job.as_str(), &key_file)?;
+    let (events_to, events) = bounded(NETWORK_QUEUE);
+    let identity = network::Identity {
+        peer: NodeId::LAUNCHER,
+        epoch: 1,
+    };
+    let options = network::Options::default();
+    let endpoint = network::Endpoint::bind(identity, job_hash, key, options, events_to)?;
+    let common = Common {
+        job: set.job.clone(),
+        job_hash,
+        launcher: endpoint.local_addr(),
+        job_dir: store.dir().to_owned(),
+        key_file,
+        run_dir: store::run_dir(job_hash)?,
+        memory_bytes: run.memory_bytes,
+        encrypt: run.encrypt,
+        executable: run.executable.clone(),
+    };
+    let recipe = Recipe {
+        words: run.words.clone(),
+        job: set.job.clone(),
+        nodes: set.nodes,
+        sockets: common.socket_pattern(),
+    };
+    if let Some(path) = &run.report {
+        // A report that cannot be written is better known now than after days.
+        store::write_atomic(path, Report::new(&set.job, set.nodes).to_json().as_bytes())?;
+    }
+    let driver = Driver {
+        begun: Instant::now(),
+        tree: Tree::new(recipe)?,
+        fleet: Fleet::new(common),
+        reporter: Reporter::start(store.dir().join("report.json")),
+        supervisor: Supervisor::new(run.settings.clone(), Time::ZERO),
+        store,
+        watcher,
+        seen,
+        events,
+        endpoint,
+        timeline: run.timeline,
+        reported: Instant::now(),
+    };
+    driver.run(run.report.as_deref())
+}
+
+/// A hash of name and key: differs between jobs of the same name in two stores, and
+/// says nothing useful about the 256 bits of the key.
+///
+/// # Errors
+/// Those of reading the key's file.
+pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
+    let mut bytes = std::fs::read(key_file).map_err(|e| Error::io(key_file, "read", &e))?;
+    bytes.extend_from_slice(name.as_bytes());
+    let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
+    bytes.fill(0);
+    Ok(hash)
+}
+
+/// Looks for the command as execvp(3) will, so that a mistake costs no time.
+fn find(words: &[OsString]) -> Result<PathBuf> {
+    let refuse = |entity: Entity, reason: &str, remedy: &str| {
+        Err(Error::new(Code::CommandFailed, entity, reason, remedy))
+    };
+    let Some(program) = words.first() else {
+        return refuse(
+            Entity::Call,
+            "no command is given",
+            "write it after --, for example: outlive run -- mpirun -n 8 ./app",
+        );
+    };
+    let entity = Entity::File(program.to_string_lossy().into_owned());
+    let path = Path::new(program);
+    let candidates: Vec<PathBuf> = match path.components().count() > 1 {
+        true => vec![path.to_owned()],
+        false => {
+            let dirs = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+            std::env::split_paths(&dirs)
+                .map(|dir| dir.join(path))
+                .collect()
+        }
+    };
+    let mut seen = false;
+    for candidate in candidates {
+        if candidate.is_file() {
+            seen = true;
+            if rustix::fs::access(&candidate, rustix::fs::Access::EXEC_OK).is_ok() {
+                return Ok(candidate);
+            }
+        }
+    }
+    match seen {
+        true => refuse(
+            entity,
+            "it may not be executed",
+            "chmod +x, or name its interpreter",
+        ),
+        false => refuse(
+            entity,
+            "there is no such program",
+            "check the spelling and PATH, or give the full path",
+        ),
+    }
+}
+
+struct Driver {
+    begun: Instant,
+    supervisor: Supervisor,
+    store: Store,
+    fleet: Fleet,
+    tree: Tree,
+    watcher: Watcher,
+    seen: Receiver<Seen>,
+    events: Receiver<network::Event>,
+    endpoint: network::Endpoint,
+    timeline: Timeline,
+    reporter: Reporter,
+    reported: Instant,
+}
+
+impl Driver {
+    fn now(&self) -> Time {
+        self.begun.elapsed().into()
+    }
+
+    fn run(mut self, report_file: Option<&Path>) -> Result<u8> {
+        loop {
+            if let Some(outcome) = self.act() {
+                return self.end(outcome, report_file);
+            }
+            self.wait();
+            self.press();
+            if self.seen.is_empty() && self.events.is_empty() {
+                self.tell(Input::Timer);
+            }
+            if self.reported.elapsed() >= REPORT_EVERY {
+                self.reported = Instant::now();
+                let text = self.report().to_json();
+                self.reporter.write(text);
+            }
+        }
+    }
+
+    fn tell(&mut self, input: Input) {
+        self.supervisor.handle(self.now(), input);
+    }
+
+    /// Waits for something to happen, and takes in what is there.
+    fn wait(&mut self) {
+        let left = self.supervisor.deadline().since(self.now());
+        let mut timeout = Duration::from(left).min(REPORT_EVERY);
+        if self.tree.is_ending() || self.fleet.is_busy() {
+            timeout = timeout.min(PRESS_EVERY);
+        }
+        crossbeam_channel::select! {
+            recv(self.seen) -> seen => if let Ok(seen) = seen { self.on_seen(seen) },
+            recv(self.events) -> event => if let Ok(event) = event { self.on_event(event) },
+            default(timeout) => {}
+        }
+    }
+
+    fn on_seen(&mut self, seen: Seen) {
+        match seen {
+            Seen::Rank { rank, pid, ended } => self.tell(Input::RankGone { rank, pid, ended }),
+            Seen::Signal(caught) => self.tell(Input::Interrupt {
+                signal: caught.signal,
+                from_terminal: caught.from_terminal,
+            }),
+            Seen::Child { pid, ended } => {
+                if let Some((node, epoch)) = self.fleet.ended(pid) {
+                    self.tell(Input::KeeperEnded { node, epoch, ended });
+                } else if self.tree.ended(pid, ended) {
+                    self.tell(Input::CommandEnded { ended });
+                }
+                // Others are orphans of the command.
+            }
+        }
+    }
+
+    fn on_event(&mut self, event: network::Event) {
+        match event {
+            network::Event::Message { from, bytes } => match protocol::decode::<Notice>(&bytes) {
+                Ok(notice) => self.tell(Input::Notice {
+                    node: from.peer,
+                    epoch: from.epoch,
+                    notice,
+                }),
+                Err(error) => self.tell(Input::Refused { error }),
+            },
+            network::Event::Down { peer, reason } => {
+                tracing::info!(?peer, ?reason, "connection ended");
+                self.tell(Input::LinkDown {
+                    node: peer.peer,
+                    epoch: peer.epoch,
+                });
+            }
+            network::Event::Refused { addr, error } => {
+                tracing::warn!(%addr, %error, "refused");
+                self.tell(Input::Refused { error });
+            }
+            network::Event::Up { identity, addr } => {
+                tracing::info!(?identity, %addr, "connection");
+            }
+            // Nobody has bulk data for the launcher.
+            network::Event::Stream { .. } => {}
+        }
+    }
+
+    /// Goes on with what takes several looks: ending and fencing.
+    fn press(&mut self) {
+        let now = self.now();
+        self.fleet.press(now);
+        for (node, epoch) in self.fleet.fenced() {
+            self.tell(Input::Fenced {
+                node,
+                epoch,
+                complete: true,
+            });
+        }
+        if self.tree.is_ending() && self.tree.press(now, &self.fleet.pids()) {
+            self.tell(Input::TreeEnded);
+        }
+    }
+
+    /// Carries out all actions; the outcome if it was the last.
+    fn act(&mut self) -> Option<Outcome> {
+        loop {
+            let actions = self.supervisor.take_actions();
+            if actions.is_empty() {
+                return None;
+            }
+            for action in actions {
+                if let Action::Done(outcome) = action {
+                    return Some(outcome);
+                }
+                self.carry_out(action);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, action: Action) {
+        let now = self.now();
+        match action {
+            Action::StartNode {
+                node,
+                epoch,
+                storage,
+            } => {
+                let dir = self.store.node_dir(node);
+                if let Err(error) = self.fleet.start(node, epoch, &dir, storage) {
+                    self.tell(Input::NodeFailed { node, epoch, error });
+                }
+            }
+            Action::Order { node, order } => self.send(node, &order),
+            Action::Fence { node, epoch, pids } => {
+                self.fleet.fence(node, epoch, &pids);
+                self.endpoint.forget(node);
+            }
+            Action::KillNode { node, pids } => {
+                self.fleet
+                    .kill_node(node, &pids, &self.store.node_dir(node));
+            }
+            Action::KillKeeper { node } => self.fleet.kill_keeper(node),
+            Action::Kill { pids } => drop(fleet::kill(&pids)),
+            Action::Freeze { keeper, pids, stop } => self.fleet.freeze(keeper, &pids, stop),
+            Action::WatchRank { rank, pid } => {
+                if !self.watcher.add(rank, pid) {
+                    let ended = None;
+                    self.tell(Input::RankGone { rank, pid, ended });
+                }
+            }
+            Action::StartCommand { incarnation } => {
+                if let Err(error) = self.tree.start(incarnation) {
+                    self.tell(Input::CommandFailed { error });
+                }
+            }
+            Action::EndCommand { signal, grace_ms } => {
+                self.tree.end(signal, now + Time::from_ms(grace_ms));
+                self.press();
+            }
+            Action::StopNode { node } => {
+                self.fleet.stop(node, now + Time::from_ms(STOP_GRACE_MS));
+            }
+            Action::RecordIncarnation { incarnation, epoch } => {
+                let ranks = self.supervisor.report().ranks;
+                if let Err(error) = self.store.record(incarnation.0, epoch, ranks) {
+                    self.tell(Input::Refused { error });
+                }
+            }
+            Action::Tell(event) => self.timeline.show(now, &event),
+            Action::Done(_) => {}
+        }
+    }
+
+    fn send(&self, node: NodeId, order: &Order) {
+        let sent = protocol::encode(order).and_then(|bytes| self.endpoint.send(node, &bytes));
+        if let Err(error) = sent {
+            tracing::info!(%node, %error, "order not sent");
+        }
+    }
+
+    fn report(&self) -> Report {
+        let mut report = self.supervisor.report().clone();
+        report.seconds = self.begun.elapsed().as_secs_f64();
+        report
+    }
+
+    fn end(self, outcome: Outcome, report_file: Option<&Path>) -> Result<u8> {
+        self.fleet.kill_all();
+        self.tree.kill_all(&BTreeSet::new());
+        let report = self.report();
+        let text = report.to_json();
+        self.timeline.summary(&report, outcome.verdict);
+        self.reporter.finish(text.clone());
+        self.endpoint.shutdown();
+        if let Some(path) = report_file {
+            store::write_atomic(path, text.as_bytes())?;
+        }
+        Ok(outcome.exit_status)
+    }
+}
+
+/// From SIGTERM to SIGKILL of a keeper whose work is done.
+const STOP_GRACE_MS: u64 = 2_000;
+
+/// Writes the job's own report without holding up the driver.
+struct Reporter {
+    to: Option<Sender<String>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+    path: PathBuf,
+}
+
+impl Reporter {
+    fn start(path: PathBuf) -> Reporter {
+        let (to, from) = bounded::<String>(1);
+        let target = path.clone();
+        let write = move || {
+            for text in from {
+                if let Err(error) = store::write_atomic(&target, text.as_bytes()) {
+                    tracing::warn!(%error, "report not written");
+                }
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("report".into())
+            .spawn(write)
+            .ok();
+        Reporter {
+            to: Some(to),
+            thread,
+            path,
+        }
+    }
+
+    /// Skips this one if the last is still being written.
+    fn write(&self, text: String) {
+        if let Some(to) = &self.to
+            && let Err(TrySendError::Disconnected(_)) = to.try_send(text)
+        {
+            tracing::warn!(path = %self.path.display(), "no report is written");
+        }
+    }
+
+    fn finish(mut self, text: String) {
+        self.to = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+        if let Err(error) = store::write_atomic(&self.path, text.as_bytes()) {
+            tracing::warn!(%error, "report not written");
+        }
+    }
+}

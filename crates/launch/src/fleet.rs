@@ -1,0 +1,245 @@
+//! The keepers of all slots: starting, stopping and killing them.
+//!
+//! A keeper runs in a session of its own (mpirun and Slurm kill the step's group,
+//! staged memory must outlive the ranks) and gets SIGTERM when the launcher dies.
+//! A slot is told apart by its epoch: what is said of an older holder is ignored.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
+use outlive_base::{Error, JobName, NodeId, Result, Time};
+use rustix::process::Signal;
+
+use crate::process::{self, Group, Process};
+use crate::store;
+use crate::supervisor::Storage;
+
+/// What all keepers of a job have in common.
+#[derive(Clone, Debug)]
+pub struct Common {
+    /// The job.
+    pub job: JobName,
+    /// Tells jobs apart on the wire.
+    pub job_hash: u64,
+    /// Where the launcher listens.
+    pub launcher: SocketAddr,
+    /// `STORE/JOB`.
+    pub job_dir: PathBuf,
+    /// The key's file.
+    pub key_file: PathBuf,
+    /// Where the sockets are.
+    pub run_dir: PathBuf,
+    /// Bound of the staging memory of each node, in bytes.
+    pub memory_bytes: u64,
+    /// Encrypt bulk data.
+    pub encrypt: bool,
+    /// The program that has the subcommands `keeper` and `agent`.
+    pub executable: PathBuf,
+}
+
+impl Common {
+    /// The socket of a slot's agent.
+    pub fn socket(&self, node: NodeId) -> PathBuf {
+        self.run_dir.join(format!("agent-{}.sock", node.0))
+    }
+    /// [`Common::socket`] with `{node}` in place of the number.
+    pub fn socket_pattern(&self) -> PathBuf {
+        self.run_dir.join("agent-{node}.sock")
+    }
+}
+
+#[derive(Debug)]
+struct Keeper {
+    epoch: u64,
+    process: Process,
+    /// SIGTERM was sent; SIGKILL follows then.
+    kill_at: Option<Time>,
+}
+
+/// A node that is being killed: what is still alive of it.
+#[derive(Debug)]
+struct Fencing {
+    epoch: u64,
+    alive: Vec<Process>,
+}
+
+/// All keepers.
+#[derive(Debug)]
+pub struct Fleet {
+    common: Common,
+    keepers: BTreeMap<NodeId, Keeper>,
+    fencing: BTreeMap<NodeId, Fencing>,
+}
+
+impl Fleet {
+    /// A fleet without ships.
+    pub const fn new(common: Common) -> Fleet {
+        Fleet {
+            common,
+            keepers: BTreeMap::new(),
+            fencing: BTreeMap::new(),
+        }
+    }
+
+    /// Prepares a slot's directory and starts its keeper.
+    ///
+    /// # Errors
+    /// Those of the file system and of starting a process.
+    pub fn start(&mut self, node: NodeId, epoch: u64, dir: &Path, storage: Storage) -> Result<()> {
+        store::prepare_node_dir(dir, storage == Storage::Empty)?;
+        let spec = AgentSpec {
+            job: self.common.job.clone(),
+            job_hash: self.common.job_hash,
+            node,
+            epoch,
+            launcher: self.common.launcher,
+            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            key_file: self.common.key_file.clone(),
+            node_dir: dir.to_owned(),
+            job_dir: self.common.job_dir.clone(),
+            socket: self.common.socket(node),
+            memory_bytes: self.common.memory_bytes,
+            encrypt: self.common.encrypt,
+        };
+        let spec = serde_json::to_string(&spec)
+            .map_err(|error| Error::internal(format!("agent spec: {error}")))?;
+        let mut command = Command::new(&self.common.executable);
+        command
+            .arg("keeper")
+            .env(SPEC_VARIABLE, spec)
+            .env(LAUNCHER_VARIABLE, std::process::id().to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null());
+        let process = process::spawn(command, Group::Session, true)?;
+        let keeper = Keeper {
+            epoch,
+            process,
+            kill_at: None,
+        };
+        self.keepers.insert(node, keeper);
+        Ok(())
+    }
+
+    /// The numbers of all living keepers: never to be taken for the command's.
+    pub fn pids(&self) -> BTreeSet<u32> {
+        self.keepers.values().map(|k| k.process.pid).collect()
+    }
+
+    /// If this child was a keeper: its slot and epoch.
+    pub fn ended(&mut self, pid: u32) -> Option<(NodeId, u64)> {
+        let found = self.keepers.iter().find(|(_, k)| k.process.pid == pid);
+        let (node, epoch) = found.map(|(node, keeper)| (*node, keeper.epoch))?;
+        self.keepers.remove(&node);
+        Some((node, epoch))
+    }
+
+    /// SIGKILL to the keeper and `pids`; [`Fleet::fenced`] tells when all are gone.
+    pub fn fence(&mut self, node: NodeId, epoch: u64, pids: &[u32]) {
+        let mut alive = kill(pids);
+        if let Some(keeper) = self.keepers.get(&node) {
+            process::signal(&keeper.process.fd, Signal::KILL);
+            if let Some(fd) = process::open_pid(keeper.process.pid) {
+                let pid = keeper.process.pid;
+                alive.push(Process { pid, fd });
+            }
+        }
+        self.fencing.insert(node, Fencing { epoch, alive });
+    }
+
+    /// Nodes whose processes have all ended since the last call.
+    pub fn fenced(&mut self) -> Vec<(NodeId, u64)> {
+        for fencing in self.fencing.values_mut() {
+            fencing.alive.retain(|process| !has_ended(process));
+        }
+        let done = |(node, f): (&NodeId, &Fencing)| f.alive.is_empty().then_some((*node, f.epoch));
+        let done: Vec<_> = self.fencing.iter().filter_map(done).collect();
+        for (node, _) in &done {
+            self.fencing.remove(node);
+        }
+        done
+    }
+
+    /// True while [`Fleet::fenced`] and [`Fleet::press`] should be called often.
+    pub fn is_busy(&self) -> bool {
+        !self.fencing.is_empty() || self.keepers.values().any(|k| k.kill_at.is_some())
+    }
+
+    /// An injection: the node goes, with its storage.
+    pub fn kill_node(&self, node: NodeId, pids: &[u32], dir: &Path) {
+        self.kill_keeper(node);
+        drop(kill(pids));
+        if let Err(error) = store::wipe(dir) {
+            tracing::warn!(%error, "cannot wipe a killed node's storage");
+        }
+    }
+
+    /// An injection: the keeper goes.
+    pub fn kill_keeper(&self, node: NodeId) {
+        if let Some(keeper) = self.keepers.get(&node) {
+            process::signal(&keeper.process.fd, Signal::KILL);
+        }
+    }
+
+    /// SIGSTOP or SIGCONT to processes, and to a slot's keeper.
+    pub fn freeze(&self, keeper: Option<NodeId>, pids: &[u32], stop: bool) {
+        let with = if stop { Signal::STOP } else { Signal::CONT };
+        if let Some(keeper) = keeper.and_then(|node| self.keepers.get(&node)) {
+            process::signal(&keeper.process.fd, with);
+        }
+        for pid in pids {
+            if let Some(fd) = process::open_pid(*pid) {
+                process::signal(&fd, with);
+            }
+        }
+    }
+
+    /// SIGTERM to a keeper, SIGKILL if it is still there at `kill_at`.
+    pub fn stop(&mut self, node: NodeId, kill_at: Time) {
+        if let Some(keeper) = self.keepers.get_mut(&node) {
+            process::signal(&keeper.process.fd, Signal::TERM);
+            // A frozen keeper takes SIGTERM only when it goes on.
+            process::signal(&keeper.process.fd, Signal::CONT);
+            keeper.kill_at = Some(kill_at);
+        }
+    }
+
+    /// Kills keepers whose time to end in order is over.
+    pub fn press(&mut self, now: Time) {
+        for keeper in self.keepers.values_mut() {
+            if keeper.kill_at.is_some_and(|at| now >= at) {
+                process::signal(&keeper.process.fd, Signal::KILL);
+                keeper.kill_at = None;
+            }
+        }
+    }
+
+    /// SIGKILL to every keeper. Their agents end with them.
+    pub fn kill_all(&self) {
+        for keeper in self.keepers.values() {
+            process::signal(&keeper.process.fd, Signal::KILL);
+        }
+    }
+}
+
+/// SIGKILL to processes; those that were alive.
+pub fn kill(pids: &[u32]) -> Vec<Process> {
+    let open = |pid: &u32| Some((*pid, process::open_pid(*pid)?));
+    let killed = pids.iter().filter_map(open).map(|(pid, fd)| {
+        process::signal(&fd, Signal::KILL);
+        Process { pid, fd }
+    });
+    killed.collect()
+}
+
+fn has_ended(process: &Process) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let mut fds = [PollFd::new(&process.fd, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(count) if count > 0)
+}

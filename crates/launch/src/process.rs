@@ -1,0 +1,320 @@
+//! Processes by descriptor: starting, watching, finding and ending them.
+//!
+//! Invariants. A process is only ever signalled through a pidfd whose process was
+//! checked, after opening, to be the one that was meant: a number that the kernel
+//! has given to somebody else is never hit. Nothing is ever found by name. Reaping
+//! and starting exclude each other ([`REAP`]), so that a child that fails to
+//! execute is not reaped under the hands of `Command::spawn`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use outlive_base::{Code, Entity, Error, Result};
+use rustix::process::{Pid, PidfdFlags, Signal};
+use serde::{Deserialize, Serialize};
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ended {
+    /// It returned or called exit.
+    Code(i32),
+    /// A signal ended it.
+    Signal(i32),
+}
+
+impl Ended {
+    /// From the status word of wait(2).
+    pub const fn from_wait_status(status: i32) -> Ended {
+        match status & 0x7f {
+            0 => Ended::Code(status >> 8 & 0xff),
+            signal => Ended::Signal(signal),
+        }
+    }
+    /// As a shell shows it: 128 + signal.
+    pub const fn exit_status(self) -> u8 {
+        match self {
+            Ended::Code(code) => code as u8,
+            Ended::Signal(signal) => (128 + signal) as u8,
+        }
+    }
+    /// True for exit code 0.
+    pub const fn is_success(self) -> bool {
+        matches!(self, Ended::Code(0))
+    }
+}
+
+impl std::fmt::Display for Ended {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Ended::Code(code) => write!(f, "exit code {code}"),
+            Ended::Signal(signal) => match Signal::from_named_raw(*signal) {
+                Some(_) => write!(f, "signal {signal} ({})", signal_name(*signal)),
+                None => write!(f, "signal {signal}"),
+            },
+        }
+    }
+}
+
+/// The name of the signals that matter here.
+pub const fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        libc::SIGHUP => "SIGHUP",
+        libc::SIGINT => "SIGINT",
+        libc::SIGQUIT => "SIGQUIT",
+        libc::SIGILL => "SIGILL",
+        libc::SIGABRT => "SIGABRT",
+        libc::SIGBUS => "SIGBUS",
+        libc::SIGFPE => "SIGFPE",
+        libc::SIGKILL => "SIGKILL",
+        libc::SIGSEGV => "SIGSEGV",
+        libc::SIGPIPE => "SIGPIPE",
+        libc::SIGTERM => "SIGTERM",
+        _ => "signal",
+    }
+}
+
+/// Held while a child is being started and while children are being reaped.
+static REAP: Mutex<()> = Mutex::new(());
+
+fn reap_lock() -> MutexGuard<'static, ()> {
+    REAP.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A process that was started, and the descriptor that stands for it.
+#[derive(Debug)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Its descriptor.
+    pub fd: OwnedFd,
+}
+
+/// Starts `command` (see [`Group`]). The child dies with this thread if `tied`.
+///
+/// # Errors
+/// [`Code::CommandFailed`] with the program's name.
+pub fn spawn(mut command: Command, group: Group, tied: bool) -> Result<Process> {
+    let program = command.get_program().to_string_lossy().into_owned();
+    let parent = rustix::process::getpid();
+    let prepare = move || {
+        match group {
+            Group::Session => drop(rustix::process::setsid()?),
+            Group::Own => rustix::process::setpgid(None, None)?,
+            Group::Shared => {}
+        }
+        if tied {
+            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+            // The parent may have died before the line above took effect.
+            if rustix::process::getppid() != Some(parent) {
+                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: `prepare` only makes system calls and allocates nothing.
+    unsafe { command.pre_exec(prepare) };
+    let guard = reap_lock();
+    let child = command
+        .spawn()
+        .map_err(|error| start_failed(&program, &error))?;
+    let pid = child.id();
+    let fd = open_pid(pid);
+    drop(guard);
+    match fd {
+        Some(fd) => Ok(Process { pid, fd }),
+        None => Err(Error::internal("a child vanished before it was reaped")),
+    }
+}
+
+/// The group of processes that a child is put in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Group {
+    /// A session of its own: no terminal, no signals of this one.
+    Session,
+    /// A process group of its own.
+    Own,
+    /// That of the launcher: job control of the terminal works on both.
+    Shared,
+}
+
+fn start_failed(program: &str, error: &std::io::Error) -> Error {
+    let remedy = match error.kind() {
+        std::io::ErrorKind::NotFound => "check the spelling and PATH, or give the full path",
+        std::io::ErrorKind::PermissionDenied => "make the file executable",
+        _ => "check that it is a program for this machine and that limits allow it",
+    };
+    Error::new(
+        Code::CommandFailed,
+        Entity::File(program.to_owned()),
+        error.to_string(),
+        remedy,
+    )
+}
+
+/// Opens the process with this number, if there is one.
+pub fn open_pid(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Sends a signal; a process that has ended is no error.
+pub fn signal(fd: &OwnedFd, signal: Signal) {
+    if let Err(error) = rustix::process::pidfd_send_signal(fd, signal)
+        && error != rustix::io::Errno::SRCH
+    {
+        tracing::warn!(%error, ?signal, "cannot signal a process");
+    }
+}
+
+/// Reaps every child that has ended: number and status.
+pub fn reap() -> Vec<(u32, Ended)> {
+    let _guard = reap_lock();
+    let mut ended = Vec::new();
+    let options = rustix::process::WaitOptions::NOHANG;
+    while let Ok(Some((pid, status))) = rustix::process::wait(options) {
+        let pid = pid.as_raw_nonzero().get() as u32;
+        ended.push((pid, Ended::from_wait_status(status.as_raw() as i32)));
+    }
+    ended
+}
+
+/// One line of /proc/PID/stat.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Stat {
+    parent: u32,
+    zombie: bool,
+    exit: Option<i32>,
+    started: u64,
+}
+
+/// The fields after the command name, which may hold spaces and parentheses.
+fn parse_stat(text: &str) -> Option<Stat> {
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    Some(Stat {
+        zombie: matches!(*fields.first()?, "Z" | "X"),
+        parent: fields.get(1)?.parse().ok()?,
+        started: fields.get(19)?.parse().ok()?,
+        exit: fields.get(49).and_then(|code| code.parse().ok()),
+    })
+}
+
+fn stat(pid: u32) -> Option<Stat> {
+    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// How a process that has ended but is not yet reaped by its parent ended.
+pub fn exit_of_zombie(pid: u32) -> Option<Ended> {
+    let stat = stat(pid)?;
+    stat.zombie
+        .then_some(stat.exit?)
+        .map(Ended::from_wait_status)
+}
+
+/// When the process began, in clock ticks since boot: with its number, its identity.
+pub fn started(pid: u32) -> Option<u64> {
+    stat(pid).map(|stat| stat.started)
+}
+
+/// All processes below `root` that have not ended, except those at or below a
+/// process in `spared`. Orphans count: `root` is their subreaper.
+pub fn descendants(root: u32, spared: &BTreeSet<u32>) -> Vec<u32> {
+    let mut children: BTreeMap<u32, Vec<(u32, bool)>> = BTreeMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        if let Some(stat) = stat(pid) {
+            let siblings = children.entry(stat.parent).or_default();
+            siblings.push((pid, stat.zombie));
+        }
+    }
+    let mut found = Vec::new();
+    let mut open = vec![root];
+    while let Some(parent) = open.pop() {
+        // Each number has one parent, so this ends even if numbers were reused.
+        for (pid, zombie) in children.remove(&parent).unwrap_or_default() {
+            if !spared.contains(&pid) {
+                open.push(pid);
+                if !zombie {
+                    found.push(pid);
+                }
+            }
+        }
+    }
+    found
+}
+
+/// Signals every process below `root` except `spared`; returns how many there were.
+pub fn signal_descendants(root: u32, spared: &BTreeSet<u32>, with: Signal) -> usize {
+    let pids = descendants(root, spared);
+    let mut count = 0;
+    for pid in pids {
+        let Some(fd) = open_pid(pid) else { continue };
+        // The number may have been given away since the scan: look again, now that
+        // the descriptor pins it.
+        if is_below(pid, root, spared) {
+            signal(&fd, with);
+            count += 1;
+        }
+    }
+    count
+}
+
+/// Follows parents from `pid` to `root` without meeting a spared process.
+fn is_below(pid: u32, root: u32, spared: &BTreeSet<u32>) -> bool {
+    let mut at = pid;
+    for _ in 0..10_000 {
+        if spared.contains(&at) {
+            return false;
+        }
+        match stat(at) {
+            Some(stat) if stat.parent == root => return true,
+            Some(stat) if stat.parent > 1 => at = stat.parent,
+            _ => return false,
+        }
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stat_line_with_a_nasty_name_is_understood() {
+        let mut fields = vec!["0"; 50];
+        fields[0] = "Z";
+        fields[1] = "77";
+        fields[19] = "4242";
+        fields[49] = "9";
+        let text = format!("12 (a) b (c) {}", fields.join(" "));
+        let stat = parse_stat(&text).unwrap();
+        assert_eq!(
+            (stat.parent, stat.zombie, stat.started, stat.exit),
+            (77, true, 4242, Some(9))
+        );
+        assert_eq!(parse_stat("12 (x"), None);
+        assert_eq!(parse_stat("12 (x) R"), None);
+    }
+
+    #[test]
+    fn statuses_are_shown_as_a_shell_would() {
+        assert_eq!(Ended::from_wait_status(9), Ended::Signal(9));
+        assert_eq!(Ended::from_wait_status(0x300), Ended::Code(3));
+        assert_eq!(Ended::Signal(9).exit_status(), 137);
+        assert!(Ended::Code(0).is_success());
+    }
+
+    #[test]
+    fn a_command_that_does_not_exist_is_a_coded_error() {
+        let error = spawn(Command::new("/no/such/program"), Group::Own, false).unwrap_err();
+        assert_eq!(error.code(), Code::CommandFailed);
+        assert_eq!(error.code().exit_status(), 127);
+    }
+}

@@ -1,0 +1,165 @@
+//! The report of a run: schema `outlive.report/1`.
+//!
+//! Fields are only ever added; a reader that meets another number after the slash
+//! must refuse. Times are in milliseconds unless a name says otherwise.
+
+use std::collections::BTreeMap;
+
+use outlive_base::{Error, JobName};
+use serde::{Deserialize, Serialize};
+
+/// The schema's name and number.
+pub const SCHEMA: &str = "outlive.report/1";
+
+/// Everything that is worth keeping of a run.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Report {
+    /// [`SCHEMA`].
+    pub schema: String,
+    /// The job's name.
+    pub job: String,
+    /// `running`, `finished`, `failed` or `interrupted`.
+    pub result: String,
+    /// Exit status of `outlive run`.
+    pub exit_status: u8,
+    /// Number of nodes.
+    pub nodes: u32,
+    /// Number of ranks, once known.
+    pub ranks: Option<u32>,
+    /// How often the command was started again.
+    pub restarts: u32,
+    /// Agents that were started anew without stopping the job.
+    pub agent_restarts: u32,
+    /// Numbers of the incarnations of this run.
+    pub incarnations: Vec<u32>,
+    /// What failed, oldest first.
+    pub failures: Vec<FailureEntry>,
+    /// Faults that were asked for and carried out, as written.
+    pub injected: Vec<String>,
+    /// Checkpoints of this run.
+    pub checkpoints: Checkpoints,
+    /// What went wrong without stopping anything.
+    pub warnings: Vec<ErrorEntry>,
+    /// What ended the job.
+    pub errors: Vec<ErrorEntry>,
+    /// Wall-clock time of the run.
+    pub seconds: f64,
+}
+
+/// One failure and what became of it.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct FailureEntry {
+    /// `node`, `keeper`, `rank` or `command`.
+    pub kind: String,
+    /// For example `node:2`, `rank:3`.
+    pub place: String,
+    /// What was seen.
+    pub cause: String,
+    /// An `--inject` caused it.
+    pub injected: bool,
+    /// Newest version that the ranks had offered.
+    pub at_version: Option<u64>,
+    /// Seconds since the run began when it was found.
+    pub at_seconds: f64,
+    /// From the kill (where known) or the last sign of life to the detection.
+    pub detect_ms: Option<f64>,
+    /// From the detection until every old process was gone.
+    pub fence_ms: Option<f64>,
+    /// Finding and rebuilding the version.
+    pub rebuild_ms: Option<f64>,
+    /// From then until all ranks had registered again.
+    pub relaunch_ms: Option<f64>,
+    /// The most stable level that was needed.
+    pub level: Option<String>,
+    /// The version restored; `None`: a fresh start (or no restart at all).
+    pub version: Option<u64>,
+    /// `at_version - version`: what the program computes again.
+    pub versions_lost: Option<u64>,
+    /// Newer committed versions that could not be used, each with the reason.
+    pub rejected: Vec<RejectedEntry>,
+    /// A newer version may have existed on nodes that are gone.
+    pub uncertain: bool,
+}
+
+/// A version that was not used.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct RejectedEntry {
+    /// The version.
+    pub version: u64,
+    /// Why.
+    pub reason: String,
+}
+
+/// Checkpoints of a run.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Checkpoints {
+    /// Versions that all ranks captured.
+    pub taken: u64,
+    /// Stable versions per level.
+    pub stable: BTreeMap<String, u64>,
+    /// Versions given up, at a level or at all.
+    pub aborted: u64,
+    /// Last stable version per level.
+    pub last: BTreeMap<String, u64>,
+    /// Bytes captured by all nodes.
+    pub bytes: u64,
+    /// Longest time a rank was blocked.
+    pub blocked_ms_max: f64,
+}
+
+/// An error in its parts.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct ErrorEntry {
+    /// For example `OL-503`.
+    pub code: String,
+    /// What the code means.
+    pub text: String,
+    /// What is affected.
+    pub entity: String,
+    /// What was seen.
+    pub reason: String,
+    /// What to do.
+    pub remedy: String,
+}
+
+impl From<&Error> for ErrorEntry {
+    fn from(error: &Error) -> ErrorEntry {
+        ErrorEntry {
+            code: error.code().to_string(),
+            text: error.code().text().to_owned(),
+            entity: error.entity().to_string(),
+            reason: error.reason().to_owned(),
+            remedy: error.remedy().to_owned(),
+        }
+    }
+}
+
+impl Report {
+    /// The report of a run that begins.
+    pub fn new(job: &JobName, nodes: u32) -> Report {
+        Report {
+            schema: SCHEMA.to_owned(),
+            job: job.as_str().to_owned(),
+            result: "running".to_owned(),
+            exit_status: 0,
+            nodes,
+            ranks: None,
+            restarts: 0,
+            agent_restarts: 0,
+            incarnations: Vec::new(),
+            failures: Vec::new(),
+            injected: Vec::new(),
+            checkpoints: Checkpoints::default(),
+            warnings: Vec::new(),
+            errors: Vec::new(),
+            seconds: 0.0,
+        }
+    }
+
+    /// As JSON with a final line feed.
+    pub fn to_json(&self) -> String {
+        let mut text = serde_json::to_string_pretty(self).unwrap_or_else(|_| "{}".to_owned());
+        text.push('\n');
+        text
+    }
+}

@@ -1,0 +1,529 @@
+//! From "nothing runs" to "the command runs", and from "the job is over" to the end.
+
+use outlive_agent::protocol::{JobConfig, Member, Order};
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Time};
+
+use super::faults::Found;
+use super::types::EPOCH_STEP;
+use super::{
+    Action, CommandState, Event, Outcome, Phase, Place, Slot, SlotState, Storage, Supervisor,
+    Verdict,
+};
+use crate::process::Ended;
+
+impl Supervisor {
+    /// Carries out everything that time and state permit.
+    pub(super) fn advance(&mut self, now: Time) {
+        self.settle_unexplained(now);
+        self.check_silence(now);
+        self.check_bounds(now);
+        self.step(now);
+        self.fire_due(now);
+        self.probe(now);
+    }
+
+    /// When to be woken at the latest.
+    pub fn deadline(&self) -> Time {
+        let mut at = self.last_probe + Time::from_ms(self.set.probe_ms);
+        for until in self.unexplained.values() {
+            at = at.min(*until);
+        }
+        if matches!(self.phase, Phase::Assembling { .. }) && self.not_before > self.last_seen {
+            at = at.min(self.not_before);
+        }
+        at.min(self.next_injection())
+    }
+
+    fn step(&mut self, now: Time) {
+        match &self.phase {
+            Phase::Assembling { since } => {
+                let since = *since;
+                self.note_fenced(now);
+                let ready = self.nothing_old() && self.slots.values().all(Slot::is_up);
+                if ready && now >= self.not_before {
+                    self.open(now);
+                } else if ready && since == now {
+                    let ms = self.not_before.since(now).as_ms() as u64;
+                    self.tell(Event::BackOff { ms });
+                }
+            }
+            Phase::Opening { opened, .. } => {
+                if opened.is_some() && self.slots.values().all(|slot| slot.ready) {
+                    self.start_command(now);
+                }
+            }
+            Phase::Running { .. } | Phase::Done => {}
+            Phase::Finishing { since, asked } => {
+                let (since, asked) = (*since, *asked);
+                self.finish(now, since, asked);
+            }
+            Phase::Stopping { since } => {
+                let bound = Time::from_ms(self.set.fence_ms + self.set.kill_grace_ms);
+                let over = now.since(*since) >= bound;
+                if over || self.slots.values().all(|s| s.state == SlotState::Ended) {
+                    self.done();
+                }
+            }
+        }
+    }
+
+    /// True if no process of the last incarnation is left anywhere.
+    fn nothing_old(&self) -> bool {
+        let fencing = |slot: &Slot| matches!(slot.state, SlotState::Fencing { .. });
+        self.command == CommandState::None && !self.slots.values().any(fencing)
+    }
+
+    fn note_fenced(&mut self, now: Time) {
+        if !self.nothing_old() {
+            return;
+        }
+        let found: Vec<Time> = self.open.iter().map(|(_, at)| *at).collect();
+        let mut last = None;
+        for (entry, at) in self.open_entries().iter_mut().zip(found) {
+            if entry.fence_ms.is_none() {
+                let ms = now.since(at).as_ms();
+                entry.fence_ms = Some(ms);
+                last = Some(ms);
+            }
+        }
+        if let Some(fence_ms) = last {
+            self.tell(Event::Cleared { fence_ms });
+        }
+    }
+
+    pub(super) fn up(&self) -> impl Iterator<Item = NodeId> + '_ {
+        let up = self.slots.iter().filter(|(_, slot)| slot.is_up());
+        up.map(|(node, _)| *node)
+    }
+
+    /// What all agents must know now.
+    fn job_config(&self) -> JobConfig {
+        let members = self.slots.iter().filter_map(|(node, slot)| {
+            Some(Member {
+                node: *node,
+                epoch: slot.epoch,
+                address: slot.address?,
+                domain: node.0,
+            })
+        });
+        JobConfig {
+            members: members.collect(),
+            levels: self.set.levels.clone(),
+            policy: self.set.policy,
+            bounds: self.set.bounds,
+            keep: self.set.keep,
+        }
+    }
+
+    pub(super) fn configure_all(&mut self) {
+        let config = self.job_config();
+        let up: Vec<NodeId> = self.up().collect();
+        for node in up {
+            self.order(node, Order::Configure(config.clone()));
+        }
+    }
+
+    fn open(&mut self, now: Time) {
+        if self.last_incarnation == 0 || self.first_start.is_none() {
+            let nodes = self.set.nodes;
+            self.tell(Event::NodesUp { nodes });
+        }
+        self.last_incarnation += 1;
+        let incarnation = Incarnation(self.last_incarnation);
+        self.report.incarnations.push(incarnation.0);
+        let epoch = self.slots.values().map(|slot| slot.epoch).max();
+        self.actions.push_back(Action::RecordIncarnation {
+            incarnation,
+            epoch: epoch.unwrap_or(0),
+        });
+        self.configure_all();
+        let nodes: Vec<NodeId> = self.slots.keys().copied().collect();
+        for node in nodes {
+            self.place_injections(node);
+            let order = self.open_order(incarnation);
+            self.order(node, order);
+        }
+        for slot in self.slots.values_mut() {
+            slot.ready = false;
+            slot.rebuilt_from = None;
+        }
+        self.phase = Phase::Opening {
+            incarnation,
+            since: now,
+            opened: None,
+        };
+    }
+
+    pub(super) fn open_order(&self, incarnation: Incarnation) -> Order {
+        let replaced = self.slots.iter().filter(|(_, slot)| slot.replaced);
+        Order::Open {
+            incarnation,
+            replaced: replaced.map(|(node, _)| *node).collect(),
+            fenced: self.fenced_all,
+            fresh: self.fresh,
+        }
+    }
+
+    fn start_command(&mut self, now: Time) {
+        let Phase::Opening {
+            incarnation,
+            opened: Some(opened),
+            ..
+        } = &self.phase
+        else {
+            return;
+        };
+        let (incarnation, mut opened) = (*incarnation, opened.clone());
+        // The coordinator knows its own source only: the strongest of all counts.
+        let sources = self.slots.values().filter_map(|slot| slot.rebuilt_from);
+        opened.level = opened.level.max(sources.max());
+        for entry in self.open_entries() {
+            entry.rebuild_ms = Some(opened.rebuild_ms);
+            entry.level = opened.level.map(|level: Level| level.name().to_owned());
+            entry.version = opened.restored.map(|version| version.0);
+            let lost = |at: u64| at.saturating_sub(opened.restored.map_or(0, |v| v.0));
+            entry.versions_lost = entry.at_version.map(lost);
+            entry.rejected = opened.rejected.iter().map(Into::into).collect();
+            entry.uncertain = opened.uncertain;
+        }
+        self.tell(Event::Opened {
+            incarnation,
+            restored: opened.restored,
+            level: opened.level,
+            rebuild_ms: opened.rebuild_ms,
+            rejected: opened.rejected.len(),
+        });
+        if self.first_start.is_some() {
+            self.report.restarts += 1;
+        }
+        self.first_start.get_or_insert(now);
+        self.relaunching = self.open.len();
+        self.open.clear();
+        self.open_retries = 0;
+        self.fenced_all = true;
+        self.newest_stable = opened.restored;
+        self.newest_offered = opened.restored;
+        for slot in self.slots.values_mut() {
+            slot.replaced = false;
+        }
+        self.ready_at = Some(now);
+        self.command_status = None;
+        self.command = CommandState::Running;
+        self.phase = Phase::Running {
+            since: now,
+            stable_before: opened.restored,
+            complete: false,
+        };
+        self.actions.push_back(Action::StartCommand { incarnation });
+        self.tell(Event::CommandStarted { incarnation });
+    }
+
+    /// Bounds of everything that others must do (P5).
+    fn check_bounds(&mut self, now: Time) {
+        let nodes: Vec<(NodeId, SlotState)> = self
+            .slots
+            .iter()
+            .map(|(node, s)| (*node, s.state))
+            .collect();
+        for (node, state) in nodes {
+            match state {
+                SlotState::Fencing { since, .. } if self.over(now, since, self.set.fence_ms) => {
+                    let epoch = self.slots[&node].epoch;
+                    self.on_fenced(now, node, epoch, false);
+                }
+                SlotState::Starting { since } if self.over(now, since, self.set.start_ms) => {
+                    let bound = self.set.start_ms;
+                    self.lose_bound(now, node, format!("no agent within {bound} ms"), since);
+                }
+                _ => {}
+            }
+        }
+        if let Phase::Opening { since, .. } = self.phase
+            && self.over(now, since, self.set.bounds.recovery_ms)
+        {
+            self.recovery_overdue(now, since);
+        }
+    }
+
+    fn over(&self, now: Time, since: Time, bound_ms: u64) -> bool {
+        now.since(since) >= Time::from_ms(bound_ms)
+    }
+
+    fn lose_bound(&mut self, now: Time, node: NodeId, cause: String, since: Time) {
+        if !self.is_alive() {
+            return;
+        }
+        let epoch = self.slots[&node].epoch;
+        self.lose_slot(now, node, Storage::Keep);
+        self.found(
+            now,
+            Found {
+                place: Place::Node(node, epoch),
+                cause,
+                ended: None,
+                base: Some(since),
+                injected: false,
+            },
+        );
+    }
+
+    fn recovery_overdue(&mut self, now: Time, since: Time) {
+        let bound = self.set.bounds.recovery_ms;
+        let late = self.slots.iter().filter(|(_, slot)| !slot.ready);
+        let late: Vec<NodeId> = late.map(|(node, _)| *node).collect();
+        if late.is_empty() {
+            let error = Error::new(
+                Code::AgentTimeout,
+                Entity::Job(self.set.job.to_string()),
+                format!("no decision within {bound} ms"),
+                "raise bounds.recovery_ms or look at the agents' warnings",
+            );
+            return self.on_open_failed(now, Incarnation(self.last_incarnation), error);
+        }
+        for node in late {
+            self.lose_bound(now, node, format!("not ready within {bound} ms"), since);
+        }
+    }
+
+    /// The incarnation cannot be opened: try another, within bounds.
+    pub(super) fn on_open_failed(&mut self, now: Time, incarnation: Incarnation, error: Error) {
+        let current =
+            matches!(self.phase, Phase::Opening { incarnation: i, .. } if i == incarnation);
+        if !current {
+            return;
+        }
+        self.open_retries += 1;
+        let hopeless = matches!(
+            error.code(),
+            Code::NoValidCheckpoint | Code::FormatUnknown | Code::MemoryBudget
+        );
+        if hopeless || self.open_retries > 3 {
+            return self.give_up(now, error, None);
+        }
+        self.warn(error);
+        self.not_before = now + Time::from_ms(500 * u64::from(self.open_retries));
+        self.leave_incarnation(now);
+    }
+
+    pub(super) fn on_keeper_ended(&mut self, now: Time, node: NodeId, epoch: u64, ended: Ended) {
+        let over = !self.is_alive();
+        let Some(slot) = self.slots.get_mut(&node).filter(|s| s.epoch == epoch) else {
+            return;
+        };
+        if over {
+            slot.state = SlotState::Ended;
+            return;
+        }
+        if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
+            return;
+        }
+        let (hit, wiped) = (slot.hit, slot.wiped);
+        let base = hit.or(slot.is_up().then_some(slot.last_heard));
+        let (storage, what) = match wiped {
+            true => (Storage::Empty, "its storage is gone"),
+            false => (Storage::Keep, "its storage is kept"),
+        };
+        self.lose_slot(now, node, storage);
+        let found = Found {
+            place: Place::Node(node, epoch),
+            cause: format!("its keeper ended ({ended}); {what}"),
+            ended: None,
+            base,
+            injected: hit.is_some(),
+        };
+        self.found(now, found);
+    }
+
+    pub(super) fn on_node_failed(&mut self, now: Time, node: NodeId, epoch: u64, error: Error) {
+        if self.slots.get(&node).is_some_and(|s| s.epoch == epoch) {
+            if let Some(slot) = self.slots.get_mut(&node) {
+                slot.state = SlotState::Ended;
+            }
+            self.give_up(now, error, None);
+        }
+    }
+
+    /// A lost slot's processes are gone: the next holder may start.
+    pub(super) fn on_fenced(&mut self, now: Time, node: NodeId, epoch: u64, complete: bool) {
+        let alive = self.is_alive();
+        let spares_left = self.spares_left;
+        let Some(slot) = self.slots.get_mut(&node).filter(|s| s.epoch == epoch) else {
+            return;
+        };
+        let SlotState::Fencing { storage, .. } = slot.state else {
+            return;
+        };
+        let no_spare = storage == Storage::Empty && spares_left == 0;
+        if !alive || no_spare {
+            slot.state = SlotState::Ended;
+        } else {
+            let replaced = slot.replaced || storage == Storage::Empty;
+            *slot = Slot {
+                replaced,
+                ..Slot::new(epoch + EPOCH_STEP, now)
+            };
+        }
+        if !complete {
+            self.fenced_all = false;
+            self.warn(Error::new(
+                Code::NodeSilent,
+                Entity::Node(node.0),
+                format!("its processes did not end within {} ms", self.set.fence_ms),
+                "the agents decide by majority instead; look for processes in state D",
+            ));
+        }
+        if !alive {
+            return;
+        }
+        if no_spare {
+            let error = Error::new(
+                Code::NoSpare,
+                Entity::Node(node.0),
+                format!("lost, and all {} spares are used", self.set.spares),
+                "start again with more --spares; committed versions are kept",
+            );
+            return self.give_up(now, error, None);
+        }
+        if storage == Storage::Empty {
+            self.spares_left -= 1;
+        }
+        self.actions.push_back(Action::StartNode {
+            node,
+            epoch: epoch + EPOCH_STEP,
+            storage,
+        });
+        let spares_left = (storage == Storage::Empty).then_some(self.spares_left);
+        self.tell(Event::Replaced { node, spares_left });
+    }
+
+    pub(super) fn on_command_ended(&mut self, now: Time, ended: Ended) {
+        self.command_status = Some(ended);
+        if !self.is_running() || !self.is_alive() {
+            return;
+        }
+        if ended.is_success() {
+            let without: Vec<_> = self.unexplained.keys().copied().collect();
+            for rank in without {
+                self.warn_not_closed(rank);
+            }
+            self.end_command(Some(libc::SIGTERM), self.set.kill_grace_ms);
+            return self.wind_down(now, Verdict::Ok);
+        }
+        if let Some(rank) = self.unexplained.keys().next().copied() {
+            return self.rank_found(now, rank, Some(ended));
+        }
+        let found = Found {
+            place: Place::Command,
+            cause: format!("the command ended with {ended}"),
+            ended: Some(ended),
+            base: None,
+            injected: false,
+        };
+        self.found(now, found);
+    }
+
+    pub(super) fn on_command_failed(&mut self, now: Time, error: Error) {
+        self.command = CommandState::None;
+        self.give_up(now, error, None);
+    }
+
+    pub(super) fn on_tree_ended(&mut self, now: Time) {
+        if self.command == CommandState::Ending {
+            self.command = CommandState::None;
+        }
+        self.note_fenced(now);
+    }
+
+    pub(super) fn on_interrupt(&mut self, now: Time, signal: i32, from_terminal: bool) {
+        self.interrupts += 1;
+        let times = self.interrupts;
+        self.tell(Event::Interrupted { signal, times });
+        let status = Ended::Signal(signal).exit_status();
+        if times > 1 {
+            self.verdict = Some(match self.verdict {
+                Some(Verdict::Failed(code)) => Verdict::Failed(code),
+                _ => Verdict::Interrupted(status),
+            });
+            return self.done();
+        }
+        if self.is_alive() {
+            // The terminal has told the command already.
+            let forward = (!from_terminal).then_some(signal);
+            self.end_command(forward, self.set.kill_grace_ms);
+            self.wind_down(now, Verdict::Interrupted(status));
+        }
+    }
+
+    fn finish(&mut self, now: Time, since: Time, asked: bool) {
+        if self.command != CommandState::None {
+            let bound = self.set.kill_grace_ms + self.set.fence_ms;
+            if !self.over(now, since, bound) {
+                return;
+            }
+            self.command = CommandState::None;
+        }
+        if !asked {
+            let success = self.verdict == Some(Verdict::Ok);
+            let up: Vec<NodeId> = self.up().collect();
+            for node in up {
+                self.order(node, Order::Finish { success });
+            }
+            self.phase = Phase::Finishing {
+                since: now,
+                asked: true,
+            };
+        }
+        let waiting = self
+            .slots
+            .values()
+            .any(|slot| slot.is_up() && !slot.finished);
+        // A little longer than the agents' own bound, so that they can say what was late.
+        let late = asked && self.over(now, since, self.set.bounds.drain_ms + 1_000);
+        if waiting && !late {
+            return;
+        }
+        if waiting {
+            self.warn(Error::new(
+                Code::AgentTimeout,
+                Entity::Job(self.set.job.to_string()),
+                "flushes were not finished within drain_ms",
+                "versions that were stable before are kept; raise bounds.drain_ms",
+            ));
+        }
+        let slots = self.slots.iter();
+        let left = slots.filter(|(_, slot)| slot.state != SlotState::Ended);
+        let left: Vec<NodeId> = left.map(|(node, _)| *node).collect();
+        for node in left {
+            self.actions.push_back(Action::StopNode { node });
+        }
+        self.phase = Phase::Stopping { since: now };
+        if self.slots.values().all(|s| s.state == SlotState::Ended) {
+            self.done();
+        }
+    }
+
+    fn done(&mut self) {
+        let verdict = self.verdict.unwrap_or(Verdict::Failed(70));
+        let (result, exit_status) = match verdict {
+            Verdict::Ok => ("finished", 0),
+            Verdict::Failed(status) => ("failed", status),
+            Verdict::Interrupted(status) => ("interrupted", status),
+        };
+        self.report.result = result.to_owned();
+        self.report.exit_status = exit_status;
+        self.phase = Phase::Done;
+        self.actions.push_back(Action::Done(Outcome {
+            verdict,
+            exit_status,
+        }));
+    }
+}
+
+impl From<&outlive_agent::protocol::Rejected> for crate::report::RejectedEntry {
+    fn from(rejected: &outlive_agent::protocol::Rejected) -> Self {
+        crate::report::RejectedEntry {
+            version: rejected.version.0,
+            reason: rejected.reason.clone(),
+        }
+    }
+}

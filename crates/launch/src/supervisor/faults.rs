@@ -1,0 +1,342 @@
+//! What went wrong: from a sign of failure to the decision to recover or give up.
+
+use std::collections::BTreeSet;
+
+use outlive_agent::protocol::Order;
+use outlive_base::{Code, Entity, Error, NodeId, Rank, Time};
+
+use super::{Action, CommandState, Event, Phase, Place, SlotState, Storage, Supervisor, Verdict};
+use crate::process::Ended;
+use crate::report::FailureEntry;
+
+/// Two signs of trouble within this time may be one failure: a command that ends
+/// because its node did.
+const ONE_FAILURE_MS: u64 = 2_000;
+
+/// A failure as it is found.
+pub(super) struct Found {
+    pub place: Place,
+    pub cause: String,
+    /// How the process ended that tells the exit status.
+    pub ended: Option<Ended>,
+    /// When it was killed, or gave its last sign of life.
+    pub base: Option<Time>,
+    pub injected: bool,
+}
+
+impl Supervisor {
+    /// A failure was found: report it, and recover unless that is under way or
+    /// not permitted.
+    pub(super) fn found(&mut self, now: Time, found: Found) {
+        let error = found.error();
+        if !self.is_alive() {
+            return self.warn(error);
+        }
+        if let Some(index) = self.same_failure(now, found.place) {
+            return self.fold(now, index, &found);
+        }
+        let detect_ms = found.base.map(|base| now.since(base).as_ms());
+        let entry = FailureEntry {
+            kind: found.place.kind().to_owned(),
+            place: found.place.to_string(),
+            cause: found.cause.clone(),
+            injected: found.injected,
+            at_version: self.newest_offered.map(|version| version.0),
+            at_seconds: now.as_secs(),
+            detect_ms,
+            ..FailureEntry::default()
+        };
+        self.report.failures.push(entry);
+        self.tell(Event::Failure {
+            what: format!("{} lost: {}", found.place, found.cause),
+            detect_ms,
+        });
+        let first = self.open.is_empty();
+        self.open.push((found.place, now));
+        if first && self.first_start.is_some() {
+            self.begin_recovery(now, &found, error);
+        } else {
+            self.fail_again(now, error);
+        }
+    }
+
+    /// Another failure before the command runs again: bounded by its own count.
+    fn fail_again(&mut self, now: Time, error: Error) {
+        self.open_retries += 1;
+        if self.open_retries > self.set.max_restarts.max(3) {
+            return self.give_up(now, error, None);
+        }
+        self.leave_incarnation(now);
+    }
+
+    fn begin_recovery(&mut self, now: Time, found: &Found, error: Error) {
+        let status = found.exit_status(self.command_status);
+        let was_running = self.is_running();
+        if was_running && let Some(error) = self.hopeless() {
+            return self.give_up(now, error, None);
+        }
+        if let Some(error) = self.count_start(now, found, status) {
+            return self.give_up(now, error, self.quick_first);
+        }
+        if self.set.max_restarts == 0 {
+            return self.give_up(now, error, Some(status));
+        }
+        if self.restarts >= self.set.max_restarts {
+            let reason = format!("after {} restarts: {error}", self.restarts);
+            let exhausted = Error::new(
+                Code::RestartsExhausted,
+                Entity::Job(self.set.job.to_string()),
+                reason,
+                "look at the failures in the report, or allow more with --max-restarts",
+            );
+            return self.give_up(now, exhausted, None);
+        }
+        self.restarts += 1;
+        self.leave_incarnation(now);
+    }
+
+    /// An error at restore that the next start would meet again.
+    fn hopeless(&mut self) -> Option<Error> {
+        let same_again = |error: &Error| {
+            matches!(
+                error.code(),
+                Code::RankCount | Code::RegionMissing | Code::RegionSize | Code::RegionUnclaimed
+            )
+        };
+        self.restore_error.take().filter(same_again)
+    }
+
+    /// Counts starts that brought nothing; says so if the job dies at once every time.
+    fn count_start(&mut self, now: Time, found: &Found, status: u8) -> Option<Error> {
+        let Phase::Running {
+            since,
+            stable_before,
+            ..
+        } = self.phase
+        else {
+            return None;
+        };
+        let own = !matches!(found.place, Place::Node(..)) && !found.injected;
+        if self.newest_stable > stable_before || !own {
+            (self.fruitless, self.quick) = (0, 0);
+            return None;
+        }
+        self.fruitless += 1;
+        let delay = match self.fruitless {
+            0 | 1 => 0,
+            n => self.set.backoff_ms.saturating_mul(1 << (n - 2).min(20)),
+        };
+        let delay = delay.min(self.set.backoff_max_ms);
+        self.not_before = now + Time::from_ms(delay);
+        if now.since(since) >= Time::from_ms(self.set.quick_ms) {
+            self.quick = 0;
+            return None;
+        }
+        self.quick += 1;
+        if self.quick == 1 {
+            self.quick_first = Some(status);
+        }
+        // The back-off does not help a job that cannot start, so it is not waited for.
+        (self.quick >= self.set.quick_max && self.restarts < self.set.max_restarts).then(|| {
+            let reason = format!(
+                "{} starts in a row ended within {} ms without a newer checkpoint; the last: {}",
+                self.quick, self.set.quick_ms, found.cause
+            );
+            Error::new(
+                Code::DiesAtOnce,
+                Entity::Job(self.set.job.to_string()),
+                reason,
+                "run the command without outlive and look at its own messages",
+            )
+        })
+    }
+
+    /// Stops what runs of the present incarnation; the next is opened when nothing
+    /// is left of it.
+    pub(super) fn leave_incarnation(&mut self, now: Time) {
+        self.end_command(None, 0);
+        let up: Vec<NodeId> = self.up().collect();
+        for node in up {
+            self.order(node, Order::EndRanks);
+        }
+        for slot in self.slots.values_mut() {
+            slot.ranks.clear();
+            slot.ready = false;
+        }
+        self.left.clear();
+        self.unexplained.clear();
+        self.phase = Phase::Assembling { since: now };
+    }
+
+    pub(super) fn end_command(&mut self, signal: Option<i32>, grace_ms: u64) {
+        if self.command == CommandState::Running {
+            self.command = CommandState::Ending;
+            self.actions
+                .push_back(Action::EndCommand { signal, grace_ms });
+        }
+    }
+
+    /// The job ends here. `status` is the exit status, by default the error's own.
+    pub(super) fn give_up(&mut self, now: Time, error: Error, status: Option<u8>) {
+        if !self.is_alive() {
+            return;
+        }
+        let status = status.unwrap_or(error.code().exit_status());
+        self.report.errors.push((&error).into());
+        self.tell(Event::Fatal(error));
+        self.end_command(None, 0);
+        self.wind_down(now, Verdict::Failed(status.max(1)));
+    }
+
+    pub(super) fn wind_down(&mut self, now: Time, verdict: Verdict) {
+        self.verdict = Some(verdict);
+        self.phase = Phase::Finishing {
+            since: now,
+            asked: false,
+        };
+        self.tell(Event::Finishing);
+    }
+
+    /// A slot's holder is lost: kill what may be left of it.
+    pub(super) fn lose_slot(&mut self, now: Time, node: NodeId, storage: Storage) {
+        let Some(slot) = self.slots.get_mut(&node) else {
+            return;
+        };
+        let pids: BTreeSet<u32> = slot.ranks.values().copied().chain(slot.agent_pid).collect();
+        slot.state = SlotState::Fencing {
+            since: now,
+            storage,
+        };
+        slot.ready = false;
+        let epoch = slot.epoch;
+        for other in self.slots.values_mut() {
+            other.suspected_by.remove(&node);
+            other.dead_by.remove(&node);
+        }
+        self.actions.push_back(Action::Fence {
+            node,
+            epoch,
+            pids: pids.into_iter().collect(),
+        });
+    }
+
+    /// The index among the open entries that this place belongs to.
+    fn same_failure(&self, now: Time, place: Place) -> Option<usize> {
+        let recent = |at: Time| now.since(at) < Time::from_ms(ONE_FAILURE_MS);
+        self.open.iter().position(|(open, at)| match (open, place) {
+            (Place::Command, _) => recent(*at),
+            (_, Place::Command) => true,
+            (Place::Rank(rank), Place::Node(node, _)) => {
+                recent(*at) && self.node_of(*rank) == Some(node)
+            }
+            (Place::Rank(_), Place::Rank(_)) => true,
+            (Place::Node(node, _), Place::Rank(rank)) => self.node_of(rank) == Some(*node),
+            (Place::Node(a, x), Place::Node(b, y)) => *a == b && *x == y,
+        })
+    }
+
+    /// One failure showed itself twice: the larger entity counts.
+    fn fold(&mut self, now: Time, index: usize, found: &Found) {
+        let (place, _) = self.open[index];
+        if place.weight() >= found.place.weight() {
+            return;
+        }
+        self.open[index].0 = found.place;
+        let entry = &mut self.open_entries()[index];
+        entry.kind = found.place.kind().to_owned();
+        entry.place = found.place.to_string();
+        entry.cause.clone_from(&found.cause);
+        entry.injected |= found.injected;
+        // The first sign was the detection; the base may only be known now.
+        let detected = Time((entry.at_seconds * 1e9) as u64);
+        let detect_ms = found.base.map(|base| detected.since(base).as_ms());
+        entry.detect_ms = detect_ms.or(entry.detect_ms);
+        let detect_ms = entry.detect_ms;
+        self.tell(Event::Failure {
+            what: format!("{} lost: {}", found.place, found.cause),
+            detect_ms,
+        });
+        if !self.is_running() {
+            return;
+        }
+        self.leave_incarnation(now);
+    }
+
+    pub(super) fn rank_found(&mut self, now: Time, rank: Rank, ended: Option<Ended>) {
+        let hit = self.rank_hits.remove(&rank);
+        let node_hit = self
+            .node_of(rank)
+            .and_then(|node| self.slots.get(&node)?.hit);
+        let seen = self.unexplained.remove(&rank);
+        let base = hit.or(node_hit).or_else(|| {
+            seen.map(|until| Time(until.0.saturating_sub(Time::from_ms(self.set.settle_ms).0)))
+        });
+        let cause = ended.map_or_else(|| "its process is gone".to_owned(), |e| e.to_string());
+        self.found(
+            now,
+            Found {
+                place: Place::Rank(rank),
+                cause,
+                ended,
+                base,
+                injected: hit.or(node_hit).is_some(),
+            },
+        );
+    }
+}
+
+impl Found {
+    fn exit_status(&self, command: Option<Ended>) -> u8 {
+        let failed = |ended: &Ended| !ended.is_success();
+        let ended = self.ended.or(command).filter(failed);
+        ended.unwrap_or(Ended::Signal(libc::SIGKILL)).exit_status()
+    }
+
+    fn error(&self) -> Error {
+        let (code, entity, remedy) = match self.place {
+            Place::Node(node, _) => (
+                Code::NodeLost,
+                Entity::Node(node.0),
+                "outlive replaces it while spares are left",
+            ),
+            Place::Rank(rank) => (
+                Code::RankLost,
+                Entity::Rank(rank.0),
+                "look at the program's own messages",
+            ),
+            Place::Command => (
+                Code::RankLost,
+                Entity::Call,
+                "look at the command's own messages",
+            ),
+        };
+        Error::new(code, entity, self.cause.clone(), remedy)
+    }
+}
+
+impl Place {
+    pub(super) const fn kind(self) -> &'static str {
+        match self {
+            Place::Node(..) => "node",
+            Place::Rank(_) => "rank",
+            Place::Command => "command",
+        }
+    }
+    const fn weight(self) -> u8 {
+        match self {
+            Place::Node(..) => 2,
+            Place::Rank(_) => 1,
+            Place::Command => 0,
+        }
+    }
+}
+
+impl std::fmt::Display for Place {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Place::Node(node, _) => write!(f, "node:{}", node.0),
+            Place::Rank(rank) => write!(f, "rank:{}", rank.0),
+            Place::Command => f.write_str("command"),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! When faults are due, and what carries them out. Each happens once.
+//!
+//! A trigger that only an agent can see (a version, a fail point) is placed there
+//! with number 2i, again with every agent that takes the place; an effect that only
+//! an agent can have is sent with number 2i + 1.
+
+use outlive_agent::protocol::{Fault, Order};
+use outlive_base::{NodeId, Time, Version};
+
+use super::{Action, Event, Supervisor};
+use crate::inject::{Injection, Target, Verb, When};
+
+#[derive(Debug)]
+pub(super) struct Tracked {
+    spec: Injection,
+    state: State,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    Waiting,
+    /// Done, and undone at that time.
+    Until(Time),
+    Over,
+}
+
+pub(super) fn track(specs: &[Injection]) -> Vec<Tracked> {
+    let track = |spec: &Injection| Tracked {
+        spec: spec.clone(),
+        state: State::Waiting,
+    };
+    specs.iter().map(track).collect()
+}
+
+impl Target {
+    const fn node(self) -> Option<NodeId> {
+        match self {
+            Target::Node(node) | Target::Agent(node) | Target::Keeper(node) => Some(node),
+            Target::Rank(_) => None,
+        }
+    }
+}
+
+impl Supervisor {
+    /// Tells an agent which triggers to watch for.
+    pub(super) fn place_injections(&mut self, node: NodeId) {
+        let mut orders = Vec::new();
+        for (index, tracked) in self.injections.iter().enumerate() {
+            let target = tracked.spec.target;
+            let concerned = target.node().is_none_or(|n| n == node);
+            if tracked.state != State::Waiting || !concerned {
+                continue;
+            }
+            let fault = match (&tracked.spec.when, target) {
+                (When::AfterMs(_), _) => continue,
+                (When::Version(version), Target::Rank(rank)) => Fault::AtVersion {
+                    rank: Some(rank),
+                    version: *version,
+                },
+                (When::Version(version), _) => Fault::AtVersion {
+                    rank: None,
+                    version: *version,
+                },
+                (When::Phase { point, nth }, _) => Fault::FailPoint {
+                    point: point.clone(),
+                    nth: *nth,
+                },
+            };
+            let id = index as u32 * 2;
+            orders.push(Order::Inject { id, fault });
+        }
+        for order in orders {
+            self.order(node, order);
+        }
+    }
+
+    pub(super) fn on_reached(&mut self, now: Time, node: NodeId, id: u32, at: Option<Version>) {
+        let index = id as usize / 2;
+        let waiting = self
+            .injections
+            .get(index)
+            .is_some_and(|tracked| tracked.state == State::Waiting && id.is_multiple_of(2));
+        if waiting && self.is_running() {
+            self.newest_offered = self.newest_offered.max(at);
+            self.fire(now, index, at);
+        }
+        self.order(node, Order::InjectDone { id });
+    }
+
+    /// Fires what is due by time, and ends what was to last only so long.
+    pub(super) fn fire_due(&mut self, now: Time) {
+        let Some(start) = self.first_start.filter(|_| self.is_alive()) else {
+            return;
+        };
+        for index in 0..self.injections.len() {
+            let tracked = &self.injections[index];
+            match (tracked.state, &tracked.spec.when) {
+                (State::Waiting, When::AfterMs(ms)) if now >= start + Time::from_ms(*ms) => {
+                    self.fire(now, index, None);
+                }
+                (State::Until(at), _) if now >= at => self.undo(index),
+                _ => {}
+            }
+        }
+    }
+
+    /// When the next is due; those overdue (their target is not there) wait for an
+    /// input that changes that.
+    pub(super) fn next_injection(&self) -> Time {
+        let Some(start) = self.first_start else {
+            return Time::NEVER;
+        };
+        let at = |tracked: &Tracked| match (tracked.state, &tracked.spec.when) {
+            (State::Waiting, When::AfterMs(ms)) => Some(start + Time::from_ms(*ms)),
+            (State::Until(at), _) => Some(at),
+            _ => None,
+        };
+        let times = self.injections.iter().filter_map(at);
+        let later = times.filter(|at| *at > self.last_seen);
+        later.min().unwrap_or(Time::NEVER)
+    }
+
+    fn fire(&mut self, now: Time, index: usize, version: Option<Version>) {
+        let spec = self.injections[index].spec.clone();
+        if !self.strike(now, index, &spec) {
+            return;
+        }
+        let for_ms = match spec.verb {
+            Verb::Kill | Verb::Corrupt { .. } => None,
+            Verb::Freeze { for_ms }
+            | Verb::Partition { for_ms }
+            | Verb::Slow { for_ms, .. }
+            | Verb::Full { for_ms } => for_ms,
+        };
+        self.injections[index].state = match for_ms {
+            Some(ms) => State::Until(now + Time::from_ms(ms)),
+            None => State::Over,
+        };
+        self.report.injected.push(spec.text.clone());
+        self.tell(Event::Injected {
+            text: spec.text,
+            version,
+        });
+    }
+
+    /// Carries it out; false if the target is not there at the moment.
+    fn strike(&mut self, now: Time, index: usize, spec: &Injection) -> bool {
+        match (spec.target, spec.verb) {
+            (Target::Rank(rank), verb) => {
+                let Some(pid) = self.pid_of(rank) else {
+                    return false;
+                };
+                self.rank_hits.insert(rank, now);
+                self.actions.push_back(match verb {
+                    Verb::Kill => Action::Kill { pids: vec![pid] },
+                    _ => Action::Freeze {
+                        keeper: None,
+                        pids: vec![pid],
+                        stop: true,
+                    },
+                });
+                true
+            }
+            (Target::Node(node) | Target::Agent(node) | Target::Keeper(node), verb) => {
+                if !self.slots.get(&node).is_some_and(super::Slot::is_up) {
+                    return false;
+                }
+                self.strike_node(now, index, spec.target, node, verb);
+                true
+            }
+        }
+    }
+
+    fn strike_node(&mut self, now: Time, index: usize, target: Target, node: NodeId, verb: Verb) {
+        let pids = self.pids_of(target);
+        let keeper = (!matches!(target, Target::Agent(_))).then_some(node);
+        let fault = match verb {
+            Verb::Kill => None,
+            Verb::Freeze { .. } => None,
+            Verb::Partition { .. } => Some(Fault::Isolate(true)),
+            Verb::Slow { rate, .. } => Some(Fault::Slow(rate)),
+            Verb::Corrupt { level } => Some(Fault::Corrupt(level)),
+            Verb::Full { .. } => Some(Fault::Full(true)),
+        };
+        let silences = !matches!(target, Target::Agent(_))
+            && matches!(
+                verb,
+                Verb::Kill | Verb::Freeze { .. } | Verb::Partition { .. }
+            );
+        if let Some(slot) = self.slots.get_mut(&node)
+            && silences
+        {
+            slot.hit = Some(now);
+            slot.wiped |= verb == Verb::Kill && matches!(target, Target::Node(_));
+        }
+        let action = match (verb, target) {
+            (Verb::Kill, Target::Node(_)) => Action::KillNode { node, pids },
+            (Verb::Kill, Target::Keeper(_)) => Action::KillKeeper { node },
+            (Verb::Kill, _) => Action::Kill { pids },
+            (Verb::Freeze { .. }, _) => Action::Freeze {
+                keeper,
+                pids,
+                stop: true,
+            },
+            (..) => {
+                let id = index as u32 * 2 + 1;
+                let fault = fault.unwrap_or(Fault::Full(true));
+                return self.order(node, Order::Inject { id, fault });
+            }
+        };
+        self.actions.push_back(action);
+    }
+
+    fn undo(&mut self, index: usize) {
+        self.injections[index].state = State::Over;
+        let spec = self.injections[index].spec.clone();
+        let Some(node) = spec.target.node() else {
+            if let Target::Rank(rank) = spec.target {
+                self.rank_hits.remove(&rank);
+            }
+            let pids = self.pids_of(spec.target);
+            return self.actions.push_back(Action::Freeze {
+                keeper: None,
+                pids,
+                stop: false,
+            });
+        };
+        let fault = match spec.verb {
+            Verb::Freeze { .. } => {
+                let pids = self.pids_of(spec.target);
+                let keeper = (!matches!(spec.target, Target::Agent(_))).then_some(node);
+                self.actions.push_back(Action::Freeze {
+                    keeper,
+                    pids,
+                    stop: false,
+                });
+                None
+            }
+            Verb::Partition { .. } => Some(Fault::Isolate(false)),
+            Verb::Slow { .. } => Some(Fault::Slow(0)),
+            Verb::Full { .. } => Some(Fault::Full(false)),
+            Verb::Kill | Verb::Corrupt { .. } => None,
+        };
+        if let Some(slot) = self.slots.get_mut(&node) {
+            slot.hit = None;
+        }
+        if let Some(fault) = fault {
+            let id = index as u32 * 2 + 1;
+            self.order(node, Order::Inject { id, fault });
+        }
+    }
+
+    /// The processes of a target besides the keeper.
+    fn pids_of(&self, target: Target) -> Vec<u32> {
+        match target {
+            Target::Rank(rank) => self.pid_of(rank).into_iter().collect(),
+            Target::Keeper(_) => Vec::new(),
+            Target::Agent(node) => self
+                .slots
+                .get(&node)
+                .and_then(|s| s.agent_pid)
+                .into_iter()
+                .collect(),
+            Target::Node(node) => {
+                let slot = self.slots.get(&node);
+                let pids = slot.map(|s| s.ranks.values().copied().chain(s.agent_pid));
+                pids.into_iter().flatten().collect()
+            }
+        }
+    }
+}

@@ -1,0 +1,352 @@
+//! The policy of supervision, as a pure state machine: no clock, process, file or
+//! socket. [`Supervisor::handle`] takes what happened and when;
+//! [`Supervisor::take_actions`] gives what is to be done, in order;
+//! [`Supervisor::deadline`] says when it wants to be woken with [`Input::Timer`].
+//!
+//! Invariants:
+//! - An incarnation is opened only when no process of the command runs, every lost
+//!   slot was fenced and every slot has a live agent (P1: no old writer is left).
+//! - Every failure is in the report, whenever it happens; the first of a recovery
+//!   is what started it, later ones of the same place are folded into it.
+//! - Every state has a bound after which something happens (P5): `start_ms`,
+//!   `recovery_ms`, `drain_ms`, `fence_ms`, `kill_grace_ms`, `dead_ms`.
+//! - Exactly one [`Action::Done`] is ever given, as the last action.
+
+mod assemble;
+mod faults;
+mod injections;
+mod notices;
+mod silence;
+#[cfg(test)]
+mod tests;
+mod types;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
+
+use outlive_agent::protocol::{Opened, Order};
+use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version};
+
+pub use types::{Action, Event, Input, Outcome, Settings, Storage, Verdict};
+
+use crate::process::Ended;
+use crate::report::{FailureEntry, Report};
+
+/// What the supervisor is doing.
+#[derive(Debug)]
+enum Phase {
+    /// Waiting until nothing old runs and all slots have an agent.
+    Assembling { since: Time },
+    /// Agents look for the newest version and rebuild it.
+    Opening {
+        incarnation: Incarnation,
+        since: Time,
+        opened: Option<Opened>,
+    },
+    /// The command runs.
+    Running {
+        /// When the command was started.
+        since: Time,
+        /// Newest stable version when it was started.
+        stable_before: Option<Version>,
+        /// All ranks have registered.
+        complete: bool,
+    },
+    /// The job is over; agents finish their flushes.
+    Finishing { since: Time, asked: bool },
+    /// Nodes are being ended.
+    Stopping { since: Time },
+    /// Nothing more happens.
+    Done,
+}
+
+/// The command's processes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum CommandState {
+    None,
+    Running,
+    /// The command itself may have ended; what it started is being ended.
+    Ending,
+}
+
+/// Where a failure is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Place {
+    /// A slot and its holder's epoch.
+    Node(NodeId, u64),
+    Rank(Rank),
+    Command,
+}
+
+/// A slot's holder.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum SlotState {
+    /// The keeper was started; its agent has not said hello.
+    Starting { since: Time },
+    /// The agent speaks.
+    Up,
+    /// Lost; its processes are being killed.
+    Fencing { since: Time, storage: Storage },
+    /// Its keeper has ended, and that was wanted.
+    Ended,
+}
+
+#[derive(Debug)]
+struct Slot {
+    epoch: u64,
+    state: SlotState,
+    address: Option<SocketAddr>,
+    agent_pid: Option<u32>,
+    agent_restarts: u32,
+    ranks: BTreeMap<Rank, u32>,
+    last_heard: Time,
+    suspected: bool,
+    suspected_by: BTreeSet<NodeId>,
+    dead_by: BTreeSet<NodeId>,
+    ready: bool,
+    /// Where the node took the restored bytes from.
+    rebuilt_from: Option<Level>,
+    finished: bool,
+    /// Storage was lost since the last incarnation.
+    replaced: bool,
+    /// An injection killed it then.
+    hit: Option<Time>,
+    /// The storage of the present holder was removed (by an injection).
+    wiped: bool,
+}
+
+/// The supervision of one job. See the module's invariants.
+#[derive(Debug)]
+pub struct Supervisor {
+    set: Settings,
+    phase: Phase,
+    command: CommandState,
+    slots: BTreeMap<NodeId, Slot>,
+    ranks_total: Option<u32>,
+    /// Registered ranks of this incarnation that ended without failing.
+    left: BTreeSet<Rank>,
+    /// Ranks that are gone for a reason not yet known, and until when to wait.
+    unexplained: BTreeMap<Rank, Time>,
+    last_incarnation: u32,
+    spares_left: u32,
+    restarts: u32,
+    /// The failures of the recovery under way: where, and when found. They are the
+    /// last entries of the report.
+    open: Vec<(Place, Time)>,
+    /// Entries, from the end, that wait for all ranks to register.
+    relaunching: usize,
+    /// Restarts in a row without a newer stable version.
+    fruitless: u32,
+    /// Starts in a row that ended at once.
+    quick: u32,
+    /// The exit status of the first of them.
+    quick_first: Option<u8>,
+    not_before: Time,
+    ready_at: Option<Time>,
+    command_status: Option<Ended>,
+    first_start: Option<Time>,
+    newest_stable: Option<Version>,
+    newest_offered: Option<Version>,
+    newest_captured: Option<Version>,
+    last_aborted: Option<(Version, Option<Level>)>,
+    restore_error: Option<Error>,
+    verdict: Option<Verdict>,
+    interrupts: u32,
+    injections: Vec<injections::Tracked>,
+    rank_hits: BTreeMap<Rank, Time>,
+    last_probe: Time,
+    last_seen: Time,
+    fenced_all: bool,
+    open_retries: u32,
+    fresh: bool,
+    report: Report,
+    actions: VecDeque<Action>,
+}
+
+impl Supervisor {
+    /// A supervisor of a job whose nodes are to be started. Call
+    /// [`Supervisor::handle`] with [`Input::Timer`] to begin.
+    pub fn new(set: Settings, now: Time) -> Supervisor {
+        let slot = |node: u32| (NodeId(node), Slot::new(set.epoch_of(node), now));
+        let mut supervisor = Supervisor {
+            phase: Phase::Assembling { since: now },
+            command: CommandState::None,
+            slots: (0..set.nodes).map(slot).collect(),
+            ranks_total: None,
+            left: BTreeSet::new(),
+            unexplained: BTreeMap::new(),
+            last_incarnation: set.last_incarnation,
+            spares_left: set.spares,
+            restarts: 0,
+            open: Vec::new(),
+            relaunching: 0,
+            fruitless: 0,
+            quick: 0,
+            quick_first: None,
+            not_before: now,
+            ready_at: None,
+            command_status: None,
+            first_start: None,
+            newest_stable: None,
+            newest_offered: None,
+            newest_captured: None,
+            last_aborted: None,
+            restore_error: None,
+            verdict: None,
+            interrupts: 0,
+            injections: injections::track(&set.injections),
+            rank_hits: BTreeMap::new(),
+            last_probe: now,
+            last_seen: now,
+            fenced_all: true,
+            open_retries: 0,
+            fresh: set.fresh,
+            report: Report::new(&set.job, set.nodes),
+            actions: VecDeque::new(),
+            set,
+        };
+        for (node, slot) in &supervisor.slots {
+            supervisor.actions.push_back(Action::StartNode {
+                node: *node,
+                epoch: slot.epoch,
+                storage: Storage::Keep,
+            });
+        }
+        supervisor
+    }
+
+    /// Takes in what happened.
+    pub fn handle(&mut self, now: Time, input: Input) {
+        if matches!(self.phase, Phase::Done) {
+            return;
+        }
+        self.excuse_own_stall(now);
+        match input {
+            Input::Timer => {}
+            Input::Notice {
+                node,
+                epoch,
+                notice,
+            } => self.on_notice(now, node, epoch, notice),
+            Input::LinkDown { node, epoch } => self.on_link_down(node, epoch),
+            Input::KeeperEnded { node, epoch, ended } => {
+                self.on_keeper_ended(now, node, epoch, ended);
+            }
+            Input::NodeFailed { node, epoch, error } => {
+                self.on_node_failed(now, node, epoch, error);
+            }
+            Input::Fenced {
+                node,
+                epoch,
+                complete,
+            } => self.on_fenced(now, node, epoch, complete),
+            Input::CommandEnded { ended } => self.on_command_ended(now, ended),
+            Input::CommandFailed { error } => self.on_command_failed(now, error),
+            Input::TreeEnded => self.on_tree_ended(now),
+            Input::RankGone { rank, pid, ended } => self.on_rank_gone(now, rank, pid, ended),
+            Input::Interrupt {
+                signal,
+                from_terminal,
+            } => self.on_interrupt(now, signal, from_terminal),
+            Input::Refused { error } => self.warn(error),
+        }
+        self.advance(now);
+    }
+
+    /// What is to be done, oldest first.
+    pub fn take_actions(&mut self) -> VecDeque<Action> {
+        std::mem::take(&mut self.actions)
+    }
+
+    /// The report so far.
+    pub const fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// The number of the incarnation opened last, 0 before the first.
+    pub const fn incarnation(&self) -> u32 {
+        self.last_incarnation
+    }
+
+    fn tell(&mut self, event: Event) {
+        self.actions.push_back(Action::Tell(event));
+    }
+
+    fn order(&mut self, node: NodeId, order: Order) {
+        self.actions.push_back(Action::Order { node, order });
+    }
+
+    fn warn(&mut self, error: Error) {
+        // Bounded: a peer that warns without end must not fill our memory.
+        if self.report.warnings.len() < 100 && !self.report.warnings.contains(&(&error).into()) {
+            self.report.warnings.push((&error).into());
+        }
+        self.tell(Event::Warning(error));
+    }
+
+    fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Running { .. })
+    }
+
+    /// True while the job may still go on.
+    fn is_alive(&self) -> bool {
+        self.verdict.is_none()
+    }
+
+    fn node_of(&self, rank: Rank) -> Option<NodeId> {
+        let registered = self.slots.iter().find(|(_, s)| s.ranks.contains_key(&rank));
+        match (registered, self.ranks_total) {
+            (Some((node, _)), _) => Some(*node),
+            (None, Some(ranks)) if rank.0 < ranks => {
+                let node = u64::from(rank.0) * u64::from(self.set.nodes) / u64::from(ranks);
+                Some(NodeId(node as u32))
+            }
+            _ => None,
+        }
+    }
+
+    fn pid_of(&self, rank: Rank) -> Option<u32> {
+        self.slots
+            .values()
+            .find_map(|slot| slot.ranks.get(&rank).copied())
+    }
+
+    /// The failures of the recovery under way.
+    fn open_entries(&mut self) -> &mut [FailureEntry] {
+        let from = self.report.failures.len() - self.open.len();
+        &mut self.report.failures[from..]
+    }
+}
+
+impl Slot {
+    fn new(epoch: u64, now: Time) -> Slot {
+        Slot {
+            epoch,
+            state: SlotState::Starting { since: now },
+            address: None,
+            agent_pid: None,
+            agent_restarts: 0,
+            ranks: BTreeMap::new(),
+            last_heard: now,
+            suspected: false,
+            suspected_by: BTreeSet::new(),
+            dead_by: BTreeSet::new(),
+            ready: false,
+            rebuilt_from: None,
+            finished: false,
+            replaced: false,
+            hit: None,
+            wiped: false,
+        }
+    }
+
+    /// True if an agent of this number belongs to the slot's present holder. The
+    /// agent's number grows with each of its own restarts.
+    const fn holds(&self, epoch: u64) -> bool {
+        epoch >= self.epoch && epoch < self.epoch + types::EPOCH_STEP
+    }
+
+    fn is_up(&self) -> bool {
+        self.state == SlotState::Up
+    }
+}

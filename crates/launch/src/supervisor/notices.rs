@@ -1,0 +1,292 @@
+//! What agents say.
+
+use std::net::SocketAddr;
+
+use outlive_agent::protocol::{NodeStatus, Notice, RankEnd, Step};
+use outlive_base::{Code, Entity, Error, Level, NodeId, Rank, Time, Version};
+
+use super::{Action, Event, Phase, SlotState, Supervisor};
+use crate::process::Ended;
+
+impl Supervisor {
+    pub(super) fn on_notice(&mut self, now: Time, node: NodeId, epoch: u64, notice: Notice) {
+        let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.holds(epoch)) else {
+            return;
+        };
+        // A fenced agent's last words change nothing any more.
+        if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
+            return;
+        }
+        slot.last_heard = now;
+        if std::mem::take(&mut slot.suspected) {
+            slot.suspected_by.clear();
+            slot.dead_by.clear();
+            self.tell(Event::Heard { node });
+        }
+        match notice {
+            Notice::Hello {
+                address,
+                pid,
+                restarts,
+                ranks,
+                ..
+            } => self.on_hello(node, address, pid, restarts, ranks),
+            Notice::Alive => {}
+            // Answered by the rule for silence, which looks at both witnesses.
+            Notice::Silent { node: peer } => self.on_silent_for(now, node, peer),
+            Notice::NodeReady {
+                incarnation, level, ..
+            } => {
+                if let Phase::Opening { incarnation: i, .. } = self.phase
+                    && i == incarnation
+                    && let Some(slot) = self.slots.get_mut(&node)
+                {
+                    slot.ready = true;
+                    slot.rebuilt_from = level;
+                }
+            }
+            Notice::Opened(decision) => {
+                if let Phase::Opening {
+                    incarnation,
+                    opened,
+                    ..
+                } = &mut self.phase
+                    && *incarnation == decision.incarnation
+                {
+                    *opened = Some(decision);
+                }
+            }
+            Notice::OpenFailed { incarnation, error } => {
+                self.on_open_failed(now, incarnation, error);
+            }
+            Notice::RankUp { rank, ranks, pid } => self.on_rank_up(now, node, rank, ranks, pid),
+            Notice::RankDown { rank, pid, end } => self.on_rank_down(now, node, rank, pid, end),
+            Notice::Restored { rank, outcome } => {
+                if let Err(error) = outcome {
+                    tracing::info!(%rank, %error, "restore failed");
+                    self.warn(error.clone());
+                    self.restore_error = Some(error);
+                }
+            }
+            Notice::Checkpoint { version, step } => self.on_step(version, step),
+            Notice::Suspected { node: peer, .. } => self.on_suspected_by(node, peer),
+            Notice::Cleared { node: peer } => {
+                if let Some(slot) = self.slots.get_mut(&peer) {
+                    slot.suspected_by.remove(&node);
+                    slot.dead_by.remove(&node);
+                }
+            }
+            Notice::Dead { node: peer } => {
+                if let Some(slot) = self.slots.get_mut(&peer) {
+                    slot.suspected_by.insert(node);
+                    slot.dead_by.insert(node);
+                }
+            }
+            Notice::InjectReached { id, version } => self.on_reached(now, node, id, version),
+            Notice::Warning(error) => self.warn(error),
+            Notice::Status(status) => self.on_status(status),
+            Notice::RanksEnded => {}
+            Notice::Finished => {
+                if let Some(slot) = self.slots.get_mut(&node) {
+                    slot.finished = true;
+                }
+            }
+        }
+    }
+
+    fn on_hello(
+        &mut self,
+        node: NodeId,
+        address: SocketAddr,
+        pid: u32,
+        restarts: u32,
+        ranks: Vec<(Rank, u32)>,
+    ) {
+        let Some(slot) = self.slots.get_mut(&node) else {
+            return;
+        };
+        let known = slot.is_up();
+        let restarted = known && restarts > slot.agent_restarts;
+        let moved = slot.address != Some(address);
+        slot.state = SlotState::Up;
+        slot.address = Some(address);
+        slot.agent_pid = Some(pid);
+        slot.agent_restarts = restarts;
+        if restarted {
+            self.report.agent_restarts += 1;
+            self.tell(Event::AgentRestarted { node, restarts });
+        }
+        if !(restarted || moved) {
+            return;
+        }
+        let opening = match &self.phase {
+            Phase::Opening { incarnation, .. } => Some(*incarnation),
+            Phase::Running { .. } => None,
+            // Every agent is told everything when the next incarnation is opened.
+            _ => return,
+        };
+        self.configure_all();
+        self.place_injections(node);
+        if let Some(incarnation) = opening {
+            let order = self.open_order(incarnation);
+            self.order(node, order);
+        }
+        for (rank, pid) in ranks {
+            self.register(node, rank, pid);
+        }
+    }
+
+    fn register(&mut self, node: NodeId, rank: Rank, pid: u32) -> bool {
+        let Some(slot) = self.slots.get_mut(&node) else {
+            return false;
+        };
+        if !matches!(self.phase, Phase::Running { .. }) || slot.ranks.insert(rank, pid) == Some(pid)
+        {
+            return false;
+        }
+        self.actions.push_back(Action::WatchRank { rank, pid });
+        true
+    }
+
+    fn on_rank_up(&mut self, now: Time, node: NodeId, rank: Rank, ranks: u32, pid: u32) {
+        if !self.register(node, rank, pid) {
+            return;
+        }
+        self.ranks_total = Some(ranks);
+        self.report.ranks = Some(ranks);
+        self.left.remove(&rank);
+        let here: usize = self.slots.values().map(|slot| slot.ranks.len()).sum();
+        let Phase::Running { complete, .. } = &mut self.phase else {
+            return;
+        };
+        if *complete || here + self.left.len() < ranks as usize {
+            return;
+        }
+        *complete = true;
+        let after_ms = self.ready_at.map_or(0.0, |at| now.since(at).as_ms());
+        let from = self.report.failures.len() - self.relaunching;
+        for entry in &mut self.report.failures[from..] {
+            entry.relaunch_ms = Some(after_ms);
+        }
+        self.relaunching = 0;
+        self.tell(Event::RanksUp { ranks, after_ms });
+    }
+
+    /// True if this process is a rank of the incarnation that runs, and has not left.
+    fn is_rank(&self, rank: Rank, pid: u32) -> bool {
+        self.is_running() && !self.left.contains(&rank) && self.pid_of(rank) == Some(pid)
+    }
+
+    fn on_rank_down(&mut self, now: Time, node: NodeId, rank: Rank, pid: u32, end: RankEnd) {
+        match end {
+            RankEnd::Closed if self.is_rank(rank, pid) => self.leave(node, rank),
+            RankEnd::Lost if self.is_running() && self.left.contains(&rank) => {
+                self.warn_not_closed(rank);
+            }
+            RankEnd::Lost if self.is_rank(rank, pid) => self.wait_for_reason(now, rank),
+            _ => {}
+        }
+    }
+
+    fn leave(&mut self, node: NodeId, rank: Rank) {
+        if let Some(slot) = self.slots.get_mut(&node) {
+            slot.ranks.remove(&rank);
+        }
+        self.unexplained.remove(&rank);
+        self.left.insert(rank);
+    }
+
+    fn wait_for_reason(&mut self, now: Time, rank: Rank) {
+        let until = now + Time::from_ms(self.set.settle_ms);
+        self.unexplained.entry(rank).or_insert(until);
+    }
+
+    /// The launcher saw a rank's process end.
+    pub(super) fn on_rank_gone(&mut self, now: Time, rank: Rank, pid: u32, ended: Option<Ended>) {
+        if !self.is_rank(rank, pid) {
+            return;
+        }
+        match ended {
+            Some(ended) if ended.is_success() => {
+                if let Some(node) = self.node_of(rank) {
+                    self.leave(node, rank);
+                }
+            }
+            Some(ended) => self.rank_found(now, rank, Some(ended)),
+            None => self.wait_for_reason(now, rank),
+        }
+    }
+
+    /// Nobody explained within the bound why a rank is gone: it failed.
+    pub(super) fn settle_unexplained(&mut self, now: Time) {
+        let due = self.unexplained.iter().find(|(_, until)| **until <= now);
+        if let Some((rank, _)) = due {
+            let rank = *rank;
+            self.rank_found(now, rank, None);
+        }
+    }
+
+    pub(super) fn warn_not_closed(&mut self, rank: Rank) {
+        self.warn(Error::new(
+            Code::RankLost,
+            Entity::Rank(rank.0),
+            "it ended well but did not call outlive_close",
+            "call it before the end, so that a failure can be told from an end",
+        ));
+    }
+
+    fn on_step(&mut self, version: Version, step: Step) {
+        let counts = &mut self.report.checkpoints;
+        match step {
+            Step::Armed => {}
+            Step::Captured { bytes, blocked_ns } => {
+                counts.bytes += bytes;
+                counts.blocked_ms_max = counts.blocked_ms_max.max(blocked_ns as f64 / 1e6);
+                if self.newest_captured != Some(version) {
+                    self.newest_captured = Some(version);
+                    counts.taken += 1;
+                    self.tell(Event::Captured { version });
+                }
+                self.newest_offered = self.newest_offered.max(Some(version));
+            }
+            Step::Stable(level) => self.on_stable(version, level),
+            Step::Aborted { level, error } => {
+                if self.last_aborted == Some((version, level)) {
+                    return;
+                }
+                self.last_aborted = Some((version, level));
+                counts.aborted += 1;
+                self.tell(Event::Aborted {
+                    version,
+                    level,
+                    error,
+                });
+            }
+        }
+    }
+
+    fn on_stable(&mut self, version: Version, level: Level) {
+        let counts = &mut self.report.checkpoints;
+        let last = counts.last.insert(level.name().to_owned(), version.0);
+        if last == Some(version.0) {
+            return;
+        }
+        *counts.stable.entry(level.name().to_owned()).or_insert(0) += 1;
+        self.newest_stable = self.newest_stable.max(Some(version));
+        // From now on there is something of this run to restore.
+        self.fresh = false;
+        self.tell(Event::Stable { version, level });
+    }
+
+    fn on_status(&mut self, status: NodeStatus) {
+        if self.is_running() && status.incarnation == self.last_incarnation {
+            let offered = status.ranks.iter().filter_map(|(_, _, version)| *version);
+            self.newest_offered = self.newest_offered.max(offered.max());
+        }
+        for warning in status.warnings.into_iter().take(16) {
+            if !self.report.warnings.contains(&(&warning).into()) {
+                self.warn(warning);
+            }
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! Who is silent, and when silence is death.
+//!
+//! The launcher asks every agent for its status each `probe_ms` and so is a
+//! witness of its own. A node is dead when
+//! - the launcher has not heard it for `dead_ms` and a peer misses it too (or there
+//!   is no peer), or
+//! - peers agreed that it is dead and the launcher has not heard it for
+//!   `suspect_ms`, or
+//! - the launcher has not heard it for twice `dead_ms`: it can kill it, so a second
+//!   witness is no matter of safety, only of cost.
+//!
+//! A node that peers miss while the launcher hears it is cut off from them, not
+//! dead: the job goes on and a warning says what protection is missing (P4).
+//! Time during which the launcher itself did not run does not count as silence.
+
+use outlive_agent::protocol::Order;
+use outlive_base::{Code, Entity, Error, NodeId, Time};
+
+use super::faults::Found;
+use super::{Event, Phase, Place, Slot, Storage, Supervisor};
+
+impl Supervisor {
+    /// The launcher woke late: nobody is to blame but itself.
+    pub(super) fn excuse_own_stall(&mut self, now: Time) {
+        let expected = Time::from_ms(self.set.probe_ms * 2);
+        let gap = now.since(self.last_seen);
+        if gap > expected {
+            for slot in self.slots.values_mut() {
+                slot.last_heard = (slot.last_heard + gap).min(now);
+            }
+        }
+        self.last_seen = now;
+    }
+
+    pub(super) fn check_silence(&mut self, now: Time) {
+        if !self.is_alive() {
+            return;
+        }
+        let up: Vec<NodeId> = self.up().collect();
+        for node in up {
+            let slot = &self.slots[&node];
+            let silent = now.since(slot.last_heard);
+            let suspect = silent >= Time::from_ms(self.set.bounds.suspect_ms);
+            if suspect && !slot.suspected {
+                if let Some(slot) = self.slots.get_mut(&node) {
+                    slot.suspected = true;
+                }
+                let silent_ms = silent.as_ms() as u64;
+                self.tell(Event::Suspected { node, silent_ms });
+            }
+            if self.is_dead(&self.slots[&node], silent) {
+                self.bury(now, node, silent);
+            }
+        }
+    }
+
+    fn is_dead(&self, slot: &Slot, silent: Time) -> bool {
+        let dead = Time::from_ms(self.set.bounds.dead_ms);
+        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let witness = !slot.suspected_by.is_empty() || self.set.nodes == 1;
+        (silent >= dead && witness)
+            || (silent >= suspect && !slot.dead_by.is_empty())
+            || silent >= dead + dead
+    }
+
+    fn bury(&mut self, now: Time, node: NodeId, silent: Time) {
+        let slot = &self.slots[&node];
+        let (epoch, hit, last_heard) = (slot.epoch, slot.hit, slot.last_heard);
+        let witnesses = slot.suspected_by.len();
+        let storage = match self.set.storage_stays && !slot.wiped {
+            true => Storage::Keep,
+            false => Storage::Empty,
+        };
+        self.lose_slot(now, node, storage);
+        let found = Found {
+            place: Place::Node(node, epoch),
+            cause: format!(
+                "silent for {:.0} ms, missed by {witnesses} peers; fenced",
+                silent.as_ms()
+            ),
+            ended: None,
+            base: hit.or(Some(last_heard)),
+            injected: hit.is_some(),
+        };
+        self.found(now, found);
+    }
+
+    /// An agent asks for the second witness. A node that the launcher has not heard
+    /// for `suspect_ms` either is silent for both.
+    pub(super) fn on_silent_for(&mut self, now: Time, witness: NodeId, peer: NodeId) {
+        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let Some(slot) = self.slots.get_mut(&peer) else {
+            return;
+        };
+        slot.suspected_by.insert(witness);
+        if slot.is_up() && now.since(slot.last_heard) >= suspect {
+            self.order(witness, Order::Silent { node: peer });
+        }
+    }
+
+    pub(super) fn on_suspected_by(&mut self, witness: NodeId, peer: NodeId) {
+        let Some(slot) = self.slots.get_mut(&peer) else {
+            return;
+        };
+        let first = slot.suspected_by.insert(witness);
+        let heard = slot.is_up() && !slot.suspected;
+        if first && heard {
+            tracing::info!(%witness, %peer, "a peer misses a node that the launcher hears");
+        }
+    }
+
+    pub(super) fn on_link_down(&mut self, node: NodeId, epoch: u64) {
+        // Not death: the keeper may start the agent again. Silence is counted on.
+        tracing::info!(%node, epoch, "connection lost");
+    }
+
+    pub(super) fn probe(&mut self, now: Time) {
+        let due = self.last_probe + Time::from_ms(self.set.probe_ms);
+        if now < due || matches!(self.phase, Phase::Done) {
+            return;
+        }
+        self.last_probe = now;
+        let up: Vec<NodeId> = self.up().collect();
+        for node in up {
+            self.order(node, Order::Status);
+            self.warn_cut_off(now, node);
+        }
+    }
+
+    fn warn_cut_off(&mut self, now: Time, node: NodeId) {
+        let slot = &self.slots[&node];
+        let heard = now.since(slot.last_heard) < Time::from_ms(self.set.bounds.suspect_ms);
+        if heard && !slot.dead_by.is_empty() {
+            let error = Error::new(
+                Code::NodeSilent,
+                Entity::Node(node.0),
+                "its peers cannot reach it, the launcher can; the job goes on",
+                "check the network between the nodes: checkpoints there may be aborted",
+            );
+            if !self.report.warnings.contains(&(&error).into()) {
+                self.warn(error);
+            }
+        }
+    }
+}

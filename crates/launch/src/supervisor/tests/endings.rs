@@ -1,0 +1,262 @@
+//! How jobs end: well, exhausted, hopeless, interrupted.
+
+use super::*;
+
+#[test]
+fn a_command_that_ends_well_finishes_flushes_and_stops_the_nodes() {
+    let mut world = World::running(settings(2), 4);
+    for rank in 0..4 {
+        world.down(rank, RankEnd::Closed);
+        world.gone(rank, Some(Ended::Code(0)));
+    }
+    world.command_ended(Ended::Code(0));
+    assert_eq!(world.exit(), 0);
+    let finish = |a: &Action| {
+        matches!(
+            a,
+            Action::Order {
+                order: Order::Finish { success: true },
+                ..
+            }
+        )
+    };
+    assert_eq!(world.count(finish), 2);
+    assert_eq!(world.count(|a| matches!(a, Action::StopNode { .. })), 2);
+    assert_eq!(world.sup.report().result, "finished");
+    assert!(world.sup.report().failures.is_empty());
+}
+
+#[test]
+fn ranks_that_end_well_without_close_are_a_warning() {
+    let mut world = World::running(settings(1), 2);
+    world.gone(0, Some(Ended::Code(0)));
+    world.down(0, RankEnd::Lost);
+    world.down(1, RankEnd::Lost);
+    world.command_ended(Ended::Code(0));
+    assert_eq!(world.exit(), 0);
+    assert_eq!(world.sup.report().warnings.len(), 2);
+}
+
+#[test]
+fn a_command_that_ends_with_0_though_a_rank_was_killed_is_started_again() {
+    let mut world = World::running(settings(1), 2);
+    world.stubborn = true;
+    world.gone(1, Some(Ended::Signal(9)));
+    world.command_ended(Ended::Code(0));
+    world.input(Input::TreeEnded);
+    assert!(world.outcome.is_none());
+    assert_eq!(world.starts(), 2);
+}
+
+#[test]
+fn a_job_that_dies_at_once_on_every_start_stops_with_its_own_status() {
+    let mut world = World::running(settings(1), 1);
+    for _ in 0..3 {
+        world.pass(1_000);
+        world.command_ended(Ended::Code(3));
+        world.pass(1_500);
+    }
+    assert_eq!(world.exit(), 3);
+    assert_eq!(world.codes(), ["OL-506"]);
+    assert_eq!(world.starts(), 3);
+}
+
+#[test]
+fn progress_forgives_early_deaths() {
+    let mut set = settings(1);
+    set.max_restarts = 100;
+    let mut world = World::running(set, 1);
+    for version in 1..20 {
+        world.pass(1_000);
+        world.stable(version);
+        world.gone(0, Some(Ended::Signal(11)));
+        world.pass(100);
+    }
+    assert!(world.outcome.is_none());
+    assert_eq!(world.starts(), 20);
+}
+
+#[test]
+fn restarts_are_exhausted_with_growing_delays() {
+    let mut set = settings(1);
+    set.max_restarts = 4;
+    let mut world = World::running(set, 1);
+    let mut waited = Vec::new();
+    for _ in 0..5 {
+        world.pass(6_000);
+        let starts = world.starts();
+        world.command_ended(Ended::Code(1));
+        let from = world.now;
+        while world.starts() == starts && world.outcome.is_none() {
+            world.pass(10);
+        }
+        waited.push(world.now.since(from).as_secs().round() as u64);
+    }
+    assert_eq!(world.exit(), 79);
+    assert_eq!(world.codes(), ["OL-503"]);
+    assert_eq!(waited, [0, 1, 2, 4, 0]);
+}
+
+#[test]
+fn without_restarts_the_commands_status_is_ours() {
+    for (ended, status) in [(Ended::Code(7), 7), (Ended::Signal(15), 143)] {
+        let mut set = settings(1);
+        set.max_restarts = 0;
+        let mut world = World::running(set, 1);
+        world.command_ended(ended);
+        assert_eq!(world.exit(), status);
+        assert_eq!(world.sup.report().result, "failed");
+    }
+}
+
+#[test]
+fn a_command_that_cannot_be_started_is_not_tried_again() {
+    let mut world = World::new(settings(1), 1);
+    assert!(world.outcome.is_none());
+    world.no_command = true;
+    world.gone(0, Some(Ended::Signal(9)));
+    assert_eq!(world.exit(), 127);
+    assert_eq!(world.codes(), ["OL-505"]);
+}
+
+#[test]
+fn another_number_of_ranks_is_hopeless_at_once() {
+    let mut world = World::running(settings(1), 1);
+    let error = Error::new(
+        Code::RankCount,
+        outlive_base::Entity::Rank(0),
+        "4, not 1",
+        "x",
+    );
+    world.notice(
+        0,
+        Notice::Restored {
+            rank: Rank(0),
+            outcome: Err(error),
+        },
+    );
+    world.command_ended(Ended::Code(1));
+    assert_eq!(world.codes(), ["OL-201"]);
+    assert_eq!(world.exit(), 65);
+}
+
+#[test]
+fn no_valid_checkpoint_ends_the_job_with_80() {
+    let mut world = World::running(settings(2), 2);
+    let job = outlive_base::Entity::Job("job".into());
+    world.open_fails = Some(Error::new(Code::NoValidCheckpoint, job, "none", "x"));
+    world.gone(0, Some(Ended::Signal(9)));
+    assert_eq!(world.exit(), 80);
+}
+
+#[test]
+fn an_opening_that_fails_is_tried_a_bounded_number_of_times() {
+    let mut world = World::running(settings(2), 2);
+    let job = outlive_base::Entity::Job("job".into());
+    world.open_fails = Some(Error::new(Code::NoQuorum, job, "no majority", "x"));
+    world.gone(0, Some(Ended::Signal(9)));
+    world.pass(60_000);
+    assert_eq!(world.codes(), ["OL-507"]);
+}
+
+#[test]
+fn an_interrupt_is_forwarded_and_ends_in_order() {
+    let mut world = World::running(settings(2), 2);
+    world.stubborn = true;
+    world.input(Input::Interrupt {
+        signal: libc::SIGTERM,
+        from_terminal: false,
+    });
+    let forwarded = |a: &Action| {
+        matches!(
+            a,
+            Action::EndCommand {
+                signal: Some(libc::SIGTERM),
+                grace_ms: 2_000
+            }
+        )
+    };
+    assert_eq!(world.count(forwarded), 1);
+    assert!(world.outcome.is_none());
+    // The command's death by that signal is no failure.
+    world.command_ended(Ended::Signal(15));
+    world.input(Input::TreeEnded);
+    assert_eq!(world.exit(), 143);
+    assert_eq!(world.sup.report().result, "interrupted");
+    assert!(world.sup.report().failures.is_empty());
+    let finish = |a: &Action| {
+        matches!(
+            a,
+            Action::Order {
+                order: Order::Finish { success: false },
+                ..
+            }
+        )
+    };
+    assert_eq!(world.count(finish), 2);
+}
+
+#[test]
+fn the_terminals_interrupt_is_not_sent_twice() {
+    let mut world = World::running(settings(1), 1);
+    world.input(Input::Interrupt {
+        signal: libc::SIGINT,
+        from_terminal: true,
+    });
+    assert_eq!(
+        world.count(|a| matches!(a, Action::EndCommand { signal: None, .. })),
+        1
+    );
+    assert_eq!(world.exit(), 130);
+}
+
+#[test]
+fn a_second_interrupt_ends_at_once() {
+    let mut world = World::running(settings(2), 2);
+    world.stubborn = true;
+    world.mute.insert(NodeId(0));
+    world.input(Input::Interrupt {
+        signal: libc::SIGINT,
+        from_terminal: false,
+    });
+    world.input(Input::Interrupt {
+        signal: libc::SIGINT,
+        from_terminal: false,
+    });
+    assert_eq!(world.exit(), 130);
+}
+
+#[test]
+fn an_interrupt_before_the_first_start_ends_too() {
+    let mut world = World::new(settings(2), 2);
+    world.unready.insert(NodeId(1));
+    world.gone(0, Some(Ended::Signal(9)));
+    world.input(Input::Interrupt {
+        signal: libc::SIGINT,
+        from_terminal: false,
+    });
+    assert_eq!(world.exit(), 130);
+    assert_eq!(world.starts(), 1);
+}
+
+#[test]
+fn nodes_that_never_finish_are_waited_for_within_the_bound() {
+    let mut world = World::running(settings(2), 2);
+    world.mute.insert(NodeId(1));
+    world.command_ended(Ended::Code(0));
+    world.pass(59_000);
+    assert!(world.outcome.is_none());
+    world.pass(3_000);
+    assert_eq!(world.exit(), 0);
+    assert_eq!(world.sup.report().warnings.len(), 1);
+}
+
+#[test]
+fn a_node_lost_after_the_end_does_not_spoil_it() {
+    let mut world = World::running(settings(2), 2);
+    world.mute.insert(NodeId(1));
+    world.command_ended(Ended::Code(0));
+    world.keeper_ended(1);
+    assert_eq!(world.exit(), 0);
+    assert!(world.sup.report().failures.is_empty());
+}

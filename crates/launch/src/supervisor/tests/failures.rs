@@ -1,0 +1,291 @@
+//! Ranks, agents and nodes that fail, one by one and together.
+
+use super::*;
+
+#[test]
+fn a_lost_rank_ends_the_command_and_the_next_incarnation_restores() {
+    let mut world = World::running(settings(4), 8);
+    world.stable(40);
+    world.pass(20_000);
+    world.gone(3, Some(Ended::Signal(11)));
+    assert_eq!(world.starts(), 2);
+    assert_eq!(world.sup.incarnation(), 2);
+    let report = world.sup.report();
+    let failure = &report.failures[0];
+    assert_eq!(
+        (failure.kind.as_str(), failure.place.as_str()),
+        ("rank", "rank:3")
+    );
+    assert_eq!(failure.version, Some(40));
+    assert_eq!(failure.level.as_deref(), Some("partner"));
+    assert_eq!(failure.rebuild_ms, Some(12.5));
+    assert!(failure.fence_ms.is_some() && failure.relaunch_ms.is_some());
+    assert_eq!((report.restarts, report.incarnations.len()), (1, 2));
+    // The other ranks' deaths, and the command's, are no failures of their own.
+    assert_eq!(report.failures.len(), 1);
+}
+
+#[test]
+fn a_rank_that_is_gone_without_reason_waits_a_little_for_the_commands_end() {
+    let mut world = World::running(settings(2), 4);
+    world.down(1, RankEnd::Lost);
+    assert_eq!(world.starts(), 1);
+    world.pass(79);
+    assert_eq!(world.starts(), 1);
+    world.pass(2);
+    assert_eq!(world.starts(), 2);
+    let failure = &world.sup.report().failures[0];
+    assert!(
+        failure.detect_ms.unwrap() <= 100.0,
+        "dead ranks are found within 100 ms"
+    );
+}
+
+#[test]
+fn a_killed_node_is_replaced_by_a_spare_with_an_empty_directory() {
+    let mut set = settings(4);
+    set.injections = vec![inject::parse("node:2@version=60", 4).unwrap()];
+    let mut world = World::running(set, 8);
+    assert_eq!(
+        world.count(|a| matches!(
+            a,
+            Action::Order {
+                order: Order::Inject { .. },
+                ..
+            }
+        )),
+        1
+    );
+    world.stable(50);
+    let version = Some(Version(60));
+    world.notice(2, Notice::InjectReached { id: 0, version });
+    let emptied = |a: &Action| {
+        matches!(
+            a,
+            Action::StartNode {
+                storage: Storage::Empty,
+                ..
+            }
+        )
+    };
+    assert_eq!(world.count(emptied), 1);
+    let replaced = |a: &Action| {
+        matches!(a, Action::Order { order: Order::Open { replaced, .. }, .. }
+            if *replaced == vec![NodeId(2)])
+    };
+    assert_eq!(world.count(replaced), 4);
+    assert_eq!(world.starts(), 2);
+    let failure = &world.sup.report().failures[0];
+    assert_eq!(failure.place, "node:2");
+    assert!(failure.injected);
+    assert_eq!(failure.detect_ms, Some(3.0));
+    assert_eq!((failure.at_version, failure.version), (Some(60), Some(50)));
+    assert_eq!(failure.versions_lost, Some(10));
+    // It happens once: the new holder is not told to do it again.
+    assert_eq!(world.count(|a| matches!(a, Action::KillNode { .. })), 1);
+    assert_eq!(
+        world.count(|a| matches!(
+            a,
+            Action::Order {
+                order: Order::Inject { .. },
+                ..
+            }
+        )),
+        1
+    );
+}
+
+#[test]
+fn a_keeper_that_dies_alone_keeps_its_storage_and_needs_no_spare() {
+    let mut set = settings(2);
+    set.spares = 0;
+    let mut world = World::running(set, 2);
+    world.keeper_ended(1);
+    assert_eq!(world.starts(), 2);
+    assert_eq!(world.sup.report().failures[0].place, "node:1");
+    assert_eq!(
+        world.count(|a| matches!(
+            a,
+            Action::StartNode {
+                storage: Storage::Empty,
+                ..
+            }
+        )),
+        0
+    );
+}
+
+#[test]
+fn ranks_that_die_with_their_node_are_one_failure() {
+    let mut world = World::running(settings(4), 8);
+    world.stubborn = true;
+    world.gone(4, Some(Ended::Signal(9)));
+    world.gone(5, Some(Ended::Signal(9)));
+    world.keeper_ended(2);
+    world.command_ended(Ended::Code(1));
+    world.input(Input::TreeEnded);
+    let report = world.sup.report();
+    assert_eq!(report.failures.len(), 1, "{:?}", report.failures);
+    assert_eq!(report.failures[0].place, "node:2");
+    assert_eq!(world.starts(), 2);
+    assert_eq!(world.sup.report().restarts, 1);
+}
+
+#[test]
+fn a_second_node_lost_during_recovery_is_a_failure_of_its_own() {
+    let mut world = World::running(settings(4), 8);
+    world.stubborn = true;
+    world.keeper_ended(2);
+    world.keeper_ended(3);
+    assert_eq!(world.starts(), 1, "the command has not ended yet");
+    world.input(Input::TreeEnded);
+    assert_eq!(world.starts(), 2);
+    let places: Vec<_> = world
+        .sup
+        .report()
+        .failures
+        .iter()
+        .map(|f| f.place.clone())
+        .collect();
+    assert_eq!(places, ["node:2", "node:3"]);
+    let all = world
+        .sup
+        .report()
+        .failures
+        .iter()
+        .all(|f| f.relaunch_ms.is_some());
+    assert!(all, "both were recovered from");
+}
+
+#[test]
+fn a_node_lost_while_waiting_for_ready_opens_another_incarnation() {
+    let mut world = World::running(settings(4), 8);
+    world.unready.insert(NodeId(1));
+    world.gone(0, Some(Ended::Signal(9)));
+    assert_eq!(world.starts(), 1);
+    assert_eq!(world.sup.incarnation(), 2);
+    world.unready.clear();
+    world.keeper_ended(3);
+    assert_eq!(world.sup.incarnation(), 3);
+    assert_eq!(world.starts(), 2);
+}
+
+#[test]
+fn a_spare_that_dies_is_replaced_by_the_next_until_none_is_left() {
+    let mut set = settings(2);
+    set.spares = 2;
+    set.injections = ["node:1@1s", "node:1@2s", "node:1@3s"]
+        .map(|text| inject::parse(text, 2).unwrap())
+        .to_vec();
+    let mut world = World::running(set, 2);
+    world.pass(1_500);
+    assert_eq!(world.starts(), 2);
+    world.pass(1_000);
+    assert_eq!(world.starts(), 3);
+    world.pass(1_000);
+    assert_eq!(world.starts(), 3);
+    assert_eq!(world.exit(), 69);
+    assert_eq!(world.codes(), ["OL-504"]);
+}
+
+#[test]
+fn the_coordinators_node_is_replaced_like_any_other() {
+    let mut set = settings(3);
+    set.injections = vec![inject::parse("node:0@1s", 3).unwrap()];
+    let mut world = World::running(set, 3);
+    world.stable(7);
+    world.pass(2_000);
+    assert_eq!(world.starts(), 2);
+    let failure = &world.sup.report().failures[0];
+    assert_eq!(
+        (failure.place.as_str(), failure.version),
+        ("node:0", Some(7))
+    );
+}
+
+#[test]
+fn an_agent_that_its_keeper_starts_anew_does_not_stop_the_job() {
+    let mut world = World::running(settings(2), 4);
+    let before = world.log.len();
+    world.input(Input::LinkDown {
+        node: NodeId(1),
+        epoch: world.epochs[&NodeId(1)],
+    });
+    // It counts up its own epoch.
+    let epoch = world.epochs[&NodeId(1)] + 1;
+    let mut notice = hello(NodeId(1), 1);
+    if let Notice::Hello { ranks, .. } = &mut notice {
+        *ranks = vec![(Rank(2), world.pid(2)), (Rank(3), world.pid(3))];
+    }
+    world.epochs.insert(NodeId(1), epoch);
+    world.input(Input::Notice {
+        node: NodeId(1),
+        epoch,
+        notice,
+    });
+    world.pass(5_000);
+    assert_eq!(world.starts(), 1);
+    assert!(world.told(|event| matches!(event, Event::AgentRestarted { restarts: 1, .. })));
+    assert_eq!(world.sup.report().agent_restarts, 1);
+    assert!(world.sup.report().failures.is_empty());
+    // Its address changed, so every agent is told.
+    let configured = |a: &Action| {
+        matches!(
+            a,
+            Action::Order {
+                order: Order::Configure(_),
+                ..
+            }
+        )
+    };
+    assert_eq!(
+        world.log[before..].iter().filter(|a| configured(a)).count(),
+        2
+    );
+}
+
+#[test]
+fn an_incarnation_is_never_opened_while_the_old_command_runs() {
+    let mut world = World::running(settings(2), 2);
+    world.stubborn = true;
+    world.gone(0, Some(Ended::Signal(6)));
+    world.command_ended(Ended::Code(1));
+    world.pass(60_000);
+    assert_eq!(world.sup.incarnation(), 1);
+    world.input(Input::TreeEnded);
+    assert_eq!(world.sup.incarnation(), 2);
+}
+
+#[test]
+fn messages_of_a_fenced_agent_change_nothing() {
+    let mut world = World::running(settings(2), 2);
+    let old = world.epochs[&NodeId(1)];
+    world.keeper_ended(1);
+    let failures = world.sup.report().failures.len();
+    let notice = Notice::RankDown {
+        rank: Rank(1),
+        pid: world.pid(1),
+        end: RankEnd::Lost,
+    };
+    world.input(Input::Notice {
+        node: NodeId(1),
+        epoch: old,
+        notice,
+    });
+    world.pass(1_000);
+    assert_eq!(world.sup.report().failures.len(), failures);
+}
+
+#[test]
+fn fresh_holds_until_a_version_of_this_run_is_stable() {
+    let mut set = settings(1);
+    set.fresh = true;
+    let mut world = World::new(set, 1);
+    world.newest = Some(Version(99));
+    world.gone(0, Some(Ended::Signal(9)));
+    assert_eq!(world.sup.report().failures[0].version, None);
+    world.pass(10_000);
+    world.stable(3);
+    world.gone(0, Some(Ended::Signal(9)));
+    assert_eq!(world.sup.report().failures[1].version, Some(3));
+}

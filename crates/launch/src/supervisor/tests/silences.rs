@@ -1,0 +1,193 @@
+//! Silence, partitions, and the difference between them and death.
+
+use super::*;
+
+#[test]
+fn a_frozen_node_is_suspected_at_1_s_and_replaced_by_10_s() {
+    let mut set = settings(4);
+    set.injections = vec![inject::parse("freeze:node:2@5s", 4).unwrap()];
+    let mut world = World::running(set, 8);
+    world.pass(5_000);
+    // Heard last when it answered the probe before: at most 250 ms earlier.
+    world.pass(700);
+    assert!(!world.told(|event| matches!(event, Event::Suspected { .. })));
+    world.pass(600);
+    assert!(world.told(|event| matches!(
+        event,
+        Event::Suspected {
+            node: NodeId(2),
+            ..
+        }
+    )));
+    world.notice(
+        1,
+        Notice::Suspected {
+            node: NodeId(2),
+            silent_ms: 1_200,
+        },
+    );
+    world.pass(8_000);
+    assert_eq!(world.starts(), 1);
+    world.pass(1_500);
+    assert_eq!(world.starts(), 2);
+    let failure = &world.sup.report().failures[0];
+    assert_eq!(failure.place, "node:2");
+    assert!(failure.injected && failure.detect_ms.unwrap() < 10_500.0);
+    let emptied = |a: &Action| {
+        matches!(
+            a,
+            Action::StartNode {
+                storage: Storage::Empty,
+                ..
+            }
+        )
+    };
+    assert_eq!(world.count(emptied), 1);
+}
+
+#[test]
+fn without_a_second_witness_death_takes_twice_as_long() {
+    let mut world = World::running(settings(2), 2);
+    world.mute.insert(NodeId(1));
+    world.pass(19_000);
+    assert_eq!(world.starts(), 1);
+    world.pass(2_000);
+    assert_eq!(world.starts(), 2);
+}
+
+#[test]
+fn the_peers_verdict_counts_when_the_launcher_misses_the_node_too() {
+    let mut world = World::running(settings(3), 3);
+    world.mute.insert(NodeId(1));
+    world.pass(1_500);
+    world.notice(0, Notice::Dead { node: NodeId(1) });
+    assert_eq!(world.starts(), 2);
+}
+
+#[test]
+fn a_node_that_only_its_peers_miss_stays() {
+    let mut world = World::running(settings(3), 3);
+    world.pass(1_000);
+    world.notice(
+        0,
+        Notice::Suspected {
+            node: NodeId(1),
+            silent_ms: 1_000,
+        },
+    );
+    world.notice(2, Notice::Dead { node: NodeId(1) });
+    world.pass(60_000);
+    assert_eq!(world.starts(), 1);
+    assert_eq!(world.sup.report().warnings[0].code, "OL-304");
+    assert_eq!(world.sup.report().warnings.len(), 1);
+}
+
+#[test]
+fn a_partition_that_heals_costs_nothing() {
+    let mut world = World::running(settings(2), 2);
+    world.mute.insert(NodeId(1));
+    world.pass(5_000);
+    world.notice(
+        0,
+        Notice::Suspected {
+            node: NodeId(1),
+            silent_ms: 5_000,
+        },
+    );
+    world.mute.clear();
+    world.pass(1_000);
+    assert!(world.told(|event| matches!(event, Event::Heard { node: NodeId(1) })));
+    world.notice(0, Notice::Cleared { node: NodeId(1) });
+    world.pass(60_000);
+    assert_eq!(world.starts(), 1);
+}
+
+#[test]
+fn the_launchers_own_stall_is_nobodys_silence() {
+    let mut world = World::running(settings(2), 2);
+    world.notice(
+        0,
+        Notice::Suspected {
+            node: NodeId(1),
+            silent_ms: 1_000,
+        },
+    );
+    world.pass(1_000);
+    // Suspended for an hour; the first thing seen is the timer, then the answers.
+    world.now = world.now + Time::from_secs(3_600);
+    world.input(Input::Timer);
+    world.pass(1_000);
+    assert_eq!(world.starts(), 1);
+    assert!(!world.told(|event| matches!(event, Event::Suspected { .. })));
+}
+
+#[test]
+fn the_only_node_keeps_its_storage_when_it_was_silent() {
+    let mut world = World::running(settings(1), 1);
+    world.mute.insert(NodeId(0));
+    world.pass(11_000);
+    assert_eq!(world.starts(), 2);
+    let emptied = |a: &Action| {
+        matches!(
+            a,
+            Action::StartNode {
+                storage: Storage::Empty,
+                ..
+            }
+        )
+    };
+    assert_eq!(world.count(emptied), 0);
+}
+
+#[test]
+fn a_node_that_is_not_ready_within_the_bound_is_started_again() {
+    let mut world = World::running(settings(2), 2);
+    world.unready.insert(NodeId(1));
+    world.gone(0, Some(Ended::Signal(9)));
+    world.pass(299_000);
+    assert_eq!(world.starts(), 1);
+    world.unready.clear();
+    world.pass(2_000);
+    assert_eq!(world.starts(), 2);
+    let places: Vec<_> = world
+        .sup
+        .report()
+        .failures
+        .iter()
+        .map(|f| f.place.clone())
+        .collect();
+    assert_eq!(places, ["rank:0", "node:1"]);
+}
+
+#[test]
+fn faults_of_agents_are_ordered_and_undone() {
+    let mut set = settings(2);
+    set.injections = ["slow:node:1@1s,rate=1MiB,for=2s", "freeze:rank:0@1s,for=1s"]
+        .map(|text| inject::parse(text, 2).unwrap())
+        .to_vec();
+    let mut world = World::running(set, 2);
+    world.pass(5_000);
+    use outlive_agent::protocol::Fault;
+    let faults: Vec<_> = world
+        .log
+        .iter()
+        .filter_map(|action| match action {
+            Action::Order {
+                order: Order::Inject { fault, .. },
+                ..
+            } => Some(fault.clone()),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(faults, [Fault::Slow(1 << 20), Fault::Slow(0)]);
+    assert_eq!(
+        world.count(|a| matches!(a, Action::Freeze { stop: true, .. })),
+        1
+    );
+    assert_eq!(
+        world.count(|a| matches!(a, Action::Freeze { stop: false, .. })),
+        1
+    );
+    assert_eq!(world.sup.report().injected.len(), 2);
+    assert_eq!(world.starts(), 1);
+}

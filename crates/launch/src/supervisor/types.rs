@@ -1,0 +1,417 @@
+//! What goes into the supervisor and what comes out.
+
+use outlive_agent::protocol::{Bounds, LevelSetting, Notice, Order, Policy};
+use outlive_base::{Error, Incarnation, JobName, Level, NodeId, Rank, Version};
+
+use crate::inject::Injection;
+use crate::process::Ended;
+
+/// Distance between the epochs of two holders of a slot; an agent that its keeper
+/// starts anew counts up in between.
+pub const EPOCH_STEP: u64 = 1 << 16;
+
+/// How the supervisor is to act. Times in milliseconds.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The job.
+    pub job: JobName,
+    /// Number of slots.
+    pub nodes: u32,
+    /// Nodes that may take the place of lost ones.
+    pub spares: u32,
+    /// Restarts of the command at most.
+    pub max_restarts: u32,
+    /// First delay before a restart that follows one without progress; doubles.
+    pub backoff_ms: u64,
+    /// Largest such delay.
+    pub backoff_max_ms: u64,
+    /// From SIGTERM to SIGKILL when the command is ended in order.
+    pub kill_grace_ms: u64,
+    /// How long a rank that is gone for unknown reason waits for the command's end.
+    pub settle_ms: u64,
+    /// From a keeper's start to its agent's first word.
+    pub start_ms: u64,
+    /// From SIGKILL to the end of all processes of a node.
+    pub fence_ms: u64,
+    /// A start that fails earlier, without a newer stable version, died at once.
+    pub quick_ms: u64,
+    /// So many in a row end the job.
+    pub quick_max: u32,
+    /// Between two questions to each agent.
+    pub probe_ms: u64,
+    /// Bounds of the agents, and of silence.
+    pub bounds: Bounds,
+    /// Levels in use.
+    pub levels: Vec<LevelSetting>,
+    /// When a checkpoint is wanted.
+    pub policy: Policy,
+    /// Versions to keep.
+    pub keep: u32,
+    /// Restore nothing at the first start.
+    pub fresh: bool,
+    /// Faults.
+    pub injections: Vec<Injection>,
+    /// The last incarnation of earlier runs, 0 if none.
+    pub last_incarnation: u32,
+    /// The epoch before the first of this run: `epoch_base + EPOCH_STEP` is used.
+    pub epoch_base: u64,
+    /// A fenced node's storage stays in reach (one machine, no emulation).
+    pub storage_stays: bool,
+}
+
+impl Settings {
+    /// Defaults for a job of `nodes` slots.
+    pub fn new(job: JobName, nodes: u32) -> Settings {
+        Settings {
+            job,
+            nodes,
+            spares: 1,
+            max_restarts: 10,
+            backoff_ms: 1_000,
+            backoff_max_ms: 60_000,
+            kill_grace_ms: 2_000,
+            settle_ms: 80,
+            start_ms: 30_000,
+            fence_ms: 5_000,
+            quick_ms: 5_000,
+            quick_max: 3,
+            probe_ms: 250,
+            bounds: Bounds::default(),
+            levels: Vec::new(),
+            policy: Policy::default(),
+            keep: 2,
+            fresh: false,
+            injections: Vec::new(),
+            last_incarnation: 0,
+            epoch_base: 0,
+            storage_stays: nodes == 1,
+        }
+    }
+
+    pub(super) const fn epoch_of(&self, _node: u32) -> u64 {
+        self.epoch_base + EPOCH_STEP
+    }
+}
+
+/// What becomes of a slot's directory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Storage {
+    /// The next holder finds it as it is.
+    Keep,
+    /// The next holder begins with an empty one.
+    Empty,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum Input {
+    /// Time has passed.
+    Timer,
+    /// An agent said something.
+    Notice {
+        /// Its slot.
+        node: NodeId,
+        /// Which agent.
+        epoch: u64,
+        /// What.
+        notice: Notice,
+    },
+    /// The connection to an agent broke.
+    LinkDown {
+        /// Its slot.
+        node: NodeId,
+        /// Which agent.
+        epoch: u64,
+    },
+    /// A keeper's process ended.
+    KeeperEnded {
+        /// Its slot.
+        node: NodeId,
+        /// Which holder.
+        epoch: u64,
+        /// How.
+        ended: Ended,
+    },
+    /// A keeper could not be started.
+    NodeFailed {
+        /// Its slot.
+        node: NodeId,
+        /// Which holder.
+        epoch: u64,
+        /// Why.
+        error: Error,
+    },
+    /// The processes of a slot are gone ([`Action::Fence`]).
+    Fenced {
+        /// The slot.
+        node: NodeId,
+        /// Which holder.
+        epoch: u64,
+        /// False: some could not be ended within the bound.
+        complete: bool,
+    },
+    /// The command's own process ended.
+    CommandEnded {
+        /// How.
+        ended: Ended,
+    },
+    /// The command could not be started.
+    CommandFailed {
+        /// Why.
+        error: Error,
+    },
+    /// No process of the command is left ([`Action::EndCommand`]).
+    TreeEnded,
+    /// A registered rank's process ended, seen by the launcher itself.
+    RankGone {
+        /// The rank.
+        rank: Rank,
+        /// Its process.
+        pid: u32,
+        /// How, if the kernel tells.
+        ended: Option<Ended>,
+    },
+    /// A signal asks the launcher to end.
+    Interrupt {
+        /// Its number.
+        signal: i32,
+        /// The terminal sent it to the command as well.
+        from_terminal: bool,
+    },
+    /// Somebody without the key, or of another version, knocked.
+    Refused {
+        /// Details.
+        error: Error,
+    },
+}
+
+/// What is to be done.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Action {
+    /// Start a keeper for this slot.
+    StartNode {
+        /// The slot.
+        node: NodeId,
+        /// Which holder.
+        epoch: u64,
+        /// What it finds.
+        storage: Storage,
+    },
+    /// Send an order to the slot's agent.
+    Order {
+        /// The slot.
+        node: NodeId,
+        /// The order.
+        order: Order,
+    },
+    /// SIGKILL keeper, agent and ranks of a slot; answer [`Input::Fenced`].
+    Fence {
+        /// The slot.
+        node: NodeId,
+        /// Which holder.
+        epoch: u64,
+        /// Its other processes.
+        pids: Vec<u32>,
+    },
+    /// An injection: the same without an answer, and the storage goes too.
+    KillNode {
+        /// The slot.
+        node: NodeId,
+        /// Its processes besides the keeper.
+        pids: Vec<u32>,
+    },
+    /// An injection: SIGKILL the keeper only.
+    KillKeeper {
+        /// The slot.
+        node: NodeId,
+    },
+    /// SIGKILL these processes.
+    Kill {
+        /// Their numbers.
+        pids: Vec<u32>,
+    },
+    /// SIGSTOP or SIGCONT these processes, and a slot's keeper.
+    Freeze {
+        /// The slot whose keeper is meant too.
+        keeper: Option<NodeId>,
+        /// Processes.
+        pids: Vec<u32>,
+        /// Stop, or go on.
+        stop: bool,
+    },
+    /// Watch this process; answer [`Input::RankGone`] when it ends.
+    WatchRank {
+        /// The rank.
+        rank: Rank,
+        /// Its process.
+        pid: u32,
+    },
+    /// Start the command; answer [`Input::CommandFailed`] if that is impossible and
+    /// [`Input::CommandEnded`] when it ends.
+    StartCommand {
+        /// The incarnation it belongs to.
+        incarnation: Incarnation,
+    },
+    /// End every process of the command; answer [`Input::TreeEnded`].
+    EndCommand {
+        /// Sent to the command first, if given.
+        signal: Option<i32>,
+        /// From then to SIGKILL, in milliseconds.
+        grace_ms: u64,
+    },
+    /// End the keeper in order: SIGTERM, then SIGKILL.
+    StopNode {
+        /// The slot.
+        node: NodeId,
+    },
+    /// Remember durably that this incarnation is being opened.
+    RecordIncarnation {
+        /// Its number.
+        incarnation: Incarnation,
+        /// The largest epoch in use.
+        epoch: u64,
+    },
+    /// Tell the user.
+    Tell(Event),
+    /// The end. Kill whatever is left.
+    Done(Outcome),
+}
+
+/// How the job ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// The command ended with 0.
+    Ok,
+    /// It did not, or cannot go on; the exit status.
+    Failed(u8),
+    /// A signal asked for the end; the exit status.
+    Interrupted(u8),
+}
+
+/// The end of supervision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Outcome {
+    /// How the job ended.
+    pub verdict: Verdict,
+    /// The exit status of `outlive run`.
+    pub exit_status: u8,
+}
+
+/// Something a user may want to see while it happens.
+#[derive(Clone, PartialEq, Debug)]
+pub enum Event {
+    /// All agents speak.
+    NodesUp {
+        /// How many.
+        nodes: u32,
+    },
+    /// An incarnation is open.
+    Opened {
+        /// Its number.
+        incarnation: Incarnation,
+        /// The version that ranks will restore.
+        restored: Option<Version>,
+        /// The most stable level that was needed.
+        level: Option<Level>,
+        /// Milliseconds.
+        rebuild_ms: f64,
+        /// Newer versions that could not be used.
+        rejected: usize,
+    },
+    /// The command runs.
+    CommandStarted {
+        /// Of this incarnation.
+        incarnation: Incarnation,
+    },
+    /// All ranks have registered.
+    RanksUp {
+        /// How many.
+        ranks: u32,
+        /// Since the incarnation was open, in milliseconds.
+        after_ms: f64,
+    },
+    /// A version was captured by all ranks.
+    Captured {
+        /// The version.
+        version: Version,
+    },
+    /// A version is stable at a level.
+    Stable {
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
+    /// A version was given up.
+    Aborted {
+        /// The version.
+        version: Version,
+        /// At one level, or at all.
+        level: Option<Level>,
+        /// Why.
+        error: Error,
+    },
+    /// A failure was found.
+    Failure {
+        /// What.
+        what: String,
+        /// After so many milliseconds, if that is known.
+        detect_ms: Option<f64>,
+    },
+    /// All processes of the command and of lost nodes are gone.
+    Cleared {
+        /// Milliseconds since the failure was found.
+        fence_ms: f64,
+    },
+    /// A spare took a slot, or the slot was started again.
+    Replaced {
+        /// The slot.
+        node: NodeId,
+        /// Spares left; `None`: none was needed.
+        spares_left: Option<u32>,
+    },
+    /// The next start waits.
+    BackOff {
+        /// Milliseconds.
+        ms: u64,
+    },
+    /// A node is silent.
+    Suspected {
+        /// The node.
+        node: NodeId,
+        /// For so long, in milliseconds.
+        silent_ms: u64,
+    },
+    /// It was heard again.
+    Heard {
+        /// The node.
+        node: NodeId,
+    },
+    /// An agent was started anew by its keeper; the job did not stop.
+    AgentRestarted {
+        /// The node.
+        node: NodeId,
+        /// How often so far.
+        restarts: u32,
+    },
+    /// An injection was carried out.
+    Injected {
+        /// As written.
+        text: String,
+        /// At this version, if the target offered one.
+        version: Option<Version>,
+    },
+    /// A signal asks for the end.
+    Interrupted {
+        /// Its number.
+        signal: i32,
+        /// How often so far.
+        times: u32,
+    },
+    /// The job is over; flushes are being finished.
+    Finishing,
+    /// Something went wrong that stops nothing.
+    Warning(Error),
+    /// Something ended the job.
+    Fatal(Error),
+}

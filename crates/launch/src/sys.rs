@@ -1,0 +1,86 @@
+//! The few system calls that no safe wrapper offers: blocked signals, `signalfd`,
+//! and how a process that is not our child ended. All `unsafe` of this crate.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use crate::process::Ended;
+
+/// A signal that reached the launcher.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Caught {
+    /// Its number.
+    pub signal: i32,
+    /// True if the kernel sent it (the terminal's interrupt key): then every
+    /// process of the foreground group has it already.
+    pub from_terminal: bool,
+}
+
+/// Signals that the launcher takes through a descriptor instead of handlers.
+pub const SIGNALS: [i32; 4] = [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// Blocks [`SIGNALS`] in this thread and those it starts, and returns the
+/// descriptor that reports them. `Command` gives children an empty mask again.
+///
+/// # Errors
+/// Those of `pthread_sigmask` and `signalfd`.
+pub fn signals() -> io::Result<OwnedFd> {
+    // SAFETY: the set is initialised by sigemptyset before use; pointers are to locals.
+    unsafe {
+        let mut set = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&mut set);
+        for signal in SIGNALS {
+            libc::sigaddset(&mut set, signal);
+        }
+        let code = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        if code != 0 {
+            return Err(io::Error::from_raw_os_error(code));
+        }
+        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(OwnedFd::from_raw_fd(fd))
+    }
+}
+
+/// The next signal of a descriptor of [`signals`], if there is one.
+pub fn next_signal(fd: BorrowedFd<'_>) -> Option<Caught> {
+    // SAFETY: signalfd_siginfo is plain data, for which all zeroes are valid.
+    let mut info = unsafe { std::mem::zeroed::<libc::signalfd_siginfo>() };
+    let bytes = size_of::<libc::signalfd_siginfo>();
+    // SAFETY: the buffer is a live local of exactly the length passed.
+    let got = unsafe { libc::read(fd.as_raw_fd(), (&raw mut info).cast(), bytes) };
+    (got == bytes as isize).then_some(Caught {
+        signal: info.ssi_signo as i32,
+        from_terminal: info.ssi_code == libc::SI_KERNEL,
+    })
+}
+
+/// `struct pidfd_info` of Linux 6.15, first version.
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    ids: [u32; 11],
+    exit_code: i32,
+}
+const PIDFD_INFO_EXIT: u64 = 1 << 3;
+/// `_IOWR(0xFF, 11, struct pidfd_info)` with 64 bytes.
+const PIDFD_GET_INFO: libc::Ioctl = (3 << 30 | 64 << 16 | 0xFF << 8 | 11) as libc::Ioctl;
+
+/// How a process that ended and was reaped by its parent ended, on kernels that
+/// tell (Linux 6.15 and later).
+pub fn exit_of(pidfd: BorrowedFd<'_>) -> Option<Ended> {
+    let mut info = PidfdInfo {
+        mask: PIDFD_INFO_EXIT,
+        ..PidfdInfo::default()
+    };
+    // SAFETY: the kernel writes at most the 64 bytes encoded in the request, the
+    // size of `info`; a kernel without the request returns an error.
+    let code = unsafe { libc::ioctl(pidfd.as_fd().as_raw_fd(), PIDFD_GET_INFO, &raw mut info) };
+    (code == 0 && info.mask & PIDFD_INFO_EXIT != 0).then(|| Ended::from_wait_status(info.exit_code))
+}
+
+const _: () = assert!(size_of::<PidfdInfo>() == 64);

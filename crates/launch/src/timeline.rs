@@ -1,0 +1,280 @@
+//! The line per event that a user sees while a job runs, on standard error.
+//!
+//! On a terminal everything of interest is shown as it happens; elsewhere only what
+//! matters in a log: failures, recoveries, the end. `-q` shows errors only, `-v`
+//! more. Colours only on a terminal and unless `NO_COLOR` is set.
+
+use std::io::{IsTerminal, Write};
+
+use outlive_base::{Error, Time};
+
+use crate::report::Report;
+use crate::supervisor::{Event, Verdict};
+use crate::units::{show_bytes, show_ms};
+
+/// How much is shown.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Detail {
+    /// Errors only.
+    Quiet,
+    /// What matters in a log.
+    Plain,
+    /// What is of interest on a terminal.
+    Live,
+    /// Everything.
+    Verbose,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Tone {
+    Bad,
+    Good,
+    Dim,
+    Usual,
+}
+
+/// The printer.
+#[derive(Clone, Copy, Debug)]
+pub struct Timeline {
+    detail: Detail,
+    colour: bool,
+}
+
+impl Timeline {
+    /// For standard error, with `quiet` and the number of `-v`.
+    pub fn new(quiet: bool, verbose: u8) -> Timeline {
+        let terminal = std::io::stderr().is_terminal();
+        let detail = match (quiet, verbose, terminal) {
+            (true, _, _) => Detail::Quiet,
+            (_, 1.., _) => Detail::Verbose,
+            (_, _, true) => Detail::Live,
+            _ => Detail::Plain,
+        };
+        let no_colour = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Timeline {
+            detail,
+            colour: terminal && !no_colour,
+        }
+    }
+
+    /// Shows an event.
+    pub fn show(&self, now: Time, event: &Event) {
+        let (needs, tone, text) = describe(event);
+        if self.detail < needs {
+            return;
+        }
+        if let Event::Fatal(error) = event {
+            return self.error(error);
+        }
+        let line = format!("{:>7.1} s  {text}", now.as_secs());
+        self.line(tone, &line);
+    }
+
+    /// Shows an error: the line and its remedy.
+    pub fn error(&self, error: &Error) {
+        self.line(Tone::Bad, &error_line(error));
+        self.line(Tone::Usual, &format!("  remedy: {}", error.remedy()));
+    }
+
+    /// Shows how it ended.
+    pub fn summary(&self, report: &Report, verdict: Verdict) {
+        if self.detail == Detail::Quiet || (self.detail == Detail::Plain && report.is_uneventful())
+        {
+            return;
+        }
+        let tone = if verdict == Verdict::Ok {
+            Tone::Good
+        } else {
+            Tone::Bad
+        };
+        self.line(tone, &summary_line(report));
+    }
+
+    /// Shows a line of another kind.
+    pub fn note(&self, text: &str) {
+        if self.detail >= Detail::Live {
+            self.line(Tone::Dim, text);
+        }
+    }
+
+    fn line(&self, tone: Tone, text: &str) {
+        let (on, off) = match (self.colour, tone) {
+            (false, _) | (_, Tone::Usual) => ("", ""),
+            (_, Tone::Bad) => ("\x1b[31m", "\x1b[0m"),
+            (_, Tone::Good) => ("\x1b[32m", "\x1b[0m"),
+            (_, Tone::Dim) => ("\x1b[2m", "\x1b[0m"),
+        };
+        // A closed standard error stops nothing.
+        let _ = writeln!(std::io::stderr().lock(), "{on}{text}{off}");
+    }
+}
+
+/// The first line of an error on a terminal.
+pub fn error_line(error: &Error) -> String {
+    format!(
+        "outlive: {} {}: {}: {}",
+        error.code(),
+        error.code().text(),
+        error.entity(),
+        error.reason()
+    )
+}
+
+impl Report {
+    fn is_uneventful(&self) -> bool {
+        self.failures.is_empty() && self.errors.is_empty() && self.result == "finished"
+    }
+}
+
+fn summary_line(report: &Report) -> String {
+    let counts = &report.checkpoints;
+    let mut text = format!(
+        "{:>7.1} s  {}: {} failures, {} restarts, {} checkpoints ({})",
+        report.seconds,
+        report.result,
+        report.failures.len(),
+        report.restarts,
+        counts.taken,
+        show_bytes(counts.bytes)
+    );
+    if counts.blocked_ms_max > 0.0 {
+        text += &format!(", blocked at most {}", show_ms(counts.blocked_ms_max));
+    }
+    text
+}
+
+/// What an event needs to be shown, its tone and its words.
+fn describe(event: &Event) -> (Detail, Tone, String) {
+    use Detail::{Live, Plain, Quiet, Verbose};
+    use Tone::{Bad, Dim, Good, Usual};
+    match event {
+        Event::NodesUp { nodes } => (Live, Dim, format!("{nodes} nodes ready")),
+        Event::Opened { .. } => opened(event),
+        Event::CommandStarted { incarnation } => (Verbose, Dim, format!("{incarnation} started")),
+        Event::RanksUp { ranks, after_ms } => {
+            let text = format!("{ranks} ranks joined after {}", show_ms(*after_ms));
+            (Live, Usual, text)
+        }
+        Event::Captured { version } => (Verbose, Dim, format!("{version} captured")),
+        Event::Stable { version, level } => (Live, Dim, format!("{version} stable on {level}")),
+        Event::Aborted {
+            version,
+            level,
+            error,
+        } => {
+            let place = level.map_or_else(String::new, |level| format!(" on {level}"));
+            let text = format!(
+                "{version} given up{place}: {} {}",
+                error.code(),
+                error.reason()
+            );
+            (Plain, Bad, text)
+        }
+        Event::Failure { what, detect_ms } => {
+            let after =
+                detect_ms.map_or_else(String::new, |ms| format!("; detected in {}", show_ms(ms)));
+            (Plain, Bad, format!("{what}{after}"))
+        }
+        Event::Cleared { fence_ms } => {
+            let text = format!("all of it ended after {}", show_ms(*fence_ms));
+            (Live, Dim, text)
+        }
+        Event::Replaced { node, spares_left } => {
+            let text = match spares_left {
+                Some(left) => format!("a spare takes the place of {node}; {left} left"),
+                None => format!("{node} is started again, with its storage"),
+            };
+            (Plain, Usual, text)
+        }
+        Event::BackOff { ms } => (
+            Plain,
+            Usual,
+            format!("next start in {}", show_ms(*ms as f64)),
+        ),
+        Event::Suspected { node, silent_ms } => {
+            let text = format!("{node} silent for {}", show_ms(*silent_ms as f64));
+            (Plain, Bad, text)
+        }
+        Event::Heard { node } => (Plain, Good, format!("{node} heard again")),
+        Event::AgentRestarted { node, restarts } => {
+            let text = format!("agent of {node} started anew ({restarts}); the job goes on");
+            (Plain, Usual, text)
+        }
+        Event::Injected { text, version } => {
+            let at = version.map_or_else(String::new, |version| format!(" at {version}"));
+            (Plain, Bad, format!("injected{at}: {text}"))
+        }
+        Event::Interrupted { signal, times } => {
+            let name = crate::process::signal_name(*signal);
+            let text = match times {
+                1 => format!("{name}: ending the job; once more ends it at once"),
+                _ => format!("{name}: killed"),
+            };
+            (Plain, Bad, text)
+        }
+        Event::Finishing => (Verbose, Dim, "finishing flushes".to_owned()),
+        Event::Warning(error) => (Plain, Bad, format!("warning: {error}")),
+        Event::Fatal(error) => (Quiet, Bad, error.to_string()),
+    }
+}
+
+fn opened(event: &Event) -> (Detail, Tone, String) {
+    let Event::Opened {
+        restored,
+        level,
+        rebuild_ms,
+        rejected,
+        ..
+    } = event
+    else {
+        return (Detail::Verbose, Tone::Dim, String::new());
+    };
+    let Some(version) = restored else {
+        return (Detail::Live, Tone::Dim, "fresh start".to_owned());
+    };
+    let from = level.map_or_else(String::new, |level| format!(" from {level}"));
+    let mut text = format!("{version} rebuilt{from} in {}", show_ms(*rebuild_ms));
+    if *rejected > 0 {
+        text += &format!("; {rejected} newer could not be used");
+    }
+    (Detail::Plain, Tone::Good, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use outlive_base::{Code, Entity, Incarnation, Level, NodeId, Version};
+
+    use super::*;
+
+    #[test]
+    fn events_read_as_sentences() {
+        let failure = Event::Failure {
+            what: "node:2 lost: x".into(),
+            detect_ms: Some(4.0),
+        };
+        assert_eq!(describe(&failure).2, "node:2 lost: x; detected in 4.0 ms");
+        let opened = Event::Opened {
+            incarnation: Incarnation(2),
+            restored: Some(Version(60)),
+            level: Some(Level::Partner),
+            rebuild_ms: 12.0,
+            rejected: 1,
+        };
+        let text = describe(&opened).2;
+        assert_eq!(
+            text,
+            "version 60 rebuilt from partner in 12 ms; 1 newer could not be used"
+        );
+        let heard = Event::Heard { node: NodeId(1) };
+        assert_eq!(describe(&heard).2, "node 1 heard again");
+    }
+
+    #[test]
+    fn an_error_is_one_line_with_its_code() {
+        let error = Error::new(Code::NoSpare, Entity::Node(2), "lost", "more spares");
+        assert_eq!(
+            error_line(&error),
+            "outlive: OL-504 no spare node left: node 2: lost"
+        );
+    }
+}

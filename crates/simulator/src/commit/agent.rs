@@ -1,0 +1,755 @@
+//! Nodes: ranks, their memory, the agent's storage, and how an agent obeys.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_base::rng::draw;
+use outlive_base::{Incarnation, Level, NodeId, Time, Version};
+use outlive_protocols::commit::{Command, Event, Levels, Planted, Record, Why};
+
+use super::*;
+
+/// Memory slots of a node: two that hold, one that fills.
+const SLOTS: usize = 3;
+
+/// Bytes of all ranks of a node (a word stands for a rank's bytes) and the digest
+/// that was computed when they were captured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Blob {
+    pub words: Vec<u64>,
+    digest: u64,
+}
+
+fn digest(words: &[u64]) -> u64 {
+    words
+        .iter()
+        .fold(words.len() as u64, |sum, &word| draw(sum, word, 1))
+}
+
+impl Blob {
+    fn new(words: Vec<u64>) -> Blob {
+        Blob {
+            digest: digest(&words),
+            words,
+        }
+    }
+    fn good(&self) -> bool {
+        digest(&self.words) == self.digest
+    }
+    pub fn flip(&mut self, random: &mut Sequence) {
+        let at = random.below(self.words.len() as u64) as usize;
+        self.words[at] ^= 1 << random.below(64);
+    }
+}
+
+/// A version that is being taken.
+#[derive(Clone, Debug)]
+struct Work {
+    levels: Option<Levels>,
+    captured: Vec<Option<u64>>,
+    decided: Levels,
+    committed: bool,
+    since: Time,
+}
+
+/// One physical node.
+#[derive(Debug)]
+pub(super) struct Home {
+    pub node: u32,
+    pub lost: bool,
+    pub up: bool,
+    /// Grows with every start of the agent.
+    pub life: u32,
+    pub incarnation: u32,
+    pub mem: BTreeMap<Key, Blob>,
+    pub disk: BTreeMap<Key, Blob>,
+    pub partner: BTreeMap<(Key, u32), Blob>,
+    armed: Option<u64>,
+    called: Vec<u64>,
+    state: Vec<u64>,
+    work: BTreeMap<u64, Work>,
+    pub opened: u32,
+}
+
+impl Home {
+    /// The largest version a local rank has called.
+    pub fn furthest(&self) -> u64 {
+        self.called.iter().copied().max().unwrap_or(0)
+    }
+}
+
+fn version(v: u64) -> Version {
+    Version(v)
+}
+
+impl History {
+    pub(super) fn new_home(&mut self, world: &mut W, node: u32) -> Process {
+        let who = world.add(node);
+        let ranks = self.options.ranks as usize;
+        self.homes.insert(
+            who,
+            Home {
+                node,
+                lost: false,
+                up: true,
+                life: 1,
+                incarnation: 0,
+                mem: BTreeMap::new(),
+                disk: BTreeMap::new(),
+                partner: BTreeMap::new(),
+                armed: None,
+                called: vec![0; ranks],
+                state: vec![0; ranks],
+                work: BTreeMap::new(),
+                opened: 0,
+            },
+        );
+        world.start(who);
+        who
+    }
+
+    pub(super) fn home(&mut self, who: Process) -> &mut Home {
+        self.homes.get_mut(&who).expect("homes are never removed")
+    }
+
+    fn tell(&mut self, world: &mut W, who: Process, delay_max_us: u64, command: Command) {
+        let life = self.home(who).life;
+        let delay = Time(1000 * (10 + self.random.below(delay_max_us)));
+        world.after(delay, Action::Tell { who, life, command });
+    }
+
+    pub(super) fn tell_now(&mut self, world: &mut W, who: Process, life: u32, command: Command) {
+        let home = self.home(who);
+        if home.up && home.life == life {
+            world.command(who, command);
+        }
+    }
+
+    pub(super) fn agent_event(&mut self, world: &mut W, who: Process, event: Event) {
+        let key = |home: &Home, version: Version| (home.incarnation, version.0);
+        match event {
+            Event::Arm { version, levels } => self.arm(world, who, version.0, levels),
+            Event::Disarm { version } => self.drop_version(world, who, version.0),
+            Event::Resumed { version, levels } => {
+                if let Some(work) = self.home(who).work.get_mut(&version.0) {
+                    work.levels = Some(levels);
+                }
+                self.flush_all(world, who, version.0);
+                self.finish(world, who, version.0);
+            }
+            Event::Stable { version, level } => {
+                let key = key(self.home(who), version);
+                self.judge.declares_stable(world.now, key, level);
+                self.decide(world, who, key.1, level, true);
+                self.collect(world, who, key, level);
+            }
+            Event::Aborted { version, level, .. } => {
+                let key = key(self.home(who), version);
+                self.judge.declares_aborted(world.now, key, level);
+                match level {
+                    Some(level) => self.decide(world, who, key.1, level, false),
+                    None => self.drop_version(world, who, key.1),
+                }
+            }
+            Event::CollectInventory { incarnation } => self.inventory(world, who, incarnation),
+            Event::Rebuild {
+                source, version, ..
+            } => {
+                let life = self.home(who).life;
+                let delay = Time(1000 * self.random.below(20_000));
+                let key = (source.0, version.0);
+                world.after(delay, Action::Rebuild { who, life, key });
+            }
+            Event::Opened {
+                incarnation,
+                source,
+                version,
+                ..
+            } => {
+                self.opened(world, who, incarnation.0, (source.0, version.0));
+            }
+            Event::OpenFailed {
+                incarnation,
+                why,
+                known,
+                ..
+            } => {
+                self.open_failed(world, who, incarnation.0, why, known.0);
+            }
+            Event::Rejoined { incarnation } => self.home(who).incarnation = incarnation.0,
+            Event::Declined { .. }
+            | Event::AllCaptured { .. }
+            | Event::Committed { .. }
+            | Event::Undecided { .. } => {}
+        }
+    }
+
+    fn arm(&mut self, world: &mut W, who: Process, v: u64, levels: Levels) {
+        let now = world.now;
+        let reuse = self.options.planted == Some(Planted::ReuseSlotEarly);
+        let home = self.home(who);
+        let mut freed = Vec::new();
+        if reuse && home.mem.len() >= 2 {
+            freed.extend(home.mem.pop_first().map(|(key, _)| key));
+        }
+        let called = home.called.iter().copied().max().unwrap_or(0);
+        let room = home.mem.len() + usize::from(!home.work.is_empty()) <= SLOTS;
+        let ok = room && called < v;
+        if ok {
+            home.armed = Some(v);
+            let captured = vec![None; home.called.len()];
+            let work = Work {
+                levels: Some(levels),
+                captured,
+                decided: Levels::NONE,
+                committed: false,
+                since: now,
+            };
+            home.work.insert(v, work);
+        }
+        let node = home.node;
+        for key in freed {
+            self.judge.removes(
+                now,
+                Place {
+                    level: Level::Memory,
+                    key,
+                    owner: node,
+                },
+            );
+        }
+        let max_called = (!ok && room).then_some(version(called));
+        self.tell(
+            world,
+            who,
+            2000,
+            Command::Armed {
+                version: version(v),
+                ok,
+                max_called,
+            },
+        );
+    }
+
+    /// A rank goes one step and calls `checkpoint`. It never waits.
+    pub(super) fn step(&mut self, world: &mut W, who: Process, rank: usize, epoch: u32) {
+        if epoch != self.epoch || self.home(who).lost {
+            return;
+        }
+        let jump = if !self.calm && self.random.chance(3_000) {
+            2
+        } else {
+            1
+        };
+        let forced = self.forced;
+        let home = self.home(who);
+        let v = home.called[rank] + jump;
+        home.called[rank] = v;
+        let word = (home.node as u64) << 8 | rank as u64;
+        home.state[rank] = draw(home.state[rank], word, v << 8 | u64::from(home.incarnation));
+        let key = (home.incarnation, v);
+        if forced == Some(key) && !home.work.contains_key(&v) {
+            let captured = vec![None; home.called.len()];
+            let levels = self.options.levels;
+            let (decided, committed, since) = (Levels::NONE, false, world.now);
+            let work = Work {
+                levels: Some(levels),
+                captured,
+                decided,
+                committed,
+                since,
+            };
+            self.home(who).work.insert(v, work);
+            // In order before the captures that follow.
+            let version = version(v);
+            if self.home(who).up {
+                world.command(who, Command::Force { version, levels });
+            }
+        }
+        let home = self.home(who);
+        let state = home.state[rank];
+        let armed = home.armed;
+        if armed == Some(v) || forced == Some(key) {
+            self.capture(world, who, rank, v, state);
+        } else if let Some(passed) = armed.filter(|&passed| v > passed)
+            && let Some(work) = home.work.get(&passed)
+            && work.captured[rank].is_none()
+        {
+            let (version, why) = (version(passed), Why::Overtaken);
+            self.tell(world, who, 500, Command::CaptureFailed { version, why });
+        }
+        // Ranks exchange messages, so none stays far behind for long.
+        let behind = v + 4 < self.furthest(world);
+        let most = if behind {
+            500_000
+        } else {
+            self.options.step_max.0
+        };
+        let delay = Time(500_000 + self.random.below(most));
+        world.after(delay, Action::Step { who, rank, epoch });
+    }
+
+    fn capture(&mut self, world: &mut W, who: Process, rank: usize, v: u64, state: u64) {
+        let home = self.home(who);
+        let Some(work) = home.work.get_mut(&v) else {
+            return;
+        };
+        work.captured[rank] = Some(state);
+        let words: Vec<u64> = work.captured.iter().flatten().copied().collect();
+        if words.len() < work.captured.len() {
+            return;
+        }
+        let (key, node) = ((home.incarnation, v), home.node);
+        home.mem.insert(key, Blob::new(words.clone()));
+        home.armed = None;
+        self.judge.captures(world.now, key, node, &words);
+        self.judge.stores(
+            Place {
+                level: Level::Memory,
+                key,
+                owner: node,
+            },
+            &words,
+        );
+        if self.home(who).up {
+            self.tell(
+                world,
+                who,
+                500,
+                Command::Captured {
+                    version: version(v),
+                },
+            );
+            self.flush_all(world, who, v);
+        }
+    }
+
+    fn flush_all(&mut self, world: &mut W, who: Process, v: u64) {
+        let home = self.home(who);
+        let (life, key) = (home.life, (home.incarnation, v));
+        let Some(levels) = home.work.get(&v).and_then(|work| work.levels) else {
+            return;
+        };
+        if !home.mem.contains_key(&key) {
+            return;
+        }
+        for level in levels.iter() {
+            let delay = Time(1000 * (600 + self.random.below(60_000)));
+            world.after(
+                delay,
+                Action::Flush {
+                    who,
+                    life,
+                    key,
+                    level,
+                },
+            );
+        }
+    }
+
+    pub(super) fn flush(&mut self, world: &mut W, who: Process, life: u32, key: Key, level: Level) {
+        let home = self.home(who);
+        if home.life != life || !home.up || home.incarnation != key.0 {
+            return;
+        }
+        let open = home
+            .work
+            .get(&key.1)
+            .is_some_and(|work| !work.decided.contains(level));
+        let Some(blob) = home.mem.get(&key).filter(|_| open).cloned() else {
+            return;
+        };
+        let result = self.write(world, who, key, level, blob);
+        let version = version(key.1);
+        self.tell(
+            world,
+            who,
+            500,
+            match result {
+                Ok(()) => Command::Prepared { version, level },
+                Err(why) => Command::LevelFailed {
+                    version,
+                    level,
+                    why,
+                },
+            },
+        );
+    }
+
+    /// Writes one level and reads it back.
+    fn write(
+        &mut self,
+        world: &mut W,
+        who: Process,
+        key: Key,
+        level: Level,
+        mut blob: Blob,
+    ) -> Result<(), Why> {
+        let owner = self.home(who).node;
+        let place = Place { level, key, owner };
+        let good = blob.clone();
+        let (full, torn) = (
+            world.faults.refuse,
+            if self.calm { 0 } else { self.options.torn },
+        );
+        if level != Level::Memory {
+            if self.random.chance(full) {
+                return Err(Why::Storage);
+            }
+            if self.random.chance(torn) {
+                blob.words[0] = 0;
+            }
+        }
+        // Containers are immutable: one that was verified is not written again.
+        let partner = world.at((owner + 1) % self.options.nodes);
+        let there = match level {
+            Level::Memory => None,
+            Level::Disk => self.home(who).disk.get(&key),
+            Level::Partner => self.home(partner).partner.get(&(key, owner)),
+            Level::Shared => self.shared.get(&(key, owner)),
+        };
+        if there.is_some_and(Blob::good) {
+            return Ok(());
+        }
+        match level {
+            Level::Memory => {}
+            Level::Disk => drop(self.home(who).disk.insert(key, blob.clone())),
+            Level::Partner => {
+                // The level means two copies: the own container and the partner's.
+                self.write(world, who, key, Level::Disk, good)?;
+                let there = self.home(partner);
+                if !there.up || there.lost || world.paused(partner) {
+                    return Err(Why::Partner);
+                }
+                self.home(partner)
+                    .partner
+                    .insert((key, owner), blob.clone());
+            }
+            Level::Shared => drop(self.shared.insert((key, owner), blob.clone())),
+        }
+        if level != Level::Memory {
+            self.judge.stores(place, &blob.words);
+        }
+        if !blob.good() && self.options.planted != Some(Planted::SkipReadBack) {
+            self.remove(world, who, key, level);
+            return Err(Why::Storage);
+        }
+        Ok(())
+    }
+
+    /// Removes this node's copy of a version from a place.
+    fn remove(&mut self, world: &mut W, who: Process, key: Key, level: Level) {
+        let owner = self.home(who).node;
+        let removed = match level {
+            Level::Memory => self.home(who).mem.remove(&key).is_some(),
+            Level::Disk => self.home(who).disk.remove(&key).is_some(),
+            Level::Partner => {
+                let partner = world.at((owner + 1) % self.options.nodes);
+                self.home(partner).partner.remove(&(key, owner)).is_some()
+            }
+            Level::Shared => self.shared.remove(&(key, owner)).is_some(),
+        };
+        if removed {
+            self.judge.removes(world.now, Place { level, key, owner });
+        }
+    }
+
+    /// A level of a version is decided; when all are, the version's work is over.
+    fn decide(&mut self, world: &mut W, who: Process, v: u64, level: Level, committed: bool) {
+        let home = self.home(who);
+        let key = (home.incarnation, v);
+        let Some(work) = home.work.get_mut(&v) else {
+            return;
+        };
+        work.decided = work.decided.with(level);
+        work.committed |= committed;
+        self.finish(world, who, v);
+        // An own container may serve the partner level too: it goes with the rest.
+        if !committed && !matches!(level, Level::Memory | Level::Disk) {
+            self.remove(world, who, key, level);
+        }
+    }
+
+    /// Ends a version's work when all its levels are decided.
+    fn finish(&mut self, world: &mut W, who: Process, v: u64) {
+        let all = self.options.levels;
+        let home = self.home(who);
+        let key = (home.incarnation, v);
+        let Some(work) = home.work.get(&v) else {
+            return;
+        };
+        let levels = work.levels.unwrap_or(all);
+        let any = work.committed;
+        if levels.and(work.decided) != levels {
+            return;
+        }
+        home.work.remove(&v);
+        if !any {
+            self.remove(world, who, key, Level::Memory);
+            self.remove(world, who, key, Level::Disk);
+        }
+    }
+
+    fn drop_version(&mut self, world: &mut W, who: Process, v: u64) {
+        let home = self.home(who);
+        if home.armed == Some(v) {
+            home.armed = None;
+        }
+        let key = (home.incarnation, v);
+        if home.work.remove(&v).is_some() {
+            for level in Level::ALL {
+                self.remove(world, who, key, level);
+            }
+        }
+    }
+
+    /// Garbage collection: what a stable version supersedes.
+    fn collect(&mut self, world: &mut W, who: Process, stable: Key, level: Level) {
+        let home = self.home(who);
+        let busy: BTreeSet<Key> = home.work.keys().map(|&v| (home.incarnation, v)).collect();
+        let old = |key: &&Key| **key < stable && !busy.contains(key);
+        let mut gone: Vec<(Key, Level)> = Vec::new();
+        gone.extend(home.mem.keys().filter(old).map(|&key| (key, Level::Memory)));
+        if level >= Level::Partner {
+            gone.extend(home.disk.keys().filter(old).map(|&key| (key, Level::Disk)));
+        }
+        let partner = world.at((home.node + 1) % self.options.nodes);
+        let node = self.home(who).node;
+        if level >= Level::Partner {
+            let held = self
+                .home(partner)
+                .partner
+                .keys()
+                .filter(|(_, owner)| *owner == node);
+            let keys: Vec<Key> = held.map(|&(key, _)| key).collect();
+            let old = keys
+                .iter()
+                .filter(|key| **key < stable && !busy.contains(key));
+            gone.extend(old.map(|&key| (key, Level::Partner)));
+        }
+        let recorded = world
+            .disk(who)
+            .replay()
+            .into_iter()
+            .filter_map(|record| match record {
+                Record::Commit {
+                    incarnation,
+                    version,
+                    ..
+                } => Some((incarnation.0, version.0)),
+                _ => None,
+            });
+        let old = |key: &Key| *key < stable && !busy.contains(key);
+        let touched: BTreeSet<Key> = recorded
+            .filter(old)
+            .chain(gone.iter().map(|&(key, _)| key))
+            .collect();
+        for (key, level) in gone {
+            self.remove(world, who, key, level);
+        }
+        for key in touched {
+            self.forget(world, who, key);
+        }
+    }
+
+    /// Drops the records of a version of which this node holds nothing.
+    fn forget(&mut self, world: &mut W, who: Process, key: Key) {
+        let home = self.home(who);
+        let held = home.mem.contains_key(&key)
+            || home.disk.contains_key(&key)
+            || home.partner.keys().any(|&(held, _)| held == key);
+        if held || self.shared.keys().any(|&(held, _)| held == key) {
+            return;
+        }
+        let (source, version) = (Incarnation(key.0), version(key.1));
+        if !world
+            .machine(who)
+            .is_some_and(|machine| machine.may_forget(source, version))
+        {
+            return;
+        }
+        world.disk(who).remove(|record| match *record {
+            Record::Prepared {
+                incarnation,
+                version,
+                ..
+            }
+            | Record::Abort {
+                incarnation,
+                version,
+                ..
+            }
+            | Record::Commit {
+                incarnation,
+                version,
+                ..
+            } => (incarnation.0, version.0) == key,
+            _ => false,
+        });
+        world.command(who, Command::Forget { source, version });
+    }
+
+    fn inventory(&mut self, world: &mut W, who: Process, incarnation: Incarnation) {
+        let home = self.home(who);
+        let node = home.node;
+        let mut have: BTreeSet<(Key, u32)> = home.partner.keys().copied().collect();
+        have.extend(
+            home.mem
+                .keys()
+                .chain(home.disk.keys())
+                .map(|&key| (key, node)),
+        );
+        have.extend(self.shared.keys().filter(|(_, owner)| *owner == node));
+        let records = self.shared_records.clone();
+        for (key, owner) in have {
+            let (source, version) = (Incarnation(key.0), version(key.1));
+            world.command(
+                who,
+                Command::Available {
+                    source,
+                    version,
+                    node: NodeId(owner),
+                },
+            );
+        }
+        for record in records {
+            world.command(who, Command::Found { record });
+        }
+        self.tell(world, who, 5000, Command::InventoryDone { incarnation });
+    }
+
+    pub(super) fn rebuild(&mut self, world: &mut W, who: Process, life: u32, key: Key) {
+        let home = self.home(who);
+        if home.life != life || !home.up {
+            return;
+        }
+        let node = home.node;
+        let mut sources: Vec<Blob> = home.mem.get(&key).into_iter().cloned().collect();
+        sources.extend(home.disk.get(&key).cloned());
+        let partner = world.at((node + 1) % self.options.nodes);
+        sources.extend(self.home(partner).partner.get(&(key, node)).cloned());
+        sources.extend(self.shared.get(&(key, node)).cloned());
+        let skip = self.options.planted == Some(Planted::SkipReadBack);
+        let found = sources.into_iter().find(|blob| blob.good() || skip);
+        let ok = found.is_some();
+        if let Some(blob) = found {
+            let home = self.home(who);
+            home.mem.insert(key, blob.clone());
+            home.disk.insert(key, blob.clone());
+            for level in [Level::Memory, Level::Disk] {
+                self.judge.stores(
+                    Place {
+                        level,
+                        key,
+                        owner: node,
+                    },
+                    &blob.words,
+                );
+            }
+        }
+        let (source, version) = (Incarnation(key.0), version(key.1));
+        self.tell(
+            world,
+            who,
+            1000,
+            Command::Rebuilt {
+                source,
+                version,
+                ok,
+            },
+        );
+    }
+
+    /// An incarnation is open at this node: void versions go, ranks are filled.
+    fn opened(&mut self, world: &mut W, who: Process, number: u32, restored: Key) {
+        self.judge.opens(world.now, number, restored);
+        let home = self.home(who);
+        if home.incarnation == number && home.opened == number {
+            return;
+        }
+        home.incarnation = number;
+        home.opened = number;
+        home.armed = None;
+        home.work.clear();
+        let void = |key: &Key| {
+            key.0 < number && (key.0 > restored.0 || key.0 == restored.0 && key.1 > restored.1)
+        };
+        home.mem.retain(|key, _| !void(key));
+        home.disk.retain(|key, _| !void(key));
+        home.partner.retain(|(key, _), _| !void(key));
+        let node = home.node;
+        self.shared
+            .retain(|(key, owner), _| *owner != node || !void(key));
+        let blob = self.home(who).mem.get(&restored).cloned();
+        let home = self.home(who);
+        for rank in 0..home.called.len() {
+            home.called[rank] = restored.1;
+            home.state[rank] = blob.as_ref().map_or(0, |blob| blob.words[rank]);
+        }
+        if restored.0 != 0 {
+            let words = blob.map(|blob| blob.words).unwrap_or_default();
+            self.judge.restores(world.now, node, restored, &words);
+        }
+        self.node_ready(world, who, number);
+    }
+
+    pub(super) fn agent_crashed(&mut self, world: &mut W, who: Process) {
+        let delay = Time::from_ms(2 + self.random.below(150));
+        let home = self.home(who);
+        home.up = false;
+        if !home.lost {
+            world.after(delay, Action::Restart { who });
+        }
+    }
+
+    /// The keeper starts the agent again: it finds its slabs and control blocks.
+    pub(super) fn restart(&mut self, world: &mut W, who: Process) {
+        let home = self.home(who);
+        if home.lost || home.up {
+            return;
+        }
+        home.up = true;
+        home.life += 1;
+        self.restarts += 1;
+        world.start(who);
+        let open = self.launcher_meets(world, who);
+        if !open {
+            return;
+        }
+        let home = self.home(who);
+        let mut found = Vec::new();
+        for (&v, work) in &mut home.work {
+            work.levels = None;
+            let version = version(v);
+            if home.armed == Some(v) || work.captured.iter().any(Option::is_none) {
+                found.push(Command::Armed {
+                    version,
+                    ok: true,
+                    max_called: None,
+                });
+            } else {
+                found.push(Command::Captured { version });
+            }
+        }
+        for command in found {
+            self.tell(world, who, 1000, command);
+        }
+    }
+
+    /// Work that is older than every bound allows.
+    pub(super) fn overdue_work(&self, world: &W, bound: Time) -> Vec<String> {
+        let mut late = Vec::new();
+        for home in self
+            .homes
+            .iter()
+            .filter(|(who, home)| world.at(home.node) == **who)
+            .map(|one| one.1)
+        {
+            for (v, work) in &home.work {
+                if world.now.since(work.since) > bound {
+                    late.push(format!("P5: node {} still works on version {v}", home.node));
+                }
+            }
+        }
+        late
+    }
+}

@@ -1,0 +1,346 @@
+//! The judge of a history. It is told what happened, by the harness that carries
+//! it out: bytes captured, bytes put somewhere, records that became durable,
+//! failures, what was declared and what was restored. It shares no code and no
+//! state with the protocol.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_base::{Level, Time};
+
+/// (incarnation, version) of a checkpoint.
+pub type Key = (u32, u64);
+
+/// One copy: where it lies.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Place {
+    /// The kind of place.
+    pub level: Level,
+    /// The checkpoint.
+    pub key: Key,
+    /// Whose ranks' bytes.
+    pub owner: u32,
+}
+
+#[derive(Debug)]
+struct Copy {
+    words: Vec<u64>,
+    /// Lost or damaged by a fault of the history, not by the agent.
+    failed: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct Checker {
+    nodes: u32,
+    /// What was found wrong; empty is good.
+    pub violations: Vec<String>,
+    captured: BTreeMap<(Key, u32), (Time, Vec<u64>)>,
+    copies: BTreeMap<Place, Copy>,
+    prepared: BTreeMap<(Key, Level), BTreeSet<u32>>,
+    committed: BTreeMap<(Key, Level), BTreeSet<u32>>,
+    aborted: BTreeSet<(Key, Level)>,
+    stable: BTreeMap<(Key, Level), Time>,
+    failures: Vec<(Time, u32)>,
+    opened: BTreeMap<u32, Key>,
+}
+
+/// The number of domains that may fail at a level: the published table of
+/// docs/guarantees.md, written down again.
+fn tolerance(level: Level, nodes: u32) -> usize {
+    match level {
+        Level::Memory | Level::Disk => 0,
+        Level::Partner => 1,
+        Level::Shared => nodes as usize,
+    }
+}
+
+impl Checker {
+    /// A judge for a job of this many nodes.
+    pub fn new(nodes: u32) -> Checker {
+        Checker {
+            nodes,
+            violations: Vec::new(),
+            captured: BTreeMap::new(),
+            copies: BTreeMap::new(),
+            prepared: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            aborted: BTreeSet::new(),
+            stable: BTreeMap::new(),
+            failures: Vec::new(),
+            opened: BTreeMap::new(),
+        }
+    }
+
+    fn wrong(&mut self, now: Time, text: String) {
+        self.violations
+            .push(format!("{:.3} ms: {text}", now.as_ms()));
+    }
+
+    /// All ranks of a node captured these bytes.
+    pub fn captures(&mut self, now: Time, key: Key, node: u32, words: &[u64]) {
+        self.captured.insert((key, node), (now, words.to_vec()));
+    }
+
+    /// Bytes reached a place, as the medium holds them.
+    pub fn stores(&mut self, place: Place, words: &[u64]) {
+        self.copies.insert(
+            place,
+            Copy {
+                words: words.to_vec(),
+                failed: false,
+            },
+        );
+    }
+
+    /// A fault of the history took or damaged a copy.
+    pub fn copy_fails(&mut self, place: Place) {
+        if let Some(copy) = self.copies.get_mut(&place) {
+            copy.failed = true;
+        }
+    }
+
+    /// An agent removed a copy (P3).
+    pub fn removes(&mut self, now: Time, place: Place) {
+        self.copies.remove(&place);
+        let committed_here = self.committed.contains_key(&(place.key, place.level));
+        let newer = self
+            .stable
+            .keys()
+            .any(|&(key, level)| key > place.key && level >= place.level && self.on_line(key));
+        if committed_here && self.on_line(place.key) && !newer {
+            self.wrong(
+                now,
+                format!("P3: {place:?} removed before a newer one is stable"),
+            );
+        }
+    }
+
+    /// A failure domain lost or damaged what it stored.
+    pub fn fails(&mut self, now: Time, node: u32) {
+        self.failures.push((now, node));
+    }
+
+    /// A PREPARED record became durable.
+    pub fn prepares(&mut self, node: u32, key: Key, level: Level) {
+        self.prepared.entry((key, level)).or_default().insert(node);
+    }
+
+    /// A COMMIT record became durable. The first one of a level must find all
+    /// nodes prepared and all copies in place (P1).
+    pub fn commits(&mut self, now: Time, node: u32, key: Key, level: Level) {
+        let holders = self.committed.entry((key, level)).or_default();
+        let first = holders.is_empty();
+        holders.insert(node);
+        if !first {
+            return;
+        }
+        for owner in 0..self.nodes {
+            let prepared = self
+                .prepared
+                .get(&(key, level))
+                .is_some_and(|set| set.contains(&owner));
+            if !prepared {
+                self.wrong(
+                    now,
+                    format!("P1: {key:?} {level} committed, node {owner} not prepared"),
+                );
+            }
+            let captured = self.captured.get(&(key, owner)).map(|(_, words)| words);
+            let good = match (self.copies.get(&Place { level, key, owner }), captured) {
+                (Some(copy), Some(words)) => copy.failed || copy.words == *words,
+                _ => false,
+            };
+            if !good {
+                self.wrong(
+                    now,
+                    format!("P1: {key:?} {level} committed, no good copy of {owner}"),
+                );
+            }
+        }
+        if self.aborted.contains(&(key, level)) && self.failed_since(key) == 0 {
+            self.wrong(
+                now,
+                format!("split decision: {key:?} {level} aborted, then committed"),
+            );
+        }
+    }
+
+    /// Distinct failed domains since the capture of a version began.
+    fn failed_since(&self, key: Key) -> usize {
+        let nodes = 0..self.nodes;
+        let first = nodes
+            .filter_map(|node| self.captured.get(&(key, node)).map(|c| c.0))
+            .min();
+        let Some(first) = first else {
+            return usize::MAX;
+        };
+        let failed = self.failures.iter().filter(|(at, _)| *at >= first);
+        failed
+            .map(|&(_, node)| node)
+            .collect::<BTreeSet<u32>>()
+            .len()
+    }
+
+    /// True if the newest open incarnation descends from this version.
+    fn on_line(&self, key: Key) -> bool {
+        let Some((&newest, _)) = self.opened.last_key_value() else {
+            return true;
+        };
+        let (mut at, mut limit) = (newest, u64::MAX);
+        loop {
+            if at == key.0 {
+                return key.1 <= limit;
+            }
+            match self.opened.get(&at) {
+                Some(&(source, version)) if source < at && source != 0 => {
+                    (at, limit) = (source, version);
+                }
+                _ => return false,
+            }
+        }
+    }
+
+    /// Somebody declared a level stable.
+    pub fn declares_stable(&mut self, now: Time, key: Key, level: Level) {
+        let holders = self.committed.get(&(key, level)).map_or(0, BTreeSet::len);
+        let needed = match level {
+            Level::Shared => 1,
+            _ => (tolerance(level, self.nodes) + 1).min(self.nodes as usize),
+        };
+        if holders < needed {
+            self.wrong(
+                now,
+                format!("{key:?} {level} stable with {holders} of {needed} records"),
+            );
+        }
+        if self.aborted.contains(&(key, level)) && self.failed_since(key) == 0 {
+            self.wrong(
+                now,
+                format!("split decision: {key:?} {level} aborted, then stable"),
+            );
+        }
+        let newest = self
+            .opened
+            .last_key_value()
+            .map_or(0, |(&number, _)| number);
+        // A late echo of what was declared before it became void is no new word.
+        let new = !self.stable.contains_key(&(key, level));
+        if new && key.0 < newest && !self.on_line(key) {
+            self.wrong(now, format!("P3: {key:?} {level} stable after it was void"));
+        }
+        self.stable.entry((key, level)).or_insert(now);
+    }
+
+    /// Somebody declared a version, or one level, aborted.
+    pub fn declares_aborted(&mut self, now: Time, key: Key, level: Option<Level>) {
+        for one in Level::ALL {
+            if level.is_some_and(|level| level != one) {
+                continue;
+            }
+            self.aborted.insert((key, one));
+            let failed = self.failed_since(key);
+            let committed = self.committed.contains_key(&(key, one)) && failed == 0;
+            let stable =
+                self.stable.contains_key(&(key, one)) && failed <= tolerance(one, self.nodes);
+            if committed || stable {
+                self.wrong(
+                    now,
+                    format!("split decision: {key:?} {one} committed, then aborted"),
+                );
+            }
+        }
+    }
+
+    /// The newest version on the line that must survive what has failed.
+    fn must_have(&self) -> Option<(Key, Level)> {
+        self.stable
+            .keys()
+            .copied()
+            .filter(|&(key, level)| {
+                self.on_line(key) && self.failed_since(key) <= tolerance(level, self.nodes)
+            })
+            .max()
+    }
+
+    /// An incarnation opened (P1, P3, uniqueness). Source 0: from the beginning.
+    pub fn opens(&mut self, now: Time, number: u32, restored: Key) {
+        if let Some(&before) = self.opened.get(&number) {
+            if before != restored {
+                self.wrong(
+                    now,
+                    format!("incarnation {number} opened twice, differently"),
+                );
+            }
+            return;
+        }
+        if self
+            .opened
+            .last_key_value()
+            .is_some_and(|(&newest, _)| newest > number)
+        {
+            self.wrong(
+                now,
+                format!("incarnation {number} opened after a newer one"),
+            );
+        }
+        let committed = Level::ALL
+            .iter()
+            .any(|&l| self.committed.contains_key(&(restored, l)));
+        if restored.0 != 0 && !committed {
+            self.wrong(now, format!("P1: {restored:?} offered, never committed"));
+        }
+        if restored.0 != 0 && !self.on_line(restored) {
+            self.wrong(now, format!("P1: {restored:?} offered, but void"));
+        }
+        if let Some((key, level)) = self.must_have()
+            && restored < key
+        {
+            self.wrong(
+                now,
+                format!("P3: {restored:?} offered, {key:?} was stable at {level}"),
+            );
+        }
+        self.opened.insert(number, restored);
+    }
+
+    /// The job was told that nothing can be restored.
+    pub fn gives_up(&mut self, now: Time) {
+        if let Some((key, level)) = self.must_have() {
+            self.wrong(
+                now,
+                format!("P3: nothing offered, {key:?} was stable at {level}"),
+            );
+        }
+    }
+
+    /// A node's ranks begin with these bytes (P2).
+    pub fn restores(&mut self, now: Time, node: u32, key: Key, words: &[u64]) {
+        let same = self
+            .captured
+            .get(&(key, node))
+            .is_some_and(|(_, captured)| captured == words);
+        if !same {
+            self.wrong(
+                now,
+                format!("P2: node {node} restored other bytes than captured {key:?}"),
+            );
+        }
+    }
+
+    /// Levels declared stable after `since` in incarnation `number`.
+    pub fn stable_after(&self, since: Time, number: u32, level: Level) -> bool {
+        self.stable
+            .iter()
+            .any(|(&(key, l), &at)| key.0 == number && l == level && at >= since)
+    }
+
+    /// How many (version, level) pairs were declared stable.
+    pub fn stable_count(&self) -> usize {
+        self.stable.len()
+    }
+
+    /// How many incarnations opened.
+    pub fn opened_count(&self) -> usize {
+        self.opened.len()
+    }
+}

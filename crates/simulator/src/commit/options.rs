@@ -1,0 +1,164 @@
+//! The options of a history. All are drawn from the seed, so a seed is a history;
+//! all are printed with a failure.
+
+use outlive_base::rng::Sequence;
+use outlive_base::{Level, Time};
+use outlive_protocols::commit::{Config, Levels, Planted};
+
+use crate::network::LossyOptions;
+use crate::world::Faults;
+
+/// What may go wrong in a history, and how large it is.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Nodes, 2 to 9.
+    pub nodes: u32,
+    /// Ranks of a node.
+    pub ranks: u32,
+    /// Levels in use.
+    pub levels: Levels,
+    /// The network while there are faults.
+    pub net: LossyOptions,
+    /// Processes and record disks while there are faults.
+    pub faults: Faults,
+    /// Containers whose write is torn without an error, per million.
+    pub torn: u32,
+    /// Weights of the faults that are drawn at each tick.
+    pub weights: Weights,
+    /// Mean time between two drawn faults.
+    pub tick: Time,
+    /// Faults end here; then the job must make progress again.
+    pub heal: Time,
+    /// The history ends here.
+    pub end: Time,
+    /// Time of a rank's step, at most.
+    pub step_max: Time,
+    /// A planted protocol fault.
+    pub planted: Option<Planted>,
+}
+
+/// Relative weights of faults.
+#[derive(Clone, Debug, Default)]
+pub struct Weights {
+    /// An agent ends; its keeper starts another.
+    pub agent: u32,
+    /// A node is lost with everything on it.
+    pub node: u32,
+    /// A rank ends.
+    pub rank: u32,
+    /// Some nodes are cut off for a while.
+    pub partition: u32,
+    /// An agent is frozen for a while.
+    pub pause: u32,
+    /// A stored record or container is damaged.
+    pub damage: u32,
+    /// A frozen node is replaced without being killed.
+    pub zombie: u32,
+}
+
+impl Weights {
+    fn sum(&self) -> u32 {
+        let Weights {
+            agent,
+            node,
+            rank,
+            partition,
+            pause,
+            damage,
+            zombie,
+        } = *self;
+        agent + node + rank + partition + pause + damage + zombie
+    }
+
+    /// One of the faults, by weight: its position in the list of fields.
+    pub fn draw(&self, random: &mut Sequence) -> Option<usize> {
+        let Weights {
+            agent,
+            node,
+            rank,
+            partition,
+            pause,
+            damage,
+            zombie,
+        } = *self;
+        let mut at = random.below(u64::from(self.sum()));
+        for (index, weight) in [agent, node, rank, partition, pause, damage, zombie]
+            .into_iter()
+            .enumerate()
+        {
+            if at < u64::from(weight) {
+                return Some(index);
+            }
+            at -= u64::from(weight);
+        }
+        None
+    }
+}
+
+impl Options {
+    /// The options of a seed.
+    pub fn from_seed(seed: u64) -> Options {
+        let mut random = Sequence::new(seed, 0x6f70_7473);
+        let mut levels = Levels::of(&[Level::Memory, Level::Disk, Level::Partner]);
+        if random.chance(300_000) {
+            levels = levels.with(Level::Shared);
+        }
+        let some = |random: &mut Sequence, most: u64| {
+            let on = random.chance(600_000);
+            let value = random.below(most) as u32 + 1;
+            if on { value } else { 0 }
+        };
+        let net = LossyOptions {
+            loss: some(&mut random, 100_000),
+            duplicate: some(&mut random, 100_000),
+            delay_min: Time(50_000),
+            delay_max: Time(100_000 + random.below(5_000_000)),
+            straggle: some(&mut random, 20_000),
+            straggle_max: Time::from_ms(1500),
+        };
+        let faults = Faults {
+            crash: some(&mut random, 1_500),
+            refuse: some(&mut random, 20_000),
+            sync_max: Time(100_000 + random.below(8_000_000)),
+        };
+        let weights = Weights {
+            agent: some(&mut random, 10),
+            node: some(&mut random, 6),
+            rank: some(&mut random, 5),
+            partition: some(&mut random, 5),
+            pause: some(&mut random, 5),
+            damage: some(&mut random, 3),
+            zombie: some(&mut random, 4),
+        };
+        Options {
+            nodes: 2 + random.below(8) as u32,
+            ranks: 1 + random.below(2) as u32,
+            levels,
+            net,
+            faults,
+            torn: some(&mut random, 100_000),
+            weights,
+            tick: Time::from_ms(300 + random.below(2000)),
+            heal: Time::from_secs(14),
+            end: Time::from_secs(30),
+            step_max: Time::from_ms(10 + random.below(100)),
+            planted: None,
+        }
+    }
+
+    /// The configuration of the machines: the defaults, with bounds short enough
+    /// that every one of them passes in a history.
+    pub fn config(&self) -> Config {
+        Config {
+            nodes: self.nodes,
+            levels: self.levels,
+            arm_timeout: Time::from_ms(600),
+            commit_timeout: Time::from_ms(900),
+            recovery_timeout: Time::from_ms(1500),
+            resend: Time::from_ms(15),
+            margin: 3,
+            planted: self.planted,
+            ..Config::default()
+        }
+    }
+}

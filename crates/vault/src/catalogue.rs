@@ -1,0 +1,358 @@
+//! All versions of a job, from the records and files of all places that can be
+//! reached, and the newest that can be rebuilt.
+//!
+//! Invariants: a version is offered only with a commit record (P1); of several
+//! commits of a level the highest ballot wins; void versions are never offered;
+//! every version that is passed over is named with the reason (P2). Levels in
+//! memory leave no record here: the agent knows them. There is no database: each
+//! scan reads the directories.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use outlive_base::{Error, Incarnation, Level, NodeId, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::container::Container;
+use crate::inventory::Inventory;
+use crate::lineage::Lineage;
+use crate::record::Part;
+use crate::versions::entries;
+
+/// A version at one level.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LevelState {
+    /// The level.
+    pub level: Level,
+    /// The ballot of the winning commit; absent: not committed.
+    pub committed: Option<u64>,
+    /// In how many places that commit is recorded.
+    pub recorded: u32,
+    /// Recorded in f + 1 failure domains, or in the shared directory.
+    pub stable: bool,
+    /// Why it was aborted, if it was and is not committed.
+    pub aborted: Option<String>,
+}
+
+/// A copy that a version's records call for, or that was found.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct CopyState {
+    /// Where: a node, or [`Part::SHARED`].
+    pub place: NodeId,
+    /// Disk: the node's own; partner; shared.
+    pub level: Level,
+    /// The file, if there is one of the right length.
+    pub path: Option<PathBuf>,
+    /// True if the file can be opened from here.
+    pub local: bool,
+}
+
+/// The container of one node, and its copies.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct PartState {
+    /// What the copies must be. Its holder is that of one of them.
+    pub part: Part,
+    /// Copies, the cheapest to read first.
+    pub copies: Vec<CopyState>,
+}
+
+/// One version of the job.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Entry {
+    /// The incarnation that captured it.
+    pub incarnation: Incarnation,
+    /// Its number.
+    pub version: Version,
+    /// True if a later incarnation went on from an older version.
+    pub void: bool,
+    /// True if a pin keeps it.
+    pub pinned: bool,
+    /// Ranks of the job, by the commit.
+    pub ranks: u32,
+    /// Bytes of its containers, one copy of each.
+    pub bytes: u64,
+    /// Levels of which something is recorded.
+    pub levels: Vec<LevelState>,
+    /// Its containers, by node; empty if it is not committed.
+    pub parts: Vec<PartState>,
+}
+
+impl Entry {
+    /// The strongest level at which it is committed.
+    pub fn committed(&self) -> Option<Level> {
+        self.levels
+            .iter()
+            .filter(|it| it.committed.is_some())
+            .map(|it| it.level)
+            .max()
+    }
+}
+
+/// Where the bytes of one node come from.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Source {
+    /// The node whose ranks they are.
+    pub node: NodeId,
+    /// What the container must be.
+    pub part: Part,
+    /// The copy.
+    pub copy: CopyState,
+}
+
+/// A version that can be rebuilt.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Choice {
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Its number.
+    pub version: Version,
+    /// The strongest level that a source is taken from.
+    pub level: Level,
+    /// One source a node, by node.
+    pub sources: Vec<Source>,
+}
+
+/// A version that was passed over.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Rejected {
+    /// Its incarnation.
+    pub incarnation: Incarnation,
+    /// Its number.
+    pub version: Version,
+    /// Why, for people.
+    pub reason: String,
+}
+
+/// The answer of [`Catalogue::newest_restorable`].
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Answer {
+    /// The newest version that can be rebuilt, if any.
+    pub choice: Option<Choice>,
+    /// Newer versions that cannot, newest first.
+    pub rejected: Vec<Rejected>,
+}
+
+/// One copy's check.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct CopyCheck {
+    /// The version's incarnation.
+    pub incarnation: Incarnation,
+    /// The version's number.
+    pub version: Version,
+    /// The node whose ranks are in it.
+    pub node: NodeId,
+    /// The copy.
+    pub copy: CopyState,
+    /// What is wrong with it; absent: it is sound.
+    pub error: Option<Error>,
+}
+
+/// All versions of a job.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Catalogue {
+    /// Version of this structure as JSON.
+    pub schema: u32,
+    /// Versions, newest first.
+    pub entries: Vec<Entry>,
+    /// Damaged records.
+    pub damaged: Vec<PathBuf>,
+    /// What could not be read.
+    pub errors: Vec<Error>,
+    #[serde(skip)]
+    inventories: Vec<Inventory>,
+}
+
+impl Catalogue {
+    /// Reads the shared directory of `job_dir` (`STORE/JOB`) and the storage of all
+    /// nodes that can be reached as directories (`NODE/JOB/node-N`). Other processes
+    /// may be writing there.
+    pub fn scan(job_dir: &Path, node_dirs: &[(NodeId, PathBuf)], job_hash: u64) -> Catalogue {
+        let shared = Inventory::of_shared(&job_dir.join("shared"), job_hash);
+        let nodes = node_dirs
+            .iter()
+            .map(|(node, root)| Inventory::of_node(*node, root, job_hash));
+        Catalogue::new(std::iter::once(shared).chain(nodes).collect())
+    }
+
+    /// Joins inventories, some of which may come from other nodes.
+    pub fn new(inventories: Vec<Inventory>) -> Catalogue {
+        let all: Vec<&Inventory> = inventories.iter().collect();
+        Catalogue {
+            schema: 1,
+            entries: entries(&all),
+            damaged: inventories
+                .iter()
+                .flat_map(|it| it.damaged.clone())
+                .collect(),
+            errors: inventories
+                .iter()
+                .flat_map(|it| it.errors.clone())
+                .collect(),
+            inventories,
+        }
+    }
+
+    /// The line of incarnations.
+    pub fn lineage(&self) -> Lineage {
+        Lineage::new(self.inventories.iter().flat_map(|it| &it.records))
+    }
+
+    /// The versions as they would be without the `lost` nodes: neither their copies
+    /// nor their records.
+    pub fn without(&self, lost: &BTreeSet<NodeId>) -> Vec<Entry> {
+        let left: Vec<&Inventory> = self
+            .inventories
+            .iter()
+            .filter(|it| !lost.contains(&it.place))
+            .collect();
+        entries(&left)
+    }
+
+    /// Opens every copy that a committed version calls for; with `deep`, reads all of
+    /// it. Copies that are missing are reported too.
+    pub fn verify(&self, deep: bool) -> Vec<CopyCheck> {
+        let mut checks = Vec::new();
+        for entry in &self.entries {
+            for state in &entry.parts {
+                for copy in &state.copies {
+                    checks.push(CopyCheck {
+                        incarnation: entry.incarnation,
+                        version: entry.version,
+                        node: state.part.node,
+                        copy: copy.clone(),
+                        error: check(copy, &state.part, deep).err(),
+                    });
+                }
+            }
+        }
+        checks
+    }
+
+    /// The newest version that can be rebuilt when the `lost` nodes are gone with all
+    /// that they hold. Headers and indexes of the copies are checked, the data is not:
+    /// whoever reads it checks it, and asks again without the copy that failed
+    /// ([`Catalogue::candidates`] has all copies).
+    pub fn newest_restorable(&self, lost: &BTreeSet<NodeId>) -> Answer {
+        let mut answer = Answer::default();
+        for entry in self.without(lost) {
+            match self.choose(&entry) {
+                Ok(choice) => {
+                    answer.choice = Some(choice);
+                    break;
+                }
+                Err(reason) => answer.rejected.push(Rejected {
+                    incarnation: entry.incarnation,
+                    version: entry.version,
+                    reason,
+                }),
+            }
+        }
+        answer
+    }
+
+    /// All committed versions on the line without the `lost` nodes, newest first, with
+    /// all copies that are left.
+    pub fn candidates(&self, lost: &BTreeSet<NodeId>) -> Vec<Entry> {
+        let mut entries = self.without(lost);
+        entries.retain(|entry| offered(entry).is_ok());
+        entries
+    }
+
+    fn choose(&self, entry: &Entry) -> Result<Choice, String> {
+        offered(entry)?;
+        let mut sources = Vec::new();
+        for state in &entry.parts {
+            let mut reasons = Vec::new();
+            let copy = state
+                .copies
+                .iter()
+                .find(|copy| match check(copy, &state.part, false) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        reasons.push(format!(
+                            "{} at {}: {}",
+                            copy.level,
+                            shown(copy.place),
+                            error.reason()
+                        ));
+                        false
+                    }
+                });
+            let Some(copy) = copy else {
+                let reasons = if reasons.is_empty() {
+                    "none is left".into()
+                } else {
+                    reasons.join("; ")
+                };
+                return Err(format!("no copy of {}: {reasons}", state.part.node));
+            };
+            let (part, copy) = (state.part.clone(), copy.clone());
+            sources.push(Source {
+                node: part.node,
+                part,
+                copy,
+            });
+        }
+        Ok(Choice {
+            incarnation: entry.incarnation,
+            version: entry.version,
+            level: sources
+                .iter()
+                .map(|source| source.copy.level)
+                .max()
+                .unwrap_or(Level::Disk),
+            sources,
+        })
+    }
+}
+
+/// Whether a version may be offered at all.
+pub(crate) fn offered(entry: &Entry) -> Result<(), String> {
+    if entry.void {
+        return Err("void: a later incarnation went on from an older version".into());
+    }
+    if entry.committed().is_none() {
+        let aborted = entry.levels.iter().find_map(|it| it.aborted.as_deref());
+        return Err(match aborted {
+            Some(text) => format!("aborted: {text}"),
+            None => "not committed at any level".into(),
+        });
+    }
+    let ranks: BTreeSet<_> = entry.parts.iter().flat_map(|it| &it.part.ranks).collect();
+    if ranks.len() != entry.ranks as usize {
+        return Err(format!(
+            "the commit names {} of {} ranks",
+            ranks.len(),
+            entry.ranks
+        ));
+    }
+    Ok(())
+}
+
+pub(crate) fn shown(place: NodeId) -> String {
+    if place == Part::SHARED {
+        "the shared directory".into()
+    } else {
+        place.to_string()
+    }
+}
+
+fn check(copy: &CopyState, part: &Part, deep: bool) -> Result<(), Error> {
+    let Some(path) = &copy.path else {
+        return Err(Error::new(
+            outlive_base::Code::NotFound,
+            outlive_base::Entity::Node(copy.place.0),
+            "the copy is missing or has another length",
+            "another copy is used; the next checkpoint makes a new one",
+        ));
+    };
+    if !copy.local {
+        // Its holder has listed it; whoever streams it checks it.
+        return Ok(());
+    }
+    let container = Container::open_sealed(path, &part.sealed())?;
+    if deep {
+        container.verify(None)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,127 @@
+//! Which versions are on the line that leads to the present, and which are void.
+//!
+//! Each start of a job's ranks is an incarnation that restored one version; what
+//! older incarnations captured after that version belongs to a past that did not
+//! happen. Invariant: a version is called void only on the word of a record.
+
+use std::collections::BTreeMap;
+
+use outlive_base::{Incarnation, Version};
+
+use crate::record::Record;
+
+/// The line of incarnations, from their records.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Lineage {
+    /// Incarnations on the line and their last version that counts.
+    last: BTreeMap<Incarnation, Version>,
+    /// The newest incarnation that is recorded.
+    current: Option<Incarnation>,
+    /// Below this incarnation nothing is known.
+    known_from: Incarnation,
+}
+
+impl Lineage {
+    /// The line that these records tell, in any order; others are ignored.
+    pub fn new<'r>(records: impl IntoIterator<Item = &'r Record>) -> Lineage {
+        let mut starts = BTreeMap::new();
+        for record in records {
+            if let Record::Incarnation {
+                number, restored, ..
+            } = record
+            {
+                starts.insert(
+                    *number,
+                    restored.map(|(incarnation, version, _)| (incarnation, version)),
+                );
+            }
+        }
+        let mut line = Lineage::default();
+        let Some((current, _)) = starts.last_key_value() else {
+            return line;
+        };
+        line.current = Some(*current);
+        line.last.insert(*current, Version(u64::MAX));
+        let mut at = *current;
+        line.known_from = loop {
+            match starts.get(&at) {
+                Some(Some((older, version))) if *older < at => {
+                    line.last.insert(*older, *version);
+                    at = *older;
+                }
+                // Began anew: everything before is void.
+                Some(None) => break Incarnation(0),
+                // No record, or one that makes no sense.
+                _ => break at,
+            }
+        };
+        line
+    }
+
+    /// The newest incarnation that is recorded.
+    pub fn current(&self) -> Option<Incarnation> {
+        self.current
+    }
+
+    /// True if a record says that the version is not on the line.
+    pub fn is_void(&self, incarnation: Incarnation, version: Version) -> bool {
+        match (self.last.get(&incarnation), self.current) {
+            (Some(last), _) => version > *last,
+            (None, Some(current)) => incarnation < current && incarnation >= self.known_from,
+            (None, None) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_base::Level;
+
+    fn start(number: u32, restored: Option<(u32, u64)>) -> Record {
+        Record::Incarnation {
+            number: Incarnation(number),
+            restored: restored.map(|(i, v)| (Incarnation(i), Version(v), Level::Disk)),
+            members: vec![],
+            ranks: 1,
+        }
+    }
+
+    fn void(line: &Lineage, incarnation: u32, version: u64) -> bool {
+        line.is_void(Incarnation(incarnation), Version(version))
+    }
+
+    #[test]
+    fn later_versions_of_older_incarnations_are_void() {
+        // 1 began; 2 restored 1/5; 3 restored 1/4 (2 lost all); 4 restored 3/9.
+        let records = [
+            start(4, Some((3, 9))),
+            start(1, None),
+            start(2, Some((1, 5))),
+            start(3, Some((1, 4))),
+        ];
+        let line = Lineage::new(&records);
+        assert!(!void(&line, 4, 1000) && !void(&line, 3, 9) && void(&line, 3, 10));
+        assert!(
+            void(&line, 2, 5) && void(&line, 2, 6),
+            "a branch that was left"
+        );
+        assert!(!void(&line, 1, 4) && void(&line, 1, 5));
+        assert!(!void(&line, 5, 1), "newer than all records");
+    }
+
+    #[test]
+    fn a_fresh_start_voids_all_and_a_missing_record_voids_nothing_below() {
+        let line = Lineage::new(&[start(1, None), start(2, None)]);
+        assert!(void(&line, 1, 1) && !void(&line, 2, 1));
+        let line = Lineage::new(&[start(5, Some((3, 7)))]);
+        assert!(void(&line, 4, 1) && !void(&line, 3, 7) && void(&line, 3, 8));
+        assert!(!void(&line, 2, 1), "nobody knows");
+        assert!(!void(&Lineage::new(&[]), 1, 1));
+        let line = Lineage::new(&[start(2, Some((2, 7)))]);
+        assert!(
+            !void(&line, 2, 9) && !void(&line, 1, 1),
+            "nonsense voids nothing"
+        );
+    }
+}

@@ -1,0 +1,501 @@
+//! One decision or promise as bytes: `docs/format.md`, "Record".
+//!
+//! Invariants: encoding is deterministic; decoding never panics and reserves no more
+//! than a constant times the bytes that it was given (P7); what decodes was whole.
+
+use outlive_base::wire::{Reader, WireError, Writer};
+use outlive_base::{Code, ContainerId, Incarnation, Level, NodeId, Rank, Version};
+use outlive_codec::crc64;
+use serde::{Deserialize, Serialize};
+use thiserror::Error as ThisError;
+
+use crate::format::{Sealed, put_id, read_id};
+
+/// Longest record, in bytes.
+pub const RECORD_BYTES_MAX: usize = 1 << 26;
+/// Longest text of an abort, in bytes of UTF-8.
+pub const TEXT_BYTES_MAX: usize = 4096;
+/// Most parts of a commit, members of an incarnation and ranks of a part.
+pub const LIST_MAX: usize = 1 << 20;
+
+const MAGIC: &[u8; 8] = b"OLREC01\0";
+const RECORD_VERSION: u16 = 1;
+const FIXED: usize = 24;
+
+/// A copy of one node's container, as PREPARED and COMMIT name it.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Part {
+    /// The node whose ranks are in it.
+    pub node: NodeId,
+    /// The container.
+    pub id: ContainerId,
+    /// Length of the file, in bytes.
+    pub length: u64,
+    /// The seal's digest.
+    #[serde(with = "crate::hex128")]
+    pub digest: u128,
+    /// The node where this copy lies; [`Part::SHARED`] for the shared directory.
+    pub holder: NodeId,
+    /// The ranks in it.
+    pub ranks: Vec<Rank>,
+}
+
+impl Part {
+    /// The holder of copies in the directory that all nodes share.
+    pub const SHARED: NodeId = NodeId(u32::MAX);
+
+    /// What the copy must be sealed as.
+    pub fn sealed(&self) -> Sealed {
+        Sealed {
+            id: self.id,
+            length: self.length,
+            digest: self.digest,
+        }
+    }
+}
+
+/// A decision or promise that must outlive its process.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Record {
+    /// A start of the job's ranks.
+    Incarnation {
+        /// Which.
+        number: Incarnation,
+        /// What it restored, and from which level; nothing when it began anew.
+        restored: Option<(Incarnation, Version, Level)>,
+        /// The nodes that take part.
+        members: Vec<NodeId>,
+        /// Ranks of the job.
+        ranks: u32,
+    },
+    /// This copy was read back and is whole.
+    Prepared {
+        /// Of the checkpoint.
+        incarnation: Incarnation,
+        /// Of the checkpoint.
+        version: Version,
+        /// At this level.
+        level: Level,
+        /// The coordinator's attempt.
+        ballot: u64,
+        /// The copy.
+        part: Part,
+    },
+    /// The checkpoint is committed at a level.
+    Commit {
+        /// Of the checkpoint.
+        incarnation: Incarnation,
+        /// Of the checkpoint.
+        version: Version,
+        /// At this level.
+        level: Level,
+        /// The coordinator's attempt; of several, the highest wins.
+        ballot: u64,
+        /// Ranks of the job.
+        ranks: u32,
+        /// All copies of the level.
+        parts: Vec<Part>,
+    },
+    /// The checkpoint will not be committed.
+    Abort {
+        /// Of the checkpoint.
+        incarnation: Incarnation,
+        /// Of the checkpoint.
+        version: Version,
+        /// At this level; at all if absent.
+        level: Option<Level>,
+        /// Why.
+        code: Code,
+        /// Why, for people; cut to [`TEXT_BYTES_MAX`] when encoded.
+        text: String,
+    },
+    /// This node's copy at a level is being removed: never rely on it again.
+    Tombstone {
+        /// The container.
+        id: ContainerId,
+        /// Which of its copies.
+        level: Level,
+    },
+    /// The job ended well.
+    Finished {
+        /// In this incarnation.
+        incarnation: Incarnation,
+        /// The last version, if any.
+        version: Option<Version>,
+    },
+    /// The checkpoint is kept until the pin is removed.
+    Pin {
+        /// Of the checkpoint.
+        incarnation: Incarnation,
+        /// Of the checkpoint.
+        version: Version,
+    },
+    /// Nothing of a lower ballot is accepted by this node any more. One file a
+    /// node: the newest replaces the older ones.
+    Promise {
+        /// The ballot.
+        ballot: u64,
+    },
+}
+
+/// Why bytes are no record of this job.
+#[derive(Clone, PartialEq, Eq, Debug, ThisError)]
+pub enum RecordError {
+    /// Damaged or cut off.
+    #[error("{0}")]
+    Wire(#[from] WireError),
+    /// The checksum does not match.
+    #[error("record checksum")]
+    Checksum,
+    /// Sound, of a later format.
+    #[error("record format {0}, kind {1}")]
+    Unknown(u16, u16),
+    /// Sound, of another job.
+    #[error("a record of another job")]
+    OtherJob,
+}
+
+impl Record {
+    /// The record as bytes. `None` if a list is above its bound.
+    pub fn encode(&self, job_hash: u64) -> Option<Vec<u8>> {
+        let mut body = Writer::new();
+        let kind = self.encode_body(&mut body)?;
+        let mut out = Writer::new();
+        out.raw(MAGIC)
+            .u16(RECORD_VERSION)
+            .u16(kind)
+            .u32(u32::try_from(body.len()).ok()?);
+        out.u64(job_hash).raw(body.as_slice());
+        let checksum = crc64(out.as_slice());
+        out.u64(checksum);
+        (out.len() <= RECORD_BYTES_MAX).then(|| out.into_vec())
+    }
+
+    fn encode_body(&self, out: &mut Writer) -> Option<u16> {
+        let kind = match self {
+            Record::Incarnation {
+                number,
+                restored,
+                members,
+                ranks,
+            } => {
+                out.u32(number.0).u8(u8::from(restored.is_some()));
+                if let Some((incarnation, version, level)) = restored {
+                    out.u32(incarnation.0).u64(version.0).u8(*level as u8);
+                }
+                put_list(out, members, |out, node| {
+                    out.u32(node.0);
+                })?;
+                out.u32(*ranks);
+                1
+            }
+            Record::Prepared {
+                incarnation,
+                version,
+                level,
+                ballot,
+                part,
+            } => {
+                out.u32(incarnation.0)
+                    .u64(version.0)
+                    .u8(*level as u8)
+                    .u64(*ballot);
+                put_part(out, part)?;
+                2
+            }
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+                ranks,
+                parts,
+            } => {
+                out.u32(incarnation.0)
+                    .u64(version.0)
+                    .u8(*level as u8)
+                    .u64(*ballot)
+                    .u32(*ranks);
+                let mut good = Some(());
+                put_list(out, parts, |out, part| good = good.and(put_part(out, part)))?;
+                good?;
+                3
+            }
+            _ => return Some(self.encode_short(out)),
+        };
+        Some(kind)
+    }
+
+    /// The kinds without lists, which always fit.
+    fn encode_short(&self, out: &mut Writer) -> u16 {
+        match self {
+            // Encoded by the caller.
+            Record::Incarnation { .. } | Record::Prepared { .. } | Record::Commit { .. } => 0,
+            Record::Abort {
+                incarnation,
+                version,
+                level,
+                code,
+                text,
+            } => {
+                out.u32(incarnation.0).u64(version.0);
+                out.u8(u8::from(level.is_some()));
+                if let Some(level) = level {
+                    out.u8(*level as u8);
+                }
+                let end = text.floor_char_boundary(TEXT_BYTES_MAX);
+                out.u16(code.number()).blob(&text.as_bytes()[..end]);
+                4
+            }
+            Record::Tombstone { id, level } => {
+                put_id(out, *id);
+                out.u8(*level as u8);
+                5
+            }
+            Record::Finished {
+                incarnation,
+                version,
+            } => {
+                out.u32(incarnation.0).u8(u8::from(version.is_some()));
+                if let Some(version) = version {
+                    out.u64(version.0);
+                }
+                6
+            }
+            Record::Pin {
+                incarnation,
+                version,
+            } => {
+                out.u32(incarnation.0).u64(version.0);
+                7
+            }
+            Record::Promise { ballot } => {
+                out.u64(*ballot);
+                8
+            }
+        }
+    }
+
+    /// Decodes a record of the job `job_hash`.
+    pub fn decode(bytes: &[u8], job_hash: u64) -> Result<Record, RecordError> {
+        if bytes.len() > RECORD_BYTES_MAX {
+            let (length, bound) = (bytes.len() as u64, RECORD_BYTES_MAX as u64);
+            return Err(WireError::TooLong { length, bound }.into());
+        }
+        let mut input = Reader::new(bytes);
+        if input.array::<8>()? != *MAGIC {
+            return Err(WireError::Value("no record: wrong magic").into());
+        }
+        let (version, kind, length) = (input.u16()?, input.u16()?, input.u32()? as usize);
+        let job = input.u64()?;
+        let body = input.take(length)?;
+        let checksum = input.u64()?;
+        input.finish()?;
+        if crc64(&bytes[..FIXED + length]) != checksum {
+            return Err(RecordError::Checksum);
+        }
+        if version != RECORD_VERSION || !(1..=8).contains(&kind) {
+            return Err(RecordError::Unknown(version, kind));
+        }
+        if job != job_hash {
+            return Err(RecordError::OtherJob);
+        }
+        let mut input = Reader::new(body);
+        let record = decode_body(kind, &mut input)?;
+        input.finish()?;
+        Ok(record)
+    }
+
+    /// The name of its file. `exclusive` names, for the shared directory, leave out
+    /// the ballot: one commit a version.
+    pub fn file_name(&self, exclusive: bool) -> String {
+        match self {
+            Record::Incarnation { number, .. } => format!("incarnation-{}.rec", number.0),
+            Record::Prepared {
+                incarnation,
+                version,
+                level,
+                ballot,
+                part,
+            } => format!(
+                "prepared-i{}-v{}-{level}-n{}-h{}-b{ballot}.rec",
+                incarnation.0, version.0, part.node.0, part.holder.0
+            ),
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+                ..
+            } => {
+                let ballot = if exclusive {
+                    String::new()
+                } else {
+                    format!("-b{ballot}")
+                };
+                format!(
+                    "commit-i{}-v{}-{level}{ballot}.rec",
+                    incarnation.0, version.0
+                )
+            }
+            Record::Abort {
+                incarnation,
+                version,
+                level,
+                ..
+            } => {
+                let level = level.map_or("all", Level::name);
+                format!("abort-i{}-v{}-{level}.rec", incarnation.0, version.0)
+            }
+            Record::Tombstone { id, level } => format!("tombstone-{id}-{level}.rec"),
+            Record::Finished { incarnation, .. } => format!("finished-i{}.rec", incarnation.0),
+            Record::Pin {
+                incarnation,
+                version,
+            } => {
+                format!("pin-i{}-v{}.rec", incarnation.0, version.0)
+            }
+            Record::Promise { .. } => "promise.rec".into(),
+        }
+    }
+
+    /// The checkpoint that it speaks of, if it speaks of one.
+    pub fn checkpoint(&self) -> Option<(Incarnation, Version)> {
+        match self {
+            Record::Prepared {
+                incarnation,
+                version,
+                ..
+            }
+            | Record::Commit {
+                incarnation,
+                version,
+                ..
+            }
+            | Record::Abort {
+                incarnation,
+                version,
+                ..
+            }
+            | Record::Pin {
+                incarnation,
+                version,
+            } => Some((*incarnation, *version)),
+            Record::Tombstone { id, .. } => Some((id.incarnation, id.version)),
+            Record::Incarnation { .. } | Record::Finished { .. } | Record::Promise { .. } => None,
+        }
+    }
+}
+
+fn put_list<T>(out: &mut Writer, items: &[T], mut put: impl FnMut(&mut Writer, &T)) -> Option<()> {
+    if items.len() > LIST_MAX {
+        return None;
+    }
+    out.u32(items.len() as u32);
+    items.iter().for_each(|item| put(out, item));
+    Some(())
+}
+
+fn put_part(out: &mut Writer, part: &Part) -> Option<()> {
+    out.u32(part.node.0);
+    put_id(out, part.id);
+    out.u64(part.length).u128(part.digest).u32(part.holder.0);
+    put_list(out, &part.ranks, |out, rank| {
+        out.u32(rank.0);
+    })
+}
+
+fn list<'a, T>(
+    input: &mut Reader<'a>,
+    item_bytes: usize,
+    item: impl Fn(&mut Reader<'a>) -> Result<T, WireError>,
+) -> Result<Vec<T>, WireError> {
+    let count = input.count(item_bytes)?;
+    if count > LIST_MAX {
+        return Err(WireError::TooLong {
+            length: count as u64,
+            bound: LIST_MAX as u64,
+        });
+    }
+    (0..count).map(|_| item(input)).collect()
+}
+
+fn level(input: &mut Reader<'_>) -> Result<Level, WireError> {
+    Level::from_u8(input.u8()?).ok_or(WireError::Value("level"))
+}
+
+fn option<'a, T>(
+    input: &mut Reader<'a>,
+    some: impl FnOnce(&mut Reader<'a>) -> Result<T, WireError>,
+) -> Result<Option<T>, WireError> {
+    match input.u8()? {
+        0 => Ok(None),
+        1 => some(input).map(Some),
+        _ => Err(WireError::Value("option")),
+    }
+}
+
+fn part(input: &mut Reader<'_>) -> Result<Part, WireError> {
+    Ok(Part {
+        node: NodeId(input.u32()?),
+        id: read_id(input)?,
+        length: input.u64()?,
+        digest: input.u128()?,
+        holder: NodeId(input.u32()?),
+        ranks: list(input, 4, |input| Ok(Rank(input.u32()?)))?,
+    })
+}
+
+fn decode_body(kind: u16, input: &mut Reader<'_>) -> Result<Record, WireError> {
+    let incarnation = |input: &mut Reader<'_>| Ok::<_, WireError>(Incarnation(input.u32()?));
+    let version = |input: &mut Reader<'_>| Ok::<_, WireError>(Version(input.u64()?));
+    Ok(match kind {
+        1 => Record::Incarnation {
+            number: incarnation(input)?,
+            restored: option(input, |input| {
+                Ok((incarnation(input)?, version(input)?, level(input)?))
+            })?,
+            members: list(input, 4, |input| Ok(NodeId(input.u32()?)))?,
+            ranks: input.u32()?,
+        },
+        2 => Record::Prepared {
+            incarnation: incarnation(input)?,
+            version: version(input)?,
+            level: level(input)?,
+            ballot: input.u64()?,
+            part: part(input)?,
+        },
+        3 => Record::Commit {
+            incarnation: incarnation(input)?,
+            version: version(input)?,
+            level: level(input)?,
+            ballot: input.u64()?,
+            ranks: input.u32()?,
+            parts: list(input, 52, part)?,
+        },
+        4 => Record::Abort {
+            incarnation: incarnation(input)?,
+            version: version(input)?,
+            level: option(input, level)?,
+            code: Code::from_number(input.u16()?).ok_or(WireError::Value("error code"))?,
+            text: input.text(TEXT_BYTES_MAX)?.to_owned(),
+        },
+        5 => Record::Tombstone {
+            id: read_id(input)?,
+            level: level(input)?,
+        },
+        6 => Record::Finished {
+            incarnation: incarnation(input)?,
+            version: option(input, version)?,
+        },
+        7 => Record::Pin {
+            incarnation: incarnation(input)?,
+            version: version(input)?,
+        },
+        8 => Record::Promise {
+            ballot: input.u64()?,
+        },
+        _ => return Err(WireError::Value("record kind")),
+    })
+}

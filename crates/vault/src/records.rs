@@ -1,0 +1,194 @@
+//! A directory of records.
+//!
+//! Invariants: a record is there whole and durable, or not at all; persisting the
+//! same record again changes nothing; a decision (incarnation, commit) is never
+//! replaced by another, a promise only by a higher one; scanning needs no lock and tolerates writers, unfinished
+//! files and damage, which it reports (P9).
+
+use std::io::{self, IoSlice, Read};
+use std::path::{Path, PathBuf};
+
+use crate::disk::{self, Temporary, create_directory, parent, sync_directory, write_all};
+use crate::error::{ReadError, WriteError};
+use crate::record::{RECORD_BYTES_MAX, Record, RecordError};
+
+/// What [`RecordStore::persist_exclusive`] found.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Exclusive {
+    /// The record is there now; it was not before.
+    Created,
+    /// A record of this name was there before, and stands.
+    Stands(Record),
+}
+
+/// What a scan found.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Scan {
+    /// All sound records, by file name.
+    pub records: Vec<Record>,
+    /// Files that are damaged, misnamed or of an unknown format.
+    pub damaged: Vec<PathBuf>,
+    /// Sound records of another job, left by an earlier life of the directory.
+    pub foreign: Vec<PathBuf>,
+}
+
+/// The records in one directory.
+#[derive(Clone, Debug)]
+pub struct RecordStore {
+    directory: PathBuf,
+    job_hash: u64,
+}
+
+impl RecordStore {
+    /// Opens the directory for writing; creates it, private to the user.
+    pub fn open(directory: &Path, job_hash: u64) -> Result<RecordStore, WriteError> {
+        create_directory(directory)?;
+        sync_directory(parent(directory))?;
+        Ok(RecordStore::at(directory, job_hash))
+    }
+
+    /// The directory for reading; it need not exist.
+    pub fn at(directory: &Path, job_hash: u64) -> RecordStore {
+        RecordStore {
+            directory: directory.to_owned(),
+            job_hash,
+        }
+    }
+
+    /// The directory.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Makes a record durable. Returns only when it would survive a power cut. One
+    /// that is there already is made durable again; an incarnation or commit that
+    /// says something else, or a lower promise, is a conflict; other records are replaced.
+    pub fn persist(&self, record: &Record) -> Result<(), WriteError> {
+        let path = self.directory.join(record.file_name(false));
+        let bytes = self.encode(record)?;
+        match self.read(&path) {
+            Ok(found) if found == bytes => return self.sync_again(&path),
+            Ok(found) => match (record, Record::decode(&found, self.job_hash)) {
+                (Record::Incarnation { .. } | Record::Commit { .. }, Ok(_)) => {
+                    return Err(WriteError::Conflict(path));
+                }
+                // A promise that went back would be no promise.
+                (Record::Promise { ballot }, Ok(Record::Promise { ballot: given }))
+                    if *ballot < given =>
+                {
+                    return Err(WriteError::Conflict(path));
+                }
+                _ => {}
+            },
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // An unreadable record is as good as none: the sound one replaces it.
+            Err(error) => tracing::warn!(path = %path.display(), %error, "record replaced"),
+        }
+        self.write(&path, &bytes)?.publish()
+    }
+
+    /// Makes a record durable only if none of its name is there: for directories
+    /// that several processes share, where one immutable record a version stands. A
+    /// damaged one that is there is an error, for nobody can tell what it said.
+    pub fn persist_exclusive(&self, record: &Record) -> Result<Exclusive, WriteError> {
+        let path = self.directory.join(record.file_name(true));
+        let bytes = self.encode(record)?;
+        if self.write(&path, &bytes)?.publish_new()? {
+            return Ok(Exclusive::Created);
+        }
+        self.sync_again(&path)?;
+        let found = self
+            .read(&path)
+            .map_err(|error| WriteError::io(&path, "read", error))?;
+        match Record::decode(&found, self.job_hash) {
+            Ok(found) => Ok(Exclusive::Stands(found)),
+            Err(_) => Err(WriteError::Damaged(path)),
+        }
+    }
+
+    /// Reads all records. A directory that does not exist holds none.
+    pub fn scan(&self) -> Result<Scan, ReadError> {
+        let mut scan = Scan::default();
+        let entries = match std::fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(scan),
+            Err(error) => return Err(ReadError::io(&self.directory, "list", error)),
+        };
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| ReadError::io(&self.directory, "list", error))?;
+            names.push(entry.file_name());
+        }
+        names.sort();
+        for name in names {
+            let path = self.directory.join(&name);
+            let name = name.to_string_lossy();
+            if name.starts_with('.') || !name.ends_with(".rec") {
+                continue;
+            }
+            let decoded = match self.read(&path) {
+                Ok(bytes) => Record::decode(&bytes, self.job_hash),
+                // Removed since it was listed: by its owner, as a record may be.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+                Err(_) => Err(RecordError::Checksum),
+            };
+            match decoded {
+                Ok(record) if [true, false].iter().any(|it| record.file_name(*it) == name) => {
+                    scan.records.push(record);
+                }
+                Err(RecordError::OtherJob) => scan.foreign.push(path),
+                _ => scan.damaged.push(path),
+            }
+        }
+        Ok(scan)
+    }
+
+    /// Removes a record, durably; one that is not there is no error.
+    pub fn remove(&self, record: &Record) -> Result<(), WriteError> {
+        for exclusive in [false, true] {
+            let path = self.directory.join(record.file_name(exclusive));
+            match std::fs::remove_file(&path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(WriteError::io(&path, "remove", error));
+                }
+                _ => {}
+            }
+        }
+        sync_directory(&self.directory)
+    }
+
+    /// Removes unfinished files. Only for the one writer of a node's directory,
+    /// before it writes; never for a shared one.
+    pub fn sweep(&self) -> Result<(), WriteError> {
+        disk::sweep(&self.directory)
+    }
+
+    fn encode(&self, record: &Record) -> Result<Vec<u8>, WriteError> {
+        record
+            .encode(self.job_hash)
+            .ok_or_else(|| WriteError::Input(format!("{}: too long", record.file_name(false))))
+    }
+
+    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path)?;
+        file.take(RECORD_BYTES_MAX as u64 + 1)
+            .read_to_end(&mut bytes)?;
+        Ok(bytes)
+    }
+
+    fn write(&self, path: &Path, bytes: &[u8]) -> Result<Temporary, WriteError> {
+        let file = Temporary::create(path, false)?;
+        write_all(&file.file, &mut [IoSlice::new(bytes)], 0)
+            .map_err(|error| WriteError::io(path, "write", error))?;
+        file.sync()?;
+        Ok(file)
+    }
+
+    /// A writer before us may have died between rename and sync.
+    fn sync_again(&self, path: &Path) -> Result<(), WriteError> {
+        let sync = || std::fs::File::open(path)?.sync_all();
+        sync().map_err(|error| WriteError::io(path, "sync", error))?;
+        sync_directory(&self.directory)
+    }
+}

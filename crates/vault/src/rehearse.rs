@@ -1,0 +1,197 @@
+//! Rehearsal of a loss: the restart is carried out on scratch storage, data and all.
+//!
+//! Invariants: nothing but the scratch directory is written, and that is empty again
+//! at the end; memory is bounded by the largest rank; a copy that turns out damaged
+//! gives way to the next copy, and a version without sound copies to the next older
+//! one, as in a real restart (P2).
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::aligned::Buffer;
+use crate::catalogue::{Catalogue, CopyState, Entry, PartState, Rejected, offered, shown};
+use crate::container::Container;
+use crate::disk::{self, Temporary, open_read, read_exact, write_all};
+use crate::error::{ReadError, WriteError};
+
+/// Bytes read back at a time.
+const CHUNK: usize = 4 << 20;
+
+/// One rank that was rebuilt.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RankProof {
+    /// The rank.
+    pub rank: Rank,
+    /// Length of its data part, in bytes.
+    pub bytes: u64,
+    /// XXH3-128 of its data part as read back from the scratch storage.
+    #[serde(with = "crate::hex128")]
+    pub digest: u128,
+    /// Where it came from.
+    pub source: CopyState,
+}
+
+/// What a rehearsal has shown.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Rehearsal {
+    /// The version that a restart would take; absent: none could be rebuilt.
+    pub rebuilt: Option<(Incarnation, Version)>,
+    /// The strongest level that was read.
+    pub level: Option<Level>,
+    /// All of its ranks, ascending.
+    pub ranks: Vec<RankProof>,
+    /// Copies that turned out damaged on the way.
+    pub damaged: Vec<(NodeId, CopyState, Error)>,
+    /// Newer versions that could not be rebuilt, newest first.
+    pub rejected: Vec<Rejected>,
+}
+
+impl Catalogue {
+    /// Rebuilds every rank's data in `scratch` as if the `lost` nodes were gone, and
+    /// checks what was written. An error means that the rehearsal itself could not go
+    /// on; that nothing can be rebuilt is an answer.
+    pub fn rehearse(&self, lost: &BTreeSet<NodeId>, scratch: &Path) -> Result<Rehearsal, Error> {
+        disk::create_directory(scratch)?;
+        let mut rehearsal = Rehearsal::default();
+        for entry in self.without(lost) {
+            let reason = match offered(&entry) {
+                Ok(()) => match rebuild(&entry, scratch, &mut rehearsal)? {
+                    None => {
+                        rehearsal.rebuilt = Some((entry.incarnation, entry.version));
+                        rehearsal.ranks.sort_by_key(|proof| proof.rank);
+                        rehearsal.level = rehearsal.ranks.iter().map(|it| it.source.level).max();
+                        return Ok(rehearsal);
+                    }
+                    Some(reason) => reason,
+                },
+                Err(reason) => reason,
+            };
+            rehearsal.rejected.push(Rejected {
+                incarnation: entry.incarnation,
+                version: entry.version,
+                reason,
+            });
+        }
+        Ok(rehearsal)
+    }
+}
+
+/// Rebuilds one version; the reason if it cannot be.
+fn rebuild(
+    entry: &Entry,
+    scratch: &Path,
+    rehearsal: &mut Rehearsal,
+) -> Result<Option<String>, Error> {
+    rehearsal.ranks.clear();
+    for state in &entry.parts {
+        let mut done = false;
+        for copy in &state.copies {
+            match rebuild_part(state, copy, scratch) {
+                Ok(proofs) => {
+                    rehearsal.ranks.extend(proofs);
+                    done = true;
+                    break;
+                }
+                Err(Failed::Copy(error)) => {
+                    rehearsal
+                        .damaged
+                        .push((state.part.node, copy.clone(), error.into()));
+                }
+                Err(Failed::Scratch(error)) => return Err(error),
+            }
+        }
+        if !done {
+            rehearsal.ranks.clear();
+            let tried: Vec<String> = state
+                .copies
+                .iter()
+                .map(|copy| format!("{} at {}", copy.level, shown(copy.place)))
+                .collect();
+            let tried = if tried.is_empty() {
+                "none is left".into()
+            } else {
+                tried.join(", ")
+            };
+            return Ok(Some(format!(
+                "no sound copy of {}: {tried}",
+                state.part.node
+            )));
+        }
+    }
+    Ok(None)
+}
+
+enum Failed {
+    /// This copy is no good: the next may be.
+    Copy(ReadError),
+    /// The scratch storage failed: the rehearsal ends.
+    Scratch(Error),
+}
+
+impl From<ReadError> for Failed {
+    fn from(error: ReadError) -> Failed {
+        Failed::Copy(error)
+    }
+}
+
+fn rebuild_part(
+    state: &PartState,
+    copy: &CopyState,
+    scratch: &Path,
+) -> Result<Vec<RankProof>, Failed> {
+    let path = copy.path.as_ref().filter(|_| copy.local);
+    let path = path.ok_or_else(|| {
+        ReadError::Input(format!(
+            "the copy at {} cannot be read from here",
+            shown(copy.place)
+        ))
+    })?;
+    let container = Container::open_sealed(path, &state.part.sealed())?;
+    let mut proofs = Vec::new();
+    for entry in container.ranks() {
+        let mut data = Buffer::new(usize::try_from(entry.data_bytes).unwrap_or(usize::MAX));
+        container.read_rank(entry.rank, &mut data)?;
+        let digest = through_scratch(&scratch.join(format!("rank-{}", entry.rank.0)), &data)
+            .map_err(Failed::Scratch)?;
+        proofs.push(RankProof {
+            rank: entry.rank,
+            bytes: entry.data_bytes,
+            digest,
+            source: copy.clone(),
+        });
+    }
+    let named: Vec<Rank> = proofs.iter().map(|proof| proof.rank).collect();
+    if named != state.part.ranks {
+        let what = "the container holds other ranks than its record says";
+        return Err(ReadError::corrupt(path, what).into());
+    }
+    Ok(proofs)
+}
+
+/// Writes, reads back and compares; the file is removed.
+fn through_scratch(path: &Path, data: &[u8]) -> Result<u128, Error> {
+    // Never renamed: it is removed when it goes out of scope.
+    let file = Temporary::create(path, true)?;
+    file.reserve(data.len() as u64)
+        .map_err(|error| WriteError::io(path, "reserve", error))?;
+    write_all(&file.file, &mut [std::io::IoSlice::new(data)], 0)
+        .map_err(|error| WriteError::io(path, "write", error))?;
+    file.sync()?;
+    let back = open_read(file.path(), true).map_err(|error| ReadError::io(path, "open", error))?;
+    let mut found = outlive_codec::Digest::new();
+    let mut buffer = Buffer::new(CHUNK.min(data.len()));
+    for (nth, chunk) in data.chunks(CHUNK).enumerate() {
+        let buffer = &mut buffer[..chunk.len()];
+        read_exact(&back, buffer, (nth * CHUNK) as u64)
+            .map_err(|error| ReadError::io(path, "read", error))?;
+        found.update(buffer);
+    }
+    let digest = found.finish();
+    if digest != outlive_codec::digest(data) {
+        return Err(ReadError::corrupt(path, "the scratch storage returned other bytes").into());
+    }
+    Ok(digest)
+}

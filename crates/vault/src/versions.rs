@@ -1,0 +1,173 @@
+//! From the records and files of many places to one table of versions.
+//!
+//! Invariants: of several commits of a level the highest ballot wins, and only the
+//! places that record that very commit count for its stability; a copy under a
+//! tombstone is no copy; the order of places and records does not matter.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_base::{Incarnation, Level, NodeId, Version};
+
+use crate::catalogue::{CopyState, Entry, LevelState, PartState};
+use crate::inventory::Inventory;
+use crate::lineage::Lineage;
+use crate::record::{Part, Record};
+
+/// What the records of one version say.
+#[derive(Default)]
+struct Known<'r> {
+    /// Per level: the winning commit and the places that record it.
+    commits: BTreeMap<Level, (&'r Record, BTreeSet<NodeId>)>,
+    aborts: BTreeMap<Option<Level>, &'r str>,
+    pinned: bool,
+}
+
+fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version), Known<'r>> {
+    let mut known: BTreeMap<(Incarnation, Version), Known<'r>> = BTreeMap::new();
+    for inventory in inventories {
+        for record in &inventory.records {
+            let Some(checkpoint) = record.checkpoint() else {
+                continue;
+            };
+            // A tombstone alone is no version to speak of.
+            if matches!(record, Record::Tombstone { .. }) {
+                continue;
+            }
+            let version = known.entry(checkpoint).or_default();
+            match record {
+                Record::Commit { level, ballot, .. } => {
+                    let (winner, places) = version
+                        .commits
+                        .entry(*level)
+                        .or_insert((record, BTreeSet::new()));
+                    if matches!(winner, Record::Commit { ballot: other, .. } if ballot > other) {
+                        (*winner, *places) = (record, BTreeSet::new());
+                    }
+                    if *winner == record {
+                        places.insert(inventory.place);
+                    }
+                }
+                Record::Abort { level, text, .. } => {
+                    version.aborts.insert(*level, text);
+                }
+                Record::Pin { .. } => version.pinned = true,
+                _ => {}
+            }
+        }
+    }
+    known
+}
+
+/// All versions that the records of these places speak of, newest first.
+pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
+    let records = || inventories.iter().flat_map(|it| &it.records);
+    let line = Lineage::new(records());
+    let nodes = records()
+        .filter_map(|record| match record {
+            Record::Incarnation { members, .. } => Some(members.len() as u32),
+            _ => None,
+        })
+        .max()
+        .unwrap_or(0);
+    let known = gather(inventories);
+    let entry = |((incarnation, version), known): (&(Incarnation, Version), &Known<'_>)| {
+        let mut parts: BTreeMap<NodeId, PartState> = BTreeMap::new();
+        let mut ranks_total = 0;
+        for (level, (record, _)) in &known.commits {
+            let Record::Commit {
+                parts: committed,
+                ranks,
+                ..
+            } = record
+            else {
+                continue;
+            };
+            ranks_total = *ranks;
+            for part in committed {
+                let state = parts.entry(part.node).or_insert_with(|| PartState {
+                    part: part.clone(),
+                    copies: Vec::new(),
+                });
+                add_copies(state, part, *level, inventories);
+            }
+        }
+        for state in parts.values_mut() {
+            state.copies.sort_by_key(|copy| (copy.level, copy.place));
+        }
+        Entry {
+            incarnation: *incarnation,
+            version: *version,
+            void: line.is_void(*incarnation, *version),
+            pinned: known.pinned,
+            ranks: ranks_total,
+            bytes: parts.values().map(|state| state.part.length).sum(),
+            levels: levels(known, nodes),
+            parts: parts.into_values().collect(),
+        }
+    };
+    known.iter().rev().map(entry).collect()
+}
+
+fn levels(known: &Known<'_>, nodes: u32) -> Vec<LevelState> {
+    let all = known.aborts.get(&None).copied();
+    let mut levels = Vec::new();
+    for level in Level::ALL {
+        let commit = known.commits.get(&level);
+        let aborted = known.aborts.get(&Some(level)).copied().or(all);
+        if commit.is_none() && aborted.is_none() {
+            continue;
+        }
+        let places = commit.map(|(_, places)| places);
+        let shared = places.is_some_and(|places| places.contains(&Part::SHARED));
+        let recorded = places.map_or(0, |places| places.len() as u32);
+        let enough = level != Level::Shared && recorded > level.domains_tolerated(nodes);
+        levels.push(LevelState {
+            level,
+            committed: commit.and_then(|(record, _)| match record {
+                Record::Commit { ballot, .. } => Some(*ballot),
+                _ => None,
+            }),
+            recorded,
+            stable: shared || enough,
+            aborted: aborted.filter(|_| commit.is_none()).map(str::to_owned),
+        });
+    }
+    levels
+}
+
+/// The copies that a commit of `part` at `level` calls for: the named one, present
+/// or not; and, if present, the node's own (a container is the same file wherever
+/// it lies).
+fn add_copies(state: &mut PartState, part: &Part, level: Level, inventories: &[&Inventory]) {
+    let mut add = |place: NodeId, tier: Level, wanted: bool| {
+        let Some(inventory) = inventories.iter().find(|it| it.place == place) else {
+            return;
+        };
+        let found = inventory
+            .copy(part, tier)
+            .filter(|found| found.length == part.length);
+        let known = state
+            .copies
+            .iter()
+            .any(|copy| (copy.place, copy.level) == (place, tier));
+        if !known && (wanted || found.is_some()) {
+            state.copies.push(CopyState {
+                place,
+                level: tier,
+                path: found.map(|found| found.path.clone()),
+                local: inventory.local,
+            });
+        }
+    };
+    match level {
+        Level::Memory => {}
+        Level::Disk => add(part.holder, Level::Disk, true),
+        Level::Partner => add(part.holder, Level::Partner, true),
+        Level::Shared => add(Part::SHARED, Level::Shared, true),
+    }
+    add(part.node, Level::Disk, false);
+    add(Part::SHARED, Level::Shared, false);
+    for inventory in inventories {
+        add(inventory.place, Level::Partner, false);
+    }
+}

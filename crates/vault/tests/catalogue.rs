@@ -1,0 +1,418 @@
+//! A job of three nodes on one disk: what can be restored after which loss.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+
+use common::{Owned, head, id, rank};
+use outlive_base::{Code, Incarnation, Level, NodeId, Rank, Version};
+use outlive_vault::{
+    Catalogue, GcPolicy, Layout, NodeStore, Part, Record, SharedStore, WriteOptions,
+    write_container,
+};
+
+const JOB: u64 = 0x1234_5678_9abc_def0;
+const NODES: u32 = 3;
+
+struct Job {
+    dir: tempfile::TempDir,
+    nodes: Vec<NodeStore>,
+    shared: SharedStore,
+}
+
+impl Job {
+    fn new() -> Job {
+        let dir = tempfile::tempdir().unwrap();
+        let root = |node| dir.path().join(format!("nodes/node-{node}"));
+        let nodes = (0..NODES)
+            .map(|node| NodeStore::create(&root(node), JOB).unwrap())
+            .collect();
+        let shared = SharedStore::create(&dir.path().join("shared"), JOB).unwrap();
+        let job = Job { dir, nodes, shared };
+        job.start(1, None);
+        job
+    }
+
+    fn start(&self, number: u32, restored: Option<(u32, u64)>) {
+        let record = Record::Incarnation {
+            number: Incarnation(number),
+            restored: restored.map(|(i, v)| (Incarnation(i), Version(v), Level::Disk)),
+            members: (0..NODES).map(NodeId).collect(),
+            ranks: 2 * NODES,
+        };
+        self.nodes
+            .iter()
+            .for_each(|node| node.records().persist(&record).unwrap());
+    }
+
+    fn data(version: u64, node: u32) -> [Owned; 2] {
+        [0, 1].map(|at| rank(2 * node + at, &[9000, 17], version * 10 + u64::from(node)))
+    }
+
+    /// Captures a version at the levels and records the commits on `places` nodes.
+    fn save(&self, incarnation: u32, version: u64, levels: &[Level], places: usize) {
+        let mut parts: BTreeMap<Level, Vec<Part>> = BTreeMap::new();
+        for node in 0..NODES {
+            let data = Self::data(version, node);
+            let id = id(incarnation, version, node);
+            let images = data.iter().map(Owned::image).collect();
+            let layout = Layout::with_frame_bytes(head(id), images, common::FRAME).unwrap();
+            for level in levels {
+                let partner = (node + 1) % NODES;
+                let (path, holder) = match level {
+                    Level::Disk => (self.nodes[node as usize].container_path(id), NodeId(node)),
+                    Level::Partner => (
+                        self.nodes[partner as usize].partner_path(id),
+                        NodeId(partner),
+                    ),
+                    _ => (self.shared.container_path(id), Part::SHARED),
+                };
+                let sealed = write_container(&path, &layout, &WriteOptions::default()).unwrap();
+                parts.entry(*level).or_default().push(Part {
+                    node: NodeId(node),
+                    id,
+                    length: sealed.length,
+                    digest: sealed.digest,
+                    holder,
+                    ranks: data.iter().map(|rank| rank.rank).collect(),
+                });
+            }
+        }
+        for (level, parts) in parts {
+            let commit = Record::Commit {
+                incarnation: Incarnation(incarnation),
+                version: Version(version),
+                level,
+                ballot: 1,
+                ranks: 2 * NODES,
+                parts,
+            };
+            if level == Level::Shared {
+                self.shared.records().persist_exclusive(&commit).unwrap();
+            }
+            for node in &self.nodes[..places] {
+                node.records().persist(&commit).unwrap();
+            }
+        }
+    }
+
+    fn catalogue(&self) -> Catalogue {
+        let nodes: Vec<(NodeId, PathBuf)> = (0..NODES)
+            .map(|node| (NodeId(node), self.nodes[node as usize].root().into()))
+            .collect();
+        Catalogue::scan(self.dir.path(), &nodes, JOB)
+    }
+
+    /// What a restart would take.
+    fn choice(&self, lost: &[u32]) -> Option<(u32, u64, Level)> {
+        let lost = lost.iter().copied().map(NodeId).collect();
+        let choice = self.catalogue().newest_restorable(&lost).choice?;
+        Some((choice.incarnation.0, choice.version.0, choice.level))
+    }
+}
+
+#[test]
+fn the_newest_version_that_a_loss_leaves_is_chosen() {
+    let job = Job::new();
+    assert_eq!(job.choice(&[]), None);
+    job.save(1, 10, &[Level::Disk, Level::Shared], 3);
+    job.save(1, 20, &[Level::Disk, Level::Partner], 3);
+    job.save(1, 30, &[Level::Disk], 3);
+    assert_eq!(job.choice(&[]), Some((1, 30, Level::Disk)));
+    for node in 0..NODES {
+        assert_eq!(job.choice(&[node]), Some((1, 20, Level::Partner)), "{node}");
+    }
+    assert_eq!(job.choice(&[0, 1]), Some((1, 10, Level::Shared)));
+    assert_eq!(job.choice(&[0, 1, 2]), Some((1, 10, Level::Shared)));
+    let answer = job
+        .catalogue()
+        .newest_restorable(&BTreeSet::from([NodeId(0), NodeId(1)]));
+    assert_eq!(answer.rejected.len(), 2);
+    assert!(
+        answer.rejected[0].reason.contains("no copy of node 0"),
+        "{answer:?}"
+    );
+
+    let catalogue = job.catalogue();
+    let states: Vec<_> = catalogue
+        .entries
+        .iter()
+        .map(|entry| {
+            (
+                entry.version.0,
+                entry.committed(),
+                entry.levels.iter().all(|it| it.stable),
+            )
+        })
+        .collect();
+    assert_eq!(
+        states,
+        [
+            (30, Some(Level::Disk), true),
+            (20, Some(Level::Partner), true),
+            (10, Some(Level::Shared), true)
+        ]
+    );
+    assert!(
+        catalogue
+            .verify(true)
+            .iter()
+            .all(|check| check.error.is_none())
+    );
+    let json = serde_json::to_string(&catalogue).unwrap();
+    let back: Catalogue = serde_json::from_str(&json).unwrap();
+    assert_eq!(back.entries, catalogue.entries);
+}
+
+#[test]
+fn without_a_commit_nothing_is_offered_and_stability_needs_two_domains() {
+    let job = Job::new();
+    job.save(1, 10, &[Level::Disk, Level::Partner], 1);
+    let entry = &job.catalogue().entries[0];
+    let stable: Vec<_> = entry
+        .levels
+        .iter()
+        .map(|it| (it.level, it.stable))
+        .collect();
+    assert_eq!(stable, [(Level::Disk, true), (Level::Partner, false)]);
+    // The only record of the commit is on the node that is lost.
+    assert_eq!(job.choice(&[0]), None);
+    assert_eq!(job.choice(&[1]), Some((1, 10, Level::Partner)));
+    job.save(1, 20, &[Level::Disk], 0);
+    let abort = Record::Abort {
+        incarnation: Incarnation(1),
+        version: Version(20),
+        level: None,
+        code: Code::RankLost,
+        text: "rank 3 died".into(),
+    };
+    job.nodes[0].records().persist(&abort).unwrap();
+    let answer = job.catalogue().newest_restorable(&BTreeSet::new());
+    assert_eq!(answer.rejected[0].reason, "aborted: rank 3 died");
+    assert_eq!(answer.choice.unwrap().version, Version(10));
+}
+
+#[test]
+fn the_highest_ballot_wins_and_void_versions_are_passed_over() {
+    let job = Job::new();
+    job.save(1, 10, &[Level::Disk], 3);
+    job.save(1, 20, &[Level::Disk], 3);
+    job.start(2, Some((1, 10)));
+    let answer = job.catalogue().newest_restorable(&BTreeSet::new());
+    assert!(answer.rejected[0].reason.starts_with("void"), "{answer:?}");
+    assert_eq!(answer.choice.unwrap().version, Version(10));
+    job.save(2, 15, &[Level::Disk], 3);
+    assert_eq!(job.choice(&[]), Some((2, 15, Level::Disk)));
+    // A later ballot that names another seal: the files are not what was committed.
+    let scan = job.nodes[0].records().scan().unwrap().records;
+    let mut record = scan
+        .into_iter()
+        .find(|it| {
+            matches!(
+                it,
+                Record::Commit {
+                    version: Version(15),
+                    ..
+                }
+            )
+        })
+        .unwrap();
+    if let Record::Commit { ballot, parts, .. } = &mut record {
+        *ballot = 2;
+        parts[1].digest ^= 1;
+    }
+    job.nodes[2].records().persist(&record).unwrap();
+    let answer = job.catalogue().newest_restorable(&BTreeSet::new());
+    assert!(
+        answer.rejected[0].reason.contains("no copy of node 1"),
+        "{answer:?}"
+    );
+    assert_eq!(answer.choice.unwrap().version, Version(10));
+}
+
+#[test]
+fn damage_costs_one_copy_and_rehearsal_finds_what_a_glance_does_not() {
+    let job = Job::new();
+    job.save(1, 10, &[Level::Disk, Level::Partner], 3);
+    job.save(1, 20, &[Level::Disk, Level::Partner], 3);
+    let scratch = job.dir.path().join("scratch");
+    let rehearse = |lost: &[u32]| {
+        let lost = lost.iter().copied().map(NodeId).collect();
+        job.catalogue().rehearse(&lost, &scratch).unwrap()
+    };
+    let good = rehearse(&[1]);
+    assert_eq!(good.rebuilt, Some((Incarnation(1), Version(20))));
+    assert_eq!(good.level, Some(Level::Partner));
+    for (at, proof) in good.ranks.iter().enumerate() {
+        assert_eq!(proof.rank, Rank(at as u32));
+        let want = &Job::data(20, at as u32 / 2)[at % 2];
+        assert_eq!(proof.digest, outlive_codec::digest(&want.wanted()));
+    }
+    assert_eq!(
+        std::fs::read_dir(&scratch).unwrap().count(),
+        0,
+        "scratch is left empty"
+    );
+
+    // One bit of payload in the partner's copy of node 1.
+    let path = job.nodes[2].partner_path(id(1, 20, 1));
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[3 * 4096] ^= 1;
+    std::fs::write(&path, bytes).unwrap();
+    assert_eq!(
+        job.choice(&[1]),
+        Some((1, 20, Level::Partner)),
+        "a glance sees headers only"
+    );
+    let checks = job.catalogue().verify(true);
+    let bad: Vec<_> = checks
+        .iter()
+        .filter(|check| check.error.is_some())
+        .collect();
+    assert_eq!(bad.len(), 1);
+    assert_eq!(bad[0].error.as_ref().unwrap().code(), Code::Corrupt);
+    let found = rehearse(&[1]);
+    assert_eq!(found.rebuilt, Some((Incarnation(1), Version(10))));
+    assert_eq!((found.damaged.len(), found.rejected.len()), (1, 1));
+    assert_eq!(
+        rehearse(&[]).rebuilt,
+        Some((Incarnation(1), Version(20))),
+        "own copies serve"
+    );
+
+    // The index of node 0's own copy: rebuilt, and equal to what was committed.
+    let path = job.nodes[0].container_path(id(1, 20, 0));
+    let bytes = std::fs::read(&path).unwrap();
+    std::fs::write(&path, &bytes[..bytes.len() - 4096]).unwrap();
+    let answer = rehearse(&[]);
+    assert_eq!(answer.rebuilt, Some((Incarnation(1), Version(20))));
+    // Everything of version 20 gone: the older one.
+    std::fs::remove_file(job.nodes[1].container_path(id(1, 20, 1))).unwrap();
+    let answer = rehearse(&[]);
+    assert_eq!(answer.rebuilt, Some((Incarnation(1), Version(10))));
+    assert!(
+        job.catalogue()
+            .newest_restorable(&BTreeSet::from([NodeId(0), NodeId(1)]))
+            .choice
+            .is_none()
+    );
+}
+
+#[test]
+fn gc_removes_what_is_superseded_and_goes_on_after_a_crash() {
+    let job = Job::new();
+    let levels = [Level::Disk, Level::Partner];
+    for version in [10, 20, 30] {
+        job.save(1, version, &levels, 3);
+    }
+    let stable = |versions: &[u64]| GcPolicy {
+        stable: versions
+            .iter()
+            .flat_map(|v| levels.map(|level| (Incarnation(1), Version(*v), level)))
+            .collect(),
+        keep: 1,
+        ..GcPolicy::default()
+    };
+    assert!(job.nodes[0].gc(&stable(&[10])).unwrap().removed.is_empty());
+    let report = job.nodes[0].gc(&stable(&[10, 20])).unwrap();
+    assert_eq!(report.removed.len(), 2);
+    assert!(
+        report
+            .removed
+            .iter()
+            .all(|(id, _, _)| id.version == Version(10))
+    );
+    assert!(
+        job.nodes[0]
+            .gc(&stable(&[10, 20]))
+            .unwrap()
+            .removed
+            .is_empty(),
+        "idempotent"
+    );
+    let entry = job.catalogue().entries.pop().unwrap();
+    assert_eq!(entry.version, Version(10));
+    assert_eq!(job.choice(&[]), Some((1, 30, Level::Disk)));
+
+    // A crash between tombstone and removal: not offered any more, removed next time.
+    let tombstone = Record::Tombstone {
+        id: id(1, 30, 1),
+        level: Level::Disk,
+    };
+    job.nodes[1].records().persist(&tombstone).unwrap();
+    assert_eq!(
+        job.choice(&[]),
+        Some((1, 30, Level::Partner)),
+        "its partner's copy is taken"
+    );
+    let report = job.nodes[1].gc(&GcPolicy::default()).unwrap();
+    assert_eq!(report.removed.len(), 1);
+    assert!(!job.nodes[1].container_path(id(1, 30, 1)).exists());
+    // Without any word of stability nothing else goes.
+    assert!(
+        job.nodes[2]
+            .gc(&GcPolicy::default())
+            .unwrap()
+            .removed
+            .is_empty()
+    );
+}
+
+#[test]
+fn records_of_versions_long_gone_are_forgotten() {
+    let dir = tempfile::tempdir().unwrap();
+    let node = NodeStore::create(dir.path(), JOB).unwrap();
+    for version in 1..=70 {
+        let id = id(1, version, 0);
+        node.records()
+            .persist(&Record::Tombstone {
+                id,
+                level: Level::Disk,
+            })
+            .unwrap();
+    }
+    assert_eq!(node.gc(&GcPolicy::default()).unwrap().records, 6);
+    let left = node.records().scan().unwrap().records;
+    assert!(
+        left.iter()
+            .all(|it| it.checkpoint().unwrap().1 > Version(6))
+            && left.len() == 64
+    );
+}
+
+#[test]
+fn a_second_process_may_scan_at_any_time() {
+    let job = Job::new();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in 1..8 {
+                job.save(1, version, &[Level::Disk], 3);
+                let stable = (1..=version).map(|v| (Incarnation(1), Version(v), Level::Disk));
+                let policy = GcPolicy {
+                    stable: stable.collect(),
+                    levels: (1..=version)
+                        .map(|v| ((Incarnation(1), Version(v)), BTreeSet::from([Level::Disk])))
+                        .collect(),
+                    ..GcPolicy::default()
+                };
+                job.nodes.iter().for_each(|node| {
+                    node.gc(&policy).unwrap();
+                });
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        let mut newest = 0;
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            let catalogue = job.catalogue();
+            assert!(catalogue.damaged.is_empty() && catalogue.errors.is_empty());
+            if let Some(choice) = catalogue.newest_restorable(&BTreeSet::new()).choice {
+                assert!(choice.version.0 >= newest);
+                newest = choice.version.0;
+            }
+        }
+    });
+    assert_eq!(job.choice(&[]), Some((1, 7, Level::Disk)));
+}

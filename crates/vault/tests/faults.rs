@@ -1,0 +1,289 @@
+//! Full, forbidden, failing and slow storage; cancelled and interrupted writes.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::{Owned, bytes, id, layout, rank};
+use outlive_base::{Code, Error};
+use outlive_vault::{Container, NodeStore, WriteHook, WriteOptions, store_stream, write_container};
+
+fn ranks() -> Vec<Owned> {
+    vec![rank(0, &[300_000, 5], 1), rank(1, &[9000], 2)]
+}
+
+fn files(dir: &Path) -> Vec<PathBuf> {
+    std::fs::read_dir(dir)
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect()
+}
+
+/// Fails the nth transfer, or every sync.
+struct Fails {
+    at: usize,
+    seen: AtomicUsize,
+    sync: bool,
+    errno: i32,
+}
+
+impl WriteHook for Fails {
+    fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
+        if self.seen.fetch_add(1, Ordering::Relaxed) == self.at {
+            return Err(io::Error::from_raw_os_error(self.errno));
+        }
+        Ok(())
+    }
+    fn sync(&self, _: &Path) -> io::Result<()> {
+        if self.sync {
+            Err(io::Error::from_raw_os_error(self.errno))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[test]
+fn a_write_that_fails_anywhere_leaves_the_old_file_and_nothing_else() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.olc");
+    let ranks = ranks();
+    let old = layout(id(1, 1, 0), &ranks);
+    let sealed = write_container(&path, &old, &WriteOptions::default()).unwrap();
+    let new = layout(id(1, 2, 0), &ranks);
+    let stream = bytes(&new);
+    let mut failures = 0;
+    for at in 0..10 {
+        for (sync, errno, code) in [(false, 28, Code::NoSpace), (true, 5, Code::Io)] {
+            let hook = Fails {
+                at: if sync { 99 } else { at },
+                seen: 0.into(),
+                sync,
+                errno,
+            };
+            let options = WriteOptions {
+                hook: Some(&hook),
+                ..WriteOptions::default()
+            };
+            for streamed in [false, true] {
+                hook.seen.store(0, Ordering::Relaxed);
+                let result = if streamed {
+                    store_stream(&path, &mut &stream[..], stream.len() as u64, &options)
+                } else {
+                    write_container(&path, &new, &options).map(|_| ())
+                };
+                match result {
+                    Err(error) => {
+                        assert_eq!(Error::from(error).code(), code);
+                        failures += 1;
+                        assert_eq!(files(dir.path()), std::slice::from_ref(&path));
+                        Container::open(&path)
+                            .unwrap()
+                            .verify(Some(&sealed))
+                            .unwrap();
+                    }
+                    // Fewer transfers than `at`: it went through.
+                    Ok(()) => {
+                        write_container(&path, &old, &WriteOptions::default()).unwrap();
+                    }
+                }
+            }
+        }
+    }
+    assert!(failures >= 20, "{failures}");
+}
+
+#[test]
+fn a_cancelled_write_ends_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.olc");
+    struct Cancels(AtomicBool);
+    impl WriteHook for Cancels {
+        fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
+            self.0.store(true, Ordering::Relaxed);
+            Ok(())
+        }
+    }
+    let hook = Cancels(false.into());
+    let options = WriteOptions {
+        cancel: Some(&hook.0),
+        hook: Some(&hook),
+        ..WriteOptions::default()
+    };
+    let ranks = ranks();
+    let layout = layout(id(1, 1, 0), &ranks);
+    let error = write_container(&path, &layout, &options).unwrap_err();
+    assert_eq!(Error::from(error).code(), Code::CommitAborted);
+    hook.0.store(false, Ordering::Relaxed);
+    let stream = bytes(&layout);
+    let error = store_stream(&path, &mut &stream[..], stream.len() as u64, &options).unwrap_err();
+    assert_eq!(Error::from(error).code(), Code::CommitAborted);
+    assert!(files(dir.path()).is_empty());
+}
+
+#[test]
+fn a_stream_that_breaks_off_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.olc");
+    let ranks = ranks();
+    let stream = bytes(&layout(id(1, 1, 0), &ranks));
+    let mut short = stream.as_slice().take(stream.len() as u64 - 1);
+    let options = WriteOptions::default();
+    let error = store_stream(&path, &mut short, stream.len() as u64, &options).unwrap_err();
+    assert_eq!(Error::from(error).code(), Code::Truncated);
+    assert!(files(dir.path()).is_empty());
+    // A length that is no whole page is stored all the same: the caller will see.
+    store_stream(&path, &mut &stream[..5000], 5000, &options).unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), &stream[..5000]);
+    let error = Container::open(&path).unwrap_err();
+    assert_eq!(Error::from(error).code(), Code::Truncated);
+}
+
+#[test]
+fn missing_and_forbidden_directories_have_their_codes() {
+    let dir = tempfile::tempdir().unwrap();
+    let ranks = ranks();
+    let layout = layout(id(1, 1, 0), &ranks);
+    let path = dir.path().join("no/a.olc");
+    let error = write_container(&path, &layout, &WriteOptions::default()).unwrap_err();
+    assert_eq!(Error::from(error).code(), Code::NotFound);
+    assert_eq!(
+        Error::from(Container::open(&path).unwrap_err()).code(),
+        Code::NotFound
+    );
+    // Permissions do not bind root; a file in the place of a directory binds all.
+    let file = dir.path().join("file");
+    std::fs::write(&file, b"").unwrap();
+    assert!(NodeStore::create(&file, 1).is_err());
+    if !rustix::process::geteuid().is_root() {
+        let closed = dir.path().join("closed");
+        std::fs::create_dir(&closed).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o500);
+        std::fs::set_permissions(&closed, mode).unwrap();
+        let error =
+            write_container(&closed.join("a"), &layout, &WriteOptions::default()).unwrap_err();
+        assert_eq!(Error::from(error).code(), Code::Permission);
+    }
+    struct Denied;
+    impl WriteHook for Denied {
+        fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
+            Err(io::Error::from_raw_os_error(13))
+        }
+    }
+    let options = WriteOptions {
+        hook: Some(&Denied),
+        ..WriteOptions::default()
+    };
+    let error = write_container(&dir.path().join("a"), &layout, &options).unwrap_err();
+    assert_eq!(Error::from(error).code(), Code::Permission);
+}
+
+/// A real file system of 256 KiB, where this process may mount one.
+#[test]
+fn a_full_file_system_is_reported_and_left_clean() {
+    let dir = tempfile::tempdir().unwrap();
+    let mounted = std::process::Command::new("mount")
+        .args(["-t", "tmpfs", "-o", "size=256k", "tmpfs"])
+        .arg(dir.path())
+        .output()
+        .is_ok_and(|output| output.status.success());
+    if !mounted {
+        eprintln!("no mount here: the hook in the tests above stands in");
+        return;
+    }
+    let ranks = ranks();
+    let layout = layout(id(1, 1, 0), &ranks);
+    let path = dir.path().join("a.olc");
+    let result = std::panic::catch_unwind(|| {
+        let stream = bytes(&layout);
+        let options = WriteOptions::default();
+        for _ in 0..2 {
+            let error = write_container(&path, &layout, &options).unwrap_err();
+            assert_eq!(Error::from(error).code(), Code::NoSpace);
+            let length = stream.len() as u64;
+            let error = store_stream(&path, &mut &stream[..], length, &options).unwrap_err();
+            assert_eq!(Error::from(error).code(), Code::NoSpace);
+            assert!(files(dir.path()).is_empty());
+        }
+        // What fits is written: tmpfs, whatever it says to O_DIRECT.
+        let small = [rank(0, &[9000], 1)];
+        let small = common::layout(id(1, 2, 0), &small);
+        let sealed = write_container(&path, &small, &options).unwrap();
+        Container::open(&path)
+            .unwrap()
+            .verify(Some(&sealed))
+            .unwrap();
+    });
+    let _ = std::process::Command::new("umount")
+        .arg(dir.path())
+        .status();
+    result.unwrap();
+}
+
+/// The child of the test below; does nothing by itself.
+#[test]
+fn helper_writes_until_it_is_killed() {
+    struct Tells;
+    impl WriteHook for Tells {
+        fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
+            io::Write::write_all(&mut io::stderr(), b"w")
+        }
+        fn sync(&self, path: &Path) -> io::Result<()> {
+            self.write(path, 0, 0)
+        }
+    }
+    let Some(dir) = std::env::var_os("OUTLIVE_TEST_KILLED_WRITER") else {
+        return;
+    };
+    let path = Path::new(&dir).join("a.olc");
+    let ranks = ranks();
+    let options = WriteOptions {
+        hook: Some(&Tells),
+        ..WriteOptions::default()
+    };
+    for version in 1.. {
+        let layout = layout(id(1, version, 0), &ranks);
+        write_container(&path, &layout, &options).unwrap();
+    }
+}
+
+#[test]
+fn a_writer_killed_anywhere_leaves_no_half_file_under_a_final_name() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = NodeStore::create(dir.path(), 1).unwrap();
+    let containers = dir.path().join("containers");
+    for transfers in 1..24 {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "helper_writes_until_it_is_killed", "--nocapture"])
+            .env("OUTLIVE_TEST_KILLED_WRITER", &containers)
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut told = vec![0; transfers];
+        let spoke = child.stderr.take().unwrap().read_exact(&mut told);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        spoke.unwrap();
+        for path in files(&containers) {
+            let name = path.file_name().unwrap().to_string_lossy().into_owned();
+            if !name.starts_with('.') {
+                Container::open(&path).unwrap().verify(None).unwrap();
+            }
+        }
+        assert!(
+            store.found().unwrap().is_empty(),
+            "unfinished files are no containers"
+        );
+        // The next agent sweeps them.
+        NodeStore::create(dir.path(), 1).unwrap();
+        assert!(files(&containers).len() <= 1);
+    }
+    assert!(
+        containers.join("a.olc").exists(),
+        "some writes went through"
+    );
+}

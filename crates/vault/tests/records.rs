@@ -1,0 +1,301 @@
+//! Records: whole and durable, or not there.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+mod common;
+
+use common::id;
+use outlive_base::{Code, ContainerId, Error, Incarnation, Level, NodeId, Rank, Version};
+use outlive_vault::{Exclusive, Part, Record, RecordError, RecordStore, WriteError};
+use proptest::prelude::*;
+
+const JOB: u64 = 77;
+
+fn commit(ballot: u64, ranks: u32) -> Record {
+    Record::Commit {
+        incarnation: Incarnation(1),
+        version: Version(5),
+        level: Level::Partner,
+        ballot,
+        ranks,
+        parts: vec![Part {
+            node: NodeId(0),
+            id: id(1, 5, 0),
+            length: 4096,
+            digest: u128::MAX - 3,
+            holder: NodeId(1),
+            ranks: vec![Rank(0), Rank(1)],
+        }],
+    }
+}
+
+fn any_part() -> impl Strategy<Value = Part> {
+    let ranks = prop::collection::vec(any::<u32>().prop_map(Rank), 0..5);
+    (
+        any::<(u32, u32, u64, u64)>(),
+        any::<u128>(),
+        any::<u32>(),
+        ranks,
+    )
+        .prop_map(
+            |((node, incarnation, version, length), digest, holder, ranks)| Part {
+                node: NodeId(node),
+                id: id(incarnation, version, node),
+                length,
+                digest,
+                holder: NodeId(holder),
+                ranks,
+            },
+        )
+}
+
+fn any_record() -> impl Strategy<Value = Record> {
+    let level = || prop::sample::select(Level::ALL.to_vec());
+    let point = || {
+        (
+            any::<u32>().prop_map(Incarnation),
+            any::<u64>().prop_map(Version),
+        )
+    };
+    prop_oneof![
+        (
+            point(),
+            level(),
+            any::<Option<u32>>(),
+            any::<u32>(),
+            any::<Vec<u32>>()
+        )
+            .prop_map(|((number, version), level, older, ranks, members)| {
+                Record::Incarnation {
+                    number,
+                    restored: older.map(|older| (Incarnation(older), version, level)),
+                    members: members.into_iter().map(NodeId).collect(),
+                    ranks,
+                }
+            }),
+        (point(), level(), any::<u64>(), any_part()).prop_map(
+            |((incarnation, version), level, ballot, part)| Record::Prepared {
+                incarnation,
+                version,
+                level,
+                ballot,
+                part,
+            }
+        ),
+        (
+            point(),
+            level(),
+            any::<(u64, u32)>(),
+            prop::collection::vec(any_part(), 0..4)
+        )
+            .prop_map(|((incarnation, version), level, (ballot, ranks), parts)| {
+                Record::Commit {
+                    incarnation,
+                    version,
+                    level,
+                    ballot,
+                    ranks,
+                    parts,
+                }
+            }),
+        (
+            point(),
+            prop::option::of(level()),
+            prop::sample::select(Code::ALL.to_vec()),
+            any::<String>()
+        )
+            .prop_map(
+                |((incarnation, version), level, code, text)| Record::Abort {
+                    incarnation,
+                    version,
+                    level,
+                    code,
+                    text,
+                }
+            ),
+        (any::<(u32, u64, u32)>(), level()).prop_map(|((incarnation, version, node), level)| {
+            Record::Tombstone {
+                id: id(incarnation, version, node),
+                level,
+            }
+        }),
+        (any::<u32>(), any::<Option<u64>>()).prop_map(|(incarnation, version)| Record::Finished {
+            incarnation: Incarnation(incarnation),
+            version: version.map(Version),
+        }),
+        any::<u64>().prop_map(|ballot| Record::Promise { ballot }),
+        point().prop_map(|(incarnation, version)| Record::Pin {
+            incarnation,
+            version
+        }),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn any_record_round_trips_in_memory_on_disk_and_as_json(record in any_record()) {
+        let bytes = record.encode(JOB).unwrap();
+        prop_assert_eq!(&Record::decode(&bytes, JOB).unwrap(), &record);
+        prop_assert_eq!(Record::decode(&bytes, JOB + 1), Err(RecordError::OtherJob));
+        let json = serde_json::to_string(&record).unwrap();
+        prop_assert_eq!(&serde_json::from_str::<Record>(&json).unwrap(), &record);
+    }
+
+    #[test]
+    fn mutated_records_never_panic_and_are_refused(
+        record in any_record(), at: prop::sample::Index, flip in 1u8..,
+    ) {
+        let mut bytes = record.encode(JOB).unwrap();
+        let at = at.index(bytes.len());
+        bytes[at] ^= flip;
+        prop_assert!(Record::decode(&bytes, JOB).is_err());
+    }
+}
+
+#[test]
+fn a_record_torn_at_any_length_is_refused_and_reported() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RecordStore::open(&dir.path().join("records"), JOB).unwrap();
+    let bytes = commit(1, 2).encode(JOB).unwrap();
+    let path = store.directory().join(commit(1, 2).file_name(false));
+    for length in 0..bytes.len() {
+        assert!(Record::decode(&bytes[..length], JOB).is_err(), "{length}");
+        // A hole where the end should be: what some file systems leave.
+        let mut holed = bytes.clone();
+        holed[length..].fill(0);
+        assert!(Record::decode(&holed, JOB).is_err(), "{length}, holed");
+        std::fs::write(&path, &bytes[..length]).unwrap();
+        let scan = store.scan().unwrap();
+        assert_eq!(
+            (scan.records.len(), &scan.damaged[..]),
+            (0, &[path.clone()][..])
+        );
+    }
+    assert!(Record::decode(&[&bytes[..], &[0]].concat(), JOB).is_err());
+    // What is damaged may be written anew.
+    store.persist(&commit(1, 2)).unwrap();
+    assert_eq!(store.scan().unwrap().records, [commit(1, 2)]);
+}
+
+#[test]
+fn persisting_is_idempotent_and_decisions_stand() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RecordStore::open(&dir.path().join("a/records"), JOB).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::mode(
+        &std::fs::metadata(store.directory()).unwrap().permissions(),
+    );
+    assert_eq!(mode & 0o777, 0o700);
+    store.persist(&commit(1, 2)).unwrap();
+    store.persist(&commit(1, 2)).unwrap();
+    assert!(matches!(
+        store.persist(&commit(1, 3)),
+        Err(WriteError::Conflict(_))
+    ));
+    store.persist(&commit(2, 3)).unwrap();
+    assert_eq!(store.scan().unwrap().records, [commit(1, 2), commit(2, 3)]);
+    let pin = Record::Pin {
+        incarnation: Incarnation(1),
+        version: Version(5),
+    };
+    store.persist(&pin).unwrap();
+    store.remove(&pin).unwrap();
+    store.remove(&pin).unwrap();
+    // A promise goes up only.
+    for ballot in [3, 3, 7] {
+        store.persist(&Record::Promise { ballot }).unwrap();
+    }
+    assert!(store.persist(&Record::Promise { ballot: 6 }).is_err());
+    let promise = Record::Promise { ballot: 7 };
+    assert!(store.scan().unwrap().records.contains(&promise));
+    store.remove(&promise).unwrap();
+    // Misnamed, foreign, unfinished.
+    let path = store.directory().join("pin-i9-v9.rec");
+    std::fs::write(&path, pin.encode(JOB).unwrap()).unwrap();
+    let foreign = store.directory().join(pin.file_name(false));
+    std::fs::write(&foreign, pin.encode(1).unwrap()).unwrap();
+    let torn = store.directory().join(".tmp-1-0-x.rec");
+    std::fs::write(&torn, b"x").unwrap();
+    let scan = store.scan().unwrap();
+    assert_eq!(
+        (scan.records.len(), scan.damaged, scan.foreign),
+        (2, vec![path], vec![foreign])
+    );
+    store.sweep().unwrap();
+    assert!(!torn.exists());
+}
+
+#[test]
+fn of_many_writers_one_creates_the_shared_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RecordStore::open(dir.path(), JOB).unwrap();
+    let outcomes: Vec<Exclusive> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..8)
+            .map(|ballot| {
+                let store = &store;
+                scope.spawn(move || store.persist_exclusive(&commit(ballot, 2)).unwrap())
+            })
+            .collect();
+        writers
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let stands = store.scan().unwrap().records;
+    assert_eq!(stands.len(), 1);
+    assert_eq!(
+        outcomes
+            .iter()
+            .filter(|it| **it == Exclusive::Created)
+            .count(),
+        1
+    );
+    for outcome in outcomes {
+        assert!(
+            matches!(&outcome, Exclusive::Created)
+                || outcome == Exclusive::Stands(stands[0].clone())
+        );
+    }
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        1,
+        "nothing unfinished is left"
+    );
+    std::fs::write(
+        store.directory().join(commit(0, 2).file_name(true)),
+        b"torn",
+    )
+    .unwrap();
+    let error = store.persist_exclusive(&commit(1, 2)).unwrap_err();
+    assert_eq!(Error::from(error).code(), Code::Corrupt);
+}
+
+#[test]
+fn a_scan_tolerates_writers() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RecordStore::open(dir.path(), JOB).unwrap();
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for version in 0..60 {
+                let id = ContainerId {
+                    version: Version(version % 7),
+                    ..id(1, 0, 0)
+                };
+                let tomb = Record::Tombstone {
+                    id,
+                    level: Level::Disk,
+                };
+                store.persist(&tomb).unwrap();
+                if version % 3 == 0 {
+                    store.remove(&tomb).unwrap();
+                }
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+        });
+        while !done.load(std::sync::atomic::Ordering::Relaxed) {
+            assert_eq!(
+                store.scan().unwrap().damaged,
+                Vec::<std::path::PathBuf>::new()
+            );
+        }
+    });
+}

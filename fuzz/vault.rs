@@ -1,0 +1,138 @@
+//! Entry points: whatever the bytes, no panic, no memory beyond a constant times the
+//! bytes (P7), and what passes is consistent.
+#![allow(dead_code, clippy::unwrap_used)]
+
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
+use outlive_base::Rank;
+use outlive_codec::crc64;
+use outlive_vault::{Buffer, Container, PAGE, Record, Sink, receive as receive_stream};
+
+/// Splits off the first byte; odd means: put the checksums right.
+fn input(bytes: &[u8]) -> (bool, Vec<u8>) {
+    bytes
+        .split_first()
+        .map_or((false, Vec::new()), |(first, rest)| {
+            (first & 1 == 1, rest.to_vec())
+        })
+}
+
+fn reseal(bytes: &mut [u8], from: usize, at: usize) {
+    if from <= at && at.checked_add(8).is_some_and(|end| end <= bytes.len()) {
+        let checksum = crc64(&bytes[from..at]);
+        bytes[at..at + 8].copy_from_slice(&checksum.to_le_bytes());
+    }
+}
+
+fn number(bytes: &[u8], at: usize, count: usize) -> usize {
+    let bytes = bytes.get(at..at + count).unwrap_or_default();
+    bytes
+        .iter()
+        .rev()
+        .fold(0, |sum, byte| sum << 8 | usize::from(*byte))
+}
+
+/// Puts the checksums of header, frame pages, index and footer right.
+pub fn reseal_container(bytes: &mut [u8]) {
+    reseal(bytes, 0, 120);
+    let header = number(bytes, 12, 4);
+    reseal(bytes, 128, header.saturating_sub(8));
+    for start in (0..bytes.len()).step_by(PAGE) {
+        let page = &bytes[start..];
+        if page.starts_with(b"OLFRAME1") || page.starts_with(b"OLFOOT1\0") {
+            reseal(bytes, start, start + PAGE - 8);
+        } else if page.starts_with(b"OLINDEX1") {
+            let length = number(page, 24, 8);
+            reseal(bytes, start, start.saturating_add(length.saturating_sub(8)));
+        }
+    }
+}
+
+/// Opens, verifies, reads and rebuilds a container file.
+pub fn container_open(bytes: &[u8]) {
+    let (fix, mut bytes) = input(bytes);
+    if fix {
+        reseal_container(&mut bytes);
+    }
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let mut file = std::fs::File::from(rustix::fs::memfd_create("fuzz", flags).unwrap());
+    file.write_all(&bytes).unwrap();
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let path = std::path::Path::new(&path);
+    if let Ok(container) = Container::open(path) {
+        let verified = container.verify(None).is_ok();
+        let mut sound = true;
+        for entry in container.ranks() {
+            assert!(entry.data_bytes <= bytes.len() as u64);
+            let mut data = Buffer::new(entry.data_bytes as usize);
+            sound &= container.read_rank(entry.rank, &mut data).is_ok();
+        }
+        assert_eq!(verified, sound, "verify and read must agree");
+        let mut sent = Vec::new();
+        container.send_to(&mut sent).unwrap();
+        assert!(sent == bytes);
+        let mut sink = Bounded {
+            most: bytes.len(),
+            memory: Buffer::default(),
+        };
+        let received = receive_stream(&mut &sent[..], None, &mut sink);
+        assert_eq!(verified, received.is_ok(), "file and stream must agree");
+    }
+    if let Ok(container) = Container::rebuild_index(path) {
+        for entry in container.ranks() {
+            let mut data = Buffer::new(entry.data_bytes as usize);
+            let _ = container.read_rank(entry.rank, &mut data);
+        }
+    }
+}
+
+/// Decodes a record; what decodes encodes to the same bytes.
+pub fn record_decode(bytes: &[u8]) {
+    let (fix, mut bytes) = input(bytes);
+    if fix {
+        let end = bytes.len().saturating_sub(8);
+        reseal(&mut bytes, 0, end);
+    }
+    let job = number(&bytes, 16, 8) as u64;
+    if let Ok(record) = Record::decode(&bytes, job) {
+        assert_eq!(record.encode(job).unwrap(), bytes);
+        assert!(!record.file_name(false).contains('/'));
+    }
+}
+
+/// Decodes a region table; what decodes encodes to the same bytes.
+pub fn region_table(bytes: &[u8]) {
+    if let Ok(regions) = outlive_capture::region::decode(bytes) {
+        assert_eq!(outlive_capture::region::encode(&regions), bytes);
+        assert!(outlive_capture::region::offsets(&regions).is_some());
+    }
+}
+
+struct Bounded {
+    most: usize,
+    memory: Buffer,
+}
+
+impl Sink for Bounded {
+    fn rank(&mut self, _: Rank, _: &[u8], bytes: u64) -> outlive_base::Result<&mut [u8]> {
+        if bytes > self.most as u64 {
+            return Err(outlive_base::Error::internal("more than was sent"));
+        }
+        self.memory = Buffer::new(bytes as usize);
+        Ok(&mut self.memory)
+    }
+}
+
+/// Receives a container from a stream.
+pub fn receive(bytes: &[u8]) {
+    let (fix, mut bytes) = input(bytes);
+    if fix {
+        reseal_container(&mut bytes);
+    }
+    let mut sink = Bounded {
+        most: bytes.len(),
+        memory: Buffer::default(),
+    };
+    let _ = receive_stream(&mut &bytes[..], None, &mut sink);
+}
