@@ -1,7 +1,7 @@
 //! Keepers and agents as real processes. The test program starts itself in
 //! other roles: `helper` is the keeper, the launcher or the agent, by its
 //! environment. Lines that begin with `@` are what they tell the test.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 use std::ffi::OsString;
 use std::fs::File;

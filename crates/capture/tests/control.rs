@@ -1,4 +1,5 @@
 //! The control block between two mappings, as between two processes.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use outlive_base::{Incarnation, Level, NodeId, Rank, Version};
 use outlive_capture::control::{CONTROL_BYTES, ControlBlock, Side};

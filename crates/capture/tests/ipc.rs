@@ -1,4 +1,5 @@
 //! Datagrams: encoding, hostile bytes, descriptors, deadlines.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Version};
 use outlive_capture::ipc::{

@@ -1,4 +1,5 @@
 //! Slabs: states, bounds, and heads that others have damaged.
+#![allow(clippy::unwrap_used)] // helpers of tests
 
 use outlive_base::{Incarnation, Rank, Version};
 use outlive_capture::ShareError;

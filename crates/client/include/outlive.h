@@ -170,7 +170,8 @@ int outlive_wanted(outlive_job *job, uint64_t version);
 
 /* Waits until `version` is committed at `level` and stable: OUTLIVE_OK. An
  * aborted version: -OUTLIVE_E_COMMIT_ABORTED. The bound passed (0: the job's own
- * bound): -OUTLIVE_E_TIMED_OUT. */
+ * bound): -OUTLIVE_E_TIMED_OUT. Unprotected: OUTLIVE_SKIPPED, at once, for nothing
+ * is saved and OK would be a lie. */
 int outlive_wait(outlive_job *job, uint64_t version, int level, uint32_t timeout_ms);
 
 /* A path in node storage for a file of `version` that the program writes by

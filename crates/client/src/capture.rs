@@ -10,7 +10,7 @@ use outlive_capture::control::Armed;
 use outlive_capture::copy::{Job as Copy, copy_all};
 use outlive_capture::ipc::{ToAgent, ToRank};
 use outlive_capture::region::Region;
-use outlive_capture::slab::{Slab, job_hash};
+use outlive_capture::slab::Slab;
 use rustix::fd::{AsFd, OwnedFd};
 use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -210,14 +210,10 @@ impl Job {
         let slab = Slab::map(fd.as_fd(), true).map_err(|error| self.slab_error(&error))?;
         let head = slab.head().map_err(|error| self.slab_error(&error))?;
         let id = head.id;
-        let job_matches = self
-            .job_name
-            .as_deref()
-            .is_none_or(|name| job_hash(name) == id.job);
         let matches = (id.rank.0, id.ranks) == (self.place.rank, self.place.ranks)
             && (id.slot, id.generation) == (slot, generation)
             && id.incarnation == self.control.identity().incarnation
-            && job_matches;
+            && self.same_job(id.job);
         if !matches {
             return Err(Error::internal(
                 "the agent gave a slab of another rank, slot or job",

@@ -26,8 +26,6 @@ pub struct Surroundings {
     pub nodes: Option<u32>,
     /// `OUTLIVE_INCARNATION`: which start this is; 0 if not told.
     pub incarnation: u32,
-    /// `OUTLIVE_JOB`: the job's name.
-    pub job: Option<String>,
 }
 
 /// Launchers in the order in which they are asked: name, variables of the rank,
@@ -135,7 +133,6 @@ pub fn surroundings(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Option<Su
         agent,
         nodes: number("OUTLIVE_NODES")?,
         incarnation: number("OUTLIVE_INCARNATION")?.unwrap_or(0),
-        job: lookup("OUTLIVE_JOB").filter(|name| !name.is_empty()),
     }))
 }
 
@@ -281,14 +278,12 @@ mod tests {
             ("OUTLIVE_AGENT", "/run/a-{node}.sock"),
             ("OUTLIVE_NODES", "2"),
             ("OUTLIVE_INCARNATION", "3"),
-            ("OUTLIVE_JOB", "heat"),
         ]);
         let many = many.unwrap().unwrap();
         assert_eq!(
             (many.socket(place).unwrap(), many.incarnation),
             ("/run/a-1.sock".into(), 3)
         );
-        assert_eq!(many.job.as_deref(), Some("heat"));
         let lost = with(&[("OUTLIVE_AGENT", "/run/a-{node}.sock")])
             .unwrap()
             .unwrap();

@@ -1,19 +1,13 @@
-//! The job as a rank sees it, and the fast path of a checkpoint.
-//!
-//! The fast path is three loads and a store: the offer is stored in the control
-//! block, `attention` is loaded, and the version is skipped if it is smaller. All
-//! else (order of versions, forks, an answer given earlier by `wanted`) is folded
-//! into `next`, so that it costs nothing more: whenever something unusual is
-//! pending, `next` is `u64::MAX` and every call takes the cold path.
+//! The job as a rank sees it: how it is joined, what it protects, its state and its
+//! end. Checkpoints are in `offer` and `capture`.
 
 use core::time::Duration;
 use outlive_base::{Code, Entity, Error, Level, Result, Version};
 use outlive_capture::control::{Armed, ControlBlock, Identity, Side};
-use outlive_capture::ipc::{ToAgent, ToRank, VersionState};
+use outlive_capture::ipc::{ToAgent, ToRank};
 use rustix::fd::AsFd;
-use std::time::Instant;
 
-use crate::capture::{Slabs, Source};
+use crate::capture::Slabs;
 use crate::environment::{self, Place};
 use crate::forked::ForkGuard;
 use crate::link::Link;
@@ -23,8 +17,6 @@ use crate::route::Routes;
 
 /// Bound of every wait on the agent unless [`Options::timeout`] says otherwise.
 pub const DEFAULT_TIMEOUT_MS: u64 = 10_000;
-/// What a wait may exceed its bound by, for the agent's answer to arrive.
-const GRACE: Duration = Duration::from_millis(500);
 
 /// How to join a job.
 #[derive(Clone, Copy, Debug)]
@@ -102,8 +94,8 @@ pub struct Status {
 /// An answer of [`Job::wanted`] that the checkpoint with this version keeps.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Decision {
-    version: u64,
-    armed: Option<Armed>,
+    pub(crate) version: u64,
+    pub(crate) armed: Option<Armed>,
 }
 
 /// A rank's handle on its job. May be used by any thread, by one at a time.
@@ -111,14 +103,15 @@ pub(crate) struct Decision {
 pub struct Job {
     /// The smallest version that may be offered; `u64::MAX` sends every call to the
     /// cold path (then `held_next` is the true value).
-    next: u64,
+    pub(crate) next: u64,
     pub(crate) control: ControlBlock,
-    guard: ForkGuard,
-    held_next: u64,
-    decision: Option<Decision>,
+    pub(crate) guard: ForkGuard,
+    pub(crate) held_next: u64,
+    pub(crate) decision: Option<Decision>,
     pub(crate) link: Option<Link>,
     pub(crate) place: Place,
-    pub(crate) job_name: Option<String>,
+    /// The job's number in slabs, from the first one seen.
+    pub(crate) job_hash: Option<u64>,
     pub(crate) timeout: Duration,
     pub(crate) copy_threads: usize,
     pub(crate) regions: Registry,
@@ -127,7 +120,7 @@ pub struct Job {
     pub(crate) pending: Pending,
     /// The last armed version that was captured, failed or reported as overtaken.
     pub(crate) answered: Option<Version>,
-    injected: Option<Version>,
+    pub(crate) injected: Option<Version>,
     pub(crate) taken: u64,
     pub(crate) failed: u64,
     pub(crate) version_taken: Option<u64>,
@@ -138,12 +131,6 @@ pub struct Job {
 // SAFETY: the raw pointers are addresses of the program's regions, which it has
 // promised to keep valid for whichever thread uses the job.
 unsafe impl Send for Job {}
-
-enum Offer {
-    Skip,
-    Attention,
-    Cold,
-}
 
 impl Job {
     /// Joins the job: reads rank and size from `options` or the environment, and
@@ -175,11 +162,11 @@ impl Job {
         };
         let timeout = options.timeout.max(Duration::from_millis(1));
         let guard = ForkGuard::new().map_err(|e| Error::io("memory", "map a page", &e))?;
-        let (control, link, job_name) = match surroundings {
-            None => (private_control(place)?, None, None),
+        let (control, link) = match surroundings {
+            None => (private_control(place)?, None),
             Some(found) => {
                 let link = Link::open(found.socket(place)?, place, found.incarnation, timeout)?;
-                (map_control(&link, place)?, Some(link), found.job)
+                (map_control(&link, place)?, Some(link))
             }
         };
         let copy_threads = lookup("OUTLIVE_COPY_THREADS")
@@ -195,7 +182,7 @@ impl Job {
             decision: None,
             link,
             place,
-            job_name,
+            job_hash: None,
             timeout,
             copy_threads,
             regions: Registry::default(),
@@ -228,6 +215,11 @@ impl Job {
 
     pub(crate) fn noted<T>(&mut self, result: Result<T>) -> Result<T> {
         result.map_err(|error| self.note(error))
+    }
+
+    /// True if a slab belongs to the same job as those seen before.
+    pub(crate) fn same_job(&mut self, hash: u64) -> bool {
+        *self.job_hash.get_or_insert(hash) == hash
     }
 
     /// Refuses a forked child, which is not the rank.
@@ -294,253 +286,6 @@ impl Job {
         }
     }
 
-    // ---- checkpoints ----
-
-    /// Offers a checkpoint of the protected regions. Versions rise strictly within
-    /// a start.
-    ///
-    /// # Errors
-    /// 102 for a version out of order, 101 in a forked child, and whatever kept a
-    /// wanted capture from being made. The program may go on after any.
-    #[inline]
-    pub fn checkpoint(&mut self, version: u64) -> Result<Outcome> {
-        match self.offer(version) {
-            Offer::Skip => Ok(Outcome::Skipped),
-            Offer::Attention => {
-                // SAFETY: there are no further sources.
-                unsafe { self.attend(version, || Ok(Vec::new())) }
-            }
-            // SAFETY: as above.
-            Offer::Cold => unsafe { self.cold(version, || Ok(Vec::new())) },
-        }
-    }
-
-    /// As [`Job::checkpoint`], for state that is walked only when it is wanted:
-    /// `sources` is called at most once, and its regions are captured in addition to
-    /// the protected ones. Its error fails the capture.
-    ///
-    /// # Safety
-    /// Every source is readable, and not written to, until this call returns.
-    pub unsafe fn capture_with(
-        &mut self,
-        version: u64,
-        sources: impl FnOnce() -> Result<Vec<Source>>,
-    ) -> Result<Outcome> {
-        match self.offer(version) {
-            Offer::Skip => Ok(Outcome::Skipped),
-            // SAFETY: the caller's promise.
-            Offer::Attention => unsafe { self.attend(version, sources) },
-            // SAFETY: the caller's promise.
-            Offer::Cold => unsafe { self.cold(version, sources) },
-        }
-    }
-
-    /// A checkpoint that is taken whatever the policy says; all ranks must force
-    /// the same version. Unprotected: skipped.
-    ///
-    /// # Errors
-    /// As [`Job::checkpoint`]; 301 or 302 if the agent gives no memory.
-    pub fn checkpoint_now(&mut self, version: u64) -> Result<Outcome> {
-        // SAFETY: there are no further sources.
-        unsafe { self.capture_now_with(version, || Ok(Vec::new())) }
-    }
-
-    /// As [`Job::checkpoint_now`], for state that is walked when it is needed.
-    ///
-    /// # Safety
-    /// As [`Job::capture_with`].
-    pub unsafe fn capture_now_with(
-        &mut self,
-        version: u64,
-        sources: impl FnOnce() -> Result<Vec<Source>>,
-    ) -> Result<Outcome> {
-        let admitted = self.admit(version);
-        let decided = self.noted(admitted)?;
-        if self.link.is_none() {
-            return Ok(Outcome::Skipped);
-        }
-        let armed = match decided {
-            Some(armed) => armed,
-            None => self.decide(version),
-        };
-        // SAFETY: the caller's promise.
-        unsafe { self.capture(Version(version), armed, sources) }
-    }
-
-    /// True if the checkpoint with this version, which must be the next call, will
-    /// capture.
-    ///
-    /// # Errors
-    /// As [`Job::checkpoint`].
-    pub fn wanted(&mut self, version: u64) -> Result<bool> {
-        if let Some(decision) = self.decision.filter(|d| d.version == version) {
-            let alive = self.alive();
-            return self.noted(alive).map(|()| decision.armed.is_some());
-        }
-        let armed = match self.offer(version) {
-            Offer::Skip => None,
-            Offer::Attention => self.decide(version),
-            Offer::Cold => {
-                let admitted = self.admit(version);
-                self.noted(admitted)?
-                    .flatten()
-                    .or_else(|| self.decide(version))
-            }
-        };
-        self.hold(Decision { version, armed });
-        Ok(armed.is_some())
-    }
-
-    #[inline]
-    fn offer(&mut self, version: u64) -> Offer {
-        if version < self.next || version > Version::MAX.0 || !self.guard.is_here() {
-            return Offer::Cold;
-        }
-        self.next = version + 1;
-        if version < self.control.offer(version) {
-            Offer::Skip
-        } else {
-            Offer::Attention
-        }
-    }
-
-    /// The cold path's offer: checks everything. `Some` if `wanted` has decided.
-    fn admit(&mut self, version: u64) -> Result<Option<Option<Armed>>> {
-        self.alive()?;
-        if version > Version::MAX.0 {
-            return Err(Error::new(
-                Code::InvalidArgument,
-                Entity::Version(version),
-                "the two largest numbers are not versions",
-                "count versions from 0",
-            ));
-        }
-        if let Some(decision) = self.decision.take() {
-            if self.next == u64::MAX {
-                self.next = self.held_next;
-            }
-            if decision.version == version {
-                return Ok(Some(decision.armed));
-            }
-            if decision.armed.is_some() {
-                self.control.leave();
-                self.answered = Some(Version(decision.version));
-                let code = Code::VersionOrder;
-                self.notify(ToAgent::Failed {
-                    version: Version(decision.version),
-                    code,
-                });
-            }
-        }
-        if version < self.next {
-            return Err(Error::new(
-                Code::VersionOrder,
-                Entity::Version(version),
-                format!("after version {}", self.next - 1),
-                "offer each version once, in rising order; after a restore go on from its version",
-            ));
-        }
-        self.next = version + 1;
-        self.control.offer(version);
-        Ok(None)
-    }
-
-    fn hold(&mut self, decision: Decision) {
-        if decision.armed.is_some() {
-            // The rank is inside: no other version may pass by on the fast path.
-            self.held_next = self.next;
-            self.next = u64::MAX;
-        }
-        self.decision = Some(decision);
-    }
-
-    /// The smallest version that may be offered.
-    pub(crate) fn next_version(&self) -> u64 {
-        if self.next == u64::MAX {
-            self.held_next
-        } else {
-            self.next
-        }
-    }
-
-    /// True if the answer of `wanted` for this version is still to be kept.
-    pub(crate) fn is_decided(&self, version: u64) -> bool {
-        self.decision
-            .is_some_and(|decision| decision.version == version)
-    }
-
-    pub(crate) fn go_on_from(&mut self, version: u64) {
-        if self.decision.is_none() {
-            self.next = self.next.max(version);
-        }
-    }
-
-    /// # Safety
-    /// As [`Job::capture_with`].
-    #[cold]
-    unsafe fn attend(
-        &mut self,
-        version: u64,
-        sources: impl FnOnce() -> Result<Vec<Source>>,
-    ) -> Result<Outcome> {
-        match self.decide(version) {
-            None => Ok(Outcome::Skipped),
-            // SAFETY: the caller's promise.
-            armed => unsafe { self.capture(Version(version), armed, sources) },
-        }
-    }
-
-    /// # Safety
-    /// As [`Job::capture_with`].
-    #[cold]
-    unsafe fn cold(
-        &mut self,
-        version: u64,
-        sources: impl FnOnce() -> Result<Vec<Source>>,
-    ) -> Result<Outcome> {
-        let admitted = self.admit(version);
-        let armed = match self.noted(admitted)? {
-            Some(armed) => armed,
-            None if version < self.control.attention() => None,
-            None => self.decide(version),
-        };
-        match armed {
-            None => Ok(Outcome::Skipped),
-            // SAFETY: the caller's promise.
-            armed => unsafe { self.capture(Version(version), armed, sources) },
-        }
-    }
-
-    /// After an offer that met attention: injection, then whether it is armed. If
-    /// so, the rank is inside ([`ControlBlock::enter`]).
-    fn decide(&mut self, version: u64) -> Option<Armed> {
-        let version = Version(version);
-        if let Some(inject) = self.control.inject()
-            && inject <= version
-            && self.injected != Some(inject)
-        {
-            self.injected = Some(inject);
-            // Either this process ends here, or the answer says that another does.
-            let _ = self.request(&ToAgent::Inject { version: inject }, None);
-        }
-        if let Some(armed) = self.control.enter(version) {
-            return Some(armed);
-        }
-        if let Some(armed) = self.control.armed()
-            && armed.version < version
-            && self
-                .answered
-                .is_none_or(|answered| answered < armed.version)
-        {
-            self.answered = Some(armed.version);
-            self.notify(ToAgent::Overtaken {
-                version,
-                armed: armed.version,
-            });
-        }
-        None
-    }
-
     // ---- the agent ----
 
     /// Asks the agent; `within` the job's timeout if `None`. Does not set the last
@@ -588,77 +333,6 @@ impl Job {
         fresh.count_taken(self.taken, self.control.blocked_ns());
         self.control = fresh;
         Ok(())
-    }
-
-    /// Waits until `version` is committed at `level`, at most `timeout` (the job's
-    /// own if `None`) and half a second for the answer to arrive.
-    ///
-    /// # Errors
-    /// 501 if it was aborted, 106 if the time passed, 300 or 301 if there is no
-    /// agent.
-    pub fn wait(
-        &mut self,
-        version: u64,
-        level: Level,
-        timeout: Option<Duration>,
-    ) -> Result<Waited> {
-        let result = self.wait_inner(version, level, timeout.unwrap_or(self.timeout));
-        self.noted(result)
-    }
-
-    fn wait_inner(&mut self, version: u64, level: Level, timeout: Duration) -> Result<Waited> {
-        self.alive()?;
-        if self.link.is_none() {
-            return Ok(Waited::Unprotected);
-        }
-        let wanted = Version(version.min(Version::MAX.0));
-        let state = if self.control.committed(level) == Some(wanted) {
-            VersionState::Committed
-        } else if self.control.aborted() == Some(wanted) {
-            VersionState::Aborted
-        } else {
-            let start = Instant::now();
-            let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
-            let request = ToAgent::Wait {
-                version: wanted,
-                level,
-                timeout_ms,
-            };
-            match self.request(&request, Some(timeout + GRACE)) {
-                Ok((
-                    ToRank::State {
-                        version,
-                        level: at,
-                        state,
-                    },
-                    _,
-                )) if version == wanted && at == level => state,
-                Ok(_) => return Err(Error::internal("the agent answers WAIT with another kind")),
-                // Silence for the whole bound is the bound passing, whoever is silent.
-                Err(error) if error.code() == Code::AgentTimeout && start.elapsed() >= timeout => {
-                    VersionState::Pending
-                }
-                Err(error) => return Err(error),
-            }
-        };
-        match state {
-            VersionState::Committed => Ok(Waited::Committed),
-            VersionState::Aborted => Err(Error::new(
-                Code::CommitAborted,
-                Entity::Version(version),
-                format!("it was not committed at level {level}"),
-                "see the agent's log for the rank or node and the phase; wait for a later version",
-            )),
-            VersionState::Pending => Err(Error::new(
-                Code::TimedOut,
-                Entity::Version(version),
-                format!(
-                    "not committed at level {level} within {} ms (timeout_ms)",
-                    timeout.as_millis()
-                ),
-                "wait longer, or check that the level is enabled and all ranks have taken it",
-            )),
-        }
     }
 
     /// What is known without waiting.

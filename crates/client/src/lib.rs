@@ -31,10 +31,12 @@ mod ffi;
 mod forked;
 mod job;
 mod link;
+mod offer;
 mod protected;
 mod restore;
 mod route;
 mod slices;
+mod waiting;
 
 pub use capture::Source;
 pub use job::{DEFAULT_TIMEOUT_MS, Job, Options, Outcome, Status, Waited};

@@ -8,7 +8,7 @@ use outlive_base::{Code, Entity, Error, Result, Version};
 use outlive_capture::copy::{Job as Copy, copy_all};
 use outlive_capture::ipc::{ToAgent, ToRank};
 use outlive_capture::region::{Kind, Region};
-use outlive_capture::slab::{Slab, job_hash};
+use outlive_capture::slab::Slab;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
 
@@ -295,7 +295,7 @@ impl Job {
     }
 
     /// Checks that the slab is what the agent says and belongs to this rank.
-    fn accept(&self, version: u64, slab: Slab) -> Result<Checkpoint> {
+    fn accept(&mut self, version: u64, slab: Slab) -> Result<Checkpoint> {
         let head = slab.head().map_err(|e| corrupt(version, &e.to_string()))?;
         if head.id.ranks != self.place.ranks {
             return Err(Error::new(
@@ -308,15 +308,11 @@ impl Job {
                 "start the job with the number of ranks that it had",
             ));
         }
-        let job_matches = self
-            .job_name
-            .as_deref()
-            .is_none_or(|name| job_hash(name) == head.id.job);
         if head.id.rank.0 != self.place.rank
             || head.version.0 != version
             || !head.state.is_complete()
             || head.id.incarnation > self.control.identity().incarnation
-            || !job_matches
+            || !self.same_job(head.id.job)
         {
             return Err(corrupt(
                 version,

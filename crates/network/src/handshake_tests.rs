@@ -29,10 +29,7 @@ fn feed_all(side: &mut Handshake, bytes: &[u8], out: &mut Vec<u8>) -> Result<Pro
     while !rest.is_empty() && side.wants() > 0 {
         let (now, later) = rest.split_at(side.wants().min(rest.len()));
         rest = later;
-        last = side.feed(now, out);
-        if last.is_err() {
-            return last;
-        }
+        last = Ok(side.feed(now, out)?);
     }
     last
 }

@@ -1,5 +1,5 @@
 //! Wrong keys, wrong versions, garbage, floods, cut connections (P7, P9).
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Control messages between well-behaved peers.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Bulk streams.
-#![allow(missing_docs)]
+#![allow(missing_docs, clippy::unwrap_used)]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! An agent in this process, of nothing but `capture`'s agent side: it greets,
 //! arms when the test says so, gives slabs, keeps what was captured and offers it
 //! for a restore. What a keeper would hold survives [`TestAgent::die`].
-#![allow(dead_code)]
+#![allow(dead_code, clippy::unwrap_used)]
 
 use outlive::{Code, Entity, Error, Level, Region};
 use outlive_base::{Incarnation, NodeId, Rank, Version};
@@ -153,6 +153,11 @@ impl TestAgent {
         let fresh = new_control(&self.shared, rank, state.incarnation);
         let rank = state.ranks.get_mut(&rank).unwrap();
         (rank.control, rank.control_fd) = fresh;
+    }
+
+    /// Makes the control block of a rank that has not said hello yet.
+    pub fn prepare(&self, rank: u32) {
+        let _ = self.state().rank(&self.shared, rank);
     }
 
     pub fn control<T>(&self, rank: u32, look: impl FnOnce(&ControlBlock) -> T) -> T {

@@ -1,5 +1,5 @@
 //! What the tests of the network share.
-#![allow(dead_code, missing_docs)]
+#![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -1,0 +1,84 @@
+//! Waiting for a version to be committed.
+
+use core::time::Duration;
+use outlive_base::{Code, Entity, Error, Level, Result, Version};
+use outlive_capture::ipc::{ToAgent, ToRank, VersionState};
+use std::time::Instant;
+
+use crate::job::{Job, Waited};
+
+/// What a wait may exceed its bound by, for the agent's answer to arrive.
+const GRACE: Duration = Duration::from_millis(500);
+
+impl Job {
+    /// Waits until `version` is committed at `level`, at most `timeout` (the job's
+    /// own if `None`) and half a second for the answer to arrive.
+    ///
+    /// # Errors
+    /// 501 if it was aborted, 106 if the time passed, 300 or 301 if there is no
+    /// agent.
+    pub fn wait(
+        &mut self,
+        version: u64,
+        level: Level,
+        timeout: Option<Duration>,
+    ) -> Result<Waited> {
+        let result = self.wait_inner(version, level, timeout.unwrap_or(self.timeout));
+        self.noted(result)
+    }
+
+    fn wait_inner(&mut self, version: u64, level: Level, timeout: Duration) -> Result<Waited> {
+        self.alive()?;
+        if self.link.is_none() {
+            return Ok(Waited::Unprotected);
+        }
+        let wanted = Version(version.min(Version::MAX.0));
+        let state = if self.control.committed(level) == Some(wanted) {
+            VersionState::Committed
+        } else if self.control.aborted() == Some(wanted) {
+            VersionState::Aborted
+        } else {
+            let start = Instant::now();
+            let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
+            let request = ToAgent::Wait {
+                version: wanted,
+                level,
+                timeout_ms,
+            };
+            match self.request(&request, Some(timeout + GRACE)) {
+                Ok((
+                    ToRank::State {
+                        version,
+                        level: at,
+                        state,
+                    },
+                    _,
+                )) if version == wanted && at == level => state,
+                Ok(_) => return Err(Error::internal("the agent answers WAIT with another kind")),
+                // Silence for the whole bound is the bound passing, whoever is silent.
+                Err(error) if error.code() == Code::AgentTimeout && start.elapsed() >= timeout => {
+                    VersionState::Pending
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        match state {
+            VersionState::Committed => Ok(Waited::Committed),
+            VersionState::Aborted => Err(Error::new(
+                Code::CommitAborted,
+                Entity::Version(version),
+                format!("it was not committed at level {level}"),
+                "see the agent's log for the rank or node and the phase; wait for a later version",
+            )),
+            VersionState::Pending => Err(Error::new(
+                Code::TimedOut,
+                Entity::Version(version),
+                format!(
+                    "not committed at level {level} within {} ms (timeout_ms)",
+                    timeout.as_millis()
+                ),
+                "wait longer, or check that the level is enabled and all ranks have taken it",
+            )),
+        }
+    }
+}

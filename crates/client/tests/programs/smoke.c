@@ -1,0 +1,121 @@
+/* A program as a user writes it, run by tests/c.rs: with "first" it captures and
+ * is left there, with "second" it restores and checks; "alone" is unprotected. */
+#include <outlive.h>
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHECK(condition)                                                             \
+    do {                                                                             \
+        if (!(condition)) {                                                          \
+            char why[1024];                                                          \
+            outlive_last_error(job, why, sizeof why);                                \
+            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #condition, why); \
+            return 1;                                                                \
+        }                                                                            \
+    } while (0)
+
+static int null_handles(void) {
+    outlive_job *job = NULL;
+    uint64_t     version = 7;
+    size_t       bytes = 9;
+    char         path[8];
+    CHECK(outlive_protect(NULL, "x", path, 1) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_unprotect(NULL, "x") == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_restore(NULL, &version) == -OUTLIVE_E_NOT_OPEN && version == 7);
+    CHECK(outlive_query(NULL, "x", &bytes) == -OUTLIVE_E_NOT_OPEN && bytes == 9);
+    CHECK(outlive_checkpoint(NULL, 1) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_checkpoint_now(NULL, 1) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_wanted(NULL, 1) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_wait(NULL, 1, OUTLIVE_LEVEL_DISK, 1) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_route(NULL, 1, "x", path, sizeof path) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_status(NULL, NULL) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_close(NULL) == OUTLIVE_OK && outlive_close(&job) == OUTLIVE_OK);
+    CHECK(outlive_open(NULL, NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
+    return 0;
+}
+
+static int bad_arguments(outlive_job *job) {
+    char             small[4];
+    size_t           bytes;
+    outlive_status_t status;
+    CHECK(outlive_protect(job, NULL, small, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_protect(job, "", small, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_protect(job, "\xff", small, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_protect(job, "null", NULL, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_restore(job, NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_query(job, "x", NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_wait(job, 1, 9, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_wait(job, 1, -1, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_route(job, 99, "x", small, sizeof small) == -OUTLIVE_E_INVALID_ARGUMENT);
+    status.size = 3;
+    CHECK(outlive_status(job, &status) == -OUTLIVE_E_INVALID_ARGUMENT);
+    bytes = outlive_last_error(job, small, sizeof small);
+    CHECK(bytes > 20 && strlen(small) == 3 && memcmp(small, "OL-", 3) == 0);
+    CHECK(outlive_last_error(job, NULL, 0) == bytes);
+    return 0;
+}
+
+static int texts(void) {
+    outlive_job    *job = NULL;
+    outlive_options options = {0};
+    CHECK(strcmp(outlive_strerror(OUTLIVE_OK), "success") == 0);
+    CHECK(strcmp(outlive_strerror(-OUTLIVE_E_NO_SPACE), "no space left") == 0);
+    CHECK(outlive_strerror(12345) && outlive_strerror(-2147483647 - 1));
+    CHECK(strcmp(outlive_version(), "0.1.0") == 0);
+    CHECK(outlive_open(&options, &job) == -OUTLIVE_E_INVALID_ARGUMENT && job == NULL);
+    options.size = sizeof options;
+    options.flags = 1;
+    CHECK(outlive_open(&options, &job) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_last_error(NULL, NULL, 0) > 0);
+    options.flags = 0;
+    options.rank = 5;
+    options.ranks = 2;
+    CHECK(outlive_open(&options, &job) == -OUTLIVE_E_RANK_UNKNOWN);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    outlive_job     *job = NULL;
+    outlive_options  options = {0};
+    outlive_status_t status = {0};
+    const char      *mode = argc > 1 ? argv[1] : "alone";
+    static double    field[20000];
+    size_t           bytes = 0, i;
+    uint64_t         step = 0;
+    int              told, taken = 0;
+    if (null_handles() || texts()) return 1;
+    options.size = sizeof options;
+    options.rank = -1;
+    CHECK(outlive_open(&options, &job) == OUTLIVE_OK);
+    CHECK(outlive_protect(job, "field", field, sizeof field) == OUTLIVE_OK);
+    CHECK(outlive_protect(job, "nothing", NULL, 0) == OUTLIVE_OK);
+    told = outlive_query(job, "field", &bytes);
+    CHECK(strcmp(mode, "second") ? told == OUTLIVE_FRESH : bytes == sizeof field);
+    told = outlive_restore(job, &step);
+    if (strcmp(mode, "second") == 0) {
+        CHECK(told == OUTLIVE_RESTORED && step == 3);
+        for (i = 0; i < 20000; i++) CHECK(field[i] == (double)i * 3);
+    } else {
+        CHECK(told == OUTLIVE_FRESH && step == 0);
+    }
+    if (bad_arguments(job)) return 1;
+    for (; step < 6; step++) {
+        for (i = 0; i < 20000; i++) field[i] = (double)i * (double)step;
+        told = outlive_checkpoint(job, step);
+        CHECK(told == OUTLIVE_TAKEN || told == OUTLIVE_SKIPPED);
+        if (told == OUTLIVE_TAKEN) {
+            taken++;
+            CHECK(outlive_wait(job, step, OUTLIVE_LEVEL_MEMORY, 10000) == OUTLIVE_OK);
+        }
+    }
+    CHECK(outlive_checkpoint(job, 5) == -OUTLIVE_E_VERSION_ORDER);
+    status.size = sizeof status;
+    CHECK(outlive_status(job, &status) == OUTLIVE_OK);
+    CHECK(status.regions == 2 && status.bytes == sizeof field);
+    CHECK(status.is_protected == (strcmp(mode, "alone") != 0));
+    CHECK((int)status.taken == taken && taken == (strcmp(mode, "first") == 0));
+    CHECK(outlive_close(&job) == OUTLIVE_OK && job == NULL);
+    return 0;
+}
