@@ -286,9 +286,14 @@ impl Commit {
 
     /// Tells a node that repeats itself which levels are decided.
     fn answer_levels(&mut self, cx: &C, from: Peer, version: Version) {
-        let Some(round) = self.rounds.get(&version) else { return };
-        let decided: Vec<(Level, Verdict)> =
-            round.tallies.iter().map(|(&level, tally)| (level, tally.verdict)).collect();
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        let decided: Vec<(Level, Verdict)> = round
+            .tallies
+            .iter()
+            .map(|(&level, tally)| (level, tally.verdict))
+            .collect();
         for (level, verdict) in decided {
             let (why, culprit) = (Why::Coordinator, u32::MAX);
             match verdict {
@@ -297,7 +302,16 @@ impl Commit {
                     self.say(cx, from, Kind::Commit { version, level });
                 }
                 Verdict::Aborted => {
-                    self.say(cx, from, Kind::Abort { version, level: Some(level), why, culprit });
+                    self.say(
+                        cx,
+                        from,
+                        Kind::Abort {
+                            version,
+                            level: Some(level),
+                            why,
+                            culprit,
+                        },
+                    );
                 }
             }
         }
@@ -306,12 +320,19 @@ impl Commit {
     /// COMMIT again to the nodes that have not acknowledged it: a round ends, and
     /// its records may go, only when all have.
     fn repeat_commits(&mut self, cx: &C, version: Version) {
-        let Some(round) = self.rounds.get(&version) else { return };
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
         let mut missing = Vec::new();
         for (&level, tally) in &round.tallies {
             if matches!(tally.verdict, Verdict::Committed | Verdict::Stable) {
-                let silent = |node: &u32| !tally.acked.contains(*node) && !self.lost.contains(*node);
-                missing.extend((0..cx.config.nodes).filter(silent).map(|node| (node, level)));
+                let silent =
+                    |node: &u32| !tally.acked.contains(*node) && !self.lost.contains(*node);
+                missing.extend(
+                    (0..cx.config.nodes)
+                        .filter(silent)
+                        .map(|node| (node, level)),
+                );
             }
         }
         for (node, level) in missing {
