@@ -141,6 +141,9 @@ impl Commit {
     /// A version that this instance does not know, found by the driver after a
     /// restart: asked about as if it were alive.
     fn adopt(&mut self, cx: &C, version: Version) {
+        if self.given_up.contains(&version) {
+            return;
+        }
         if Some(version) > self.forgotten && !self.locals.contains_key(&version) {
             self.seen = self.seen.max(Some(version));
             self.locals.insert(version, Local::new(cx, Levels::NONE));
@@ -149,6 +152,25 @@ impl Commit {
 
     fn force(&mut self, cx: &C, version: Version, levels: Levels) {
         let levels = levels.and(cx.config.levels);
+        if self.given_up.contains(&version) {
+            // Called aborted once, aborted for ever.
+            let (level, why, culprit) = (None, Why::Overtaken, Some(NodeId(cx.me)));
+            self.say(
+                cx,
+                COORDINATOR,
+                Kind::Failed {
+                    version,
+                    level,
+                    why,
+                },
+            );
+            return self.out.event(Event::Aborted {
+                version,
+                level,
+                why,
+                culprit,
+            });
+        }
         let local = self
             .locals
             .entry(version)
@@ -442,18 +464,19 @@ impl Commit {
             self.end_level(cx, version, level);
         }
         self.locals.remove(&version);
-        self.out.event(
-            if why == Why::Rearmed || why == Why::Coordinator && !taken {
-                Event::Disarm { version }
-            } else {
-                Event::Aborted {
-                    version,
-                    level: None,
-                    why,
-                    culprit,
-                }
-            },
-        );
+        if why == Why::Rearmed || why == Why::Coordinator && !taken {
+            return self.out.event(Event::Disarm { version });
+        }
+        self.given_up.insert(version);
+        if self.given_up.len() > GIVEN_UP_MAX {
+            self.given_up.pop_first();
+        }
+        self.out.event(Event::Aborted {
+            version,
+            level: None,
+            why,
+            culprit,
+        });
     }
 
     /// Ends a level that is not committed; a PREPARED gets its ABORT record. A

@@ -387,6 +387,7 @@ impl History {
         let owner = self.home(who).node;
         let place = Place { level, key, owner };
         let good = blob.clone();
+        let replaced = world.at(owner) != who;
         let (full, torn) = (
             world.faults.refuse,
             if self.calm { 0 } else { self.options.torn },
@@ -417,7 +418,7 @@ impl History {
                 // The level means two copies: the own container and the partner's.
                 self.write(world, who, key, Level::Disk, good)?;
                 let there = self.home(partner);
-                if !there.up || there.lost || world.paused(partner) {
+                if replaced || !there.up || there.lost || world.paused(partner) {
                     return Err(Why::Partner);
                 }
                 self.home(partner)
@@ -428,6 +429,9 @@ impl History {
         }
         if level != Level::Memory {
             self.judge.stores(place, &blob.words);
+            if replaced {
+                self.judge.copy_fails(place); // Out of everyone's reach.
+            }
         }
         if !blob.good() && self.options.planted != Some(Planted::SkipReadBack) {
             self.remove(world, who, key, level);
@@ -439,6 +443,12 @@ impl History {
     /// Removes this node's copy of a version from a place.
     fn remove(&mut self, world: &mut W, who: Process, key: Key, level: Level) {
         let owner = self.home(who).node;
+        if world.at(owner) != who {
+            // A replaced process: partner and judge no longer listen to it.
+            let home = self.home(who);
+            home.mem.remove(&key);
+            return drop(home.disk.remove(&key));
+        }
         let removed = match level {
             Level::Memory => self.home(who).mem.remove(&key).is_some(),
             Level::Disk => self.home(who).disk.remove(&key).is_some(),
