@@ -182,8 +182,8 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
 }
 
 /// The second handshake alone, without an offer before each entry: rank and agent
-/// take turns on one slot as fast as they can. It finds a wrong order in the program;
-/// an ordering that is only too weak hides, on x86, behind the fences around it.
+/// take turns on one slot as fast as they can. A wrong order fails at once; an
+/// ordering that is only too weak is found in most runs, not in all.
 #[test]
 fn entering_and_disarming_exclude_each_other() {
     const TURNS: u64 = 600_000;
