@@ -182,7 +182,7 @@ pub fn reap() -> Vec<(u32, Ended)> {
     let options = rustix::process::WaitOptions::NOHANG;
     while let Ok(Some((pid, status))) = rustix::process::wait(options) {
         let pid = pid.as_raw_nonzero().get() as u32;
-        ended.push((pid, Ended::from_wait_status(status.as_raw() as i32)));
+        ended.push((pid, Ended::from_wait_status(status.as_raw())));
     }
     ended
 }
