@@ -80,11 +80,19 @@ impl Supervisor {
             .injections
             .get(index)
             .is_some_and(|tracked| tracked.state == State::Waiting && id.is_multiple_of(2));
+        // A node that is cut off would not hear that it may go on.
+        let partition = |t: &Tracked| matches!(t.spec.verb, Verb::Partition { .. });
+        let before = self.injections.get(index).is_some_and(partition);
+        if before {
+            self.order(node, Order::InjectDone { id });
+        }
         if waiting && self.is_running() {
             self.newest_offered = self.newest_offered.max(at);
             self.fire(now, index, at);
         }
-        self.order(node, Order::InjectDone { id });
+        if !before {
+            self.order(node, Order::InjectDone { id });
+        }
     }
 
     /// Fires what is due by time, and ends what was to last only so long.
