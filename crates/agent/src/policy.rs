@@ -36,6 +36,13 @@ impl Agent {
                 self.want();
             }
         }
+        if self
+            .isolated_until
+            .take_if(|until| Instant::now() >= *until)
+            .is_some()
+        {
+            self.endpoint.isolate(false);
+        }
         self.try_deferred();
         if !self.waits.is_empty() {
             self.answer_waits();

@@ -1,6 +1,7 @@
 //! Answers to the ranks of this node.
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -397,10 +398,7 @@ impl Agent {
     }
 
     fn give_route(&mut self, rank: Rank, sequence: u32, version: Version, name: &str) {
-        let directory = self.store.files().join(format!(
-            "i{}-v{}-r{}",
-            self.incarnation.0, version.0, rank.0
-        ));
+        let directory = self.routed_dir(version, rank);
         let made = self
             .faults
             .before_write(0)
@@ -413,6 +411,32 @@ impl Agent {
             Err(error) => ToRank::Error { error },
         };
         self.answer(rank, sequence, message);
+    }
+
+    /// Where a rank writes its own files of a version.
+    fn routed_dir(&self, version: Version, rank: Rank) -> PathBuf {
+        let name = format!("i{}-v{}-r{}", self.incarnation.0, version.0, rank.0);
+        self.store.files().join(name)
+    }
+
+    /// Routed files of a captured version lie in the slab now.
+    pub(crate) fn drop_routed(&mut self, version: Version, rank: Rank) {
+        self.remove_later(self.routed_dir(version, rank));
+    }
+
+    /// Removes a directory without waiting for it; what is left is removed when the
+    /// next incarnation opens.
+    pub(crate) fn remove_later(&mut self, directory: PathBuf) {
+        let job = move || {
+            if let Err(error) = std::fs::remove_dir_all(&directory)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(%error, directory = %directory.display(), "not removed");
+            }
+        };
+        if let Err(error) = self.incoming.run(job) {
+            tracing::warn!(%error, "routed files stay");
+        }
     }
 
     fn hold(&mut self, rank: Rank, sequence: u32, version: Version) {

@@ -185,7 +185,7 @@ impl Supervisor {
         let fault = match verb {
             Verb::Kill => None,
             Verb::Freeze { .. } => None,
-            Verb::Partition { .. } => Some(Fault::Isolate(true)),
+            Verb::Partition { for_ms } => Some(Fault::Isolate { for_ms }),
             Verb::Slow { rate, .. } => Some(Fault::Slow(rate)),
             Verb::Corrupt { level } => Some(Fault::Corrupt(level)),
             Verb::Full { .. } => Some(Fault::Full(true)),
@@ -244,10 +244,10 @@ impl Supervisor {
                 });
                 None
             }
-            Verb::Partition { .. } => Some(Fault::Isolate(false)),
             Verb::Slow { .. } => Some(Fault::Slow(0)),
             Verb::Full { .. } => Some(Fault::Full(false)),
-            Verb::Kill | Verb::Corrupt { .. } => None,
+            // An isolated agent cannot be told: it counts the time itself.
+            Verb::Kill | Verb::Corrupt { .. } | Verb::Partition { .. } => None,
         };
         if let Some(slot) = self.slots.get_mut(&node) {
             slot.hit = None;
