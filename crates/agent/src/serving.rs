@@ -245,26 +245,30 @@ impl Agent {
 
     fn on_rank_gone(&mut self, token: u64, exited: bool) {
         self.strangers.remove(&token);
-        let Some(entry) = self.ranks.by_token(token) else {
+        // A rank that connected anew has another token: this one is its past.
+        let Some(entry) = self.ranks.by_last_token(token) else {
             return;
         };
         let (rank, closed) = (entry.rank, entry.closed);
-        let pid = entry.link.take().map_or(0, |link| link.pid);
-        // A socket that closes while the process lives: the library will connect
-        // again, or the process is about to end and its pidfd will tell.
-        let end = if closed {
-            RankEnd::Closed
-        } else {
-            RankEnd::Lost
-        };
+        let pid = entry.process.map_or(0, |(_, pid)| pid);
+        entry.link = None;
+        if exited {
+            entry.process = None;
+        }
         self.waits.retain(|waiting| waiting.rank != rank);
         if !closed {
-            let inside: Vec<Version> = self.rounds.keys().copied().collect();
-            for version in inside {
-                self.capture_failed(rank, version, Why::RankLost);
+            let why = if exited { Why::RankLost } else { Why::Left };
+            let open: Vec<Version> = self.rounds.keys().copied().collect();
+            for version in open {
+                self.capture_failed(rank, version, why);
             }
         }
-        if exited || !closed {
+        if exited {
+            let end = if closed {
+                RankEnd::Closed
+            } else {
+                RankEnd::Lost
+            };
             self.tell(&Notice::RankDown { rank, pid, end });
         }
     }
