@@ -30,7 +30,7 @@ struct Answer<'a, T: Serialize> {
 /// Runs a subcommand.
 pub fn run(options: CheckpointsOptions) -> Result<u8> {
     match options.action {
-        CheckpointsAction::List(choice) => list(&choice),
+        CheckpointsAction::List { all, choice } => list(all, &choice),
         CheckpointsAction::Show { version, choice } => show(version, &choice),
         CheckpointsAction::Verify { shallow, choice } => verify(!shallow, &choice),
         CheckpointsAction::Rehearse {
@@ -69,23 +69,27 @@ fn answer<T: Serialize>(found: &Found, kind: &'static str, body: T) -> Result<u8
     })
 }
 
-fn list(choice: &JobChoice) -> Result<u8> {
+fn list(all: bool, choice: &JobChoice) -> Result<u8> {
     #[derive(Serialize)]
     struct Body<'a> {
-        versions: &'a [Entry],
+        versions: Vec<&'a Entry>,
         damaged: &'a [PathBuf],
     }
     let (found, catalogue) = open(choice)?;
+    let entries = catalogue.entries.iter();
+    let versions: Vec<&Entry> = entries
+        .filter(|entry| all || !entry.superseded || entry.is_stored())
+        .collect();
     if choice.json {
         let body = Body {
-            versions: &catalogue.entries,
+            versions,
             damaged: &catalogue.damaged,
         };
         return answer(&found, "list", body);
     }
     let heading = ["VERSION", "INCARNATION", "RANKS", "SIZE", "LEVELS", "STATE"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    for entry in &catalogue.entries {
+    for entry in &versions {
         rows.push(vec![
             entry.version.0.to_string(),
             entry.incarnation.0.to_string(),
@@ -95,7 +99,7 @@ fn list(choice: &JobChoice) -> Result<u8> {
             state(entry).to_owned(),
         ]);
     }
-    if catalogue.entries.is_empty() {
+    if versions.is_empty() {
         return output::text("no version is stored");
     }
     output::text(&output::table(&rows))
@@ -118,16 +122,19 @@ fn state(entry: &Entry) -> &'static str {
         (false, _, _) => "not committed",
         (_, true, _) => "void",
         (_, _, true) => "pinned",
+        _ if entry.superseded => "superseded",
         _ => "committed",
     }
 }
 
-fn show(version: u64, choice: &JobChoice) -> Result<u8> {
+fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
     #[derive(Serialize)]
     struct Body<'a> {
         versions: Vec<&'a Entry>,
     }
     let (found, catalogue) = open(choice)?;
+    let newest = catalogue.entries.first().map(|entry| entry.version.0);
+    let version = version.or(newest).unwrap_or(0);
     let entries = catalogue.entries.iter();
     let versions: Vec<&Entry> = entries.filter(|entry| entry.version.0 == version).collect();
     if versions.is_empty() {
@@ -237,7 +244,7 @@ fn verify(deep: bool, choice: &JobChoice) -> Result<u8> {
     Ok(status)
 }
 
-fn rehearse(lose: &str, scratch: Option<PathBuf>, choice: &JobChoice) -> Result<u8> {
+fn rehearse(lose: &[String], scratch: Option<PathBuf>, choice: &JobChoice) -> Result<u8> {
     #[derive(Serialize)]
     struct Body<'a> {
         lost: Vec<u32>,
@@ -315,10 +322,10 @@ fn describe(rehearsal: &Rehearsal, lost: &BTreeSet<NodeId>) -> String {
 }
 
 /// `node:2,node:3`.
-fn parse_lost(text: &str, nodes: u32) -> Result<BTreeSet<NodeId>> {
-    let words = text
-        .split(',')
-        .map(str::trim)
+fn parse_lost(words: &[String], nodes: u32) -> Result<BTreeSet<NodeId>> {
+    let words = words
+        .iter()
+        .map(|word| word.trim())
         .filter(|word| !word.is_empty());
     words
         .map(|word| {
@@ -345,12 +352,15 @@ mod tests {
 
     #[test]
     fn losses_are_understood() {
-        assert!(parse_lost("", 4).unwrap().is_empty());
+        assert!(parse_lost(&[], 4).unwrap().is_empty());
         let two: BTreeSet<_> = [NodeId(2), NodeId(3)].into();
-        assert_eq!(parse_lost("node:2, node:3,node:2", 4).unwrap(), two);
+        assert_eq!(
+            parse_lost(&["node:2", " node:3", "node:2"].map(String::from), 4).unwrap(),
+            two
+        );
         for bad in ["2", "node:4", "node:", "rank:1", "node:-1"] {
             assert_eq!(
-                parse_lost(bad, 4).unwrap_err().code(),
+                parse_lost(&[bad.to_owned()], 4).unwrap_err().code(),
                 Code::InvalidArgument
             );
         }
