@@ -38,6 +38,8 @@ pub(super) struct Local {
     /// The coordinator knows the round.
     known: bool,
     captured: bool,
+    /// The driver of this life knows the version (not only the log does).
+    told: bool,
     failed: Option<Why>,
     steps: [Step; 4],
     /// Say it again.
@@ -56,6 +58,7 @@ impl Local {
             forced: false,
             known: false,
             captured: false,
+            told: false,
             failed: None,
             steps: [Step::Idle; 4],
             again: Backoff::new(cx.now, cx.config.resend),
@@ -108,6 +111,7 @@ impl Commit {
                 self.adopt(cx, version);
                 if let Some(local) = self.touch(cx, version) {
                     local.captured = true;
+                    local.told = true;
                 }
             }
             Command::CaptureFailed { version, why } => {
@@ -487,7 +491,7 @@ impl Commit {
         let Some(local) = self.locals.get_mut(&version) else {
             return false;
         };
-        let asked = local.partial || local.levels.contains(level);
+        let asked = local.partial && local.told || local.levels.contains(level);
         let step = &mut local.steps[level as usize];
         match *step {
             Step::Committing | Step::Over => false,
