@@ -105,6 +105,7 @@ impl Commit {
                 self.adopt(cx, version);
                 if let Some(local) = self.touch(cx, version) {
                     local.answer = Some((ok, max_called));
+                    local.told = true;
                 }
             }
             Command::Captured { version } => {
@@ -308,7 +309,22 @@ impl Commit {
         let other = local.forced && local.levels != levels;
         if core::mem::take(&mut local.partial) || other {
             local.levels = levels;
+            let steps = local.steps;
             self.out.event(Event::Resumed { version, levels });
+            // What ended before the driver of this life knew of it.
+            for level in levels.iter() {
+                let ended = steps[level as usize] == Step::Over;
+                if ended && self.log.committed(self.key(version, level)).is_none() {
+                    let (why, culprit) = (Why::Coordinator, None);
+                    let level = Some(level);
+                    self.out.event(Event::Aborted {
+                        version,
+                        level,
+                        why,
+                        culprit,
+                    });
+                }
+            }
         }
         if news {
             self.say_state(cx, version);
@@ -427,6 +443,11 @@ impl Commit {
         culprit: Option<NodeId>,
     ) {
         if let Some(level) = level {
+            let why = if why == Why::Rearmed {
+                Why::Passed
+            } else {
+                why
+            };
             if self.end_level(cx, version, level) {
                 self.out.event(Event::Aborted {
                     version,
