@@ -38,6 +38,8 @@ pub(super) struct Local {
     /// The coordinator knows the round.
     known: bool,
     captured: bool,
+    /// The driver of this life knows the version (not only the log does).
+    told: bool,
     failed: Option<Why>,
     steps: [Step; 4],
     /// Say it again.
@@ -56,6 +58,7 @@ impl Local {
             forced: false,
             known: false,
             captured: false,
+            told: false,
             failed: None,
             steps: [Step::Idle; 4],
             again: Backoff::new(cx.now, cx.config.resend),
@@ -102,12 +105,14 @@ impl Commit {
                 self.adopt(cx, version);
                 if let Some(local) = self.touch(cx, version) {
                     local.answer = Some((ok, max_called));
+                    local.told = true;
                 }
             }
             Command::Captured { version } => {
                 self.adopt(cx, version);
                 if let Some(local) = self.touch(cx, version) {
                     local.captured = true;
+                    local.told = true;
                 }
             }
             Command::CaptureFailed { version, why } => {
@@ -304,7 +309,22 @@ impl Commit {
         let other = local.forced && local.levels != levels;
         if core::mem::take(&mut local.partial) || other {
             local.levels = levels;
+            let steps = local.steps;
             self.out.event(Event::Resumed { version, levels });
+            // What ended before the driver of this life knew of it.
+            for level in levels.iter() {
+                let ended = steps[level as usize] == Step::Over;
+                if ended && self.log.committed(self.key(version, level)).is_none() {
+                    let (why, culprit) = (Why::Coordinator, None);
+                    let level = Some(level);
+                    self.out.event(Event::Aborted {
+                        version,
+                        level,
+                        why,
+                        culprit,
+                    });
+                }
+            }
         }
         if news {
             self.say_state(cx, version);
@@ -423,6 +443,11 @@ impl Commit {
         culprit: Option<NodeId>,
     ) {
         if let Some(level) = level {
+            let why = if why == Why::Rearmed {
+                Why::Passed
+            } else {
+                why
+            };
             if self.end_level(cx, version, level) {
                 self.out.event(Event::Aborted {
                     version,
@@ -487,7 +512,7 @@ impl Commit {
         let Some(local) = self.locals.get_mut(&version) else {
             return false;
         };
-        let asked = local.partial || local.levels.contains(level);
+        let asked = local.partial && local.told || local.levels.contains(level);
         let step = &mut local.steps[level as usize];
         match *step {
             Step::Committing | Step::Over => false,

@@ -67,6 +67,8 @@ pub(super) struct Home {
     called: Vec<u64>,
     state: Vec<u64>,
     work: BTreeMap<u64, Work>,
+    /// Versions called aborted, as the control blocks remember them.
+    aborted: BTreeSet<u64>,
     pub opened: u32,
 }
 
@@ -100,6 +102,7 @@ impl History {
                 called: vec![0; ranks],
                 state: vec![0; ranks],
                 work: BTreeMap::new(),
+                aborted: BTreeSet::new(),
                 opened: 0,
             },
         );
@@ -147,7 +150,10 @@ impl History {
                 self.judge.declares_aborted(world.now, key, level);
                 match level {
                     Some(level) => self.decide(world, who, key.1, level, false),
-                    None => self.drop_version(world, who, key.1),
+                    None => {
+                        self.home(who).aborted.insert(key.1);
+                        self.drop_version(world, who, key.1);
+                    }
                 }
             }
             Event::CollectInventory { incarnation } => self.inventory(world, who, incarnation),
@@ -247,7 +253,8 @@ impl History {
         let word = (home.node as u64) << 8 | rank as u64;
         home.state[rank] = draw(home.state[rank], word, v << 8 | u64::from(home.incarnation));
         let key = (home.incarnation, v);
-        if forced == Some(key) && !home.work.contains_key(&v) {
+        let refused = home.aborted.contains(&v);
+        if forced == Some(key) && !refused && !home.work.contains_key(&v) {
             let captured = vec![None; home.called.len()];
             let levels = self.options.levels;
             let (decided, committed, since) = (Levels::NONE, false, world.now);
@@ -680,6 +687,7 @@ impl History {
         home.opened = number;
         home.armed = None;
         home.work.clear();
+        home.aborted.clear();
         let void = |key: &Key| {
             key.0 < number && (key.0 > restored.0 || key.0 == restored.0 && key.1 > restored.1)
         };
