@@ -142,13 +142,22 @@ fn rebuild_part(
     copy: &CopyState,
     scratch: &Path,
 ) -> Result<Vec<RankProof>, Failed> {
-    let path = copy.path.as_ref().filter(|_| copy.local);
-    let path = path.ok_or_else(|| {
-        ReadError::Input(format!(
+    let missing = || {
+        let place = shown(copy.place);
+        ReadError::io(
+            Path::new(&place),
+            "find the copy",
+            std::io::ErrorKind::NotFound.into(),
+        )
+    };
+    let path = copy.path.as_ref().ok_or_else(missing)?;
+    if !copy.local {
+        return Err(ReadError::Input(format!(
             "the copy at {} cannot be read from here",
             shown(copy.place)
         ))
-    })?;
+        .into());
+    }
     let container = Container::open_sealed(path, &state.part.sealed())?;
     let mut proofs = Vec::new();
     for entry in container.ranks() {
