@@ -258,7 +258,16 @@ impl Agent {
             .rounds
             .keys()
             .map(|&version| (self.incarnation, version));
-        let in_use = rounds.chain(self.restored).collect();
+        // The commit machine may still be asked for the decision on some.
+        let machine = self.commit.as_ref().map(|driver| driver.machine());
+        let asked = self
+            .contents
+            .versions()
+            .into_iter()
+            .filter(|&(source, version)| {
+                machine.is_none_or(|machine| !machine.may_forget(source, version))
+            });
+        let in_use = rounds.chain(self.restored).chain(asked).collect();
         GcPolicy {
             stable: self.line.stable.clone(),
             keep,

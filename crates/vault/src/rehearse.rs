@@ -147,7 +147,7 @@ fn rebuild_part(
         ReadError::io(
             Path::new(&place),
             "find the copy",
-            std::io::ErrorKind::NotFound.into(),
+            std::io::Error::from(std::io::ErrorKind::NotFound),
         )
     };
     let path = copy.path.as_ref().ok_or_else(missing)?;
