@@ -258,6 +258,9 @@ impl Agent {
             .rounds
             .keys()
             .map(|&version| (self.incarnation, version));
+        // Ranks may still be reading it, until a newer version is stable.
+        let newest = self.stable[Level::Memory as usize];
+        let restored = self.restored.filter(|restored| newest == Some(*restored));
         // The commit machine may still be asked for the decision on some.
         let machine = self.commit.as_ref().map(|driver| driver.machine());
         let asked = self
@@ -267,7 +270,7 @@ impl Agent {
             .filter(|&(source, version)| {
                 machine.is_none_or(|machine| !machine.may_forget(source, version))
             });
-        let in_use = rounds.chain(self.restored).chain(asked).collect();
+        let in_use = rounds.chain(restored).chain(asked).collect();
         GcPolicy {
             stable: self.line.stable.clone(),
             keep,

@@ -56,7 +56,11 @@ impl Catalogue {
     pub fn rehearse(&self, lost: &BTreeSet<NodeId>, scratch: &Path) -> Result<Rehearsal, Error> {
         disk::create_directory(scratch)?;
         let mut rehearsal = Rehearsal::default();
-        for entry in self.without(lost) {
+        for entry in self
+            .without(lost)
+            .into_iter()
+            .filter(|entry| !entry.is_gone())
+        {
             let reason = match offered(&entry) {
                 Ok(()) => match rebuild(&entry, scratch, &mut rehearsal)? {
                     None => {
