@@ -180,6 +180,7 @@ pub(crate) struct Agent {
     pub warnings: VecDeque<Error>,
     pub memory_warned: bool,
     pub collecting: bool,
+    pub isolated_until: Option<Instant>,
     pub finishing: Option<Instant>,
     pub over: bool,
 }
@@ -263,6 +264,7 @@ impl Agent {
             warnings: troubles.into(),
             memory_warned: false,
             collecting: false,
+            isolated_until: None,
             finishing: None,
             over: false,
             spec,

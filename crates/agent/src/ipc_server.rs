@@ -5,8 +5,8 @@
 //! a forked child still holds its socket. It decides nothing: everything becomes an
 //! [`IpcEvent`] for the agent's main loop, which also sends the answers.
 //!
-//! Invariants: a token is never used twice; after [`IpcEvent::Gone`] nothing more
-//! comes for its token; one rank cannot make another's datagrams wait for longer
+//! Invariants: a token is never used twice; after the [`IpcEvent::Gone`] of an ended
+//! process nothing more comes for its token; one rank cannot make another's datagrams wait for longer
 //! than one decoding.
 
 use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub enum IpcEvent {
         /// What it says.
         message: ToAgent,
     },
-    /// The connection is closed, or its process has ended.
+    /// The connection is closed (its process may follow), or its process has ended.
     Gone {
         /// The connection.
         token: u64,
@@ -230,7 +230,11 @@ impl Serve {
             Next::Nothing => true,
             Next::End => {
                 let exited = self.connections.get(&token).is_some_and(has_exited);
-                self.gone(token, exited)
+                if exited {
+                    self.gone(token)
+                } else {
+                    self.hung_up(token)
+                }
             }
         }
     }
@@ -258,10 +262,26 @@ impl Serve {
                 return false;
             }
         }
-        self.gone(token, true)
+        self.gone(token)
     }
 
-    fn gone(&mut self, token: u64, exited: bool) -> bool {
+    /// The socket is closed and the process lives: its end is still watched for.
+    fn hung_up(&mut self, token: u64) -> bool {
+        let Some(connection) = self.connections.get(&token) else {
+            return true;
+        };
+        if connection.pidfd.is_none() {
+            return self.gone(token);
+        }
+        let _ = epoll::delete(&self.poll, connection.socket.as_fd());
+        self.tell(IpcEvent::Gone {
+            token,
+            exited: false,
+        })
+    }
+
+    /// The process has ended, or nothing is left to watch of it.
+    fn gone(&mut self, token: u64) -> bool {
         let Some(connection) = self.connections.remove(&token) else {
             return true;
         };
@@ -269,7 +289,10 @@ impl Serve {
         if let Some(pidfd) = &connection.pidfd {
             let _ = epoll::delete(&self.poll, pidfd.as_fd());
         }
-        self.tell(IpcEvent::Gone { token, exited })
+        self.tell(IpcEvent::Gone {
+            token,
+            exited: true,
+        })
     }
 }
 

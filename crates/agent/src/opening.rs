@@ -24,6 +24,7 @@ impl Agent {
         fresh: bool,
     ) {
         self.ranks.end_incarnation();
+        self.remove_routed();
         self.rounds.clear();
         self.deferred = None;
         self.waits.clear();
@@ -49,6 +50,17 @@ impl Agent {
             fenced,
             fresh,
         });
+    }
+
+    /// Routed files that no rank of the ended incarnation will capture any more.
+    fn remove_routed(&mut self) {
+        let entries = std::fs::read_dir(self.store.files())
+            .into_iter()
+            .flatten()
+            .flatten();
+        for directory in entries.map(|entry| entry.path()).collect::<Vec<_>>() {
+            self.remove_later(directory);
+        }
     }
 
     /// The commit machine asks what this node can supply.

@@ -134,7 +134,10 @@ impl Agent {
 
     fn inject(&mut self, id: u32, fault: Fault) {
         match fault {
-            Fault::Isolate(on) => self.endpoint.isolate(on),
+            Fault::Isolate { for_ms } => {
+                self.endpoint.isolate(true);
+                self.isolated_until = for_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+            }
             Fault::Slow(rate) => {
                 self.faults.set_slow(rate);
                 self.endpoint.slow((rate != 0).then_some(rate));

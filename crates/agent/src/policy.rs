@@ -36,6 +36,13 @@ impl Agent {
                 self.want();
             }
         }
+        if self
+            .isolated_until
+            .take_if(|until| Instant::now() >= *until)
+            .is_some()
+        {
+            self.endpoint.isolate(false);
+        }
         self.try_deferred();
         if !self.waits.is_empty() {
             self.answer_waits();
@@ -251,7 +258,19 @@ impl Agent {
             .rounds
             .keys()
             .map(|&version| (self.incarnation, version));
-        let in_use = rounds.chain(self.restored).collect();
+        // Ranks may still be reading it, until a newer version is stable.
+        let newest = self.stable[Level::Memory as usize];
+        let restored = self.restored.filter(|restored| newest == Some(*restored));
+        // The commit machine may still be asked for the decision on some.
+        let machine = self.commit.as_ref().map(|driver| driver.machine());
+        let asked = self
+            .contents
+            .versions()
+            .into_iter()
+            .filter(|&(source, version)| {
+                machine.is_none_or(|machine| !machine.may_forget(source, version))
+            });
+        let in_use = rounds.chain(restored).chain(asked).collect();
         GcPolicy {
             stable: self.line.stable.clone(),
             keep,

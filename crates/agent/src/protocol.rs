@@ -136,8 +136,12 @@ pub struct JobConfig {
 /// A fault that the agent carries out on itself, for tests and rehearsals.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Fault {
-    /// Drop all traffic with peers and launcher.
-    Isolate(bool),
+    /// Drop all traffic with peers and launcher. The agent ends it by itself: an
+    /// order to do so could not reach it.
+    Isolate {
+        /// For so long, in milliseconds; for ever if `None`.
+        for_ms: Option<u64>,
+    },
     /// Limit disk and stream bandwidth to this many bytes a second; 0: no limit.
     Slow(u64),
     /// Every write to node storage reports that no space is left.

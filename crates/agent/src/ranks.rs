@@ -98,6 +98,8 @@ pub struct RankEntry {
     pub ranks: u32,
     /// Its connection, while there is one.
     pub link: Option<Link>,
+    /// Its last connection's name and its process, until that has ended.
+    pub process: Option<(u64, u32)>,
     /// Its control block in this incarnation, with the descriptor.
     pub control: Option<(ControlBlock, OwnedFd)>,
     /// Its staging memory; outlives incarnations.
@@ -117,6 +119,7 @@ impl RankEntry {
             rank,
             ranks,
             link: None,
+            process: None,
             control: None,
             slots: [slot(), slot()],
             closed: false,
@@ -256,6 +259,11 @@ impl Ranks {
             .values_mut()
             .find(|entry| entry.link.as_ref().is_some_and(|link| link.token == token))
     }
+    /// The rank whose last connection it was.
+    pub fn by_last_token(&mut self, token: u64) -> Option<&mut RankEntry> {
+        let last = |entry: &RankEntry| entry.process.is_some_and(|(last, _)| last == token);
+        self.entries.values_mut().find(|entry| last(entry))
+    }
     /// Number of ranks of the job, if any rank said it.
     pub fn job_ranks(&self) -> Option<u32> {
         self.entries
@@ -326,6 +334,7 @@ impl Ranks {
     pub fn end_incarnation(&mut self) {
         for entry in self.entries.values_mut() {
             entry.link = None;
+            entry.process = None;
             entry.control = None;
             entry.closed = false;
             for slot in &mut entry.slots {

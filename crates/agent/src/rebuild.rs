@@ -19,6 +19,12 @@ use crate::peers::{StreamReply, StreamRequest, read_reply};
 use crate::protocol::encode;
 use crate::ranks::{no_memory, share};
 
+/// A rank's slab that was just filled.
+pub type NewSlab = (Rank, Slab, OwnedFd);
+
+/// Bytes moved, and the slabs that hold them.
+type Fetched = (u64, Vec<NewSlab>);
+
 /// What to rebuild, and from where.
 pub struct Rebuild {
     /// The incarnation of the capture.
@@ -54,7 +60,7 @@ pub struct Rebuilt {
     /// Bytes read or received; 0 if they were in memory.
     pub bytes: u64,
     /// New slabs; empty if the slots hold the version already.
-    pub slabs: Vec<(Rank, Slab, OwnedFd)>,
+    pub slabs: Vec<NewSlab>,
     /// Why copies before it could not be used.
     pub rejected: Vec<Error>,
 }
@@ -64,7 +70,7 @@ impl Rebuild {
     pub fn run(self) -> Result<Rebuilt> {
         let mut rejected = Vec::new();
         for (level, part) in &self.parts {
-            match self.from(*level, part) {
+            match self.fetch(*level, part) {
                 Ok((bytes, slabs)) => {
                     return Ok(Rebuilt {
                         level: *level,
@@ -91,21 +97,21 @@ impl Rebuild {
         ))
     }
 
-    fn from(&self, level: Level, part: &Part) -> Result<(u64, Vec<(Rank, Slab, OwnedFd)>)> {
+    fn fetch(&self, level: Level, part: &Part) -> Result<Fetched> {
         let sealed = Sealed {
             id: part.id,
             length: part.length,
             digest: part.digest,
         };
         match level {
-            Level::Memory => self.from_memory(&sealed).map(|()| (0, Vec::new())),
-            Level::Disk => self.from_file(self.store.container_path(part.id), &sealed),
-            Level::Shared => self.from_file(self.shared.container_path(part.id), &sealed),
-            Level::Partner => self.from_partner(part.holder, &sealed),
+            Level::Memory => self.check_memory(&sealed).map(|()| (0, Vec::new())),
+            Level::Disk => self.read_file(self.store.container_path(part.id), &sealed),
+            Level::Shared => self.read_file(self.shared.container_path(part.id), &sealed),
+            Level::Partner => self.receive_from(part.holder, &sealed),
         }
     }
 
-    fn from_memory(&self, expected: &Sealed) -> Result<()> {
+    fn check_memory(&self, expected: &Sealed) -> Result<()> {
         let found = match &self.in_memory {
             Some(flush) => flush.layout()?.seal(),
             None => {
@@ -128,11 +134,7 @@ impl Rebuild {
         ))
     }
 
-    fn from_file(
-        &self,
-        path: PathBuf,
-        sealed: &Sealed,
-    ) -> Result<(u64, Vec<(Rank, Slab, OwnedFd)>)> {
+    fn read_file(&self, path: PathBuf, sealed: &Sealed) -> Result<Fetched> {
         let container = Container::open_sealed(&path, sealed)?;
         let mut slabs = Slabs::new(self);
         slabs.head(container.head())?;
@@ -146,11 +148,7 @@ impl Rebuild {
         Ok((sealed.length, slabs.finish()?))
     }
 
-    fn from_partner(
-        &self,
-        holder: NodeId,
-        sealed: &Sealed,
-    ) -> Result<(u64, Vec<(Rank, Slab, OwnedFd)>)> {
+    fn receive_from(&self, holder: NodeId, sealed: &Sealed) -> Result<Fetched> {
         let request = StreamRequest::Fetch { id: sealed.id };
         let mut stream = self.endpoint.open_stream(holder, &encode(&request)?)?;
         match read_reply(&mut stream)? {
@@ -187,7 +185,7 @@ impl<'a> Slabs<'a> {
         }
     }
 
-    fn finish(self) -> Result<Vec<(Rank, Slab, OwnedFd)>> {
+    fn finish(self) -> Result<Vec<NewSlab>> {
         let mut slabs = Vec::new();
         for (rank, (mut slab, fd)) in self.made {
             slab.finish().map_err(share)?;

@@ -242,6 +242,7 @@ impl Agent {
                 return self.capture_failed(rank, version, Why::Storage);
             }
         };
+        self.drop_routed(version, rank);
         let Some(round) = self.rounds.get_mut(&version) else {
             // Aborted long ago: the slot is free again.
             if let Some(entry) = self.ranks.get_mut(rank)

@@ -1,6 +1,7 @@
 //! Answers to the ranks of this node.
 
 use std::os::fd::AsFd;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -244,26 +245,30 @@ impl Agent {
 
     fn on_rank_gone(&mut self, token: u64, exited: bool) {
         self.strangers.remove(&token);
-        let Some(entry) = self.ranks.by_token(token) else {
+        // A rank that connected anew has another token: this one is its past.
+        let Some(entry) = self.ranks.by_last_token(token) else {
             return;
         };
         let (rank, closed) = (entry.rank, entry.closed);
-        let pid = entry.link.take().map_or(0, |link| link.pid);
-        // A socket that closes while the process lives: the library will connect
-        // again, or the process is about to end and its pidfd will tell.
-        let end = if closed {
-            RankEnd::Closed
-        } else {
-            RankEnd::Lost
-        };
+        let pid = entry.process.map_or(0, |(_, pid)| pid);
+        entry.link = None;
+        if exited {
+            entry.process = None;
+        }
         self.waits.retain(|waiting| waiting.rank != rank);
         if !closed {
-            let inside: Vec<Version> = self.rounds.keys().copied().collect();
-            for version in inside {
-                self.capture_failed(rank, version, Why::RankLost);
+            let why = if exited { Why::RankLost } else { Why::Left };
+            let open: Vec<Version> = self.rounds.keys().copied().collect();
+            for version in open {
+                self.capture_failed(rank, version, why);
             }
         }
-        if exited || !closed {
+        if exited {
+            let end = if closed {
+                RankEnd::Closed
+            } else {
+                RankEnd::Lost
+            };
             self.tell(&Notice::RankDown { rank, pid, end });
         }
     }
@@ -397,10 +402,7 @@ impl Agent {
     }
 
     fn give_route(&mut self, rank: Rank, sequence: u32, version: Version, name: &str) {
-        let directory = self.store.files().join(format!(
-            "i{}-v{}-r{}",
-            self.incarnation.0, version.0, rank.0
-        ));
+        let directory = self.routed_dir(version, rank);
         let made = self
             .faults
             .before_write(0)
@@ -413,6 +415,32 @@ impl Agent {
             Err(error) => ToRank::Error { error },
         };
         self.answer(rank, sequence, message);
+    }
+
+    /// Where a rank writes its own files of a version.
+    fn routed_dir(&self, version: Version, rank: Rank) -> PathBuf {
+        let name = format!("i{}-v{}-r{}", self.incarnation.0, version.0, rank.0);
+        self.store.files().join(name)
+    }
+
+    /// Routed files of a captured version lie in the slab now.
+    pub(crate) fn drop_routed(&mut self, version: Version, rank: Rank) {
+        self.remove_later(self.routed_dir(version, rank));
+    }
+
+    /// Removes a directory without waiting for it; what is left is removed when the
+    /// next incarnation opens.
+    pub(crate) fn remove_later(&mut self, directory: PathBuf) {
+        let job = move || {
+            if let Err(error) = std::fs::remove_dir_all(&directory)
+                && error.kind() != std::io::ErrorKind::NotFound
+            {
+                tracing::warn!(%error, directory = %directory.display(), "not removed");
+            }
+        };
+        if let Err(error) = self.incoming.run(job) {
+            tracing::warn!(%error, "routed files stay");
+        }
     }
 
     fn hold(&mut self, rank: Rank, sequence: u32, version: Version) {
@@ -525,6 +553,15 @@ impl Agent {
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };
+        if entry.block().and_then(|block| block.aborted()) == Some(version) {
+            let error = Error::new(
+                Code::CommitAborted,
+                Entity::Version(version.0),
+                "was given up before this rank reached it",
+                "force the next version",
+            );
+            return self.send_slab(rank, sequence, version, Err(error));
+        }
         let slot = entry
             .slots
             .iter()

@@ -2,9 +2,9 @@
 //!
 //! It is the C library's memcpy, which bypasses the cache by itself for large
 //! copies. Loops of AVX2 and AVX-512 non-temporal stores were written and measured
-//! against it (glibc 2.36 and later, 256 and 512 MiB into a populated slab, paired,
-//! medians of 11): they took 1.13 to 1.3 times as long, so they are not here. What
-//! helps a large copy is another thread, where a core is idle.
+//! against it (glibc 2.36, 256 and 512 MiB into a populated slab, in turns, medians of
+//! 11, on a busy two-core machine): they took 1.12 to 1.32 times as long, so they are
+//! not here. Further threads help only where cores are idle; the default is one.
 
 use core::ptr::copy_nonoverlapping;
 use std::time::Instant;

@@ -205,11 +205,17 @@ pub struct CheckpointsOptions {
 #[derive(Subcommand, Debug)]
 pub enum CheckpointsAction {
     /// List versions with their levels and state
-    List(JobChoice),
+    List {
+        /// Versions too whose place newer ones have taken
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
     /// Show one version: its containers, copies and records
     Show {
-        /// The version
-        version: u64,
+        /// The version [default: the newest]
+        version: Option<u64>,
         #[command(flatten)]
         choice: JobChoice,
     },
@@ -223,9 +229,9 @@ pub enum CheckpointsAction {
     },
     /// Would the job survive this loss now? Proven by rebuilding into scratch
     Rehearse {
-        /// What is lost, for example node:2 or node:2,node:3
-        #[arg(long, value_name = "NODES", default_value = "")]
-        lose: String,
+        /// What is lost, for example node:2 or node:2,node:3; may be given often
+        #[arg(long, value_name = "NODES", value_delimiter = ',')]
+        lose: Vec<String>,
         /// Where to rebuild [default: a temporary directory in the job's]
         #[arg(long, value_name = "DIR")]
         scratch: Option<PathBuf>,
@@ -280,9 +286,25 @@ pub enum Simulation {
 pub struct BenchOptions {
     /// What to measure
     pub what: Benchmark,
+    /// MiB of the program's memory, over all ranks
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub mib: u64,
+    /// Pairs of measurements
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    pub rounds: usize,
+    /// Where the job keeps its files: the storage to measure [default: the directory of
+    /// temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// recovery: a frozen node too, at the default bounds (takes long)
+    #[arg(long)]
+    pub frozen: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// What a process of the measured job is (set by bench itself)
+    #[arg(long, hide = true)]
+    pub role: Option<String>,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

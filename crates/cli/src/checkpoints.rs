@@ -1,10 +1,366 @@
 //! `outlive checkpoints`: what is stored, whether it is sound, what a loss would cost.
+//!
+//! Only reads, except `rehearse`, which rebuilds into a directory of its own. The job
+//! may be running.
 
-use outlive_base::{Error, Result};
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 
-use crate::args::CheckpointsOptions;
+use outlive_base::{Code, Entity, Error, NodeId, Result};
+use outlive_launch::{driver, store, units::show_bytes};
+use outlive_vault::{Catalogue, Entry, Part, Rehearsal};
+use serde::Serialize;
+
+use crate::args::{CheckpointsAction, CheckpointsOptions, JobChoice};
+use crate::output;
+use crate::status::{self, Found};
+
+/// The schema of all answers; `kind` tells them apart.
+const SCHEMA: &str = "outlive.checkpoints/1";
+
+#[derive(Serialize)]
+struct Answer<'a, T: Serialize> {
+    schema: &'static str,
+    kind: &'static str,
+    job: &'a str,
+    #[serde(flatten)]
+    body: T,
+}
 
 /// Runs a subcommand.
-pub fn run(_options: CheckpointsOptions) -> Result<u8> {
-    Err(Error::internal("this build has no catalogue"))
+pub fn run(options: CheckpointsOptions) -> Result<u8> {
+    match options.action {
+        CheckpointsAction::List { all, choice } => list(all, &choice),
+        CheckpointsAction::Show { version, choice } => show(version, &choice),
+        CheckpointsAction::Verify { shallow, choice } => verify(!shallow, &choice),
+        CheckpointsAction::Rehearse {
+            lose,
+            scratch,
+            choice,
+        } => rehearse(&lose, scratch, &choice),
+    }
+}
+
+fn open(choice: &JobChoice) -> Result<(Found, Catalogue)> {
+    let found = status::choose(choice)?;
+    let key = found.dir.join("key");
+    let hash = driver::job_hash(found.job.name.as_str(), &key)?;
+    let node = |n| {
+        (
+            NodeId(n),
+            store::node_dir(&found.job, &found.dir, NodeId(n)),
+        )
+    };
+    let nodes: Vec<(NodeId, PathBuf)> = (0..found.job.nodes).map(node).collect();
+    let catalogue = Catalogue::scan(&found.dir, &nodes, hash);
+    for error in &catalogue.errors {
+        output::error(error);
+    }
+    Ok((found, catalogue))
+}
+
+fn answer<T: Serialize>(found: &Found, kind: &'static str, body: T) -> Result<u8> {
+    let job = found.job.name.as_str();
+    output::json(&Answer {
+        schema: SCHEMA,
+        kind,
+        job,
+        body,
+    })
+}
+
+fn list(all: bool, choice: &JobChoice) -> Result<u8> {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        versions: Vec<&'a Entry>,
+        damaged: &'a [PathBuf],
+    }
+    let (found, catalogue) = open(choice)?;
+    let entries = catalogue.entries.iter();
+    let versions: Vec<&Entry> = entries.filter(|entry| all || !entry.is_gone()).collect();
+    if choice.json {
+        let body = Body {
+            versions,
+            damaged: &catalogue.damaged,
+        };
+        return answer(&found, "list", body);
+    }
+    let heading = ["VERSION", "INCARNATION", "RANKS", "SIZE", "LEVELS", "STATE"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    for entry in &versions {
+        rows.push(vec![
+            entry.version.0.to_string(),
+            entry.incarnation.0.to_string(),
+            entry.ranks.to_string(),
+            show_bytes(entry.bytes),
+            levels(entry),
+            state(entry).to_owned(),
+        ]);
+    }
+    if versions.is_empty() {
+        return output::text("no version is stored");
+    }
+    output::text(&output::table(&rows))
+}
+
+fn levels(entry: &Entry) -> String {
+    let committed = entry
+        .levels
+        .iter()
+        .filter(|level| level.committed.is_some());
+    let name = |level: &outlive_vault::LevelState| match level.stable {
+        true => level.level.name().to_owned(),
+        false => format!("{} (weak)", level.level.name()),
+    };
+    committed.map(name).collect::<Vec<_>>().join(",")
+}
+
+fn state(entry: &Entry) -> &'static str {
+    match (entry.committed().is_some(), entry.void, entry.pinned) {
+        (false, _, _) => "not committed",
+        (_, true, _) => "void",
+        (_, _, true) => "pinned",
+        _ if entry.superseded => "superseded",
+        _ => "committed",
+    }
+}
+
+fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        versions: Vec<&'a Entry>,
+    }
+    let (found, catalogue) = open(choice)?;
+    let newest = catalogue.entries.first().map(|entry| entry.version.0);
+    let version = version.or(newest).unwrap_or(0);
+    let entries = catalogue.entries.iter();
+    let versions: Vec<&Entry> = entries.filter(|entry| entry.version.0 == version).collect();
+    if versions.is_empty() {
+        return Err(Error::new(
+            Code::NotFound,
+            Entity::Version(version),
+            "no record of it is left",
+            "outlive checkpoints list shows what there is",
+        ));
+    }
+    if choice.json {
+        return answer(&found, "show", Body { versions });
+    }
+    let mut lines = Vec::new();
+    for entry in versions {
+        lines.push(format!(
+            "version {} of {}: {}, {} ranks, {}",
+            entry.version.0,
+            entry.incarnation,
+            state(entry),
+            entry.ranks,
+            show_bytes(entry.bytes)
+        ));
+        for level in &entry.levels {
+            let what = match (&level.committed, &level.aborted) {
+                (Some(ballot), _) => format!(
+                    "committed (ballot {ballot}) in {} places{}",
+                    level.recorded,
+                    if level.stable { ", stable" } else { "" }
+                ),
+                (None, Some(reason)) => format!("aborted: {reason}"),
+                (None, None) => "not committed".to_owned(),
+            };
+            lines.push(format!("  {:<8} {what}", level.level.name()));
+        }
+        for part in &entry.parts {
+            for copy in &part.copies {
+                let path = copy.path.as_ref();
+                let path = path.map_or("missing".into(), |path| path.display().to_string());
+                lines.push(format!(
+                    "  {} at {}: {path}",
+                    part.part.node,
+                    place(copy.place)
+                ));
+            }
+        }
+    }
+    output::text(&lines.join("\n"))
+}
+
+fn place(node: NodeId) -> String {
+    match node {
+        Part::SHARED => "shared".to_owned(),
+        node => node.to_string(),
+    }
+}
+
+fn verify(deep: bool, choice: &JobChoice) -> Result<u8> {
+    #[derive(Serialize)]
+    struct Body {
+        deep: bool,
+        sound: usize,
+        checks: Vec<outlive_vault::CopyCheck>,
+        damaged_records: Vec<PathBuf>,
+    }
+    let (found, catalogue) = open(choice)?;
+    let checks = catalogue.verify(deep);
+    let bad = checks.iter().filter(|check| check.error.is_some()).count();
+    let sound = checks.len() - bad;
+    let damaged = catalogue.damaged.len();
+    let status = if bad + damaged == 0 {
+        0
+    } else {
+        Code::Corrupt.exit_status()
+    };
+    if choice.json {
+        let body = Body {
+            deep,
+            sound,
+            checks,
+            damaged_records: catalogue.damaged,
+        };
+        answer(&found, "verify", body)?;
+        return Ok(status);
+    }
+    let mut lines = Vec::new();
+    for check in &checks {
+        if let Some(error) = &check.error {
+            lines.push(format!(
+                "{} of {} at {}: {error}",
+                check.node,
+                check.version,
+                place(check.copy.place)
+            ));
+        }
+    }
+    lines.extend(
+        catalogue
+            .damaged
+            .iter()
+            .map(|path| format!("record damaged: {}", path.display())),
+    );
+    lines.push(format!(
+        "{sound} copies sound, {bad} not, {damaged} records damaged"
+    ));
+    output::text(&lines.join("\n"))?;
+    Ok(status)
+}
+
+fn rehearse(lose: &[String], scratch: Option<PathBuf>, choice: &JobChoice) -> Result<u8> {
+    #[derive(Serialize)]
+    struct Body<'a> {
+        lost: Vec<u32>,
+        survives: bool,
+        #[serde(flatten)]
+        rehearsal: &'a Rehearsal,
+    }
+    let (found, catalogue) = open(choice)?;
+    let lost = parse_lost(lose, found.job.nodes)?;
+    let own = scratch.is_none();
+    let scratch =
+        scratch.unwrap_or_else(|| found.dir.join(format!("rehearsal-{}", std::process::id())));
+    if scratch.exists() {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            Entity::File(scratch.display().to_string()),
+            "exists already",
+            "give a --scratch directory that does not exist yet",
+        ));
+    }
+    let result = catalogue.rehearse(&lost, &scratch);
+    if own {
+        let _ = std::fs::remove_dir_all(&scratch);
+    }
+    let rehearsal = result?;
+    let survives = rehearsal.rebuilt.is_some();
+    let status = if survives {
+        0
+    } else {
+        Code::NoValidCheckpoint.exit_status()
+    };
+    if choice.json {
+        let body = Body {
+            lost: lost.iter().map(|node| node.0).collect(),
+            survives,
+            rehearsal: &rehearsal,
+        };
+        answer(&found, "rehearse", body)?;
+    } else {
+        output::text(&describe(&rehearsal, &lost))?;
+    }
+    Ok(status)
+}
+
+fn describe(rehearsal: &Rehearsal, lost: &BTreeSet<NodeId>) -> String {
+    let names: Vec<String> = lost.iter().map(ToString::to_string).collect();
+    let without = match names.is_empty() {
+        true => "without a loss".to_owned(),
+        false => format!("without {}", names.join(", ")),
+    };
+    let mut lines = Vec::new();
+    for (node, copy, error) in &rehearsal.damaged {
+        lines.push(format!("{node} at {}: {error}", place(copy.place)));
+    }
+    for rejected in &rehearsal.rejected {
+        lines.push(format!(
+            "{} not used: {}",
+            rejected.version, rejected.reason
+        ));
+    }
+    lines.push(match rehearsal.rebuilt {
+        None => format!("{without}: nothing can be rebuilt: the job would end with OL-500"),
+        Some((incarnation, version)) => {
+            let bytes = rehearsal.ranks.iter().map(|rank| rank.bytes).sum();
+            let level = rehearsal.level.map_or("", |level| level.name());
+            format!(
+                "{without}: {version} of {incarnation} was rebuilt and verified, {} ranks, {}, \
+                 strongest level needed: {level}",
+                rehearsal.ranks.len(),
+                show_bytes(bytes)
+            )
+        }
+    });
+    lines.join("\n")
+}
+
+/// `node:2,node:3`.
+fn parse_lost(words: &[String], nodes: u32) -> Result<BTreeSet<NodeId>> {
+    let words = words
+        .iter()
+        .map(|word| word.trim())
+        .filter(|word| !word.is_empty());
+    words
+        .map(|word| {
+            let number = word.strip_prefix("node:").and_then(|n| n.parse().ok());
+            let node = number.filter(|n| *n < nodes).map(NodeId);
+            node.ok_or_else(|| {
+                Error::new(
+                    Code::InvalidArgument,
+                    Entity::Option("lose".into()),
+                    format!(
+                        "'{}' is none of the {nodes} nodes",
+                        word.chars().take(40).collect::<String>()
+                    ),
+                    "write for example --lose node:0 or --lose node:0,node:1",
+                )
+            })
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_are_understood() {
+        assert!(parse_lost(&[], 4).unwrap().is_empty());
+        let two: BTreeSet<_> = [NodeId(2), NodeId(3)].into();
+        assert_eq!(
+            parse_lost(&["node:2", " node:3", "node:2"].map(String::from), 4).unwrap(),
+            two
+        );
+        for bad in ["2", "node:4", "node:", "rank:1", "node:-1"] {
+            assert_eq!(
+                parse_lost(&[bad.to_owned()], 4).unwrap_err().code(),
+                Code::InvalidArgument
+            );
+        }
+    }
 }

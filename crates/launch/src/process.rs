@@ -17,6 +17,8 @@ use outlive_base::{Code, Entity, Error, Result};
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
+use crate::sys;
+
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -102,6 +104,8 @@ pub fn spawn(mut command: Command, group: Group, tied: bool) -> Result<Process> 
     let program = command.get_program().to_string_lossy().into_owned();
     let parent = rustix::process::getpid();
     let prepare = move || {
+        // Blocked signals are inherited: a shell without SIGCHLD waits for ever.
+        sys::restore_mask()?;
         match group {
             Group::Session => drop(rustix::process::setsid()?),
             Group::Own => rustix::process::setpgid(None, None)?,
@@ -178,7 +182,7 @@ pub fn reap() -> Vec<(u32, Ended)> {
     let options = rustix::process::WaitOptions::NOHANG;
     while let Ok(Some((pid, status))) = rustix::process::wait(options) {
         let pid = pid.as_raw_nonzero().get() as u32;
-        ended.push((pid, Ended::from_wait_status(status.as_raw() as i32)));
+        ended.push((pid, Ended::from_wait_status(status.as_raw())));
     }
     ended
 }

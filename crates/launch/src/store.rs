@@ -95,6 +95,7 @@ impl Store {
             _lock: lock,
         };
         store.write_job()?;
+        store.sweep();
         Ok(store)
     }
 
@@ -124,6 +125,19 @@ impl Store {
     /// The directory of a slot.
     pub fn node_dir(&self, node: NodeId) -> PathBuf {
         node_dir(&self.job, &self.dir, node)
+    }
+
+    /// Removes what a launcher that was killed had moved aside and not yet deleted.
+    fn sweep(&self) {
+        let node = self.node_dir(NodeId(0));
+        let parent = node.parent().map(fs::read_dir);
+        for entry in parent.into_iter().flatten().flatten().flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            if name.starts_with("node-") && name.contains(".lost-") {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
     }
 
     fn write_job(&self) -> Result<()> {
@@ -463,6 +477,19 @@ mod tests {
             let error = Store::open(dir.path(), &name(), 1, None).unwrap_err();
             assert_eq!(error.code(), Code::FormatUnknown, "{text}");
         }
+    }
+
+    #[test]
+    fn what_a_killed_launcher_left_is_swept() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Store::open(dir.path(), &name(), 1, None).unwrap());
+        let nodes = dir.path().join("job/nodes");
+        for name in ["node-0", "node-0.lost-12-3"] {
+            fs::create_dir(nodes.join(name)).unwrap();
+        }
+        drop(Store::open(dir.path(), &name(), 1, None).unwrap());
+        let left = |name: &str| nodes.join(name).exists();
+        assert!(left("node-0") && !left("node-0.lost-12-3"));
     }
 
     #[test]

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 use crate::process::Ended;
 
@@ -19,8 +20,27 @@ pub struct Caught {
 /// Signals that the launcher takes through a descriptor instead of handlers.
 pub const SIGNALS: [i32; 4] = [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
+/// The mask that this process had when it began: what its children get.
+static ORIGINAL: OnceLock<libc::sigset_t> = OnceLock::new();
+
+/// Gives a child the signal mask that the launcher was started with. For use between
+/// fork and exec: it only makes a system call.
+///
+/// # Errors
+/// That of `sigprocmask`.
+pub fn restore_mask() -> io::Result<()> {
+    let Some(mask) = ORIGINAL.get() else {
+        return Ok(());
+    };
+    // SAFETY: the pointer is to an initialised set that lives for ever.
+    match unsafe { libc::sigprocmask(libc::SIG_SETMASK, mask, std::ptr::null_mut()) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
 /// Blocks [`SIGNALS`] in this thread and those it starts, and returns the
-/// descriptor that reports them. `Command` gives children an empty mask again.
+/// descriptor that reports them. [`restore_mask`] undoes it for children.
 ///
 /// # Errors
 /// Those of `pthread_sigmask` and `signalfd`.
@@ -32,10 +52,12 @@ pub fn signals() -> io::Result<OwnedFd> {
         for signal in SIGNALS {
             libc::sigaddset(&mut set, signal);
         }
-        let code = libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut());
+        let mut before = set;
+        let code = libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
         if code != 0 {
             return Err(io::Error::from_raw_os_error(code));
         }
+        ORIGINAL.get_or_init(|| before);
         let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
         if fd < 0 {
             return Err(io::Error::last_os_error());

@@ -111,14 +111,12 @@ impl Fake {
                 self.coordinator = first == Some(self.spec.node);
             }
             Order::Open { incarnation, .. } => self.open(incarnation),
+            // Only the node of the rank comes to it; here every test has a rank a node.
             Order::Inject {
                 id,
                 fault: Fault::AtVersion { rank, version },
-            } => {
-                // Only the node of the rank comes to it; here every test has a rank a node.
-                if rank.is_none_or(|rank| rank.0 == self.spec.node.0) {
-                    self.waiting.push((id, version));
-                }
+            } if rank.is_none_or(|rank| rank.0 == self.spec.node.0) => {
+                self.waiting.push((id, version));
             }
             Order::Status => self.say(&Notice::Status(Default::default())),
             Order::Finish { .. } => {

@@ -75,6 +75,7 @@ fn agents_that_crash_do_not_end_the_incarnation() {
         };
         options.tick = Time::from_ms(700);
         options.faults.refuse = 0;
+        options.faults.crash = 0; // else an opening may be hit, and is begun again
     });
     assert!(summary.failed.is_empty(), "{}", show(&summary.failed));
     assert_eq!(summary.opened, summary.histories);
@@ -111,9 +112,19 @@ fn planted_old_incarnation_accepted_is_caught() {
     caught(Planted::AcceptOldIncarnation);
 }
 
+/// Needs a frozen coordinator that is replaced and wakes up: drawn more often here,
+/// and the same histories pass without the fault.
 #[test]
 fn planted_forgotten_fencing_is_caught() {
-    caught(Planted::ForgetFencing);
+    let zombies = |planted| {
+        sweep(0..SEEDS_TO_CATCH, 1, |options| {
+            options.weights.zombie = 20;
+            options.planted = planted;
+        })
+    };
+    let control = zombies(None);
+    assert!(control.failed.is_empty(), "{}", show(&control.failed));
+    assert!(!zombies(Some(Planted::ForgetFencing)).failed.is_empty());
 }
 
 #[test]

@@ -67,6 +67,9 @@ pub struct Entry {
     pub void: bool,
     /// True if a pin keeps it.
     pub pinned: bool,
+    /// True if newer versions took its place and its copies were, or are being,
+    /// removed.
+    pub superseded: bool,
     /// Ranks of the job, by the commit.
     pub ranks: u32,
     /// Bytes of its containers, one copy of each.
@@ -78,6 +81,19 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// True if newer versions took its place and no copy of it is left.
+    pub fn is_gone(&self) -> bool {
+        self.superseded && !self.is_stored()
+    }
+
+    /// True if a copy of it is left somewhere.
+    pub fn is_stored(&self) -> bool {
+        self.parts
+            .iter()
+            .flat_map(|part| &part.copies)
+            .any(|copy| copy.path.is_some())
+    }
+
     /// The strongest level at which it is committed.
     pub fn committed(&self) -> Option<Level> {
         self.levels
@@ -209,12 +225,16 @@ impl Catalogue {
     }
 
     /// Opens every copy that a committed version calls for; with `deep`, reads all of
-    /// it. Copies that are missing are reported too.
+    /// it. Copies that are missing are reported too, unless newer versions took the
+    /// version's place.
     pub fn verify(&self, deep: bool) -> Vec<CopyCheck> {
         let mut checks = Vec::new();
         for entry in &self.entries {
             for state in &entry.parts {
                 for copy in &state.copies {
+                    if entry.superseded && copy.path.is_none() {
+                        continue;
+                    }
                     checks.push(CopyCheck {
                         incarnation: entry.incarnation,
                         version: entry.version,
@@ -234,7 +254,8 @@ impl Catalogue {
     /// ([`Catalogue::candidates`] has all copies).
     pub fn newest_restorable(&self, lost: &BTreeSet<NodeId>) -> Answer {
         let mut answer = Answer::default();
-        for entry in self.without(lost) {
+        let entries = self.without(lost).into_iter();
+        for entry in entries.filter(|entry| !entry.is_gone()) {
             match self.choose(&entry) {
                 Ok(choice) => {
                     answer.choice = Some(choice);
@@ -254,7 +275,7 @@ impl Catalogue {
     /// all copies that are left.
     pub fn candidates(&self, lost: &BTreeSet<NodeId>) -> Vec<Entry> {
         let mut entries = self.without(lost);
-        entries.retain(|entry| offered(entry).is_ok());
+        entries.retain(|entry| offered(entry).is_ok() && !entry.is_gone());
         entries
     }
 

@@ -20,10 +20,12 @@ struct Known<'r> {
     commits: BTreeMap<Level, (&'r Record, BTreeSet<NodeId>)>,
     aborts: BTreeMap<Option<Level>, &'r str>,
     pinned: bool,
+    superseded: bool,
 }
 
 fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version), Known<'r>> {
     let mut known: BTreeMap<(Incarnation, Version), Known<'r>> = BTreeMap::new();
+    let mut buried = BTreeSet::new();
     for inventory in inventories {
         for record in &inventory.records {
             let Some(checkpoint) = record.checkpoint() else {
@@ -31,6 +33,7 @@ fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version),
             };
             // A tombstone alone is no version to speak of.
             if matches!(record, Record::Tombstone { .. }) {
+                buried.insert(checkpoint);
                 continue;
             }
             let version = known.entry(checkpoint).or_default();
@@ -41,11 +44,11 @@ fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version),
                         .entry(*level)
                         .or_insert((record, BTreeSet::new()));
                     if matches!(winner, Record::Commit { ballot: other, .. } if ballot > other) {
-                        (*winner, *places) = (record, BTreeSet::new());
+                        *winner = record;
                     }
-                    if *winner == record {
-                        places.insert(inventory.place);
-                    }
+                    // A decision that was replicated again in a higher ballot is the
+                    // same decision: every place that has it counts.
+                    places.insert(inventory.place);
                 }
                 Record::Abort { level, text, .. } => {
                     version.aborts.insert(*level, text);
@@ -53,6 +56,11 @@ fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version),
                 Record::Pin { .. } => version.pinned = true,
                 _ => {}
             }
+        }
+    }
+    for checkpoint in buried {
+        if let Some(version) = known.get_mut(&checkpoint) {
+            version.superseded = true;
         }
     }
     known
@@ -99,6 +107,7 @@ pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
             version: *version,
             void: line.is_void(*incarnation, *version),
             pinned: known.pinned,
+            superseded: known.superseded,
             ranks: ranks_total,
             bytes: parts.values().map(|state| state.part.length).sum(),
             levels: levels(known, nodes),

@@ -1,14 +1,11 @@
-//! From "nothing runs" to "the command runs", and from "the job is over" to the end.
+//! From "nothing runs" to "the command runs".
 
 use outlive_agent::protocol::{JobConfig, Member, Order};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Time};
 
 use super::faults::Found;
 use super::types::EPOCH_STEP;
-use super::{
-    Action, CommandState, Event, Outcome, Phase, Place, Slot, SlotState, Storage, Supervisor,
-    Verdict,
-};
+use super::{Action, CommandState, Event, Phase, Place, Slot, SlotState, Storage, Supervisor};
 use crate::process::Ended;
 
 impl Supervisor {
@@ -73,7 +70,7 @@ impl Supervisor {
         self.command == CommandState::None && !self.slots.values().any(fencing)
     }
 
-    fn note_fenced(&mut self, now: Time) {
+    pub(super) fn note_fenced(&mut self, now: Time) {
         if !self.nothing_old() {
             return;
         }
@@ -245,7 +242,7 @@ impl Supervisor {
         }
     }
 
-    fn over(&self, now: Time, since: Time, bound_ms: u64) -> bool {
+    pub(super) fn over(&self, now: Time, since: Time, bound_ms: u64) -> bool {
         now.since(since) >= Time::from_ms(bound_ms)
     }
 
@@ -394,128 +391,6 @@ impl Supervisor {
         });
         let spares_left = (storage == Storage::Empty).then_some(self.spares_left);
         self.tell(Event::Replaced { node, spares_left });
-    }
-
-    pub(super) fn on_command_ended(&mut self, now: Time, ended: Ended) {
-        self.command_status = Some(ended);
-        if !self.is_running() || !self.is_alive() {
-            return;
-        }
-        if ended.is_success() {
-            let without: Vec<_> = self.unexplained.keys().copied().collect();
-            for rank in without {
-                self.warn_not_closed(rank);
-            }
-            self.end_command(Some(libc::SIGTERM), self.set.kill_grace_ms);
-            return self.wind_down(now, Verdict::Ok);
-        }
-        if let Some(rank) = self.unexplained.keys().next().copied() {
-            return self.rank_found(now, rank, Some(ended));
-        }
-        let found = Found {
-            place: Place::Command,
-            cause: format!("the command ended with {ended}"),
-            ended: Some(ended),
-            base: None,
-            injected: false,
-        };
-        self.found(now, found);
-    }
-
-    pub(super) fn on_command_failed(&mut self, now: Time, error: Error) {
-        self.command = CommandState::None;
-        self.give_up(now, error, None);
-    }
-
-    pub(super) fn on_tree_ended(&mut self, now: Time) {
-        if self.command == CommandState::Ending {
-            self.command = CommandState::None;
-        }
-        self.note_fenced(now);
-    }
-
-    pub(super) fn on_interrupt(&mut self, now: Time, signal: i32, from_terminal: bool) {
-        self.interrupts += 1;
-        let times = self.interrupts;
-        self.tell(Event::Interrupted { signal, times });
-        let status = Ended::Signal(signal).exit_status();
-        if times > 1 {
-            self.verdict = Some(match self.verdict {
-                Some(Verdict::Failed(code)) => Verdict::Failed(code),
-                _ => Verdict::Interrupted(status),
-            });
-            return self.done();
-        }
-        if self.is_alive() {
-            // The terminal has told the command already.
-            let forward = (!from_terminal).then_some(signal);
-            self.end_command(forward, self.set.kill_grace_ms);
-            self.wind_down(now, Verdict::Interrupted(status));
-        }
-    }
-
-    fn finish(&mut self, now: Time, since: Time, asked: bool) {
-        if self.command != CommandState::None {
-            let bound = self.set.kill_grace_ms + self.set.fence_ms;
-            if !self.over(now, since, bound) {
-                return;
-            }
-            self.command = CommandState::None;
-        }
-        if !asked {
-            let success = self.verdict == Some(Verdict::Ok);
-            let up: Vec<NodeId> = self.up().collect();
-            for node in up {
-                self.order(node, Order::Finish { success });
-            }
-            self.phase = Phase::Finishing {
-                since: now,
-                asked: true,
-            };
-        }
-        let waiting = self
-            .slots
-            .values()
-            .any(|slot| slot.is_up() && !slot.finished);
-        // A little longer than the agents' own bound, so that they can say what was late.
-        let late = asked && self.over(now, since, self.set.bounds.drain_ms + 1_000);
-        if waiting && !late {
-            return;
-        }
-        if waiting {
-            self.warn(Error::new(
-                Code::AgentTimeout,
-                Entity::Job(self.set.job.to_string()),
-                "flushes were not finished within drain_ms",
-                "versions that were stable before are kept; raise bounds.drain_ms",
-            ));
-        }
-        let slots = self.slots.iter();
-        let left = slots.filter(|(_, slot)| slot.state != SlotState::Ended);
-        let left: Vec<NodeId> = left.map(|(node, _)| *node).collect();
-        for node in left {
-            self.actions.push_back(Action::StopNode { node });
-        }
-        self.phase = Phase::Stopping { since: now };
-        if self.slots.values().all(|s| s.state == SlotState::Ended) {
-            self.done();
-        }
-    }
-
-    fn done(&mut self) {
-        let verdict = self.verdict.unwrap_or(Verdict::Failed(70));
-        let (result, exit_status) = match verdict {
-            Verdict::Ok => ("finished", 0),
-            Verdict::Failed(status) => ("failed", status),
-            Verdict::Interrupted(status) => ("interrupted", status),
-        };
-        self.report.result = result.to_owned();
-        self.report.exit_status = exit_status;
-        self.phase = Phase::Done;
-        self.actions.push_back(Action::Done(Outcome {
-            verdict,
-            exit_status,
-        }));
     }
 }
 

@@ -80,11 +80,19 @@ impl Supervisor {
             .injections
             .get(index)
             .is_some_and(|tracked| tracked.state == State::Waiting && id.is_multiple_of(2));
+        // A node that is cut off would not hear that it may go on.
+        let partition = |t: &Tracked| matches!(t.spec.verb, Verb::Partition { .. });
+        let before = self.injections.get(index).is_some_and(partition);
+        if before {
+            self.order(node, Order::InjectDone { id });
+        }
         if waiting && self.is_running() {
             self.newest_offered = self.newest_offered.max(at);
             self.fire(now, index, at);
         }
-        self.order(node, Order::InjectDone { id });
+        if !before {
+            self.order(node, Order::InjectDone { id });
+        }
     }
 
     /// Fires what is due by time, and ends what was to last only so long.
@@ -177,7 +185,7 @@ impl Supervisor {
         let fault = match verb {
             Verb::Kill => None,
             Verb::Freeze { .. } => None,
-            Verb::Partition { .. } => Some(Fault::Isolate(true)),
+            Verb::Partition { for_ms } => Some(Fault::Isolate { for_ms }),
             Verb::Slow { rate, .. } => Some(Fault::Slow(rate)),
             Verb::Corrupt { level } => Some(Fault::Corrupt(level)),
             Verb::Full { .. } => Some(Fault::Full(true)),
@@ -236,10 +244,10 @@ impl Supervisor {
                 });
                 None
             }
-            Verb::Partition { .. } => Some(Fault::Isolate(false)),
             Verb::Slow { .. } => Some(Fault::Slow(0)),
             Verb::Full { .. } => Some(Fault::Full(false)),
-            Verb::Kill | Verb::Corrupt { .. } => None,
+            // An isolated agent cannot be told: it counts the time itself.
+            Verb::Kill | Verb::Corrupt { .. } | Verb::Partition { .. } => None,
         };
         if let Some(slot) = self.slots.get_mut(&node) {
             slot.hit = None;

@@ -13,6 +13,7 @@
 //! - Exactly one [`Action::Done`] is ever given, as the last action.
 
 mod assemble;
+mod endings;
 mod faults;
 mod injections;
 mod notices;

@@ -38,6 +38,8 @@ pub(super) struct Local {
     /// The coordinator knows the round.
     known: bool,
     captured: bool,
+    /// The driver of this life knows the version (not only the log does).
+    told: bool,
     failed: Option<Why>,
     steps: [Step; 4],
     /// Say it again.
@@ -56,6 +58,7 @@ impl Local {
             forced: false,
             known: false,
             captured: false,
+            told: false,
             failed: None,
             steps: [Step::Idle; 4],
             again: Backoff::new(cx.now, cx.config.resend),
@@ -102,12 +105,14 @@ impl Commit {
                 self.adopt(cx, version);
                 if let Some(local) = self.touch(cx, version) {
                     local.answer = Some((ok, max_called));
+                    local.told = true;
                 }
             }
             Command::Captured { version } => {
                 self.adopt(cx, version);
                 if let Some(local) = self.touch(cx, version) {
                     local.captured = true;
+                    local.told = true;
                 }
             }
             Command::CaptureFailed { version, why } => {
@@ -141,6 +146,9 @@ impl Commit {
     /// A version that this instance does not know, found by the driver after a
     /// restart: asked about as if it were alive.
     fn adopt(&mut self, cx: &C, version: Version) {
+        if self.given_up.contains(&version) {
+            return;
+        }
         if Some(version) > self.forgotten && !self.locals.contains_key(&version) {
             self.seen = self.seen.max(Some(version));
             self.locals.insert(version, Local::new(cx, Levels::NONE));
@@ -149,6 +157,25 @@ impl Commit {
 
     fn force(&mut self, cx: &C, version: Version, levels: Levels) {
         let levels = levels.and(cx.config.levels);
+        if self.given_up.contains(&version) {
+            // Called aborted once, aborted for ever.
+            let (level, why, culprit) = (None, Why::Overtaken, Some(NodeId(cx.me)));
+            self.say(
+                cx,
+                COORDINATOR,
+                Kind::Failed {
+                    version,
+                    level,
+                    why,
+                },
+            );
+            return self.out.event(Event::Aborted {
+                version,
+                level,
+                why,
+                culprit,
+            });
+        }
         let local = self
             .locals
             .entry(version)
@@ -282,7 +309,22 @@ impl Commit {
         let other = local.forced && local.levels != levels;
         if core::mem::take(&mut local.partial) || other {
             local.levels = levels;
+            let steps = local.steps;
             self.out.event(Event::Resumed { version, levels });
+            // What ended before the driver of this life knew of it.
+            for level in levels.iter() {
+                let ended = steps[level as usize] == Step::Over;
+                if ended && self.log.committed(self.key(version, level)).is_none() {
+                    let (why, culprit) = (Why::Coordinator, None);
+                    let level = Some(level);
+                    self.out.event(Event::Aborted {
+                        version,
+                        level,
+                        why,
+                        culprit,
+                    });
+                }
+            }
         }
         if news {
             self.say_state(cx, version);
@@ -401,6 +443,11 @@ impl Commit {
         culprit: Option<NodeId>,
     ) {
         if let Some(level) = level {
+            let why = if why == Why::Rearmed {
+                Why::Passed
+            } else {
+                why
+            };
             if self.end_level(cx, version, level) {
                 self.out.event(Event::Aborted {
                     version,
@@ -442,18 +489,19 @@ impl Commit {
             self.end_level(cx, version, level);
         }
         self.locals.remove(&version);
-        self.out.event(
-            if why == Why::Rearmed || why == Why::Coordinator && !taken {
-                Event::Disarm { version }
-            } else {
-                Event::Aborted {
-                    version,
-                    level: None,
-                    why,
-                    culprit,
-                }
-            },
-        );
+        if why == Why::Rearmed || why == Why::Coordinator && !taken {
+            return self.out.event(Event::Disarm { version });
+        }
+        self.given_up.insert(version);
+        if self.given_up.len() > GIVEN_UP_MAX {
+            self.given_up.pop_first();
+        }
+        self.out.event(Event::Aborted {
+            version,
+            level: None,
+            why,
+            culprit,
+        });
     }
 
     /// Ends a level that is not committed; a PREPARED gets its ABORT record. A
@@ -464,7 +512,7 @@ impl Commit {
         let Some(local) = self.locals.get_mut(&version) else {
             return false;
         };
-        let asked = local.partial || local.levels.contains(level);
+        let asked = local.partial && local.told || local.levels.contains(level);
         let step = &mut local.steps[level as usize];
         match *step {
             Step::Committing | Step::Over => false,

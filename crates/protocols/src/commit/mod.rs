@@ -53,6 +53,9 @@ pub use types::*;
 /// The coordinator: the lowest node of the membership, and all slots are members.
 pub(crate) const COORDINATOR: Peer = 0;
 
+/// See `Commit::given_up`.
+const GIVEN_UP_MAX: usize = 64;
+
 /// When to say something again.
 #[derive(Clone, Copy, Debug)]
 struct Backoff {
@@ -128,6 +131,9 @@ pub struct Commit {
     /// The largest version of this incarnation that was collected here: a late
     /// message about it changes nothing.
     forgotten: Option<Version>,
+    /// Versions of this incarnation that were called aborted here, the newest
+    /// [`GIVEN_UP_MAX`]: a forced call does not take them again.
+    given_up: BTreeSet<Version>,
     locals: BTreeMap<Version, Local>,
     /// The items of the inventory that is being fetched.
     items: Option<Vec<Kind>>,
@@ -178,6 +184,7 @@ impl Commit {
             next_op: 0,
             seen: None,
             forgotten: None,
+            given_up: BTreeSet::new(),
             locals: BTreeMap::new(),
             items: None,
             rounds: BTreeMap::new(),

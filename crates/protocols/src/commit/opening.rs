@@ -90,6 +90,7 @@ impl Commit {
         self.ended = Ended::default();
         self.seen = None;
         self.forgotten = None;
+        self.given_up.clear();
         self.items = None;
         self.found = (0, false);
         self.out.drop_sends();

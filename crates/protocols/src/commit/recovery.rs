@@ -333,6 +333,9 @@ impl Commit {
         }
         *next += 1;
         lead.take(cx, from, item);
+        // Progress: a lost item is asked for soon, and the bound starts anew.
+        lead.again = Backoff::new(cx.now, cx.config.resend);
+        lead.bound = cx.now + cx.config.recovery_timeout;
         if let (Mode::Rejoining(_), Kind::ItemCommit { version, level, .. }) = (&self.mode, item) {
             self.lead_adopt(cx, from, version, level);
         }

@@ -213,7 +213,9 @@ pub enum Command {
         levels: Levels,
     },
     /// The ranks capture `version` unconditionally (a forced checkpoint, collective
-    /// by contract). On every node; the round counts as armed.
+    /// by contract). On every node, before its `Captured`; the round counts as armed.
+    /// Not for a version that was called aborted here in this incarnation: the
+    /// control block remembers it over a restart of the agent, this machine does not.
     Force {
         /// The version.
         version: Version,

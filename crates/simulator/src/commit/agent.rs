@@ -67,6 +67,8 @@ pub(super) struct Home {
     called: Vec<u64>,
     state: Vec<u64>,
     work: BTreeMap<u64, Work>,
+    /// Versions called aborted, as the control blocks remember them.
+    aborted: BTreeSet<u64>,
     pub opened: u32,
 }
 
@@ -100,6 +102,7 @@ impl History {
                 called: vec![0; ranks],
                 state: vec![0; ranks],
                 work: BTreeMap::new(),
+                aborted: BTreeSet::new(),
                 opened: 0,
             },
         );
@@ -147,7 +150,10 @@ impl History {
                 self.judge.declares_aborted(world.now, key, level);
                 match level {
                     Some(level) => self.decide(world, who, key.1, level, false),
-                    None => self.drop_version(world, who, key.1),
+                    None => {
+                        self.home(who).aborted.insert(key.1);
+                        self.drop_version(world, who, key.1);
+                    }
                 }
             }
             Event::CollectInventory { incarnation } => self.inventory(world, who, incarnation),
@@ -247,7 +253,8 @@ impl History {
         let word = (home.node as u64) << 8 | rank as u64;
         home.state[rank] = draw(home.state[rank], word, v << 8 | u64::from(home.incarnation));
         let key = (home.incarnation, v);
-        if forced == Some(key) && !home.work.contains_key(&v) {
+        let refused = home.aborted.contains(&v);
+        if forced == Some(key) && !refused && !home.work.contains_key(&v) {
             let captured = vec![None; home.called.len()];
             let levels = self.options.levels;
             let (decided, committed, since) = (Levels::NONE, false, world.now);
@@ -387,6 +394,7 @@ impl History {
         let owner = self.home(who).node;
         let place = Place { level, key, owner };
         let good = blob.clone();
+        let replaced = world.at(owner) != who;
         let (full, torn) = (
             world.faults.refuse,
             if self.calm { 0 } else { self.options.torn },
@@ -417,7 +425,7 @@ impl History {
                 // The level means two copies: the own container and the partner's.
                 self.write(world, who, key, Level::Disk, good)?;
                 let there = self.home(partner);
-                if !there.up || there.lost || world.paused(partner) {
+                if replaced || !there.up || there.lost || world.paused(partner) {
                     return Err(Why::Partner);
                 }
                 self.home(partner)
@@ -428,6 +436,9 @@ impl History {
         }
         if level != Level::Memory {
             self.judge.stores(place, &blob.words);
+            if replaced {
+                self.judge.copy_fails(place); // Out of everyone's reach.
+            }
         }
         if !blob.good() && self.options.planted != Some(Planted::SkipReadBack) {
             self.remove(world, who, key, level);
@@ -439,6 +450,12 @@ impl History {
     /// Removes this node's copy of a version from a place.
     fn remove(&mut self, world: &mut W, who: Process, key: Key, level: Level) {
         let owner = self.home(who).node;
+        if world.at(owner) != who {
+            // A replaced process: partner and judge no longer listen to it.
+            let home = self.home(who);
+            home.mem.remove(&key);
+            return drop(home.disk.remove(&key));
+        }
         let removed = match level {
             Level::Memory => self.home(who).mem.remove(&key).is_some(),
             Level::Disk => self.home(who).disk.remove(&key).is_some(),
@@ -670,6 +687,7 @@ impl History {
         home.opened = number;
         home.armed = None;
         home.work.clear();
+        home.aborted.clear();
         let void = |key: &Key| {
             key.0 < number && (key.0 > restored.0 || key.0 == restored.0 && key.1 > restored.1)
         };

@@ -1,0 +1,273 @@
+//! What the command says and with which status it ends. Real recoveries with real
+//! agents are in the tests of the whole.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn outlive(dir: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_outlive"))
+        .args(words)
+        .current_dir(dir)
+        .env_remove("OUTLIVE_LOG")
+        .env("HOME", dir)
+        .env("XDG_CONFIG_HOME", dir.join("config"))
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap()
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Every mistake has a code, a remedy and a status.
+#[test]
+fn mistakes_are_coded() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, "").unwrap();
+    for (words, status, code, text) in [
+        (
+            &["run", "--evry", "3", "--", "true"][..],
+            64,
+            "OL-100",
+            "'--evry'",
+        ),
+        (&["rum"], 64, "OL-100", "'rum'"),
+        (&["run"], 64, "OL-100", "COMMAND"),
+        (
+            &["run", "--", "no-such-program"],
+            127,
+            "OL-505",
+            "no such program",
+        ),
+        (
+            &["run", "--job", "a/b", "--", "true"],
+            64,
+            "OL-100",
+            "cannot name a job",
+        ),
+        (
+            &["run", "--every", "x", "--", "true"],
+            64,
+            "OL-100",
+            "option every",
+        ),
+        (
+            &["run", "--inject", "node:9@1s", "--", "true"],
+            64,
+            "OL-100",
+            "names node 9",
+        ),
+        (
+            &["run", "--levels", "tape", "--", "true"],
+            64,
+            "OL-100",
+            "'tape'",
+        ),
+        (
+            &["run", "--memory", "1K", "--", "true"],
+            64,
+            "OL-100",
+            "too little",
+        ),
+        (
+            &["run", "--store", "file/x", "--", "true"],
+            74,
+            "OL-4",
+            "file",
+        ),
+        (
+            &["run", "--config", "none", "--", "true"],
+            78,
+            "OL-600",
+            "none",
+        ),
+        (&["status"], 74, "OL-404", "outlive-store"),
+        (&["status", "--job", "x"], 74, "OL-404", "no job"),
+        (&["checkpoints", "list"], 74, "OL-404", "outlive-store"),
+        (&["keeper"], 64, "OL-100", "OUTLIVE_AGENT_SPEC"),
+        (&["agent"], 64, "OL-100", "OUTLIVE_AGENT_SPEC"),
+    ] {
+        let output = outlive(dir.path(), words);
+        let said = said(&output);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
+        assert!(
+            said.starts_with("outlive: ") && said.contains(code),
+            "{words:?}: {said}"
+        );
+        assert!(said.contains(text), "{words:?}: {said}");
+        assert!(said.contains("\n  remedy: "), "{words:?}: {said}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+    }
+}
+
+#[test]
+fn a_configuration_that_is_not_understood_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config/outlive");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("config.toml"), "every = 5\nspares = \"many\"\n").unwrap();
+    let output = outlive(dir.path(), &["run", "--emulate-nodes", "2", "--", "true"]);
+    let text = said(&output);
+    assert_eq!(output.status.code(), Some(78), "{text}");
+    assert!(
+        text.contains("OL-600") && text.contains("config.toml"),
+        "{text}"
+    );
+    let output = outlive(
+        dir.path(),
+        &["config", "explain", "--json", "--spares", "3"],
+    );
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["schema"], "outlive.config/1");
+    let values = answer["values"].as_array().unwrap();
+    let of = |key: &str| values.iter().find(|value| value["key"] == key).unwrap();
+    assert_eq!(
+        (&of("spares")["value"], &of("spares")["origin"]),
+        (&"3".into(), &"command line".into())
+    );
+    assert!(
+        of("every")["origin"]
+            .as_str()
+            .unwrap()
+            .ends_with("config.toml")
+    );
+    assert_eq!(of("keep")["origin"], "default");
+}
+
+#[test]
+fn help_names_every_command_and_hides_the_inner_ones() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = outlive(dir.path(), &["--help"]);
+    assert!(output.status.success());
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    for command in [
+        "run",
+        "checkpoints",
+        "status",
+        "doctor",
+        "config",
+        "simulate",
+        "bench",
+        "completions",
+    ] {
+        assert!(
+            text.contains(&format!("\n  {command}")),
+            "{command}: {text}"
+        );
+    }
+    for hidden in ["keeper", "  agent", "  man "] {
+        assert!(!text.contains(hidden), "{hidden}");
+    }
+    let run = outlive(dir.path(), &["run", "--help"]);
+    let text = String::from_utf8_lossy(&run.stdout).into_owned();
+    for option in [
+        "--inject",
+        "--emulate-nodes",
+        "--dead-timeout",
+        "--report",
+        "--spares",
+    ] {
+        assert!(text.contains(option), "{option}");
+    }
+    for words in [&["completions", "bash"][..], &["man"]] {
+        let output = outlive(dir.path(), words);
+        assert!(
+            output.status.success() && output.stdout.len() > 500,
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
+fn doctor_checks_and_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = outlive(dir.path(), &["doctor", "--json"]);
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["schema"], "outlive.doctor/1");
+    let checks = answer["checks"].as_array().unwrap();
+    assert!(checks.len() >= 12);
+    for check in checks {
+        let good = check["grade"] == "ok";
+        assert_eq!(
+            check["remedy"].as_str().unwrap().is_empty(),
+            good,
+            "{check}"
+        );
+    }
+    assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[test]
+fn simulations_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let output = outlive(
+        dir.path(),
+        &[
+            "simulate", "commit", "--seeds", "3", "--seed", "7", "--json",
+        ],
+    );
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(
+        (&answer["histories"], &answer["first_seed"]),
+        (&3.into(), &7.into())
+    );
+    let failed = answer["failed"].as_array().unwrap();
+    assert_eq!(
+        output.status.code(),
+        Some(if failed.is_empty() { 0 } else { 70 })
+    );
+}
+
+/// A program that does not know Outlive, under real agents: undisturbed, and with a
+/// node lost.
+#[test]
+fn a_plain_program_is_supervised() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = "echo start $OUTLIVE_INCARNATION $OUTLIVE_JOB; sleep 1";
+    let words = [
+        "run",
+        "--job",
+        "plain",
+        "--emulate-nodes",
+        "2",
+        "--inject",
+        "node:1@300ms",
+        "--memory",
+        "16MiB",
+        "--report",
+        "report.json",
+        "--",
+        "/bin/sh",
+        "-c",
+        script,
+    ];
+    let output = outlive(dir.path(), &words);
+    assert!(output.status.success(), "{}", said(&output));
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(out, "start 1 plain\nstart 2 plain\n");
+    let text = std::fs::read(dir.path().join("report.json")).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&text).unwrap();
+    assert_eq!(report["schema"], "outlive.report/1");
+    assert_eq!(report["failures"][0]["place"], "node:1");
+    assert_eq!(report["restarts"], 1);
+    let status = outlive(dir.path(), &["status", "--json"]);
+    let answer: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(
+        (&answer["running"], &answer["job"]["incarnation"]),
+        (&false.into(), &2.into())
+    );
+    let list = outlive(dir.path(), &["checkpoints", "list", "--json"]);
+    let answer: serde_json::Value = serde_json::from_slice(&list.stdout).unwrap();
+    assert_eq!(
+        (&answer["kind"], &answer["job"]),
+        (&"list".into(), &"plain".into())
+    );
+    let rehearsal = outlive(dir.path(), &["checkpoints", "rehearse", "--lose", "node:0"]);
+    assert_eq!(rehearsal.status.code(), Some(80), "nothing was saved");
+    // Another number of nodes is another job.
+    let words = ["run", "--job", "plain", "--", "true"];
+    assert_eq!(outlive(dir.path(), &words).status.code(), Some(64));
+}
