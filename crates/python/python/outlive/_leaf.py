@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import math
 import sys
-from typing import Any, Callable, NamedTuple, NoReturn, Optional
+from typing import Any, Callable, NamedTuple, NoReturn
 
 from outlive import _tree
 from outlive._types import Error
@@ -23,7 +23,7 @@ class Spot(NamedTuple):
     address: int
     bytes: int
     hold: Any
-    finish: Optional[Callable[[], object]] = None
+    finish: Callable[[], object] | None = None
 
 
 def refuse(name: str, reason: str, remedy: str = REMEDY) -> NoReturn:
@@ -45,7 +45,7 @@ class Leaf:
         """Its entry in the tree."""
         return {"a": [name, self.kind, self.dtype, list(self.shape), self.order]}
 
-    def direct(self) -> Optional[Spot]:
+    def direct(self) -> Spot | None:
         """Its own bytes, if they lie one after the other in the order of the node."""
         raise NotImplementedError
 
@@ -80,7 +80,7 @@ class ArrayLeaf(Leaf):
         flags = self.array.flags
         return bool(flags.c_contiguous if order == "C" else flags.f_contiguous)
 
-    def direct(self) -> Optional[Spot]:
+    def direct(self) -> Spot | None:
         if not self.is_direct(self.order):
             return None
         return Spot(self.array.ctypes.data, self.nbytes, self.array)
@@ -124,7 +124,7 @@ class TensorLeaf(Leaf):
         self.shape = tuple(int(n) for n in tensor.shape)
         self.nbytes = math.prod(self.shape) * int(tensor.element_size())
 
-    def direct(self) -> Optional[Spot]:
+    def direct(self) -> Spot | None:
         tensor = self.tensor
         lazy = any(
             hasattr(tensor, name) and getattr(tensor, name)() for name in ("is_conj", "is_neg")
@@ -166,13 +166,15 @@ class BufferLeaf(Leaf):
 
     def __init__(self, name: str, view: memoryview) -> None:
         if view.readonly:
-            refuse(name, f"a read-only {type(view.obj).__name__}", "use a writable buffer, or bytes")
+            refuse(
+                name, f"a read-only {type(view.obj).__name__}", "use a writable buffer, or bytes"
+            )
         self.view = view
         self.dtype = view.format
         self.shape = tuple(view.shape or ())
         self.nbytes = view.nbytes
 
-    def direct(self) -> Optional[Spot]:
+    def direct(self) -> Spot | None:
         if self.nbytes == 0:
             return Spot(0, 0, self.view)
         hold = ctypes.c_char.from_buffer(self.view)  # no resizing while this lives
@@ -194,7 +196,7 @@ def dtype_text(dtype: Any) -> str:
     return repr(dtype.descr) if dtype.names else str(dtype.name)
 
 
-def leaf(name: str, value: Any) -> Optional[Leaf]:
+def leaf(name: str, value: Any) -> Leaf | None:
     """The leaf of a value; None if it is something else."""
     np = _tree.numpy()
     if np is not None and isinstance(value, np.ndarray):
@@ -204,7 +206,7 @@ def leaf(name: str, value: Any) -> Optional[Leaf]:
     return None
 
 
-def foreign_leaf(name: str, value: Any) -> Optional[Leaf]:
+def foreign_leaf(name: str, value: Any) -> Leaf | None:
     """The leaf of a buffer, or of what shows NumPy its memory; None if it is neither."""
     try:
         view = memoryview(value)
@@ -219,7 +221,7 @@ def foreign_leaf(name: str, value: Any) -> Optional[Leaf]:
     return ArrayLeaf(name, np.asarray(view))
 
 
-def shared_array(name: str, value: Any) -> Optional[Leaf]:
+def shared_array(name: str, value: Any) -> Leaf | None:
     """An object with ``numpy()`` or ``__array__`` that shares its memory."""
     np = _tree.numpy()
     if np is None:

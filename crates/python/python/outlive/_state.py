@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from typing import Any, Callable, Iterator
+from collections.abc import Iterator
+from typing import Any, Callable
 
 from outlive import _leaf, _tree
 from outlive._leaf import REMEDY, Leaf, Spot, refuse
@@ -237,9 +238,7 @@ class Plan:
             self.differs(name, _tree.kind_of(now), _tree.kind_of(saved))
         return value if now == saved else self.make(saved)
 
-    def other(
-        self, saved: Node, value: Any, path: tuple[Key, ...], inside: bool, now: str
-    ) -> Any:
+    def other(self, saved: Node, value: Any, path: tuple[Key, ...], inside: bool, now: str) -> Any:
         if not inside:
             self.differs(name_of(path), now, _tree.kind_of(saved))
         return self.make(saved)

@@ -22,7 +22,7 @@ import base64
 import json
 import struct
 import sys
-from typing import Any, Dict, Union
+from typing import Any, Union
 
 FORMAT = 1
 NODES_DEPTH_MAX = 64
@@ -107,7 +107,7 @@ def decode_key(node: Node) -> Key:
     return node if isinstance(node, str) else int(node["i"], 16)
 
 
-def pairs(node: Node) -> Dict[Key, Node]:
+def pairs(node: Node) -> dict[Key, Node]:
     """The entries of a dict's node."""
     return {decode_key(key): value for key, value in node["d"]}
 

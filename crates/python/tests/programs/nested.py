@@ -79,10 +79,12 @@ def digest(state: dict) -> str:
 
 stop = threading.Event()
 if "threads" in sys.argv:  # others work, and look at the job, all the time
+
     def look(job: outlive.Job) -> None:
         while not stop.is_set():
             assert job.status().rank == job.rank
             sum(range(200))
+
 
 job = outlive.open()
 state = make(job.rank)
