@@ -424,6 +424,7 @@ impl Agent {
 
     fn on_commit_event(&mut self, event: commit::Event) {
         use commit::Event as E;
+        self.stirred = true;
         match event {
             E::Arm { version, levels } => self.on_arm(version, levels),
             E::Disarm { version } => self.withdraw(version),

@@ -27,7 +27,60 @@ const SMOOTHING: f64 = 0.3;
 /// How often the rate is sampled.
 const SAMPLE: Duration = Duration::from_millis(50);
 
+/// What housekeeping sees of ranks and rounds. As long as that stays the same, and
+/// nothing waits, it need not look often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sight {
+    ranks: usize,
+    bytes_needed: u64,
+    memory: u64,
+    called: bool,
+    wanted: bool,
+    rounds: usize,
+}
+
 impl Agent {
+    pub(crate) fn sight(&self) -> Sight {
+        let needed = self.ranks.iter().filter_map(|entry| entry.block());
+        Sight {
+            ranks: self
+                .ranks
+                .iter()
+                .filter(|entry| entry.link.is_some())
+                .count(),
+            bytes_needed: needed.map(|block| block.bytes_needed()).sum(),
+            memory: self.ranks.memory(),
+            called: self.ranks.called_max().is_some(),
+            wanted: self.policy.wanted.is_some(),
+            rounds: self.rounds.len(),
+        }
+    }
+
+    /// True while something may become possible without an event that tells.
+    pub(crate) fn is_waiting_for_room(&self) -> bool {
+        self.deferred.is_some()
+            || self.finishing.is_some()
+            || self.checkpoint_due().is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Coordinator: when the next checkpoint may be wanted; `None` while one is under
+    /// way, or while there is nothing to want.
+    pub(crate) fn checkpoint_due(&self) -> Option<Instant> {
+        let ready = self.me == NodeId(0)
+            && self.incarnation.0 != 0
+            && self.opening.is_none()
+            && self.policy.wanted.is_none()
+            && self.ranks.complete(self.me, self.nodes())
+            && self.ranks.called_max().is_some()
+            && !self.memory_warned;
+        let policy = self.config.as_ref().filter(|_| ready)?.policy;
+        if self.policy.now_wanted || policy.every.is_some_and(|every| every != 0) {
+            return self.policy.not_before.or(Some(self.policy.last));
+        }
+        let interval = Duration::from_millis(policy.interval_ms?);
+        self.policy.last.checked_add(interval)
+    }
+
     pub(crate) fn tick(&mut self) {
         if self.incarnation.0 != 0 {
             self.prepare_memory();
