@@ -174,6 +174,8 @@ pub(crate) struct Agent {
     pub contents: Contents,
     pub incarnation: Incarnation,
     pub restored: Option<(Incarnation, Version)>,
+    /// Ranks of the job, as the launcher heard.
+    pub job_ranks: Option<u32>,
     pub opening: Option<Opening>,
     pub rounds: BTreeMap<Version, Round>,
     /// An arming that waits for room: version, levels, until when.
@@ -254,6 +256,7 @@ impl Agent {
             contents: Contents::default(),
             incarnation: Incarnation(0),
             restored: None,
+            job_ranks: None,
             opening: None,
             rounds: BTreeMap::new(),
             deferred: None,

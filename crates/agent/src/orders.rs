@@ -29,6 +29,11 @@ impl Agent {
             } => {
                 self.open(incarnation, replaced, fenced, fresh);
             }
+            Order::Ranks { incarnation, ranks } => {
+                if incarnation == self.incarnation {
+                    self.job_ranks = Some(ranks);
+                }
+            }
             Order::EndRanks => self.end_ranks(),
             Order::Inject { id, fault } => self.inject(id, fault),
             Order::InjectDone { id } => self.release_held(id),

@@ -187,7 +187,7 @@ impl Bench<'_> {
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for nth in 0..2 * RUNS {
             // Without, with, with, without: a drift of the machine hits both.
-            if (nth + 1) / 2 % 2 == 0 {
+            if nth.div_ceil(2) % 2 == 0 {
                 let answers = self.session.together(&format!("compute {units} -"))?;
                 without.push(most(&answers, 1) / 1e9);
                 continue;
