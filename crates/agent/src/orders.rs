@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use outlive_base::machine::Machine;
 use outlive_base::{Error, Level, NodeId, Result, Time};
 use outlive_network::{DownReason, Identity};
+use outlive_protocols::commit::Why;
 use outlive_protocols::{commit, detector};
 use outlive_vault::{Record, SharedStore};
 
@@ -244,6 +245,7 @@ impl Agent {
         let peer = from.peer;
         match message {
             PeerMessage::Commit { msg, records } => {
+                tracing::trace!(from = peer.0, ?msg, "message");
                 for record in PeerMessage::records(&records, self.spec.job_hash) {
                     self.contents.learn(&record);
                 }
@@ -331,6 +333,7 @@ impl Agent {
     }
 
     fn send_commit(&mut self, to: u32, msg: commit::Msg) {
+        tracing::trace!(to, ?msg, "send");
         match msg.kind {
             commit::Kind::Commit { .. } => self.fail_point("commit:send"),
             commit::Kind::Prepared { .. } => self.fail_point("prepared:send"),
@@ -447,7 +450,11 @@ impl Agent {
             }
             E::Declined { at_least, why, .. } => {
                 tracing::debug!(version = at_least.0, ?why, "no round now");
-                self.want_later();
+                // An armed version that the ranks have not reached yet is what was
+                // wanted: nothing to ask for until it ends.
+                if why != Why::Busy || !self.is_armed_here() {
+                    self.want_later();
+                }
             }
             E::Undecided { version, level } => {
                 tracing::warn!(version = version.0, %level, "the decision is late");
@@ -503,6 +510,7 @@ impl Agent {
         match work {
             Work::SlabMade { rank, slot, made } => self.on_slab_made(rank, slot, made),
             Work::Persisted { op, result } => {
+                tracing::trace!(?op, ok = result.is_ok(), "persisted");
                 if let Err(error) = &result {
                     self.warn(error.clone());
                 }
@@ -534,7 +542,10 @@ impl Agent {
                 source,
                 version,
                 result,
-            } => self.on_rebuilt(source, version, result),
+            } => {
+                tracing::trace!(version = version.0, ok = result.is_ok(), "rebuilt");
+                self.on_rebuilt(source, version, result);
+            }
             Work::Collected { result } => self.on_collected(result),
             Work::Protected { result } => {
                 if let Err(error) = result {

@@ -253,6 +253,11 @@ impl Agent {
         self.policy.not_before = Some(Instant::now() + pause);
     }
 
+    /// True while a version is armed that the local ranks have not all captured.
+    pub(crate) fn is_armed_here(&self) -> bool {
+        self.rounds.values().any(|round| !round.told && !round.void)
+    }
+
     /// True if every local rank could be armed now.
     fn slots_ready(&self) -> bool {
         let keep = self.stable[Level::Memory as usize];

@@ -282,7 +282,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     let background = 1.0 / super::table::Stat::of(&figures.write).median
         + 1.0 / super::table::Stat::of(&figures.verify).median;
     let gib = options.mib as f64 / 1024.0;
-    let (without, with) = bench.runs((background * gib * 3.0).clamp(2.0, 15.0))?;
+    let (without, with) = bench.runs((background * gib * 2.0).clamp(2.0, 6.0))?;
     bench.session.finish()?;
     rows(&mut table, options, &figures);
     let allowed = (2 * (options.mib << 20) + SPARE_BYTES) as f64;
@@ -312,7 +312,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
         .rows
         .push(Row::new("launcher when idle", "% of a core", &[launcher]));
     table.notes.push(format!(
-        "{RANKS} ranks, {} MiB in all, levels memory and disk; load {} at the end",
+        "save: {RANKS} ranks, {} MiB in all, levels memory and disk; load {} at the end",
         options.mib,
         machine::load()
     ));
