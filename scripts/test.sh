@@ -81,7 +81,10 @@ suite_python() {
         skip python "no .deps/python"
         return
     fi
-    scripts/python.sh && mypy --strict crates/python/python && tests_in crates/python/tests
+    scripts/python.sh &&
+        mypy --strict crates/python/python crates/python/tests/typed.py &&
+        stubtest outlive --allowlist crates/python/tests/stubtest-allow &&
+        tests_in crates/python/tests
 }
 
 suite_examples() {

@@ -347,3 +347,45 @@ def test_real_torch() -> None:
     assert torch.equal(saved["half"], state["half"])
     assert torch.equal(saved["turned"], state["turned"])
     assert saved["schedule"].get_last_lr() == state["schedule"].get_last_lr()
+
+
+def test_what_is_not_there_yet_is_made() -> None:
+    saved = {
+        "best": np.arange(3.0),
+        "counts": {"a": 1, 2: [None]},
+        "later": {"x": [np.ones(2, ">i2"), bytearray(b"ab")]},
+        "record": np.array([(1, 2.5)], [("a", "<i2"), ("b", "<f8")]),
+    }
+    state: dict = {"best": None, "counts": {}, "later": None, "record": None}
+    carry(saved, state)
+    assert exactly(state) == exactly(saved)
+    assert (state["best"] == saved["best"]).all() and state["record"]["b"][0] == 2.5
+    assert state["later"]["x"][0].dtype == ">i2" and state["later"]["x"][1] == b"ab"
+    with pytest.raises(outlive.Error) as caught:
+        carry({"t": Tensor(np.ones(3))}, {"t": None})
+    assert caught.value.code == 104 and "allocate" in caught.value.remedy
+
+
+def test_one_array_under_two_names_stays_one() -> None:
+    tied = np.zeros(3)
+    state = {"a": tied, "b": tied, "part": tied[1:]}
+    whole = np.arange(3.0)
+    carry({"a": whole, "b": whole, "part": whole[1:]}, state)
+    assert state["a"] is state["b"] and tied.tolist() == [0.0, 1.0, 2.0]
+
+
+def test_an_object_that_refuses_its_state_is_named() -> None:
+    class Picky(Module):
+        def load_state_dict(self, state: dict) -> None:
+            raise ValueError("not today")
+
+    with pytest.raises(outlive.Error, match="not today") as caught:
+        carry([Module(w=Tensor(np.ones(1)))], [Picky(w=Tensor(np.ones(1)))])
+    assert (caught.value.code, caught.value.entity) == (104, "region '0'")
+
+
+def test_a_tree_of_another_format_is_refused() -> None:
+    for tree in (b"", b"{}", b'{"outlive":2,"state":null}', b"\xff"):
+        with pytest.raises(outlive.Error) as caught:
+            _state.Plan({}, tree, {}, 1)
+        assert caught.value.code == 406

@@ -1,0 +1,32 @@
+"""How a typed program uses the package: checked by mypy --strict, never run."""
+
+from __future__ import annotations
+
+import array
+from typing import Any
+
+import outlive
+
+
+def train(steps: int) -> float:
+    """Every call once."""
+    state: dict[str, Any] = {"weights": array.array("d", [0.0] * 10), "rate": 0.1}
+    with outlive.open(timeout=5.0) as job:
+        start: int = job.restore(state, default=1)
+        for step in range(start, steps):
+            taken: bool = job.checkpoint(step, state, now=step == 7)
+            if taken:
+                job.wait(step, "partner", timeout=2.0)
+        for step in job.steps([state], steps, start=1):
+            path: str = job.route(step, "out.txt")
+            job.protect(path, bytearray(3))
+            job.unprotect(path)
+            assert not job.wanted(step + 1)
+        status: outlive.Status = job.status()
+        newest: int | None = status.version_committed["shared"]
+        error = job.last_error
+        if error is not None and error.code == 109:
+            print(error.entity, error.reason, error.remedy, newest)
+        level: outlive.Level = "disk"
+        job.wait(steps, level)
+    return status.blocked_ns / 1e9
