@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use outlive_base::machine::Op;
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
+use outlive_capture::ipc::ToAgent;
 use outlive_capture::slab::Slab;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_protocols::commit::{Commit, Levels};
@@ -24,7 +25,7 @@ use outlive_vault::{GcReport, NodeStore, Part, Record, SharedStore};
 use crate::contents::Contents;
 use crate::faults::Faults;
 use crate::ipc_server::{IpcEvent, IpcServer};
-use crate::keeper::Deposit;
+use crate::keeper::{Deposit, Termination};
 use crate::machines::{Driver, Effect};
 use crate::protocol::{AgentSpec, JobConfig, NodeStatus, Notice, Order, decode, encode};
 use crate::ranks::Ranks;
@@ -165,6 +166,8 @@ pub(crate) struct Agent {
     pub detector_effects: VecDeque<Effect<Detector>>,
     pub ranks: Ranks,
     pub strangers: BTreeMap<u64, (Arc<outlive_capture::ipc::Connection>, u32)>,
+    /// Greetings that came before this agent, started anew, knew what is open.
+    pub early: Vec<(u64, u32, ToAgent)>,
     pub contents: Contents,
     pub incarnation: Incarnation,
     pub restored: Option<(Incarnation, Version)>,
@@ -182,19 +185,28 @@ pub(crate) struct Agent {
     pub collecting: bool,
     pub isolated_until: Option<Instant>,
     pub finishing: Option<Instant>,
+    /// The launcher knows that nothing is to be waited for here.
+    pub finished: bool,
     pub over: bool,
 }
 
 /// Runs the agent of a node until the launcher orders its end. Started by the
 /// keeper; see [`crate::keeper`].
+///
+/// SIGTERM ends it together with its ranks: it comes when the job is over or the
+/// launcher is gone, and ranks that nobody supervises would meet those of the next
+/// run.
 pub fn run(spec: AgentSpec) -> Result<()> {
+    // Before any thread is started, so that all of them leave the signal alone.
+    let termination = Termination::catch()
+        .map_err(|error| Error::internal(format!("cannot wait for SIGTERM: {error}")))?;
     let (net_events, net) = bounded::<NetEvent>(NETWORK_QUEUE);
     let (rank_events, ranks) = unbounded::<IpcEvent>();
     let (work, done) = unbounded::<Work>();
     let mut agent = Agent::new(spec, net_events, work)?;
     let _server = IpcServer::start(&agent.spec.socket, rank_events)?;
     agent.hello();
-    agent.turn_until_over(&net, &ranks, &done);
+    agent.turn_until_over(&net, &ranks, &done, &termination);
     Ok(())
 }
 
@@ -241,6 +253,7 @@ impl Agent {
             detector_effects: VecDeque::new(),
             ranks,
             strangers: BTreeMap::new(),
+            early: Vec::new(),
             contents: Contents::default(),
             incarnation: Incarnation(0),
             restored: None,
@@ -266,6 +279,7 @@ impl Agent {
             collecting: false,
             isolated_until: None,
             finishing: None,
+            finished: false,
             over: false,
             spec,
         })
@@ -292,6 +306,7 @@ impl Agent {
         net: &Receiver<NetEvent>,
         ranks: &Receiver<IpcEvent>,
         done: &Receiver<Work>,
+        termination: &Termination,
     ) {
         let mut next_tick = Instant::now() + TICK;
         while !self.over {
@@ -313,6 +328,9 @@ impl Agent {
             }
             self.fire_deadlines();
             if Instant::now() >= next_tick {
+                if termination.has_come() {
+                    return self.kill_ranks();
+                }
                 self.tick();
                 next_tick = Instant::now() + TICK;
             }
