@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use outlive_base::machine::Op;
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
+use outlive_capture::ipc::ToAgent;
 use outlive_capture::slab::Slab;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_protocols::commit::{Commit, Levels};
@@ -24,7 +25,7 @@ use outlive_vault::{GcReport, NodeStore, Part, Record, SharedStore};
 use crate::contents::Contents;
 use crate::faults::Faults;
 use crate::ipc_server::{IpcEvent, IpcServer};
-use crate::keeper::Deposit;
+use crate::keeper::{Deposit, Termination};
 use crate::machines::{Driver, Effect};
 use crate::protocol::{AgentSpec, JobConfig, NodeStatus, Notice, Order, decode, encode};
 use crate::ranks::Ranks;
@@ -171,6 +172,8 @@ pub(crate) struct Agent {
     pub detector_effects: VecDeque<Effect<Detector>>,
     pub ranks: Ranks,
     pub strangers: BTreeMap<u64, (Arc<outlive_capture::ipc::Connection>, u32)>,
+    /// Greetings that came before this agent, started anew, knew what is open.
+    pub early: Vec<(u64, u32, ToAgent)>,
     pub contents: Contents,
     pub incarnation: Incarnation,
     pub restored: Option<(Incarnation, Version)>,
@@ -190,6 +193,8 @@ pub(crate) struct Agent {
     pub collecting: bool,
     pub isolated_until: Option<Instant>,
     pub finishing: Option<Instant>,
+    /// The launcher knows that nothing is to be waited for here.
+    pub finished: bool,
     pub over: bool,
     /// Something happened since the last look.
     pub stirred: bool,
@@ -199,14 +204,21 @@ pub(crate) struct Agent {
 
 /// Runs the agent of a node until the launcher orders its end. Started by the
 /// keeper; see [`crate::keeper`].
+///
+/// SIGTERM ends it together with its ranks: it comes when the job is over or the
+/// launcher is gone, and ranks that nobody supervises would meet those of the next
+/// run.
 pub fn run(spec: AgentSpec) -> Result<()> {
+    // Before any thread is started, so that all of them leave the signal alone.
+    let termination = Termination::catch()
+        .map_err(|error| Error::internal(format!("cannot wait for SIGTERM: {error}")))?;
     let (net_events, net) = bounded::<NetEvent>(NETWORK_QUEUE);
     let (rank_events, ranks) = unbounded::<IpcEvent>();
     let (work, done) = unbounded::<Work>();
     let mut agent = Agent::new(spec, net_events, work)?;
     let _server = IpcServer::start(&agent.spec.socket, rank_events)?;
     agent.hello();
-    agent.turn_until_over(&net, &ranks, &done);
+    agent.turn_until_over(&net, &ranks, &done, &termination);
     Ok(())
 }
 
@@ -253,6 +265,7 @@ impl Agent {
             detector_effects: VecDeque::new(),
             ranks,
             strangers: BTreeMap::new(),
+            early: Vec::new(),
             contents: Contents::default(),
             incarnation: Incarnation(0),
             restored: None,
@@ -279,6 +292,7 @@ impl Agent {
             collecting: false,
             isolated_until: None,
             finishing: None,
+            finished: false,
             over: false,
             stirred: false,
             looks: (crate::policy::Sight::default(), 0),
@@ -307,6 +321,7 @@ impl Agent {
         net: &Receiver<NetEvent>,
         ranks: &Receiver<IpcEvent>,
         done: &Receiver<Work>,
+        termination: &Termination,
     ) {
         let mut next_tick = Instant::now() + TICK;
         while !self.over {
@@ -335,6 +350,9 @@ impl Agent {
             }
             self.fire_deadlines();
             if Instant::now() >= next_tick {
+                if termination.has_come() {
+                    return self.kill_ranks();
+                }
                 self.tick();
                 next_tick = Instant::now() + self.until_next_look();
             }

@@ -128,14 +128,17 @@ impl Agent {
     }
 
     fn end_ranks(&mut self) {
-        for entry in self.ranks.iter() {
-            if let Some(link) = &entry.link
-                && let Some(pid) = rustix::process::Pid::from_raw(link.pid as i32)
-            {
+        self.kill_ranks();
+        self.tell(&Notice::RanksEnded);
+    }
+
+    /// SIGKILL to every connected rank.
+    pub(crate) fn kill_ranks(&self) {
+        for link in self.ranks.iter().filter_map(|entry| entry.link.as_ref()) {
+            if let Some(pid) = rustix::process::Pid::from_raw(link.pid as i32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        self.tell(&Notice::RanksEnded);
     }
 
     fn inject(&mut self, id: u32, fault: Fault) {
@@ -208,6 +211,13 @@ impl Agent {
     }
 
     fn finish(&mut self, success: bool) {
+        if self.finishing.is_some() {
+            // Asked again: the answer may have been lost.
+            if self.finished {
+                self.tell(&Notice::Finished);
+            }
+            return;
+        }
         let drain = self
             .config
             .as_ref()

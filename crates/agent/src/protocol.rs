@@ -214,7 +214,7 @@ pub enum Order {
     /// Take a checkpoint as soon as possible.
     CheckpointNow,
     /// The job has ended: finish flushes within `drain_ms`, answer
-    /// [`Notice::Finished`], end.
+    /// [`Notice::Finished`]; the keeper is told when to end.
     Finish {
         /// Record that the job ended well.
         success: bool,
