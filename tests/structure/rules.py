@@ -37,6 +37,11 @@ PURE = [name for name, floor in FLOORS.items() if floor == 2]
 
 LINES_WARN = 500
 LINES_MAX = 700
+# Longer files, each with its reason.
+LONG = {
+    # Fortran 2008 has no generics over kind and rank: 35 procedures alike in one module.
+    "crates/client/fortran/outlive.f90",
+}
 
 # What a pure crate may not name, as paths after `use` groups are spread out.
 IMPURE = {
@@ -232,7 +237,7 @@ def unfinished_violations(path: str, source: str) -> list[str]:
 def length_violations(path: str, source: str) -> tuple[list[str], list[str]]:
     """Failures and warnings about a file's length."""
     lines = source.count("\n")
-    if lines > LINES_MAX:
+    if lines > LINES_MAX and str(path) not in LONG:
         return [f"{path}: {lines} lines, at most {LINES_MAX}"], []
     if lines > LINES_WARN:
         return [], [f"{path}: {lines} lines, better below {LINES_WARN}"]

@@ -96,6 +96,9 @@ impl Flush {
     }
 
     /// Writes all copies at once and reports each as it is done.
+    ///
+    /// The partner's copy protects against the loss of one node only together with
+    /// the node's own container, so that level waits for both.
     pub fn run(self, work: &Sender<Work>) {
         let (source, version) = (self.source, self.version);
         let report = |level: Level, result: Result<Part>| {
@@ -107,18 +110,7 @@ impl Flush {
             });
         };
         match self.layout() {
-            Ok(layout) => std::thread::scope(|scope| {
-                for &target in &self.targets {
-                    let (this, layout, report) = (&self, &layout, &report);
-                    scope.spawn(move || {
-                        let result = this.copy(layout, target);
-                        report(
-                            target.level(),
-                            result.map(|sealed| this.part(target, &sealed)),
-                        );
-                    });
-                }
-            }),
+            Ok(layout) => self.copies(&layout, &report),
             Err(error) => {
                 for target in &self.targets {
                     report(target.level(), Err(error.clone()));
@@ -128,6 +120,37 @@ impl Flush {
         // The slabs are released before the slots may be used again.
         drop(self);
         let _ = work.send(Work::FlushOver { version });
+    }
+
+    fn copies(&self, layout: &Layout<'_>, report: &(impl Fn(Level, Result<Part>) + Sync)) {
+        let has = |level: Level| self.targets.iter().any(|target| target.level() == level);
+        let copy = |target: Target| {
+            let sealed = self.copy(layout, target);
+            sealed.map(|sealed| self.part(target, &sealed))
+        };
+        std::thread::scope(|scope| {
+            let mut partner = None;
+            for &target in &self.targets {
+                match target {
+                    Target::Disk => {}
+                    Target::Partner(_) => partner = Some(scope.spawn(move || copy(target))),
+                    _ => drop(scope.spawn(move || report(target.level(), copy(target)))),
+                }
+            }
+            if !has(Level::Disk) && !has(Level::Partner) {
+                return;
+            }
+            let own = copy(Target::Disk);
+            if has(Level::Disk) {
+                report(Level::Disk, own.clone());
+            }
+            if let Some(partner) = partner {
+                let copied = partner
+                    .join()
+                    .unwrap_or_else(|_| Err(Error::internal("a copy panicked")));
+                report(Level::Partner, own.and(copied));
+            }
+        });
     }
 
     /// Leaves out the levels that are not in `levels`.

@@ -68,6 +68,11 @@ impl<M: Machine> Driver<M> {
         }
     }
 
+    /// The machine, for its questions.
+    pub fn machine(&self) -> &M {
+        &self.machine
+    }
+
     /// When it wants to be woken.
     pub fn deadline(&self, now: Time) -> Option<Time> {
         let cx = Cx {

@@ -35,6 +35,7 @@ impl Agent {
         self.policy.wanted = None;
         self.incarnation = Incarnation(0);
         self.restored = None;
+        self.job_ranks = None;
         let set = NodeSet::of(self.nodes(), replaced.iter().map(|node| node.0));
         self.opening = Some(Opening {
             incarnation,

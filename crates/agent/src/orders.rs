@@ -28,6 +28,11 @@ impl Agent {
             } => {
                 self.open(incarnation, replaced, fenced, fresh);
             }
+            Order::Ranks { incarnation, ranks } => {
+                if incarnation == self.incarnation {
+                    self.job_ranks = Some(ranks);
+                }
+            }
             Order::EndRanks => self.end_ranks(),
             Order::Inject { id, fault } => self.inject(id, fault),
             Order::InjectDone { id } => self.release_held(id),
@@ -429,6 +434,7 @@ impl Agent {
 
     fn on_commit_event(&mut self, event: commit::Event) {
         use commit::Event as E;
+        self.stirred = true;
         match event {
             E::Arm { version, levels } => self.on_arm(version, levels),
             E::Disarm { version } => self.withdraw(version),

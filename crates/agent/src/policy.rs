@@ -18,6 +18,8 @@ use crate::ranks::{RankEntry, SLOTS, Use, no_memory, ranks_of, share};
 
 /// How far ahead of the ranks a version is armed: the time that arming may take.
 const ARM_AHEAD: Duration = Duration::from_millis(20);
+/// A version is armed only when the ranks will be there within this time.
+const ARM_WINDOW: Duration = Duration::from_millis(500);
 /// A wanted version that nothing came of is wanted again after this.
 const WANT_AGAIN: Duration = Duration::from_secs(2);
 /// Least pause after a round that came to nothing.
@@ -29,7 +31,60 @@ const SMOOTHING: f64 = 0.3;
 /// How often the rate is sampled.
 const SAMPLE: Duration = Duration::from_millis(50);
 
+/// What housekeeping sees of ranks and rounds. As long as that stays the same, and
+/// nothing waits, it need not look often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sight {
+    ranks: usize,
+    bytes_needed: u64,
+    memory: u64,
+    called: bool,
+    wanted: bool,
+    rounds: usize,
+}
+
 impl Agent {
+    pub(crate) fn sight(&self) -> Sight {
+        let needed = self.ranks.iter().filter_map(|entry| entry.block());
+        Sight {
+            ranks: self
+                .ranks
+                .iter()
+                .filter(|entry| entry.link.is_some())
+                .count(),
+            bytes_needed: needed.map(|block| block.bytes_needed()).sum(),
+            memory: self.ranks.memory(),
+            called: self.ranks.called_max().is_some(),
+            wanted: self.policy.wanted.is_some(),
+            rounds: self.rounds.len(),
+        }
+    }
+
+    /// True while something may become possible without an event that tells.
+    pub(crate) fn is_waiting_for_room(&self) -> bool {
+        self.deferred.is_some()
+            || self.finishing.is_some()
+            || self.checkpoint_due().is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Coordinator: when the next checkpoint may be wanted; `None` while one is under
+    /// way, or while there is nothing to want.
+    pub(crate) fn checkpoint_due(&self) -> Option<Instant> {
+        let ready = self.me == NodeId(0)
+            && self.incarnation.0 != 0
+            && self.opening.is_none()
+            && self.policy.wanted.is_none()
+            && self.ranks.complete(self.me, self.nodes())
+            && self.ranks.called_max().is_some()
+            && !self.memory_warned;
+        let policy = self.config.as_ref().filter(|_| ready)?.policy;
+        if self.policy.now_wanted || policy.every.is_some_and(|every| every != 0) {
+            return self.policy.not_before.or(Some(self.policy.last));
+        }
+        let interval = Duration::from_millis(policy.interval_ms?);
+        self.policy.last.checked_add(interval)
+    }
+
     pub(crate) fn tick(&mut self) {
         if self.incarnation.0 != 0 {
             self.call_back();
@@ -183,7 +238,9 @@ impl Agent {
                 (ahead.max(restored + 1)).next_multiple_of(every)
             })
         };
-        let Some(next) = next.filter(|&next| next <= Version::MAX.0) else {
+        // An armed version holds a slot and the round of others: only what is near.
+        let near = ahead.saturating_add((self.policy.rate * ARM_WINDOW.as_secs_f64()) as u64);
+        let Some(next) = next.filter(|&next| next <= near.min(Version::MAX.0)) else {
             return;
         };
         let levels = self.levels_of_round();
@@ -261,11 +318,19 @@ impl Agent {
             .rounds
             .keys()
             .map(|&version| (self.incarnation, version));
-        // Until a version of this incarnation is stable, ranks may still restore.
-        let mine = |stable: &(Incarnation, _, _)| stable.0 == self.incarnation;
-        let over = self.line.stable.iter().any(mine);
-        let restored = self.restored.filter(|_| !over);
-        let in_use = rounds.chain(restored).collect();
+        // Ranks may still be reading it, until a newer version is stable.
+        let newest = self.newest_stable();
+        let restored = self.restored.filter(|restored| newest == Some(*restored));
+        // The commit machine may still be asked for the decision on some.
+        let machine = self.commit.as_ref().map(|driver| driver.machine());
+        let asked = self
+            .contents
+            .versions()
+            .into_iter()
+            .filter(|&(source, version)| {
+                machine.is_none_or(|machine| !machine.may_forget(source, version))
+            });
+        let in_use = rounds.chain(restored).chain(asked).collect();
         GcPolicy {
             stable: self.line.stable.clone(),
             keep,

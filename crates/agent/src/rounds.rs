@@ -113,7 +113,7 @@ impl Agent {
         let restored = self
             .restored
             .and_then(|(source, v)| self.contents.ranks_of(source, v));
-        self.ranks.job_ranks().or(restored)
+        self.ranks.job_ranks().or(self.job_ranks).or(restored)
     }
 
     /// Arms every local rank, or none; then says why not.

@@ -566,6 +566,15 @@ impl Agent {
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };
+        if entry.block().and_then(|block| block.aborted()) == Some(version) {
+            let error = Error::new(
+                Code::CommitAborted,
+                Entity::Version(version.0),
+                "was given up before this rank reached it",
+                "force the next version",
+            );
+            return self.send_slab(rank, sequence, version, Err(error));
+        }
         let slot = entry
             .slots
             .iter()

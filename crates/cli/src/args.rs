@@ -286,9 +286,25 @@ pub enum Simulation {
 pub struct BenchOptions {
     /// What to measure
     pub what: Benchmark,
+    /// MiB of the program's memory, over all ranks
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub mib: u64,
+    /// Pairs of measurements
+    #[arg(long, value_name = "N", default_value_t = 9)]
+    pub rounds: usize,
+    /// Where the job keeps its files: the storage to measure [default: the directory of
+    /// temporary files]
+    #[arg(long, value_name = "DIR")]
+    pub dir: Option<PathBuf>,
+    /// recovery: a frozen node too, at the default bounds (takes long)
+    #[arg(long)]
+    pub frozen: bool,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    /// What a process of the measured job is (set by bench itself)
+    #[arg(long, hide = true)]
+    pub role: Option<String>,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]

@@ -1,20 +1,31 @@
 //! `outlive bench save|skip|recovery`: what checkpoints cost on this machine.
+//!
+//! Everything is measured on a real job: `outlive run` with keepers and agents, and
+//! ranks that are this program again ([`rank`]). Each figure stands beside a limit
+//! that was measured in the same run, in turns with it, on memory that is held and
+//! touched before; medians, with least and most.
 
-use outlive_base::{Code, Entity, Error, Result};
+mod machine;
+mod rank;
+mod recovery;
+mod save;
+mod session;
+mod skip;
+mod table;
+
+use outlive_base::Result;
 
 use crate::args::{BenchOptions, Benchmark};
 
-/// Runs a measurement.
+/// Runs a measurement; 0 even if a goal is missed, for a figure is no failure.
 pub fn run(options: &BenchOptions) -> Result<u8> {
-    let what = match options.what {
-        Benchmark::Save => "save",
-        Benchmark::Skip => "skip",
-        Benchmark::Recovery => "recovery",
+    if let Some(role) = &options.role {
+        return rank::run(role);
+    }
+    let table = match options.what {
+        Benchmark::Save => save::measure(options)?,
+        Benchmark::Skip => skip::measure(options)?,
+        Benchmark::Recovery => recovery::measure(options)?,
     };
-    Err(Error::new(
-        Code::InvalidArgument,
-        Entity::Call,
-        format!("this build cannot measure {what}"),
-        "use a build with the benchmarks",
-    ))
+    table.print(options.json)
 }

@@ -77,9 +77,7 @@ fn list(all: bool, choice: &JobChoice) -> Result<u8> {
     }
     let (found, catalogue) = open(choice)?;
     let entries = catalogue.entries.iter();
-    let versions: Vec<&Entry> = entries
-        .filter(|entry| all || !entry.superseded || entry.is_stored())
-        .collect();
+    let versions: Vec<&Entry> = entries.filter(|entry| all || !entry.is_gone()).collect();
     if choice.json {
         let body = Body {
             versions,
@@ -306,7 +304,7 @@ fn describe(rehearsal: &Rehearsal, lost: &BTreeSet<NodeId>) -> String {
         ));
     }
     lines.push(match rehearsal.rebuilt {
-        None => format!("{without}: nothing can be rebuilt, the job would start afresh"),
+        None => format!("{without}: nothing can be rebuilt: the job would end with OL-500"),
         Some((incarnation, version)) => {
             let bytes = rehearsal.ranks.iter().map(|rank| rank.bytes).sum();
             let level = rehearsal.level.map_or("", |level| level.name());

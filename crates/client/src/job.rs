@@ -208,7 +208,9 @@ impl Job {
         self.last_error.as_ref()
     }
 
-    pub(crate) fn note(&mut self, error: Error) -> Error {
+    /// Makes an error the last one and gives it back: for a binding that finds out by
+    /// itself that a state cannot be taken.
+    pub fn note(&mut self, error: Error) -> Error {
         self.last_error = Some(error.clone());
         error
     }

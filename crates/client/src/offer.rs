@@ -115,6 +115,44 @@ impl Job {
         Ok(armed.is_some())
     }
 
+    /// The first half of a checkpoint, for a caller that has to gather its state before
+    /// it can lend it: offers the version; true if it will be captured. Then the next
+    /// call must be [`Job::capture_with`] with the same version. Unlike
+    /// [`Job::wanted`] this is the checkpoint of its version: it cannot be repeated.
+    ///
+    /// # Errors
+    /// 100 for an impossible version, 101 in a forked child, 102 out of order; never
+    /// because a capture failed.
+    #[inline]
+    pub fn begin(&mut self, version: u64) -> Result<bool> {
+        match self.offer(version) {
+            Offer::Skip => Ok(false),
+            Offer::Attention => {
+                let armed = self.decide(version);
+                Ok(self.begun(version, armed))
+            }
+            Offer::Cold => self.begin_cold(version),
+        }
+    }
+
+    #[cold]
+    fn begin_cold(&mut self, version: u64) -> Result<bool> {
+        let admitted = self.admit(version);
+        let armed = match self.noted(admitted)? {
+            Some(armed) => armed,
+            None if version < self.control.attention() => None,
+            None => self.decide(version),
+        };
+        Ok(self.begun(version, armed))
+    }
+
+    fn begun(&mut self, version: u64, armed: Option<Armed>) -> bool {
+        if armed.is_some() {
+            self.hold(Decision { version, armed });
+        }
+        armed.is_some()
+    }
+
     #[inline]
     fn offer(&mut self, version: u64) -> Offer {
         if version < self.next || version > Version::MAX.0 || !self.guard.is_here() {

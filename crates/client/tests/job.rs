@@ -645,43 +645,6 @@ fn a_forked_child_is_not_the_rank() {
 }
 
 #[test]
-fn without_an_agent_every_call_succeeds_and_saves_nothing() {
-    let mut job = Job::open_with(&Options::default(), &|name| {
-        // A puzzling launcher must not matter.
-        (name == "PMI_RANK").then(|| "x".into())
-    })
-    .unwrap();
-    let mut u = memory(100, 2);
-    protect(&mut job, "u", &mut u);
-    assert_eq!(job.restore().unwrap(), Restored::Fresh);
-    assert_eq!(job.query("u").unwrap(), None);
-    assert!(!job.wanted(1).unwrap());
-    assert_eq!(job.checkpoint(1).unwrap(), Outcome::Skipped);
-    assert_eq!(job.checkpoint_now(2).unwrap(), Outcome::Skipped);
-    assert_eq!(
-        job.wait(2, Level::Shared, None).unwrap(),
-        Waited::Unprotected
-    );
-    let old = job.route(3, "x").unwrap();
-    std::fs::write(&old, b"x").unwrap();
-    assert_eq!(job.checkpoint(3).unwrap(), Outcome::Skipped);
-    let new = job.route(4, "x").unwrap();
-    std::fs::write(&new, b"x").unwrap();
-    assert!(!old.exists() && new.exists());
-    let status = job.status();
-    assert!(!status.is_protected && status.incarnation == 0 && status.ranks == 1);
-    job.close().unwrap();
-    assert!(!new.exists());
-    let impossible = Options {
-        rank: Some(3),
-        ranks: Some(2),
-        ..Options::default()
-    };
-    let error = Job::open_with(&impossible, &|_| None).unwrap_err();
-    assert_eq!(error.code(), Code::RankUnknown);
-}
-
-#[test]
 fn every_rank_has_its_own_block_and_slabs() {
     let agent = TestAgent::start(4);
     let mut jobs: Vec<Job> = (0..4).map(|r| agent.open(r, TIMEOUT_MS).unwrap()).collect();

@@ -3,7 +3,7 @@
 //! Invariants. A process is only ever signalled through a pidfd whose process was
 //! checked, after opening, to be the one that was meant: a number that the kernel
 //! has given to somebody else is never hit. Nothing is ever found by name. Reaping
-//! and starting exclude each other ([`REAP`]), so that a child that fails to
+//! and starting exclude each other (`REAP`), so that a child that fails to
 //! execute is not reaped under the hands of `Command::spawn`.
 
 use std::collections::{BTreeMap, BTreeSet};

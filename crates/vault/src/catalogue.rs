@@ -81,6 +81,11 @@ pub struct Entry {
 }
 
 impl Entry {
+    /// True if newer versions took its place and no copy of it is left.
+    pub fn is_gone(&self) -> bool {
+        self.superseded && !self.is_stored()
+    }
+
     /// True if a copy of it is left somewhere.
     pub fn is_stored(&self) -> bool {
         self.parts
@@ -249,7 +254,8 @@ impl Catalogue {
     /// ([`Catalogue::candidates`] has all copies).
     pub fn newest_restorable(&self, lost: &BTreeSet<NodeId>) -> Answer {
         let mut answer = Answer::default();
-        for entry in self.without(lost) {
+        let entries = self.without(lost).into_iter();
+        for entry in entries.filter(|entry| !entry.is_gone()) {
             match self.choose(&entry) {
                 Ok(choice) => {
                     answer.choice = Some(choice);
@@ -269,7 +275,7 @@ impl Catalogue {
     /// all copies that are left.
     pub fn candidates(&self, lost: &BTreeSet<NodeId>) -> Vec<Entry> {
         let mut entries = self.without(lost);
-        entries.retain(|entry| offered(entry).is_ok());
+        entries.retain(|entry| offered(entry).is_ok() && !entry.is_gone());
         entries
     }
 

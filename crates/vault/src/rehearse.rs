@@ -56,7 +56,11 @@ impl Catalogue {
     pub fn rehearse(&self, lost: &BTreeSet<NodeId>, scratch: &Path) -> Result<Rehearsal, Error> {
         disk::create_directory(scratch)?;
         let mut rehearsal = Rehearsal::default();
-        for entry in self.without(lost) {
+        for entry in self
+            .without(lost)
+            .into_iter()
+            .filter(|entry| !entry.is_gone())
+        {
             let reason = match offered(&entry) {
                 Ok(()) => match rebuild(&entry, scratch, &mut rehearsal)? {
                     None => {
@@ -142,13 +146,22 @@ fn rebuild_part(
     copy: &CopyState,
     scratch: &Path,
 ) -> Result<Vec<RankProof>, Failed> {
-    let path = copy.path.as_ref().filter(|_| copy.local);
-    let path = path.ok_or_else(|| {
-        ReadError::Input(format!(
+    let missing = || {
+        let place = shown(copy.place);
+        ReadError::io(
+            Path::new(&place),
+            "find the copy",
+            std::io::Error::from(std::io::ErrorKind::NotFound),
+        )
+    };
+    let path = copy.path.as_ref().ok_or_else(missing)?;
+    if !copy.local {
+        return Err(ReadError::Input(format!(
             "the copy at {} cannot be read from here",
             shown(copy.place)
         ))
-    })?;
+        .into());
+    }
     let container = Container::open_sealed(path, &state.part.sealed())?;
     let mut proofs = Vec::new();
     for entry in container.ranks() {

@@ -12,9 +12,12 @@ and ``outlive run -- torchrun ... train.py`` (or mpirun, or plain python) starts
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, final
+
+__all__ = ["Error", "Job", "Level", "Status", "__version__", "include_dir", "open"]
 
 __version__: Final[str]
 
@@ -28,19 +31,33 @@ class Error(Exception):
     entity: str
     """What is affected: a region, a rank, a node, a file."""
     reason: str
+    """What was seen."""
     remedy: str
+    """What to do."""
+    def __init__(self, code: int, entity: str, reason: str, remedy: str) -> None: ...
 
+@dataclass(frozen=True)
 class Status:
+    """What a job knows without waiting."""
+
     is_protected: bool
+    """True under ``outlive run``."""
     rank: int
     ranks: int
     node: int
+    """The node slot; 0 if not protected."""
     incarnation: int
+    """Which start of the job this is, from 1; 0 if not protected."""
     regions: int
+    """Regions: those of ``protect``, and those of the state last walked."""
     bytes: int
+    """Their bytes."""
     taken: int
+    """Captures since the job was opened."""
     failed: int
+    """Captures that failed."""
     blocked_ns: int
+    """How long the last capture blocked the program, without the walk of the state."""
     version_taken: int | None
     version_committed: dict[Level, int | None]
     version_restored: int | None
@@ -56,18 +73,29 @@ def open(
     ``timeout`` in seconds bounds every wait on the node's agent.
     """
 
+@final
 class Job:
+    """A rank's handle on its job, from :func:`open`.
+
+    May be used by any thread; a call waits for the one before. A forked child is
+    refused with Error 101. A job that is dropped, and one that is open when the
+    program ends well, is closed.
+    """
+
     def restore(self, state: Any = None, *, default: int = 0) -> int:
         """Fill ``state`` in place with the newest version that can be rebuilt.
 
         ``state`` is a dict, list or tuple, nested at will, of NumPy arrays, torch CPU
-        tensors, any writable contiguous buffer (all filled in place) and of plain values
-        (None, bool, int, float, complex, str, bytes: replaced in their dict or list).
-        Objects with ``state_dict``/``load_state_dict`` (modules, optimizers) are taken
-        through those. Returns the version, or ``default`` at the first start.
+        tensors, any writable buffer (all filled in place) and of plain values (None,
+        bool, int, float, complex, str, bytes, NumPy scalars: replaced in their dict or
+        list). A tuple whose plain values changed is replaced as a whole. A list of
+        plain values takes the length that it had. Objects with
+        ``state_dict``/``load_state_dict`` (modules, optimizers) are taken through
+        those. Returns the version, or ``default`` at the first start.
 
-        Raises Error 103, 104 or 105 if the state has other keys or sizes than the
-        checkpoint; then nothing was changed.
+        Raises Error 103, 104 or 105 if the state has other keys, sizes, shapes or types
+        than the checkpoint, 109 if it holds something that cannot be stored (at the
+        first start too); then nothing was changed.
         """
 
     def checkpoint(self, version: int, state: Any = None, *, now: bool = False) -> bool:
@@ -75,18 +103,28 @@ class Job:
 
         Only looks at ``state`` when the checkpoint is wanted. ``state=None`` uses the
         regions declared by :meth:`protect` alone. ``now=True`` forces it, on all ranks.
-        A failed save does not raise: see :meth:`status` and :attr:`last_error`.
+        A failed save does not raise: see :meth:`status` and :attr:`last_error`. Only
+        errors of the program do: 100 (no version), 101 (closed, or a forked child) and
+        102 (versions must rise).
         """
 
     def protect(self, name: str, buffer: Any) -> None:
-        """Declare one buffer under a name; the same name again replaces it."""
+        """Declare one contiguous buffer under a name; the same name again replaces it.
 
-    def unprotect(self, name: str) -> None: ...
+        It is held, and cannot be resized, until it is replaced or unprotected.
+        """
+
+    def unprotect(self, name: str) -> None:
+        """Forget a declared buffer; Error 103 if there is none of this name."""
+
     def wanted(self, version: int) -> bool:
-        """True if ``checkpoint(version)`` will capture."""
+        """True if ``checkpoint(version)`` will capture; that must be the next call."""
 
     def wait(self, version: int, level: Level = "memory", timeout: float | None = None) -> None:
-        """Wait until ``version`` is committed at ``level``; raises Error 501 or 106."""
+        """Wait until ``version`` is committed at ``level``; raises Error 501 or 106.
+
+        ``timeout`` in seconds; that of :func:`open` if None. Unprotected: returns.
+        """
 
     def route(self, version: int, name: str) -> str:
         """A path in node storage for a file that the program writes by itself."""
@@ -94,14 +132,20 @@ class Job:
     def steps(self, state: Any, stop: int, *, start: int = 0) -> Iterator[int]:
         """Restore, then count: each turn offers a checkpoint and yields the step."""
 
-    def status(self) -> Status: ...
+    def status(self) -> Status:
+        """What is known without waiting."""
+
     @property
-    def last_error(self) -> Error | None: ...
+    def last_error(self) -> Error | None:
+        """The last error on this job, that of a failed save among them."""
+
     @property
     def rank(self) -> int: ...
     @property
     def ranks(self) -> int: ...
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Leave the job. A second call does nothing."""
+
     def __enter__(self) -> Job: ...
     def __exit__(
         self,

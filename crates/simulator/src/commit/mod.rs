@@ -10,6 +10,7 @@ mod chaos;
 mod checker;
 mod launcher;
 mod options;
+mod restart;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,0 +1,1 @@
+../../../../client/include/outlive.hpp

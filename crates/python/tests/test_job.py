@@ -1,0 +1,246 @@
+"""The job: unprotected, in children, and under `outlive run` with real SIGKILL."""
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import outlive
+import pytest
+from conftest import BOUND_S, PROGRAMS, Protected, mpich
+
+
+@pytest.fixture
+def job() -> outlive.Job:
+    """A job without an agent."""
+    return outlive.open(rank=2, ranks=5)
+
+
+def raised(code: int, call: object, *arguments: object, **named: object) -> outlive.Error:
+    """The error of this code that a call must raise."""
+    with pytest.raises(outlive.Error) as caught:
+        call(*arguments, **named)
+    assert caught.value.code == code
+    return caught.value
+
+
+# ---- without an agent ----
+
+
+def test_unprotected_everything_succeeds_and_saves_nothing(job: outlive.Job) -> None:
+    state = {"x": np.ones(3), "n": 1}
+    assert (job.rank, job.ranks, repr(job)) == (2, 5, "<outlive.Job rank 2 of 5>")
+    assert job.restore(state, default=3) == 3
+    assert job.restore() == 0
+    for step in range(3):
+        assert not job.wanted(step)
+        assert job.checkpoint(step, state) is False
+    assert job.checkpoint(3, state, now=True) is False
+    job.wait(3)
+    job.wait(3, "partner", timeout=0.0)
+    path = Path(job.route(4, "a.txt"))
+    path.write_text("x")
+    status = job.status()
+    assert not status.is_protected and status.taken == status.failed == 0
+    assert status.version_committed == dict.fromkeys(("memory", "disk", "partner", "shared"))
+    assert job.last_error is None
+    job.close()
+    job.close()
+
+
+def test_steps_count(job: outlive.Job) -> None:
+    assert list(job.steps({}, 3)) == [0, 1, 2]
+    assert list(job.steps({}, 6, start=4)) == [4, 5]
+    assert list(job.steps({}, 2, start=4)) == []
+
+
+def test_errors_of_the_program_are_raised(job: outlive.Job) -> None:
+    assert not job.checkpoint(5)
+    raised(102, job.checkpoint, 5)
+    raised(102, job.checkpoint, 4, now=True)
+    raised(102, job.wanted, 4)
+    for version in (-1, 1 << 64, (1 << 64) - 1):
+        raised(100, job.checkpoint, version)
+    for version in ("7", 7.0, None):
+        with pytest.raises(TypeError):
+            job.checkpoint(version)
+    assert not job.checkpoint(np.int64(6))
+    raised(100, job.wait, 1, "tape")
+    raised(100, job.wait, 1, timeout=-1.0)
+    raised(100, outlive.open, timeout=float("nan"))
+    raised(100, outlive.open, rank=3, ranks=3)
+    with pytest.raises(TypeError):
+        outlive.Job()
+
+
+def test_a_state_that_cannot_be_stored_is_refused_at_the_first_start(job: outlive.Job) -> None:
+    error = raised(109, job.restore, {"ok": 1, "no": object()})
+    assert error.entity == "region 'no'" and str(error).startswith("OL-109 value cannot be stored")
+    last = job.last_error
+    assert last is not None and str(last) == str(error)
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    frozen = np.zeros(3)
+    frozen.setflags(write=False)
+    raised(109, job.restore, [frozen])
+
+
+def test_declared_buffers(job: outlive.Job) -> None:
+    buffer = bytearray(10)
+    job.protect("a", buffer)
+    job.protect("b", np.zeros((2, 2), order="F"))
+    job.protect("empty", bytearray())
+    assert (job.status().regions, job.status().bytes) == (3, 42)
+    with pytest.raises(BufferError):
+        buffer.append(1)
+    job.protect("a", bytearray(1))
+    buffer.append(1)
+    job.unprotect("a")
+    raised(103, job.unprotect, "a")
+    raised(100, job.protect, "", bytearray(1))
+    raised(100, job.protect, "gaps", np.zeros((4, 4))[::2, ::2])
+    raised(109, job.protect, "bytes", b"abc")
+    raised(109, job.protect, "int", 5)
+
+
+def test_a_closed_job_is_not_open() -> None:
+    with outlive.open() as job:
+        job.protect("a", buffer := bytearray(1))
+        job.checkpoint(1)
+    buffer.append(1)
+    raised(101, job.checkpoint, 2)
+    raised(101, job.checkpoint, 2, now=True)
+    raised(101, job.restore, {})
+    raised(101, job.status)
+    assert job.last_error is None and job.rank == 0
+    with pytest.raises(ZeroDivisionError), outlive.open():
+        raise ZeroDivisionError
+
+
+class Trap(dict):
+    """A state that must not be looked at."""
+
+    def items(self) -> None:
+        raise AssertionError("the state was walked")
+
+
+def test_a_skipped_call_walks_nothing_and_keeps_nothing(job: outlive.Job) -> None:
+    state = Trap(x=1)
+    job.checkpoint(0, state)
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()
+        for step in range(1, 100):
+            job.checkpoint(step, state)
+        now, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert now - before[0] < 500 and peak - before[0] < 1_000
+    with pytest.raises(AssertionError):
+        job.restore(state)
+
+
+def in_a_child(job: outlive.Job, queue: "multiprocessing.Queue[int]") -> None:
+    try:
+        job.checkpoint(10)
+    except outlive.Error as error:
+        queue.put(error.code)
+
+
+def test_a_forked_child_is_refused(job: outlive.Job) -> None:
+    context = multiprocessing.get_context("fork")
+    queue: multiprocessing.Queue[int] = context.Queue()
+    child = context.Process(target=in_a_child, args=(job, queue))
+    child.start()
+    assert queue.get(timeout=30) == 101
+    child.join(30)
+    assert child.exitcode == 0
+    assert job.checkpoint(10) is False
+
+
+def test_the_header_is_there() -> None:
+    assert "outlive_open" in (Path(outlive.include_dir()) / "outlive.h").read_text()
+
+
+# ---- under outlive run ----
+
+
+def alone(program: str, *arguments: str, launcher: tuple[str, ...] = ()) -> list[str]:
+    """The digests of an undisturbed run without protection."""
+    command = [*launcher, sys.executable, str(PROGRAMS / program), *arguments]
+    out = subprocess.run(command, capture_output=True, text=True, timeout=BOUND_S, check=True)
+    return digests(out.stdout)
+
+
+def digests(output: str) -> list[str]:
+    return sorted(line for line in output.splitlines() if line.startswith("digest"))
+
+
+NODES = ["--emulate-nodes", "2", "--spares", "1", "--every", "10"]
+
+
+@pytest.mark.parametrize("threads", [[], ["threads"]], ids=["one thread", "threads"])
+def test_a_nested_state_survives_a_lost_node(protected: Protected, threads: list[str]) -> None:
+    calm = alone("nested.py", "200", "0", launcher=mpich(2))
+    report, output = protected.run(
+        [*NODES, "--inject", "node:1@version=120"],
+        *("nested.py", "200", "10", *threads),
+        launcher=mpich(2),
+    )
+    (failure,) = report["failures"]
+    assert (failure["place"], failure["level"]) == ("node:1", "partner")
+    assert f"restored {failure['version']} failed 0 error None" in output
+    assert digests(output) == calm
+
+
+def test_a_nested_state_survives_a_lost_rank(protected: Protected) -> None:
+    calm = alone("nested.py", "150", "0")
+    report, output = protected.run(
+        ["--every", "10", "--inject", "rank:0@version=90"], "nested.py", "150", "10"
+    )
+    (failure,) = report["failures"]
+    assert (failure["place"], failure["level"]) == ("rank:0", "memory")
+    assert digests(output) == calm
+
+
+LOST_NODE = ["--emulate-nodes", "2", "--spares", "1", "--inject", "node:0@version=4"]
+LOST_RANK = ["--inject", "rank:0@version=4"]
+
+
+def test_another_state_is_named_and_left_alone(protected: Protected) -> None:
+    report, output = protected.run(LOST_RANK, "parts.py", "mismatch")
+    assert report["restarts"] == 1
+    assert "from 3 n 15 a [15.0, 15.0, 15.0]" in output
+
+
+def test_a_failed_save_raises_nothing(protected: Protected) -> None:
+    _, output = protected.run([], "parts.py", "failing")
+    assert "failed 2" in output
+
+
+@pytest.mark.parametrize("lost", ["node", "rank"])
+def test_declared_buffers_survive(protected: Protected, lost: str) -> None:
+    options, level = (LOST_NODE, "partner") if lost == "node" else (LOST_RANK, "disk")
+    report, output = protected.run(options, "parts.py", "declared", level, launcher=mpich(2))
+    assert report["failures"][0]["level"] == ("partner" if lost == "node" else "memory")
+    numbers = [[15.0] * 3] * 2
+    assert f"from 3 {{'n': 15}} {numbers} {bytes([4, 6, 2, 3])!r}" in output
+
+
+def test_a_routed_file_survives_a_lost_node(protected: Protected) -> None:
+    report, output = protected.run(LOST_NODE, "parts.py", "routed", "partner", launcher=mpich(2))
+    assert report["restarts"] == 1
+    assert output.count("file step 3") == output.count("from 3") == 2
+
+
+def test_children_do_not_disturb(protected: Protected) -> None:
+    report, output = protected.run(LOST_RANK, "parts.py", "forking")
+    assert report["restarts"] == 1
+    assert "from 3 [15.0, 15.0, 15.0]" in output
+
+
+def test_a_wait_lets_other_threads_run(protected: Protected) -> None:
+    _, output = protected.run([], "parts.py", "threaded")
+    assert "counted" in output
