@@ -1,9 +1,7 @@
 #!/usr/bin/env bash
-# What Outlive costs on this machine: the figures of the README come from here.
+# What Outlive costs on this machine, in one table: the figures of the README come from
+# here. Options of `outlive bench` may follow, for example --json or --dir DIR.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-for what in save skip recovery; do
-    printf '\n== outlive bench %s\n' "$what"
-    target/release/outlive bench "$what" "$@"
-done
+exec target/release/outlive bench all "$@"

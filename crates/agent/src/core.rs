@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use outlive_base::machine::Op;
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
+use outlive_capture::ipc::ToAgent;
 use outlive_capture::slab::Slab;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_protocols::commit::{Commit, Levels};
@@ -24,14 +25,20 @@ use outlive_vault::{GcReport, NodeStore, Part, Record, SharedStore};
 use crate::contents::Contents;
 use crate::faults::Faults;
 use crate::ipc_server::{IpcEvent, IpcServer};
-use crate::keeper::Deposit;
+use crate::keeper::{Deposit, Termination};
 use crate::machines::{Driver, Effect};
 use crate::protocol::{AgentSpec, JobConfig, NodeStatus, Notice, Order, decode, encode};
 use crate::ranks::Ranks;
 use crate::workers::Pool;
 
-/// How often housekeeping looks around: memory to prepare, policy, waits.
+/// How often housekeeping looks around while something is under way: memory to
+/// prepare, policy, waits.
 const TICK: Duration = Duration::from_millis(5);
+/// How often it does when nothing was: what ranks say through shared memory alone
+/// (their first call, how much memory they need) is noticed this late.
+const TICK_CALM: Duration = Duration::from_millis(100);
+/// Looks in a row that found nothing new, after which it is calm.
+const LOOKS_TO_CALM: u32 = 20;
 /// Messages of the network that may wait for this thread.
 const NETWORK_QUEUE: usize = 4096;
 /// Warnings that are remembered for `outlive status`.
@@ -165,9 +172,13 @@ pub(crate) struct Agent {
     pub detector_effects: VecDeque<Effect<Detector>>,
     pub ranks: Ranks,
     pub strangers: BTreeMap<u64, (Arc<outlive_capture::ipc::Connection>, u32)>,
+    /// Greetings that came before this agent, started anew, knew what is open.
+    pub early: Vec<(u64, u32, ToAgent)>,
     pub contents: Contents,
     pub incarnation: Incarnation,
     pub restored: Option<(Incarnation, Version)>,
+    /// Ranks of the job, as the launcher heard.
+    pub job_ranks: Option<u32>,
     pub opening: Option<Opening>,
     pub rounds: BTreeMap<Version, Round>,
     /// An arming that waits for room: version, levels, until when.
@@ -182,19 +193,32 @@ pub(crate) struct Agent {
     pub collecting: bool,
     pub isolated_until: Option<Instant>,
     pub finishing: Option<Instant>,
+    /// The launcher knows that nothing is to be waited for here.
+    pub finished: bool,
     pub over: bool,
+    /// Something happened since the last look.
+    pub stirred: bool,
+    /// What the last look saw, and how many in a row saw the same.
+    pub looks: (crate::policy::Sight, u32),
 }
 
 /// Runs the agent of a node until the launcher orders its end. Started by the
 /// keeper; see [`crate::keeper`].
+///
+/// SIGTERM ends it together with its ranks: it comes when the job is over or the
+/// launcher is gone, and ranks that nobody supervises would meet those of the next
+/// run.
 pub fn run(spec: AgentSpec) -> Result<()> {
+    // Before any thread is started, so that all of them leave the signal alone.
+    let termination = Termination::catch()
+        .map_err(|error| Error::internal(format!("cannot wait for SIGTERM: {error}")))?;
     let (net_events, net) = bounded::<NetEvent>(NETWORK_QUEUE);
     let (rank_events, ranks) = unbounded::<IpcEvent>();
     let (work, done) = unbounded::<Work>();
     let mut agent = Agent::new(spec, net_events, work)?;
     let _server = IpcServer::start(&agent.spec.socket, rank_events)?;
     agent.hello();
-    agent.turn_until_over(&net, &ranks, &done);
+    agent.turn_until_over(&net, &ranks, &done, &termination);
     Ok(())
 }
 
@@ -241,9 +265,11 @@ impl Agent {
             detector_effects: VecDeque::new(),
             ranks,
             strangers: BTreeMap::new(),
+            early: Vec::new(),
             contents: Contents::default(),
             incarnation: Incarnation(0),
             restored: None,
+            job_ranks: None,
             opening: None,
             rounds: BTreeMap::new(),
             deferred: None,
@@ -266,7 +292,10 @@ impl Agent {
             collecting: false,
             isolated_until: None,
             finishing: None,
+            finished: false,
             over: false,
+            stirred: false,
+            looks: (crate::policy::Sight::default(), 0),
             spec,
         })
     }
@@ -292,9 +321,11 @@ impl Agent {
         net: &Receiver<NetEvent>,
         ranks: &Receiver<IpcEvent>,
         done: &Receiver<Work>,
+        termination: &Termination,
     ) {
         let mut next_tick = Instant::now() + TICK;
         while !self.over {
+            self.stirred = false;
             let wake = self
                 .next_deadline()
                 .map_or(next_tick, |at| at.min(next_tick));
@@ -305,20 +336,51 @@ impl Agent {
                     Err(_) => self.over = true,
                 },
                 recv(ranks) -> event => match event {
-                    Ok(event) => self.on_rank_event(event),
+                    Ok(event) => {
+                        self.stirred = true;
+                        self.on_rank_event(event);
+                    }
                     Err(_) => self.over = true,
                 },
-                recv(done) -> work => if let Ok(work) = work { self.on_work(work) },
+                recv(done) -> work => if let Ok(work) = work {
+                    self.stirred = true;
+                    self.on_work(work);
+                },
                 default(wait) => {}
             }
             self.fire_deadlines();
             if Instant::now() >= next_tick {
+                if termination.has_come() {
+                    return self.kill_ranks();
+                }
                 self.tick();
-                next_tick = Instant::now() + TICK;
+                next_tick = Instant::now() + self.until_next_look();
             }
             self.carry_out();
+            if self.stirred {
+                self.looks.1 = 0;
+                next_tick = next_tick.min(Instant::now() + TICK);
+            }
         }
         self.linger();
+    }
+
+    /// How long housekeeping may wait: not long while something is under way that no
+    /// event will tell of.
+    fn until_next_look(&mut self) -> Duration {
+        let sight = self.sight();
+        self.looks = match self.looks {
+            (last, count) if last == sight => (sight, count.saturating_add(1)),
+            _ => (sight, 0),
+        };
+        if self.is_waiting_for_room() || self.looks.1 < LOOKS_TO_CALM {
+            return TICK;
+        }
+        let first = self.waits.iter().map(|waiting| waiting.until);
+        let first = first.chain(self.checkpoint_due()).min();
+        first
+            .map_or(TICK_CALM, |at| at.saturating_duration_since(Instant::now()))
+            .clamp(TICK, TICK_CALM)
     }
 
     /// The clock of the machines.
@@ -370,7 +432,11 @@ impl Agent {
         match event {
             NetEvent::Message { from, bytes } if from.peer == NodeId::LAUNCHER => {
                 match decode::<Order>(&bytes) {
-                    Ok(order) => self.on_order(order),
+                    Ok(order) => {
+                        // The launcher's regular question is nothing new.
+                        self.stirred |= !matches!(order, Order::Status);
+                        self.on_order(order);
+                    }
                     Err(error) => self.warn(error),
                 }
             }

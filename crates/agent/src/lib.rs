@@ -21,6 +21,7 @@ mod ranks;
 mod rebuild;
 mod rounds;
 mod serving;
+mod slabs;
 mod streams;
 mod workers;
 

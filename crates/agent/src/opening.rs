@@ -35,6 +35,7 @@ impl Agent {
         self.policy.wanted = None;
         self.incarnation = Incarnation(0);
         self.restored = None;
+        self.job_ranks = None;
         let set = NodeSet::of(self.nodes(), replaced.iter().map(|node| node.0));
         self.opening = Some(Opening {
             incarnation,
@@ -44,6 +45,7 @@ impl Agent {
             bytes: 0,
             rejected: Vec::new(),
         });
+        self.greet_early();
         self.command(Command::Open {
             incarnation,
             replaced: set,
@@ -363,7 +365,7 @@ impl Agent {
 
     /// What the restored version is worth: it lies in memory everywhere now, and
     /// keeps the levels at which it was committed.
-    fn restore_line(&mut self, source: Incarnation, version: Version) {
+    pub(crate) fn restore_line(&mut self, source: Incarnation, version: Version) {
         let mut levels = self.contents.levels_of(source, version);
         levels.insert(Level::Memory);
         for &level in &levels {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use outlive_base::machine::Machine;
 use outlive_base::{Error, Level, NodeId, Result, Time};
 use outlive_network::{DownReason, Identity};
+use outlive_protocols::commit::Why;
 use outlive_protocols::{commit, detector};
 use outlive_vault::{Record, SharedStore};
 
@@ -27,6 +28,11 @@ impl Agent {
                 fresh,
             } => {
                 self.open(incarnation, replaced, fenced, fresh);
+            }
+            Order::Ranks { incarnation, ranks } => {
+                if incarnation == self.incarnation {
+                    self.job_ranks = Some(ranks);
+                }
             }
             Order::EndRanks => self.end_ranks(),
             Order::Inject { id, fault } => self.inject(id, fault),
@@ -122,14 +128,17 @@ impl Agent {
     }
 
     fn end_ranks(&mut self) {
-        for entry in self.ranks.iter() {
-            if let Some(link) = &entry.link
-                && let Some(pid) = rustix::process::Pid::from_raw(link.pid as i32)
-            {
+        self.kill_ranks();
+        self.tell(&Notice::RanksEnded);
+    }
+
+    /// SIGKILL to every connected rank.
+    pub(crate) fn kill_ranks(&self) {
+        for link in self.ranks.iter().filter_map(|entry| entry.link.as_ref()) {
+            if let Some(pid) = rustix::process::Pid::from_raw(link.pid as i32) {
                 let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
             }
         }
-        self.tell(&Notice::RanksEnded);
     }
 
     fn inject(&mut self, id: u32, fault: Fault) {
@@ -202,6 +211,13 @@ impl Agent {
     }
 
     fn finish(&mut self, success: bool) {
+        if self.finishing.is_some() {
+            // Asked again: the answer may have been lost.
+            if self.finished {
+                self.tell(&Notice::Finished);
+            }
+            return;
+        }
         let drain = self
             .config
             .as_ref()
@@ -239,6 +255,7 @@ impl Agent {
         let peer = from.peer;
         match message {
             PeerMessage::Commit { msg, records } => {
+                tracing::trace!(from = peer.0, ?msg, "message");
                 for record in PeerMessage::records(&records, self.spec.job_hash) {
                     self.contents.learn(&record);
                 }
@@ -326,6 +343,7 @@ impl Agent {
     }
 
     fn send_commit(&mut self, to: u32, msg: commit::Msg) {
+        tracing::trace!(to, ?msg, "send");
         match msg.kind {
             commit::Kind::Commit { .. } => self.fail_point("commit:send"),
             commit::Kind::Prepared { .. } => self.fail_point("prepared:send"),
@@ -419,6 +437,7 @@ impl Agent {
 
     fn on_commit_event(&mut self, event: commit::Event) {
         use commit::Event as E;
+        self.stirred = true;
         match event {
             E::Arm { version, levels } => self.on_arm(version, levels),
             E::Disarm { version } => self.withdraw(version),
@@ -441,7 +460,11 @@ impl Agent {
             }
             E::Declined { at_least, why, .. } => {
                 tracing::debug!(version = at_least.0, ?why, "no round now");
-                self.want_later();
+                // An armed version that the ranks have not reached yet is what was
+                // wanted: nothing to ask for until it ends.
+                if why != Why::Busy || !self.is_armed_here() {
+                    self.want_later();
+                }
             }
             E::Undecided { version, level } => {
                 tracing::warn!(version = version.0, %level, "the decision is late");
@@ -497,6 +520,7 @@ impl Agent {
         match work {
             Work::SlabMade { rank, slot, made } => self.on_slab_made(rank, slot, made),
             Work::Persisted { op, result } => {
+                tracing::trace!(?op, ok = result.is_ok(), "persisted");
                 if let Err(error) = &result {
                     self.warn(error.clone());
                 }
@@ -528,7 +552,10 @@ impl Agent {
                 source,
                 version,
                 result,
-            } => self.on_rebuilt(source, version, result),
+            } => {
+                tracing::trace!(version = version.0, ok = result.is_ok(), "rebuilt");
+                self.on_rebuilt(source, version, result);
+            }
             Work::Collected { result } => self.on_collected(result),
             Work::Protected { result } => {
                 if let Err(error) = result {

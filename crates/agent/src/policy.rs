@@ -7,14 +7,14 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outlive_base::{Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_base::{Incarnation, NodeId, Rank, Result, Version};
 use outlive_capture::slab::Slab;
 use outlive_protocols::commit::{Command, Levels};
 use outlive_vault::{GcPolicy, GcReport, NodeStore};
 
 use crate::core::{Agent, Work};
 use crate::protocol::Notice;
-use crate::ranks::{SLOTS, Use, no_memory, ranks_of, share};
+use crate::ranks::{RankEntry, SLOTS, Use, no_memory, ranks_of, share};
 
 /// How far ahead of the ranks a version is armed: the time that arming may take.
 const ARM_AHEAD: Duration = Duration::from_millis(20);
@@ -22,14 +22,70 @@ const ARM_AHEAD: Duration = Duration::from_millis(20);
 const WANT_AGAIN: Duration = Duration::from_secs(2);
 /// Least pause after a round that came to nothing.
 const WANT_PAUSE: Duration = Duration::from_millis(5);
+/// How long after the bound of the last flushes a launcher may let an agent live.
+const STAY: Duration = Duration::from_secs(10);
 /// Smoothing of the measured rate of versions.
 const SMOOTHING: f64 = 0.3;
 /// How often the rate is sampled.
 const SAMPLE: Duration = Duration::from_millis(50);
 
+/// What housekeeping sees of ranks and rounds. As long as that stays the same, and
+/// nothing waits, it need not look often.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Sight {
+    ranks: usize,
+    bytes_needed: u64,
+    memory: u64,
+    called: bool,
+    wanted: bool,
+    rounds: usize,
+}
+
 impl Agent {
+    pub(crate) fn sight(&self) -> Sight {
+        let needed = self.ranks.iter().filter_map(|entry| entry.block());
+        Sight {
+            ranks: self
+                .ranks
+                .iter()
+                .filter(|entry| entry.link.is_some())
+                .count(),
+            bytes_needed: needed.map(|block| block.bytes_needed()).sum(),
+            memory: self.ranks.memory(),
+            called: self.ranks.called_max().is_some(),
+            wanted: self.policy.wanted.is_some(),
+            rounds: self.rounds.len(),
+        }
+    }
+
+    /// True while something may become possible without an event that tells.
+    pub(crate) fn is_waiting_for_room(&self) -> bool {
+        self.deferred.is_some()
+            || self.finishing.is_some()
+            || self.checkpoint_due().is_some_and(|at| at <= Instant::now())
+    }
+
+    /// Coordinator: when the next checkpoint may be wanted; `None` while one is under
+    /// way, or while there is nothing to want.
+    pub(crate) fn checkpoint_due(&self) -> Option<Instant> {
+        let ready = self.me == NodeId(0)
+            && self.incarnation.0 != 0
+            && self.opening.is_none()
+            && self.policy.wanted.is_none()
+            && self.ranks.complete(self.me, self.nodes())
+            && self.ranks.called_max().is_some()
+            && !self.memory_warned;
+        let policy = self.config.as_ref().filter(|_| ready)?.policy;
+        if self.policy.now_wanted || policy.every.is_some_and(|every| every != 0) {
+            return self.policy.not_before.or(Some(self.policy.last));
+        }
+        let interval = Duration::from_millis(policy.interval_ms?);
+        self.policy.last.checked_add(interval)
+    }
+
     pub(crate) fn tick(&mut self) {
         if self.incarnation.0 != 0 {
+            self.call_back();
             self.prepare_memory();
             self.sample_rate();
             if self.me == NodeId(0) {
@@ -57,7 +113,7 @@ impl Agent {
             return;
         }
         let budget = self.spec.memory_bytes;
-        let keep = self.stable[Level::Memory as usize];
+        let keep = self.newest_stable();
         let demand: u64 = self
             .ranks
             .iter()
@@ -200,9 +256,14 @@ impl Agent {
         self.policy.not_before = Some(Instant::now() + pause);
     }
 
+    /// True while a version is armed that the local ranks have not all captured.
+    pub(crate) fn is_armed_here(&self) -> bool {
+        self.rounds.values().any(|round| !round.told && !round.void)
+    }
+
     /// True if every local rank could be armed now.
     fn slots_ready(&self) -> bool {
-        let keep = self.stable[Level::Memory as usize];
+        let keep = self.newest_stable();
         self.ranks.complete(self.me, self.nodes())
             && self.ranks.iter().all(|entry| {
                 let needed = entry.block().map_or(0, |block| block.bytes_needed());
@@ -258,18 +319,16 @@ impl Agent {
             .rounds
             .keys()
             .map(|&version| (self.incarnation, version));
-        // Ranks may still be reading it, until a newer version is stable.
-        let newest = self.stable[Level::Memory as usize];
-        let restored = self.restored.filter(|restored| newest == Some(*restored));
+        // Until a version of this incarnation is stable, ranks may still restore.
+        let mine = |stable: &(Incarnation, _, _)| stable.0 == self.incarnation;
+        let over = self.line.stable.iter().any(mine);
+        let restored = self.restored.filter(|_| !over);
         // The commit machine may still be asked for the decision on some.
         let machine = self.commit.as_ref().map(|driver| driver.machine());
-        let asked = self
-            .contents
-            .versions()
-            .into_iter()
-            .filter(|&(source, version)| {
-                machine.is_none_or(|machine| !machine.may_forget(source, version))
-            });
+        let versions = self.contents.versions().into_iter();
+        let asked = versions.filter(|&(source, version)| {
+            machine.is_none_or(|machine| !machine.may_forget(source, version))
+        });
         let in_use = rounds.chain(restored).chain(asked).collect();
         GcPolicy {
             stable: self.line.stable.clone(),
@@ -302,22 +361,24 @@ impl Agent {
 
     fn maybe_finished(&mut self) {
         let Some(until) = self.finishing else { return };
-        let busy = self.rounds.values().any(|round| round.flushing) || self.undecided();
-        if busy && Instant::now() < until {
+        let late = Instant::now() >= until;
+        if self.finished {
+            // Others may still need an answer: this agent goes when it is told to.
+            self.over = late && until.elapsed() >= STAY;
             return;
         }
-        self.tell(&Notice::Finished);
-        self.over = true;
+        let busy = self.rounds.values().any(|round| round.flushing) || self.undecided();
+        if late || !busy {
+            self.finished = true;
+            self.tell(&Notice::Finished);
+        }
     }
 
-    /// True if a captured version is not stable yet at the strongest of its levels.
+    /// True if a captured version is not decided yet at one of its levels.
     fn undecided(&self) -> bool {
         self.rounds.iter().any(|(&version, round)| {
-            round.told
-                && !round.void
-                && round.levels.strongest().is_some_and(|level| {
-                    self.stable[level as usize].is_none_or(|(_, stable)| stable < version)
-                })
+            let at = (self.incarnation, version);
+            round.told && !round.void && !round.is_decided(&self.stable, at)
         })
     }
 
@@ -331,6 +392,9 @@ impl Agent {
         }
         self.incarnation = incarnation;
         self.restored = self.restored_by_slabs(incarnation);
+        if let Some((source, version)) = self.restored {
+            self.restore_line(source, version);
+        }
         for version in self.versions_inside(incarnation) {
             self.take_up(incarnation, version);
         }
@@ -339,6 +403,18 @@ impl Agent {
             level: None,
             rebuilt_bytes: 0,
         });
+        self.greet_early();
+    }
+
+    /// A rank whose connection broke learns of it when it says something; one that
+    /// has nothing to say is made to look by its control block.
+    fn call_back(&self) {
+        let lost = |entry: &&RankEntry| entry.link.is_none() && !entry.closed;
+        for block in self.ranks.iter().filter(lost).filter_map(|e| e.block()) {
+            if block.attention() != 0 {
+                block.set_attention(0);
+            }
+        }
     }
 
     /// Versions that local ranks have armed or captured in this incarnation.

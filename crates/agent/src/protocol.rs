@@ -182,6 +182,14 @@ pub enum Order {
         /// Restore nothing, whatever is stored.
         fresh: bool,
     },
+    /// How many ranks the job has in this incarnation, as the first of them said. A
+    /// node on which none lives takes part in checkpoints with nothing.
+    Ranks {
+        /// The incarnation.
+        incarnation: Incarnation,
+        /// The number.
+        ranks: u32,
+    },
     /// SIGKILL all ranks registered here; answered by [`Notice::RanksEnded`].
     EndRanks,
     /// Carry out a fault; `id` comes back in [`Notice::InjectReached`].
@@ -206,7 +214,7 @@ pub enum Order {
     /// Take a checkpoint as soon as possible.
     CheckpointNow,
     /// The job has ended: finish flushes within `drain_ms`, answer
-    /// [`Notice::Finished`], end.
+    /// [`Notice::Finished`]; the keeper is told when to end.
     Finish {
         /// Record that the job ended well.
         success: bool,

@@ -2,22 +2,21 @@
 //! that still hold it, the node's disk, the partner or shared storage, the first
 //! that verifies (P2).
 
-use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
-use outlive_capture::slab::{Slab, SlabId, capacity_for};
+use outlive_capture::slab::Slab;
 use outlive_network::Endpoint;
 use outlive_vault::{
-    Container, ContainerHead, NodeStore, Part, Sealed, SharedStore, Sink, receive,
+    Container, ContainerHead, NodeStore, Pace, Part, RankEntry, Sealed, SharedStore, Sink, receive,
 };
 
 use crate::flush::Flush;
 use crate::peers::{StreamReply, StreamRequest, read_reply};
 use crate::protocol::encode;
-use crate::ranks::{no_memory, share};
+use crate::slabs::Slabs;
 
 /// A rank's slab that was just filled.
 pub type NewSlab = (Rank, Slab, OwnedFd);
@@ -136,16 +135,19 @@ impl Rebuild {
 
     fn read_file(&self, path: PathBuf, sealed: &Sealed) -> Result<Fetched> {
         let container = Container::open_sealed(&path, sealed)?;
-        let mut slabs = Slabs::new(self);
-        slabs.head(container.head())?;
-        let ranks: Vec<(Rank, Vec<u8>, u64)> = container
-            .ranks()
-            .map(|entry| (entry.rank, entry.table.to_vec(), entry.data_bytes))
-            .collect();
-        for (rank, table, data_bytes) in ranks {
-            container.read_rank(rank, slabs.rank(rank, &table, data_bytes)?)?;
+        let mut intake = Intake::new(self);
+        intake.head(container.head())?;
+        let ranks: Vec<RankEntry<'_>> = container.ranks().collect();
+        intake.plan(&ranks)?;
+        for entry in &ranks {
+            // Read in no order: all of the rank's memory must be there.
+            if let Some(pace) = intake.pace(entry.rank) {
+                pace.wait(entry.data_bytes)?;
+            }
+            let data = intake.rank(entry.rank, entry.table, entry.data_bytes)?;
+            container.read_rank(entry.rank, data)?;
         }
-        Ok((sealed.length, slabs.finish()?))
+        Ok((sealed.length, intake.finish()?))
     }
 
     fn receive_from(&self, holder: NodeId, sealed: &Sealed) -> Result<Fetched> {
@@ -156,9 +158,9 @@ impl Rebuild {
             StreamReply::Refused(error) => return Err(error),
             StreamReply::Stored { .. } => return Err(Error::internal("an odd answer on a stream")),
         }
-        let mut slabs = Slabs::new(self);
-        receive(&mut stream, Some(sealed), &mut slabs)?;
-        Ok((sealed.length, slabs.finish()?))
+        let mut intake = Intake::new(self);
+        receive(&mut stream, Some(sealed), &mut intake)?;
+        Ok((sealed.length, intake.finish()?))
     }
 }
 
@@ -170,33 +172,25 @@ fn reasons(errors: &[Error]) -> String {
 }
 
 /// New slabs that take a container's ranks.
-struct Slabs<'a> {
+struct Intake<'a> {
     rebuild: &'a Rebuild,
-    made: BTreeMap<Rank, (Slab, OwnedFd)>,
-    bytes: u64,
+    slabs: Option<Slabs>,
 }
 
-impl<'a> Slabs<'a> {
-    fn new(rebuild: &'a Rebuild) -> Slabs<'a> {
-        Slabs {
+impl<'a> Intake<'a> {
+    const fn new(rebuild: &'a Rebuild) -> Intake<'a> {
+        Intake {
             rebuild,
-            made: BTreeMap::new(),
-            bytes: 0,
+            slabs: None,
         }
     }
 
     fn finish(self) -> Result<Vec<NewSlab>> {
-        let mut slabs = Vec::new();
-        for (rank, (mut slab, fd)) in self.made {
-            slab.finish().map_err(share)?;
-            slab.seal().map_err(share)?;
-            slabs.push((rank, slab, fd));
-        }
-        Ok(slabs)
+        self.slabs.map_or(Ok(Vec::new()), Slabs::finish)
     }
 }
 
-impl Sink for Slabs<'_> {
+impl Sink for Intake<'_> {
     fn head(&mut self, head: &ContainerHead) -> Result<()> {
         let wanted = ContainerId {
             incarnation: self.rebuild.source,
@@ -217,27 +211,19 @@ impl Sink for Slabs<'_> {
         Ok(())
     }
 
-    fn rank(&mut self, rank: Rank, table: &[u8], data_bytes: u64) -> Result<&mut [u8]> {
-        let rebuild = self.rebuild;
-        let capacity = capacity_for(table.len() as u64, data_bytes)
-            .ok_or_else(|| Error::internal("a rank's bytes overflow"))?;
-        self.bytes += capacity;
-        if self.bytes > rebuild.budget {
-            return Err(no_memory(rebuild.node.0, self.bytes, rebuild.budget));
-        }
-        let (mut slab, fd) = Slab::create(capacity).map_err(share)?;
-        slab.format(SlabId {
-            job: rebuild.job_hash,
-            incarnation: rebuild.source,
-            rank,
-            ranks: rebuild.ranks_total,
-            slot: 0,
-            generation: rebuild.incarnation.0 << 16,
-        })
-        .map_err(share)?;
-        slab.begin_fill(rebuild.version, table, data_bytes)
-            .map_err(share)?;
-        let (slab, _) = self.made.entry(rank).insert_entry((slab, fd)).into_mut();
-        slab.data_mut().map_err(share)
+    fn plan(&mut self, ranks: &[RankEntry<'_>]) -> Result<()> {
+        self.slabs = Some(Slabs::begin(self.rebuild, ranks)?);
+        Ok(())
+    }
+
+    fn pace(&self, rank: Rank) -> Option<Arc<Pace>> {
+        self.slabs.as_ref().and_then(|slabs| slabs.pace(rank))
+    }
+
+    fn rank(&mut self, rank: Rank, _table: &[u8], _data_bytes: u64) -> Result<&mut [u8]> {
+        let slabs = self.slabs.as_mut();
+        slabs
+            .ok_or_else(|| Error::internal("a rank before the plan"))?
+            .data(rank)
     }
 }

@@ -113,12 +113,12 @@ impl Agent {
         let restored = self
             .restored
             .and_then(|(source, v)| self.contents.ranks_of(source, v));
-        self.ranks.job_ranks().or(restored)
+        self.ranks.job_ranks().or(self.job_ranks).or(restored)
     }
 
     /// Arms every local rank, or none; then says why not.
     fn arm_all(&mut self, version: Version) -> std::result::Result<(), Option<Version>> {
-        let keep = self.stable[Level::Memory as usize];
+        let keep = self.newest_stable();
         let (job, incarnation) = (self.spec.job_hash, self.incarnation);
         if !self.ranks.complete(self.me, self.nodes()) || self.finishing.is_some() {
             return Err(None);
@@ -236,7 +236,8 @@ impl Agent {
             let _ = block.disarm();
         }
         let bytes = match taken {
-            Ok(bytes) => bytes,
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return self.taken_before(rank, version),
             Err(error) => {
                 self.warn(error);
                 return self.capture_failed(rank, version, Why::Storage);
@@ -273,14 +274,15 @@ impl Agent {
         }
     }
 
-    /// Checks and seals what a rank says that it captured.
+    /// Checks and seals what a rank says that it captured; its bytes, or `None` if that
+    /// was known.
     fn take_capture(
         &mut self,
         rank: Rank,
         version: Version,
         slot: usize,
         generation: u32,
-    ) -> Result<u64> {
+    ) -> Result<Option<u64>> {
         let source = self.incarnation;
         let entry = self
             .ranks
@@ -288,6 +290,14 @@ impl Agent {
             .ok_or_else(|| Error::internal("unknown rank"))?;
         let odd = || Error::internal(format!("rank {} captured into an odd slot", rank.0));
         let place = entry.slots.get_mut(slot).ok_or_else(odd)?;
+        if place.usage == (Use::Full { source, version }) {
+            // An agent that was started anew has found the capture by itself.
+            let head = place.staged.as_ref().map(|staged| staged.slab.head());
+            return match head {
+                Some(Ok(head)) if head.id.generation == generation => Ok(None),
+                _ => Err(odd()),
+            };
+        }
         if place.usage != Use::Filling(version) {
             return Err(odd());
         }
@@ -305,7 +315,7 @@ impl Agent {
         }
         slab.seal().map_err(crate::ranks::share)?;
         place.usage = Use::Full { source, version };
-        Ok(head.data_bytes)
+        Ok(Some(head.data_bytes))
     }
 
     fn all_captured_here(&mut self, version: Version) {
@@ -469,11 +479,16 @@ impl Agent {
 
     /// Rounds that are over need no memory of their own.
     fn retire_rounds(&mut self) {
-        let done = self.stable[Level::Memory as usize];
-        let source = self.incarnation;
+        let (stable, source) = (self.stable, self.incarnation);
         self.rounds.retain(|&version, round| {
-            round.flushing || !round.told || done.is_none_or(|done| done < (source, version))
+            round.flushing || !round.told || !round.is_decided(&stable, (source, version))
         });
+    }
+
+    /// The newest version that is stable at some level: every level survives what the
+    /// slots survive, so it replaces older captures there.
+    pub(crate) fn newest_stable(&self) -> Option<(Incarnation, Version)> {
+        self.stable.iter().flatten().max().copied()
     }
 
     /// A local rank will not capture `version`.
@@ -511,6 +526,9 @@ impl Agent {
             return;
         }
         *known = Some(at);
+        if let Some(round) = self.rounds.get_mut(&version) {
+            round.levels = round.levels.with(level);
+        }
         self.line.stable.insert((at.0, at.1, level));
         self.ranks.set_committed(level, version);
         self.answer_waits();
@@ -539,6 +557,16 @@ impl Agent {
                 None => known.clear(),
             }
         }
+        let mut quiet = false;
+        if let (Some(level), Some(round)) = (level, self.rounds.get_mut(&version)) {
+            // Met again after a restart: a level that it never had is no news.
+            quiet = !round.levels.contains(level);
+            round.levels = round.levels.without(level);
+            if !quiet && round.levels.is_empty() && round.told {
+                // Nothing will come of it: the slots are free again.
+                self.withdraw(version);
+            }
+        }
         if level.is_none() {
             for block in self.ranks.iter().filter_map(|entry| entry.block()) {
                 block.set_aborted(version);
@@ -547,7 +575,7 @@ impl Agent {
             self.want_later();
         }
         // Ranks that had passed, or memory still being made, are no failure.
-        let quiet = level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
+        quiet |= level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
         if self.me == NodeId(0) && !quiet {
             let error = abort_error(version, why, culprit);
             self.tell(&Notice::Checkpoint {
@@ -555,7 +583,21 @@ impl Agent {
                 step: Step::Aborted { level, error },
             });
         }
+        self.retire_rounds();
         self.answer_waits();
+    }
+}
+
+impl Round {
+    /// True if every level that it still has is decided.
+    pub(crate) fn is_decided(
+        &self,
+        stable: &[Option<(Incarnation, Version)>; 4],
+        at: (Incarnation, Version),
+    ) -> bool {
+        let mut levels = self.levels.iter();
+        !self.levels.is_empty()
+            && levels.all(|level| stable[level as usize].is_some_and(|known| known >= at))
     }
 }
 

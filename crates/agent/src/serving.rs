@@ -37,7 +37,19 @@ impl Agent {
         }
     }
 
+    /// Answers the greetings that waited until an incarnation is open or opening.
+    pub(crate) fn greet_early(&mut self) {
+        for (token, sequence, hello) in std::mem::take(&mut self.early) {
+            self.on_rank_message(token, sequence, hello);
+        }
+    }
+
     fn on_rank_message(&mut self, token: u64, sequence: u32, message: ToAgent) {
+        let unknown = self.incarnation.0 == 0 && self.opening.is_none();
+        if unknown && matches!(message, ToAgent::Hello { .. }) {
+            self.early.push((token, sequence, message));
+            return;
+        }
         if let ToAgent::Hello {
             abi,
             rank,
@@ -245,6 +257,7 @@ impl Agent {
 
     fn on_rank_gone(&mut self, token: u64, exited: bool) {
         self.strangers.remove(&token);
+        self.early.retain(|(early, ..)| *early != token);
         // A rank that connected anew has another token: this one is its past.
         let Some(entry) = self.ranks.by_last_token(token) else {
             return;
@@ -549,7 +562,7 @@ impl Agent {
 
     /// A checkpoint that the ranks take whatever the policy says.
     fn force(&mut self, rank: Rank, sequence: u32, version: Version, bytes: u64) {
-        let keep = self.stable[Level::Memory as usize];
+        let keep = self.newest_stable();
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };

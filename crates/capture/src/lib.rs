@@ -14,6 +14,7 @@ pub mod control;
 pub mod copy;
 pub mod ipc;
 mod mapping;
+mod memory;
 pub mod region;
 pub mod slab;
 

@@ -4,6 +4,7 @@
 //! `F_SEAL_SHRINK`: touching the mapping cannot raise SIGBUS for a missing page.
 
 use core::ffi::c_void;
+use core::ops::Range;
 use core::ptr::{NonNull, null_mut};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -81,10 +82,26 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the whole of a sealed file of `bytes` bytes, as [`sealed_bytes`] found.
+    /// All pages are entered into the page table at once.
     pub(crate) fn shared(
         fd: BorrowedFd<'_>,
         bytes: u64,
         writable: bool,
+    ) -> Result<Mapping, ShareError> {
+        Mapping::shared_with(fd, bytes, writable, MapFlags::POPULATE)
+    }
+
+    /// As [`Mapping::shared`], but no page is entered or made: see
+    /// [`Mapping::populate`].
+    pub(crate) fn shared_empty(fd: BorrowedFd<'_>, bytes: u64) -> Result<Mapping, ShareError> {
+        Mapping::shared_with(fd, bytes, true, MapFlags::empty())
+    }
+
+    fn shared_with(
+        fd: BorrowedFd<'_>,
+        bytes: u64,
+        writable: bool,
+        flags: MapFlags,
     ) -> Result<Mapping, ShareError> {
         let length =
             usize::try_from(bytes).map_err(|_| ShareError::Field("too long for this machine"))?;
@@ -99,7 +116,7 @@ impl Mapping {
                 null_mut(),
                 length,
                 protection,
-                MapFlags::SHARED | MapFlags::POPULATE,
+                MapFlags::SHARED | flags,
                 fd,
                 0,
             )
@@ -144,6 +161,30 @@ impl Mapping {
         self.writable
     }
 
+    /// Makes the pages of a range (at page boundaries) and enters them, in one go.
+    /// False if this kernel cannot (before 5.14). ENOMEM if the memory is not there.
+    pub(crate) fn populate(&self, range: Range<usize>) -> Result<bool, ShareError> {
+        assert!(range.start <= range.end && range.end <= self.bytes);
+        loop {
+            // SAFETY: the range lies within this mapping; its content stays.
+            let done = unsafe {
+                rustix::mm::madvise(
+                    self.base.as_ptr().add(range.start).cast(),
+                    range.len(),
+                    rustix::mm::Advice::LinuxPopulateWrite,
+                )
+            };
+            match done {
+                Ok(()) => return Ok(true),
+                Err(Errno::INVAL) => return Ok(false),
+                Err(Errno::INTR | Errno::AGAIN) => {}
+                // A touch would have raised SIGBUS: the memory is not there.
+                Err(Errno::FAULT) => return Err(ShareError::io("reserve memory")(Errno::NOMEM)),
+                Err(errno) => return Err(ShareError::io("reserve memory")(errno)),
+            }
+        }
+    }
+
     /// Forbids or permits writing from `from` bytes on (a page boundary).
     pub(crate) fn protect(&self, from: usize, readonly: bool) -> Result<(), ShareError> {
         let flags = if readonly {
@@ -178,6 +219,25 @@ impl Drop for Mapping {
 /// Makes a memory file of `bytes` bytes, every page present, sealed against any
 /// change of its size. ENOMEM or ENOSPC if the memory is not there.
 pub(crate) fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, ShareError> {
+    let fd = sized_memfd(name, bytes)?;
+    reserve(fd.as_fd(), bytes)?;
+    seal(&fd)?;
+    Ok(fd)
+}
+
+/// As [`sealed_memfd`], but no page is there yet.
+pub(crate) fn sealed_empty_memfd(name: &str, bytes: u64) -> Result<OwnedFd, ShareError> {
+    let fd = sized_memfd(name, bytes)?;
+    seal(&fd)?;
+    Ok(fd)
+}
+
+fn seal(fd: &OwnedFd) -> Result<(), ShareError> {
+    rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
+        .map_err(ShareError::io("seal a memory file"))
+}
+
+fn sized_memfd(name: &str, bytes: u64) -> Result<OwnedFd, ShareError> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let fd = match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {
         // Kernels before 6.3 do not know the flag.
@@ -186,10 +246,18 @@ pub(crate) fn sealed_memfd(name: &str, bytes: u64) -> Result<OwnedFd, ShareError
     }
     .map_err(ShareError::io("create a memory file"))?;
     rustix::fs::ftruncate(&fd, bytes).map_err(ShareError::io("size a memory file"))?;
-    reserve(fd.as_fd(), bytes)?;
-    rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
-        .map_err(ShareError::io("seal a memory file"))?;
     Ok(fd)
+}
+
+/// Allocates the pages of a range, without entering them anywhere.
+pub(crate) fn allocate(fd: BorrowedFd<'_>, range: Range<usize>) -> Result<(), ShareError> {
+    let (at, bytes) = (range.start as u64, range.len() as u64);
+    loop {
+        match rustix::fs::fallocate(fd, FallocateFlags::empty(), at, bytes) {
+            Err(Errno::INTR) => {}
+            done => return done.map_err(ShareError::io("reserve memory")),
+        }
+    }
 }
 
 /// Allocates all pages. In pieces, so that a signal (which makes the kernel undo

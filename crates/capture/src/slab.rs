@@ -22,9 +22,11 @@ use core::sync::atomic::{Ordering::SeqCst, fence};
 use outlive_base::{Incarnation, Rank, Version};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::fs::{Mode, OFlags};
-use rustix::io::Errno;
+use std::sync::Arc;
 
-use crate::mapping::{Mapping, ShareError, sealed_bytes, sealed_memfd};
+use crate::mapping::{Mapping, ShareError, sealed_bytes, sealed_empty_memfd, sealed_memfd};
+use crate::memory::affordable;
+pub use crate::memory::{Pages, memory_available};
 use crate::region::{self, Region, align_up};
 
 /// Bytes of the head page; the region table follows it.
@@ -140,7 +142,7 @@ pub fn capacity_for(table_bytes: u64, data_bytes: u64) -> Option<u64> {
 /// A mapped slab.
 #[derive(Debug)]
 pub struct Slab {
-    map: Mapping,
+    map: Arc<Mapping>,
 }
 
 impl Slab {
@@ -148,18 +150,27 @@ impl Slab {
     /// present, sealed against resizing, EMPTY. Fails with ENOMEM, without touching
     /// any memory, if the machine or its control group cannot give so much.
     pub fn create(capacity: u64) -> Result<(Slab, OwnedFd), ShareError> {
-        let capacity = align_up(capacity.max(HEAD_BYTES))
-            .filter(|bytes| i64::try_from(*bytes).is_ok())
-            .ok_or(ShareError::Field("capacity too large"))?;
-        if memory_available().is_some_and(|available| capacity > available) {
-            return Err(ShareError::io("reserve memory")(Errno::NOMEM));
-        }
+        let capacity = affordable(capacity)?;
         let fd = sealed_memfd("outlive-slab", capacity)?;
         let slab = Slab {
-            map: Mapping::shared(fd.as_fd(), capacity, true)?,
+            map: Arc::new(Mapping::shared(fd.as_fd(), capacity, true)?),
         };
         slab.head_page().magic.store(MAGIC, Release);
         Ok((slab, fd))
+    }
+
+    /// Agent: as [`Slab::create`], but only the head page is there. The rest must be
+    /// made by [`Pages::make`] before it is touched, and before the slab is given
+    /// away: memory that is being made while bytes arrive costs no time of its own.
+    pub fn begin(capacity: u64) -> Result<(Slab, OwnedFd, Pages), ShareError> {
+        let capacity = affordable(capacity)?;
+        let fd = sealed_empty_memfd("outlive-slab", capacity)?;
+        let map = Arc::new(Mapping::shared_empty(fd.as_fd(), capacity)?);
+        let pages = Pages::of(&map, &fd)?;
+        pages.make(0..HEAD_BYTES as usize)?;
+        let slab = Slab { map };
+        slab.head_page().magic.store(MAGIC, Release);
+        Ok((slab, fd, pages))
     }
 
     /// Maps a slab that came as a descriptor, after checking seals, size and magic.
@@ -173,7 +184,7 @@ impl Slab {
             });
         }
         let slab = Slab {
-            map: Mapping::shared(fd, bytes, writable)?,
+            map: Arc::new(Mapping::shared(fd, bytes, writable)?),
         };
         if slab.head_page().magic.load(Acquire) != MAGIC {
             return Err(ShareError::Magic("a slab"));
@@ -415,45 +426,4 @@ impl Slab {
 fn data_range(head: &SlabHead) -> Range<usize> {
     let start = HEAD_BYTES + head.table_bytes.next_multiple_of(region::REGION_ALIGN);
     start as usize..(start + head.data_bytes) as usize
-}
-
-/// Bytes that a new slab may take: MemAvailable, or what the control group of this
-/// process leaves if that is less. `None` if neither can be read.
-pub fn memory_available() -> Option<u64> {
-    let machine = std::fs::read_to_string("/proc/meminfo")
-        .ok()
-        .and_then(|text| {
-            let line = text
-                .lines()
-                .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-            line.trim()
-                .strip_suffix("kB")?
-                .trim()
-                .parse::<u64>()
-                .ok()?
-                .checked_mul(1024)
-        });
-    let group = std::fs::read_to_string("/proc/self/cgroup")
-        .ok()
-        .and_then(|text| {
-            let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
-            let read = |file: &str| {
-                let text = std::fs::read_to_string(format!("/sys/fs/cgroup/{path}/{file}")).ok()?;
-                text.trim().parse::<u64>().ok()
-            };
-            // File pages of the group can be reclaimed (shared memory is not among them).
-            let stat =
-                std::fs::read_to_string(format!("/sys/fs/cgroup/{path}/memory.stat")).ok()?;
-            let file: u64 = stat
-                .lines()
-                .filter_map(|line| line.split_once(' '))
-                .filter(|(key, _)| matches!(*key, "inactive_file" | "active_file"))
-                .filter_map(|(_, value)| value.parse::<u64>().ok())
-                .sum();
-            Some(read("memory.max")?.saturating_sub(read("memory.current")?.saturating_sub(file)))
-        });
-    match (machine, group) {
-        (Some(machine), Some(group)) => Some(machine.min(group)),
-        (one, other) => one.or(other),
-    }
 }

@@ -315,4 +315,6 @@ pub enum Benchmark {
     Skip,
     /// Detection, rebuild and restore
     Recovery,
+    /// All of them, in one table
+    All,
 }

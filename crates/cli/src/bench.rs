@@ -26,6 +26,12 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Benchmark::Save => save::measure(options)?,
         Benchmark::Skip => skip::measure(options)?,
         Benchmark::Recovery => recovery::measure(options)?,
+        Benchmark::All => {
+            let mut all = save::measure(options)?;
+            all.append(skip::measure(options)?);
+            all.append(recovery::measure(options)?);
+            all
+        }
     };
     table.print(options.json)
 }

@@ -314,6 +314,15 @@ impl Job {
         let _ = self.noted(result);
     }
 
+    /// An agent that was started anew asks for attention until its ranks are back.
+    pub(crate) fn look_after_link(&mut self) {
+        if let Some(link) = self.link.as_mut() {
+            let result = link.revive();
+            let result = result.and(self.follow());
+            let _ = self.noted(result);
+        }
+    }
+
     /// If the agent brought another control block (the old one was lost with its
     /// keeper), goes on in that one.
     fn follow(&mut self) -> Result<()> {

@@ -192,6 +192,20 @@ impl Link {
         Ok(())
     }
 
+    /// Connects anew if the connection is broken: one attempt, for the next call will
+    /// be another.
+    pub(crate) fn revive(&mut self) -> Result<()> {
+        if self.connection.as_ref().is_some_and(is_whole) {
+            return Ok(());
+        }
+        self.connection = None;
+        match self.attempt(Instant::now() + self.timeout) {
+            Ok(()) => Ok(()),
+            Err(Attempt::Final(error)) => Err(error),
+            Err(Attempt::Retry(reason)) => Err(self.unreachable(&reason)),
+        }
+    }
+
     /// Asks and waits for the answer, at most `within` (the job's timeout if
     /// `None`). Connects anew, and asks again, if the agent was started anew. An
     /// Error of the agent's is an error here.
@@ -257,6 +271,21 @@ impl Link {
         }
         Err(self.silent(&notice))
     }
+}
+
+/// True unless the other end has hung up.
+fn is_whole(connection: &Connection) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(
+        connection.as_fd(),
+        PollFlags::empty(),
+    )];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    let gone = PollFlags::HUP | PollFlags::ERR;
+    poll(&mut fds, Some(&now)).is_err() || !fds[0].revents().intersects(gone)
 }
 
 fn same_file(one: &OwnedFd, other: &OwnedFd) -> bool {

@@ -277,6 +277,7 @@ impl Job {
     /// so, the rank is inside ([`ControlBlock::enter`]).
     fn decide(&mut self, version: u64) -> Option<Armed> {
         let version = Version(version);
+        self.look_after_link();
         if let Some(inject) = self.control.inject()
             && inject <= version
             && self.injected != Some(inject)

@@ -44,6 +44,10 @@ impl Ended {
             Ended::Signal(signal) => (128 + signal) as u8,
         }
     }
+    /// True for the signals with which launchers end the ranks that are left.
+    pub const fn is_kill(self) -> bool {
+        matches!(self, Ended::Signal(libc::SIGKILL | libc::SIGTERM))
+    }
     /// True for exit code 0.
     pub const fn is_success(self) -> bool {
         matches!(self, Ended::Code(0))

@@ -119,11 +119,17 @@ fn watch<T: From<Seen>>(signals: &OwnedFd, shared: &Shared, to: &Sender<T>) {
             .filter_map(|(key, ready)| ready.then_some(*key))
             .collect();
         // Ranks first: how they ended is lost to old kernels once they are reaped.
-        for key in gone {
-            let Some((rank, pid, fd)) = ranks.remove(&key) else {
-                continue;
-            };
-            let ended = process::exit_of_zombie(pid).or_else(|| sys::exit_of(fd.as_fd()));
+        let mut ends: Vec<(Rank, u32, Option<Ended>)> = gone
+            .iter()
+            .filter_map(|key| ranks.remove(key))
+            .map(|(rank, pid, fd)| {
+                let ended = process::exit_of_zombie(pid).or_else(|| sys::exit_of(fd.as_fd()));
+                (rank, pid, ended)
+            })
+            .collect();
+        // Of those that ended together, the one that was not killed is the cause.
+        ends.sort_by_key(|(_, _, ended)| ended.is_none_or(Ended::is_kill));
+        for (rank, pid, ended) in ends {
             if to.send(Seen::Rank { rank, pid, ended }.into()).is_err() {
                 return;
             }

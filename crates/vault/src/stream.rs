@@ -7,18 +7,19 @@
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 
 use outlive_base::Rank;
 
 use crate::aligned::Buffer;
-use crate::container::{Container, check_payload, refused, refused_at};
+use crate::container::{Container, RankEntry, check_payload, refused, refused_at};
 use crate::disk::read_exact;
 use crate::error::ReadError;
 use crate::format::{
     ContainerHead, HEADER_FIXED, PAGE, Sealed, Sums, decode_frame, decode_header,
     decode_header_fixed, encode_footer, encode_index, seal, up,
 };
+use crate::pace::Pace;
 use crate::plan::{Plan, Spot};
 
 /// Bytes of a transfer.
@@ -33,6 +34,15 @@ pub trait Sink {
     /// Called once, first; an error refuses the container.
     fn head(&mut self, _head: &ContainerHead) -> outlive_base::Result<()> {
         Ok(())
+    }
+    /// Called once, next, with all ranks that will come, in order: memory can be made
+    /// ahead of their bytes. The sizes come from the peer: bound them.
+    fn plan(&mut self, _ranks: &[RankEntry<'_>]) -> outlive_base::Result<()> {
+        Ok(())
+    }
+    /// If the memory of a rank is still being made: how far it is.
+    fn pace(&self, _rank: Rank) -> Option<Arc<Pace>> {
+        None
     }
     /// Memory of exactly `data_bytes` for the data part of `rank`; an error refuses
     /// the container. `data_bytes` comes from the peer: bound it.
@@ -177,9 +187,20 @@ pub fn receive<S: Sink>(
         ));
     }
     sink.head(&head).map_err(ReadError::Sink)?;
+    let entries: Vec<RankEntry<'_>> = plan
+        .ranks
+        .iter()
+        .map(|rank| RankEntry {
+            rank: rank.rank,
+            table: &rank.table,
+            data_bytes: rank.data_bytes,
+        })
+        .collect();
+    sink.plan(&entries).map_err(ReadError::Sink)?;
     let mut sums = Vec::new();
     let mut spots = plan.spots().peekable();
     for (slot, rank) in plan.ranks.iter().enumerate() {
+        let pace = sink.pace(rank.rank);
         let data = sink
             .rank(rank.rank, &rank.table, rank.data_bytes)
             .map_err(ReadError::Sink)?;
@@ -192,7 +213,8 @@ pub fn receive<S: Sink>(
             )));
         }
         let mine = std::iter::from_fn(|| spots.next_if(|spot| spot.slot == slot));
-        receive_rank(&mut input, &head, &plan, mine, data, &mut sums)?;
+        let room = Room { data, pace };
+        receive_rank(&mut input, &head, &plan, mine, room, &mut sums)?;
     }
     let index = encode_index(&head, &plan, &sums);
     let sealed = seal(&head, &plan, &header, &index);
@@ -205,13 +227,19 @@ pub fn receive<S: Sink>(
     }
 }
 
-/// Receives the frames of one rank into `data`; a second thread checks them.
+/// Memory of a rank.
+struct Room<'a> {
+    data: &'a mut [u8],
+    pace: Option<Arc<Pace>>,
+}
+
+/// Receives the frames of one rank into its memory; a second thread checks them.
 fn receive_rank(
     input: &mut Incoming<'_>,
     head: &ContainerHead,
     plan: &Plan,
     spots: impl Iterator<Item = Spot>,
-    data: &mut [u8],
+    room: Room<'_>,
     sums: &mut Vec<Sums>,
 ) -> Result<(), ReadError> {
     let name = input.name.clone();
@@ -226,7 +254,8 @@ fn receive_rank(
             Ok(())
         });
         let mut page = [0; PAGE];
-        let mut rest = data;
+        let mut rest = room.data;
+        let mut needed = 0;
         let received = (|| {
             for spot in spots {
                 input.fill(&mut page)?;
@@ -234,6 +263,10 @@ fn receive_rank(
                     .map_err(|error| refused_at(name, plan, &spot, error))?;
                 let (payload, after) = std::mem::take(&mut rest).split_at_mut(spot.padded());
                 rest = after;
+                needed += payload.len() as u64;
+                if let Some(pace) = &room.pace {
+                    pace.wait(needed)?;
+                }
                 input.fill(payload)?;
                 sums.push(found);
                 if arrived.send((spot, found, payload)).is_err() {

@@ -22,13 +22,13 @@ pub(super) struct Agent {
 }
 
 /// SIGTERM as a readable descriptor; the signal's mask is put back when dropped.
-pub(super) struct Termination {
+pub(crate) struct Termination {
     pub(super) descriptor: OwnedFd,
     before: libc::sigset_t,
 }
 
 impl Termination {
-    pub(super) fn catch() -> io::Result<Termination> {
+    pub(crate) fn catch() -> io::Result<Termination> {
         // SAFETY: the sets are plain memory, filled before use by the calls
         // below; the calls only touch this thread's mask and memory given here.
         unsafe {
@@ -52,6 +52,13 @@ impl Termination {
                 before,
             })
         }
+    }
+}
+
+impl Termination {
+    /// True if the signal has come since the last look.
+    pub(crate) fn has_come(&self) -> bool {
+        rustix::io::read(&self.descriptor, &mut [0; 128]).is_ok()
     }
 }
 

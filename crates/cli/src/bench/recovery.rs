@@ -32,7 +32,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     large(&mut table, &scratch, options)?;
     table
         .notes
-        .push(format!("load {} at the end", machine::load()));
+        .push(format!("recovery: load {} at the end", machine::load()));
     Ok(table)
 }
 

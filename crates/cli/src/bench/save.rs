@@ -187,7 +187,7 @@ impl Bench<'_> {
         let (mut without, mut with) = (Vec::new(), Vec::new());
         for nth in 0..2 * RUNS {
             // Without, with, with, without: a drift of the machine hits both.
-            if (nth + 1) / 2 % 2 == 0 {
+            if nth.div_ceil(2) % 2 == 0 {
                 let answers = self.session.together(&format!("compute {units} -"))?;
                 without.push(most(&answers, 1) / 1e9);
                 continue;
@@ -282,7 +282,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     let background = 1.0 / super::table::Stat::of(&figures.write).median
         + 1.0 / super::table::Stat::of(&figures.verify).median;
     let gib = options.mib as f64 / 1024.0;
-    let (without, with) = bench.runs((background * gib * 3.0).clamp(2.0, 15.0))?;
+    let (without, with) = bench.runs((background * gib * 2.0).clamp(2.0, 6.0))?;
     bench.session.finish()?;
     rows(&mut table, options, &figures);
     let allowed = (2 * (options.mib << 20) + SPARE_BYTES) as f64;
@@ -312,7 +312,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
         .rows
         .push(Row::new("launcher when idle", "% of a core", &[launcher]));
     table.notes.push(format!(
-        "{RANKS} ranks, {} MiB in all, levels memory and disk; load {} at the end",
+        "save: {RANKS} ranks, {} MiB in all, levels memory and disk; load {} at the end",
         options.mib,
         machine::load()
     ));

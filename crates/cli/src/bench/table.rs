@@ -178,6 +178,13 @@ impl Table {
         }
     }
 
+    /// The figures of another benchmark, below these.
+    pub fn append(&mut self, other: Table) {
+        self.benchmark = "all";
+        self.rows.extend(other.rows);
+        self.notes.extend(other.notes);
+    }
+
     /// To standard output.
     pub fn print(&self, json: bool) -> Result<u8> {
         if json {

@@ -196,6 +196,7 @@ impl Supervisor {
         self.first_start.get_or_insert(now);
         self.relaunching = self.open.len();
         self.open.clear();
+        self.collateral.clear();
         self.open_retries = 0;
         self.fenced_all = true;
         self.newest_stable = opened.restored;

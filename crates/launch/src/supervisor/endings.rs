@@ -11,7 +11,7 @@ impl Supervisor {
     pub(super) fn on_command_ended(&mut self, now: Time, ended: Ended) {
         self.command_status = Some(ended);
         if !self.is_running() || !self.is_alive() {
-            return;
+            return self.explain(ended);
         }
         if ended.is_success() {
             let without: Vec<_> = self.unexplained.keys().copied().collect();
@@ -66,6 +66,17 @@ impl Supervisor {
         }
     }
 
+    /// Asks the agents to finish, those again that have not answered: the order is lost
+    /// on a node that is cut off for a moment.
+    pub(super) fn order_finish(&mut self) {
+        let success = self.verdict == Some(Verdict::Ok);
+        let slots = self.slots.iter();
+        let left = slots.filter(|(_, slot)| slot.is_up() && !slot.finished);
+        for node in left.map(|(node, _)| *node).collect::<Vec<_>>() {
+            self.order(node, Order::Finish { success });
+        }
+    }
+
     pub(super) fn finish(&mut self, now: Time, since: Time, asked: bool) {
         if self.command != CommandState::None {
             let bound = self.set.kill_grace_ms + self.set.fence_ms;
@@ -75,20 +86,18 @@ impl Supervisor {
             self.command = CommandState::None;
         }
         if !asked {
-            let success = self.verdict == Some(Verdict::Ok);
-            let up: Vec<NodeId> = self.up().collect();
-            for node in up {
-                self.order(node, Order::Finish { success });
-            }
+            self.order_finish();
             self.phase = Phase::Finishing {
                 since: now,
                 asked: true,
             };
         }
+        // Nobody replaces a silent node any more, so nobody waits for it.
+        let dead = Time::from_ms(self.set.bounds.dead_ms);
         let waiting = self
             .slots
             .values()
-            .any(|slot| slot.is_up() && !slot.finished);
+            .any(|slot| slot.is_up() && !slot.finished && now.since(slot.last_heard) < dead);
         // A little longer than the agents' own bound, so that they can say what was late.
         let late = asked && self.over(now, since, self.set.bounds.drain_ms + 1_000);
         if waiting && !late {

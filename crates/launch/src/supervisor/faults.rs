@@ -32,6 +32,11 @@ impl Supervisor {
         if !self.is_alive() {
             return self.warn(error);
         }
+        if let Place::Rank(rank) = found.place
+            && found.is_collateral()
+        {
+            self.collateral.insert(rank);
+        }
         if let Some(index) = self.same_failure(now, found.place) {
             return self.fold(now, index, &found);
         }
@@ -227,7 +232,8 @@ impl Supervisor {
             (Place::Command, _) => recent(*at),
             (_, Place::Command) => true,
             (Place::Rank(rank), Place::Node(node, _)) => {
-                recent(*at) && self.node_of(*rank) == Some(node)
+                let there = self.node_of(*rank) == Some(node);
+                recent(*at) && (there || self.collateral.contains(rank))
             }
             (Place::Rank(_), Place::Rank(_)) => true,
             (Place::Node(node, _), Place::Rank(rank)) => self.node_of(rank) == Some(*node),
@@ -238,7 +244,9 @@ impl Supervisor {
     /// One failure showed itself twice: the larger entity counts.
     fn fold(&mut self, now: Time, index: usize, found: &Found) {
         let (place, _) = self.open[index];
-        if place.weight() >= found.place.weight() {
+        let cause = matches!((place, found.place), (Place::Rank(rank), Place::Rank(_))
+            if self.collateral.contains(&rank) && !found.is_collateral());
+        if place.weight() >= found.place.weight() && !cause {
             return;
         }
         self.open[index].0 = found.place;
@@ -256,10 +264,24 @@ impl Supervisor {
             what: format!("{} lost: {}", found.place, found.cause),
             detect_ms,
         });
-        if !self.is_running() {
+        if matches!(self.phase, Phase::Running { .. } | Phase::Opening { .. }) {
+            self.leave_incarnation(now);
+        }
+    }
+
+    /// The command's own end may tell more of a rank that was found killed: its
+    /// launcher ends with the status of the rank that failed first.
+    pub(super) fn explain(&mut self, ended: Ended) {
+        let killed = |status: u8| status == 128 + 9 || status == 128 + 15;
+        if ended.is_success() || ended.is_kill() || killed(ended.exit_status()) {
             return;
         }
-        self.leave_incarnation(now);
+        let collateral =
+            |place: &Place| matches!(place, Place::Rank(rank) if self.collateral.contains(rank));
+        if let Some(index) = self.open.iter().position(|(place, _)| collateral(place)) {
+            let entry = &mut self.open_entries()[index];
+            entry.cause += &format!("; the command ended with {ended}");
+        }
     }
 
     pub(super) fn rank_found(&mut self, now: Time, rank: Rank, ended: Option<Ended>) {
@@ -286,6 +308,13 @@ impl Supervisor {
 }
 
 impl Found {
+    /// True for a rank that may have been killed because another one failed.
+    fn is_collateral(&self) -> bool {
+        matches!(self.place, Place::Rank(_))
+            && !self.injected
+            && self.ended.is_none_or(Ended::is_kill)
+    }
+
     fn exit_status(&self, command: Option<Ended>) -> u8 {
         let failed = |ended: &Ended| !ended.is_success();
         let ended = self.ended.or(command).filter(failed);

@@ -134,6 +134,9 @@ pub struct Supervisor {
     /// The failures of the recovery under way: where, and when found. They are the
     /// last entries of the report.
     open: Vec<(Place, Time)>,
+    /// Ranks of them that were killed by who knows whom: perhaps by the program's own
+    /// launcher, because of the failure that is found next.
+    collateral: BTreeSet<Rank>,
     /// Entries, from the end, that wait for all ranks to register.
     relaunching: usize,
     /// Restarts in a row without a newer stable version.
@@ -180,6 +183,7 @@ impl Supervisor {
             spares_left: set.spares,
             restarts: 0,
             open: Vec::new(),
+            collateral: BTreeSet::new(),
             relaunching: 0,
             fruitless: 0,
             quick: 0,

@@ -2,8 +2,8 @@
 
 use std::net::SocketAddr;
 
-use outlive_agent::protocol::{NodeStatus, Notice, RankEnd, Step};
-use outlive_base::{Code, Entity, Error, Level, NodeId, Rank, Time, Version};
+use outlive_agent::protocol::{NodeStatus, Notice, Order, RankEnd, Step};
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Time, Version};
 
 use super::{Action, Event, Phase, SlotState, Supervisor};
 use crate::process::Ended;
@@ -152,6 +152,15 @@ impl Supervisor {
         if !self.register(node, rank, pid) {
             return;
         }
+        let first = self
+            .slots
+            .values()
+            .map(|slot| slot.ranks.len())
+            .sum::<usize>()
+            == 1;
+        if first {
+            self.tell_ranks(ranks);
+        }
         self.ranks_total = Some(ranks);
         self.report.ranks = Some(ranks);
         self.left.remove(&rank);
@@ -170,6 +179,15 @@ impl Supervisor {
         }
         self.relaunching = 0;
         self.tell(Event::RanksUp { ranks, after_ms });
+    }
+
+    /// Nodes without a rank of their own must know that the job has begun.
+    fn tell_ranks(&mut self, ranks: u32) {
+        let incarnation = Incarnation(self.last_incarnation);
+        let up: Vec<NodeId> = self.up().collect();
+        for node in up {
+            self.order(node, Order::Ranks { incarnation, ranks });
+        }
     }
 
     /// True if this process is a rank of the incarnation that runs, and has not left.

@@ -120,6 +120,9 @@ impl Supervisor {
             return;
         }
         self.last_probe = now;
+        if matches!(self.phase, Phase::Finishing { asked: true, .. }) {
+            self.order_finish();
+        }
         let up: Vec<NodeId> = self.up().collect();
         for node in up {
             self.order(node, Order::Status);

@@ -31,6 +31,8 @@ pub(super) struct Opening {
     part: Part,
     collected: bool,
     items: Vec<Kind>,
+    /// The coordinator asked for this item before the inventory was there.
+    asked: Option<u16>,
     rebuild: Option<(Incarnation, Version)>,
     result: Option<bool>,
     chosen: (Incarnation, Version),
@@ -102,6 +104,7 @@ impl Commit {
             part: Part::Promising,
             collected: false,
             items: Vec::new(),
+            asked: None,
             rebuild: None,
             result: None,
             chosen: (Incarnation(0), Version(0)),
@@ -170,11 +173,15 @@ impl Commit {
             return;
         }
         opening.collected = true;
+        let asked = opening.asked.take();
         items.append(&mut opening.items);
         items.truncate(usize::from(ITEMS_MAX));
         self.items = Some(items);
         if cx.me == COORDINATOR {
             self.lead_begin(cx);
+        } else if let Some(index) = asked {
+            // It need not ask again, which would cost an interval.
+            self.serve(cx, COORDINATOR, index);
         }
     }
 
@@ -224,8 +231,14 @@ impl Commit {
 
     /// Sends item `index` of the inventory.
     pub(super) fn serve(&mut self, cx: &C, from: Peer, index: u16) {
+        if let Some(opening) = self.opening()
+            && !opening.collected
+            && from == COORDINATOR
+        {
+            opening.asked = Some(index);
+        }
         if self.log.promised != self.ballot {
-            return; // Not promised yet; the coordinator asks again.
+            return; // Not promised yet.
         }
         if self.running() || matches!(self.mode, Mode::Rejoining(_)) {
             self.serve_term(cx);

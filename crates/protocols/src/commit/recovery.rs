@@ -365,8 +365,10 @@ impl Commit {
 
     fn choose(&mut self, cx: &C) {
         let Some(lead) = self.leading() else { return };
+        if lead.fresh {
+            return self.record(cx, (Incarnation(0), Version(0)));
+        }
         let (newest, skipped) = lead.newest(cx.config);
-        let fresh = lead.fresh;
         self.found.0 = skipped;
         match newest {
             Some((source, version, level)) => {
@@ -379,7 +381,7 @@ impl Commit {
                     },
                 );
             }
-            None if skipped > 0 && !fresh => self.open_failed(Why::NothingUsable, None),
+            None if skipped > 0 => self.open_failed(Why::NothingUsable, None),
             None => self.record(cx, (Incarnation(0), Version(0))),
         }
     }

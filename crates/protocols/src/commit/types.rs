@@ -30,6 +30,11 @@ impl Levels {
     pub const fn with(self, level: Level) -> Levels {
         Levels(self.0 | 1 << level as u8)
     }
+    /// This set less `level`.
+    #[must_use]
+    pub const fn without(self, level: Level) -> Levels {
+        Levels(self.0 & !(1 << level as u8))
+    }
     /// The levels that are in both sets.
     #[must_use]
     pub const fn and(self, other: Levels) -> Levels {

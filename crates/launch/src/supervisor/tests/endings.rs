@@ -244,11 +244,23 @@ fn nodes_that_never_finish_are_waited_for_within_the_bound() {
     let mut world = World::running(settings(2), 2);
     world.mute.insert(NodeId(1));
     world.command_ended(Ended::Code(0));
-    world.pass(59_000);
+    for _ in 0..59 {
+        world.pass(1_000);
+        world.notice(1, Notice::Alive);
+    }
     assert!(world.outcome.is_none());
     world.pass(3_000);
     assert_eq!(world.exit(), 0);
     assert_eq!(world.sup.report().warnings.len(), 1);
+}
+
+#[test]
+fn nodes_that_fall_silent_at_the_end_are_not_waited_for() {
+    let mut world = World::running(settings(2), 2);
+    world.mute.insert(NodeId(1));
+    world.command_ended(Ended::Code(0));
+    world.pass(12_000);
+    assert_eq!(world.exit(), 0);
 }
 
 #[test]

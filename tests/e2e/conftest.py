@@ -1,0 +1,41 @@
+"""What the end-to-end tests share: the built test program, and a job of its own."""
+
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
+from harness import LEFT_S, OUTLIVE, Job
+from skip import skip
+
+
+@pytest.fixture(scope="session")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The test program, built against the library beside the command."""
+    if not OUTLIVE.exists():
+        skip("outlive-run", "the command is not built; make build")
+    library = OUTLIVE.parent / "liboutlive.so"
+    if not library.exists():
+        skip("liboutlive", "the library is not built; make build")
+    built = tmp_path_factory.mktemp("ring")
+    (built / "liboutlive.so").symlink_to(library)
+    (built / "liboutlive.so.0").symlink_to(library)
+    source = Path(__file__).parent / "programs" / "ring.c"
+    words = ["cc", "-std=gnu11", "-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    words += ["-I", str(ROOT / "crates" / "client" / "include"), str(source)]
+    words += ["-o", str(built / "ring"), "-L", str(built), "-loutlive"]
+    subprocess.run(words, check=True, timeout=60)
+    return built / "ring"
+
+
+@pytest.fixture
+def job(tmp_path: Path, ring: Path) -> Iterator[Job]:
+    """A job of 6 ranks on 3 nodes; afterwards nothing of it may be left."""
+    job = Job(tmp_path, ring, uuid.uuid4().hex)
+    yield job
+    job.gone(LEFT_S)

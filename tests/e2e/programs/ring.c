@@ -1,0 +1,308 @@
+/* A job for tests: ranks as processes forked by a small launcher, as mpirun has
+ * them, without MPI. In each step a rank mixes its cells with a number of its left
+ * neighbour, so the result tells an inconsistent cut from a consistent one.
+ *
+ *   ring OUT RANKS STEPS CELLS [OPTION...]
+ *
+ *   --sleep-us N        pause in each step
+ *   --busy              spin instead of sleeping
+ *   --pause STEP FILE   rank 0 makes FILE.reached and waits until FILE is there
+ *   --force N           checkpoint_now at each N-th step
+ *   --wait LEVEL        and wait for it at this level (0..3)
+ *   --grow              a region that grows from step to step
+ *   --empty             a region of no bytes
+ *   --only-empty        no other region
+ *   --files             a file that grows by a line a step, routed when wanted
+ *   --regions WHAT      more | larger | fewer: not as the checkpoint has them
+ *   --forgive           go on from the beginning if restore fails
+ *   --die STEP RANK N   in the first start, exit with status N
+ *   --die-always N      exit with status N at once
+ *   --no-close          end without outlive_close
+ *
+ * Ends with 0, with the status of the rank that failed, or 128 + its signal.
+ * Writes 8 bytes a rank to OUT: a digest of everything. Says what happens on
+ * standard output.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <outlive.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { RANKS_MAX = 256, LINE = 20 };
+
+static struct {
+    const char *out, *pause_file, *regions;
+    uint64_t steps, cells, sleep_us, pause_step, force, die_step;
+    int ranks, busy, wait, grow, empty, only_empty, files, forgive, no_close;
+    int die_rank, die_status, die_always;
+} set = {.regions = "", .wait = -1, .die_rank = -1};
+
+static struct {
+    pthread_barrier_t barrier;
+    volatile uint64_t posted[2][RANKS_MAX];
+} *shared;
+
+static int rank;
+static uint64_t *cells, mine, *grown, grown_cells;
+static char *lines;
+
+static uint64_t mix(uint64_t x) {
+    x ^= x >> 30;
+    x *= 0xbf58476d1ce4e5b9u;
+    x ^= x >> 27;
+    x *= 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static void say(const char *what, long long number) {
+    char text[128];
+    int n = snprintf(text, sizeof text, "rank %d %s %lld\n", rank, what, number);
+    if (write(1, text, (size_t)n) < 0) _exit(9);
+}
+
+/* An error of the library: said, with its one-line explanation. */
+static void said(outlive_job *job, const char *what, int code) {
+    char text[600], line[800];
+    outlive_last_error(job, text, sizeof text);
+    int n = snprintf(line, sizeof line, "rank %d %s %d %s\n", rank, what, code, text);
+    if (write(1, line, (size_t)n) < 0) _exit(9);
+}
+
+static void *zeroed(uint64_t bytes) {
+    void *p = calloc(1, bytes ? bytes : 1);
+    if (!p) _exit(8);
+    return p;
+}
+
+static void passed(uint64_t us) {
+    struct timespec begin, now, pause = {(time_t)(us / 1000000), (long)(us % 1000000) * 1000};
+    if (!set.busy) {
+        nanosleep(&pause, NULL);
+        return;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    do clock_gettime(CLOCK_MONOTONIC, &now);
+    while ((uint64_t)((now.tv_sec - begin.tv_sec) * 1000000 + (now.tv_nsec - begin.tv_nsec) / 1000) < us);
+}
+
+/* Steps decide the size, so that it is the same after a restart. */
+static void grow(outlive_job *job, uint64_t step) {
+    uint64_t wanted = 1000 * (step / 8 + 1);
+    if (wanted == grown_cells) return;
+    uint64_t *larger = realloc(grown, wanted * 8);
+    if (!larger) _exit(8);
+    for (uint64_t i = grown_cells; i < wanted; i++) larger[i] = mix(i + mine);
+    grown = larger;
+    grown_cells = wanted;
+    outlive_protect(job, "grown", grown, grown_cells * 8);
+}
+
+static void make_file(outlive_job *job, uint64_t step) {
+    char path[4096];
+    if (!set.files || outlive_wanted(job, step) != 1) return;
+    int rc = outlive_route(job, step, "lines", path, sizeof path);
+    if (rc != OUTLIVE_OK) return said(job, "route", rc);
+    FILE *file = fopen(path, "w");
+    if (!file || fwrite(lines, LINE, step, file) != step || fclose(file)) say("file", errno);
+}
+
+static void get_file(outlive_job *job, uint64_t step) {
+    char path[4096];
+    if (!set.files) return;
+    int rc = outlive_route(job, step, "lines", path, sizeof path);
+    FILE *file = rc == OUTLIVE_OK ? fopen(path, "r") : NULL;
+    if (!file || fread(lines, LINE, step, file) != step || fgetc(file) != EOF) {
+        said(job, "file lost", rc);
+        _exit(7);
+    }
+    fclose(file);
+}
+
+static void protect(outlive_job *job) {
+    static uint64_t extra[4];
+    if (!set.only_empty) {
+        uint64_t n = set.cells;
+        if (!strcmp(set.regions, "larger")) n += 8;
+        outlive_protect(job, "cells", cells, n * 8);
+        if (strcmp(set.regions, "fewer")) outlive_protect(job, "mine", &mine, sizeof mine);
+    }
+    if (!strcmp(set.regions, "more")) outlive_protect(job, "extra", extra, sizeof extra);
+    if (set.empty || set.only_empty) outlive_protect(job, "empty", NULL, 0);
+    size_t bytes = 0;
+    if (set.grow && outlive_query(job, "grown", &bytes) == OUTLIVE_OK && bytes) {
+        grown = zeroed(bytes);
+        grown_cells = bytes / 8;
+        outlive_protect(job, "grown", grown, bytes);
+    }
+}
+
+static uint64_t restore(outlive_job *job) {
+    uint64_t step = 0;
+    int rc = outlive_restore(job, &step);
+    if (rc == OUTLIVE_RESTORED) {
+        say("restored", (long long)step);
+        get_file(job, step);
+    } else if (rc == OUTLIVE_FRESH) {
+        say("fresh", 0);
+    } else {
+        said(job, "restore", rc);
+        if (!set.forgive) _exit(3);
+        step = 0;
+    }
+    return step;
+}
+
+static void offer(outlive_job *job, uint64_t step, uint64_t *taken) {
+    int rc;
+    make_file(job, step);
+    if (set.force && step % set.force == 0) {
+        rc = outlive_checkpoint_now(job, step);
+        if (rc < 0) said(job, "force", rc);
+        if (rc == OUTLIVE_TAKEN && set.wait >= 0) {
+            int waited = outlive_wait(job, step, set.wait, 20000);
+            if (waited == OUTLIVE_OK) say("committed", (long long)step);
+            else said(job, "wait", waited);
+        }
+    } else {
+        rc = outlive_checkpoint(job, step);
+        if (rc < 0) said(job, "checkpoint", rc);
+    }
+    *taken += rc == OUTLIVE_TAKEN;
+}
+
+static void pause_here(uint64_t step) {
+    char path[4096];
+    if (rank != 0 || !set.pause_file || step != set.pause_step) return;
+    snprintf(path, sizeof path, "%s.reached", set.pause_file);
+    close(open(path, O_CREAT | O_WRONLY, 0600));
+    for (int i = 0; i < 60000 && access(set.pause_file, F_OK); i++) passed(1000);
+}
+
+static void compute(uint64_t step) {
+    int left = (rank + set.ranks - 1) % set.ranks;
+    uint64_t x = shared->posted[step % 2][left] + mine;
+    uint64_t stride = set.cells / 1000 + 1;
+    for (uint64_t i = step % stride; i < set.cells; i += stride) cells[i] = x = mix(cells[i] + x + i);
+    if (grown) grown[step % grown_cells] = x = mix(x + grown[step % grown_cells]);
+    mine = mix(x + step);
+    if (set.files) {
+        char line[LINE + 1];
+        snprintf(line, sizeof line, "%019llu\n", (unsigned long long)mine % 1000000000000000000u);
+        memcpy(lines + step * LINE, line, LINE);
+    }
+    shared->posted[(step + 1) % 2][rank] = mine;
+}
+
+static void write_digest(void) {
+    uint64_t digest = mine;
+    for (uint64_t i = 0; i < set.cells; i++) digest = mix(digest ^ cells[i]);
+    for (uint64_t i = 0; i < grown_cells; i++) digest = mix(digest ^ grown[i]);
+    if (set.files)
+        for (uint64_t i = 0; i < set.steps * LINE; i++) digest = mix(digest ^ (uint8_t)lines[i]);
+    int fd = open(set.out, O_CREAT | O_WRONLY, 0600);
+    if (fd < 0 || pwrite(fd, &digest, 8, rank * 8) != 8 || close(fd)) _exit(6);
+}
+
+static int run_rank(void) {
+    outlive_job *job = NULL;
+    uint64_t taken = 0;
+    outlive_options options = {.size = sizeof options, .rank = rank, .ranks = set.ranks};
+    const char *start = getenv("OUTLIVE_INCARNATION");
+    int rc = outlive_open(&options, &job);
+    if (rc != OUTLIVE_OK) {
+        said(NULL, "open", rc);
+        return 4;
+    }
+    if (set.die_always) return set.die_always;
+    cells = zeroed((set.cells + 8) * 8);
+    lines = zeroed(set.files ? set.steps * LINE : 1);
+    mine = (uint64_t)rank + 1;
+    protect(job);
+    uint64_t step = restore(job);
+    shared->posted[step % 2][rank] = mine;
+    pthread_barrier_wait(&shared->barrier);
+    for (; step < set.steps; step++) {
+        if (set.grow) grow(job, step);
+        offer(job, step, &taken);
+        pause_here(step);
+        if (rank == set.die_rank && step == set.die_step && start && !strcmp(start, "1"))
+            return set.die_status;
+        compute(step);
+        if (set.sleep_us) passed(set.sleep_us);
+        pthread_barrier_wait(&shared->barrier);
+    }
+    write_digest();
+    say("taken", (long long)taken);
+    if (!set.no_close) outlive_close(&job);
+    return 0;
+}
+
+static void parse(int argc, char **argv) {
+    if (argc < 5) _exit(64);
+    set.out = argv[1];
+    set.ranks = atoi(argv[2]);
+    set.steps = strtoull(argv[3], NULL, 10);
+    set.cells = strtoull(argv[4], NULL, 10);
+    if (set.ranks < 1 || set.ranks > RANKS_MAX) _exit(64);
+    for (char **a = argv + 5; *a; a++) {
+#define IS(name) (!strcmp(*a, "--" name))
+        if (IS("busy")) set.busy = 1;
+        else if (IS("grow")) set.grow = 1;
+        else if (IS("empty")) set.empty = 1;
+        else if (IS("only-empty")) set.only_empty = 1;
+        else if (IS("files")) set.files = 1;
+        else if (IS("forgive")) set.forgive = 1;
+        else if (IS("no-close")) set.no_close = 1;
+        else if (!a[1]) _exit(64);
+        else if (IS("sleep-us")) set.sleep_us = strtoull(*++a, NULL, 10);
+        else if (IS("force")) set.force = strtoull(*++a, NULL, 10);
+        else if (IS("wait")) set.wait = atoi(*++a);
+        else if (IS("regions")) set.regions = *++a;
+        else if (IS("die-always")) set.die_always = atoi(*++a);
+        else if (!a[2]) _exit(64);
+        else if (IS("pause")) set.pause_step = strtoull(*++a, NULL, 10), set.pause_file = *++a;
+        else if (!a[3]) _exit(64);
+        else if (IS("die")) {
+            set.die_step = strtoull(*++a, NULL, 10);
+            set.die_rank = atoi(*++a);
+            set.die_status = atoi(*++a);
+        } else _exit(64);
+    }
+}
+
+int main(int argc, char **argv) {
+    pid_t pids[RANKS_MAX];
+    pthread_barrierattr_t attr;
+    parse(argc, argv);
+    shared = mmap(NULL, sizeof *shared, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) return 8;
+    pthread_barrierattr_init(&attr);
+    pthread_barrierattr_setpshared(&attr, PTHREAD_PROCESS_SHARED);
+    pthread_barrier_init(&shared->barrier, &attr, (unsigned)set.ranks);
+    for (rank = 0; rank < set.ranks; rank++) {
+        pids[rank] = fork();
+        if (pids[rank] < 0) return 8;
+        if (pids[rank] == 0) _exit(run_rank());
+    }
+    int status, failed = 0;
+    for (int left = set.ranks; left > 0; left--) {
+        pid_t ended = wait(&status);
+        for (int i = 0; i < set.ranks; i++)
+            if (pids[i] == ended) pids[i] = 0;
+        if (status == 0 || failed) continue;
+        failed = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+        for (int i = 0; i < set.ranks; i++)
+            if (pids[i] > 0) kill(pids[i], SIGKILL);
+    }
+    return failed;
+}

@@ -1,0 +1,54 @@
+"""`outlive status` and `outlive checkpoints` beside a running job and after it."""
+
+import json
+from pathlib import Path
+
+from harness import Job, damage, until
+
+
+def documents(job: Job) -> dict[str, dict]:
+    """What each command says as JSON."""
+    say = lambda *words: json.loads(job.outlive(*words, "--json"))  # noqa: E731
+    return {
+        "status": say("status"),
+        "list": say("checkpoints", "list"),
+        "verify": say("checkpoints", "verify"),
+        "rehearse": say("checkpoints", "rehearse", "--lose", "node:2"),
+    }
+
+
+def test_beside_a_running_job_and_after(job: Job) -> None:
+    door = job.dir / "door"
+    program = job.program("--pause", 65, door)
+    run = job.start(program=program)
+    until("the pause", Path(f"{door}.reached").exists)
+    until("version 60", lambda: '"version": 60' in job.outlive("checkpoints", "list", "--json"))
+    said = documents(job)
+    assert said["status"]["running"] and said["status"]["pid"] == run.process.pid
+    door.touch()
+    assert run.end().status == 0
+    said = documents(job)
+    assert not said["status"]["running"]
+    assert said["status"]["report"]["result"] == "finished"
+    text = job.outlive("checkpoints", "list")
+    assert "110" in text
+    assert job.outlive("checkpoints", "show", "110")
+    assert "finished" in job.outlive("status") or "ended well" in job.outlive("status")
+    job.check(program)
+
+
+def test_damage_is_found(job: Job) -> None:
+    job.survive()
+    newest = max(job.containers(1), key=lambda path: path.stat().st_mtime_ns)
+    damage(newest)
+    text = job.outlive("checkpoints", "verify", status=65)
+    assert newest.name in text
+    # Another copy is left: the loss of that node is survived, that of its partner not.
+    job.outlive("checkpoints", "rehearse", "--lose", "node:1")
+
+
+def test_what_is_not_there(job: Job) -> None:
+    job.steps = 30
+    job.survive()
+    assert "OL-404" in job.outlive("checkpoints", "show", "999", status=74)
+    assert "OL-100" in job.outlive("checkpoints", "rehearse", "--lose", "node:9", status=64)

@@ -1,0 +1,168 @@
+"""Damaged, cut off and missing files; full disks; another job's key."""
+
+import json
+
+import pytest
+from harness import Job, damage
+
+
+def test_a_corrupt_container_costs_one_copy(job: Job) -> None:
+    # The keeper's end takes the memory; the disk's copy is damaged: the partner's.
+    result = job.survive(inject=("corrupt:node:1@version=72", "keeper:1@version=78"))
+    failure = result.failure()
+    assert failure["place"] == "node:1" and failure["level"] in ("partner", "disk")
+    if failure["level"] == "partner":
+        assert "OL-403" in result.codes(), result.err
+
+
+def test_a_corrupt_partner_copy_and_a_lost_node(job: Job) -> None:
+    faults = ("corrupt:node:2@version=72,level=partner", "node:1@version=78")
+    result = job.survive(inject=faults)
+    failure = result.failure()
+    assert failure["place"] == "node:1" and failure["version"] is not None
+    if failure["version"] < 60:
+        assert failure["rejected"], failure
+
+
+def stopped(job: Job) -> None:
+    """A job that was run to 60 of 120 steps, all of it stored."""
+    job.steps = 60
+    job.survive()
+    job.steps = 120
+
+
+def test_every_copy_of_one_node_damaged_falls_back(job: Job) -> None:
+    stopped(job)
+    newest = max(job.containers(1), key=lambda path: path.stat().st_mtime_ns)
+    for path in (newest, job.node(2) / "partner" / newest.name):
+        damage(path)
+    result = job.survive()
+    (restored,) = set(result.said("restored"))
+    assert restored == 40
+    assert "OL-403" in result.codes(), result.err
+    assert "version 50" in result.err or "v50" in result.err
+
+
+def test_one_copy_of_each_node_damaged_costs_nothing(job: Job) -> None:
+    stopped(job)
+    for node in range(job.nodes):
+        for path in job.containers(node):
+            damage(path)
+    result = job.survive()
+    assert set(result.said("restored")) == {50}
+
+
+def test_copies_cut_off(job: Job) -> None:
+    stopped(job)
+    for path in job.containers(0):
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    for path in job.containers(1):
+        path.write_bytes(b"")
+    result = job.survive()
+    assert set(result.said("restored")) == {50}
+
+
+def test_everything_damaged_is_an_error_with_a_remedy(job: Job) -> None:
+    stopped(job)
+    for node in range(job.nodes):
+        for kind in ("containers", "partner"):
+            for path in job.containers(node, kind):
+                damage(path)
+    result = job.run()
+    assert result.status == 80 and result.codes("errors") == {"OL-500"}
+    assert "--fresh" in result.report["errors"][0]["remedy"]
+    assert job.survive("--fresh").said("fresh")
+
+
+def test_damaged_records(job: Job) -> None:
+    stopped(job)
+    for node in range(job.nodes):
+        for path in job.containers(node, "records")[::2]:
+            damage(path, 0.7)
+    result = job.run()
+    # Decisions are on more than one node; what cannot be proven is not taken.
+    assert result.status in (0, 80), result.err
+    if result.status == 0:
+        job.check()
+
+
+def test_records_of_one_node_gone(job: Job) -> None:
+    stopped(job)
+    for path in job.containers(2, "records"):
+        path.unlink()
+    result = job.survive()
+    assert set(result.said("restored")) == {50}
+
+
+def test_a_node_directory_gone_between_two_runs(job: Job) -> None:
+    stopped(job)
+    for kind in ("containers", "partner", "records"):
+        for path in job.containers(1, kind):
+            path.unlink()
+    result = job.survive()
+    assert set(result.said("restored")) == {50}
+
+
+def test_the_key_of_another_job(job: Job) -> None:
+    stopped(job)
+    (job.home / "key").write_bytes(bytes(range(32)))
+    result = job.run()
+    # The containers are of a job with another key: nothing of them is taken.
+    assert result.status != 0 or not result.said("restored"), result.err
+    assert not job.result.exists() or result.status == 0
+
+
+def test_a_key_that_is_cut_off(job: Job) -> None:
+    stopped(job)
+    (job.home / "key").write_bytes(b"short")
+    result = job.run(bound_s=10)
+    assert result.status not in (0, 70) and "OL-" in result.err
+
+
+@pytest.mark.parametrize("name", ["job.json", "lock", "report.json"])
+def test_damaged_files_of_the_job(job: Job, name: str) -> None:
+    stopped(job)
+    (job.home / name).write_text("{ nonsense")
+    result = job.run(bound_s=20)
+    if name == "job.json":
+        assert result.status == 65 and "OL-406" in result.err or "job.json" in result.err
+    else:
+        assert result.status == 0
+        job.check()
+
+
+def test_a_full_disk_stops_nobody(job: Job) -> None:
+    result = job.survive(inject=("full:node:1@version=25",))
+    assert result.failures == []
+    assert "OL-401" in result.codes(), result.err
+    last = result.report["checkpoints"]["last"]
+    assert last["disk"] < 100
+    assert result.report["seconds"] < 20
+
+
+def test_a_disk_that_is_full_for_a_while(job: Job) -> None:
+    job.steps = 250
+    result = job.survive(inject=("full:node:1@version=25,for=200ms",))
+    assert result.failures == []
+    assert result.report["checkpoints"]["last"]["partner"] >= 200, result.err
+
+
+def test_a_full_disk_and_a_lost_node(job: Job) -> None:
+    faults = ("full:node:1@version=45", "node:2@version=95")
+    result = job.survive(inject=faults)
+    failure = result.failure()
+    assert failure["place"] == "node:2" and failure["version"] is not None
+    assert failure["version"] >= 20
+
+
+def test_hostile_files_in_the_store(job: Job) -> None:
+    stopped(job)
+    for node in range(job.nodes):
+        for kind in ("containers", "partner", "records"):
+            folder = job.node(node) / kind
+            (folder / "i1-v999-n1.olc").write_bytes(b"\xff" * 5000)
+            (folder / "nonsense").write_bytes(b"x")
+            (folder / "dir.olc").mkdir()
+    result = job.survive()
+    assert set(result.said("restored")) == {50}
+    assert json.dumps(result.report)

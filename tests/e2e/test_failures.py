@@ -1,0 +1,164 @@
+"""Ranks, nodes, agents and keepers are killed, alone, together and again."""
+
+
+import pytest
+from harness import Job, kill, until
+
+ALL = "memory,disk,partner,shared/2"
+
+
+def test_nothing_fails(job: Job) -> None:
+    result = job.survive()
+    assert result.failures == [] and result.report["restarts"] == 0
+    assert result.report["warnings"] == [], result.err
+    stable = result.report["checkpoints"]["stable"]
+    assert stable["memory"] == stable["disk"] == stable["partner"] >= 10
+
+
+def test_a_killed_rank(job: Job) -> None:
+    result = job.survive(inject=("rank:4@version=75",))
+    failure = result.failure()
+    assert (failure["kind"], failure["place"], failure["level"]) == ("rank", "rank:4", "memory")
+    assert failure["injected"] and failure["detect_ms"] < 100
+    assert failure["at_version"] == 75 and 50 <= failure["version"] <= 70
+    assert set(result.said("restored")) == {failure["version"]}
+    assert failure["rejected"] == []
+
+
+def test_a_rank_that_fails_by_itself(job: Job) -> None:
+    result = job.survive(program=job.program("--die", 55, 1, 17))
+    failure = result.failure()
+    assert failure["kind"] in ("rank", "command") and not failure["injected"]
+    assert "17" in failure["cause"], failure
+
+
+@pytest.mark.parametrize("node", [0, 1, 2])
+def test_a_killed_node(job: Job, node: int) -> None:
+    result = job.survive(inject=(f"node:{node}@version=75",))
+    failure = result.failure()
+    assert (failure["kind"], failure["place"]) == ("node", f"node:{node}")
+    assert failure["level"] == "partner" and failure["detect_ms"] < 1000
+    assert failure["at_version"] == 75 and 50 <= failure["version"] <= 70
+    assert failure["rejected"] == [] and not failure["uncertain"]
+
+
+def test_two_nodes_one_after_the_other(job: Job) -> None:
+    result = job.survive(inject=("node:1@version=45", "node:2@version=85"))
+    assert [failure["place"] for failure in result.failures] == ["node:1", "node:2"]
+    assert all(failure["version"] is not None for failure in result.failures)
+
+
+def test_the_same_node_twice(job: Job) -> None:
+    result = job.survive(inject=("node:0@version=45", "node:0@version=85"))
+    assert [failure["place"] for failure in result.failures] == ["node:0", "node:0"]
+
+
+def test_a_node_and_its_partner_fall_back_to_shared_storage(job: Job) -> None:
+    result = job.survive(
+        "--levels", ALL, inject=("node:1@350ms", "node:2@350ms")
+    )
+    assert {failure["place"] for failure in result.failures} == {"node:1", "node:2"}
+    last = result.failures[-1]
+    assert last["level"] == "shared" and last["version"] is not None
+
+
+def test_a_node_and_its_partner_without_shared_storage(job: Job) -> None:
+    result = job.run(inject=("node:1@350ms", "node:2@350ms"))
+    assert result.status == 80, result.err
+    (error,) = result.report["errors"]
+    assert error["code"] == "OL-500"
+    assert "OL-500" in result.err and error["remedy"]
+    assert "fresh" in error["remedy"]
+
+
+def test_another_node_dies_while_the_first_is_rebuilt(job: Job) -> None:
+    job.nodes, job.ranks = 4, 8
+    run = job.start(inject=("node:0@version=75",))
+    # The moment the new agent of node 0 is there, the node that is no neighbour dies.
+    before = until("agents", lambda: len(run.pids("agent")) == 4 and run.pids("agent"))
+    until("the replacement", lambda: run.pids("agent").get(0, before[0]) != before[0])
+    kill(run.pids("keeper")[2])
+    result = run.end()
+    assert result.status == 0, result.err
+    job.check()
+    assert {failure["place"] for failure in result.failures} == {"node:0", "node:2"}
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_a_killed_agent_does_not_stop_the_job(job: Job, node: int) -> None:
+    result = job.survive(inject=(f"agent:{node}@version=45",))
+    assert result.failures == [] and result.report["restarts"] == 0
+    assert result.report["agent_restarts"] == 1
+    # Checkpoints go on.
+    assert result.report["checkpoints"]["last"]["partner"] >= 100, result.err
+
+
+def test_an_agent_killed_again_and_again(job: Job) -> None:
+    job.steps = 240
+    faults = tuple(f"agent:{v % 3}@version={v}" for v in (30, 61, 92, 120, 151, 182))
+    result = job.survive(inject=faults)
+    assert result.failures == [] and result.report["agent_restarts"] == len(faults)
+    assert result.report["checkpoints"]["last"]["partner"] >= 220, result.err
+
+
+def test_a_node_lost_after_its_agent_was_restarted(job: Job) -> None:
+    job.steps = 160
+    result = job.survive(inject=("agent:1@version=45", "node:2@version=115"))
+    assert result.failure()["place"] == "node:2"
+    assert result.failure()["version"] >= 80, result.err
+
+
+def test_a_killed_keeper(job: Job) -> None:
+    result = job.survive(inject=("keeper:1@version=75",))
+    failure = result.failure()
+    assert failure["place"] == "node:1"
+    # The memory is gone with the keeper, the disk is not.
+    assert failure["level"] == "disk" and failure["version"] >= 50
+
+
+def test_everything_of_a_node_killed_from_outside(job: Job) -> None:
+    job.sleep_us = 8000
+    run = job.start()
+    until("a checkpoint", lambda: (job.node(1) / "partner").exists() and job.containers(1, "partner"))
+    keepers, agents = run.pids("keeper"), run.pids("agent")
+    kill(keepers[1])
+    kill(agents[1])
+    result = run.end()
+    assert result.status == 0, result.err
+    job.check()
+    assert result.failure()["place"] == "node:1"
+
+
+def test_every_rank_killed_at_once(job: Job) -> None:
+    faults = tuple(f"rank:{rank}@350ms" for rank in range(job.ranks))
+    result = job.survive(inject=faults)
+    assert result.report["restarts"] == 1
+    assert result.failures[0]["level"] == "memory"
+
+
+def test_failures_of_every_kind_in_one_run(job: Job) -> None:
+    job.steps = 300
+    result = job.survive(
+        inject=(
+            "rank:2@version=40",
+            "node:1@version=90",
+            "agent:0@version=130",
+            "keeper:2@version=170",
+            "rank:5@version=210",
+            "node:0@version=250",
+        )
+    )
+    places = [failure["place"] for failure in result.failures]
+    assert places == ["rank:2", "node:1", "node:2", "rank:5", "node:0"]
+    assert all(failure["version"] is not None for failure in result.failures)
+
+
+def test_a_stopped_rank_goes_on(job: Job) -> None:
+    result = job.survive(inject=("freeze:rank:2@version=40,for=300ms",))
+    assert result.failures == []
+
+
+def test_no_descriptor_of_outlive_reaches_the_command(job: Job) -> None:
+    result = job.run(program=["/bin/ls", "-l", "/proc/self/fd"])
+    assert result.status == 0
+    assert not any(word in result.out for word in ("memfd", "lock", "socket", "eventpoll"))

@@ -1,0 +1,215 @@
+"""The launcher itself: killed, interrupted, started twice, given nonsense."""
+
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from harness import LEFT_S, OUTLIVE, Job, Run, kill, processes, until
+from skip import skip
+
+
+def paused(job: Job, step: int = 65) -> tuple[Run, list[str], Path]:
+    """A run whose program waits at a step for a file."""
+    door = job.dir / "door"
+    program = job.program("--pause", step, door)
+    run = job.start(program=program)
+    until("the pause", Path(f"{door}.reached").exists)
+    return run, program, door
+
+
+def test_a_killed_launcher_leaves_nothing_and_the_next_run_goes_on(job: Job) -> None:
+    run, program, door = paused(job)
+    until("version 60", lambda: stable(job) >= 60)
+    assert len(run.pids("keeper")) == len(run.pids("agent")) == job.nodes
+    run.signal(signal.SIGKILL)
+    run.process.wait(5)
+    job.gone(LEFT_S)
+    door.touch()
+    result = job.survive(program=program)
+    assert set(result.said("restored")) == {60}
+
+
+def stable(job: Job) -> int:
+    """The newest version that the running report calls stable on the partners."""
+    path = job.home / "report.json"
+    if not path.exists():
+        return -1
+    return json.loads(path.read_text())["checkpoints"]["last"].get("partner", -1)
+
+
+def test_everything_killed_at_once_and_the_next_run_goes_on(job: Job) -> None:
+    run, program, door = paused(job)
+    until("version 60", lambda: stable(job) >= 60)
+    for pid in [run.process.pid, *processes(job.token)]:
+        kill(pid)
+    run.process.wait(5)
+    job.gone(LEFT_S)
+    door.touch()
+    result = job.survive(program=program)
+    assert set(result.said("restored")) == {60}
+
+
+def test_a_killed_launcher_after_a_lost_node(job: Job) -> None:
+    door = job.dir / "door"
+    program = job.program("--pause", 85, door)
+    run = job.start(program=program, inject=("node:1@version=45",))
+    until("the pause", Path(f"{door}.reached").exists)
+    until("version 80", lambda: stable(job) >= 80)
+    run.signal(signal.SIGKILL)
+    run.process.wait(5)
+    job.gone(LEFT_S)
+    door.touch()
+    result = job.survive(program=program)
+    assert set(result.said("restored")) == {80}
+
+
+def test_two_runs_of_one_job_at_once(job: Job) -> None:
+    run, _, door = paused(job)
+    report = job.report
+    other = job.dir / "other.json"
+    words = (OUTLIVE, "run", "--job", "test", "--store", job.store, "--report", other, "--", "true")
+    second = Run(Job(job.dir, job.ring, job.token), [str(word) for word in words])
+    second.process.wait(10)
+    text = second.text()
+    assert second.process.returncode == 75 and "OL-502" in text, text
+    assert str(run.process.pid) in text
+    door.touch()
+    result = run.end()
+    assert result.status == 0 and report.exists()
+    job.check(job.program())
+
+
+def test_a_second_run_after_success(job: Job) -> None:
+    job.steps = 60
+    first = job.survive()
+    assert first.said("fresh")
+    second = job.survive()
+    assert set(second.said("restored")) == {50}
+    third = job.survive("--fresh")
+    assert third.said("fresh") and not third.said("restored")
+
+
+def test_fresh_takes_effect_once(job: Job) -> None:
+    job.survive()
+    result = job.survive("--fresh", inject=("rank:1@version=45",))
+    assert result.said("fresh") and set(result.said("restored")) <= {20, 30, 40}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_interrupted_run_goes_on_later(job: Job, number: int) -> None:
+    run, program, door = paused(job)
+    until("version 60", lambda: stable(job) >= 60)
+    run.signal(number)
+    result = run.end(20)
+    assert result.status == 128 + number
+    assert result.report["result"] == "interrupted"
+    job.gone()
+    door.touch()
+    result = job.survive(program=program)
+    assert set(result.said("restored")) == {60}
+
+
+def test_two_interrupts_end_a_program_that_ignores_them(job: Job) -> None:
+    run = job.start("--kill-grace", "30s", program=["/bin/sh", "-c", "trap '' INT; sleep 60"])
+    until("the command", lambda: "sleep 60" in processes(job.token).values())
+    run.signal(signal.SIGINT)
+    until("the first", lambda: "once more" in run.text())
+    run.signal(signal.SIGINT)
+    assert run.end(10).status == 130
+
+
+def test_a_command_that_is_not_there(job: Job) -> None:
+    result = job.run(program=["/no/such/program"], bound_s=10)
+    assert result.status == 127 and "OL-505" in result.err and "/no/such/program" in result.err
+    result = job.run(program=[str(job.dir)], bound_s=10)
+    assert result.status == 127 and "OL-505" in result.err
+
+
+def test_a_command_that_dies_at_once(job: Job) -> None:
+    result = job.run(program=job.program("--die-always", 9))
+    assert "OL-506" in result.codes("errors") and result.status == 9
+    result = job.run(program=["/bin/false"])
+    assert "OL-506" in result.codes("errors") and result.status == 1
+    assert "without outlive" in result.err
+
+
+def test_restarts_are_bounded(job: Job) -> None:
+    faults = tuple(f"rank:1@version={version}" for version in (25, 45, 65))
+    result = job.run("--max-restarts", "2", inject=faults)
+    assert result.status == 79 and result.codes("errors") == {"OL-503"}
+    assert len(result.failures) == 3
+    # Nothing is lost: the next run ends it.
+    assert min(job.survive().said("restored")) >= 50
+
+
+def test_no_restart_is_permitted(job: Job) -> None:
+    result = job.run("--max-restarts", "0", inject=("rank:1@version=45",))
+    assert result.status == 137 and len(result.failures) == 1
+
+
+def test_no_spare_is_left(job: Job) -> None:
+    result = job.run("--spares", "1", inject=("node:1@version=45", "node:2@version=75"))
+    assert result.status == 69 and result.codes("errors") == {"OL-504"}
+    assert "--spares" in result.err or "spares" in result.report["errors"][0]["remedy"]
+    assert result.report["seconds"] < 20
+    assert min(job.survive().said("restored")) >= 50
+
+
+def test_a_store_that_cannot_be_written(job: Job) -> None:
+    blocker = job.dir / "file"
+    blocker.write_text("not a directory")
+    words = [str(OUTLIVE), "run", "--store", str(blocker / "store"), "--", "true"]
+    run = Run(job, words)
+    assert run.process.wait(10) == 74
+    assert "OL-404" in run.text() or "OL-400" in run.text()
+    if os.geteuid() == 0:
+        skip("read-only-store", "root writes everywhere")
+    job.store.mkdir(mode=0o500)
+    run = Run(job, [str(OUTLIVE), "run", "--store", str(job.store), "--", "true"])
+    assert run.process.wait(10) == 74
+    assert "OL-402" in run.text()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--no-such-option",),
+        ("--emulate-nodes", "0"),
+        ("--every", "soon"),
+        ("--levels", "tape"),
+        ("--inject", "node:7@5s"),
+        ("--inject", "melt:node:1@5s"),
+        ("--inject", "rank:1@phase=commit:send"),
+        ("--inject", "node:1@version=x"),
+        ("--memory", "12"),
+        ("--dead-timeout", "1ms"),
+        ("--job", "../up"),
+    ],
+)
+def test_nonsense_on_the_command_line(job: Job, options: tuple[str, ...]) -> None:
+    run = Run(job, [str(w) for w in (OUTLIVE, "run", "--store", job.store, *options, "--", "true")])
+    assert run.process.wait(10) == 64, run.text()
+    assert run.text().strip()
+    assert not job.store.exists()
+
+
+def test_a_report_that_cannot_be_written(job: Job) -> None:
+    result = job.run("--report", str(job.dir / "no" / "dir" / "r.json"), bound_s=10)
+    assert result.status == 74 and "r.json" in result.err
+
+
+def test_another_number_of_nodes(job: Job) -> None:
+    job.steps = 40
+    job.survive()
+    job.nodes = 2
+    result = job.run()
+    assert result.status != 0 and "nodes" in result.err
+
+
+def test_a_fork_that_hides_is_found(job: Job) -> None:
+    # A daemon that leaves group and session would outlive the job.
+    script = "setsid sh -c 'sleep 77 & sleep 77' >/dev/null 2>&1 & exit 0"
+    assert job.run(program=["/bin/sh", "-c", script]).status == 0
+    job.gone(2)

@@ -1,0 +1,76 @@
+"""A node or an agent dies at a named point of the commit protocol.
+
+Whatever the point, the job ends with the right bits, and no version that was
+committed before is lost: what is restored is never older than what was stable.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import Job, Result
+
+POINTS = [
+    "prepared:persist",
+    "prepared:send",
+    "commit:persist",
+    "commit:send",
+    "stable:send",
+    "flush:prepared",
+]
+# Only the coordinator commits and says what is stable.
+LEADS = ("commit:send", "stable:send")
+
+
+def stable_before(result: Result) -> int:
+    """The newest version that the timeline called stable on the partners before the
+    first failure, or -1."""
+    newest = -1
+    for line in result.err.splitlines():
+        if "lost:" in line:
+            break
+        words = line.split()
+        if words[-3:-1] == ["stable", "on"] and words[-1] == "partner":
+            newest = int(words[-4])
+    return newest
+
+
+def places(point: str) -> list[int]:
+    """Nodes that come to the point."""
+    return [0] if point in LEADS else [0, 1]
+
+
+@pytest.mark.parametrize("point,node", [(p, n) for p in POINTS for n in places(p)])
+def test_a_node_dies_at(job: Job, point: str, node: int) -> None:
+    result = job.survive("-v", inject=(f"node:{node}@phase={point},nth=8",))
+    failure = result.failure()
+    assert failure["place"] == f"node:{node}" and failure["injected"], failure
+    restored = failure["version"] if failure["version"] is not None else -1
+    assert restored >= stable_before(result), result.err
+    sound(job)
+
+
+@pytest.mark.parametrize("point,node", [(p, n) for p in POINTS for n in places(p)])
+def test_an_agent_dies_at(job: Job, point: str, node: int) -> None:
+    result = job.survive(inject=(f"agent:{node}@phase={point},nth=8",))
+    assert result.failures == [] and result.report["agent_restarts"] == 1
+    assert result.report["checkpoints"]["last"]["partner"] >= 100, result.err
+    sound(job)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_an_agent_dies_and_then_its_node(job: Job, point: str) -> None:
+    job.steps = 160
+    faults = (f"agent:0@phase={point},nth=5", "node:0@version=125")
+    result = job.survive(inject=faults)
+    assert result.failure()["version"] >= 90, result.err
+    sound(job)
+
+
+def sound(job: Job) -> None:
+    """Everything stored reads back, and the newest version is that of the last
+    checkpoint of the program."""
+    text = job.outlive("checkpoints", "verify", "--json")
+    report = json.loads(text)
+    assert report, text
+    assert Path(job.home).exists()

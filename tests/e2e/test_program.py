@@ -1,0 +1,156 @@
+"""What programs do: regions that change, files, forced checkpoints, sizes."""
+
+import pytest
+from harness import Job
+
+
+@pytest.mark.parametrize("what,code", [("more", 103), ("larger", 104), ("fewer", 105)])
+def test_regions_that_do_not_fit(job: Job, what: str, code: int) -> None:
+    job.steps = 60
+    job.survive()
+    result = job.run(program=job.program("--regions", what))
+    assert result.status != 0 and f"-{code} OL-{code}" in result.out
+    assert f"OL-{code}" in result.codes(), result.report["warnings"]
+    # The same again is not tried again and again.
+    assert result.report["restarts"] <= 1
+    forgiving = job.run(program=job.program("--regions", what, "--forgive"))
+    assert forgiving.status == 0, forgiving.err
+
+
+def test_another_number_of_ranks(job: Job) -> None:
+    job.steps = 60
+    job.survive()
+    job.ranks = 9
+    result = job.run()
+    assert result.status == 65 and "OL-201" in result.codes("errors") | result.codes()
+    job.ranks = 6
+    assert set(job.survive().said("restored")) == {50}
+
+
+def test_one_rank_on_one_node(job: Job) -> None:
+    job.nodes, job.ranks = 1, 1
+    result = job.survive(inject=("rank:0@version=75",))
+    assert result.failure()["level"] == "memory"
+
+
+def test_one_rank_on_four_nodes(job: Job) -> None:
+    job.nodes, job.ranks = 4, 1
+    result = job.survive(inject=("node:0@version=75",))
+    assert result.failure()["level"] == "partner"
+
+
+def test_more_nodes_than_ranks(job: Job) -> None:
+    job.nodes, job.ranks = 5, 3
+    result = job.survive(inject=("node:1@version=45", "node:2@version=85"))
+    assert len(result.failures) == 2
+
+
+def test_thirty_ranks(job: Job) -> None:
+    job.ranks, job.sleep_us = 30, 8000
+    result = job.survive(inject=("node:1@version=75",))
+    assert result.failure()["level"] == "partner"
+
+
+def test_a_region_of_no_bytes(job: Job) -> None:
+    job.survive(program=job.program("--empty"), inject=("node:1@version=75",))
+
+
+def test_nothing_but_a_region_of_no_bytes(job: Job) -> None:
+    result = job.run(program=job.program("--only-empty"), inject=("rank:1@version=75",))
+    assert result.status == 0, result.err
+    assert result.failure()["version"] is not None
+
+
+def test_regions_of_64_mib(job: Job) -> None:
+    job.nodes, job.ranks, job.cells, job.steps, job.sleep_us = 2, 2, 8 << 20, 60, 20_000
+    result = job.survive("--memory", "300MiB", inject=("node:1@version=45",), bound_s=100)
+    assert result.failure()["place"] == "node:1"
+    assert result.failure()["version"] is not None, result.err
+
+
+def test_regions_that_grow(job: Job) -> None:
+    result = job.survive(program=job.program("--grow"), inject=("node:1@version=75",))
+    assert result.failure()["version"] >= 30, result.err
+
+
+def test_files_survive(job: Job) -> None:
+    result = job.survive(program=job.program("--files"), inject=("node:1@version=75",))
+    assert result.failure()["version"] >= 30
+    assert not result.said("file") and not result.said("route")
+
+
+@pytest.mark.parametrize("level", [0, 1, 2, 3])
+def test_forced_checkpoints_are_waited_for(job: Job, level: int) -> None:
+    program = job.program("--force", 15, "--wait", level)
+    levels = ("--levels", "memory,disk,partner,shared")
+    result = job.survive("--every", "1000000", *levels, program=program)
+    assert result.said("committed").count(15) == job.ranks, result.out + result.err
+    assert not result.said("wait")
+
+
+def test_forced_checkpoints_and_a_lost_node(job: Job) -> None:
+    program = job.program("--force", 15, "--wait", 2)
+    result = job.survive("--every", "1000000", program=program, inject=("node:1@version=70",))
+    assert result.failure()["version"] == 60
+
+
+def test_forced_and_wanted_checkpoints_mixed(job: Job) -> None:
+    program = job.program("--force", 7, "--wait", 0)
+    result = job.survive(program=program, inject=("rank:3@version=66",))
+    assert result.failure()["version"] >= 40
+
+
+def test_a_wait_while_agents_die(job: Job) -> None:
+    program = job.program("--force", 15, "--wait", 2)
+    faults = ("agent:0@version=31", "agent:1@version=61", "agent:2@version=91")
+    result = job.survive("--every", "1000000", program=program, inject=faults)
+    assert result.failures == []
+    assert result.said("committed").count(105) == job.ranks, result.out
+
+
+def test_calls_every_100_microseconds(job: Job) -> None:
+    job.ranks, job.nodes, job.steps, job.sleep_us = 4, 2, 8000, 100
+    result = job.survive("--every", "500", inject=("node:1@version=5000",))
+    assert result.failure()["version"] >= 2500, result.err
+
+
+def test_an_interval(job: Job) -> None:
+    job.steps = 250
+    result = job.survive("--every", "1000000", "--interval", "100ms", inject=("rank:1@version=200",))
+    assert result.failure()["version"] is not None
+
+
+@pytest.mark.parametrize("levels", ["memory", "disk", "partner", "shared", "disk,partner"])
+def test_levels_alone(job: Job, levels: str) -> None:
+    result = job.survive("--levels", levels, inject=("rank:1@version=75",))
+    assert result.failure()["version"] >= 30, result.err
+    for level in levels.split(","):
+        assert result.report["checkpoints"]["stable"][level] >= 5, result.err
+
+
+def test_too_little_memory_for_two_slots(job: Job) -> None:
+    job.cells = 100_000
+    result = job.survive("--memory", "1MiB")
+    assert result.failures == [] and "OL-302" in result.codes(), result.err
+
+
+def test_a_program_that_forgets_to_close(job: Job) -> None:
+    result = job.survive(program=job.program("--no-close"))
+    assert result.failures == []
+
+
+def test_a_busy_program(job: Job) -> None:
+    job.ranks, job.nodes = 2, 2
+    job.survive(program=job.program("--busy"), inject=("node:1@version=75",))
+
+
+def test_a_program_that_is_not_protected(job: Job) -> None:
+    result = job.run(program=["/bin/sh", "-c", "exit 0"])
+    assert result.status == 0
+    result = job.run("--max-restarts", "0", program=["/bin/sh", "-c", "exit 7"])
+    assert result.status == 7
+
+
+def test_encrypted(job: Job) -> None:
+    result = job.survive("--encrypt", inject=("node:1@version=75",))
+    assert result.failure()["level"] == "partner"
