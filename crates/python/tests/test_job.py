@@ -2,6 +2,7 @@
 
 import multiprocessing
 import pickle
+import re
 import subprocess
 import sys
 import tracemalloc
@@ -71,7 +72,7 @@ def test_errors_of_the_program_are_raised(job: outlive.Job) -> None:
     raised(100, job.wait, 1, "tape")
     raised(100, job.wait, 1, timeout=-1.0)
     raised(100, outlive.open, timeout=float("nan"))
-    raised(100, outlive.open, rank=3, ranks=3)
+    raised(200, outlive.open, rank=3, ranks=3)
     with pytest.raises(TypeError):
         outlive.Job()
 
@@ -189,7 +190,7 @@ def test_a_nested_state_survives_a_lost_node(protected: Protected, threads: list
         *("nested.py", "200", "10", *threads),
         launcher=mpich(2),
     )
-    (failure,) = report["failures"]
+    failure = injected(report)
     assert (failure["place"], failure["level"]) == ("node:1", "partner")
     assert f"restored {failure['version']} failed 0 error None" in output
     assert digests(output) == calm
@@ -200,7 +201,7 @@ def test_a_nested_state_survives_a_lost_rank(protected: Protected) -> None:
     report, output = protected.run(
         ["--every", "10", "--inject", "rank:0@version=90"], "nested.py", "150", "10"
     )
-    (failure,) = report["failures"]
+    failure = injected(report)
     assert (failure["place"], failure["level"]) == ("rank:0", "memory")
     assert digests(output) == calm
 
@@ -209,10 +210,23 @@ LOST_NODE = ["--emulate-nodes", "2", "--spares", "1", "--inject", "node:0@versio
 LOST_RANK = ["--inject", "rank:0@version=4"]
 
 
+def injected(report: dict) -> dict:
+    """The failure that was injected, and the only one that the programs did not choose:
+    one of them ends, and is started again, if a forced save finds no free slot."""
+    (failure,) = [one for one in report["failures"] if one["injected"]]
+    return failure
+
+
+def begun(output: str, end: str = "") -> int:
+    """Ranks that went on from version 3, or from 4: the injection that is met when 4 is
+    offered may strike just after its capture."""
+    return len(re.findall(rf"^from [34] {re.escape(end)}", output, re.M))
+
+
 def test_another_state_is_named_and_left_alone(protected: Protected) -> None:
     report, output = protected.run(LOST_RANK, "parts.py", "mismatch")
-    assert report["restarts"] == 1
-    assert "from 3 n 15 a [15.0, 15.0, 15.0]" in output
+    assert injected(report)["version"] in (3, 4)
+    assert begun(output) == begun(output, "n 15 a [15.0, 15.0, 15.0]") == 1
 
 
 def test_a_failed_save_raises_nothing(protected: Protected) -> None:
@@ -224,21 +238,23 @@ def test_a_failed_save_raises_nothing(protected: Protected) -> None:
 def test_declared_buffers_survive(protected: Protected, lost: str) -> None:
     options, level = (LOST_NODE, "partner") if lost == "node" else (LOST_RANK, "disk")
     report, output = protected.run(options, "parts.py", "declared", level, launcher=mpich(2))
-    assert report["failures"][0]["level"] == ("partner" if lost == "node" else "memory")
+    assert injected(report)["level"] == ("partner" if lost == "node" else "memory")
     numbers = [[15.0] * 3] * 2
-    assert f"from 3 {{'n': 15}} {numbers} {bytes([4, 6, 2, 3])!r}" in output
+    end = f"{{'n': 15}} {numbers} {bytes([4, 6, 2, 3])!r}"
+    assert begun(output) == begun(output, end) == 2
 
 
 def test_a_routed_file_survives_a_lost_node(protected: Protected) -> None:
     report, output = protected.run(LOST_NODE, "parts.py", "routed", "partner", launcher=mpich(2))
-    assert report["restarts"] == 1
-    assert output.count("file step 3") == output.count("from 3") == 2
+    assert injected(report)["version"] in (3, 4)
+    version = injected(report)["version"]
+    assert output.count(f"from {version}\n") == 2 <= output.count(f"file step {version}\n")
 
 
 def test_children_do_not_disturb(protected: Protected) -> None:
     report, output = protected.run(LOST_RANK, "parts.py", "forking")
-    assert report["restarts"] == 1
-    assert "from 3 [15.0, 15.0, 15.0]" in output
+    assert injected(report)["version"] in (3, 4)
+    assert begun(output) == begun(output, "[15.0, 15.0, 15.0]") == 1
 
 
 def test_a_wait_lets_other_threads_run(protected: Protected) -> None:

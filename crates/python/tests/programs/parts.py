@@ -33,7 +33,10 @@ def mismatch() -> None:
     """The second start has another state; then the right one."""
     job = outlive.open()
     state = {"a": np.zeros(3), "n": 0}
-    if job.status().incarnation > 1:
+    try:
+        job.restore()
+    except outlive.Error as error:
+        assert error.code == 105, error  # a state was saved
         other = {"a": np.full(3, 7.0), "b": np.full(2, 7.0), "n": 7}
         error = caught(job.restore, other)
         assert job.last_error is not None and job.last_error.code == error.code == 103
@@ -41,7 +44,6 @@ def mismatch() -> None:
         assert (other["a"] == 7.0).all() and other["n"] == 7
         assert caught(job.restore, {"a": np.zeros(3)}).code == 105
         assert caught(job.restore, {"a": np.zeros(4), "n": 0}).code == 104
-        assert caught(job.restore).code == 105  # a state was saved
     start = job.restore(state, default=1)
     for step in range(start, 6):
         save(job, step, state)
