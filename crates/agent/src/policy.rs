@@ -371,7 +371,9 @@ impl Agent {
             self.over = late && until.elapsed() >= STAY;
             return;
         }
-        let busy = self.rounds.values().any(|round| round.flushing) || self.undecided();
+        // Without storage this node cannot take note of a decision, however long it waits.
+        let undecided = self.undecided() && !self.unwritable;
+        let busy = undecided || self.rounds.values().any(|round| round.flushing);
         if late || !busy {
             self.finished = true;
             self.tell(&Notice::Finished);
