@@ -121,7 +121,7 @@ impl Schedule {
     }
 
     /// The (momentum, step) of the next iteration: y = momentum y + step a (ui - uj).
-    pub fn next(&mut self) -> (f64, f64) {
+    pub fn advance(&mut self) -> (f64, f64) {
         self.iteration += 1;
         let beta = self.beta();
         (beta - 1.0, beta * self.step)
@@ -278,7 +278,7 @@ impl<'a> Run<'a> {
     }
 
     fn iterate(&mut self) {
-        let (momentum, step) = self.schedule.next();
+        let (momentum, step) = self.schedule.advance();
         for (level, (w, c)) in self
             .levels
             .iter_mut()

@@ -19,6 +19,9 @@
 //! | [`central`], [`geometric`], [`hybrid`] | greedy, refine; bisection, curve; tree of domains |
 //! | [`scenario`], [`replay`], [`command`], [`plot`] | loads that change with time, and what the command line shows |
 
+pub mod band;
+pub mod cost;
+pub mod diffusion;
 pub mod error;
 pub mod flow;
 pub mod graph;
@@ -26,6 +29,9 @@ pub mod links;
 pub mod metrics;
 pub mod parse;
 pub mod processes;
+pub mod refine;
+pub mod schedule;
+pub mod select;
 
 pub use error::BalanceError;
 pub use graph::Graph;
