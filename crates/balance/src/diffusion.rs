@@ -10,6 +10,8 @@
 //! call by number and weight); a present process that has tasks keeps at least
 //! one; an absent one ends up empty; loads within the tolerance move nothing.
 
+use std::collections::BTreeSet;
+
 use crate::band::{Band, Marks, band};
 use crate::cost::{Cost, Ledger};
 use crate::error::BalanceError;
@@ -52,7 +54,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             tolerance: 0.02,
-            migration_price: 0.5,
+            migration_price: 0.1,
             band_depth: 3,
             sweeps: 1,
             passes: 2,
@@ -130,6 +132,8 @@ struct Run<'a> {
     loads: Vec<f64>,
     /// The tasks of each process, ascending.
     tasks: Vec<Vec<u32>>,
+    /// Pairs whose border changed since it was refined, the lower first.
+    changed: BTreeSet<(u32, u32)>,
     price: f64,
     scratch: Scratch,
     marks: Marks,
@@ -156,6 +160,7 @@ impl<'a> Run<'a> {
             owner: parts.to_vec(),
             loads: processes.loads(graph, parts),
             tasks,
+            changed: BTreeSet::new(),
             price: options.migration_price * average,
             scratch: Scratch::new(graph.tasks()),
             marks: Marks::new(graph.tasks()),
@@ -310,6 +315,16 @@ impl<'a> Run<'a> {
         for moved in moves {
             let weight = self.graph.weight(moved.task);
             self.owner[moved.task as usize] = moved.to;
+            for (near, _) in self.graph.adjacent(moved.task) {
+                let other = self.owner[near as usize];
+                for end in [from, moved.to] {
+                    if end != other {
+                        self.changed.insert((end.min(other), end.max(other)));
+                    }
+                }
+            }
+            self.changed
+                .insert((from.min(moved.to), from.max(moved.to)));
             self.loads[from as usize] -= weight;
             self.loads[moved.to as usize] += weight;
             self.tasks[moved.to as usize].push(moved.task);
@@ -324,20 +339,26 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// One or more sweeps of refinement over all pairs. True if a task moved.
+    /// One or more sweeps of refinement over the pairs whose border changed, or of
+    /// which one is above the limit. True if a task moved.
     fn sweep(&mut self, round: u32) -> bool {
         let mut any = false;
         for sweep in 0..self.options.sweeps {
             let links = Links::of_tasks(self.graph, self.processes, &self.owner);
             let seed = self.options.seed ^ u64::from(round * 64 + sweep);
-            let (pairs, depth) = schedule::order(&links, seed);
-            let mut borders = self.borders();
             let ideal = self.processes.ideal(&self.loads);
             let goal = Goal {
                 level_max: ideal * (1.0 + self.options.tolerance),
                 price: self.price,
                 passes: self.options.passes,
             };
+            let changed = core::mem::take(&mut self.changed);
+            let (mut pairs, depth) = schedule::order(&links, seed);
+            pairs.retain(|pair| {
+                let over = |p: u32| self.level(p) > goal.level_max;
+                changed.contains(pair) || over(pair.0) || over(pair.1)
+            });
+            let mut borders = self.borders();
             let mut moved = false;
             for pair in pairs {
                 moved |= self.refine_pair(pair, &mut borders, &goal);
@@ -351,20 +372,36 @@ impl<'a> Run<'a> {
         any
     }
 
-    fn borders(&mut self) -> Vec<Vec<u32>> {
+    fn level(&self, process: u32) -> f64 {
+        self.loads[process as usize] / self.processes.speeds()[process as usize]
+    }
+
+    /// For each process its (neighbour process, own task at that border), sorted.
+    fn borders(&mut self) -> Vec<Vec<(u32, u32)>> {
         let mut borders = vec![Vec::new(); self.tasks.len()];
         for task in 0..self.graph.tasks() as u32 {
             let me = self.owner[task as usize];
-            let mut near = self.graph.adjacent(task);
-            if near.any(|(near, _)| self.owner[near as usize] != me) {
-                borders[me as usize].push(task);
+            for (near, _) in self.graph.adjacent(task) {
+                let other = self.owner[near as usize];
+                if other != me {
+                    borders[me as usize].push((other, task));
+                }
             }
             self.ledger.work(me, self.graph.degree(task) as u64);
+        }
+        for border in &mut borders {
+            border.sort_unstable();
+            border.dedup();
         }
         borders
     }
 
-    fn refine_pair(&mut self, (a, b): (u32, u32), borders: &mut [Vec<u32>], goal: &Goal) -> bool {
+    fn refine_pair(
+        &mut self,
+        (a, b): (u32, u32),
+        borders: &mut [Vec<(u32, u32)>],
+        goal: &Goal,
+    ) -> bool {
         let left = self.half((a, b), &borders[a as usize]);
         let right = self.half((b, a), &borders[b as usize]);
         if left.tasks.is_empty() || right.tasks.is_empty() {
@@ -374,9 +411,6 @@ impl<'a> Run<'a> {
         self.ledger.work_together((a, b), refined.operations);
         self.ledger.send(a, 1, left.bytes());
         self.ledger.send(b, 1, 16 + 8 * refined.moves.len() as u64);
-        if refined.moves.is_empty() {
-            return false;
-        }
         for from in [a, b] {
             let leaving = refined
                 .moves
@@ -387,29 +421,27 @@ impl<'a> Run<'a> {
             self.apply(from, &leaving);
         }
         for moved in &refined.moves {
-            for task in
-                core::iter::once(moved.task).chain(self.graph.adjacent(moved.task).map(|n| n.0))
-            {
-                let owner = self.owner[task as usize];
-                if owner == a || owner == b {
-                    borders[owner as usize].push(task);
+            for (near, _) in self.graph.adjacent(moved.task) {
+                let other = self.owner[near as usize];
+                if other != moved.to {
+                    insert(&mut borders[moved.to as usize], (other, moved.task));
+                    insert(&mut borders[other as usize], (moved.to, near));
                 }
             }
         }
-        for end in [a, b] {
-            borders[end as usize].sort_unstable();
-            borders[end as usize].dedup();
-        }
-        true
+        !refined.moves.is_empty()
     }
 
-    fn half(&mut self, (me, other): (u32, u32), border: &[u32]) -> Band {
+    fn half(&mut self, (me, other): (u32, u32), border: &[(u32, u32)]) -> Band {
+        let first = border.partition_point(|entry| entry.0 < other);
+        let end = border.partition_point(|entry| entry.0 <= other);
+        let border: Vec<u32> = border[first..end].iter().map(|entry| entry.1).collect();
         let (mut half, operations) = band(
             self.graph,
             &self.owner,
             &self.home,
             (me, other),
-            border,
+            &border,
             self.options.band_depth,
             &mut self.marks,
         );
@@ -434,5 +466,11 @@ impl<'a> Run<'a> {
             return Err(BalanceError::Invariant("the load of a process is wrong"));
         }
         Ok(())
+    }
+}
+
+fn insert(sorted: &mut Vec<(u32, u32)>, entry: (u32, u32)) {
+    if let Err(place) = sorted.binary_search(&entry) {
+        sorted.insert(place, entry);
     }
 }

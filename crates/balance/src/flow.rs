@@ -6,7 +6,10 @@
 //! y1 = a (ui - uj) and then y = (b - 1) y + b a (ui - uj), with a = s min(ci,
 //! cj) / (max(di, dj) + 1); w loses the y of all its links (Muthukrishnan, Ghosh,
 //! Schultz 1998; speeds as in Elsaesser, Monien, Preis 2002). b = 1 is the first
-//! order. The whole flow is computed before anything moves: it is then minimal in
+//! order. Where the links have contacts k (the edge weight between two processes),
+//! a = s min(ci, cj) kij / max(gi, gj) with the girth g = (1 + 1/d) sum k, which is
+//! the same where all k are equal: little load then passes through a small border,
+//! where it would have to leave as a tentacle. The whole flow is computed before anything moves: it is then minimal in
 //! the l2 norm, and a virtual load may pass below zero on the way.
 //!
 //! [`Scheme::Adaptive`] needs no choice of b. Its b rises as 1 + (k - 1)/(k + 2),
@@ -146,8 +149,8 @@ impl Schedule {
 }
 
 /// The weight a of a link, without the step of the schedule.
-pub fn link_weight(speeds: (f64, f64), degrees: (usize, usize)) -> f64 {
-    speeds.0.min(speeds.1) / (degrees.0.max(degrees.1) as f64 + 1.0)
+pub fn link_weight(contact: f64, speeds: (f64, f64), girths: (f64, f64)) -> f64 {
+    speeds.0.min(speeds.1) * contact / girths.0.max(girths.1)
 }
 
 /// What diffusion found.
@@ -230,7 +233,8 @@ impl<'a> Run<'a> {
             for link in links.of(i) {
                 let j = links.to(link);
                 let pair = (speeds[i as usize], speeds[j as usize]);
-                weights[link] = link_weight(pair, (links.degree(i), links.degree(j)));
+                weights[link] =
+                    link_weight(links.contact(link), pair, (links.girth(i), links.girth(j)));
             }
         }
         Run {
@@ -343,7 +347,8 @@ pub fn gamma(links: &Links, steps: u32) -> f64 {
         for i in 0..count as u32 {
             for link in links.of(i) {
                 let j = links.to(link);
-                let weight = link_weight((1.0, 1.0), (links.degree(i), links.degree(j)));
+                let girths = (links.girth(i), links.girth(j));
+                let weight = link_weight(links.contact(link), (1.0, 1.0), girths);
                 next[i as usize] -= weight * (x[i as usize] - x[j as usize]);
             }
         }

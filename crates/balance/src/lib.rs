@@ -24,12 +24,14 @@ pub mod cost;
 pub mod diffusion;
 pub mod error;
 pub mod flow;
+pub mod geometric;
 pub mod graph;
 pub mod links;
 pub mod metrics;
 pub mod parse;
 pub mod processes;
 pub mod refine;
+pub mod scenario;
 pub mod schedule;
 pub mod select;
 

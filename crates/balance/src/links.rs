@@ -1,7 +1,8 @@
 //! The process graph: which processes are neighbours, from the task graph.
 //!
 //! Invariants: the links of a process ascend by neighbour; link `l` from i to j
-//! has its opposite `reverse[l]` from j to i; no process links itself.
+//! has its opposite `reverse[l]` from j to i; no process links itself; contacts
+//! are above zero and equal in both directions.
 
 use crate::graph::Graph;
 use crate::processes::Processes;
@@ -12,20 +13,41 @@ pub struct Links {
     offsets: Vec<usize>,
     to: Vec<u32>,
     reverse: Vec<usize>,
+    contacts: Vec<f64>,
 }
 
 impl Links {
-    /// From undirected pairs, in any order; repetitions and loops are dropped.
+    /// From undirected pairs of contact 1, in any order; loops are dropped.
     pub fn from_pairs(count: usize, pairs: impl IntoIterator<Item = (u32, u32)>) -> Links {
-        let mut both: Vec<(u32, u32)> = Vec::new();
-        for (a, b) in pairs {
+        let mut pairs: Vec<_> = pairs
+            .into_iter()
+            .map(|(a, b)| (a.min(b), a.max(b)))
+            .collect();
+        pairs.sort_unstable();
+        pairs.dedup();
+        Links::from_contacts(count, pairs.into_iter().map(|(a, b)| (a, b, 1.0)))
+    }
+
+    /// From undirected pairs with contacts, each above zero; those given several
+    /// times, in either direction, add up in the order given; loops are dropped.
+    pub fn from_contacts(count: usize, pairs: impl IntoIterator<Item = (u32, u32, f64)>) -> Links {
+        let mut triples: Vec<(u32, u32, f64)> = Vec::new();
+        for (a, b, contact) in pairs {
             if a != b {
-                both.push((a, b));
-                both.push((b, a));
+                triples.push((a, b, contact));
+                triples.push((b, a, contact));
             }
         }
-        both.sort_unstable();
-        both.dedup();
+        triples.sort_by_key(|&(a, b, _)| (a, b));
+        triples.dedup_by(|again, kept| {
+            let same = (again.0, again.1) == (kept.0, kept.1);
+            if same {
+                kept.2 += again.2;
+            }
+            same
+        });
+        let both: Vec<(u32, u32)> = triples.iter().map(|&(a, b, _)| (a, b)).collect();
+        let contacts = triples.into_iter().map(|triple| triple.2).collect();
         let mut offsets = vec![0; count + 1];
         for &(a, _) in &both {
             offsets[a as usize + 1] += 1;
@@ -40,6 +62,7 @@ impl Links {
             offsets,
             to,
             reverse,
+            contacts,
         }
     }
 
@@ -48,53 +71,66 @@ impl Links {
     /// just joined, or its tasks talk to nobody) is tied to the present processes
     /// before and after it in number, and so is the lowest process of every
     /// further component, so that load reaches everywhere.
+    ///
+    /// The contact of a pair is the edge weight between the two; a bridge has the
+    /// largest contact of its ends, or 1.
     pub fn of_tasks(graph: &Graph, processes: &Processes, parts: &[u32]) -> Links {
-        let mut pairs = Vec::new();
+        let mut pairs: Vec<(u32, u32, f64)> = Vec::new();
+        let mut sorted = 0;
         for task in 0..graph.tasks() as u32 {
             let own = parts[task as usize];
-            let mut last = own;
-            for (to, _) in graph.adjacent(task) {
+            for (to, edge) in graph.adjacent(task) {
                 let part = parts[to as usize];
-                if part > own && part != last {
-                    pairs.push((own, part));
-                    last = part;
+                if part > own && processes.present(own) && processes.present(part) {
+                    match pairs.last_mut() {
+                        Some(last) if (last.0, last.1) == (own, part) => last.2 += edge,
+                        _ => pairs.push((own, part, edge)),
+                    }
                 }
             }
+            if pairs.len() > 2 * sorted + 100_000 {
+                merge(&mut pairs);
+                sorted = pairs.len();
+            }
         }
-        pairs.sort_unstable();
-        pairs.dedup();
-        pairs.retain(|&(a, b)| processes.present(a) && processes.present(b));
+        merge(&mut pairs);
         Links::bridged(processes, pairs)
     }
 
-    fn bridged(processes: &Processes, mut pairs: Vec<(u32, u32)>) -> Links {
+    fn bridged(processes: &Processes, mut pairs: Vec<(u32, u32, f64)>) -> Links {
         let count = processes.count();
         let mut root: Vec<u32> = (0..count as u32).collect();
-        let mut linked = vec![false; count];
-        for &(a, b) in &pairs {
-            linked[a as usize] = true;
-            linked[b as usize] = true;
+        let mut contact = vec![0.0f64; count];
+        for &(a, b, weight) in &pairs {
+            contact[a as usize] = contact[a as usize].max(weight);
+            contact[b as usize] = contact[b as usize].max(weight);
             join(&mut root, a, b);
         }
+        let bridge = |a: u32, b: u32| match contact[a as usize].max(contact[b as usize]) {
+            0.0 => (a, b, 1.0),
+            weight => (a, b, weight),
+        };
         let present: Vec<u32> = (0..count as u32)
             .filter(|&p| processes.present(p))
             .collect();
         for (slot, &process) in present.iter().enumerate() {
             let before = slot.checked_sub(1).map(|s| present[s]);
-            if !linked[process as usize] {
+            if contact[process as usize] == 0.0 {
+                // A chain of such processes would name each of its links twice.
                 let after = present.get(slot + 1).copied();
+                let after = after.filter(|&next| contact[next as usize] > 0.0);
                 for other in before.into_iter().chain(after) {
-                    pairs.push((process, other));
+                    pairs.push(bridge(process, other));
                     join(&mut root, process, other);
                 }
             } else if let Some(other) = before
                 && find(&mut root, other) != find(&mut root, process)
             {
-                pairs.push((process, other));
+                pairs.push(bridge(process, other));
                 join(&mut root, process, other);
             }
         }
-        Links::from_pairs(count, pairs)
+        Links::from_contacts(count, pairs)
     }
 
     /// A mesh of `x` by `y` processes: the test bed of the published iteration
@@ -130,6 +166,15 @@ impl Links {
     pub fn neighbours(&self, process: u32) -> &[u32] {
         &self.to[self.of(process)]
     }
+    /// The contact of a link: how much border the two processes share.
+    pub fn contact(&self, link: usize) -> f64 {
+        self.contacts[link]
+    }
+    /// The sum of the contacts of a process plus their mean: what the weight of
+    /// its links in the diffusion is measured by. 1 without links.
+    pub fn girth(&self, process: u32) -> f64 {
+        girth(&self.contacts[self.of(process)])
+    }
     /// The opposite link.
     pub fn reverse(&self, link: usize) -> usize {
         self.reverse[link]
@@ -153,6 +198,29 @@ impl Links {
             higher.map(move |b| (a, b))
         })
     }
+}
+
+/// As [`Links::girth`], from the contacts of one process.
+pub fn girth(contacts: &[f64]) -> f64 {
+    match contacts.len() {
+        0 => 1.0,
+        count => {
+            let sum: f64 = contacts.iter().sum();
+            sum + sum / count as f64
+        }
+    }
+}
+
+/// Sorts pairs and adds up those that are equal, in the order given.
+fn merge(pairs: &mut Vec<(u32, u32, f64)>) {
+    pairs.sort_by_key(|&(a, b, _)| (a, b));
+    pairs.dedup_by(|again, kept| {
+        let same = (again.0, again.1) == (kept.0, kept.1);
+        if same {
+            kept.2 += again.2;
+        }
+        same
+    });
 }
 
 fn find(root: &mut [u32], mut process: u32) -> u32 {
