@@ -76,6 +76,9 @@ pub struct FlowOptions {
     pub check_lag: u32,
     /// Iterations at most.
     pub iterations_max: u32,
+    /// A bound on the number of neighbours of a process, for the step of the
+    /// adaptive scheme; 0: none is known, which costs a few more iterations.
+    pub degree_max: u32,
 }
 
 impl Default for FlowOptions {
@@ -87,6 +90,7 @@ impl Default for FlowOptions {
             check_every: 8,
             check_lag: 8,
             iterations_max: 20_000,
+            degree_max: 0,
         }
     }
 }
@@ -102,12 +106,15 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The schedule for a graph of at most `degree_max` neighbours.
-    pub fn new(scheme: Scheme, degree_max: usize) -> Schedule {
+    /// The schedule for a graph of at most `degree_max` neighbours (0: unknown).
+    pub fn new(scheme: Scheme, degree_max: u32) -> Schedule {
         let (step, gamma) = match scheme {
             Scheme::Adaptive { gamma } => {
-                let degree = degree_max as f64;
-                let reach = 2.0 * degree / (degree + 1.0);
+                let degree = f64::from(degree_max);
+                let reach = match degree_max {
+                    0 => 2.0,
+                    _ => 2.0 * degree / (degree + 1.0),
+                };
                 let step = 2.0 / ((1.0 - gamma) + reach).max(1.0);
                 (step, 1.0 - step * (1.0 - gamma))
             }
@@ -120,6 +127,15 @@ impl Schedule {
             chebyshev: 1.0,
             gamma,
             step,
+        }
+    }
+
+    /// The same schedule from its first iteration.
+    pub fn restarted(self) -> Schedule {
+        Schedule {
+            iteration: 0,
+            chebyshev: 1.0,
+            ..self
         }
     }
 
@@ -175,23 +191,36 @@ pub struct Flow {
 /// and no load.
 pub fn diffuse(links: &Links, loads: &[f64], speeds: &[f64], options: &FlowOptions) -> Flow {
     let mut run = Run::new(links, loads, speeds, options);
-    let check_every = options.check_every.max(1);
-    let check_lag = options.check_lag.min(check_every);
-    let mut stop_at = options.iterations_max;
+    let lag = options.check_lag.min(options.check_every.max(1));
+    let mut pending: Option<(u32, Verdict)> = None;
     loop {
         let done = run.iterations;
-        if done.is_multiple_of(check_every) && stop_at == options.iterations_max {
-            let reached = run.level_max() <= run.ideal * (1.0 + options.tolerance);
-            let spent = run.phases == PHASES_MAX || links.is_empty();
-            if reached || (!run.active() && spent) {
-                run.converged = reached;
-                stop_at = stop_at.min(done.saturating_add(check_lag));
-            } else if !run.active() {
-                run.open_phase();
+        if let Some((at, verdict)) = pending
+            && at == done
+        {
+            pending = None;
+            if run.obey(verdict) {
+                break;
             }
         }
-        if done >= stop_at {
+        if done >= options.iterations_max {
             break;
+        }
+        if done.is_multiple_of(options.check_every.max(1)) {
+            let verdict = judge(
+                run.level_max(),
+                run.active(),
+                run.ideal,
+                run.phases,
+                options,
+            );
+            if lag == 0 {
+                if run.obey(verdict) {
+                    break;
+                }
+            } else {
+                pending = Some((done + lag, verdict));
+            }
         }
         run.iterate();
     }
@@ -205,10 +234,56 @@ pub fn diffuse(links: &Links, loads: &[f64], speeds: &[f64], options: &FlowOptio
     }
 }
 
+/// What a global check decides; it takes effect `check_lag` iterations later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    /// Go on.
+    Continue,
+    /// Every pair has stopped and the goal is not reached: open a new phase.
+    Open,
+    /// The goal is reached.
+    Reached,
+    /// It cannot be reached.
+    Spent,
+}
+
+/// The verdict on the largest level and whether any pair is open.
+pub fn judge(
+    level_max: f64,
+    active: bool,
+    ideal: f64,
+    phases: u32,
+    options: &FlowOptions,
+) -> Verdict {
+    if level_max <= ideal * (1.0 + options.tolerance) {
+        Verdict::Reached
+    } else if active {
+        Verdict::Continue
+    } else if phases >= PHASES_MAX {
+        Verdict::Spent
+    } else {
+        Verdict::Open
+    }
+}
+
+/// The sum over the present processes in the order of the tree of global checks:
+/// each adds its own value, then those of its children at places 2p + 1, 2p + 2.
+pub fn tree_sum(values: &[f64], speeds: &[f64]) -> f64 {
+    let present = values.iter().zip(speeds).filter(|(_, c)| **c > 0.0);
+    let mut sums: Vec<f64> = present.map(|(value, _)| *value).collect();
+    for place in (0..sums.len()).rev() {
+        for child in [2 * place + 1, 2 * place + 2] {
+            if child < sums.len() {
+                sums[place] += sums[child];
+            }
+        }
+    }
+    sums.first().copied().unwrap_or(0.0)
+}
+
 struct Run<'a> {
     links: &'a Links,
     speeds: &'a [f64],
-    scheme: Scheme,
     schedule: Schedule,
     threshold: f64,
     ideal: f64,
@@ -227,7 +302,7 @@ struct Run<'a> {
 
 impl<'a> Run<'a> {
     fn new(links: &'a Links, loads: &[f64], speeds: &'a [f64], options: &FlowOptions) -> Run<'a> {
-        let ideal = loads.iter().sum::<f64>() / speeds.iter().sum::<f64>();
+        let ideal = tree_sum(loads, speeds) / tree_sum(speeds, speeds);
         let mut weights = vec![0.0; links.len()];
         for i in 0..links.count() as u32 {
             for link in links.of(i) {
@@ -240,8 +315,7 @@ impl<'a> Run<'a> {
         Run {
             links,
             speeds,
-            scheme: options.scheme,
-            schedule: Schedule::new(options.scheme, links.degree_max()),
+            schedule: Schedule::new(options.scheme, options.degree_max),
             threshold: options.pair_threshold * ideal,
             ideal,
             weights,
@@ -271,11 +345,25 @@ impl<'a> Run<'a> {
         present.map(|(w, c)| w / c).fold(0.0, f64::max)
     }
 
+    /// Carries a verdict out; true if the iteration ends.
+    fn obey(&mut self, verdict: Verdict) -> bool {
+        match verdict {
+            Verdict::Continue => return false,
+            Verdict::Open => {
+                self.open_phase();
+                return false;
+            }
+            Verdict::Reached => self.converged = true,
+            Verdict::Spent => {}
+        }
+        true
+    }
+
     /// Opens all pairs again; the momentum starts anew.
     fn open_phase(&mut self) {
         self.phases += 1;
         self.threshold = phase_threshold(self.threshold, self.phases);
-        self.schedule = Schedule::new(self.scheme, self.links.degree_max());
+        self.schedule = self.schedule.restarted();
         self.last.fill(0.0);
         self.quiet.fill(0);
         self.open = self.links.len();

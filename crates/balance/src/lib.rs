@@ -27,6 +27,7 @@ pub mod flow;
 pub mod geometric;
 pub mod graph;
 pub mod links;
+pub mod machine;
 pub mod metrics;
 pub mod parse;
 pub mod processes;

@@ -9,6 +9,7 @@ fn count(links: &Links, loads: &[f64], scheme: Scheme) -> u32 {
         check_every: 1,
         check_lag: 0,
         iterations_max: 20_000,
+        degree_max: 4,
     };
     let flow = diffuse(links, loads, &vec![1.0; loads.len()], &options);
     assert!(flow.converged);
@@ -137,7 +138,7 @@ fn integers_end_with_neighbours_at_most_a_unit_apart_and_none_lost() {
 fn a_lone_or_separate_process_ends_the_iteration_at_once() {
     let none = Links::from_pairs(3, []);
     let flow = diffuse(&none, &[5.0, 1.0, 0.0], &[1.0; 3], &FlowOptions::default());
-    assert!(!flow.converged && flow.iterations <= 8 && flow.loads == [5.0, 1.0, 0.0]);
+    assert!(!flow.converged && flow.iterations <= 64 && flow.loads == [5.0, 1.0, 0.0]);
     let nothing = diffuse(
         &Links::mesh(2, 1),
         &[0.0; 2],
