@@ -20,18 +20,23 @@
 //! | [`scenario`], [`replay`], [`command`], [`plot`] | loads that change with time, and what the command line shows |
 
 pub mod band;
+pub mod central;
+pub mod command;
 pub mod cost;
 pub mod diffusion;
 pub mod error;
 pub mod flow;
 pub mod geometric;
 pub mod graph;
+pub mod hybrid;
 pub mod links;
 pub mod machine;
 pub mod metrics;
 pub mod parse;
+pub mod plot;
 pub mod processes;
 pub mod refine;
+pub mod replay;
 pub mod scenario;
 pub mod schedule;
 pub mod select;

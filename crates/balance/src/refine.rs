@@ -48,7 +48,6 @@ pub fn refine((a, b): (u32, u32), bands: (&Band, &Band), goal: &Goal) -> Refined
             break;
         }
     }
-    let first = bands.0.tasks.len();
     let names = bands.0.tasks.iter().chain(&bands.1.tasks);
     let moves = names.zip(before.iter().zip(&pair.side));
     let moves = moves
@@ -57,7 +56,6 @@ pub fn refine((a, b): (u32, u32), bands: (&Band, &Band), goal: &Goal) -> Refined
             task,
             to: if is == 0 { a } else { b },
         });
-    debug_assert!(first <= before.len());
     Refined {
         moves: moves.collect(),
         operations: pair.operations,
@@ -253,7 +251,7 @@ impl<'a> Pair<'a> {
         let level = self.levels(self.loads);
         let over = level > self.goal.level_max;
         let mut tops: [Option<Entry>; 2] = [None, None];
-        for side in 0..2 {
+        for (side, top) in tops.iter_mut().enumerate() {
             while let Some(entry) = self.heaps[side].pop() {
                 self.operations += 1;
                 let task = entry.task as usize;
@@ -269,7 +267,7 @@ impl<'a> Pair<'a> {
                 };
                 let keeps = self.counts[side] > 1 || self.speeds[side] <= 0.0;
                 if allowed && keeps && self.speeds[1 - side] > 0.0 {
-                    tops[side] = Some(entry);
+                    *top = Some(entry);
                     break;
                 }
             }
