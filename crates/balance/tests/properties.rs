@@ -1,6 +1,8 @@
 //! Properties on 10,000 random graphs: no load lost or doubled, an end, no
 //! process emptied against the rules, the same result for the same seed.
 
+#![allow(clippy::unwrap_used)] // a panic is how a test reports
+
 use outlive_balance::replay::{Method, Settings, balance};
 use outlive_balance::scenario::random_graph;
 use outlive_balance::{Graph, Processes, metrics};
