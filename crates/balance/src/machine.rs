@@ -42,6 +42,17 @@ pub struct View {
     absent: u32,
 }
 
+impl View {
+    /// As two words, for the wire.
+    pub fn words(self) -> (u32, u32) {
+        (self.epoch, self.absent)
+    }
+    /// The inverse of [`View::words`].
+    pub fn from_words(epoch: u32, absent: u32) -> View {
+        View { epoch, absent }
+    }
+}
+
 /// A message; 32 bytes.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Msg {
