@@ -65,7 +65,9 @@ pub fn balance(
     options: &Options,
 ) -> Result<Outcome> {
     local.me = net.rank();
+    local.check(net, speed, background)?;
     local.refresh(net, true)?;
+    local.check_borders(net)?;
     let speeds = net.all_gather(speed)?;
     let count_before: f64 = net.all_gather(local.own.len() as f64)?.iter().sum();
     let mut outcome = Outcome::default();
@@ -89,7 +91,8 @@ pub fn balance(
         outcome.rounds += 1;
         let round = outcome.rounds;
         let links = links(net, &local)?;
-        let load = background + local.load();
+        let slack = options.tolerance * options.slack;
+        let load = flow::with_slack(background + local.load(), ideal * speed, slack);
         let (flows, iterations) = diffuse(net, (round, speed, load), &links, options)?;
         outcome.iterations += iterations;
         hand_over(net, &mut local, round, &links, &flows, options)?;
@@ -326,7 +329,7 @@ fn decode(bytes: &[u8]) -> core::result::Result<Msg, WireError> {
     let mut reader = Reader::new(bytes);
     let kind = reader.u8()?;
     let view = View::from_words(reader.u32()?, reader.u32()?);
-    let mut real = |reader: &mut Reader| reader.u64().map(f64::from_bits);
+    let real = |reader: &mut Reader| reader.u64().map(f64::from_bits);
     let msg = match kind {
         0 => Msg::Hello {
             view,

@@ -9,6 +9,7 @@
 //! MPI and works with every one.
 
 pub mod distributed;
+pub mod ffi;
 
 pub mod mesh;
 mod sweep;

@@ -65,12 +65,20 @@ impl Local {
 
     /// Neighbour processes with the edge weight between them and this one.
     pub fn contacts(&self) -> BTreeMap<u32, f64> {
-        let mut contacts = BTreeMap::new();
-        for (to, weight) in self.own.values().flat_map(|task| &task.edges) {
-            let process = self.owner_of(*to);
-            if process != self.me {
-                *contacts.entry(process).or_insert(0.0) += weight;
+        let mut borders = Vec::new();
+        for (name, task) in &self.own {
+            for (to, weight) in &task.edges {
+                let process = self.owner_of(*to);
+                if process != self.me {
+                    borders.push((*name.min(to), *name.max(to), process, *weight));
+                }
             }
+        }
+        // In an order that both ends know: the sums must have the same bits.
+        borders.sort_by_key(|&(low, high, process, _)| (low, high, process));
+        let mut contacts = BTreeMap::new();
+        for (_, _, process, weight) in borders {
+            *contacts.entry(process).or_insert(0.0) += weight;
         }
         contacts
     }
@@ -241,22 +249,115 @@ impl Local {
         let mut next = vec![0usize; size as usize];
         self.owner.clear();
         self.given.clear();
+        let mut nowhere = None;
         for name in ghosts {
             let place = at(name);
             let four = answers[place].chunks_exact(4).nth(next[place]);
             next[place] += 1;
-            let process = four.map_or(u32::MAX, |four| word(four) as u32);
-            if process >= size {
-                return Err(Error::new(
-                    Code::InvalidArgument,
-                    Entity::Rank(self.me),
-                    format!("an edge leads to task {name}, which no process has"),
-                    "list edges between existing tasks only",
+            match four
+                .map(|four| word(four) as u32)
+                .filter(|&process| process < size)
+            {
+                Some(process) => {
+                    self.owner.insert(name, process);
+                }
+                None => nowhere = Some(name),
+            }
+        }
+        let found = nowhere.map(|name| {
+            Error::new(
+                Code::InvalidArgument,
+                Entity::Rank(self.me),
+                format!("an edge leads to task {name}, which no process has"),
+                "list edges between existing tasks only",
+            )
+        });
+        together(net, found)
+    }
+
+    /// Checks what the caller gave. Collective: all refuse what one finds bad.
+    ///
+    /// # Errors
+    /// Weights or coordinates that are not finite, weights that are not above
+    /// zero, self loops, edges that are not listed at both ends.
+    pub fn check(&self, net: &mut dyn Transport, speed: f64, background: f64) -> Result<()> {
+        let positive = |value: f64| value.is_finite() && value > 0.0;
+        let mut bad = None;
+        if !(positive(speed) && background.is_finite() && background >= 0.0) {
+            bad = Some(format!("speed {speed}, background {background}"));
+        }
+        for (name, task) in &self.own {
+            let finite = task.at.iter().flatten().all(|value| value.is_finite());
+            let loops = task.edges.iter().any(|edge| edge.0 == *name);
+            if !positive(task.weight)
+                || !finite
+                || loops
+                || task.edges.iter().any(|e| !positive(e.1))
+            {
+                bad = Some(format!(
+                    "task {name}: a weight, a coordinate or a self loop"
                 ));
             }
-            self.owner.insert(name, process);
         }
-        Ok(())
+        let refuse = |reason: String| {
+            let remedy = "give finite weights above zero and each edge at both ends";
+            Error::new(Code::InvalidArgument, Entity::Rank(self.me), reason, remedy)
+        };
+        together(net, bad.map(refuse))
+    }
+
+    /// Checks that both ends of every border list the same edges. Collective.
+    ///
+    /// # Errors
+    /// An edge that only one end lists, or with another weight.
+    pub fn check_borders(&self, net: &mut dyn Transport) -> Result<()> {
+        // A sum of hashes of the edges that leave to each process; equal from both
+        // sides unless an edge is missing or differs.
+        let mut sums = vec![0u64; net.size() as usize];
+        let mut within = true;
+        for (name, task) in &self.own {
+            for (to, weight) in &task.edges {
+                let edge = rng::draw(weight.to_bits(), *name.min(to), *name.max(to));
+                match self.own.get(to) {
+                    Some(near) => within &= near.edges.contains(&(*name, *weight)),
+                    None => {
+                        let process = self.owner_of(*to) as usize;
+                        sums[process] = sums[process].wrapping_add(edge);
+                    }
+                }
+            }
+        }
+        let told = net.all_to_all(sums.iter().map(|sum| sum.to_le_bytes().to_vec()).collect())?;
+        let same = sums
+            .iter()
+            .zip(&told)
+            .all(|(sum, bytes)| *sum == word(bytes));
+        let found = (!within || !same).then(|| {
+            Error::new(
+                Code::InvalidArgument,
+                Entity::Rank(self.me),
+                "an edge is listed at one end only, or with two weights",
+                "list each edge at both ends with the same weight",
+            )
+        });
+        together(net, found)
+    }
+}
+
+/// Collective: an error on one process is an error on all.
+fn together(net: &mut dyn Transport, found: Option<Error>) -> Result<()> {
+    let flags = net.all_gather(f64::from(u8::from(found.is_some())))?;
+    if let Some(error) = found {
+        return Err(error);
+    }
+    match flags.iter().position(|&flag| flag != 0.0) {
+        None => Ok(()),
+        Some(rank) => Err(Error::new(
+            Code::InvalidArgument,
+            Entity::Rank(rank as u32),
+            "its part of the task graph was refused",
+            "see the error of that rank",
+        )),
     }
 }
 

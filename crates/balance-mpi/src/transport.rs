@@ -67,6 +67,17 @@ impl Threads {
     }
 }
 
+impl Threads {
+    /// Messages that nobody received: (sender, tag). Call it when all are done.
+    pub fn left_over(&self) -> Vec<(u32, u32)> {
+        let (mail, _) = &self.shared.boxes[self.rank as usize];
+        let mail = mail
+            .lock()
+            .map(|mail| mail.iter().map(|m| (m.0, m.1)).collect());
+        mail.unwrap_or_default()
+    }
+}
+
 fn poisoned<T>(_: T) -> Error {
     Error::new(
         Code::RankLost,

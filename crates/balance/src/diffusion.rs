@@ -37,6 +37,9 @@ pub struct Options {
     /// Edge weight that keeping a task at home is worth: larger values trade
     /// edge-cut for fewer migrations. In units of the average edge weight.
     pub migration_price: f64,
+    /// The part of the tolerance that flows leave alone, from 0 to 1: larger values
+    /// move less and end nearer to the tolerance.
+    pub slack: f64,
     /// Layers of tasks that refinement may move.
     pub band_depth: u32,
     /// Passes of refinement over all pairs after each round.
@@ -56,6 +59,7 @@ impl Default for Options {
         Options {
             tolerance: 0.02,
             migration_price: 0.1,
+            slack: 0.25,
             band_depth: 3,
             sweeps: 1,
             passes: 2,
@@ -128,6 +132,7 @@ fn check(options: &Options) -> Result<(), BalanceError> {
     for (what, value) in [
         ("the tolerance", options.tolerance),
         ("the price of a migration", options.migration_price),
+        ("the slack", options.slack),
     ] {
         if !(value.is_finite() && value >= 0.0) {
             return Err(BalanceError::Value { what, value });
@@ -250,7 +255,16 @@ impl<'a> Run<'a> {
             },
             ..self.options.flow
         };
-        let flow = flow::diffuse(links, &self.loads, self.processes.speeds(), &goal);
+        let ideal = self.processes.ideal(&self.loads);
+        let speeds = self.processes.speeds();
+        let slack = self.options.tolerance * self.options.slack;
+        let loads: Vec<f64> = self
+            .loads
+            .iter()
+            .zip(speeds)
+            .map(|(&load, speed)| flow::with_slack(load, ideal * speed, slack))
+            .collect();
+        let flow = flow::diffuse(links, &loads, speeds, &goal);
         self.count_flow(links, &flow);
         let centres: Vec<Option<[f64; 3]>> = self
             .tasks

@@ -266,6 +266,14 @@ pub fn judge(
     }
 }
 
+/// A load with a dead band around its share: nearer to the share by up to `slack`
+/// of it. Flows of such loads leave a process up to `slack` above the ideal, and
+/// what is within the band moves nothing.
+pub fn with_slack(load: f64, share: f64, slack: f64) -> f64 {
+    let band = slack * share;
+    share + (load - share - band).max(0.0) + (load - share + band).min(0.0)
+}
+
 /// The sum over the present processes in the order of the tree of global checks:
 /// each adds its own value, then those of its children at places 2p + 1, 2p + 2.
 pub fn tree_sum(values: &[f64], speeds: &[f64]) -> f64 {

@@ -98,8 +98,8 @@ impl Ord for Candidate {
     fn cmp(&self, other: &Candidate) -> core::cmp::Ordering {
         let by = |a: f64, b: f64| a.total_cmp(&b);
         by(self.gain, other.gain)
-            .then(by(self.shape, other.shape))
             .then(by(self.weight, other.weight))
+            .then(by(self.shape, other.shape))
             .then(other.order.cmp(&self.order))
             .then(other.task.cmp(&self.task))
     }

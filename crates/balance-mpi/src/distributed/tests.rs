@@ -21,7 +21,10 @@ fn run(graph: &Graph, parts: &[u32], size: u32, options: &Options) -> (Vec<u32>,
                 };
                 local.own.insert(u64::from(task), described);
             }
-            balance(&mut net, local, (1.0, 0.0), options).unwrap()
+            let outcome = balance(&mut net, local, (1.0, 0.0), options).unwrap();
+            net.all_gather(0.0).unwrap();
+            assert_eq!(net.left_over(), []);
+            outcome
         };
         let all: Vec<_> = Threads::all(size)
             .into_iter()
@@ -83,6 +86,21 @@ fn processes_balance_as_the_reference_does() {
             "{ours:?} {theirs:?}"
         );
         parts = after;
+    }
+}
+
+#[test]
+fn no_message_is_left_over_whatever_the_loads() {
+    for seed in 0..60u64 {
+        let size = 2 + (seed % 9) as u32;
+        let mut graph = Graph::mesh(20, 10, 1);
+        let weight =
+            |t: u64| 1.0 + outlive_base::rng::below(outlive_base::rng::draw(seed, t, 0), 30) as f64;
+        graph
+            .set_weights(&(0..200).map(weight).collect::<Vec<_>>())
+            .unwrap();
+        let parts: Vec<u32> = (0..200).map(|t| t * size / 200).collect();
+        run(&graph, &parts, size, &Options::default());
     }
 }
 

@@ -169,7 +169,7 @@ impl Diffusion {
             return true;
         }
         if self.iteration >= options.iterations_max {
-            self.stage = Stage::Tell(0);
+            self.end();
             return true;
         }
         if self.iteration.is_multiple_of(every) {
@@ -200,10 +200,18 @@ impl Diffusion {
             Verdict::Open => self.open_phase(),
             Verdict::Reached | Verdict::Spent => {
                 self.converged = verdict == Verdict::Reached;
-                self.stage = Stage::Tell(0);
+                self.end();
             }
         }
         true
+    }
+
+    /// Nobody waits for the level after the last iteration.
+    fn end(&mut self) {
+        self.stage = Stage::Tell(0);
+        for link in &mut self.links {
+            link.level_due = false;
+        }
     }
 
     fn open_phase(&mut self) {
