@@ -186,6 +186,16 @@ impl Diffusion {
         true
     }
 
+    /// True while the verdict that takes effect at this iteration is not there: if
+    /// it ends the run, nobody will wait for this iteration's level.
+    fn held(&self, cx: &Cx<Self>) -> bool {
+        let every = cx.config.options.check_every.max(1);
+        let lag = cx.config.options.check_lag.min(every);
+        let due = self.iteration >= lag && (self.iteration - lag).is_multiple_of(every);
+        let check = self.iteration.saturating_sub(lag) / every;
+        due && self.settled.is_none_or(|last| last < check)
+    }
+
     /// Obeys the verdict of a check once; false if it is not there yet.
     fn settle(&mut self, check: u32) -> bool {
         if self.settled.is_some_and(|last| check <= last) {
@@ -313,6 +323,7 @@ impl Diffusion {
         let (iteration, level, speed) = (self.iteration, self.level, self.speed);
         let greeting = self.links.iter().any(|link| link.hello_due);
         let girths = greeting.then(|| self.girth());
+        let may_tell = self.stage != Stage::Greet && !self.held(cx);
         for link in &mut self.links {
             if let (true, Some(girth)) = (link.hello_due, girths) {
                 link.hello_due = false;
@@ -340,7 +351,7 @@ impl Diffusion {
                     },
                 ));
             }
-            if link.level_due && self.stage != Stage::Greet {
+            if link.level_due && may_tell {
                 link.level_due = false;
                 link.told[(iteration & 1) as usize] = Some((iteration, level));
                 return Some((
