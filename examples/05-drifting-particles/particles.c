@@ -234,7 +234,7 @@ int main(int argc, char **argv) {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     int every = number(argc, argv, "--balance", 5), steps = number(argc, argv, "--steps", 120);
-    int particles = number(argc, argv, "--particles", 60000);
+    int particles = number(argc, argv, "--particles", 150000);
     side = number(argc, argv, "--cells", side);
     cells = calloc((size_t)(side * side), sizeof *cells);
     owner = malloc((size_t)(side * side) * sizeof *owner);

@@ -93,6 +93,10 @@ static int all_to_all(void *context, const uint8_t *out, const uint64_t *out_len
         out_next += out_lengths[p];
         in_next += in_lengths[p];
     }
+    /* Where nothing goes, the caller's pointer may be anything, MPI_IN_PLACE too. */
+    uint8_t nothing = 0;
+    if (!out_next) out = &nothing;
+    if (!in_next) in = &nothing;
     if (out_next > INT_MAX || in_next > INT_MAX) status = MPI_ERR_COUNT;
     if (status == MPI_SUCCESS)
         status = MPI_Alltoallv(out, numbers, numbers + size, MPI_BYTE, in, numbers + 2 * size,

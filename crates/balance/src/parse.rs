@@ -163,6 +163,11 @@ pub fn matrix_market(bytes: &[u8]) -> Result<Graph> {
     if let Some((line, _)) = lines.next_data() {
         return Err(syntax(line, "more lines than entries"));
     }
+    from_entries(rows, pairs, weights)
+}
+
+/// A graph from sorted-out matrix entries off the diagonal, in both directions.
+fn from_entries(rows: usize, mut pairs: Vec<(u32, u32)>, mut weights: Vec<f64>) -> Result<Graph> {
     pairs.sort_unstable();
     let mut offsets = vec![0usize; rows + 1];
     for &(i, _) in &pairs {

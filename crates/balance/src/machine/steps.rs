@@ -320,6 +320,11 @@ impl Diffusion {
                 ));
             }
         }
+        self.next_to_neighbour(cx)
+    }
+
+    fn next_to_neighbour(&mut self, cx: &Cx<Self>) -> Option<(Peer, Msg)> {
+        let view = self.view;
         let (iteration, level, speed) = (self.iteration, self.level, self.speed);
         let greeting = self.links.iter().any(|link| link.hello_due);
         let girths = greeting.then(|| self.girth());
