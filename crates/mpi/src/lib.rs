@@ -10,7 +10,7 @@ mod tests {
     #[test]
     fn every_wrapped_call_goes_on_to_its_profiled_name() {
         let wrapped = super::RECORDER_C.matches("\nint MPI_").count();
-        assert!(wrapped >= 8, "{wrapped}");
+        assert!(wrapped >= 6, "{wrapped}");
         assert!(super::RECORDER_C.contains("PMPI_Finalize()"));
     }
 }

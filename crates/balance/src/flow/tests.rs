@@ -60,7 +60,7 @@ fn iteration_counts_of_the_table() {
     let large = Links::mesh(64, 64);
     let slab = row(&large, &slab());
     assert_eq!(slab[..5], [7549, 2513, 827, 370, 176], "{slab:?}");
-    assert!(hot[5] < hot[4] && slab[5] < slab[4], "{hot:?} {slab:?}");
+    assert_eq!((hot[5], slab[5]), (103, 169), "the adaptive schedule");
 }
 
 /// The table's random case (62 / 21 / 38 / 81 / 135) hangs on the draw, which
