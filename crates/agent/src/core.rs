@@ -352,7 +352,12 @@ impl Agent {
                 default(wait) => {}
             }
             self.fire_deadlines();
-            if Instant::now() >= next_tick {
+            // A calm look that is nearly due goes with what woke this thread anyway.
+            let early = match self.looks.1 < LOOKS_TO_CALM {
+                true => Duration::ZERO,
+                false => TICK_CALM / 4,
+            };
+            if Instant::now() + early >= next_tick {
                 if termination.has_come() {
                     return self.kill_ranks();
                 }
