@@ -39,7 +39,9 @@ def test_a_killed_node(job: Job, node: int) -> None:
     assert (failure["kind"], failure["place"]) == ("node", f"node:{node}")
     assert failure["level"] == "partner" and failure["detect_ms"] < 1000
     assert failure["at_version"] == 75 and 50 <= failure["version"] <= 70
-    assert failure["rejected"] == [] and not failure["uncertain"]
+    assert failure["rejected"] == []
+    # With the coordinator goes what only it knew: a decision that was not stable yet.
+    assert node == 0 or not failure["uncertain"]
 
 
 def test_two_nodes_one_after_the_other(job: Job) -> None:

@@ -43,7 +43,7 @@ def test_a_node_that_is_cut_off_for_a_while(job: Job) -> None:
 
 
 def test_a_node_that_is_cut_off_for_good(job: Job) -> None:
-    job.sleep_us = 8000
+    job.steps = 800
     result = job.survive(*SHORT, inject=("partition:node:1@version=45",))
     assert result.failure()["place"] == "node:1"
 

@@ -30,6 +30,7 @@ FLOORS = {
     "mpilib": 5,
     "runtime": 5,
     "mpi": 6,
+    "balance-mpi": 6,
     "python": 6,
     "cli": 6,
 }

@@ -191,6 +191,8 @@ pub(crate) struct Agent {
     pub warnings: VecDeque<Error>,
     pub memory_warned: bool,
     pub collecting: bool,
+    /// The last record could not be written.
+    pub unwritable: bool,
     pub isolated_until: Option<Instant>,
     pub finishing: Option<Instant>,
     /// The launcher knows that nothing is to be waited for here.
@@ -290,6 +292,7 @@ impl Agent {
             warnings: troubles.into(),
             memory_warned: false,
             collecting: false,
+            unwritable: false,
             isolated_until: None,
             finishing: None,
             finished: false,

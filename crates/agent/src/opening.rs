@@ -437,6 +437,10 @@ impl Agent {
                 Code::NoQuorum,
                 "end all processes of the job, then start it again",
             ),
+            Why::Storage => (
+                Code::Io,
+                "see the warnings: the node's storage is full or broken",
+            ),
             _ => (
                 Code::AgentTimeout,
                 "raise --recovery-timeout or look at the node",

@@ -521,6 +521,7 @@ impl Agent {
             Work::SlabMade { rank, slot, made } => self.on_slab_made(rank, slot, made),
             Work::Persisted { op, result } => {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
+                self.unwritable = result.is_err();
                 if let Err(error) = &result {
                     self.warn(error.clone());
                 }

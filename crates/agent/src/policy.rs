@@ -18,6 +18,8 @@ use crate::ranks::{RankEntry, SLOTS, Use, no_memory, ranks_of, share};
 
 /// How far ahead of the ranks a version is armed: the time that arming may take.
 const ARM_AHEAD: Duration = Duration::from_millis(20);
+/// A version is armed only when the ranks will be there within this time.
+const ARM_WINDOW: Duration = Duration::from_millis(500);
 /// A wanted version that nothing came of is wanted again after this.
 const WANT_AGAIN: Duration = Duration::from_secs(2);
 /// Least pause after a round that came to nothing.
@@ -236,7 +238,9 @@ impl Agent {
                 (ahead.max(restored + 1)).next_multiple_of(every)
             })
         };
-        let Some(next) = next.filter(|&next| next <= Version::MAX.0) else {
+        // An armed version holds a slot and the round of others: only what is near.
+        let near = ahead.saturating_add((self.policy.rate * ARM_WINDOW.as_secs_f64()) as u64);
+        let Some(next) = next.filter(|&next| next <= near.min(Version::MAX.0)) else {
             return;
         };
         let levels = self.levels_of_round();
@@ -367,7 +371,9 @@ impl Agent {
             self.over = late && until.elapsed() >= STAY;
             return;
         }
-        let busy = self.rounds.values().any(|round| round.flushing) || self.undecided();
+        // Without storage this node cannot take note of a decision, however long it waits.
+        let undecided = self.undecided() && !self.unwritable;
+        let busy = undecided || self.rounds.values().any(|round| round.flushing);
         if late || !busy {
             self.finished = true;
             self.tell(&Notice::Finished);

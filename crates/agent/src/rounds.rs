@@ -163,7 +163,7 @@ impl Agent {
         }
     }
 
-    fn disarm_rank(&mut self, rank: Rank, version: Version) {
+    pub(crate) fn disarm_rank(&mut self, rank: Rank, version: Version) {
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };

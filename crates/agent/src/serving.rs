@@ -560,8 +560,31 @@ impl Agent {
         self.waits = rest;
     }
 
+    /// A forced version comes before memory that is being made ahead of need, and
+    /// before one that is armed only, if there is no free slot.
+    fn make_way(&mut self, rank: Rank, version: Version) {
+        let keep = self.newest_stable();
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        if entry.free_slot(keep).is_none()
+            && let Some(slot) = entry.slots.iter_mut().find(|slot| slot.usage == Use::Busy)
+        {
+            // What the worker makes for it is not taken any more.
+            slot.usage = Use::Free;
+        }
+        let armed = entry.block().and_then(|block| block.armed());
+        if let Some(armed) = armed.filter(|armed| armed.version > version)
+            && entry.free_slot(keep).is_none()
+        {
+            self.disarm_rank(rank, armed.version);
+            self.capture_failed(rank, armed.version, Why::NoRoom);
+        }
+    }
+
     /// A checkpoint that the ranks take whatever the policy says.
     fn force(&mut self, rank: Rank, sequence: u32, version: Version, bytes: u64) {
+        self.make_way(rank, version);
         let keep = self.newest_stable();
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;

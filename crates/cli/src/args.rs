@@ -33,6 +33,8 @@ pub enum Command {
     Config(ConfigOptions),
     /// Run the protocols in simulation
     Simulate(SimulateOptions),
+    /// Balance a task graph, or replay a load that changes with time
+    Balance(Box<crate::balance::Balance>),
     /// Measure on this machine
     Bench(BenchOptions),
     /// Print completions for a shell

@@ -5,6 +5,7 @@
 //! is that of the code (see docs/errors.md), or the job's own.
 
 mod args;
+mod balance;
 mod bench;
 mod checkpoints;
 mod config;
@@ -48,6 +49,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Config(options) => config::explain(options),
         Command::Simulate(options) => simulate::run(&options),
+        Command::Balance(options) => balance::run(&options).map(|()| 0),
         Command::Bench(options) => bench::run(&options),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();

@@ -122,8 +122,11 @@ impl Job {
                 Ok(Restored::Version(version))
             }
             Err(error) => {
-                // Still there: the program may protect other regions and try again.
+                // Still there: the program may protect other regions and try again. If
+                // it ends instead, the report says why.
+                let (version, code) = (Version(checkpoint.version), Some(error.code()));
                 self.pending = Pending::Found(checkpoint);
+                let _ = self.request(&ToAgent::Restored { version, code }, None);
                 Err(error)
             }
         }

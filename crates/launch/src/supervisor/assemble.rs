@@ -231,7 +231,8 @@ impl Supervisor {
                 }
                 SlotState::Starting { since } if self.over(now, since, self.set.start_ms) => {
                     let bound = self.set.start_ms;
-                    self.lose_bound(now, node, format!("no agent within {bound} ms"), since);
+                    let cause = format!("no agent within {bound} ms");
+                    self.lose_bound(now, node, cause, since, Storage::Keep);
                 }
                 _ => {}
             }
@@ -247,12 +248,19 @@ impl Supervisor {
         now.since(since) >= Time::from_ms(bound_ms)
     }
 
-    fn lose_bound(&mut self, now: Time, node: NodeId, cause: String, since: Time) {
+    fn lose_bound(
+        &mut self,
+        now: Time,
+        node: NodeId,
+        cause: String,
+        since: Time,
+        storage: Storage,
+    ) {
         if !self.is_alive() {
             return;
         }
         let epoch = self.slots[&node].epoch;
-        self.lose_slot(now, node, Storage::Keep);
+        self.lose_slot(now, node, storage);
         self.found(
             now,
             Found {
@@ -279,7 +287,8 @@ impl Supervisor {
             return self.on_open_failed(now, Incarnation(self.last_incarnation), error);
         }
         for node in late {
-            self.lose_bound(now, node, format!("not ready within {bound} ms"), since);
+            let cause = format!("not ready within {bound} ms");
+            self.lose_bound(now, node, cause, since, Storage::Keep);
         }
     }
 
@@ -297,6 +306,15 @@ impl Supervisor {
         );
         if hopeless || self.open_retries > 3 {
             return self.give_up(now, error, None);
+        }
+        // Another node takes the slot of one that cannot keep a record (P9), unless what
+        // lies there may be the only copy: then the user can make room.
+        let only = self.slots.values().any(|slot| slot.replaced);
+        if let (Code::Io, Entity::Node(node), 1.., false) =
+            (error.code(), error.entity(), self.spares_left, only)
+        {
+            let (node, cause) = (NodeId(*node), "its storage takes no records");
+            return self.lose_bound(now, node, cause.to_owned(), now, Storage::Empty);
         }
         self.warn(error);
         self.not_before = now + Time::from_ms(500 * u64::from(self.open_retries));

@@ -283,7 +283,10 @@ impl Supervisor {
 
     fn warn(&mut self, error: Error) {
         // Bounded: a peer that warns without end must not fill our memory.
-        if self.report.warnings.len() < 100 && !self.report.warnings.contains(&(&error).into()) {
+        if self.report.warnings.contains(&(&error).into()) {
+            return;
+        }
+        if self.report.warnings.len() < 100 {
             self.report.warnings.push((&error).into());
         }
         self.tell(Event::Warning(error));

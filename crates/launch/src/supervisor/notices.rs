@@ -83,7 +83,12 @@ impl Supervisor {
                 }
             }
             Notice::InjectReached { id, version } => self.on_reached(now, node, id, version),
-            Notice::Warning(error) => self.warn(error),
+            Notice::Warning(error) => {
+                if error.code() == Code::RankCount {
+                    self.restore_error = Some(error.clone());
+                }
+                self.warn(error);
+            }
             Notice::Status(status) => self.on_status(status),
             Notice::RanksEnded => {}
             Notice::Finished => {
@@ -293,6 +298,8 @@ impl Supervisor {
         self.newest_stable = self.newest_stable.max(Some(version));
         // From now on there is something of this run to restore.
         self.fresh = false;
+        // A program that could not restore has forgiven that.
+        self.restore_error = None;
         self.tell(Event::Stable { version, level });
     }
 

@@ -1,0 +1,82 @@
+/* Outlive: load balancing by diffusion, inside a parallel program.
+ *
+ * The caller describes its objects by query functions, as for Zoltan, and gets
+ * back which to send and which to receive. The library has no MPI in it: compile
+ * c/outlive_balance_mpi.c with your own mpicc and call outlive_balance_mpi().
+ *
+ *   outlive_balance_result result;
+ *   if (outlive_balance_mpi(MPI_COMM_WORLD, &queries, NULL, &result))
+ *       fprintf(stderr, "%s\n", outlive_balance_error());
+ *   ... send result.exports[i] to rank result.exports_to[i] ...
+ *   outlive_balance_free(&result);
+ *
+ * All calls are collective. An error on one rank is an error on all.
+ */
+#ifndef OUTLIVE_BALANCE_H
+#define OUTLIVE_BALANCE_H
+
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the caller has. Functions return 0, or a positive number of their own. */
+typedef struct outlive_balance_queries {
+    void *context; /* handed to every function */
+    int (*objects_count)(void *context, uint64_t *count);
+    /* Global numbers, unique over all ranks, and weights (finite, above zero). */
+    int (*objects)(void *context, uint64_t count, uint64_t *numbers, double *weights);
+    int (*edges_count)(void *context, uint64_t count, const uint64_t *numbers, uint32_t *degrees);
+    /* Other ends and weights, object by object. Each edge is listed at both ends
+     * with one weight; an object does not list itself, nor an end twice. */
+    int (*edges)(void *context, uint64_t count, const uint64_t *numbers, uint64_t *others, double *weights);
+    /* Three coordinates an object; NULL if there are none. They only break ties. */
+    int (*coordinates)(void *context, uint64_t count, const uint64_t *numbers, double *xyz);
+} outlive_balance_queries;
+
+/* Zero everywhere means the defaults; so does NULL. */
+typedef struct outlive_balance_options {
+    double tolerance;       /* max / average - 1 that is good enough; 0: 0.02 */
+    double migration_price; /* edges that keeping an object is worth; 0: 0.1 */
+    double speed;           /* of this rank, relative to others; 0: 1 */
+    double background;      /* load of this rank that cannot move */
+    uint64_t seed;          /* the same on all ranks */
+} outlive_balance_options;
+
+typedef struct outlive_balance_result {
+    double imbalance_before, imbalance; /* the same on all ranks */
+    uint32_t rounds, iterations;
+    uint64_t exports_count; /* own objects that go */
+    uint64_t *exports;
+    uint32_t *exports_to;
+    uint64_t imports_count; /* objects that come */
+    uint64_t *imports;
+    uint32_t *imports_from;
+} outlive_balance_result;
+
+/* How to reach other processes: MPI's is in c/outlive_balance_mpi.c. */
+typedef struct outlive_balance_transport {
+    void *context;
+    uint32_t rank, size;
+    int (*send)(void *context, uint32_t to, uint32_t tag, const uint8_t *bytes, uint64_t length);
+    /* Waits for a message with the tag from *from (UINT32_MAX: anyone). */
+    int (*wait)(void *context, uint32_t *from, uint32_t tag, uint64_t *length);
+    int (*take)(void *context, uint8_t *bytes, uint64_t length);
+    int (*all_gather)(void *context, double value, double *values);
+    /* Called twice: with in == NULL it sets in_lengths; then it fills in. */
+    int (*all_to_all)(void *context, const uint8_t *out, const uint64_t *out_lengths, uint8_t *in,
+                      uint64_t *in_lengths);
+} outlive_balance_transport;
+
+/* Returns 0, or minus the number of an Outlive error code. */
+int outlive_balance_over(const outlive_balance_transport *transport, const outlive_balance_queries *queries,
+                         const outlive_balance_options *options, outlive_balance_result *result);
+void outlive_balance_free(outlive_balance_result *result);
+/* The text of this thread's last error. */
+const char *outlive_balance_error(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

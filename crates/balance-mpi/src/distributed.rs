@@ -1,0 +1,371 @@
+//! Diffusion balancing over a transport: what each process runs.
+//!
+//! A round is: loads known, flow by [`outlive_balance::machine`], selection,
+//! handing over, then one sweep of pairwise refinement by rank of the pair. The
+//! kernels are those of the sequential reference. Deviations, for simplicity: loads
+//! and largest contacts are gathered on all processes (8 bytes a process each),
+//! pairs are refined whether or not their border changed, owners of ghosts are
+//! refreshed after the sweep and not within it, and separate components are joined
+//! only where a process has no neighbour at all.
+//!
+//! Invariants: every task has one owner at every moment in which no message of
+//! the handing over is under way; the number and the weight of all tasks are
+//! compared at the end.
+
+use std::collections::BTreeMap;
+
+use outlive_balance::diffusion::Options;
+use outlive_balance::flow::{self, FlowOptions, Scheme, Verdict};
+use outlive_balance::machine::{Command, Config, Diffusion, Event, Msg, View};
+use outlive_balance::select::{Outflow, Scratch, View as SelectView, centre, select};
+use outlive_base::machine::{Cx, Machine, Output, Peer, Ready};
+use outlive_base::wire::{Reader, WireError, Writer};
+use outlive_base::{Error, Result, Time};
+
+use crate::mesh::{Local, damaged};
+use crate::sweep;
+use crate::transport::Transport;
+
+/// What one process hands over or takes in.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Outcome {
+    /// Own tasks that go: (task, new process), by task.
+    pub exports: Vec<(u64, u32)>,
+    /// Tasks that come: (task, old process), by task.
+    pub imports: Vec<(u64, u32)>,
+    /// Imbalance before and after, the same at all.
+    pub imbalance: (f64, f64),
+    /// Rounds of flow and selection.
+    pub rounds: u32,
+    /// Iterations of the diffusion.
+    pub iterations: u32,
+}
+
+/// The part of a tag that names the kind of message; the rest is the round.
+const KINDS: u32 = 8;
+pub(crate) const FLOW: u32 = 0;
+pub(crate) const CENTRE: u32 = 1;
+pub(crate) const BAND: u32 = 2;
+pub(crate) const MOVES: u32 = 3;
+pub(crate) const GIVEN: u32 = 4;
+
+pub(crate) fn tag(round: u32, kind: u32) -> u32 {
+    round * KINDS + kind
+}
+
+/// Balances; collective. `speed` above zero; `background` is load of this process
+/// that cannot move. `local.own` is this process's tasks; owners are looked up.
+///
+/// # Errors
+/// Bad weights or speeds, edges to tasks that no process has, the transport's.
+pub fn balance(
+    net: &mut dyn Transport,
+    mut local: Local,
+    (speed, background): (f64, f64),
+    options: &Options,
+) -> Result<Outcome> {
+    local.me = net.rank();
+    local.check(net, speed, background)?;
+    local.refresh(net, true)?;
+    local.check_borders(net)?;
+    let speeds = net.all_gather(speed)?;
+    let count_before: f64 = net.all_gather(local.own.len() as f64)?.iter().sum();
+    let mut outcome = Outcome::default();
+    loop {
+        let loads = net.all_gather(background + local.load())?;
+        let ideal = loads.iter().sum::<f64>() / speeds.iter().sum::<f64>();
+        let levels = loads.iter().zip(&speeds).map(|(load, speed)| load / speed);
+        let level_max = levels.fold(0.0, f64::max);
+        let imbalance = if ideal > 0.0 {
+            level_max / ideal - 1.0
+        } else {
+            0.0
+        };
+        if outcome.rounds == 0 {
+            outcome.imbalance.0 = imbalance;
+        }
+        outcome.imbalance.1 = imbalance;
+        if imbalance <= options.tolerance || outcome.rounds == options.rounds_max {
+            break;
+        }
+        outcome.rounds += 1;
+        let round = outcome.rounds;
+        let links = links(net, &local)?;
+        let slack = options.tolerance * options.slack;
+        let load = flow::with_slack(background + local.load(), ideal * speed, slack);
+        let (flows, iterations) = diffuse(net, (round, speed, load), &links, options)?;
+        outcome.iterations += iterations;
+        hand_over(net, &mut local, round, &links, &flows, options)?;
+        local.refresh(net, true)?;
+        let limit = ideal * (1.0 + options.tolerance);
+        sweep::sweep(
+            net,
+            &mut local,
+            (round, limit),
+            (speed, background),
+            options,
+        )?;
+        local.refresh(net, true)?;
+    }
+    let count_after: f64 = net.all_gather(local.own.len() as f64)?.iter().sum();
+    if count_before != count_after {
+        return Err(Error::internal(format!(
+            "{count_before} tasks became {count_after}"
+        )));
+    }
+    lists(net, &local, outcome)
+}
+
+/// Neighbours with contacts; a process without any is tied to those before and
+/// after it.
+fn links(net: &mut dyn Transport, local: &Local) -> Result<BTreeMap<u32, f64>> {
+    let mut links = local.contacts();
+    let largest = links.values().copied().fold(0.0, f64::max);
+    let all = net.all_gather(largest)?;
+    let me = local.me as usize;
+    for (a, b) in (1..all.len()).map(|b| (b - 1, b)) {
+        if (a == me || b == me) && (all[a] == 0.0 || all[b] == 0.0) {
+            let other = if a == me { b } else { a };
+            let contact = if all[a].max(all[b]) > 0.0 {
+                all[a].max(all[b])
+            } else {
+                1.0
+            };
+            links.entry(other as u32).or_insert(contact);
+        }
+    }
+    Ok(links)
+}
+
+fn diffuse(
+    net: &mut dyn Transport,
+    (round, speed, load): (u32, f64, f64),
+    links: &BTreeMap<u32, f64>,
+    options: &Options,
+) -> Result<(Vec<(Peer, f64)>, u32)> {
+    let config = Config {
+        size: net.size(),
+        options: FlowOptions {
+            tolerance: options.tolerance / 4.0,
+            scheme: match options.flow.scheme {
+                Scheme::Adaptive { .. } => Scheme::Adaptive {
+                    gamma: flow::gamma_estimate(net.size() as usize),
+                },
+                other => other,
+            },
+            ..options.flow
+        },
+        resend: Time::NEVER,
+    };
+    let cx = Cx {
+        me: net.rank(),
+        now: Time::ZERO,
+        config: &config,
+        seed: 0,
+    };
+    let mut machine = Diffusion::new(&config);
+    let neighbours = links.iter().map(|(&to, &contact)| (to, contact)).collect();
+    let command = Command::Start {
+        epoch: round,
+        load,
+        speed,
+        neighbours,
+        absent: Vec::new(),
+    };
+    machine.on_command(&cx, command);
+    let mut flows = Vec::new();
+    loop {
+        while let Some(output) = machine.poll(&cx, Ready::ALL) {
+            match output {
+                Output::Send { to, msg, .. } => net.send(to, tag(round, FLOW), &encode(&msg))?,
+                Output::Event(Event::Flow { to, amount }) => flows.push((to, amount)),
+                Output::Event(Event::Done { iterations, .. }) => return Ok((flows, iterations)),
+                _ => {}
+            }
+        }
+        let (from, bytes) = net.receive(None, tag(round, FLOW))?;
+        let msg = decode(&bytes).map_err(damaged)?;
+        machine.on_message(&cx, from, msg, None);
+    }
+}
+
+fn hand_over(
+    net: &mut dyn Transport,
+    local: &mut Local,
+    round: u32,
+    links: &BTreeMap<u32, f64>,
+    flows: &[(Peer, f64)],
+    options: &Options,
+) -> Result<()> {
+    let arrays = local.arrays()?;
+    let own_centre = centre(&arrays.graph, &arrays.own);
+    let mut out = Writer::new();
+    for value in own_centre.iter().flatten() {
+        out.u64(value.to_bits());
+    }
+    for &to in links.keys() {
+        net.send(to, tag(round, CENTRE), out.as_slice())?;
+    }
+    let mut outflows = Vec::new();
+    for &(to, amount) in flows {
+        let (_, bytes) = net.receive(Some(to), tag(round, CENTRE))?;
+        let mut reader = Reader::new(&bytes);
+        let centre = match bytes.len() {
+            24 => Some(
+                [reader.u64(), reader.u64(), reader.u64()].map(|v| f64::from_bits(v.unwrap_or(0))),
+            ),
+            _ => None,
+        };
+        if amount > 0.0 {
+            outflows.push(Outflow { to, amount, centre });
+        }
+    }
+    let view = SelectView {
+        graph: &arrays.graph,
+        owner: &arrays.owner,
+        home: &arrays.home,
+        price: options.migration_price * average_edge(local),
+        me: local.me,
+        leaving: false,
+    };
+    let mut scratch = Scratch::new(arrays.names.len());
+    let (moves, _) = select(&view, &arrays.own, outflows, &mut scratch);
+    let mut leaving: BTreeMap<u32, Vec<(u64, crate::mesh::Task)>> = BTreeMap::new();
+    for moved in moves {
+        let name = arrays.names[moved.task as usize];
+        if let Some(task) = local.give(name, moved.to) {
+            leaving.entry(moved.to).or_default().push((name, task));
+        }
+    }
+    for &to in links.keys() {
+        let bytes = local.write(leaving.get(&to).map_or(&[][..], Vec::as_slice));
+        net.send(to, tag(round, GIVEN), &bytes)?;
+    }
+    for &from in links.keys() {
+        let (_, bytes) = net.receive(Some(from), tag(round, GIVEN))?;
+        local.read(&bytes)?;
+    }
+    Ok(())
+}
+
+pub(crate) fn average_edge(local: &Local) -> f64 {
+    let (mut sum, mut count) = (0.0, 0usize);
+    for (_, weight) in local.own.values().flat_map(|task| &task.edges) {
+        sum += weight;
+        count += 1;
+    }
+    if count == 0 { 1.0 } else { sum / count as f64 }
+}
+
+fn lists(net: &mut dyn Transport, local: &Local, mut outcome: Outcome) -> Result<Outcome> {
+    let mut homes: Vec<Writer> = (0..net.size()).map(|_| Writer::new()).collect();
+    for (name, task) in &local.own {
+        if task.home != local.me {
+            outcome.imports.push((*name, task.home));
+            homes[task.home as usize].u64(*name);
+        }
+    }
+    let all = net.all_to_all(homes.into_iter().map(Writer::into_vec).collect())?;
+    for (process, bytes) in all.iter().enumerate() {
+        let mut reader = Reader::new(bytes);
+        while let Ok(name) = reader.u64() {
+            outcome.exports.push((name, process as u32));
+        }
+    }
+    outcome.exports.sort_unstable();
+    Ok(outcome)
+}
+
+fn encode(msg: &Msg) -> Vec<u8> {
+    let mut out = Writer::new();
+    let (kind, view) = match *msg {
+        Msg::Hello { view, .. } => (0, view),
+        Msg::Level { view, .. } => (1, view),
+        Msg::Up { view, .. } => (2, view),
+        Msg::Down { view, .. } => (3, view),
+    };
+    let (epoch, absent) = view.words();
+    out.u8(kind).u32(epoch).u32(absent);
+    match *msg {
+        Msg::Hello {
+            girth,
+            speed,
+            heard,
+            ..
+        } => {
+            out.u64(girth.to_bits())
+                .u64(speed.to_bits())
+                .u8(u8::from(heard));
+        }
+        Msg::Level {
+            iteration,
+            level,
+            answer,
+            ..
+        } => {
+            out.u32(iteration).u64(level.to_bits()).u8(u8::from(answer));
+        }
+        Msg::Up {
+            check,
+            first,
+            second,
+            ..
+        } => {
+            out.u32(check).u64(first.to_bits()).u64(second.to_bits());
+        }
+        Msg::Down {
+            check,
+            ideal,
+            verdict,
+            ..
+        } => {
+            out.u32(check).u64(ideal.to_bits()).u8(verdict as u8);
+        }
+    }
+    out.into_vec()
+}
+
+fn decode(bytes: &[u8]) -> core::result::Result<Msg, WireError> {
+    let mut reader = Reader::new(bytes);
+    let kind = reader.u8()?;
+    let view = View::from_words(reader.u32()?, reader.u32()?);
+    let real = |reader: &mut Reader| reader.u64().map(f64::from_bits);
+    let msg = match kind {
+        0 => Msg::Hello {
+            view,
+            girth: real(&mut reader)?,
+            speed: real(&mut reader)?,
+            heard: reader.u8()? != 0,
+        },
+        1 => Msg::Level {
+            view,
+            iteration: reader.u32()?,
+            level: real(&mut reader)?,
+            answer: reader.u8()? != 0,
+        },
+        2 => Msg::Up {
+            view,
+            check: reader.u32()?,
+            first: real(&mut reader)?,
+            second: real(&mut reader)?,
+        },
+        3 => Msg::Down {
+            view,
+            check: reader.u32()?,
+            ideal: real(&mut reader)?,
+            verdict: match reader.u8()? {
+                0 => Verdict::Continue,
+                1 => Verdict::Open,
+                2 => Verdict::Reached,
+                3 => Verdict::Spent,
+                _ => return Err(WireError::Value("verdict")),
+            },
+        },
+        _ => return Err(WireError::Value("kind of message")),
+    };
+    reader.finish()?;
+    Ok(msg)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,130 @@
+use super::*;
+use crate::mesh::Task;
+use crate::transport::Threads;
+use outlive_balance::metrics::measure;
+use outlive_balance::{Graph, Processes, geometric};
+
+/// Runs all processes as threads; returns the parts after and the outcomes.
+fn run(graph: &Graph, parts: &[u32], size: u32, options: &Options) -> (Vec<u32>, Vec<Outcome>) {
+    let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
+        let run = |mut net: Threads| {
+            let mut local = Local::default();
+            for task in (0..graph.tasks() as u32).filter(|&t| parts[t as usize] == net.rank()) {
+                let described = Task {
+                    weight: graph.weight(task),
+                    home: net.rank(),
+                    at: graph.coordinates().map(|all| all[task as usize]),
+                    edges: graph
+                        .adjacent(task)
+                        .map(|(to, w)| (u64::from(to), w))
+                        .collect(),
+                };
+                local.own.insert(u64::from(task), described);
+            }
+            let outcome = balance(&mut net, local, (1.0, 0.0), options).unwrap();
+            net.all_gather(0.0).unwrap();
+            assert_eq!(net.left_over(), []);
+            outcome
+        };
+        let all: Vec<_> = Threads::all(size)
+            .into_iter()
+            .map(|net| scope.spawn(move || run(net)))
+            .collect();
+        all.into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    let mut after = parts.to_vec();
+    for (me, outcome) in outcomes.iter().enumerate() {
+        for &(task, from) in &outcome.imports {
+            assert_eq!(parts[task as usize], from);
+            after[task as usize] = me as u32;
+            assert!(outcomes[from as usize].exports.contains(&(task, me as u32)));
+        }
+    }
+    let moved: usize = outcomes.iter().map(|o| o.exports.len()).sum();
+    assert_eq!(
+        moved,
+        outcomes.iter().map(|o| o.imports.len()).sum::<usize>()
+    );
+    (after, outcomes)
+}
+
+#[test]
+fn processes_balance_as_the_reference_does() {
+    let mut graph = Graph::mesh(24, 12, 4);
+    let all = Processes::uniform(12).unwrap();
+    let mut parts = geometric::bisection(&graph, &all).unwrap();
+    let options = Options::default();
+    for step in 0..6u32 {
+        let heavy = |t: usize| {
+            if (t % 24) as u32 / 4 == step {
+                4.0
+            } else {
+                1.0
+            }
+        };
+        graph
+            .set_weights(&(0..graph.tasks()).map(heavy).collect::<Vec<_>>())
+            .unwrap();
+        let reference =
+            outlive_balance::diffusion::balance(&graph, &all, &parts, &options).unwrap();
+        let theirs = measure(&graph, &all, &parts, &reference.parts);
+        let (after, outcomes) = run(&graph, &parts, 12, &options);
+        let ours = measure(&graph, &all, &parts, &after);
+        assert!(
+            ours.imbalance <= theirs.imbalance.max(0.02) + 0.02,
+            "{ours:?} {theirs:?}"
+        );
+        assert!((ours.imbalance - outcomes[0].imbalance.1).abs() < 1e-9);
+        assert!(
+            ours.migration <= 1.5 * theirs.migration + 0.1,
+            "{ours:?} {theirs:?}"
+        );
+        assert!(
+            ours.edge_cut_total <= 1.15 * theirs.edge_cut_total,
+            "{ours:?} {theirs:?}"
+        );
+        parts = after;
+    }
+}
+
+#[test]
+fn no_message_is_left_over_whatever_the_loads() {
+    for seed in 0..60u64 {
+        let size = 2 + (seed % 9) as u32;
+        let mut graph = Graph::mesh(20, 10, 1);
+        let weight =
+            |t: u64| 1.0 + outlive_base::rng::below(outlive_base::rng::draw(seed, t, 0), 30) as f64;
+        graph
+            .set_weights(&(0..200).map(weight).collect::<Vec<_>>())
+            .unwrap();
+        let parts: Vec<u32> = (0..200).map(|t| t * size / 200).collect();
+        run(&graph, &parts, size, &Options::default());
+    }
+}
+
+#[test]
+fn an_empty_process_joins_and_the_same_input_gives_the_same_result() {
+    let graph = Graph::mesh(12, 12, 1);
+    let parts: Vec<u32> = (0..144).map(|t| u32::from(t % 12 >= 6)).collect();
+    let (after, _) = run(&graph, &parts, 3, &Options::default());
+    let all = Processes::uniform(3).unwrap();
+    assert!(measure(&graph, &all, &parts, &after).imbalance <= 0.05);
+    assert_eq!(run(&graph, &parts, 3, &Options::default()).0, after);
+}
+
+#[test]
+fn an_edge_to_nowhere_is_refused_by_all_that_see_it() {
+    let mut net = Threads::all(1).remove(0);
+    let mut local = Local::default();
+    let task = Task {
+        weight: 1.0,
+        home: 0,
+        at: None,
+        edges: vec![(9, 1.0)],
+    };
+    local.own.insert(1, task);
+    let error = balance(&mut net, local, (1.0, 0.0), &Options::default()).unwrap_err();
+    assert_eq!(error.code(), outlive_base::Code::InvalidArgument);
+}

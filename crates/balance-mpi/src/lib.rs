@@ -1,0 +1,16 @@
+//! Diffusion balancing inside a running parallel program.
+//!
+//! [`distributed`] is the method on one process's own tasks, over a
+//! [`transport::Transport`]; it runs the kernels of `outlive-balance` (the flow as
+//! a protocol, selection, pairwise refinement) and exchanges what neighbours must
+//! know. [`ffi`] is its C interface, in the style that users of Zoltan know. The C
+//! side supplies the transport: `c/outlive_balance_mpi.c`, compiled with the
+//! user's own `mpicc`, puts it onto a communicator, so the library depends on no
+//! MPI and works with every one.
+
+pub mod distributed;
+pub mod ffi;
+
+pub mod mesh;
+mod sweep;
+pub mod transport;

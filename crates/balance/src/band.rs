@@ -1,0 +1,136 @@
+//! The strip of tasks on one side of a border between two processes: all that a
+//! process tells its neighbour so that one of them can refine the border.
+//!
+//! Invariants: tasks ascend; every edge leads to a task of one of the two bands
+//! (edges into the process behind the band are summed up in `anchor`, edges to
+//! third processes stay cut whatever happens and are left out); the border itself
+//! is always part of the band.
+
+use crate::graph::Graph;
+
+/// One side of a border.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Band {
+    /// The tasks, ascending.
+    pub tasks: Vec<u32>,
+    /// Their weights.
+    pub weights: Vec<f64>,
+    /// The process of each before this balancing began.
+    pub homes: Vec<u32>,
+    /// Edge weight from each into its process behind the band.
+    pub anchors: Vec<f64>,
+    /// Rows of `to` and `edges`: one more than tasks.
+    pub offsets: Vec<u32>,
+    /// Neighbours in this band or across the border.
+    pub to: Vec<u32>,
+    /// The weights of these edges.
+    pub edges: Vec<f64>,
+    /// Load of the whole process, background included.
+    pub load: f64,
+    /// Its speed.
+    pub speed: f64,
+    /// Tasks of the whole process.
+    pub count: usize,
+}
+
+impl Band {
+    /// The bytes of the band on the wire: 28 a task, 12 an edge, 24 for the rest.
+    pub fn bytes(&self) -> u64 {
+        24 + 28 * self.tasks.len() as u64 + 12 * self.to.len() as u64
+    }
+}
+
+/// Marks for breadth-first search, one entry a task.
+#[derive(Debug)]
+pub struct Marks {
+    stamp: Vec<u32>,
+    round: u32,
+}
+
+impl Marks {
+    /// For so many tasks.
+    pub fn new(tasks: usize) -> Marks {
+        Marks {
+            stamp: vec![0; tasks],
+            round: 0,
+        }
+    }
+    fn begin(&mut self) {
+        self.round += 1;
+    }
+    fn mark(&mut self, task: u32) -> bool {
+        let fresh = self.stamp[task as usize] != self.round;
+        self.stamp[task as usize] = self.round;
+        fresh
+    }
+    fn has(&self, task: u32) -> bool {
+        self.stamp[task as usize] == self.round
+    }
+}
+
+/// The band of `me` towards `other`, `depth` layers deep (at least the border).
+/// `border` must hold all tasks of `me` that touch `other`; entries that are no
+/// longer `me`'s are skipped. Returns the operations too. `load`, `speed` and
+/// `count` are left for the caller to fill.
+pub fn band(
+    graph: &Graph,
+    owner: &[u32],
+    home: &[u32],
+    (me, other): (u32, u32),
+    border: &[u32],
+    depth: u32,
+    marks: &mut Marks,
+) -> (Band, u64) {
+    marks.begin();
+    let mut operations = 0;
+    let mut tasks = Vec::new();
+    for &task in border {
+        if owner[task as usize] == me
+            && !marks.has(task)
+            && graph
+                .adjacent(task)
+                .any(|(near, _)| owner[near as usize] == other)
+        {
+            marks.mark(task);
+            tasks.push(task);
+        }
+        operations += graph.degree(task) as u64;
+    }
+    let mut layer = 0;
+    for _ in 1..depth.max(1) {
+        let end = tasks.len();
+        for slot in layer..end {
+            operations += graph.degree(tasks[slot]) as u64;
+            for (near, _) in graph.adjacent(tasks[slot]) {
+                if owner[near as usize] == me && marks.mark(near) {
+                    tasks.push(near);
+                }
+            }
+        }
+        layer = end;
+    }
+    tasks.sort_unstable();
+    let mut out = Band {
+        offsets: vec![0],
+        ..Band::default()
+    };
+    for &task in &tasks {
+        let mut anchor = 0.0;
+        for (near, edge) in graph.adjacent(task) {
+            let process = owner[near as usize];
+            if process == other || (process == me && marks.has(near)) {
+                out.to.push(near);
+                out.edges.push(edge);
+            } else if process == me {
+                anchor += edge;
+            }
+        }
+        operations += graph.degree(task) as u64;
+        out.offsets.push(out.to.len() as u32);
+        out.anchors.push(anchor);
+        out.weights.push(graph.weight(task));
+        out.homes.push(home[task as usize]);
+    }
+    out.tasks = tasks;
+    (out, operations)
+}

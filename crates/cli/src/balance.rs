@@ -1,0 +1,199 @@
+//! `outlive balance`: balance a task graph from a file, or replay a scenario.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use outlive_balance::command;
+use outlive_balance::parse::write_partition;
+use outlive_balance::plot;
+use outlive_balance::replay::Settings;
+use outlive_balance::scenario::Scenario;
+use outlive_base::{Code, Entity, Error, Result};
+
+/// Balance a task graph, or replay a load that changes with time.
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct Balance {
+    #[command(subcommand)]
+    replay: Option<Sub>,
+    /// The task graph: .graph (METIS) or .mtx (MatrixMarket).
+    #[arg(long, value_name = "FILE")]
+    graph: Option<PathBuf>,
+    /// The number of parts (processes).
+    #[arg(long, value_name = "N")]
+    parts: Option<usize>,
+    /// Start from this partition: the part of each vertex, a line each.
+    #[arg(long, value_name = "FILE")]
+    parts_in: Option<PathBuf>,
+    /// Write the new partition there.
+    #[arg(long, value_name = "FILE")]
+    parts_out: Option<PathBuf>,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Subcommand, Debug)]
+enum Sub {
+    /// Replay a scenario step by step.
+    Replay(Replay),
+}
+
+#[derive(Args, Debug)]
+struct Replay {
+    /// shock, cloud, random, hot-spot, drift or node-loss.
+    scenario: String,
+    /// The number of processes.
+    #[arg(long, value_name = "N")]
+    processes: usize,
+    /// Steps to run; all of the scenario if absent.
+    #[arg(long, value_name = "S")]
+    steps: Option<u32>,
+    /// The step whose loads the initial partition is made for.
+    #[arg(long, value_name = "STEP", default_value_t = 0)]
+    first: u32,
+    /// Divide the extent of the graph along each axis, for a quick run.
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    shrink: usize,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args, Debug)]
+struct How {
+    /// diffusion, hybrid, greedy, refine, greedy-refine, rcb or sfc.
+    #[arg(long, default_value = "diffusion")]
+    method: String,
+    /// Imbalance (max over average, minus 1) that is good enough.
+    #[arg(long, value_name = "X", default_value_t = 0.02)]
+    tolerance: f64,
+    /// Edge weight that keeping a task at home is worth, in average edges.
+    #[arg(long, value_name = "W", default_value_t = 0.1)]
+    migration_price: f64,
+    /// Seed of everything that is drawn.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+    /// Draw the result as SVG.
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+}
+
+impl How {
+    fn settings(&self) -> Settings {
+        let mut settings = Settings::default();
+        settings.diffusion.tolerance = self.tolerance;
+        settings.diffusion.migration_price = self.migration_price;
+        settings.diffusion.seed = self.seed;
+        settings
+    }
+}
+
+/// Runs the command; what it prints goes to standard output.
+///
+/// # Errors
+/// Bad options (exit status 64), bad files (65), files that cannot be read or
+/// written (74).
+pub fn run(command: &Balance) -> Result<()> {
+    match &command.replay {
+        Some(Sub::Replay(replay)) => run_replay(replay),
+        None => run_graph(command),
+    }
+}
+
+fn run_graph(command: &Balance) -> Result<()> {
+    let path = needed("graph", command.graph.as_ref())?;
+    let count = *needed("parts", command.parts.as_ref())?;
+    let method = command::method(&command.how.method)?;
+    let name = path.display().to_string();
+    let graph = command::graph(&name, &read(path)?)?;
+    let start = match &command.parts_in {
+        Some(path) => Some((path.display().to_string(), read(path)?)),
+        None => None,
+    };
+    let start = start
+        .as_ref()
+        .map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
+    let settings = command.how.settings();
+    let (report, parts) = command::balance(&graph, count, method, start, &settings, &cpu_seconds)?;
+    if let Some(path) = &command.parts_out {
+        write(path, &write_partition(&parts))?;
+    }
+    if let Some(path) = &command.how.plot {
+        let title = format!("{name}, {} parts, {}", count, report.method);
+        write(path, &plot::partition(&graph, &parts, &title))?;
+    }
+    print(&command.how, &report, &report.figures)
+}
+
+fn run_replay(replay: &Replay) -> Result<()> {
+    let kind = command::kind(&replay.scenario)?;
+    let method = command::method(&replay.how.method)?;
+    let mut scenario = Scenario::new(kind, replay.processes, replay.shrink, replay.how.seed)?;
+    let left = kind.steps().saturating_sub(replay.first + 1);
+    let range = (replay.first, replay.steps.unwrap_or(left));
+    let settings = replay.how.settings();
+    let (report, picture) =
+        command::run_scenario(&mut scenario, method, range, &settings, &cpu_seconds)?;
+    if let Some(path) = &replay.how.plot {
+        write(path, &picture)?;
+    }
+    print(&replay.how, &report, &report.mean)
+}
+
+fn needed<'a, T>(option: &str, value: Option<&'a T>) -> Result<&'a T> {
+    value.ok_or_else(|| {
+        Error::new(
+            Code::InvalidArgument,
+            Entity::Option(option.into()),
+            "missing",
+            "give --graph FILE --parts N, or: replay SCENARIO --processes N",
+        )
+    })
+}
+
+fn print<T: serde::Serialize>(
+    how: &How,
+    report: &T,
+    figures: &outlive_balance::replay::Figures,
+) -> Result<()> {
+    if how.json {
+        let text = serde_json::to_string(report).map_err(|e| Error::internal(e.to_string()))?;
+        println!("{text}");
+        return Ok(());
+    }
+    println!(
+        "imbalance     {:.4} (before {:.4})",
+        figures.imbalance, figures.imbalance_before
+    );
+    println!(
+        "migration     {:.4} (of all tasks {:.4})",
+        figures.migration, figures.migration_total
+    );
+    println!(
+        "edge-cut      {:.4} max, {} total",
+        figures.edge_cut_max, figures.edge_cut_total
+    );
+    println!(
+        "time          {:.3} ms",
+        figures.seconds_max_per_process * 1e3
+    );
+    println!("iterations    {}", figures.iterations);
+    Ok(())
+}
+
+fn read(path: &PathBuf) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|error| Error::io(path, "read", &error))
+}
+
+fn write(path: &PathBuf, text: &str) -> Result<()> {
+    std::fs::write(path, text).map_err(|error| Error::io(path, "write", &error))
+}
+
+/// Processor time of this thread, in seconds: other work on the machine does not
+/// count.
+fn cpu_seconds() -> f64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
+}
