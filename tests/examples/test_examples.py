@@ -185,9 +185,9 @@ def test_digits_survives_a_lost_node(tmp_path: Path, python: str, protected: Pro
             "--every",
             "20",
             "--inject",
-            "node:1@version=170",
+            "node:1@version=270",
         ],
-        [*mpich(4), python, TRAIN, *DIGITS, str(tmp_path / "rough"), "--sleep-ms", "5"],
+        [*mpich(4), python, TRAIN, *DIGITS, str(tmp_path / "rough"), "--sleep-ms", "10"],
         DIGITS_ADDRESS=address,
     )
     one_failure(report, "node", "node:1")

@@ -5,20 +5,15 @@
 //! A thread may wait for the interpreter lock while it holds the job's lock, but never
 //! the other way round, so there is no circle.
 
-use outlive::{Code, Error, Job as Client, Kind, Level, Outcome, Source};
+use outlive::{Code, Error, Job as Client, Level};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyDict;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard};
 
 use crate::errors::{closed, forked, from_exception, raise, seconds};
-use crate::memory::{Spot, fill};
-
-/// The region of the tree: the plain values and the structure. No key of a state makes
-/// this name, because `~` is written `~0`.
-const TREE: &str = "~tree";
 
 /// A rank's handle on its job, from ``outlive.open``.
 ///
@@ -32,39 +27,13 @@ pub struct Job {
 }
 
 /// Order matters: the client forgets its addresses before the memory is released.
-struct Inner {
-    client: Option<Client>,
+pub(crate) struct Inner {
+    pub(crate) client: Option<Client>,
     /// By name, what keeps the declared regions in memory.
-    declared: HashMap<String, Py<PyAny>>,
+    pub(crate) declared: HashMap<String, Py<PyAny>>,
     /// Of the state last walked.
-    regions: u64,
-    bytes: u64,
-}
-
-/// A state as `outlive._state.capture` describes it.
-#[derive(Default)]
-struct Walked {
-    tree: Option<Py<PyBytes>>,
-    spots: Vec<Spot>,
-    /// Keeps all of them in memory.
-    _holds: Option<Py<PyAny>>,
-}
-
-fn walk(py: Python<'_>, state: Option<&Bound<'_, PyAny>>) -> PyResult<Walked> {
-    let Some(state) = state else {
-        return Ok(Walked::default());
-    };
-    let (tree, spots, holds) = py
-        .import("outlive._state")?
-        .call_method1("capture", (state,))?
-        .extract::<(Bound<'_, PyBytes>, Vec<(String, usize, usize)>, Py<PyAny>)>()?;
-    let mut spots: Vec<Spot> = spots.into_iter().map(Spot::new).collect();
-    spots.push(Spot::of(TREE, tree.as_bytes()));
-    Ok(Walked {
-        tree: Some(tree.unbind()),
-        spots,
-        _holds: Some(holds),
-    })
+    pub(crate) regions: u64,
+    pub(crate) bytes: u64,
 }
 
 #[cold]
@@ -89,7 +58,7 @@ fn number(version: &Bound<'_, PyAny>) -> PyResult<u64> {
 }
 
 impl Inner {
-    fn client(&mut self) -> outlive::Result<&mut Client> {
+    pub(crate) fn client(&mut self) -> outlive::Result<&mut Client> {
         self.client.as_mut().ok_or_else(closed)
     }
 }
@@ -114,7 +83,7 @@ impl Job {
     /// The lock may be held, for ever, by a thread that a fork left behind: a child is
     /// refused before it waits.
     #[inline]
-    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Inner>> {
+    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Inner>> {
         match self.inner.try_lock() {
             Ok(guard) => Ok(guard),
             Err(_) => self.lock_slowly(py),
@@ -134,15 +103,28 @@ impl Job {
     }
 
     /// Runs `work` on the client with the interpreter lock released.
-    fn detached<T: Send>(
+    pub(crate) fn detached<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&mut Client) -> outlive::Result<T> + Send,
     ) -> PyResult<T> {
+        self.under(py, |inner| {
+            let client = inner.client()?;
+            py.detach(|| work(client))
+        })
+    }
+
+    /// Runs `work` under the lock. Errors become exceptions only after it: making one may
+    /// collect garbage, and so run code of the program.
+    pub(crate) fn under<T>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&mut Inner) -> outlive::Result<T>,
+    ) -> PyResult<T> {
         let mut inner = self.lock(py)?;
-        let client = inner.client().map_err(|error| raise(py, &error))?;
-        py.detach(|| work(client))
-            .map_err(|error| raise(py, &error))
+        let result = work(&mut inner);
+        drop(inner);
+        result.map_err(|error| raise(py, &error))
     }
 
     /// Makes an exception of the walk the last error, and an `outlive.Error`.
@@ -162,188 +144,14 @@ impl Job {
         }
     }
 
-    /// Walks the state and captures it. A capture that fails raises nothing (P4).
-    fn capture(
-        &self,
-        py: Python<'_>,
-        version: u64,
-        state: Option<&Bound<'_, PyAny>>,
-        now: bool,
-    ) -> PyResult<bool> {
-        let (walked, failed, fatal) = match walk(py, state) {
-            Ok(walked) => (walked, None, None),
-            Err(e) => {
-                let error = from_exception(py, &e);
-                let fatal = (!e.is_instance_of::<PyException>(py)).then_some(e);
-                (Walked::default(), Some(error), fatal)
-            }
-        };
-        let (regions, bytes) = (
-            walked.spots.len() as u64,
-            walked.spots.iter().map(Spot::bytes).sum::<u64>(),
-        );
-        let mut inner = self.lock(py)?;
-        let client = inner.client().map_err(|error| raise(py, &error))?;
-        let spots = &walked.spots;
-        // Until the sources are asked for, an error is the caller's: not a capture.
-        let mut admitted = false;
-        let result = py.detach(|| {
-            let sources = || {
-                admitted = true;
-                match failed {
-                    Some(error) => Err(error),
-                    None => Ok(spots.iter().map(Spot::source).collect::<Vec<Source>>()),
-                }
-            };
-            // SAFETY: `walked` holds the memory of every source until the call is over;
-            // that no thread writes to it meanwhile is what `checkpoint` asks of its
-            // caller.
-            unsafe {
-                if now {
-                    client.capture_now_with(version, sources)
-                } else {
-                    client.capture_with(version, sources)
-                }
-            }
-        });
-        if matches!(result, Ok(Outcome::Taken)) {
-            (inner.regions, inner.bytes) = (regions, bytes);
-        }
-        drop(inner);
-        drop(walked.tree);
-        match (result, fatal) {
-            (_, Some(exception)) => Err(exception),
-            (Ok(outcome), None) => Ok(outcome == Outcome::Taken),
-            (Err(error), None) if now && !admitted => self.refused(py, &error),
-            (Err(_), None) => Ok(false),
-        }
-    }
-
     /// Errors in the program are raised; everything else is a save that failed.
     #[cold]
-    fn refused(&self, py: Python<'_>, error: &Error) -> PyResult<bool> {
+    pub(crate) fn refused(&self, py: Python<'_>, error: &Error) -> PyResult<bool> {
         match error.code() {
             Code::InvalidArgument | Code::NotOpen | Code::VersionOrder => Err(raise(py, error)),
             _ => Ok(false),
         }
     }
-
-    /// The checkpoint to restore: its version, the tree and the sizes of the regions
-    /// that are not declared.
-    fn look(&self, py: Python<'_>) -> PyResult<Option<Found>> {
-        let mut inner = self.lock(py)?;
-        let Inner {
-            client, declared, ..
-        } = &mut *inner;
-        let client = client.as_mut().ok_or_else(|| raise(py, &closed()))?;
-        let names: std::collections::HashSet<&str> = declared.keys().map(String::as_str).collect();
-        let found = py.detach(|| {
-            let Some((version, regions)) = client.restored_regions()? else {
-                return Ok(None);
-            };
-            let mut found = Found {
-                version,
-                tree: None,
-                regions: Vec::new(),
-            };
-            for one in regions {
-                let name = one.region.name.as_str();
-                if name == TREE {
-                    found.tree = Some(one.data.to_vec());
-                } else if one.region.kind != Kind::File && !names.contains(name) {
-                    found.regions.push((name.to_owned(), one.region.bytes));
-                }
-            }
-            Ok(Some(found))
-        });
-        found.map_err(|error| raise(py, &error))
-    }
-
-    fn first_start(&self, py: Python<'_>, state: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
-        let Some(state) = state else {
-            return Ok(());
-        };
-        let (regions, bytes, needed) = py
-            .import("outlive._state")?
-            .call_method1("check", (state,))?
-            .extract::<(u64, u64, u64)>()?;
-        let mut inner = self.lock(py)?;
-        (inner.regions, inner.bytes) = (regions, bytes);
-        if let Some(client) = inner.client.as_mut() {
-            client.expect_bytes(needed);
-        }
-        Ok(())
-    }
-
-    /// Fills the state and gives the version; what is left to do is `Plan.finish`.
-    fn take_over(
-        &self,
-        py: Python<'_>,
-        state: Option<&Bound<'_, PyAny>>,
-        found: &Found,
-    ) -> PyResult<()> {
-        let plan = match (state, &found.tree) {
-            (None, None) => None,
-            (None, Some(_)) => {
-                return Err(raise(
-                    py,
-                    &Error::new(
-                        Code::RegionUnclaimed,
-                        outlive::Entity::Region(TREE.into()),
-                        format!("version {} holds a state", found.version),
-                        "pass the state to restore, as it was passed to checkpoint",
-                    ),
-                ));
-            }
-            (Some(_), None) => {
-                return Err(raise(
-                    py,
-                    &Error::new(
-                        Code::RegionMissing,
-                        outlive::Entity::Region(TREE.into()),
-                        format!("version {} holds no state", found.version),
-                        "restore what was saved, or start the job under another name (--job)",
-                    ),
-                ));
-            }
-            (Some(state), Some(tree)) => {
-                let regions = PyDict::new(py);
-                for (name, bytes) in &found.regions {
-                    regions.set_item(name, bytes)?;
-                }
-                let module = py.import("outlive._state")?;
-                let tree = PyBytes::new(py, tree);
-                Some(module.call_method1("Plan", (state, tree, regions, found.version))?)
-            }
-        };
-        let spots: Vec<Spot> = match &plan {
-            None => Vec::new(),
-            Some(plan) => plan
-                .call_method0("targets")?
-                .extract::<Vec<(String, usize, usize)>>()?
-                .into_iter()
-                .map(Spot::new)
-                .collect(),
-        };
-        self.detached(py, |client| {
-            client.restore_with(|version, rest| {
-                if version != found.version {
-                    return Err(Error::internal("the version to restore has changed"));
-                }
-                // SAFETY: the plan holds the memory, which it has found writable; that no
-                // thread touches it meanwhile is what `restore` asks of its caller.
-                unsafe { fill(version, rest, &spots, TREE) }
-            })
-        })?;
-        plan.map_or(Ok(()), |plan| plan.call_method0("finish").map(drop))
-    }
-}
-
-/// A checkpoint that can be restored.
-struct Found {
-    version: u64,
-    tree: Option<Vec<u8>>,
-    regions: Vec<(String, u64)>,
 }
 
 #[pymethods]
@@ -431,30 +239,28 @@ impl Job {
             .call_method1("declared", (name, buffer))
             .and_then(|found| found.extract::<(usize, usize, Py<PyAny>)>());
         let (address, bytes, hold) = declared.map_err(|exception| self.noted(py, exception))?;
-        let mut inner = self.lock(py)?;
-        let client = inner.client().map_err(|error| raise(py, &error))?;
         let data = if bytes == 0 {
             core::ptr::null_mut()
         } else {
             core::ptr::with_exposed_provenance_mut(address)
         };
-        // SAFETY: `hold` keeps the writable memory in its place until the region is
-        // replaced, forgotten or the client is gone. That no thread writes to it during
-        // a checkpoint or touches it during a restore is asked of the caller.
-        unsafe { client.protect(name, data, bytes) }.map_err(|error| raise(py, &error))?;
-        let old = inner.declared.insert(name.to_owned(), hold);
-        drop(inner); // what is released below may run Python code
-        drop(old);
+        let old = self.under(py, |inner| {
+            // SAFETY: `hold` keeps the writable memory in its place until the region is
+            // replaced, forgotten or the client is gone. That no thread writes to it
+            // during a checkpoint or touches it during a restore is asked of the caller.
+            unsafe { inner.client()?.protect(name, data, bytes) }?;
+            Ok(inner.declared.insert(name.to_owned(), hold))
+        })?;
+        drop(old); // not under the lock: it may run code of the program
         Ok(())
     }
 
     /// Forget a declared buffer.
     fn unprotect(&self, py: Python<'_>, name: &str) -> PyResult<()> {
-        let mut inner = self.lock(py)?;
-        let client = inner.client().map_err(|error| raise(py, &error))?;
-        client.unprotect(name).map_err(|error| raise(py, &error))?;
-        let old = inner.declared.remove(name);
-        drop(inner);
+        let old = self.under(py, |inner| {
+            inner.client()?.unprotect(name)?;
+            Ok(inner.declared.remove(name))
+        })?;
         drop(old);
         Ok(())
     }
@@ -487,11 +293,10 @@ impl Job {
 
     /// What is known without waiting.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let (status, regions, bytes) = {
-            let mut inner = self.lock(py)?;
-            let status = inner.client().map_err(|error| raise(py, &error))?.status();
-            (status, inner.regions, inner.bytes)
-        };
+        let (status, regions, bytes) = self.under(py, |inner| {
+            let status = inner.client()?.status();
+            Ok((status, inner.regions, inner.bytes))
+        })?;
         let committed = PyDict::new(py);
         for (level, version) in Level::ALL.iter().zip(status.version_committed) {
             committed.set_item(level.name(), version)?;
@@ -570,22 +375,6 @@ impl Job {
 
     fn __repr__(&self) -> String {
         format!("<outlive.Job rank {} of {}>", self.rank, self.ranks)
-    }
-}
-
-impl Job {
-    fn capture_now(
-        &self,
-        py: Python<'_>,
-        version: u64,
-        state: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<bool> {
-        let is_protected = {
-            let mut inner = self.lock(py)?;
-            let client = inner.client().map_err(|error| raise(py, &error))?;
-            client.status().is_protected
-        };
-        self.capture(py, version, state.filter(|_| is_protected), true)
     }
 }
 

@@ -7,6 +7,7 @@
 mod errors;
 mod job;
 mod memory;
+mod state;
 
 use pyo3::prelude::*;
 
