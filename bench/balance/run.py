@@ -11,6 +11,7 @@ x (L + 2o) + bytes x G + operations x measured time of one); a peer's is its
 sequential processor time divided by the number of processes, as if it scaled
 perfectly.
 """
+
 import argparse
 import json
 import pathlib
@@ -20,7 +21,13 @@ import tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PACKAGES = ["libtrilinos-zoltan-dev", "libptscotch-dev", "libscotch-dev", "libmetis-dev", "libopenmpi-dev"]
+PACKAGES = [
+    "libtrilinos-zoltan-dev",
+    "libptscotch-dev",
+    "libscotch-dev",
+    "libmetis-dev",
+    "libopenmpi-dev",
+]
 PEERS = [
     "zoltan-rcb",
     "zoltan-hsfc",
@@ -40,18 +47,43 @@ def sh(*command, **options):
 
 
 def build(where):
-    sh("cargo", "build", "--release", "-p", "outlive-balance", "--example", "bench-balance", cwd=ROOT)
-    meta = sh("cargo", "metadata", "--no-deps", "--format-version=1", cwd=ROOT, stdout=subprocess.PIPE)
-    ours = pathlib.Path(json.loads(meta.stdout)["target_directory"]) / "release/examples/bench-balance"
+    sh(
+        "cargo",
+        "build",
+        "--release",
+        "-p",
+        "outlive-balance",
+        "--example",
+        "bench-balance",
+        cwd=ROOT,
+    )
+    meta = sh(
+        "cargo", "metadata", "--no-deps", "--format-version=1", cwd=ROOT, stdout=subprocess.PIPE
+    )
+    ours = (
+        pathlib.Path(json.loads(meta.stdout)["target_directory"]) / "release/examples/bench-balance"
+    )
     peers = where / "peers"
     headers = ["-I/usr/include/trilinos", "-I/usr/include/scotch"]
     libraries = ["-ltrilinos_zoltan", "-lscotch", "-lscotcherr", "-lmetis", "-lm"]
-    sh("mpicc.openmpi", "-O2", "-Wall", "-Wextra", *headers, HERE / "peers.c", "-o", peers, *libraries)
+    sh(
+        "mpicc.openmpi",
+        "-O2",
+        "-Wall",
+        "-Wextra",
+        *headers,
+        HERE / "peers.c",
+        "-o",
+        peers,
+        *libraries,
+    )
     return ours, peers
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
     parser.add_argument("--install", action="store_true")
     parser.add_argument("--soak", action="store_true")
     parser.add_argument("--scenario", nargs="*", default=["shock", "cloud"])
@@ -77,31 +109,56 @@ def main():
             first = min(options.first, 60) if scenario == "cloud" else options.first // shrink
             steps = options.steps or (10 if options.soak else 4)
             for count in options.processes or (soak if options.soak else quick):
-                common = ["--folder", where / scenario, "--scenario", scenario, "--processes", count,
-                          "--first", first, "--steps", steps, "--shrink", shrink]
+                common = [
+                    "--folder",
+                    where / scenario,
+                    "--scenario",
+                    scenario,
+                    "--processes",
+                    count,
+                    "--first",
+                    first,
+                    "--steps",
+                    steps,
+                    "--shrink",
+                    shrink,
+                ]
                 rows = run(ours, peers, common, options, where)
                 report(scenario, count, rows, options)
-                results += [dict(scenario=scenario, processes=count, who=who, **row) for who, row in rows.items()]
+                results += [
+                    dict(scenario=scenario, processes=count, who=who, **row)
+                    for who, row in rows.items()
+                ]
     if options.json:
         print(json.dumps(results))
 
 
 def run(ours, peers, common, options, where):
-    text = lambda *command: sh(*command, stdout=subprocess.PIPE).stdout
+    def text(*command):
+        return sh(*command, stdout=subprocess.PIPE).stdout
+
     folder, count, first, steps = common[1], common[5], common[7], common[9]
     text(ours, *common, "export")
     rows = {}
     for price in ("0.1", "0.5"):
-        done = text(ours, *common, "ours", "--tolerance", options.tolerance, "--migration-price", price)
+        done = text(
+            ours, *common, "ours", "--tolerance", options.tolerance, "--migration-price", price
+        )
         rows[f"ours, price {price}"] = json.loads(done)
-    variants = [(peer, price) for peer in options.peers for price in (PRICES if peer in REPARTITIONING else [1])]
+    variants = [
+        (peer, price)
+        for peer in options.peers
+        for price in (PRICES if peer in REPARTITIONING else [1])
+    ]
     for peer, price in variants:
         name = f"{peer} {price}" if peer in REPARTITIONING else peer
         out = where / peer
         out.mkdir(exist_ok=True)
         try:
             command = [peers, folder, peer, count, first, steps, options.tolerance, out, price]
-            seconds = float(sh(*command, stdout=subprocess.PIPE, timeout=options.timeout).stdout.split()[-1])
+            seconds = float(
+                sh(*command, stdout=subprocess.PIPE, timeout=options.timeout).stdout.split()[-1]
+            )
         except (subprocess.TimeoutExpired, subprocess.CalledProcessError) as error:
             print(f"{name}: {error}", file=sys.stderr)
             continue
@@ -124,13 +181,28 @@ def report(scenario, count, rows, options):
     others = {who: row for who, row in rows.items() if not who.startswith("ours")}
     if again:
         who = min(again, key=lambda peer: again[peer]["migration"])
-        goal("migration against the best repartitioning peer", mine["migration"], again[who]["migration"], who)
+        goal(
+            "migration against the best repartitioning peer",
+            mine["migration"],
+            again[who]["migration"],
+            who,
+        )
     if others:
         who = min(others, key=lambda peer: others[peer]["edge_cut_max"])
-        goal("largest edge-cut against the best peer", mine["edge_cut_max"], others[who]["edge_cut_max"], who)
+        goal(
+            "largest edge-cut against the best peer",
+            mine["edge_cut_max"],
+            others[who]["edge_cut_max"],
+            who,
+        )
     if "scotch" in rows:
         theirs = rows["scotch"]["seconds_max_per_process"]
-        goal("time (ms) against Scotch / processes", 1e3 * mine["seconds_max_per_process"], 1e3 * theirs, "scotch")
+        goal(
+            "time (ms) against Scotch / processes",
+            1e3 * mine["seconds_max_per_process"],
+            1e3 * theirs,
+            "scotch",
+        )
     sys.stdout.flush()
 
 

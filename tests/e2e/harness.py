@@ -120,7 +120,9 @@ class Run:
 
     def text(self) -> str:
         """Everything said so far."""
-        return "".join((self.job.dir / name).read_text("utf-8", "replace") for name in ("out", "err"))
+        return "".join(
+            (self.job.dir / name).read_text("utf-8", "replace") for name in ("out", "err")
+        )
 
     def end(self, bound_s: float = BOUND_S) -> Result:
         """Waits for the end, in bounded time."""

@@ -127,7 +127,7 @@ def test_damaged_files_of_the_job(job: Job, name: str) -> None:
     (job.home / name).write_text("{ nonsense")
     result = job.run(bound_s=20)
     if name == "job.json":
-        assert result.status == 65 and "OL-406" in result.err or "job.json" in result.err
+        assert (result.status == 65 and "OL-406" in result.err) or "job.json" in result.err
     else:
         assert result.status == 0
         job.check()

@@ -1,6 +1,5 @@
 """Ranks, nodes, agents and keepers are killed, alone, together and again."""
 
-
 import pytest
 from harness import Job, kill, until
 
@@ -56,9 +55,7 @@ def test_the_same_node_twice(job: Job) -> None:
 
 
 def test_a_node_and_its_partner_fall_back_to_shared_storage(job: Job) -> None:
-    result = job.survive(
-        "--levels", ALL, inject=("node:1@350ms", "node:2@350ms")
-    )
+    result = job.survive("--levels", ALL, inject=("node:1@350ms", "node:2@350ms"))
     assert {failure["place"] for failure in result.failures} == {"node:1", "node:2"}
     last = result.failures[-1]
     assert last["level"] == "shared" and last["version"] is not None
@@ -121,7 +118,9 @@ def test_a_killed_keeper(job: Job) -> None:
 def test_everything_of_a_node_killed_from_outside(job: Job) -> None:
     job.sleep_us = 8000
     run = job.start()
-    until("a checkpoint", lambda: (job.node(1) / "partner").exists() and job.containers(1, "partner"))
+    until(
+        "a checkpoint", lambda: (job.node(1) / "partner").exists() and job.containers(1, "partner")
+    )
     keepers, agents = run.pids("keeper"), run.pids("agent")
     kill(keepers[1])
     kill(agents[1])

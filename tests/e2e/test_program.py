@@ -116,7 +116,9 @@ def test_calls_every_100_microseconds(job: Job) -> None:
 
 def test_an_interval(job: Job) -> None:
     job.steps = 250
-    result = job.survive("--every", "1000000", "--interval", "100ms", inject=("rank:1@version=200",))
+    result = job.survive(
+        "--every", "1000000", "--interval", "100ms", inject=("rank:1@version=200",)
+    )
     assert result.failure()["version"] is not None
 
 
