@@ -169,6 +169,7 @@ impl Agent {
     }
 
     pub(crate) fn on_slab_made(&mut self, rank: Rank, slot: usize, made: Result<(Slab, OwnedFd)>) {
+        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };
@@ -176,7 +177,11 @@ impl Agent {
             Ok((slab, fd)) => {
                 if entry.slots[slot].usage == Use::Busy {
                     entry.install(slot, slab, fd, Use::Free);
-                    self.keep_slab(rank, slot);
+                    // An agent that is started anew must find whose it is.
+                    match entry.stamp(slot, job, incarnation) {
+                        Ok(_) => self.keep_slab(rank, slot),
+                        Err(error) => self.warn(error),
+                    }
                 }
             }
             Err(error) => {

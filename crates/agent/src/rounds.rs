@@ -239,8 +239,12 @@ impl Agent {
             Ok(Some(bytes)) => bytes,
             Ok(None) => return self.taken_before(rank, version),
             Err(error) => {
-                self.warn(error);
-                return self.capture_failed(rank, version, Why::Storage);
+                // Of a version that was withdrawn meanwhile, nothing is wanted.
+                if self.rounds.get(&version).is_some_and(|round| !round.void) {
+                    self.warn(error);
+                    self.capture_failed(rank, version, Why::Storage);
+                }
+                return;
             }
         };
         self.drop_routed(version, rank);

@@ -227,7 +227,7 @@ impl Supervisor {
     /// The launcher saw a rank's process end.
     pub(super) fn on_rank_gone(&mut self, now: Time, rank: Rank, pid: u32, ended: Option<Ended>) {
         if !self.is_rank(rank, pid) {
-            return;
+            return self.late_cause(now, rank, ended);
         }
         match ended {
             Some(ended) if ended.is_success() => {
@@ -237,6 +237,16 @@ impl Supervisor {
             }
             Some(ended) => self.rank_found(now, rank, Some(ended)),
             None => self.wait_for_reason(now, rank),
+        }
+    }
+
+    /// A rank that ended by itself, or by an injection, but was seen after those that
+    /// were killed because of it.
+    fn late_cause(&mut self, now: Time, rank: Rank, ended: Option<Ended>) {
+        let own = ended.is_some_and(|ended| !ended.is_success() && !ended.is_kill());
+        let late = !self.is_running() && self.is_alive() && !self.open.is_empty();
+        if late && (own || self.rank_hits.contains_key(&rank)) {
+            self.rank_found(now, rank, ended);
         }
     }
 
