@@ -138,7 +138,7 @@ def test_a_full_disk_stops_nobody(job: Job) -> None:
     assert result.failures == []
     assert "OL-401" in result.codes(), result.err
     last = result.report["checkpoints"]["last"]
-    assert last["disk"] < 100
+    assert last.get("disk", 0) < 100
     assert result.report["seconds"] < 20
 
 
