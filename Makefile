@@ -46,7 +46,7 @@ bench: build ## what a save, a skipped call and a recovery cost on this machine
 	scripts/bench.sh
 
 install: ## into PREFIX (default /usr/local)
-	scripts/install.sh "$(DESTDIR)$(PREFIX)" "$(PREFIX)"
+	DESTDIR="$(DESTDIR)" scripts/install.sh "$(abspath $(PREFIX))"
 
 clean: ## what was built; .deps/ stays
 	$(CARGO) clean

@@ -1,35 +1,40 @@
 #!/usr/bin/env bash
-# Installs what was built: scripts/install.sh DESTINATION PREFIX
-# DESTINATION is where the files go; PREFIX is where they will be found, which
-# differs when a package is made (DESTDIR).
+# Installs what was built: scripts/install.sh PREFIX      (DESTDIR is honoured)
+# The C library and its files for pkg-config and CMake are crates/client/install.sh's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-destination=$1 prefix=$2
-client=crates/client
-library=target/release/liboutlive.so
-if [ ! -x target/release/outlive ] || [ ! -f $library ]; then
-    echo "install: nothing is built; run: make build" >&2
-    exit 69
-fi
-version=$(sed -n '/^\[workspace.package\]/,/^\[/s/^version = "\(.*\)"/\1/p' Cargo.toml)
-major=${version%%.*}
-
-install -d "$destination"/{bin,include,lib/pkgconfig,lib/cmake/Outlive,share/outlive/fortran}
-install -m 755 target/release/outlive "$destination/bin/"
-install -m 755 $library "$destination/lib/liboutlive.so.$version"
-ln -sf "liboutlive.so.$version" "$destination/lib/liboutlive.so.$major"
-ln -sf "liboutlive.so.$major" "$destination/lib/liboutlive.so"
-[ ! -f target/release/liboutlive.a ] || install -m 644 target/release/liboutlive.a "$destination/lib/"
-install -m 644 $client/include/*.h* "$destination/include/"
-# A .mod file fits one compiler only, so the module is installed as source.
-[ ! -d $client/fortran ] || install -m 644 $client/fortran/*.f90 "$destination/share/outlive/fortran/"
-
-# Templates name @PREFIX@ and @VERSION@.
-fill() { sed -e "s|@PREFIX@|$prefix|g" -e "s|@VERSION@|$version|g" "$1"; }
-[ ! -f $client/outlive.pc.in ] || fill $client/outlive.pc.in >"$destination/lib/pkgconfig/outlive.pc"
-for template in "$client"/cmake/*.in; do
-    [ -f "$template" ] || continue
-    fill "$template" >"$destination/lib/cmake/Outlive/$(basename "$template" .in)"
+case ${1:-} in
+/*) prefix=$1 ;;
+*)
+    echo "usage: [DESTDIR=DIR] $0 PREFIX (an absolute path)" >&2
+    exit 64
+    ;;
+esac
+root=${DESTDIR:-}$prefix
+built=target/release
+for file in outlive liboutlive.so liboutlive.a liboutlive_balance_mpi.so; do
+    if [ ! -f "$built/$file" ]; then
+        echo "install: $built/$file is not there; run: make build" >&2
+        exit 69
+    fi
 done
-echo "install: outlive $version in $destination"
+
+OUTLIVE_LIBRARY_DIR=$PWD/$built crates/client/install.sh "$prefix"
+
+# Renamed into place: a running program keeps the file that it has mapped.
+place() { # place MODE FILE DIRECTORY
+    install -d "$3"
+    install -m "$1" "$2" "$3/.new-$(basename "$2")"
+    mv -f "$3/.new-$(basename "$2")" "$3/$(basename "$2")"
+}
+place 755 $built/outlive "$root/bin"
+place 755 $built/liboutlive_balance_mpi.so "$root/lib"
+place 644 crates/balance-mpi/include/outlive_balance.h "$root/include"
+
+install -d "$root"/share/{man/man1,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
+$built/outlive man >"$root/share/man/man1/outlive.1"
+$built/outlive completions bash >"$root/share/bash-completion/completions/outlive"
+$built/outlive completions zsh >"$root/share/zsh/site-functions/_outlive"
+$built/outlive completions fish >"$root/share/fish/vendor_completions.d/outlive.fish"
+echo "install: $($built/outlive --version) in $root"

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The C face: the header alone, the C examples and the C programs of the
-# documentation, with every compiler here, as strictly as they can; then the C tests of tests/c against the built library.
+# documentation, with every compiler here, as strictly as they can; then the installed
+# library as its users find it. The C tests are crates/client/tests/c.rs.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -45,13 +46,32 @@ for cc in gcc clang; do
             ;;
         esac
     done <"$out/snippets.list"
-    for test in tests/c/*.c; do
-        [ -f "$test" ] || continue
-        program=$out/$(basename "$test" .c)-$cc
-        "$cc" -std=c11 "${strict[@]}" "$test" -o "$program" \
-            -L target/release -loutlive -Wl,-rpath,"$PWD/target/release" -lpthread
-        "$program"
-        echo "PASS $cc $test"
-    done
 done
 [ "$compilers" -gt 0 ]
+
+# As a user has it: installed below a prefix, found by pkg-config and by CMake.
+prefix=$PWD/$out/prefix
+rm -rf "$prefix" "$out/cmake"
+scripts/install.sh "$prefix" >/dev/null
+user=$PWD/examples/03-nbody/nbody.c
+flags=$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs outlive)
+# shellcheck disable=SC2086 # the flags are words
+cc -std=c11 "$user" -o "$out/installed" $flags -Wl,-rpath,"$prefix/lib" -lpthread -lm
+"$out/installed" 2>/dev/null || [ $? = 64 ] # no arguments: it may only say how it is used
+echo "PASS installed library, by pkg-config"
+if command -v cmake >/dev/null; then
+    mkdir -p "$out/cmake"
+    cat >"$out/cmake/CMakeLists.txt" <<CMAKE
+cmake_minimum_required(VERSION 3.13)
+project(user C)
+find_package(outlive 0.1 REQUIRED)
+add_executable(user $user)
+target_link_libraries(user outlive::outlive pthread m)
+CMAKE
+    cmake -S "$out/cmake" -B "$out/cmake/build" -DCMAKE_PREFIX_PATH="$prefix" >/dev/null
+    cmake --build "$out/cmake/build" >/dev/null
+    echo "PASS installed library, by CMake"
+fi
+[ "$("$prefix/bin/outlive" --version)" = "$(target/release/outlive --version)" ]
+[ -s "$prefix/share/man/man1/outlive.1" ]
+echo "PASS installed command"
