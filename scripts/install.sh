@@ -33,7 +33,7 @@ place 755 $built/liboutlive_balance_mpi.so "$root/lib"
 place 644 crates/balance-mpi/include/outlive_balance.h "$root/include"
 
 install -d "$root"/share/{man/man1,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
-$built/outlive man >"$root/share/man/man1/outlive.1"
+$built/outlive man --out-dir "$root/share/man/man1"
 $built/outlive completions bash >"$root/share/bash-completion/completions/outlive"
 $built/outlive completions zsh >"$root/share/zsh/site-functions/_outlive"
 $built/outlive completions fish >"$root/share/fish/vendor_completions.d/outlive.fish"

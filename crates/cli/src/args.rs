@@ -42,9 +42,13 @@ pub enum Command {
         /// The shell
         shell: Shell,
     },
-    /// Print the manual page
+    /// Print the manual page, or write those of all subcommands
     #[command(hide = true)]
-    Man,
+    Man {
+        /// Write a page for the command and for each subcommand here
+        #[arg(long, value_name = "DIR")]
+        out_dir: Option<PathBuf>,
+    },
     /// The keeper of a node (started by run)
     #[command(hide = true)]
     Keeper,

@@ -56,7 +56,15 @@ fn dispatch(cli: Cli) -> Result<u8> {
             clap_complete::generate(shell, &mut Cli::command(), "outlive", &mut bytes);
             output::bytes(&bytes)
         }
-        Command::Man => {
+        Command::Man {
+            out_dir: Some(directory),
+        } => {
+            let pages = std::fs::create_dir_all(&directory)
+                .and_then(|()| clap_mangen::generate_to(Cli::command(), &directory));
+            pages.map_err(|error| Error::io(&directory, "write the manual", &error))?;
+            Ok(0)
+        }
+        Command::Man { out_dir: None } => {
             let mut bytes = Vec::new();
             clap_mangen::Man::new(Cli::command())
                 .render(&mut bytes)

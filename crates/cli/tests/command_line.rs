@@ -179,6 +179,12 @@ fn help_names_every_command_and_hides_the_inner_ones() {
             "{words:?}"
         );
     }
+    let pages = dir.path().join("man");
+    let output = outlive(dir.path(), &["man", "--out-dir", pages.to_str().unwrap()]);
+    assert!(output.status.success());
+    for page in ["outlive.1", "outlive-run.1", "outlive-checkpoints-verify.1"] {
+        assert!(pages.join(page).is_file(), "{page}");
+    }
 }
 
 #[test]
