@@ -8,7 +8,7 @@
 //! side.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use crate::keeper::{Deposit, Termination};
 use crate::machines::{Driver, Effect};
 use crate::protocol::{AgentSpec, JobConfig, NodeStatus, Notice, Order, decode, encode};
 use crate::ranks::Ranks;
+use crate::recorder::{KEPT_TAG, Kept, Means, Recorder};
 use crate::workers::Pool;
 
 /// How often housekeeping looks around while something is under way: memory to
@@ -52,8 +53,12 @@ pub(crate) enum Work {
         slot: usize,
         made: Result<(Slab, OwnedFd)>,
     },
-    /// A record is durable, or not.
-    Persisted { op: Op, result: Result<()> },
+    /// A record is durable, or not. With an error beside: the disk did not take it, the
+    /// keeper holds it.
+    Persisted {
+        op: Op,
+        result: Result<Option<Error>>,
+    },
     /// The local part of a level is written and read back, or failed.
     LevelDone {
         source: Incarnation,
@@ -162,7 +167,9 @@ pub(crate) struct Agent {
     pub faults: Arc<Faults>,
     pub outgoing: Pool,
     pub incoming: Pool,
-    pub recorder: Pool,
+    pub recorder: Recorder,
+    /// What an agent before this one left with the keeper instead of on disk.
+    pub kept_records: Vec<Record>,
     pub memory_maker: Pool,
     pub work: Sender<Work>,
     pub config: Option<JobConfig>,
@@ -224,13 +231,33 @@ pub fn run(spec: AgentSpec) -> Result<()> {
     Ok(())
 }
 
+/// The memory in which records wait that the disk does not take, and what is in it.
+fn kept_records(
+    left: &mut Vec<(String, OwnedFd)>,
+    deposit: Option<&Deposit>,
+    job_hash: u64,
+) -> Result<(Option<Kept>, Vec<Record>)> {
+    let Some(deposit) = deposit else {
+        return Ok((None, Vec::new()));
+    };
+    if let Some(at) = left.iter().position(|(tag, _)| tag == KEPT_TAG) {
+        let (kept, records) = Kept::adopt(left.swap_remove(at).1, job_hash);
+        return Ok((Some(kept), records));
+    }
+    let (kept, fd) = Kept::create()?;
+    deposit.keep(KEPT_TAG, fd.as_fd())?;
+    Ok((Some(kept), Vec::new()))
+}
+
 impl Agent {
     fn new(spec: AgentSpec, events: Sender<NetEvent>, work: Sender<Work>) -> Result<Agent> {
         let deposit = Deposit::from_env()?;
-        let (ranks, troubles) = match &deposit {
-            Some(deposit) => crate::ranks::adopt(deposit.adopt()?),
-            None => (Ranks::default(), Vec::new()),
+        let mut left = match &deposit {
+            Some(deposit) => deposit.adopt()?,
+            None => Vec::new(),
         };
+        let (kept, kept_records) = kept_records(&mut left, deposit.as_ref(), spec.job_hash)?;
+        let (ranks, troubles) = crate::ranks::adopt(left);
         let key = JobKey::load(&spec.key_file)?;
         let store = NodeStore::create(&spec.node_dir, spec.job_hash)?;
         let shared = SharedStore::at(&spec.job_dir.join("shared"), spec.job_hash);
@@ -247,17 +274,26 @@ impl Agent {
         let endpoint = Endpoint::bind(identity, spec.job_hash, key, options, events)?;
         endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
         let now = Instant::now();
+        let (store, faults) = (Arc::new(store), Arc::new(Faults::default()));
+        let recorder = Recorder::start(Means {
+            store: Arc::clone(&store),
+            faults: Arc::clone(&faults),
+            job_hash: spec.job_hash,
+            kept,
+            work: work.clone(),
+        })?;
         Ok(Agent {
             me: spec.node,
             started: now,
             endpoint: Arc::new(endpoint),
             deposit,
-            store: Arc::new(store),
+            store,
             shared: Arc::new(shared),
-            faults: Arc::new(Faults::default()),
+            faults,
             outgoing: Pool::start("out", crate::workers::THREADS)?,
             incoming: Pool::start("in", crate::workers::THREADS)?,
-            recorder: Pool::start("records", 1)?,
+            recorder,
+            kept_records,
             memory_maker: Pool::start("memory", 1)?,
             work,
             config: None,

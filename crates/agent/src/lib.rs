@@ -19,6 +19,7 @@ mod policy;
 pub mod protocol;
 mod ranks;
 mod rebuild;
+mod recorder;
 mod rounds;
 mod serving;
 mod slabs;
