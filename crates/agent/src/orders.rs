@@ -55,8 +55,14 @@ impl Agent {
                     .as_ref()
                     .and_then(|known| known.members.iter().find(|other| other.node == member.node));
                 if known != Some(member) {
-                    self.endpoint.forget(member.node);
-                    self.endpoint.set_address(member.node, member.address);
+                    let newer = known.is_some_and(|known| known.epoch < member.epoch);
+                    if newer {
+                        let epoch = member.epoch;
+                        self.endpoint.replace(member.node, epoch, member.address);
+                    } else {
+                        self.endpoint.forget(member.node);
+                        self.endpoint.set_address(member.node, member.address);
+                    }
                     let node = member.node;
                     self.tell_detector(|machine, cx| {
                         machine.on_command(cx, detector::Command::Joined { node });
