@@ -103,7 +103,7 @@ impl Agent {
             nodes,
             interval: Time::from_ms(bounds.heartbeat_ms),
             suspect_timeout: Time::from_ms(bounds.suspect_ms),
-            dead_timeout: Time::from_ms(bounds.dead_ms),
+            dead_timeout: Time::from_ms(bounds.silence_ms()),
             ..detector::Config::default()
         };
         let scan = self.store.records().scan()?;

@@ -28,7 +28,7 @@ impl Supervisor {
         if matches!(self.phase, Phase::Assembling { .. }) && self.not_before > self.last_seen {
             at = at.min(self.not_before);
         }
-        at.min(self.next_injection())
+        at.min(self.next_injection()).min(self.next_silence())
     }
 
     fn step(&mut self, now: Time) {
@@ -269,6 +269,7 @@ impl Supervisor {
                 ended: None,
                 base: Some(since),
                 injected: false,
+                suspected: None,
             },
         );
     }
@@ -333,7 +334,7 @@ impl Supervisor {
         if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
             return;
         }
-        let (hit, wiped) = (slot.hit, slot.wiped);
+        let (hit, wiped, suspected) = (slot.hit, slot.wiped, slot.suspected);
         let base = hit.or(slot.is_up().then_some(slot.last_heard));
         let (storage, what) = match wiped {
             true => (Storage::Empty, "its storage is gone"),
@@ -346,6 +347,7 @@ impl Supervisor {
             ended: None,
             base,
             injected: hit.is_some(),
+            suspected,
         };
         self.found(now, found);
     }

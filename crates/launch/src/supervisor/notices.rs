@@ -18,7 +18,7 @@ impl Supervisor {
             return;
         }
         slot.last_heard = now;
-        if std::mem::take(&mut slot.suspected) {
+        if slot.suspected.take().is_some() {
             slot.suspected_by.clear();
             slot.dead_by.clear();
             self.tell(Event::Heard { node });

@@ -355,6 +355,8 @@ pub enum Event {
     Failure {
         /// What.
         what: String,
+        /// After so many milliseconds a silent node was suspected.
+        suspected_ms: Option<f64>,
         /// After so many milliseconds, if that is known.
         detect_ms: Option<f64>,
     },
