@@ -198,6 +198,8 @@ pub(crate) struct Agent {
     pub warnings: VecDeque<Error>,
     pub memory_warned: bool,
     pub collecting: bool,
+    /// Bytes in node storage and free bytes there, and when that was looked up.
+    pub disk_usage: Option<(Instant, (u64, u64))>,
     /// The last record could not be written.
     pub unwritable: bool,
     pub isolated_until: Option<Instant>,
@@ -328,6 +330,7 @@ impl Agent {
             warnings: troubles.into(),
             memory_warned: false,
             collecting: false,
+            disk_usage: None,
             unwritable: false,
             isolated_until: None,
             finishing: None,
@@ -502,7 +505,7 @@ impl Agent {
     }
 
     /// A snapshot for `outlive status`.
-    pub(crate) fn status(&self) -> NodeStatus {
+    pub(crate) fn status(&mut self) -> NodeStatus {
         let ranks = self.ranks.iter().filter_map(|entry| {
             let link = entry.link.as_ref()?;
             let called = entry
@@ -515,7 +518,7 @@ impl Agent {
             ranks: ranks.collect(),
             stable: self.stable.map(|stable| stable.map(|(_, version)| version)),
             memory: (self.ranks.memory(), self.spec.memory_bytes),
-            disk: crate::policy::disk_usage(&self.store),
+            disk: self.disk_usage(),
             agent_restarts: self.deposit.as_ref().map_or(0, Deposit::agent_restarts),
             warnings: self.warnings.iter().cloned().collect(),
         }

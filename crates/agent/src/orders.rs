@@ -41,7 +41,10 @@ impl Agent {
                 let message = detector::Msg::Silent { node: node.0 };
                 machine.on_message(cx, NodeId::LAUNCHER.0, message, None);
             }),
-            Order::Status => self.tell(&Notice::Status(self.status())),
+            Order::Status => {
+                let status = self.status();
+                self.tell(&Notice::Status(status));
+            }
             Order::CheckpointNow => self.policy.now_wanted = true,
             Order::Finish { success } => self.finish(success),
         }
@@ -490,7 +493,10 @@ impl Agent {
     fn carry_out_detector(&mut self, effect: Effect<detector::Detector>) {
         match effect {
             Effect::Send(to, msg) if to == NodeId::LAUNCHER.0 => match msg {
-                detector::Msg::Heartbeat => self.tell(&Notice::Alive),
+                detector::Msg::Heartbeat => {
+                    let offered = self.ranks.called_max();
+                    self.tell(&Notice::Alive { offered });
+                }
                 detector::Msg::Silent { node } => self.tell(&Notice::Silent { node: NodeId(node) }),
                 _ => {}
             },

@@ -513,7 +513,24 @@ impl Agent {
 }
 
 /// Bytes of containers in node storage, and free bytes there.
-pub(crate) fn disk_usage(store: &NodeStore) -> (u64, u64) {
+/// How long what was found holds: listing directories is no business of every second.
+const DISK_USAGE_HOLDS: Duration = Duration::from_secs(10);
+
+impl Agent {
+    /// Bytes in node storage and free bytes there, not older than [`DISK_USAGE_HOLDS`].
+    pub(crate) fn disk_usage(&mut self) -> (u64, u64) {
+        match self.disk_usage {
+            Some((at, found)) if at.elapsed() < DISK_USAGE_HOLDS => found,
+            _ => {
+                let found = disk_usage(&self.store);
+                self.disk_usage = Some((Instant::now(), found));
+                found
+            }
+        }
+    }
+}
+
+fn disk_usage(store: &NodeStore) -> (u64, u64) {
     let used = store
         .found()
         .map_or(0, |found| found.iter().map(|found| found.length).sum());

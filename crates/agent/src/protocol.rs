@@ -344,7 +344,10 @@ pub enum Notice {
         rebuilt_bytes: u64,
     },
     /// A heartbeat: this agent's main loop turns.
-    Alive,
+    Alive {
+        /// The newest version that a rank here has offered in the open incarnation.
+        offered: Option<Version>,
+    },
     /// This agent has not heard of a peer for the time after which it is dead; is
     /// it silent for the launcher too?
     Silent {

@@ -317,6 +317,8 @@ pub enum Benchmark {
     Skip,
     /// Detection, rebuild and restore
     Recovery,
+    /// What keeper, agent and launcher use while nothing happens
+    Idle,
     /// All of them, in one table
     All,
 }

@@ -115,10 +115,8 @@ fn frozen(table: &mut Table, scratch: &Scratch) -> Result<()> {
     let session = Session::start_as(scratch, "frozen", "loops:4:160", &settings)?;
     let all = failures(&session.finish()?);
     let of = |field: &str| of_kind(&all, "node", field);
-    let begun = of("detect_ms")
-        .iter()
-        .zip(of("fence_ms"))
-        .map(|(a, b)| a + b);
+    let (found, fenced) = (of("detect_ms"), of("fence_ms"));
+    let begun = found.iter().zip(&fenced).map(|(a, b)| a + b);
     let begun: Vec<f64> = begun.collect();
     table.rows.push(
         Row::new("frozen node: suspected", "ms", &of("suspected_ms")).goal(Goal::AtMost(1_100.0)),

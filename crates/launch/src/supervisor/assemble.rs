@@ -21,7 +21,8 @@ impl Supervisor {
 
     /// When to be woken at the latest.
     pub fn deadline(&self) -> Time {
-        let mut at = self.last_probe + Time::from_ms(self.set.probe_ms);
+        let probe = self.last_probe + Time::from_ms(self.set.probe_ms);
+        let mut at = probe.min(self.last_seen + Time::from_ms(self.set.look_ms));
         for until in self.unexplained.values() {
             at = at.min(*until);
         }

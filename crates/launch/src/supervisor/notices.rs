@@ -31,7 +31,11 @@ impl Supervisor {
                 ranks,
                 ..
             } => self.on_hello(node, address, pid, restarts, ranks),
-            Notice::Alive => {}
+            Notice::Alive { offered } => {
+                if self.is_running() {
+                    self.newest_offered = self.newest_offered.max(offered);
+                }
+            }
             // Answered by the rule for silence, which looks at both witnesses.
             Notice::Silent { node: peer } => self.on_silent_for(now, node, peer),
             Notice::NodeReady {

@@ -1,7 +1,7 @@
 //! Who is silent, and when silence is death.
 //!
-//! The launcher asks every agent for its status each `probe_ms` and so is a
-//! witness of its own. A node is dead when
+//! The launcher hears the heartbeats of every agent, asks for its status each
+//! `probe_ms`, and so is a witness of its own. A node is dead when
 //! - the launcher has not heard it for [`silence_ms`](outlive_agent::protocol::Bounds::silence_ms),
 //!   a little less than `dead_ms`, by when its replacement is to have begun, and a
 //!   peer misses it too (or there is no peer), or
@@ -23,7 +23,7 @@ use super::{Event, Phase, Place, Slot, Storage, Supervisor};
 impl Supervisor {
     /// The launcher woke late: nobody is to blame but itself.
     pub(super) fn excuse_own_stall(&mut self, now: Time) {
-        let expected = Time::from_ms(self.set.probe_ms * 2);
+        let expected = Time::from_ms(self.set.look_ms * 2);
         let gap = now.since(self.last_seen);
         if gap > expected {
             for slot in self.slots.values_mut() {

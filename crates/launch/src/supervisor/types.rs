@@ -37,6 +37,8 @@ pub struct Settings {
     pub quick_ms: u64,
     /// So many in a row end the job.
     pub quick_max: u32,
+    /// Between two looks at the clock: a longer gap is the launcher's own stall.
+    pub look_ms: u64,
     /// Between two questions to each agent.
     pub probe_ms: u64,
     /// Bounds of the agents, and of silence.
@@ -75,7 +77,8 @@ impl Settings {
             fence_ms: 5_000,
             quick_ms: 5_000,
             quick_max: 3,
-            probe_ms: 250,
+            look_ms: 250,
+            probe_ms: 1_000,
             bounds: Bounds::default(),
             levels: Vec::new(),
             policy: Policy::default(),
