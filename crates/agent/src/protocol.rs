@@ -94,7 +94,7 @@ pub struct Bounds {
 
 /// Heartbeats by which a silent node is given up before `dead_ms` has passed: a
 /// replacement takes its time, as do the witness's word and waking up.
-const GIVEN_UP_BEFORE: u64 = 5;
+const GIVEN_UP_BEFORE: u64 = 3;
 
 impl Bounds {
     /// Silence after which a node is given up, in milliseconds: so long before
@@ -109,7 +109,7 @@ impl Bounds {
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
-            heartbeat_ms: 100,
+            heartbeat_ms: 200,
             suspect_ms: 1_000,
             dead_ms: 10_000,
             arm_ms: 2_000,

@@ -31,7 +31,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("kill-grace", "2s"),
     ("keep", "2"),
     ("encrypt", "false"),
-    ("heartbeat", "100ms"),
+    ("heartbeat", "200ms"),
     ("suspect-timeout", "1s"),
     ("dead-timeout", "10s"),
     ("arm-timeout", "2s"),
