@@ -187,6 +187,8 @@ pub(crate) struct Agent {
     /// Ranks of the job, as the launcher heard.
     pub job_ranks: Option<u32>,
     pub opening: Option<Opening>,
+    /// What the launcher was told when the open incarnation had been opened.
+    pub opened: Vec<Notice>,
     pub rounds: BTreeMap<Version, Round>,
     /// An arming that waits for room: version, levels, until when.
     pub deferred: Option<(Version, Levels, Instant)>,
@@ -197,6 +199,10 @@ pub(crate) struct Agent {
     pub policy: PolicyState,
     pub warnings: VecDeque<Error>,
     pub memory_warned: bool,
+    /// There is memory for one slot a rank: it is a way to the other levels, no level.
+    pub staging: bool,
+    /// Forced captures that wait for a slot.
+    pub forces: Vec<crate::serving::Forced>,
     pub collecting: bool,
     /// Bytes in node storage and free bytes there, and when that was looked up.
     pub disk_usage: Option<(Instant, (u64, u64))>,
@@ -311,6 +317,7 @@ impl Agent {
             restored: None,
             job_ranks: None,
             opening: None,
+            opened: Vec::new(),
             rounds: BTreeMap::new(),
             deferred: None,
             stable: [None; 4],
@@ -329,6 +336,8 @@ impl Agent {
             },
             warnings: troubles.into(),
             memory_warned: false,
+            staging: false,
+            forces: Vec::new(),
             collecting: false,
             disk_usage: None,
             unwritable: false,

@@ -12,6 +12,7 @@ mod flush;
 mod ipc_server;
 pub mod keeper;
 mod machines;
+mod memory;
 mod opening;
 mod orders;
 mod peers;

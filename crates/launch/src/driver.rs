@@ -93,6 +93,7 @@ pub fn run(mut run: Run) -> Result<u8> {
         memory_bytes: run.memory_bytes,
         encrypt: run.encrypt,
         executable: run.executable.clone(),
+        nodes_lock: store.nodes_lock().clone(),
     };
     let recipe = Recipe {
         words: run.words.clone(),

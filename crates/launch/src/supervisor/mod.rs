@@ -162,6 +162,10 @@ pub struct Supervisor {
     last_seen: Time,
     fenced_all: bool,
     open_retries: u32,
+    /// How often the orders of this opening were repeated.
+    repeats: u32,
+    /// When they are repeated next.
+    repeat_at: Time,
     fresh: bool,
     report: Report,
     actions: VecDeque<Action>,
@@ -205,6 +209,8 @@ impl Supervisor {
             last_seen: now,
             fenced_all: true,
             open_retries: 0,
+            repeats: 0,
+            repeat_at: now,
             fresh: set.fresh,
             report: Report::new(&set.job, set.nodes),
             actions: VecDeque::new(),

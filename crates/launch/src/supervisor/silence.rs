@@ -15,7 +15,7 @@
 //! Time during which the launcher itself did not run does not count as silence.
 
 use outlive_agent::protocol::Order;
-use outlive_base::{Code, Entity, Error, NodeId, Time};
+use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Time};
 
 use super::faults::Found;
 use super::{Event, Phase, Place, Slot, Storage, Supervisor};
@@ -142,6 +142,13 @@ impl Supervisor {
         let up: Vec<NodeId> = self.up().collect();
         for node in up {
             self.order(node, Order::Status);
+            // A node without ranks learns their number from here alone.
+            if let (true, Some(ranks)) = (self.is_running(), self.ranks_total)
+                && self.slots[&node].ranks.is_empty()
+            {
+                let incarnation = Incarnation(self.last_incarnation);
+                self.order(node, Order::Ranks { incarnation, ranks });
+            }
             self.warn_cut_off(now, node);
         }
     }

@@ -43,6 +43,8 @@ pub struct Settings {
     pub probe_ms: u64,
     /// Bounds of the agents, and of silence.
     pub bounds: Bounds,
+    /// The failure domain of each node; empty: each is its own.
+    pub domains: Vec<u32>,
     /// Levels in use.
     pub levels: Vec<LevelSetting>,
     /// When a checkpoint is wanted.
@@ -80,6 +82,7 @@ impl Settings {
             look_ms: 250,
             probe_ms: 1_000,
             bounds: Bounds::default(),
+            domains: Vec::new(),
             levels: Vec::new(),
             policy: Policy::default(),
             keep: 2,
@@ -89,6 +92,11 @@ impl Settings {
             epoch_base: 0,
             storage_stays: nodes == 1,
         }
+    }
+
+    pub(super) fn domain_of(&self, node: NodeId) -> u32 {
+        let given = self.domains.get(node.0 as usize).copied();
+        given.unwrap_or(node.0)
     }
 
     pub(super) const fn epoch_of(&self, _node: u32) -> u64 {

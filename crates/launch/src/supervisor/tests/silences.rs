@@ -194,3 +194,35 @@ fn faults_of_agents_are_ordered_and_undone() {
     assert_eq!(world.sup.report().injected.len(), 2);
     assert_eq!(world.starts(), 1);
 }
+
+#[test]
+fn orders_of_an_opening_are_repeated_with_growing_pauses() {
+    let mut world = World::running(settings(3), 3);
+    world.unready.insert(NodeId(1));
+    world.gone(0, Some(Ended::Signal(9)));
+    let opens = |world: &World, wanted: u32| {
+        world.count(|action| {
+            matches!(action, Action::Order { node, order: Order::Open { incarnation, .. } }
+                if node.0 == wanted && incarnation.0 == 2)
+        })
+    };
+    world.pass(1_500);
+    assert_eq!((opens(&world, 1), opens(&world, 2)), (1, 1));
+    // After 2, 6, 14, 30 and 62 s, then every 32 s, and only to who has not answered.
+    world.pass(60_000);
+    assert_eq!((opens(&world, 1), opens(&world, 2)), (5, 1));
+    world.pass(200_000);
+    assert!(
+        (10..=13).contains(&opens(&world, 1)),
+        "{}",
+        opens(&world, 1)
+    );
+    world.unready.clear();
+    world.pass(40_000);
+    assert_eq!(world.starts(), 2);
+    assert_eq!(
+        world.sup.report().failures.len(),
+        1,
+        "nobody was given up for it"
+    );
+}
