@@ -26,10 +26,7 @@ def test_a_frozen_node_at_the_default_bounds(job: Job) -> None:
     assert failure["place"] == "node:1"
     # Suspected, then given up, before the 10 s by which its replacement has begun.
     assert 0 < failure["suspected_ms"] < failure["detect_ms"], failure
-    order = [
-        result.err.index(what)
-        for what in ("silent for", "node:1 lost", "takes the place of")
-    ]
+    order = [result.err.index(what) for what in ("silent for", "node:1 lost", "takes the place of")]
     assert order == sorted(order), result.err
 
 
