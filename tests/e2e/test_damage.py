@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_the_level_memory(job: Job) -> None:
         )
         assert result.failures == []
         last = result.report["checkpoints"]["last"]
-        assert last["memory"] >= 150 and last["shared"] >= 150, (last, result.err)
+        assert last["memory"] >= 100 and last["shared"] >= 100, (last, result.err)
         assert last.get("disk", 0) < 100, last
         assert "OL-401" in result.codes()
         assert any(w["entity"] for w in result.report["warnings"] if w["code"] == "OL-401")

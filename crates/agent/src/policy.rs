@@ -29,6 +29,8 @@ const SMOOTHING: f64 = 0.3;
 /// Versions a second that count as standing still, and the longest time to look ahead.
 const RATE_LEAST: f64 = 1e-3;
 const LONG_S: f64 = 3600.0;
+/// After the first offer of an incarnation the rate is not relied on for so long.
+const RATE_SETTLES: Duration = Duration::from_secs(2);
 /// A calm look or two before a version may be armed, looks become frequent.
 const LOOK_AHEAD: Duration = Duration::from_millis(200);
 /// How often the rate is sampled.
@@ -98,10 +100,12 @@ impl Agent {
     fn until_near(&self, every: u64) -> Option<Duration> {
         let called = self.ranks.called_max()?.0;
         let away = called.saturating_add(1).checked_next_multiple_of(every)? - called - 1;
-        if away == 0 {
+        let moving = self.policy.moving_since;
+        if away == 0 || moving.is_none_or(|since| since.elapsed() < RATE_SETTLES) {
             return Some(Duration::ZERO);
         }
-        let seconds = away as f64 / self.policy.rate.max(RATE_LEAST);
+        let rate = self.policy.rate.max(self.policy.latest).max(RATE_LEAST);
+        let seconds = away as f64 / rate;
         let ahead = ARM_WINDOW + ARM_AHEAD + LOOK_AHEAD;
         Some(Duration::from_secs_f64(seconds.min(LONG_S)).saturating_sub(ahead))
     }
@@ -137,10 +141,14 @@ impl Agent {
             return;
         }
         let now = self.ranks.called_max().map_or(0, |version| version.0 + 1);
+        if now != 0 {
+            self.policy.moving_since.get_or_insert_with(Instant::now);
+        }
         // A new incarnation counts from elsewhere: only steps forward are a rate.
         if now >= called && called != 0 {
             let rate = (now - called) as f64 / elapsed.as_secs_f64();
             self.policy.rate += SMOOTHING * (rate - self.policy.rate);
+            self.policy.latest = rate;
         }
         self.policy.sample = (Instant::now(), now);
     }
