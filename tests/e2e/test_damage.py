@@ -1,9 +1,11 @@
 """Damaged, cut off and missing files; full disks; another job's key."""
 
 import json
+import subprocess
+from pathlib import Path
 
 import pytest
-from harness import Job, damage
+from harness import OUTLIVE, Job, damage, until
 
 
 def test_a_corrupt_container_costs_one_copy(job: Job) -> None:
@@ -176,3 +178,56 @@ def test_hostile_files_in_the_store(job: Job) -> None:
     result = job.survive()
     assert set(result.said("restored")) == {newest}
     assert json.dumps(result.report)
+
+
+def test_a_full_disk_leaves_the_level_memory(job: Job) -> None:
+    # A disk that takes nothing costs what would lie on it, not what lies elsewhere (P9).
+    for node in range(job.nodes):
+        job.steps = 200
+        result = job.survive(
+            "--fresh",
+            "--levels",
+            "memory,disk,shared",
+            inject=(f"full:node:{node}@version=25",),
+        )
+        assert result.failures == []
+        last = result.report["checkpoints"]["last"]
+        assert last["memory"] >= 100 and last["shared"] >= 100, (last, result.err)
+        assert last.get("disk", 0) < 100, last
+        assert "OL-401" in result.codes()
+        assert any(w["entity"] for w in result.report["warnings"] if w["code"] == "OL-401")
+
+
+def test_a_peer_with_another_key_is_refused_and_named(job: Job) -> None:
+    door = job.dir / "door"
+    program = job.program("--pause", 65, door)
+    run = job.start(program=program)
+    until("the pause", Path(f"{door}.reached").exists)
+    # An agent in all respects but the key: it says that it is a newer node 1.
+    agent = run.pids("agent")[1]
+    environ = Path(f"/proc/{agent}/environ").read_bytes().split(b"\0")
+    text = next(e for e in environ if e.startswith(b"OUTLIVE_AGENT_SPEC="))
+    spec = json.loads(text.split(b"=", 1)[1])
+    key = job.dir / "foreign-key"
+    key.write_bytes(bytes(range(32)))
+    key.chmod(0o600)
+    home = job.dir / "foreign"
+    home.mkdir(mode=0o700)
+    spec |= {"key_file": str(key), "node_dir": str(home), "epoch": spec["epoch"] + (1 << 40)}
+    spec["socket"] = str(job.dir / "foreign.sock")
+    environment = job.environment() | {"OUTLIVE_AGENT_SPEC": json.dumps(spec)}
+    foreign = subprocess.Popen(
+        [OUTLIVE, "agent"], env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        until("the refusal", lambda: "OL-306" in run.text())
+        assert not list(job.dir.glob("foreign/containers/*"))
+    finally:
+        foreign.kill()
+        foreign.wait()
+    door.touch()
+    result = run.end()
+    job.check(program)
+    assert result.status == 0 and result.failures == [] and result.report["restarts"] == 0
+    named = [w for w in result.report["warnings"] if w["code"] == "OL-306"]
+    assert named and "127.0.0.1" in named[0]["entity"] and named[0]["remedy"], named

@@ -163,3 +163,19 @@ def test_no_descriptor_of_outlive_reaches_the_command(job: Job) -> None:
     result = job.run(program=["/bin/ls", "-l", "/proc/self/fd"])
     assert result.status == 0
     assert not any(word in result.out for word in ("memfd", "lock", "socket", "eventpoll"))
+
+
+def test_a_failure_domain_of_two_nodes(job: Job) -> None:
+    # Partners lie in the other domain: both nodes of one may go at once.
+    job.nodes, job.ranks, job.spares = 4, 8, 4
+    both = ("node:0@version=75", "node:1@version=75")
+    result = job.survive("--domains", "0,0,1,1", inject=both)
+    assert {failure["place"] for failure in result.failures} == {"node:0", "node:1"}
+    assert result.failures[-1]["level"] == "partner"
+    assert result.failures[-1]["version"] >= 50
+
+
+@pytest.mark.parametrize("domains", ["0,0", "0,0,0", "0,x,1"])
+def test_failure_domains_that_make_no_sense(job: Job, domains: str) -> None:
+    result = job.run("--domains", domains)
+    assert result.status == 64 and "domains" in result.err and "OL-" in result.err

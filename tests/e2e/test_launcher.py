@@ -213,3 +213,18 @@ def test_a_fork_that_hides_is_found(job: Job) -> None:
     script = "setsid sh -c 'sleep 77 & sleep 77' >/dev/null 2>&1 & exit 0"
     assert job.run(program=["/bin/sh", "-c", script]).status == 0
     job.gone(2)
+
+
+def test_nodes_of_a_killed_launcher_are_ended_before_the_next_begin(job: Job) -> None:
+    run, program, door = paused(job)
+    until("version 60", lambda: stable(job) >= 60)
+    old = {**run.pids("keeper"), **{-1 - n: pid for n, pid in run.pids("agent").items()}}
+    # Frozen keepers do not notice that their launcher is gone.
+    for pid in old.values():
+        kill(pid, signal.SIGSTOP)
+    run.signal(signal.SIGKILL)
+    run.process.wait(5)
+    door.touch()
+    result = job.survive(program=program)
+    assert set(result.said("restored")) == {60}
+    assert not [pid for pid in old.values() if pid in processes(job.token)]

@@ -136,6 +136,24 @@ def test_too_little_memory_for_two_slots(job: Job) -> None:
     assert result.failures == [] and "OL-302" in result.codes(), result.err
 
 
+def test_memory_for_one_slot_is_staging(job: Job) -> None:
+    # 6 ranks of 60,000 cells on 3 nodes: 0.96 MB a node and slot.
+    job.cells, job.steps = 60_000, 200
+    result = job.survive("--memory", "1500KiB", inject=("node:1@version=150",))
+    assert "OL-302" in result.codes() and "one slot" in result.err, result.err
+    assert result.failure()["version"] >= 20 and result.failure()["level"] == "partner"
+    stable = result.report["checkpoints"]["stable"]
+    assert stable["partner"] >= 3 and "memory" not in stable, stable
+
+
+def test_forced_checkpoints_that_follow_each_other_wait_for_a_slot(job: Job) -> None:
+    job.steps, job.cells = 60, 100_000
+    program = job.program("--force", 1)
+    result = job.survive("--every", "1000000", program=program)
+    assert result.report["checkpoints"]["taken"] >= 55, result.err
+    assert "OL-301" not in result.codes() and "OL-301" not in result.out, result.err
+
+
 def test_a_program_that_forgets_to_close(job: Job) -> None:
     result = job.survive(program=job.program("--no-close"))
     assert result.failures == []

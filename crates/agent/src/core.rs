@@ -8,7 +8,7 @@
 //! side.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ use crate::keeper::{Deposit, Termination};
 use crate::machines::{Driver, Effect};
 use crate::protocol::{AgentSpec, JobConfig, NodeStatus, Notice, Order, decode, encode};
 use crate::ranks::Ranks;
+use crate::recorder::{KEPT_TAG, Kept, Means, Recorder};
 use crate::workers::Pool;
 
 /// How often housekeeping looks around while something is under way: memory to
@@ -52,8 +53,12 @@ pub(crate) enum Work {
         slot: usize,
         made: Result<(Slab, OwnedFd)>,
     },
-    /// A record is durable, or not.
-    Persisted { op: Op, result: Result<()> },
+    /// A record is durable, or not. With an error beside: the disk did not take it, the
+    /// keeper holds it.
+    Persisted {
+        op: Op,
+        result: Result<Option<Error>>,
+    },
     /// The local part of a level is written and read back, or failed.
     LevelDone {
         source: Incarnation,
@@ -146,6 +151,10 @@ pub(crate) struct PolicyState {
     pub rounds: u32,
     /// Versions a second, smoothed, and its last sample.
     pub rate: f64,
+    /// The rate in the last sample alone.
+    pub latest: f64,
+    /// When the first version of the incarnation was seen to be offered.
+    pub moving_since: Option<Instant>,
     pub sample: (Instant, u64),
     pub now_wanted: bool,
 }
@@ -162,7 +171,9 @@ pub(crate) struct Agent {
     pub faults: Arc<Faults>,
     pub outgoing: Pool,
     pub incoming: Pool,
-    pub recorder: Pool,
+    pub recorder: Recorder,
+    /// What an agent before this one left with the keeper instead of on disk.
+    pub kept_records: Vec<Record>,
     pub memory_maker: Pool,
     pub work: Sender<Work>,
     pub config: Option<JobConfig>,
@@ -180,6 +191,8 @@ pub(crate) struct Agent {
     /// Ranks of the job, as the launcher heard.
     pub job_ranks: Option<u32>,
     pub opening: Option<Opening>,
+    /// What the launcher was told when the open incarnation had been opened.
+    pub opened: Vec<Notice>,
     pub rounds: BTreeMap<Version, Round>,
     /// An arming that waits for room: version, levels, until when.
     pub deferred: Option<(Version, Levels, Instant)>,
@@ -190,7 +203,13 @@ pub(crate) struct Agent {
     pub policy: PolicyState,
     pub warnings: VecDeque<Error>,
     pub memory_warned: bool,
+    /// There is memory for one slot a rank: it is a way to the other levels, no level.
+    pub staging: bool,
+    /// Forced captures that wait for a slot.
+    pub forces: Vec<crate::serving::Forced>,
     pub collecting: bool,
+    /// Bytes in node storage and free bytes there, and when that was looked up.
+    pub disk_usage: Option<(Instant, (u64, u64))>,
     /// The last record could not be written.
     pub unwritable: bool,
     pub isolated_until: Option<Instant>,
@@ -224,13 +243,33 @@ pub fn run(spec: AgentSpec) -> Result<()> {
     Ok(())
 }
 
+/// The memory in which records wait that the disk does not take, and what is in it.
+fn kept_records(
+    left: &mut Vec<(String, OwnedFd)>,
+    deposit: Option<&Deposit>,
+    job_hash: u64,
+) -> Result<(Option<Kept>, Vec<Record>)> {
+    let Some(deposit) = deposit else {
+        return Ok((None, Vec::new()));
+    };
+    if let Some(at) = left.iter().position(|(tag, _)| tag == KEPT_TAG) {
+        let (kept, records) = Kept::adopt(left.swap_remove(at).1, job_hash);
+        return Ok((Some(kept), records));
+    }
+    let (kept, fd) = Kept::create()?;
+    deposit.keep(KEPT_TAG, fd.as_fd())?;
+    Ok((Some(kept), Vec::new()))
+}
+
 impl Agent {
     fn new(spec: AgentSpec, events: Sender<NetEvent>, work: Sender<Work>) -> Result<Agent> {
         let deposit = Deposit::from_env()?;
-        let (ranks, troubles) = match &deposit {
-            Some(deposit) => crate::ranks::adopt(deposit.adopt()?),
-            None => (Ranks::default(), Vec::new()),
+        let mut left = match &deposit {
+            Some(deposit) => deposit.adopt()?,
+            None => Vec::new(),
         };
+        let (kept, kept_records) = kept_records(&mut left, deposit.as_ref(), spec.job_hash)?;
+        let (ranks, troubles) = crate::ranks::adopt(left);
         let key = JobKey::load(&spec.key_file)?;
         let store = NodeStore::create(&spec.node_dir, spec.job_hash)?;
         let shared = SharedStore::at(&spec.job_dir.join("shared"), spec.job_hash);
@@ -247,17 +286,26 @@ impl Agent {
         let endpoint = Endpoint::bind(identity, spec.job_hash, key, options, events)?;
         endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
         let now = Instant::now();
+        let (store, faults) = (Arc::new(store), Arc::new(Faults::default()));
+        let recorder = Recorder::start(Means {
+            store: Arc::clone(&store),
+            faults: Arc::clone(&faults),
+            job_hash: spec.job_hash,
+            kept,
+            work: work.clone(),
+        })?;
         Ok(Agent {
             me: spec.node,
             started: now,
             endpoint: Arc::new(endpoint),
             deposit,
-            store: Arc::new(store),
+            store,
             shared: Arc::new(shared),
-            faults: Arc::new(Faults::default()),
+            faults,
             outgoing: Pool::start("out", crate::workers::THREADS)?,
             incoming: Pool::start("in", crate::workers::THREADS)?,
-            recorder: Pool::start("records", 1)?,
+            recorder,
+            kept_records,
             memory_maker: Pool::start("memory", 1)?,
             work,
             config: None,
@@ -273,6 +321,7 @@ impl Agent {
             restored: None,
             job_ranks: None,
             opening: None,
+            opened: Vec::new(),
             rounds: BTreeMap::new(),
             deferred: None,
             stable: [None; 4],
@@ -286,12 +335,17 @@ impl Agent {
                 misses: 0,
                 rounds: 0,
                 rate: 0.0,
+                latest: 0.0,
+                moving_since: None,
                 sample: (now, 0),
                 now_wanted: false,
             },
             warnings: troubles.into(),
             memory_warned: false,
+            staging: false,
+            forces: Vec::new(),
             collecting: false,
+            disk_usage: None,
             unwritable: false,
             isolated_until: None,
             finishing: None,
@@ -466,7 +520,7 @@ impl Agent {
     }
 
     /// A snapshot for `outlive status`.
-    pub(crate) fn status(&self) -> NodeStatus {
+    pub(crate) fn status(&mut self) -> NodeStatus {
         let ranks = self.ranks.iter().filter_map(|entry| {
             let link = entry.link.as_ref()?;
             let called = entry
@@ -479,7 +533,7 @@ impl Agent {
             ranks: ranks.collect(),
             stable: self.stable.map(|stable| stable.map(|(_, version)| version)),
             memory: (self.ranks.memory(), self.spec.memory_bytes),
-            disk: crate::policy::disk_usage(&self.store),
+            disk: self.disk_usage(),
             agent_restarts: self.deposit.as_ref().map_or(0, Deposit::agent_restarts),
             warnings: self.warnings.iter().cloned().collect(),
         }

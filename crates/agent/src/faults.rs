@@ -67,13 +67,17 @@ impl Faults {
         if self.full.load(Relaxed) {
             return Err(std::io::ErrorKind::StorageFull.into());
         }
+        self.slow_down(bytes);
+        Ok(())
+    }
+    /// Takes the time that `bytes` take at the rate in force.
+    pub fn slow_down(&self, bytes: u64) {
         let rate = self.slow.load(Relaxed);
         if rate != 0 {
             std::thread::sleep(Duration::from_secs_f64(
                 (bytes as f64 / rate as f64).min(60.0),
             ));
         }
-        Ok(())
     }
 }
 

@@ -85,6 +85,16 @@ impl WriteHook for Hook<'_> {
     }
 }
 
+/// The same for shared storage, which has room when a node's own is full.
+struct SharedHook<'a>(&'a Faults);
+
+impl WriteHook for SharedHook<'_> {
+    fn write(&self, _path: &Path, _offset: u64, bytes: usize) -> std::io::Result<()> {
+        self.0.slow_down(bytes as u64);
+        Ok(())
+    }
+}
+
 impl Flush {
     /// The container's name.
     pub fn id(&self) -> ContainerId {
@@ -220,19 +230,23 @@ impl Flush {
     fn copy(&self, layout: &Layout<'_>, target: Target) -> Result<Sealed> {
         match target {
             Target::Memory => Ok(layout.seal()),
-            Target::Disk => self.write(layout, &self.store.container_path(self.id())),
+            Target::Disk => self.write(
+                layout,
+                &self.store.container_path(self.id()),
+                &Hook(&self.faults),
+            ),
             Target::Shared => {
                 SharedStore::create(self.shared.root(), self.job_hash)?;
-                self.write(layout, &self.shared.container_path(self.id()))
+                let path = self.shared.container_path(self.id());
+                self.write(layout, &path, &SharedHook(&self.faults))
             }
             Target::Partner(partner) => self.stream(layout, partner),
         }
     }
 
-    fn write(&self, layout: &Layout<'_>, path: &Path) -> Result<Sealed> {
-        let hook = Hook(&self.faults);
+    fn write(&self, layout: &Layout<'_>, path: &Path, hook: &dyn WriteHook) -> Result<Sealed> {
         let options = WriteOptions {
-            hook: Some(&hook),
+            hook: Some(hook),
             ..WriteOptions::default()
         };
         let sealed = write_container(path, layout, &options)?;

@@ -23,11 +23,25 @@ impl Agent {
         fenced: bool,
         fresh: bool,
     ) {
+        let under_way = self.opening.as_ref().map(|opening| opening.incarnation);
+        if under_way == Some(incarnation) {
+            // Asked again: the order was not lost, the answer will come.
+            return;
+        }
+        if self.opening.is_none() && self.incarnation == incarnation {
+            // The answer was lost.
+            for notice in self.opened.clone() {
+                self.tell(&notice);
+            }
+            return;
+        }
+        self.opened.clear();
         self.ranks.end_incarnation();
         self.remove_routed();
         self.rounds.clear();
         self.deferred = None;
         self.waits.clear();
+        self.forces.clear();
         self.injections.retain(|injection| !injection.told);
         for injection in &mut self.injections {
             injection.held.clear();
@@ -332,6 +346,7 @@ impl Agent {
         self.policy.last = Instant::now();
         self.policy.wanted = None;
         self.policy.sample = (Instant::now(), 0);
+        self.policy.moving_since = None;
         let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
         // Ranks of another count have no place in this incarnation.
         if self.me == NodeId(0) {
@@ -342,7 +357,7 @@ impl Agent {
                     reason: "could not be rebuilt on another node".into(),
                 });
             }
-            self.tell(&Notice::Opened(Opened {
+            let notice = Notice::Opened(Opened {
                 incarnation,
                 restored: restored.map(|(_, version)| version),
                 level: opening.level,
@@ -351,13 +366,17 @@ impl Agent {
                 rebuilt_bytes: opening.bytes,
                 rejected,
                 uncertain,
-            }));
+            });
+            self.tell(&notice);
+            self.opened.push(notice);
         }
-        self.tell(&Notice::NodeReady {
+        let notice = Notice::NodeReady {
             incarnation,
             level: opening.level,
             rebuilt_bytes: opening.bytes,
-        });
+        };
+        self.tell(&notice);
+        self.opened.push(notice);
         if let Some((source, version)) = restored {
             self.protect_again(source, version, &opening.replaced);
         }

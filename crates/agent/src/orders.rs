@@ -9,7 +9,7 @@ use outlive_base::{Error, Level, NodeId, Result, Time};
 use outlive_network::{DownReason, Identity};
 use outlive_protocols::commit::Why;
 use outlive_protocols::{commit, detector};
-use outlive_vault::{Record, SharedStore};
+use outlive_vault::Record;
 
 use crate::contents::short;
 use crate::core::{Agent, AtVersion, Work};
@@ -41,7 +41,10 @@ impl Agent {
                 let message = detector::Msg::Silent { node: node.0 };
                 machine.on_message(cx, NodeId::LAUNCHER.0, message, None);
             }),
-            Order::Status => self.tell(&Notice::Status(self.status())),
+            Order::Status => {
+                let status = self.status();
+                self.tell(&Notice::Status(status));
+            }
             Order::CheckpointNow => self.policy.now_wanted = true,
             Order::Finish { success } => self.finish(success),
         }
@@ -55,8 +58,14 @@ impl Agent {
                     .as_ref()
                     .and_then(|known| known.members.iter().find(|other| other.node == member.node));
                 if known != Some(member) {
-                    self.endpoint.forget(member.node);
-                    self.endpoint.set_address(member.node, member.address);
+                    let newer = known.is_some_and(|known| known.epoch < member.epoch);
+                    if newer {
+                        let epoch = member.epoch;
+                        self.endpoint.replace(member.node, epoch, member.address);
+                    } else {
+                        self.endpoint.forget(member.node);
+                        self.endpoint.set_address(member.node, member.address);
+                    }
                     let node = member.node;
                     self.tell_detector(|machine, cx| {
                         machine.on_command(cx, detector::Command::Joined { node });
@@ -97,7 +106,7 @@ impl Agent {
             nodes,
             interval: Time::from_ms(bounds.heartbeat_ms),
             suspect_timeout: Time::from_ms(bounds.suspect_ms),
-            dead_timeout: Time::from_ms(bounds.dead_ms),
+            dead_timeout: Time::from_ms(bounds.silence_ms()),
             ..detector::Config::default()
         };
         let scan = self.store.records().scan()?;
@@ -105,10 +114,12 @@ impl Agent {
             let path = path.display();
             tracing::warn!(%path, "a damaged record is ignored");
         }
-        for record in &scan.records {
+        let kept = std::mem::take(&mut self.kept_records);
+        let records = || scan.records.iter().chain(&kept);
+        for record in records() {
             self.contents.learn(record);
         }
-        let log: Vec<commit::Record> = scan.records.iter().filter_map(short).collect();
+        let log: Vec<commit::Record> = records().filter_map(short).collect();
         let (now, me) = (self.now(), self.me.0);
         self.commit = Some(Driver::recover(commit, me, self.spec.job_hash, now, log));
         self.detector = Some(Driver::recover(
@@ -399,21 +410,7 @@ impl Agent {
         let shared = self
             .concerns_shared(&record)
             .then(|| Arc::clone(&self.shared));
-        let job = self.spec.job_hash;
-        let (store, work) = (Arc::clone(&self.store), self.work.clone());
-        let faults = Arc::clone(&self.faults);
-        let write = move || {
-            let result = faults
-                .before_write(0)
-                .map_err(|error| Error::io(store.root(), "write a record", &error))
-                .and_then(|()| store.records().persist(&record).map_err(Error::from))
-                .and_then(|()| match shared {
-                    Some(shared) => persist_shared(&shared, job, &record),
-                    None => Ok(()),
-                });
-            let _ = work.send(Work::Persisted { op, result });
-        };
-        if let Err(error) = self.recorder.run(write) {
+        if let Err(error) = self.recorder.persist(op, record, shared) {
             let _ = self.work.send(Work::Persisted {
                 op,
                 result: Err(error),
@@ -496,7 +493,10 @@ impl Agent {
     fn carry_out_detector(&mut self, effect: Effect<detector::Detector>) {
         match effect {
             Effect::Send(to, msg) if to == NodeId::LAUNCHER.0 => match msg {
-                detector::Msg::Heartbeat => self.tell(&Notice::Alive),
+                detector::Msg::Heartbeat => {
+                    let offered = self.ranks.called_max();
+                    self.tell(&Notice::Alive { offered });
+                }
                 detector::Msg::Silent { node } => self.tell(&Notice::Silent { node: NodeId(node) }),
                 _ => {}
             },
@@ -521,11 +521,14 @@ impl Agent {
             Work::SlabMade { rank, slot, made } => self.on_slab_made(rank, slot, made),
             Work::Persisted { op, result } => {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
-                self.unwritable = result.is_err();
-                if let Err(error) = &result {
-                    self.warn(error.clone());
+                let trouble = result.as_ref().map_or_else(|e| Some(e), Option::as_ref);
+                self.unwritable = trouble.is_some();
+                if let Some(error) = trouble.cloned() {
+                    self.warn(error);
                 }
-                let result = result.map_err(|_| outlive_base::machine::Fault::Storage);
+                let result = result
+                    .map(drop)
+                    .map_err(|_| outlive_base::machine::Fault::Storage);
                 let now = self.now();
                 if let Some(driver) = &mut self.commit {
                     driver.input(now, &mut self.commit_effects, |machine, cx| {
@@ -564,27 +567,5 @@ impl Agent {
                 }
             }
         }
-    }
-}
-
-fn persist_shared(shared: &SharedStore, job_hash: u64, record: &Record) -> Result<()> {
-    let shared = SharedStore::create(shared.root(), job_hash)?;
-    match shared.records().persist_exclusive(record)? {
-        outlive_vault::Exclusive::Created => Ok(()),
-        outlive_vault::Exclusive::Stands(found) if same_decision(&found, record) => Ok(()),
-        outlive_vault::Exclusive::Stands(_) => Err(Error::new(
-            outlive_base::Code::JobBusy,
-            outlive_base::Entity::File(shared.root().display().to_string()),
-            "another run of the job has written a different decision there",
-            "let one run at a time use a job's store",
-        )),
-    }
-}
-
-/// A decision that was replicated again has a higher ballot and is the same.
-fn same_decision(found: &Record, new: &Record) -> bool {
-    match (found, new) {
-        (Record::Commit { parts: found, .. }, Record::Commit { parts: new, .. }) => found == new,
-        _ => found == new,
     }
 }

@@ -3,18 +3,16 @@
 //! the agent.
 
 use std::collections::BTreeSet;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outlive_base::{Incarnation, NodeId, Rank, Result, Version};
-use outlive_capture::slab::Slab;
+use outlive_base::{Incarnation, Level, NodeId, Result, Version};
 use outlive_protocols::commit::{Command, Levels};
 use outlive_vault::{GcPolicy, GcReport, NodeStore};
 
 use crate::core::{Agent, Work};
 use crate::protocol::Notice;
-use crate::ranks::{RankEntry, SLOTS, Use, no_memory, ranks_of, share};
+use crate::ranks::{RankEntry, Use, ranks_of};
 
 /// How far ahead of the ranks a version is armed: the time that arming may take.
 const ARM_AHEAD: Duration = Duration::from_millis(20);
@@ -28,6 +26,13 @@ const WANT_PAUSE: Duration = Duration::from_millis(5);
 const STAY: Duration = Duration::from_secs(10);
 /// Smoothing of the measured rate of versions.
 const SMOOTHING: f64 = 0.3;
+/// Versions a second that count as standing still, and the longest time to look ahead.
+const RATE_LEAST: f64 = 1e-3;
+const LONG_S: f64 = 3600.0;
+/// After the first offer of an incarnation the rate is not relied on for so long.
+const RATE_SETTLES: Duration = Duration::from_secs(2);
+/// A calm look or two before a version may be armed, looks become frequent.
+const LOOK_AHEAD: Duration = Duration::from_millis(200);
 /// How often the rate is sampled.
 const SAMPLE: Duration = Duration::from_millis(50);
 
@@ -63,6 +68,7 @@ impl Agent {
     /// True while something may become possible without an event that tells.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
         self.deferred.is_some()
+            || !self.forces.is_empty()
             || self.finishing.is_some()
             || self.checkpoint_due().is_some_and(|at| at <= Instant::now())
     }
@@ -76,13 +82,32 @@ impl Agent {
             && self.policy.wanted.is_none()
             && self.ranks.complete(self.me, self.nodes())
             && self.ranks.called_max().is_some()
-            && !self.memory_warned;
+            && (!self.memory_warned || self.staging);
         let policy = self.config.as_ref().filter(|_| ready)?.policy;
-        if self.policy.now_wanted || policy.every.is_some_and(|every| every != 0) {
-            return self.policy.not_before.or(Some(self.policy.last));
+        let earliest = self.policy.not_before.unwrap_or(self.policy.last);
+        if self.policy.now_wanted {
+            return Some(earliest);
+        }
+        if let Some(every) = policy.every.filter(|&every| every != 0) {
+            return Some(earliest.max(Instant::now() + self.until_near(every)?));
         }
         let interval = Duration::from_millis(policy.interval_ms?);
         self.policy.last.checked_add(interval)
+    }
+
+    /// At the present rate, how long until the next version that is divisible by
+    /// `every` may be armed; zero if it is the next one or the time is short.
+    fn until_near(&self, every: u64) -> Option<Duration> {
+        let called = self.ranks.called_max()?.0;
+        let away = called.saturating_add(1).checked_next_multiple_of(every)? - called - 1;
+        let moving = self.policy.moving_since;
+        if away == 0 || moving.is_none_or(|since| since.elapsed() < RATE_SETTLES) {
+            return Some(Duration::ZERO);
+        }
+        let rate = self.policy.rate.max(self.policy.latest).max(RATE_LEAST);
+        let seconds = away as f64 / rate;
+        let ahead = ARM_WINDOW + ARM_AHEAD + LOOK_AHEAD;
+        Some(Duration::from_secs_f64(seconds.min(LONG_S)).saturating_sub(ahead))
     }
 
     pub(crate) fn tick(&mut self) {
@@ -102,98 +127,11 @@ impl Agent {
             self.endpoint.isolate(false);
         }
         self.try_deferred();
+        self.try_forces();
         if !self.waits.is_empty() {
             self.answer_waits();
         }
         self.maybe_finished();
-    }
-
-    /// Makes the slabs that the ranks will need, before any version is armed, so
-    /// that arming never waits for memory.
-    fn prepare_memory(&mut self) {
-        if !self.ranks.complete(self.me, self.nodes()) {
-            return;
-        }
-        let budget = self.spec.memory_bytes;
-        let keep = self.newest_stable();
-        let demand: u64 = self
-            .ranks
-            .iter()
-            .filter_map(|entry| entry.block().map(|block| block.bytes_needed()))
-            .fold(0, u64::saturating_add);
-        if demand.saturating_mul(SLOTS as u64) > budget {
-            if !self.memory_warned {
-                self.memory_warned = true;
-                self.warn(no_memory(
-                    self.me.0,
-                    demand.saturating_mul(SLOTS as u64),
-                    budget,
-                ));
-            }
-            return;
-        }
-        let mut making = Vec::new();
-        for entry in self.ranks.iter_mut() {
-            let needed = entry.block().map_or(0, |block| block.bytes_needed());
-            if needed == 0 {
-                continue;
-            }
-            for slot in 0..SLOTS {
-                let place = &entry.slots[slot];
-                let reusable = match place.usage {
-                    Use::Free => true,
-                    Use::Full { source, version } => keep.is_some_and(|k| k > (source, version)),
-                    Use::Busy | Use::Filling(_) => false,
-                };
-                let shared = place
-                    .staged
-                    .as_ref()
-                    .is_some_and(|staged| Arc::strong_count(&staged.slab) > 1);
-                if place.capacity() < needed && reusable && !shared {
-                    entry.slots[slot].usage = Use::Busy;
-                    entry.slots[slot].staged = None;
-                    making.push((entry.rank, slot, needed));
-                }
-            }
-        }
-        for (rank, slot, needed) in making {
-            let work = self.work.clone();
-            let job = move || {
-                let made = Slab::create(needed).map_err(share);
-                let _ = work.send(Work::SlabMade { rank, slot, made });
-            };
-            if let Err(error) = self.memory_maker.run(job) {
-                self.on_slab_made(rank, slot, Err(error));
-            }
-        }
-    }
-
-    pub(crate) fn on_slab_made(&mut self, rank: Rank, slot: usize, made: Result<(Slab, OwnedFd)>) {
-        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return;
-        };
-        match made {
-            Ok((slab, fd)) => {
-                if entry.slots[slot].usage == Use::Busy {
-                    entry.install(slot, slab, fd, Use::Free);
-                    // An agent that is started anew must find whose it is.
-                    match entry.stamp(slot, job, incarnation) {
-                        Ok(_) => self.keep_slab(rank, slot),
-                        Err(error) => self.warn(error),
-                    }
-                }
-            }
-            Err(error) => {
-                if entry.slots[slot].usage == Use::Busy {
-                    entry.slots[slot].usage = Use::Free;
-                }
-                if !self.memory_warned {
-                    self.memory_warned = true;
-                    self.warn(error);
-                }
-            }
-        }
     }
 
     fn sample_rate(&mut self) {
@@ -203,10 +141,14 @@ impl Agent {
             return;
         }
         let now = self.ranks.called_max().map_or(0, |version| version.0 + 1);
+        if now != 0 {
+            self.policy.moving_since.get_or_insert_with(Instant::now);
+        }
         // A new incarnation counts from elsewhere: only steps forward are a rate.
         if now >= called && called != 0 {
             let rate = (now - called) as f64 / elapsed.as_secs_f64();
             self.policy.rate += SMOOTHING * (rate - self.policy.rate);
+            self.policy.latest = rate;
         }
         self.policy.sample = (Instant::now(), now);
     }
@@ -272,7 +214,7 @@ impl Agent {
 
     /// True if every local rank could be armed now.
     fn slots_ready(&self) -> bool {
-        let keep = self.newest_stable();
+        let keep = self.reuse();
         self.ranks.complete(self.me, self.nodes())
             && self.ranks.iter().all(|entry| {
                 let needed = entry.block().map_or(0, |block| block.bytes_needed());
@@ -290,10 +232,14 @@ impl Agent {
             .config
             .as_ref()
             .map_or(&[][..], |config| &config.levels);
-        settings
+        let levels = settings
             .iter()
             .filter(|setting| round.is_multiple_of(setting.every.max(1)))
-            .fold(Levels::NONE, |set, setting| set.with(setting.level))
+            .fold(Levels::NONE, |set, setting| set.with(setting.level));
+        match self.staging {
+            true => levels.without(Level::Memory),
+            false => levels,
+        }
     }
 
     // ---- garbage collection ----
@@ -513,7 +459,24 @@ impl Agent {
 }
 
 /// Bytes of containers in node storage, and free bytes there.
-pub(crate) fn disk_usage(store: &NodeStore) -> (u64, u64) {
+/// How long what was found holds: listing directories is no business of every second.
+const DISK_USAGE_HOLDS: Duration = Duration::from_secs(10);
+
+impl Agent {
+    /// Bytes in node storage and free bytes there, not older than [`DISK_USAGE_HOLDS`].
+    pub(crate) fn disk_usage(&mut self) -> (u64, u64) {
+        match self.disk_usage {
+            Some((at, found)) if at.elapsed() < DISK_USAGE_HOLDS => found,
+            _ => {
+                let found = disk_usage(&self.store);
+                self.disk_usage = Some((Instant::now(), found));
+                found
+            }
+        }
+    }
+}
+
+fn disk_usage(store: &NodeStore) -> (u64, u64) {
     let used = store
         .found()
         .map_or(0, |found| found.iter().map(|found| found.length).sum());

@@ -79,7 +79,8 @@ pub struct Bounds {
     pub heartbeat_ms: u64,
     /// Silence after which a node is suspected.
     pub suspect_ms: u64,
-    /// Silence after which a suspected node is dead, with a second witness.
+    /// Silence after which a suspected node, with a second witness, has been replaced:
+    /// it is given up [`Bounds::silence_ms`] after its last sign of life.
     pub dead_ms: u64,
     /// Answers to an arming round.
     pub arm_ms: u64,
@@ -91,10 +92,24 @@ pub struct Bounds {
     pub drain_ms: u64,
 }
 
+/// Heartbeats by which a silent node is given up before `dead_ms` has passed: a
+/// replacement takes its time, as do the witness's word and waking up.
+const GIVEN_UP_BEFORE: u64 = 3;
+
+impl Bounds {
+    /// Silence after which a node is given up, in milliseconds: so long before
+    /// `dead_ms` that its replacement has begun by then, never before `suspect_ms`.
+    pub fn silence_ms(&self) -> u64 {
+        let margin = self.heartbeat_ms.saturating_mul(GIVEN_UP_BEFORE);
+        let early = self.dead_ms.saturating_sub(margin);
+        early.max(self.suspect_ms).min(self.dead_ms)
+    }
+}
+
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
-            heartbeat_ms: 100,
+            heartbeat_ms: 200,
             suspect_ms: 1_000,
             dead_ms: 10_000,
             arm_ms: 2_000,
@@ -329,7 +344,10 @@ pub enum Notice {
         rebuilt_bytes: u64,
     },
     /// A heartbeat: this agent's main loop turns.
-    Alive,
+    Alive {
+        /// The newest version that a rank here has offered in the open incarnation.
+        offered: Option<Version>,
+    },
     /// This agent has not heard of a peer for the time after which it is dead; is
     /// it silent for the launcher too?
     Silent {

@@ -16,6 +16,23 @@ use outlive_capture::slab::{Slab, SlabId, State};
 /// Slots a rank: one holds the newest stable version, the other takes the next.
 pub const SLOTS: usize = 2;
 
+/// Which slots may be used again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Reuse {
+    /// With two slots, the newest version that is stable anywhere: it keeps its slot.
+    /// With one, the newest that is stable elsewhere than in memory: its slot is free.
+    pub keep: Option<(Incarnation, Version)>,
+    /// There is memory for one slot only.
+    pub staging: bool,
+}
+
+impl Reuse {
+    /// How many slots a rank has.
+    pub const fn slots(self) -> usize {
+        if self.staging { 1 } else { SLOTS }
+    }
+}
+
 /// On which of `nodes` nodes rank `rank` of `ranks` lives: in blocks, by number.
 pub const fn node_of(rank: Rank, ranks: u32, nodes: u32) -> NodeId {
     let ranks = if ranks == 0 { 1 } else { ranks as u64 };
@@ -148,19 +165,28 @@ impl RankEntry {
             .position(|slot| slot.usage == Use::Full { source, version })
     }
 
-    /// A slot that may take a new version, given the newest version that is stable
-    /// in memory (which keeps its slot).
-    pub fn free_slot(&self, keep: Option<(Incarnation, Version)>) -> Option<usize> {
-        self.slots.iter().position(|slot| {
-            slot.unshared()
-                && match slot.usage {
-                    Use::Free => true,
-                    Use::Full { source, version } => {
-                        keep.is_some_and(|keep| keep > (source, version))
-                    }
-                    Use::Busy | Use::Filling(_) => false,
-                }
-        })
+    /// A slot that may take a new version.
+    pub fn free_slot(&self, reuse: Reuse) -> Option<usize> {
+        (0..reuse.slots()).find(|&slot| self.slots[slot].unshared() && self.is_over(slot, reuse))
+    }
+
+    /// True if what lies in a slot is not needed any more, and nobody fills it.
+    pub fn is_over(&self, slot: usize, reuse: Reuse) -> bool {
+        match self.slots[slot].usage {
+            Use::Free => true,
+            // What was restored stays until this rank has taken it over.
+            Use::Full { source, version } if reuse.staging => {
+                self.has_called() && reuse.keep.is_some_and(|keep| keep >= (source, version))
+            }
+            Use::Full { source, version } => {
+                reuse.keep.is_some_and(|keep| keep > (source, version))
+            }
+            Use::Busy | Use::Filling(_) => false,
+        }
+    }
+
+    fn has_called(&self) -> bool {
+        self.block().is_some_and(|block| block.called() > 0)
     }
 
     /// Stamps a free slot's slab for the next version; gives its generation.
@@ -433,8 +459,15 @@ mod tests {
             source: Incarnation(1),
             version: Version(version),
         };
-        let stable = |version| Some((Incarnation(1), Version(version)));
-        assert_eq!(entry.free_slot(None), Some(0));
+        let stable = |version| Reuse {
+            keep: Some((Incarnation(1), Version(version))),
+            staging: false,
+        };
+        let none = Reuse {
+            keep: None,
+            staging: false,
+        };
+        assert_eq!(entry.free_slot(none), Some(0));
         entry.slots[0].usage = full(10);
         assert_eq!(entry.free_slot(stable(10)), Some(1));
         entry.slots[1].usage = Use::Filling(Version(20));
@@ -442,5 +475,26 @@ mod tests {
         entry.slots[1].usage = full(20);
         assert_eq!(entry.free_slot(stable(10)), None, "20 is not stable yet");
         assert_eq!(entry.free_slot(stable(20)), Some(0));
+        // One slot is only a way: free when the version lies elsewhere, and, if it was
+        // restored, when the rank has gone on.
+        let one = |version| Reuse {
+            staging: true,
+            ..stable(version)
+        };
+        assert_eq!(entry.free_slot(one(10)), None, "not taken over yet");
+        let control = ControlBlock::create(Rank(0), 1, NodeId(0), Incarnation(1));
+        let (block, fd) = control.unwrap();
+        let rank = ControlBlock::map(fd.as_fd(), Side::Rank).unwrap();
+        entry.control = Some((block, fd));
+        assert_eq!(entry.free_slot(one(10)), None, "not offered anything yet");
+        let _ = rank.offer(11);
+        assert_eq!(entry.free_slot(one(10)), Some(0));
+        assert_eq!(entry.free_slot(one(9)), None, "10 lies nowhere else");
+        entry.slots[0].usage = Use::Filling(Version(30));
+        assert_eq!(
+            entry.free_slot(one(20)),
+            None,
+            "the second slot is not used"
+        );
     }
 }

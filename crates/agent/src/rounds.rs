@@ -13,7 +13,7 @@ use outlive_vault::Part;
 use crate::core::{Agent, Round};
 use crate::flush::{Flush, Target};
 use crate::protocol::{Notice, Step};
-use crate::ranks::{Use, ranks_of, slab_tag};
+use crate::ranks::{Reuse, Use, ranks_of, slab_tag};
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.
@@ -118,7 +118,7 @@ impl Agent {
 
     /// Arms every local rank, or none; then says why not.
     fn arm_all(&mut self, version: Version) -> std::result::Result<(), Option<Version>> {
-        let keep = self.newest_stable();
+        let reuse = self.reuse();
         let (job, incarnation) = (self.spec.job_hash, self.incarnation);
         if !self.ranks.complete(self.me, self.nodes()) || self.finishing.is_some() {
             return Err(None);
@@ -126,7 +126,7 @@ impl Agent {
         let mut places = Vec::new();
         for entry in self.ranks.iter() {
             let needed = entry.block().map_or(0, |block| block.bytes_needed());
-            match entry.free_slot(keep) {
+            match entry.free_slot(reuse) {
                 Some(slot) if needed > 0 && entry.slots[slot].capacity() >= needed => {
                     places.push((entry.rank, slot));
                 }
@@ -334,11 +334,20 @@ impl Agent {
             bytes: round.bytes,
             blocked_ns: round.blocked_ns,
         };
-        let levels = round.levels;
+        let mut levels = round.levels;
         round.flushing = true;
         self.policy.last = Instant::now();
         self.tell(&Notice::Checkpoint { version, step });
         self.command(Command::Captured { version });
+        if self.staging && levels.contains(Level::Memory) {
+            // The one slot must be free for the next version: it is no copy to rely on.
+            levels = levels.without(Level::Memory);
+            self.command(Command::LevelFailed {
+                version,
+                level: Level::Memory,
+                why: Why::NoRoom,
+            });
+        }
         self.start_flush(self.incarnation, version, levels);
     }
 
@@ -479,6 +488,7 @@ impl Agent {
         }
         self.retire_rounds();
         self.try_deferred();
+        self.try_forces();
     }
 
     /// Rounds that are over need no memory of their own.
@@ -493,6 +503,23 @@ impl Agent {
     /// slots survive, so it replaces older captures there.
     pub(crate) fn newest_stable(&self) -> Option<(Incarnation, Version)> {
         self.stable.iter().flatten().max().copied()
+    }
+
+    /// Which slots may be used again.
+    pub(crate) fn reuse(&self) -> Reuse {
+        let elsewhere = Level::ALL
+            .into_iter()
+            .filter(|level| *level != Level::Memory);
+        let elsewhere = elsewhere
+            .filter_map(|level| self.stable[level as usize])
+            .max();
+        Reuse {
+            keep: match self.staging {
+                true => elsewhere,
+                false => self.newest_stable(),
+            },
+            staging: self.staging,
+        }
     }
 
     /// A local rank will not capture `version`.

@@ -19,6 +19,20 @@ use crate::ranks::{Link, Use, control_tag, no_memory, node_of, share};
 /// Longest time a rank is held at an injection's version.
 const HOLD_MAX: Duration = Duration::from_secs(10);
 
+/// Longest time a forced capture waits for a slot that is being written or made: less
+/// than a rank waits for its agent by default.
+const FORCE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A forced capture that waits for a slot.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Forced {
+    rank: Rank,
+    sequence: u32,
+    version: Version,
+    bytes: u64,
+    until: Instant,
+}
+
 impl Agent {
     pub(crate) fn on_rank_event(&mut self, event: IpcEvent) {
         match event {
@@ -149,7 +163,13 @@ impl Agent {
             }
             ToAgent::Route { version, name } => self.give_route(rank, sequence, version, &name),
             ToAgent::Inject { version } => self.hold(rank, sequence, version),
-            ToAgent::Force { version, bytes } => self.force(rank, sequence, version, bytes),
+            ToAgent::Force { version, bytes } => self.force(Forced {
+                rank,
+                sequence,
+                version,
+                bytes,
+                until: Instant::now() + FORCE_PATIENCE,
+            }),
             ToAgent::Close => self.close(rank, sequence),
         }
     }
@@ -269,6 +289,7 @@ impl Agent {
             entry.process = None;
         }
         self.waits.retain(|waiting| waiting.rank != rank);
+        self.forces.retain(|forced| forced.rank != rank);
         if !closed {
             let why = if exited { Why::RankLost } else { Why::Left };
             let open: Vec<Version> = self.rounds.keys().copied().collect();
@@ -563,11 +584,11 @@ impl Agent {
     /// A forced version comes before memory that is being made ahead of need, and
     /// before one that is armed only, if there is no free slot.
     fn make_way(&mut self, rank: Rank, version: Version) {
-        let keep = self.newest_stable();
+        let reuse = self.reuse();
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };
-        if entry.free_slot(keep).is_none()
+        if entry.free_slot(reuse).is_none()
             && let Some(slot) = entry.slots.iter_mut().find(|slot| slot.usage == Use::Busy)
         {
             // What the worker makes for it is not taken any more.
@@ -575,17 +596,32 @@ impl Agent {
         }
         let armed = entry.block().and_then(|block| block.armed());
         if let Some(armed) = armed.filter(|armed| armed.version > version)
-            && entry.free_slot(keep).is_none()
+            && entry.free_slot(reuse).is_none()
         {
             self.disarm_rank(rank, armed.version);
             self.capture_failed(rank, armed.version, Why::NoRoom);
         }
     }
 
-    /// A checkpoint that the ranks take whatever the policy says.
-    fn force(&mut self, rank: Rank, sequence: u32, version: Version, bytes: u64) {
+    /// Tries again what waits for a slot; within its bound it goes on waiting.
+    pub(crate) fn try_forces(&mut self) {
+        for forced in std::mem::take(&mut self.forces) {
+            self.force(forced);
+        }
+    }
+
+    /// A checkpoint that the ranks take whatever the policy says. While the slots are
+    /// being written or made the answer waits, up to a bound.
+    fn force(&mut self, forced: Forced) {
+        let Forced {
+            rank,
+            sequence,
+            version,
+            bytes,
+            until,
+        } = forced;
         self.make_way(rank, version);
-        let keep = self.newest_stable();
+        let keep = self.reuse();
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };
@@ -604,10 +640,16 @@ impl Agent {
             .position(|slot| slot.usage == Use::Filling(version))
             .or_else(|| entry.free_slot(keep));
         let Some(slot) = slot else {
+            if Instant::now() < until && self.finishing.is_none() {
+                return self.forces.push(forced);
+            }
             let error = Error::new(
                 Code::AgentTimeout,
                 Entity::Rank(rank.0),
-                "both slots are still being written",
+                format!(
+                    "the slots are still being written after {} ms",
+                    FORCE_PATIENCE.as_millis()
+                ),
                 "wait for the previous version (outlive_wait) before forcing another",
             );
             return self.send_slab(rank, sequence, version, Err(error));

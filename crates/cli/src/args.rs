@@ -70,6 +70,10 @@ pub struct Settings {
     /// Split this machine into N nodes by rank, each with its own agent and storage
     #[arg(long, value_name = "N")]
     pub emulate_nodes: Option<String>,
+    /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another one
+    /// [default: each node is its own]
+    #[arg(long, value_name = "LIST")]
+    pub domains: Option<String>,
     /// Levels in use, each n-th capture: memory,disk,partner,shared/4
     /// [default: memory,disk, and partner from two nodes on]
     #[arg(long, value_name = "LIST")]
@@ -321,6 +325,8 @@ pub enum Benchmark {
     Skip,
     /// Detection, rebuild and restore
     Recovery,
+    /// What keeper, agent and launcher use while nothing happens
+    Idle,
     /// All of them, in one table
     All,
 }

@@ -1,10 +1,11 @@
-//! `outlive bench save|skip|recovery`: what checkpoints cost on this machine.
+//! `outlive bench save|skip|recovery|idle`: what checkpoints cost on this machine.
 //!
 //! Everything is measured on a real job: `outlive run` with keepers and agents, and
 //! ranks that are this program again ([`rank`]). Each figure stands beside a limit
 //! that was measured in the same run, in turns with it, on memory that is held and
 //! touched before; medians, with least and most.
 
+mod idle;
 mod machine;
 mod rank;
 mod recovery;
@@ -26,10 +27,12 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Benchmark::Save => save::measure(options)?,
         Benchmark::Skip => skip::measure(options)?,
         Benchmark::Recovery => recovery::measure(options)?,
+        Benchmark::Idle => idle::measure(options)?,
         Benchmark::All => {
             let mut all = save::measure(options)?;
             all.append(skip::measure(options)?);
             all.append(recovery::measure(options)?);
+            all.append(idle::measure(options)?);
             all
         }
     };

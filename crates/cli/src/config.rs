@@ -21,6 +21,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("store", "outlive-store"),
     ("node-storage", ""),
     ("emulate-nodes", "1"),
+    ("domains", ""),
     ("levels", ""),
     ("every", ""),
     ("interval", ""),
@@ -31,7 +32,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("kill-grace", "2s"),
     ("keep", "2"),
     ("encrypt", "false"),
-    ("heartbeat", "100ms"),
+    ("heartbeat", "200ms"),
     ("suspect-timeout", "1s"),
     ("dead-timeout", "10s"),
     ("arm-timeout", "2s"),
@@ -136,11 +137,12 @@ impl Config {
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 21] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 22] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
             ("emulate-nodes", &self.emulate_nodes),
+            ("domains", &self.domains),
             ("levels", &self.levels),
             ("every", &self.every),
             ("interval", &self.interval),

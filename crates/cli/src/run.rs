@@ -43,6 +43,7 @@ fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     settings.keep = number(config, "keep", 1, 1_000_000)?;
     settings.bounds = bounds(config)?;
     settings.levels = levels(config, nodes)?;
+    settings.domains = domains(config, nodes, &settings.levels)?;
     settings.policy = policy(config)?;
     settings.fresh = options.fresh;
     for text in &options.inject {
@@ -161,6 +162,35 @@ fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
     }
     levels.sort_by_key(|setting| setting.level);
     Ok(levels)
+}
+
+/// `0,0,1,1`: a number for each node; nodes with the same number may fail together.
+fn domains(config: &Config, nodes: u32, levels: &[LevelSetting]) -> Result<Vec<u32>> {
+    let text = config.get("domains");
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let numbers: Option<Vec<u32>> = text
+        .split(',')
+        .map(|word| word.trim().parse().ok())
+        .collect();
+    let domains = numbers.filter(|numbers| numbers.len() == nodes as usize);
+    let Some(domains) = domains else {
+        let reason = format!("'{}' is no number for each of {nodes} nodes", short(text));
+        return Err(refuse(
+            config,
+            "domains",
+            reason,
+            "write for example 0,0,1,1",
+        ));
+    };
+    let one = domains.iter().all(|domain| *domain == domains[0]);
+    if one && levels.iter().any(|setting| setting.level == Level::Partner) {
+        let reason = "all nodes are in one failure domain: no partner lies outside".to_owned();
+        let remedy = "give two domains, or --levels without partner";
+        return Err(refuse(config, "domains", reason, remedy));
+    }
+    Ok(domains)
 }
 
 fn policy(config: &Config) -> Result<Policy> {

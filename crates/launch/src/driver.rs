@@ -26,8 +26,11 @@ use crate::watch::{Seen, Watcher};
 const NETWORK_QUEUE: usize = 4096;
 /// Between two looks at processes that are being ended.
 const PRESS_EVERY: Duration = Duration::from_millis(2);
-/// Between two writes of the report of a running job.
+/// Between two writes of the report of a running job, if it has changed; it is also
+/// how long the driver waits for anything at most.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
+/// Between two writes if it has not: `seconds` goes on.
+const REPORT_AT_LEAST_EVERY: Duration = Duration::from_secs(30);
 
 /// A run as it was asked for.
 #[derive(Clone, Debug)]
@@ -90,6 +93,7 @@ pub fn run(mut run: Run) -> Result<u8> {
         memory_bytes: run.memory_bytes,
         encrypt: run.encrypt,
         executable: run.executable.clone(),
+        nodes_lock: store.nodes_lock().clone(),
     };
     let recipe = Recipe {
         words: run.words.clone(),
@@ -114,6 +118,8 @@ pub fn run(mut run: Run) -> Result<u8> {
         endpoint,
         timeline: run.timeline,
         reported: Instant::now(),
+        written_at: Instant::now(),
+        written: None,
     };
     driver.run(run.report.as_deref())
 }
@@ -189,7 +195,10 @@ struct Driver {
     endpoint: network::Endpoint,
     timeline: Timeline,
     reporter: Reporter,
+    /// The last look at the report, the last write, and what was written.
     reported: Instant,
+    written_at: Instant,
+    written: Option<Report>,
 }
 
 impl Driver {
@@ -208,10 +217,20 @@ impl Driver {
                 self.tell(Input::Timer);
             }
             if self.reported.elapsed() >= REPORT_EVERY {
-                self.reported = Instant::now();
-                let text = self.report().to_json();
-                self.reporter.write(text);
+                self.write_report();
             }
+        }
+    }
+
+    /// Writing it costs a sync: only what is new is worth that.
+    fn write_report(&mut self) {
+        self.reported = Instant::now();
+        let late = self.written_at.elapsed() >= REPORT_AT_LEAST_EVERY;
+        if late || self.written.as_ref() != Some(self.supervisor.report()) {
+            self.written_at = Instant::now();
+            self.written = Some(self.supervisor.report().clone());
+            let text = self.report().to_json();
+            self.reporter.write(text);
         }
     }
 

@@ -6,8 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 
 use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
 use outlive_base::{Error, JobName, NodeId, Result, Time};
@@ -38,6 +40,8 @@ pub struct Common {
     pub encrypt: bool,
     /// The program that has the subcommands `keeper` and `agent`.
     pub executable: PathBuf,
+    /// What all keepers and agents inherit: [`store::Store::nodes_lock`].
+    pub nodes_lock: Arc<OwnedFd>,
 }
 
 impl Common {
@@ -113,6 +117,7 @@ impl Fleet {
             .env(LAUNCHER_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())
             .stdout(Stdio::null());
+        crate::leftovers::inherit(&mut command, &self.common.nodes_lock);
         let process = process::spawn(command, Group::Session, true)?;
         let keeper = Keeper {
             epoch,

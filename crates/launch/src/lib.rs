@@ -9,6 +9,7 @@ pub mod command;
 pub mod driver;
 pub mod fleet;
 pub mod inject;
+mod leftovers;
 pub mod process;
 pub mod report;
 pub mod store;

@@ -61,6 +61,10 @@ pub struct FailureEntry {
     pub at_version: Option<u64>,
     /// Seconds since the run began when it was found.
     pub at_seconds: f64,
+    /// From the same moment until the silence of a node was noticed; `None` if it was
+    /// found otherwise.
+    #[serde(default)]
+    pub suspected_ms: Option<f64>,
     /// From the kill (where known) or the last sign of life to the detection.
     pub detect_ms: Option<f64>,
     /// From the detection until every old process was gone.

@@ -7,8 +7,10 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Result};
 use rustix::fs::FlockOperation;
@@ -47,6 +49,7 @@ pub struct Store {
     job: JobFile,
     // Held for its lock.
     _lock: File,
+    nodes_lock: Arc<OwnedFd>,
 }
 
 impl Store {
@@ -69,6 +72,7 @@ impl Store {
         let dir = store.join(name.as_str());
         make_private(&dir)?;
         let lock = take_lock(&dir.join("lock"), name)?;
+        let nodes_lock = Arc::new(crate::leftovers::take(&dir, name)?);
         for sub in ["shared", "nodes"] {
             make_private(&dir.join(sub))?;
         }
@@ -93,6 +97,7 @@ impl Store {
             dir,
             job,
             _lock: lock,
+            nodes_lock,
         };
         store.write_job()?;
         store.sweep();
@@ -102,6 +107,11 @@ impl Store {
     /// `STORE/JOB`.
     pub fn dir(&self) -> &Path {
         &self.dir
+    }
+    /// A lock that this process shares with all keepers and agents of the run: it is
+    /// free again when the last of them has ended.
+    pub fn nodes_lock(&self) -> &Arc<OwnedFd> {
+        &self.nodes_lock
     }
     /// What is known of the job.
     pub const fn job(&self) -> &JobFile {

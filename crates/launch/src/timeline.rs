@@ -170,10 +170,17 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             );
             (Plain, Bad, text)
         }
-        Event::Failure { what, detect_ms } => {
-            let after =
-                detect_ms.map_or_else(String::new, |ms| format!("; detected in {}", show_ms(ms)));
-            (Plain, Bad, format!("{what}{after}"))
+        Event::Failure {
+            what,
+            suspected_ms,
+            detect_ms,
+        } => {
+            let said = |ms: &Option<f64>, what: &str| {
+                ms.map_or_else(String::new, |ms| format!("; {what} {}", show_ms(ms)))
+            };
+            let first = said(suspected_ms, "suspected after");
+            let after = said(detect_ms, "detected in");
+            (Plain, Bad, format!("{what}{first}{after}"))
         }
         Event::Cleared { fence_ms } => {
             let text = format!("all of it ended after {}", show_ms(*fence_ms));
@@ -250,9 +257,17 @@ mod tests {
     fn events_read_as_sentences() {
         let failure = Event::Failure {
             what: "node:2 lost: x".into(),
+            suspected_ms: None,
             detect_ms: Some(4.0),
         };
         assert_eq!(describe(&failure).2, "node:2 lost: x; detected in 4.0 ms");
+        let silent = Event::Failure {
+            what: "node:2 lost: x".into(),
+            suspected_ms: Some(2.0),
+            detect_ms: Some(4.0),
+        };
+        let text = "node:2 lost: x; suspected after 2.0 ms; detected in 4.0 ms";
+        assert_eq!(describe(&silent).2, text);
         let opened = Event::Opened {
             incarnation: Incarnation(2),
             restored: Some(Version(60)),

@@ -124,9 +124,35 @@ impl Endpoint {
         entry.address = None;
         entry.address_given = false;
         entry.wanted = false;
-        entry.linked = false;
+        entry.linked = None;
+        entry.renewed = true;
         entry.forgotten = true;
-        desk.forgotten.insert(peer);
+        desk.forgotten.insert(peer, u64::MAX);
+        drop(desk);
+        self.shared.wake();
+    }
+
+    /// A peer of epoch `epoch` or newer takes the place of an older one and listens at
+    /// `addr`: [`Endpoint::forget`] and [`Endpoint::set_address`] in one, but a
+    /// connection that the newer one has made already stays, and messages sent from
+    /// now on are for it alone.
+    pub fn replace(&self, peer: NodeId, epoch: u64, addr: SocketAddr) {
+        let mut desk = self.shared.desk();
+        let entry = desk.peers.entry(peer).or_default();
+        let there = entry.linked.is_some_and(|linked| linked >= epoch);
+        if !there {
+            entry.clear_queue();
+            entry.wanted = false;
+            entry.linked = None;
+            entry.renewed = true;
+        }
+        entry.address = Some(addr);
+        entry.address_given = true;
+        entry.forgotten = false;
+        if !there {
+            desk.forgotten.insert(peer, epoch);
+        }
+        desk.dirty.insert(peer);
         drop(desk);
         self.shared.wake();
     }
@@ -155,7 +181,7 @@ impl Endpoint {
         }
         let mut desk = self.shared.desk();
         let entry = match desk.peers.get_mut(&peer) {
-            Some(entry) if entry.linked || entry.address.is_some() => entry,
+            Some(entry) if entry.linked.is_some() || entry.address.is_some() => entry,
             _ => return Err(unknown(peer)),
         };
         if self.faults.isolated() {

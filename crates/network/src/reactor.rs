@@ -235,7 +235,9 @@ impl Reactor {
         if isolation {
             self.on_isolation();
         }
-        forgotten.into_iter().for_each(|peer| self.on_forget(peer));
+        forgotten
+            .into_iter()
+            .for_each(|(peer, unless)| self.on_forget(peer, unless));
         for peer in dirty {
             self.look_after(peer);
         }

@@ -18,8 +18,11 @@ pub(crate) struct PeerDesk {
     pub(crate) address_given: bool,
     /// Somebody sent something: keep a connection.
     pub(crate) wanted: bool,
-    /// A connection stands.
-    pub(crate) linked: bool,
+    /// A connection stands, with this epoch of the peer.
+    pub(crate) linked: Option<u64>,
+    /// The queue was emptied for a newer holder of the place: what was queued since
+    /// is for it.
+    pub(crate) renewed: bool,
     /// [`crate::Endpoint::forget`] was called and no newer epoch came since.
     pub(crate) forgotten: bool,
     pub(crate) queue: VecDeque<Vec<u8>>,
@@ -52,8 +55,8 @@ pub(crate) struct Desk {
     pub(crate) peers: BTreeMap<NodeId, PeerDesk>,
     /// Peers with something new for the loop.
     pub(crate) dirty: BTreeSet<NodeId>,
-    /// Peers whose connections must close.
-    pub(crate) forgotten: BTreeSet<NodeId>,
+    /// Peers whose connections must close, unless they are with this epoch or a newer.
+    pub(crate) forgotten: BTreeMap<NodeId, u64>,
     /// The loop is asked to end; true: after sending what is queued.
     pub(crate) stop: Option<bool>,
     /// `isolate` changed.

@@ -350,3 +350,38 @@ fn a_port_in_use_and_bad_bounds_have_their_codes() {
     assert_eq!(bind(never), Some(Code::InvalidArgument));
     assert_eq!(bind(options()), None);
 }
+
+#[test]
+fn what_is_sent_to_a_new_holder_of_a_place_arrives_there_alone() {
+    let (a, old) = pair();
+    a.send(2, b"to the old");
+    assert_eq!(old.message(), b"to the old");
+    let new = node_with(2, 2, 1, 1, options());
+    a.endpoint.replace(NodeId(2), 2, new.addr());
+    // Both call: what was queued for the newer epoch survives its coming.
+    new.knows(&a);
+    new.send(1, b"hello");
+    for n in 0..100u8 {
+        a.send(2, &[n]);
+    }
+    assert_eq!(new.up().epoch, 1);
+    for n in 0..100u8 {
+        assert_eq!(new.message(), [n]);
+    }
+    // One that was there before it was announced keeps its connection.
+    let newest = node_with(2, 3, 1, 1, options());
+    newest.knows(&a);
+    newest.send(1, b"first");
+    assert_eq!(newest.up().epoch, 1);
+    eventually("the newest is heard", || {
+        let next = a.events.try_recv();
+        matches!(next, Ok(Event::Message { bytes, .. }) if bytes == b"first")
+    });
+    a.endpoint.replace(NodeId(2), 3, newest.addr());
+    a.send(2, b"answer");
+    assert_eq!(
+        newest.message(),
+        b"answer",
+        "no Down and no second Up before it"
+    );
+}

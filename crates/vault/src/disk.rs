@@ -193,11 +193,19 @@ impl Temporary {
     }
 
     /// Gives the durable file its name, replacing what was there.
-    pub(crate) fn publish(mut self) -> Result<(), WriteError> {
+    pub(crate) fn publish(self) -> Result<(), WriteError> {
+        let target = self.target.clone();
+        self.rename()?;
+        sync_directory(parent(&target))
+    }
+
+    /// [`Temporary::publish`], but the name is durable only when the caller has synced
+    /// the directory.
+    pub(crate) fn rename(mut self) -> Result<(), WriteError> {
         std::fs::rename(&self.path, &self.target)
             .map_err(|error| WriteError::io(&self.target, "rename", error))?;
         self.live = false;
-        sync_directory(parent(&self.target))
+        Ok(())
     }
 
     /// Gives the durable file its name only if nothing has that name. False if

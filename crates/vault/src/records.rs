@@ -64,10 +64,49 @@ impl RecordStore {
     /// that is there already is made durable again; an incarnation or commit that
     /// says something else, or a lower promise, is a conflict; other records are replaced.
     pub fn persist(&self, record: &Record) -> Result<(), WriteError> {
+        let mut results = self.persist_all(&[record]);
+        results.pop().unwrap_or(Ok(()))
+    }
+
+    /// [`RecordStore::persist`] for several records of different names that may share
+    /// their syncs: one result each, in their order. After a power cut any of them may
+    /// be there without the others.
+    pub fn persist_all(&self, records: &[&Record]) -> Vec<Result<(), WriteError>> {
+        let staged: Vec<_> = records.iter().map(|record| self.stage(record)).collect();
+        // All are written before the first is synced: the file system then writes its
+        // own log once for many.
+        let named: Vec<Result<(), WriteError>> = staged
+            .into_iter()
+            .map(|staged| match staged? {
+                Staged::There(path) => sync_file(&path),
+                Staged::New(file) => {
+                    file.sync()?;
+                    file.rename()
+                }
+            })
+            .collect();
+        if named.iter().all(Result::is_err) {
+            return named;
+        }
+        let again = || sync_directory(&self.directory);
+        match again() {
+            Ok(()) => named,
+            Err(first) => {
+                let mut first = Some(first);
+                let failed = |result: Result<(), WriteError>| {
+                    result.and_then(|()| first.take().map_or_else(again, Err))
+                };
+                named.into_iter().map(failed).collect()
+            }
+        }
+    }
+
+    /// Writes a record under a temporary name, unless it is there.
+    fn stage(&self, record: &Record) -> Result<Staged, WriteError> {
         let path = self.directory.join(record.file_name(false));
         let bytes = self.encode(record)?;
         match self.read(&path) {
-            Ok(found) if found == bytes => return self.sync_again(&path),
+            Ok(found) if found == bytes => return Ok(Staged::There(path)),
             Ok(found) => match (record, Record::decode(&found, self.job_hash)) {
                 (Record::Incarnation { .. } | Record::Commit { .. }, Ok(_)) => {
                     return Err(WriteError::Conflict(path));
@@ -84,7 +123,10 @@ impl RecordStore {
             // An unreadable record is as good as none: the sound one replaces it.
             Err(error) => tracing::warn!(path = %path.display(), %error, "record replaced"),
         }
-        self.write(&path, &bytes)?.publish()
+        let file = Temporary::create(&path, false)?;
+        write_all(&file.file, &mut [IoSlice::new(&bytes)], 0)
+            .map_err(|error| WriteError::io(&path, "write", error))?;
+        Ok(Staged::New(file))
     }
 
     /// Makes a record durable only if none of its name is there: for directories
@@ -187,8 +229,20 @@ impl RecordStore {
 
     /// A writer before us may have died between rename and sync.
     fn sync_again(&self, path: &Path) -> Result<(), WriteError> {
-        let sync = || std::fs::File::open(path)?.sync_all();
-        sync().map_err(|error| WriteError::io(path, "sync", error))?;
+        sync_file(path)?;
         sync_directory(&self.directory)
     }
+}
+
+/// A record on its way.
+enum Staged {
+    /// It is there already, perhaps not durably.
+    There(PathBuf),
+    /// Written, not durable, without its name.
+    New(Temporary),
+}
+
+fn sync_file(path: &Path) -> Result<(), WriteError> {
+    let sync = || std::fs::File::open(path)?.sync_all();
+    sync().map_err(|error| WriteError::io(path, "sync", error))
 }

@@ -299,3 +299,31 @@ fn a_scan_tolerates_writers() {
         }
     });
 }
+
+#[test]
+fn records_that_share_their_syncs_fail_and_stand_each_by_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RecordStore::open(&dir.path().join("records"), JOB).unwrap();
+    let abort = |version| Record::Abort {
+        incarnation: Incarnation(1),
+        version: Version(version),
+        level: None,
+        code: Code::Io,
+        text: "x".into(),
+    };
+    store.persist(&commit(1, 2)).unwrap();
+    // One that is there, one that contradicts what is there, two that are new.
+    let (same, other) = (commit(1, 2), commit(1, 3));
+    let results = store.persist_all(&[&abort(1), &same, &other, &abort(2)]);
+    let outcome: Vec<bool> = results.iter().map(Result::is_ok).collect();
+    assert_eq!(outcome, [true, true, false, true]);
+    assert!(matches!(results[2], Err(WriteError::Conflict(_))));
+    let mut found = store.scan().unwrap().records;
+    found.sort_by_key(|record| record.file_name(false));
+    let mut want = vec![abort(1), abort(2), same];
+    want.sort_by_key(|record| record.file_name(false));
+    assert_eq!(found, want);
+    let left = std::fs::read_dir(store.directory()).unwrap().count();
+    assert_eq!(left, 3, "no unfinished file is left");
+    assert!(store.persist_all(&[]).is_empty());
+}

@@ -8,6 +8,11 @@ use super::types::EPOCH_STEP;
 use super::{Action, CommandState, Event, Phase, Place, Slot, SlotState, Storage, Supervisor};
 use crate::process::Ended;
 
+/// Before the orders of an opening are repeated for the first time; then twice as long
+/// each time, up to so many doublings.
+const REPEAT_MS: u64 = 2_000;
+const REPEATS_MAX: u32 = 4;
+
 impl Supervisor {
     /// Carries out everything that time and state permit.
     pub(super) fn advance(&mut self, now: Time) {
@@ -21,14 +26,18 @@ impl Supervisor {
 
     /// When to be woken at the latest.
     pub fn deadline(&self) -> Time {
-        let mut at = self.last_probe + Time::from_ms(self.set.probe_ms);
+        let probe = self.last_probe + Time::from_ms(self.set.probe_ms);
+        let mut at = probe.min(self.last_seen + Time::from_ms(self.set.look_ms));
         for until in self.unexplained.values() {
             at = at.min(*until);
         }
         if matches!(self.phase, Phase::Assembling { .. }) && self.not_before > self.last_seen {
             at = at.min(self.not_before);
         }
-        at.min(self.next_injection())
+        if matches!(self.phase, Phase::Opening { .. }) {
+            at = at.min(self.repeat_at);
+        }
+        at.min(self.next_injection()).min(self.next_silence())
     }
 
     fn step(&mut self, now: Time) {
@@ -44,7 +53,15 @@ impl Supervisor {
                     self.tell(Event::BackOff { ms });
                 }
             }
-            Phase::Opening { opened, .. } => {
+            Phase::Opening {
+                opened,
+                incarnation,
+                ..
+            } => {
+                if now >= self.repeat_at {
+                    let incarnation = *incarnation;
+                    return self.open_again(now, incarnation);
+                }
                 if opened.is_some() && self.slots.values().all(|slot| slot.ready) {
                     self.start_command(now);
                 }
@@ -100,7 +117,7 @@ impl Supervisor {
                 node: *node,
                 epoch: slot.epoch,
                 address: slot.address?,
-                domain: node.0,
+                domain: self.set.domain_of(*node),
             })
         });
         JobConfig {
@@ -126,6 +143,8 @@ impl Supervisor {
             self.tell(Event::NodesUp { nodes });
         }
         self.last_incarnation += 1;
+        self.repeats = 0;
+        self.repeat_at = now + Time::from_ms(REPEAT_MS);
         let incarnation = Incarnation(self.last_incarnation);
         self.report.incarnations.push(incarnation.0);
         let epoch = self.slots.values().map(|slot| slot.epoch).max();
@@ -149,6 +168,29 @@ impl Supervisor {
             since: now,
             opened: None,
         };
+    }
+
+    /// Orders and answers can be lost while a node is cut off: they are repeated at
+    /// growing intervals to who has not answered. An agent that is at work already
+    /// ignores them, one that has answered does so again.
+    fn open_again(&mut self, now: Time, incarnation: Incarnation) {
+        self.repeats += 1;
+        self.repeat_at = now + Time::from_ms(REPEAT_MS << self.repeats.min(REPEATS_MAX));
+        let undecided = matches!(self.phase, Phase::Opening { opened: None, .. });
+        let config = self.job_config();
+        let late = |node: &NodeId, slot: &Slot| {
+            slot.is_up() && (!slot.ready || (undecided && *node == NodeId(0)))
+        };
+        let slots = self.slots.iter();
+        let late: Vec<NodeId> = slots
+            .filter(|(node, slot)| late(node, slot))
+            .map(|(node, _)| *node)
+            .collect();
+        for node in late {
+            self.order(node, Order::Configure(config.clone()));
+            let order = self.open_order(incarnation);
+            self.order(node, order);
+        }
     }
 
     pub(super) fn open_order(&self, incarnation: Incarnation) -> Order {
@@ -269,6 +311,7 @@ impl Supervisor {
                 ended: None,
                 base: Some(since),
                 injected: false,
+                suspected: None,
             },
         );
     }
@@ -333,7 +376,7 @@ impl Supervisor {
         if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
             return;
         }
-        let (hit, wiped) = (slot.hit, slot.wiped);
+        let (hit, wiped, suspected) = (slot.hit, slot.wiped, slot.suspected);
         let base = hit.or(slot.is_up().then_some(slot.last_heard));
         let (storage, what) = match wiped {
             true => (Storage::Empty, "its storage is gone"),
@@ -346,6 +389,7 @@ impl Supervisor {
             ended: None,
             base,
             injected: hit.is_some(),
+            suspected,
         };
         self.found(now, found);
     }

@@ -30,6 +30,7 @@ impl Supervisor {
             ended: Some(ended),
             base: None,
             injected: false,
+            suspected: None,
         };
         self.found(now, found);
     }
@@ -93,7 +94,7 @@ impl Supervisor {
             };
         }
         // Nobody replaces a silent node any more, so nobody waits for it.
-        let dead = Time::from_ms(self.set.bounds.dead_ms);
+        let dead = Time::from_ms(self.set.bounds.silence_ms());
         let waiting = self
             .slots
             .values()

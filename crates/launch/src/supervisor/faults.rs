@@ -22,6 +22,8 @@ pub(super) struct Found {
     /// When it was killed, or gave its last sign of life.
     pub base: Option<Time>,
     pub injected: bool,
+    /// When it was suspected, if it was before it was found.
+    pub suspected: Option<Time>,
 }
 
 impl Supervisor {
@@ -48,12 +50,14 @@ impl Supervisor {
             injected: found.injected,
             at_version: self.newest_offered.map(|version| version.0),
             at_seconds: now.as_secs(),
+            suspected_ms: found.suspected_ms(),
             detect_ms,
             ..FailureEntry::default()
         };
         self.report.failures.push(entry);
         self.tell(Event::Failure {
             what: format!("{} lost: {}", found.place, found.cause),
+            suspected_ms: found.suspected_ms(),
             detect_ms,
         });
         let first = self.open.is_empty();
@@ -259,9 +263,11 @@ impl Supervisor {
         let detected = Time((entry.at_seconds * 1e9) as u64);
         let detect_ms = found.base.map(|base| detected.since(base).as_ms());
         entry.detect_ms = detect_ms.or(entry.detect_ms);
+        entry.suspected_ms = found.suspected_ms().or(entry.suspected_ms);
         let detect_ms = entry.detect_ms;
         self.tell(Event::Failure {
             what: format!("{} lost: {}", found.place, found.cause),
+            suspected_ms: found.suspected_ms(),
             detect_ms,
         });
         if matches!(self.phase, Phase::Running { .. } | Phase::Opening { .. }) {
@@ -302,12 +308,18 @@ impl Supervisor {
                 ended,
                 base,
                 injected: hit.or(node_hit).is_some(),
+                suspected: None,
             },
         );
     }
 }
 
 impl Found {
+    fn suspected_ms(&self) -> Option<f64> {
+        let suspected = self.suspected?;
+        Some(suspected.since(self.base?).as_ms())
+    }
+
     /// True for a rank that may have been killed because another one failed.
     fn is_collateral(&self) -> bool {
         matches!(self.place, Place::Rank(_))

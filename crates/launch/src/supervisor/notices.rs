@@ -18,7 +18,7 @@ impl Supervisor {
             return;
         }
         slot.last_heard = now;
-        if std::mem::take(&mut slot.suspected) {
+        if slot.suspected.take().is_some() {
             slot.suspected_by.clear();
             slot.dead_by.clear();
             self.tell(Event::Heard { node });
@@ -31,7 +31,11 @@ impl Supervisor {
                 ranks,
                 ..
             } => self.on_hello(node, address, pid, restarts, ranks),
-            Notice::Alive => {}
+            Notice::Alive { offered } => {
+                if self.is_running() {
+                    self.newest_offered = self.newest_offered.max(offered);
+                }
+            }
             // Answered by the rule for silence, which looks at both witnesses.
             Notice::Silent { node: peer } => self.on_silent_for(now, node, peer),
             Notice::NodeReady {

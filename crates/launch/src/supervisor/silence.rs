@@ -1,12 +1,13 @@
 //! Who is silent, and when silence is death.
 //!
-//! The launcher asks every agent for its status each `probe_ms` and so is a
-//! witness of its own. A node is dead when
-//! - the launcher has not heard it for `dead_ms` and a peer misses it too (or there
-//!   is no peer), or
+//! The launcher hears the heartbeats of every agent, asks for its status each
+//! `probe_ms`, and so is a witness of its own. A node is dead when
+//! - the launcher has not heard it for [`silence_ms`](outlive_agent::protocol::Bounds::silence_ms),
+//!   a little less than `dead_ms`, by when its replacement is to have begun, and a
+//!   peer misses it too (or there is no peer), or
 //! - peers agreed that it is dead and the launcher has not heard it for
 //!   `suspect_ms`, or
-//! - the launcher has not heard it for twice `dead_ms`: it can kill it, so a second
+//! - the launcher has not heard it for twice that: it can kill it, so a second
 //!   witness is no matter of safety, only of cost.
 //!
 //! A node that peers miss while the launcher hears it is cut off from them, not
@@ -14,7 +15,7 @@
 //! Time during which the launcher itself did not run does not count as silence.
 
 use outlive_agent::protocol::Order;
-use outlive_base::{Code, Entity, Error, NodeId, Time};
+use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Time};
 
 use super::faults::Found;
 use super::{Event, Phase, Place, Slot, Storage, Supervisor};
@@ -22,7 +23,7 @@ use super::{Event, Phase, Place, Slot, Storage, Supervisor};
 impl Supervisor {
     /// The launcher woke late: nobody is to blame but itself.
     pub(super) fn excuse_own_stall(&mut self, now: Time) {
-        let expected = Time::from_ms(self.set.probe_ms * 2);
+        let expected = Time::from_ms(self.set.look_ms * 2);
         let gap = now.since(self.last_seen);
         if gap > expected {
             for slot in self.slots.values_mut() {
@@ -41,9 +42,9 @@ impl Supervisor {
             let slot = &self.slots[&node];
             let silent = now.since(slot.last_heard);
             let suspect = silent >= Time::from_ms(self.set.bounds.suspect_ms);
-            if suspect && !slot.suspected {
+            if suspect && slot.suspected.is_none() {
                 if let Some(slot) = self.slots.get_mut(&node) {
-                    slot.suspected = true;
+                    slot.suspected = Some(now);
                 }
                 let silent_ms = silent.as_ms() as u64;
                 self.tell(Event::Suspected { node, silent_ms });
@@ -54,8 +55,21 @@ impl Supervisor {
         }
     }
 
+    /// When the next node that is silent now will be suspected or given up.
+    pub(super) fn next_silence(&self) -> Time {
+        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let dead = Time::from_ms(self.set.bounds.silence_ms());
+        let up = self.slots.values().filter(|slot| slot.is_up());
+        let next = |slot: &Slot| {
+            let steps = [suspect, dead, dead + dead];
+            let at = steps.map(|step| slot.last_heard + step);
+            at.into_iter().find(|at| *at > self.last_seen)
+        };
+        up.filter_map(next).min().unwrap_or(Time::NEVER)
+    }
+
     fn is_dead(&self, slot: &Slot, silent: Time) -> bool {
-        let dead = Time::from_ms(self.set.bounds.dead_ms);
+        let dead = Time::from_ms(self.set.bounds.silence_ms());
         let suspect = Time::from_ms(self.set.bounds.suspect_ms);
         let witness = !slot.suspected_by.is_empty() || self.set.nodes == 1;
         (silent >= dead && witness)
@@ -66,6 +80,7 @@ impl Supervisor {
     fn bury(&mut self, now: Time, node: NodeId, silent: Time) {
         let slot = &self.slots[&node];
         let (epoch, hit, last_heard) = (slot.epoch, slot.hit, slot.last_heard);
+        let suspected = slot.suspected;
         let witnesses = slot.suspected_by.len();
         let storage = match self.set.storage_stays && !slot.wiped {
             true => Storage::Keep,
@@ -81,6 +96,7 @@ impl Supervisor {
             ended: None,
             base: hit.or(Some(last_heard)),
             injected: hit.is_some(),
+            suspected,
         };
         self.found(now, found);
     }
@@ -103,7 +119,7 @@ impl Supervisor {
             return;
         };
         let first = slot.suspected_by.insert(witness);
-        let heard = slot.is_up() && !slot.suspected;
+        let heard = slot.is_up() && slot.suspected.is_none();
         if first && heard {
             tracing::info!(%witness, %peer, "a peer misses a node that the launcher hears");
         }
@@ -126,6 +142,13 @@ impl Supervisor {
         let up: Vec<NodeId> = self.up().collect();
         for node in up {
             self.order(node, Order::Status);
+            // A node without ranks learns their number from here alone.
+            if let (true, Some(ranks)) = (self.is_running(), self.ranks_total)
+                && self.slots[&node].ranks.is_empty()
+            {
+                let incarnation = Incarnation(self.last_incarnation);
+                self.order(node, Order::Ranks { incarnation, ranks });
+            }
             self.warn_cut_off(now, node);
         }
     }

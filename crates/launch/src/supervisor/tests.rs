@@ -130,13 +130,19 @@ impl World {
         self.notice(0, Notice::Checkpoint { version, step });
     }
 
-    /// Lets time pass as the supervisor asks to be woken; agents answer probes.
+    /// Lets time pass as the supervisor asks to be woken; agents answer probes
+    /// and say that they live.
     pub fn pass(&mut self, ms: u64) {
         let end = self.now + Time::from_ms(ms);
         for _ in 0..100_000 {
             let next = self.sup.deadline().max(self.now + Time(1)).min(end);
             self.now = next;
             self.input(Input::Timer);
+            // Heartbeats: often enough, though less often than in life.
+            for node in 0..self.nodes {
+                self.say(NodeId(node), Notice::Alive { offered: None });
+            }
+            self.pump();
             if next == end || self.outcome.is_some() {
                 return;
             }

@@ -37,10 +37,14 @@ pub struct Settings {
     pub quick_ms: u64,
     /// So many in a row end the job.
     pub quick_max: u32,
+    /// Between two looks at the clock: a longer gap is the launcher's own stall.
+    pub look_ms: u64,
     /// Between two questions to each agent.
     pub probe_ms: u64,
     /// Bounds of the agents, and of silence.
     pub bounds: Bounds,
+    /// The failure domain of each node; empty: each is its own.
+    pub domains: Vec<u32>,
     /// Levels in use.
     pub levels: Vec<LevelSetting>,
     /// When a checkpoint is wanted.
@@ -75,8 +79,10 @@ impl Settings {
             fence_ms: 5_000,
             quick_ms: 5_000,
             quick_max: 3,
-            probe_ms: 250,
+            look_ms: 250,
+            probe_ms: 1_000,
             bounds: Bounds::default(),
+            domains: Vec::new(),
             levels: Vec::new(),
             policy: Policy::default(),
             keep: 2,
@@ -86,6 +92,11 @@ impl Settings {
             epoch_base: 0,
             storage_stays: nodes == 1,
         }
+    }
+
+    pub(super) fn domain_of(&self, node: NodeId) -> u32 {
+        let given = self.domains.get(node.0 as usize).copied();
+        given.unwrap_or(node.0)
     }
 
     pub(super) const fn epoch_of(&self, _node: u32) -> u64 {
@@ -355,6 +366,8 @@ pub enum Event {
     Failure {
         /// What.
         what: String,
+        /// After so many milliseconds a silent node was suspected.
+        suspected_ms: Option<f64>,
         /// After so many milliseconds, if that is known.
         detect_ms: Option<f64>,
     },

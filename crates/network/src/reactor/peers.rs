@@ -150,10 +150,11 @@ impl Reactor {
         };
         let mut desk = self.shared.desk();
         let entry = desk.peers.entry(identity.peer).or_default();
-        entry.linked = true;
-        if newer {
+        entry.linked = Some(identity.epoch);
+        if newer && !entry.renewed {
             entry.clear_queue();
         }
+        entry.renewed = false;
         if !entry.address_given || (newer && !link.called) {
             entry.address = Some(addr);
         }
@@ -177,7 +178,7 @@ impl Reactor {
         }
         let mut desk = self.shared.desk();
         let entry = desk.peers.entry(identity.peer).or_default();
-        entry.linked = false;
+        entry.linked = None;
         if entry.address.is_none() {
             entry.clear_queue();
         }
@@ -226,8 +227,15 @@ impl Reactor {
         }
     }
 
-    pub(super) fn on_forget(&mut self, peer: NodeId) {
+    /// Closes what there is with a peer, unless it is with epoch `unless` or a newer.
+    pub(super) fn on_forget(&mut self, peer: NodeId, unless: u64) {
         let entry = self.peers.entry(peer).or_default();
+        let link = entry.link.and_then(|token| self.slots.get(&token));
+        if let Some(Slot::Link(link)) = link
+            && link.identity.epoch >= unless
+        {
+            return;
+        }
         entry.forgotten_through = entry.epoch;
         entry.retry_at = None;
         entry.attempts = 0;

@@ -103,7 +103,7 @@ enum Then {
     Prepared { version: Version, level: Level },
     Decided { version: Version, level: Level },
     Committed { version: Version, level: Level },
-    Forward,
+    Forward { index: u16 },
     Recorded,
 }
 
@@ -399,7 +399,7 @@ impl Commit {
                 self.decided(cx, version, level, ok);
             }
             Then::Committed { version, level } => self.committed_done(cx, version, level, ok),
-            Then::Forward => self.forwarded(cx, ok),
+            Then::Forward { index } => self.forwarded(cx, index, ok),
             Then::Recorded => self.recorded(cx, ok),
         }
     }

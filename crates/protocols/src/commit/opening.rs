@@ -7,6 +7,7 @@
 //! after all others have it, so a coordinator that has the record knows that all
 //! have.
 
+use super::recovery::FORWARD_MAX;
 use super::*;
 
 /// How far this node's part has come.
@@ -16,12 +17,51 @@ enum Part {
     Promising,
     /// The driver collects, the coordinator fetches, the ranks are rebuilt.
     Serving,
-    /// Decision `next` of `commits` is being fetched or persisted.
-    Recalling { next: u16, commits: u16 },
+    /// The decisions that roll forward are being fetched and persisted.
+    Recalling(Recall),
     /// The record is being persisted.
     Recording,
     /// The record is durable here.
     Begun,
+}
+
+/// Decisions on their way to a node: up to [`RECALL_WINDOW`] are asked for or being
+/// persisted at a time, in any order, so that a driver can make many durable at
+/// once; the incarnation's record is persisted after the last of them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct Recall {
+    /// How many there are, at most [`FORWARD_MAX`].
+    commits: u16,
+    /// Those below were asked for.
+    asked: u16,
+    /// Bit i: decision i is durable here.
+    durable: u64,
+    /// Bit i: decision i is being persisted.
+    writing: u64,
+}
+
+/// Decisions asked for and not yet durable, at one node.
+const RECALL_WINDOW: u32 = 16;
+const _: () = assert!(FORWARD_MAX <= u64::BITS as usize);
+
+impl Recall {
+    fn missing(&self, index: u16) -> bool {
+        index < self.asked && (self.durable | self.writing) >> index & 1 == 0
+    }
+
+    /// The next one to ask for, if the window has room.
+    fn next(&mut self) -> Option<u16> {
+        let open = u32::from(self.asked) - self.durable.count_ones();
+        if self.asked == self.commits || open >= RECALL_WINDOW {
+            return None;
+        }
+        self.asked += 1;
+        Some(self.asked - 1)
+    }
+
+    fn is_complete(&self) -> bool {
+        self.durable.count_ones() == u32::from(self.commits)
+    }
 }
 
 /// An incarnation that is opening at this node.
@@ -294,15 +334,13 @@ impl Commit {
                 version,
                 by,
             } if from == COORDINATOR && self.recalling(index) => {
-                self.forward(
-                    cx,
-                    Record::Commit {
-                        incarnation: source,
-                        version,
-                        level,
-                        ballot: by,
-                    },
-                );
+                let record = Record::Commit {
+                    incarnation: source,
+                    version,
+                    level,
+                    ballot: by,
+                };
+                self.forward(cx, index, record);
             }
             Kind::Started if from == COORDINATOR => self.on_started(),
             _ if cx.me == COORDINATOR => self.recovery_message(cx, from, kind),
@@ -366,10 +404,13 @@ impl Commit {
             return;
         };
         match opening.part {
-            Part::Serving => {
+            Part::Serving if usize::from(commits) <= FORWARD_MAX => {
                 opening.bound = bound;
                 opening.chosen = chosen;
-                opening.part = Part::Recalling { next: 0, commits };
+                opening.part = Part::Recalling(Recall {
+                    commits,
+                    ..Recall::default()
+                });
                 self.recall(cx);
             }
             Part::Begun => self.say(cx, COORDINATOR, Kind::Begun),
@@ -380,25 +421,29 @@ impl Commit {
     fn recalling(&self, index: u16) -> bool {
         match &self.mode {
             Mode::Opening(opening) => {
-                matches!(opening.part, Part::Recalling { next, .. } if next == index)
+                matches!(opening.part, Part::Recalling(recall) if recall.missing(index))
             }
             _ => false,
         }
     }
 
-    /// Asks for the next decision that rolls forward, or records the incarnation
-    /// when there is none.
+    /// Asks for the next decisions that roll forward, or records the incarnation
+    /// when all are durable.
     fn recall(&mut self, cx: &C) {
         let interval = cx.config.resend;
         let Some(opening) = self.opening() else {
             return;
         };
-        let Part::Recalling { next, commits } = opening.part else {
+        let Part::Recalling(recall) = &mut opening.part else {
             return;
         };
         opening.again = Backoff::new(cx.now, interval);
-        if next < commits {
-            return self.say(cx, COORDINATOR, Kind::Recall { index: next });
+        if !recall.is_complete() {
+            let wanted: Vec<u16> = std::iter::from_fn(|| recall.next()).collect();
+            for index in wanted {
+                self.say(cx, COORDINATOR, Kind::Recall { index });
+            }
+            return;
         }
         opening.part = Part::Recording;
         let (number, (source, version)) = (opening.incarnation, opening.chosen);
@@ -412,7 +457,7 @@ impl Commit {
         );
     }
 
-    fn forward(&mut self, cx: &C, record: Record) {
+    fn forward(&mut self, cx: &C, index: u16, record: Record) {
         let Record::Commit {
             incarnation,
             version,
@@ -423,29 +468,25 @@ impl Commit {
             return;
         };
         if self.log.committed((incarnation, version, level)).is_some() {
-            return self.forwarded(cx, true);
+            return self.forwarded(cx, index, true);
         }
-        // One at a time: a repeated item is not persisted twice.
-        let waiting = self
-            .pending
-            .values()
-            .any(|pending| pending.record == record);
-        if !waiting {
-            self.persist(record, Then::Forward);
+        if let Some(opening) = self.opening()
+            && let Part::Recalling(recall) = &mut opening.part
+        {
+            recall.writing |= 1 << index;
+            self.persist(record, Then::Forward { index });
         }
     }
 
-    pub(super) fn forwarded(&mut self, cx: &C, ok: bool) {
+    pub(super) fn forwarded(&mut self, cx: &C, index: u16, ok: bool) {
         if !ok {
             return self.open_failed(Why::Storage, Some(NodeId(cx.me)));
         }
         if let Some(opening) = self.opening()
-            && let Part::Recalling { next, commits } = opening.part
+            && let Part::Recalling(recall) = &mut opening.part
         {
-            opening.part = Part::Recalling {
-                next: next + 1,
-                commits,
-            };
+            recall.writing &= !(1 << index);
+            recall.durable |= 1 << index;
             self.recall(cx);
         }
     }
@@ -540,7 +581,11 @@ impl Commit {
             return;
         }
         match opening.part {
-            Part::Recalling { next, .. } => self.say(cx, COORDINATOR, Kind::Recall { index: next }),
+            Part::Recalling(recall) => {
+                for index in (0..recall.asked).filter(|index| recall.missing(*index)) {
+                    self.say(cx, COORDINATOR, Kind::Recall { index });
+                }
+            }
             Part::Begun => self.say(cx, COORDINATOR, Kind::Begun),
             _ => {}
         }

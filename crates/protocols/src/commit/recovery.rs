@@ -10,7 +10,7 @@ use super::opening::numbered;
 use super::*;
 
 /// Most decisions that roll forward; older ones stay where they are.
-const FORWARD_MAX: usize = 64;
+pub(super) const FORWARD_MAX: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {

@@ -246,7 +246,7 @@ fn nodes_that_never_finish_are_waited_for_within_the_bound() {
     world.command_ended(Ended::Code(0));
     for _ in 0..59 {
         world.pass(1_000);
-        world.notice(1, Notice::Alive);
+        world.notice(1, Notice::Alive { offered: None });
     }
     assert!(world.outcome.is_none());
     world.pass(3_000);

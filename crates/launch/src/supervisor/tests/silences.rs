@@ -26,13 +26,16 @@ fn a_frozen_node_is_suspected_at_1_s_and_replaced_by_10_s() {
             silent_ms: 1_200,
         },
     );
-    world.pass(8_000);
+    world.pass(7_500);
     assert_eq!(world.starts(), 1);
-    world.pass(1_500);
+    // 10 s after it was frozen, at the default bounds, its replacement has begun.
+    world.pass(1_190);
     assert_eq!(world.starts(), 2);
     let failure = &world.sup.report().failures[0];
     assert_eq!(failure.place, "node:2");
-    assert!(failure.injected && failure.detect_ms.unwrap() < 10_500.0);
+    let (suspected, found) = (failure.suspected_ms.unwrap(), failure.detect_ms.unwrap());
+    assert!(failure.injected && suspected < found && found < 9_900.0);
+    assert!((600.0..=1_010.0).contains(&suspected), "{suspected}");
     let emptied = |a: &Action| {
         matches!(
             a,
@@ -49,7 +52,7 @@ fn a_frozen_node_is_suspected_at_1_s_and_replaced_by_10_s() {
 fn without_a_second_witness_death_takes_twice_as_long() {
     let mut world = World::running(settings(2), 2);
     world.mute.insert(NodeId(1));
-    world.pass(19_000);
+    world.pass(18_500);
     assert_eq!(world.starts(), 1);
     world.pass(2_000);
     assert_eq!(world.starts(), 2);
@@ -190,4 +193,36 @@ fn faults_of_agents_are_ordered_and_undone() {
     );
     assert_eq!(world.sup.report().injected.len(), 2);
     assert_eq!(world.starts(), 1);
+}
+
+#[test]
+fn orders_of_an_opening_are_repeated_with_growing_pauses() {
+    let mut world = World::running(settings(3), 3);
+    world.unready.insert(NodeId(1));
+    world.gone(0, Some(Ended::Signal(9)));
+    let opens = |world: &World, wanted: u32| {
+        world.count(|action| {
+            matches!(action, Action::Order { node, order: Order::Open { incarnation, .. } }
+                if node.0 == wanted && incarnation.0 == 2)
+        })
+    };
+    world.pass(1_500);
+    assert_eq!((opens(&world, 1), opens(&world, 2)), (1, 1));
+    // After 2, 6, 14, 30 and 62 s, then every 32 s, and only to who has not answered.
+    world.pass(60_000);
+    assert_eq!((opens(&world, 1), opens(&world, 2)), (5, 1));
+    world.pass(200_000);
+    assert!(
+        (10..=13).contains(&opens(&world, 1)),
+        "{}",
+        opens(&world, 1)
+    );
+    world.unready.clear();
+    world.pass(40_000);
+    assert_eq!(world.starts(), 2);
+    assert_eq!(
+        world.sup.report().failures.len(),
+        1,
+        "nobody was given up for it"
+    );
 }

@@ -1,0 +1,324 @@
+//! Making records durable, one thread for all of a node's.
+//!
+//! Records are written in the order asked for. Those that wait together and do not
+//! depend on each other (PREPARED, COMMIT, ABORT) share their syncs: after a node was
+//! lost its successor gets all decisions that roll forward at once.
+//!
+//! A disk that takes no more must not cost the levels whose bytes lie elsewhere (P9):
+//! records of the levels memory and shared, and refusals, are then left with the
+//! keeper, in memory. They outlive the agent, and end with the node's staging memory;
+//! what they say is worth no more than that, or lies in shared storage too.
+//!
+//! Invariants: nothing is reported before it is durable or kept; a batch holds at most
+//! [`BATCH_MAX`] records; the keeper's part at most [`KEPT_BYTES_MAX`] bytes.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
+use outlive_base::machine::Op;
+use outlive_base::{Code, Entity, Error, Level, Result};
+use outlive_vault::{NodeStore, Record, SharedStore};
+use rustix::fs::MemfdFlags;
+
+use crate::core::Work;
+use crate::faults::Faults;
+
+/// Records whose syncs are shared.
+const BATCH_MAX: usize = 64;
+/// Records and other jobs that may wait.
+const QUEUE_MAX: usize = 1024;
+/// Bytes of records that the keeper holds for a disk that takes none.
+pub const KEPT_BYTES_MAX: u64 = 1 << 20;
+/// The keeper's name for them.
+pub const KEPT_TAG: &str = "records";
+
+/// A record to be made durable.
+struct Wish {
+    op: Op,
+    record: Record,
+    /// Where else it must stand, if it concerns shared storage.
+    shared: Option<Arc<SharedStore>>,
+}
+
+enum Job {
+    Record(Box<Wish>),
+    /// Anything else that must not overtake records.
+    Other(Box<dyn FnOnce() + Send>),
+}
+
+/// The thread that writes records, as seen by the agent.
+pub struct Recorder {
+    jobs: Sender<Job>,
+}
+
+/// What the thread works with.
+pub struct Means {
+    /// The node's storage.
+    pub store: Arc<NodeStore>,
+    /// Faults in force.
+    pub faults: Arc<Faults>,
+    /// Identifies the job in records.
+    pub job_hash: u64,
+    /// What the keeper holds; `None` without a keeper.
+    pub kept: Option<Kept>,
+    /// Where completions go.
+    pub work: Sender<Work>,
+}
+
+impl Recorder {
+    /// Starts the thread. It ends when this is dropped and the queue is empty.
+    pub fn start(means: Means) -> Result<Recorder> {
+        let (jobs, queue) = bounded(QUEUE_MAX);
+        std::thread::Builder::new()
+            .name("outlive-records".into())
+            .spawn(move || work_off(&queue, means))
+            .map_err(|error| Error::io("thread", "start a worker", &error))?;
+        Ok(Recorder { jobs })
+    }
+
+    /// Makes a record durable; [`Work::Persisted`] tells.
+    pub fn persist(&self, op: Op, record: Record, shared: Option<Arc<SharedStore>>) -> Result<()> {
+        self.put(Job::Record(Box::new(Wish { op, record, shared })))
+    }
+
+    /// Runs something after the records that wait.
+    pub fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.put(Job::Other(Box::new(job)))
+    }
+
+    fn put(&self, job: Job) -> Result<()> {
+        self.jobs.try_send(job).map_err(|error| match error {
+            TrySendError::Full(_) => {
+                Error::internal(format!("{QUEUE_MAX} records wait to be written"))
+            }
+            TrySendError::Disconnected(_) => Error::internal("the recorder has ended"),
+        })
+    }
+}
+
+fn work_off(queue: &Receiver<Job>, mut means: Means) {
+    let mut next = None;
+    while let Some(job) = next.take().or_else(|| queue.recv().ok()) {
+        match job {
+            Job::Other(job) => job(),
+            Job::Record(first) => {
+                let mut batch = vec![*first];
+                while batch.len() < BATCH_MAX && batch.iter().all(|wish| wish.is_free()) {
+                    match queue.try_recv() {
+                        Ok(Job::Record(wish)) if wish.is_free() => batch.push(*wish),
+                        Ok(other) => {
+                            next = Some(other);
+                            break;
+                        }
+                        Err(_) => break,
+                    }
+                }
+                means.write(batch);
+            }
+        }
+    }
+}
+
+impl Wish {
+    /// True if its order among others of the kind does not matter.
+    fn is_free(&self) -> bool {
+        let decision = matches!(
+            self.record,
+            Record::Prepared { .. } | Record::Commit { .. } | Record::Abort { .. }
+        );
+        decision && self.shared.is_none()
+    }
+
+    /// True if the node's disk need not hold it.
+    fn may_be_kept(&self) -> bool {
+        match &self.record {
+            Record::Prepared { level, .. } | Record::Commit { level, .. } => {
+                matches!(level, Level::Memory | Level::Shared)
+            }
+            Record::Abort { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl Means {
+    fn write(&mut self, batch: Vec<Wish>) {
+        let records: Vec<&Record> = batch.iter().map(|wish| &wish.record).collect();
+        let results: Vec<Result<()>> = match self.faults.before_write(0) {
+            Ok(()) => {
+                let results = self.store.records().persist_all(&records).into_iter();
+                results.map(|result| result.map_err(Error::from)).collect()
+            }
+            Err(error) => {
+                let failed =
+                    |_: &Record| Err(Error::io(self.store.root(), "write a record", &error));
+                records.into_iter().map(failed).collect()
+            }
+        };
+        for (wish, result) in batch.into_iter().zip(results) {
+            let result = match (result, &mut self.kept) {
+                (Err(error), Some(kept)) if wish.may_be_kept() => {
+                    kept.add(&wish.record, self.job_hash).map(|()| Some(error))
+                }
+                (result, _) => result.map(|()| None),
+            };
+            let result = result.and_then(|kept| match &wish.shared {
+                Some(shared) => persist_shared(shared, self.job_hash, &wish.record).map(|()| kept),
+                None => Ok(kept),
+            });
+            let _ = self.work.send(Work::Persisted {
+                op: wish.op,
+                result,
+            });
+        }
+    }
+}
+
+fn persist_shared(shared: &SharedStore, job_hash: u64, record: &Record) -> Result<()> {
+    let shared = SharedStore::create(shared.root(), job_hash)?;
+    match shared.records().persist_exclusive(record)? {
+        outlive_vault::Exclusive::Created => Ok(()),
+        outlive_vault::Exclusive::Stands(found) if same_decision(&found, record) => Ok(()),
+        outlive_vault::Exclusive::Stands(_) => Err(Error::new(
+            Code::JobBusy,
+            Entity::File(shared.root().display().to_string()),
+            "another run of the job has written a different decision there",
+            "let one run at a time use a job's store",
+        )),
+    }
+}
+
+/// A decision that was replicated again has a higher ballot and is the same.
+fn same_decision(found: &Record, new: &Record) -> bool {
+    match (found, new) {
+        (Record::Commit { parts: found, .. }, Record::Commit { parts: new, .. }) => found == new,
+        _ => found == new,
+    }
+}
+
+/// Records in memory that the keeper owns: each with its length in front. When it is
+/// full the older half goes: versions in memory are two, decisions about older ones
+/// are of no use.
+pub struct Kept {
+    file: std::fs::File,
+    bytes: u64,
+    lengths: VecDeque<u64>,
+}
+
+impl Kept {
+    /// New and empty, with the descriptor to leave with the keeper.
+    pub fn create() -> Result<(Kept, OwnedFd)> {
+        let failed = |error: std::io::Error| Error::io("memfd", "create", &error);
+        let fd = rustix::fs::memfd_create("outlive-records", MemfdFlags::CLOEXEC)
+            .map_err(|error| failed(error.into()))?;
+        let file = std::fs::File::from(fd.try_clone().map_err(failed)?);
+        let kept = Kept {
+            file,
+            bytes: 0,
+            lengths: VecDeque::new(),
+        };
+        Ok((kept, fd))
+    }
+
+    /// What an agent before this one left. What is cut off or damaged is not there.
+    pub fn adopt(fd: OwnedFd, job_hash: u64) -> (Kept, Vec<Record>) {
+        let mut kept = Kept {
+            file: std::fs::File::from(fd),
+            bytes: 0,
+            lengths: VecDeque::new(),
+        };
+        let mut records = Vec::new();
+        let mut length = [0; 4];
+        while kept.file.read_exact_at(&mut length, kept.bytes).is_ok() {
+            let bytes = u64::from(u32::from_le_bytes(length));
+            if bytes == 0 || kept.bytes + 4 + bytes > KEPT_BYTES_MAX {
+                break;
+            }
+            let mut record = vec![0; bytes as usize];
+            let read = kept.file.read_exact_at(&mut record, kept.bytes + 4);
+            let Some(record) = read
+                .ok()
+                .and_then(|()| Record::decode(&record, job_hash).ok())
+            else {
+                break;
+            };
+            records.push(record);
+            kept.bytes += 4 + bytes;
+            kept.lengths.push_back(4 + bytes);
+        }
+        (kept, records)
+    }
+
+    fn add(&mut self, record: &Record, job_hash: u64) -> Result<()> {
+        let failed = |error: std::io::Error| Error::io("memfd", "write a record", &error);
+        let encoded = record.encode(job_hash);
+        let bytes = encoded.filter(|bytes| (bytes.len() as u64) < KEPT_BYTES_MAX / 2 - 4);
+        let bytes = bytes.ok_or_else(|| Error::internal("a record is too long to be kept"))?;
+        let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
+        framed.extend_from_slice(&bytes);
+        if self.bytes + framed.len() as u64 > KEPT_BYTES_MAX {
+            self.halve().map_err(failed)?;
+        }
+        self.file
+            .write_all_at(&framed, self.bytes)
+            .map_err(failed)?;
+        self.bytes += framed.len() as u64;
+        self.lengths.push_back(framed.len() as u64);
+        Ok(())
+    }
+
+    /// Drops the older half. A death in the middle leaves a prefix of what was there,
+    /// old or new: each record is checked when it is read.
+    fn halve(&mut self) -> std::io::Result<()> {
+        let mut start = 0;
+        while self.bytes - start > KEPT_BYTES_MAX / 2 {
+            match self.lengths.pop_front() {
+                Some(length) => start += length,
+                None => break,
+            }
+        }
+        let mut rest = vec![0; (self.bytes - start) as usize];
+        self.file.read_exact_at(&mut rest, start)?;
+        self.file.write_all_at(&rest, 0)?;
+        self.bytes = rest.len() as u64;
+        self.file.set_len(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_base::{Incarnation, Version};
+
+    fn abort(version: u64) -> Record {
+        Record::Abort {
+            incarnation: Incarnation(1),
+            version: Version(version),
+            level: Some(Level::Memory),
+            code: Code::Io,
+            text: "no space".into(),
+        }
+    }
+
+    #[test]
+    fn kept_records_are_found_again_and_bounded() {
+        let (mut kept, fd) = Kept::create().unwrap();
+        for version in 0..30_000 {
+            kept.add(&abort(version), 7).unwrap();
+            assert!(kept.bytes <= KEPT_BYTES_MAX);
+        }
+        let (again, records) = Kept::adopt(fd.try_clone().unwrap(), 7);
+        assert_eq!(again.bytes, kept.bytes);
+        assert_eq!(records.last(), Some(&abort(29_999)));
+        assert!(records.len() > 1000);
+        // The records of another job are not taken.
+        assert!(Kept::adopt(fd.try_clone().unwrap(), 8).1.is_empty());
+        // One that is cut off is not there, those before it are.
+        let file = std::fs::File::from(fd.try_clone().unwrap());
+        file.set_len(kept.bytes - 1).unwrap();
+        assert_eq!(Kept::adopt(fd, 7).1.len(), records.len() - 1);
+    }
+}

@@ -1,0 +1,123 @@
+//! Nodes of an earlier run: a launcher that was killed leaves keepers and agents that
+//! live for moments, or, frozen, for longer. Nothing is started beside them.
+//!
+//! All keepers and agents of a run inherit one lock (`nodes.lock`), so the kernel knows
+//! when the last of them has ended, however the run ended. The next launcher waits for
+//! that; those that do not go are killed.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use outlive_agent::protocol::{AgentSpec, SPEC_VARIABLE};
+use outlive_base::{Code, Entity, Error, JobName, Result};
+use rustix::fs::FlockOperation;
+use rustix::process::Signal;
+
+use crate::process;
+
+/// How long nodes may take to notice that their launcher is gone.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// How long they may take to end once they are killed.
+const KILL_PATIENCE: Duration = Duration::from_secs(5);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// Takes the lock of the job's nodes, after those of an earlier run have ended.
+///
+/// # Errors
+/// [`Code::JobBusy`] if some do not end although they were killed; those of the file
+/// system.
+pub(crate) fn take(dir: &Path, name: &JobName) -> Result<OwnedFd> {
+    let path = dir.join("nodes.lock");
+    let file = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o600)
+        .open(&path)
+        .map_err(|error| Error::io(&path, "open", &error))?;
+    if acquire(&file, PATIENCE).map_err(|error| Error::io(&path, "lock", &error))? {
+        return Ok(file.into());
+    }
+    let found = evict(dir);
+    tracing::warn!(?found, "nodes of an earlier run were killed");
+    if acquire(&file, KILL_PATIENCE).map_err(|error| Error::io(&path, "lock", &error))? {
+        return Ok(file.into());
+    }
+    Err(Error::new(
+        Code::JobBusy,
+        Entity::Job(name.to_string()),
+        format!("nodes of an earlier run have not ended (processes {found:?})"),
+        "end them, look for processes in state D, or choose another --job",
+    ))
+}
+
+/// True if the lock was taken within the bound.
+fn acquire(file: &File, patience: Duration) -> std::io::Result<bool> {
+    let until = Instant::now() + patience;
+    loop {
+        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(rustix::io::Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(rustix::io::Errno::AGAIN) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Kills keepers and agents of the job in `dir`; their numbers.
+fn evict(dir: &Path) -> Vec<u32> {
+    let mut killed = Vec::new();
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        // The descriptor first: then the number cannot pass to another in between.
+        let Some(fd) = process::open_pid(pid) else {
+            continue;
+        };
+        if serves(&entry.path(), dir) {
+            process::signal(&fd, Signal::KILL);
+            killed.push(pid);
+        }
+    }
+    killed
+}
+
+/// True if the process at `proc` is a keeper or agent of the job in `dir`.
+fn serves(proc: &Path, dir: &Path) -> bool {
+    let words = std::fs::read(proc.join("cmdline")).unwrap_or_default();
+    let role = words.split(|byte| *byte == 0).nth(1).unwrap_or_default();
+    if role != b"keeper" && role != b"agent" {
+        return false;
+    }
+    let environ = std::fs::read(proc.join("environ")).unwrap_or_default();
+    let spec = environ.split(|byte| *byte == 0).find_map(|variable| {
+        variable
+            .strip_prefix(SPEC_VARIABLE.as_bytes())?
+            .strip_prefix(b"=")
+    });
+    let spec = spec.and_then(|spec| serde_json::from_slice::<AgentSpec>(spec).ok());
+    spec.is_some_and(|spec| spec.job_dir.as_os_str().as_bytes() == dir.as_os_str().as_bytes())
+}
+
+/// Lets the child, and what it starts, inherit a descriptor.
+pub(crate) fn inherit(command: &mut Command, fd: &OwnedFd) {
+    let number = fd.as_raw_fd();
+    let pass = move || {
+        // SAFETY: between fork and exec the descriptor is open in the child if it was in
+        // the parent; if it was not, the call below fails and the start with it.
+        let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+        rustix::io::fcntl_setfd(fd.as_fd(), rustix::io::FdFlags::empty())?;
+        Ok(())
+    };
+    // SAFETY: `pass` only makes a system call and allocates nothing.
+    unsafe { command.pre_exec(pass) };
+}
