@@ -97,7 +97,8 @@ impl Links {
         Links::bridged(processes, pairs)
     }
 
-    fn bridged(processes: &Processes, mut pairs: Vec<(u32, u32, f64)>) -> Links {
+    /// Adds the bridges of [`Links::of_tasks`] to pairs with their contacts.
+    pub(crate) fn bridged(processes: &Processes, mut pairs: Vec<(u32, u32, f64)>) -> Links {
         let count = processes.count();
         let mut root: Vec<u32> = (0..count as u32).collect();
         let mut contact = vec![0.0f64; count];

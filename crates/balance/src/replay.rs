@@ -152,6 +152,8 @@ pub struct Figures {
     pub messages_max: f64,
     /// Operations on the longest chain of dependent work.
     pub operations_max: f64,
+    /// Steps in which a process waits for a message.
+    pub rounds: f64,
     /// The largest database of a process in bytes; 0 where it is not counted.
     pub memory_bytes_max: f64,
 }
@@ -182,6 +184,7 @@ impl Figures {
             imbalance_before: before,
             messages_max: cost.messages_max as f64,
             operations_max: cost.operations_max as f64,
+            rounds: cost.rounds as f64,
             memory_bytes_max: done.memory_bytes_max.unwrap_or(0) as f64,
         }
     }
@@ -203,6 +206,7 @@ impl Figures {
             imbalance_before: mean(|f| f.imbalance_before),
             messages_max: mean(|f| f.messages_max),
             operations_max: mean(|f| f.operations_max),
+            rounds: mean(|f| f.rounds),
             memory_bytes_max: mean(|f| f.memory_bytes_max),
         }
     }
