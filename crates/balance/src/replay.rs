@@ -144,6 +144,10 @@ pub struct Figures {
     pub iterations: f64,
     /// Tasks moved over all tasks.
     pub migration_total: f64,
+    /// What no method that reaches this imbalance can go below in `migration`.
+    pub migration_least: f64,
+    /// The same for `migration_total`.
+    pub migration_total_least: f64,
     /// Communication volume.
     pub volume_total: f64,
     /// Imbalance before.
@@ -180,6 +184,8 @@ impl Figures {
             },
             iterations: cost.iterations as f64,
             migration_total: metrics.migration_total,
+            migration_least: metrics.migration_least,
+            migration_total_least: metrics.migration_total_least,
             volume_total: metrics.volume_total,
             imbalance_before: before,
             messages_max: cost.messages_max as f64,
@@ -202,6 +208,8 @@ impl Figures {
             seconds_max_per_process: mean(|f| f.seconds_max_per_process),
             iterations: mean(|f| f.iterations),
             migration_total: mean(|f| f.migration_total),
+            migration_least: mean(|f| f.migration_least),
+            migration_total_least: mean(|f| f.migration_total_least),
             volume_total: mean(|f| f.volume_total),
             imbalance_before: mean(|f| f.imbalance_before),
             messages_max: mean(|f| f.messages_max),

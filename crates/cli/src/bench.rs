@@ -1,10 +1,12 @@
-//! `outlive bench save|skip|recovery`: what checkpoints cost on this machine.
+//! `outlive bench save|skip|recovery`: what checkpoints cost on this machine;
+//! `outlive bench balance`: see [`balance`].
 //!
 //! Everything is measured on a real job: `outlive run` with keepers and agents, and
 //! ranks that are this program again ([`rank`]). Each figure stands beside a limit
 //! that was measured in the same run, in turns with it, on memory that is held and
 //! touched before; medians, with least and most.
 
+mod balance;
 mod machine;
 mod rank;
 mod recovery;
@@ -32,6 +34,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             all.append(recovery::measure(options)?);
             all
         }
+        Benchmark::Balance => return balance::run(options),
     };
     table.print(options.json)
 }
