@@ -17,6 +17,8 @@ pub enum Method {
     Diffusion,
     /// A tree of domains.
     Hybrid,
+    /// A tree of domains with diffusion on every level.
+    HybridDiffusion,
     /// All anew, heaviest first.
     Greedy,
     /// Only what overloaded processes have too much.
@@ -31,9 +33,10 @@ pub enum Method {
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 7] = [
+    pub const ALL: [Method; 8] = [
         Method::Diffusion,
         Method::Hybrid,
+        Method::HybridDiffusion,
         Method::Greedy,
         Method::Refine,
         Method::GreedyRefine,
@@ -46,6 +49,7 @@ impl Method {
         match self {
             Method::Diffusion => "diffusion",
             Method::Hybrid => "hybrid",
+            Method::HybridDiffusion => "hybrid-diffusion",
             Method::Greedy => "greedy",
             Method::Refine => "refine",
             Method::GreedyRefine => "greedy-refine",
@@ -103,11 +107,15 @@ pub fn balance(
                 ..plain(done.parts)
             }
         }
-        Method::Hybrid => {
-            let options = hybrid::Options {
+        Method::Hybrid | Method::HybridDiffusion => {
+            let mut options = hybrid::Options {
                 tolerance,
                 ..settings.hybrid
             };
+            if method == Method::HybridDiffusion {
+                options.leaf = hybrid::Leaf::Diffusion;
+                options.upper = hybrid::Upper::Diffusion;
+            }
             let done = hybrid::balance(graph, processes, parts, &options)?;
             Balanced {
                 parts: done.parts,

@@ -353,4 +353,6 @@ pub enum Benchmark {
     All,
     /// Load balancing against the partitioners that are installed
     Balance,
+    /// A tree of domains against one central leader: time and memory
+    Hybrid,
 }

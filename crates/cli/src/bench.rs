@@ -1,5 +1,5 @@
 //! `outlive bench save|skip|recovery`: what checkpoints cost on this machine;
-//! `outlive bench balance`: see [`balance`].
+//! `outlive bench balance|hybrid`: see [`balance`].
 //!
 //! Everything is measured on a real job: `outlive run` with keepers and agents, and
 //! ranks that are this program again ([`rank`]). Each figure stands beside a limit
@@ -35,6 +35,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             all
         }
         Benchmark::Balance => return balance::run(options),
+        Benchmark::Hybrid => return balance::hybrid::run(options),
     };
     table.print(options.json)
 }

@@ -24,6 +24,7 @@ use crate::args::BenchOptions;
 use crate::balance::cpu_seconds;
 
 mod goals;
+pub mod hybrid;
 mod peers;
 
 use peers::PEERS;
