@@ -1,7 +1,7 @@
-/* Runs another partitioner over the steps that `bench-balance export` wrote, each
+/* Runs another partitioner over the steps that `outlive bench balance` wrote, each
  * step from the partition that it made in the step before, and prints the mean
- * processor time of a step in seconds. Compiled by run.py, which links the
- * libraries that are installed; see README.md. */
+ * processor time of a step in seconds. That command compiles it, once for each
+ * library, with -DWITH_METIS, -DWITH_SCOTCH or -DWITH_ZOLTAN; see README.md. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdint.h>
@@ -10,10 +10,16 @@
 #include <string.h>
 #include <time.h>
 
+#ifdef WITH_METIS
 #include <metis.h>
-#include <mpi.h>
+#endif
+#ifdef WITH_SCOTCH
 #include <scotch.h>
+#endif
+#ifdef WITH_ZOLTAN
+#include <mpi.h>
 #include <zoltan.h>
+#endif
 
 static uint64_t tasks, entries;
 static uint64_t *offsets;
@@ -64,10 +70,12 @@ static double seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+#ifndef WITH_ZOLTAN
 /* Integers that keep the ratios of the weights, for libraries that want them. */
 static int weight_of(uint64_t task) { return (int)lround(weights[task] * 100.0); }
+#endif
 
-/* ---- METIS ---- */
+#ifdef WITH_METIS
 static void run_metis(double tolerance) {
     idx_t n = (idx_t)tasks, constraints = 1, k = processes, cut;
     idx_t *xadj = take((tasks + 1) * sizeof *xadj), *adjncy = take(entries * sizeof *adjncy);
@@ -84,8 +92,9 @@ static void run_metis(double tolerance) {
     for (uint64_t i = 0; i < tasks; i++) parts[i] = (uint32_t)out[i];
     free(xadj), free(adjncy), free(vwgt), free(out);
 }
+#endif
 
-/* ---- Scotch ---- */
+#ifdef WITH_SCOTCH
 static void run_scotch(double tolerance, int remap) {
     SCOTCH_Graph graph;
     SCOTCH_Strat strategy;
@@ -114,8 +123,9 @@ static void run_scotch(double tolerance, int remap) {
     SCOTCH_graphExit(&graph);
     free(rows), free(to), free(velo), free(out), free(old), free(price);
 }
+#endif
 
-/* ---- Zoltan ---- */
+#ifdef WITH_ZOLTAN
 static int z_count(void *data, int *error) {
     (void)data;
     *error = ZOLTAN_OK;
@@ -215,12 +225,16 @@ static struct Zoltan_Struct *zoltan_for(const char *peer, double tolerance) {
     Zoltan_Set_Part_Multi_Fn(zoltan, z_parts, NULL);
     return zoltan;
 }
+#endif
 
 int main(int argc, char **argv) {
     if (argc != 9) die("FOLDER PEER PROCESSES FIRST STEPS TOLERANCE OUT MIGRATION_PRICE");
     migration_price = atof(argv[8]);
+#ifdef WITH_ZOLTAN
     MPI_Init(&argc, &argv);
+#endif
     const char *folder = argv[1], *peer = argv[2];
+    (void)peer; /* METIS has one method only */
     processes = atoi(argv[3]);
     int first = atoi(argv[4]), steps = atoi(argv[5]);
     double tolerance = atof(argv[6]), total = 0;
@@ -228,18 +242,22 @@ int main(int argc, char **argv) {
     load_graph(folder);
     snprintf(path, sizeof path, "%s/start-%d.bin", folder, processes);
     load(path, parts, tasks * 4);
-    struct Zoltan_Struct *zoltan = NULL;
-    if (!strncmp(peer, "zoltan", 6)) zoltan = zoltan_for(peer, tolerance);
+#ifdef WITH_ZOLTAN
+    struct Zoltan_Struct *zoltan = zoltan_for(peer, tolerance);
+#endif
     for (int step = first + 1; step <= first + steps; step++) {
         snprintf(path, sizeof path, "%s/weights-%d.bin", folder, step);
         load(path, weights, tasks * 8);
         double start = seconds();
-        if (zoltan)
-            run_zoltan(zoltan);
-        else if (!strcmp(peer, "metis"))
-            run_metis(tolerance);
-        else
-            run_scotch(tolerance, !strcmp(peer, "scotch-remap"));
+#ifdef WITH_ZOLTAN
+        run_zoltan(zoltan);
+#endif
+#ifdef WITH_METIS
+        run_metis(tolerance);
+#endif
+#ifdef WITH_SCOTCH
+        run_scotch(tolerance, !strcmp(peer, "scotch-remap"));
+#endif
         total += seconds() - start;
         snprintf(path, sizeof path, "%s/parts-%d.bin", argv[7], step);
         FILE *file = fopen(path, "wb");
@@ -247,7 +265,9 @@ int main(int argc, char **argv) {
         fclose(file);
     }
     printf("%.6f\n", total / steps);
-    if (zoltan) Zoltan_Destroy(&zoltan);
+#ifdef WITH_ZOLTAN
+    Zoltan_Destroy(&zoltan);
     MPI_Finalize();
+#endif
     return 0;
 }

@@ -14,6 +14,7 @@
 
 use std::collections::BTreeMap;
 
+use outlive_balance::borders::border;
 use outlive_balance::diffusion::Options;
 use outlive_balance::flow::{self, FlowOptions, Scheme, Verdict};
 use outlive_balance::machine::{Command, Config, Diffusion, Event, Msg, View};
@@ -146,7 +147,7 @@ fn diffuse(
     let config = Config {
         size: net.size(),
         options: FlowOptions {
-            tolerance: options.tolerance / 4.0,
+            tolerance: options.tolerance * options.flow.tolerance,
             scheme: match options.flow.scheme {
                 Scheme::Adaptive { .. } => Scheme::Adaptive {
                     gamma: flow::gamma_estimate(net.size() as usize),
@@ -220,11 +221,16 @@ fn hand_over(
             outflows.push(Outflow { to, amount, centre });
         }
     }
+    let border = border(&arrays.graph, &arrays.owner, &arrays.own);
+    let edge = average_edge(local);
     let view = SelectView {
         graph: &arrays.graph,
         owner: &arrays.owner,
         home: &arrays.home,
-        price: options.migration_price * average_edge(local),
+        border: &border,
+        centre: own_centre,
+        edge,
+        price: options.migration_price * edge,
         me: local.me,
         leaving: false,
     };

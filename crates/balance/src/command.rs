@@ -191,6 +191,8 @@ pub fn judge(graph: &Graph, count: usize, before: &[u32], parts: &[u32]) -> Resu
         edge_cut_max: metrics.edge_cut_max,
         edge_cut_total: metrics.edge_cut_total,
         migration_total: metrics.migration_total,
+        migration_least: metrics.migration_least,
+        migration_total_least: metrics.migration_total_least,
         volume_total: metrics.volume_total,
         ..Figures::default()
     })

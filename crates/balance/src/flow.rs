@@ -9,8 +9,9 @@
 //! order. Where the links have contacts k (the edge weight between two processes),
 //! a = s min(ci, cj) kij / max(gi, gj) with the girth g = (1 + 1/d) sum k, which is
 //! the same where all k are equal: little load then passes through a small border,
-//! where it would have to leave as a tentacle. The whole flow is computed before anything moves: it is then minimal in
-//! the l2 norm, and a virtual load may pass below zero on the way.
+//! where it would have to leave as a tentacle. The whole flow is computed before
+//! anything moves: it is then minimal in the l2 norm, and a virtual load may pass
+//! below zero on the way.
 //!
 //! [`Scheme::Adaptive`] needs no choice of b. Its b rises as 1 + (k - 1)/(k + 2),
 //! the fixed schedule of accelerated gossip in two dimensions, which clears rough
@@ -32,33 +33,16 @@
 
 use crate::links::Links;
 
+mod integers;
+mod momentum;
+
+pub use integers::integer_finish;
+pub use momentum::{Schedule, Scheme, gamma, gamma_estimate};
+
 /// For how many iterations in a row a pair's flow must stay below the threshold.
 pub const QUIET: u32 = 4;
 /// Phases at most; in the last one no pair stops on its own.
 pub const PHASES_MAX: u32 = 4;
-
-/// Which diffusion.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Scheme {
-    /// First order.
-    First,
-    /// Second order with a fixed b in 1..2.
-    Second {
-        /// The b.
-        beta: f64,
-    },
-    /// Second order with the best fixed b for the second eigenvalue `gamma`.
-    Best {
-        /// The second-largest absolute eigenvalue.
-        gamma: f64,
-    },
-    /// The module's adaptive schedule, for the second eigenvalue `gamma` or an
-    /// estimate from above.
-    Adaptive {
-        /// The second-largest absolute eigenvalue.
-        gamma: f64,
-    },
-}
 
 /// How far diffusion goes.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -91,75 +75,6 @@ impl Default for FlowOptions {
             check_lag: 8,
             iterations_max: 20_000,
             degree_max: 0,
-        }
-    }
-}
-
-/// The coefficients of successive iterations of one phase.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Schedule {
-    scheme: Scheme,
-    iteration: u32,
-    chebyshev: f64,
-    gamma: f64,
-    step: f64,
-}
-
-impl Schedule {
-    /// The schedule for a graph of at most `degree_max` neighbours (0: unknown).
-    pub fn new(scheme: Scheme, degree_max: u32) -> Schedule {
-        let (step, gamma) = match scheme {
-            Scheme::Adaptive { gamma } => {
-                let degree = f64::from(degree_max);
-                let reach = match degree_max {
-                    0 => 2.0,
-                    _ => 2.0 * degree / (degree + 1.0),
-                };
-                let step = 2.0 / ((1.0 - gamma) + reach).max(1.0);
-                (step, 1.0 - step * (1.0 - gamma))
-            }
-            Scheme::Best { gamma } => (1.0, gamma),
-            _ => (1.0, 0.0),
-        };
-        Schedule {
-            scheme,
-            iteration: 0,
-            chebyshev: 1.0,
-            gamma,
-            step,
-        }
-    }
-
-    /// The same schedule from its first iteration.
-    pub fn restarted(self) -> Schedule {
-        Schedule {
-            iteration: 0,
-            chebyshev: 1.0,
-            ..self
-        }
-    }
-
-    /// The (momentum, step) of the next iteration: y = momentum y + step a (ui - uj).
-    pub fn advance(&mut self) -> (f64, f64) {
-        self.iteration += 1;
-        let beta = self.beta();
-        (beta - 1.0, beta * self.step)
-    }
-
-    fn beta(&mut self) -> f64 {
-        let k = f64::from(self.iteration);
-        let square = self.gamma * self.gamma;
-        self.chebyshev = match self.iteration {
-            1 => 1.0,
-            2 => 2.0 / (2.0 - square),
-            _ => 1.0 / (1.0 - square * self.chebyshev / 4.0),
-        };
-        match self.scheme {
-            _ if self.iteration == 1 => 1.0,
-            Scheme::First => 1.0,
-            Scheme::Second { beta } => beta,
-            Scheme::Best { .. } => 2.0 / (1.0 + libm::sqrt(1.0 - square)),
-            Scheme::Adaptive { .. } => self.chebyshev.min(1.0 + (k - 1.0) / (k + 2.0)),
         }
     }
 }
@@ -418,91 +333,6 @@ pub fn phase_threshold(before: f64, phase: u32) -> f64 {
     } else {
         before / 16.0
     }
-}
-
-/// The second-largest absolute eigenvalue of the diffusion matrix of `links`
-/// with equal speeds, by `steps` steps of the power method on a start vector
-/// without the constant component; from below, exact as the steps grow.
-pub fn gamma(links: &Links, steps: u32) -> f64 {
-    let count = links.count();
-    let mut x: Vec<f64> = (0..count)
-        .map(|i| {
-            i as f64 + outlive_base::rng::below(outlive_base::rng::draw(1, 0, i as u64), 8) as f64
-        })
-        .collect();
-    let mut value = 0.0;
-    for _ in 0..steps {
-        let mean = x.iter().sum::<f64>() / count as f64;
-        x.iter_mut().for_each(|v| *v -= mean);
-        let norm = libm::sqrt(x.iter().map(|v| v * v).sum());
-        if norm <= 0.0 {
-            return 0.0;
-        }
-        x.iter_mut().for_each(|v| *v /= norm);
-        let mut next = x.clone();
-        for i in 0..count as u32 {
-            for link in links.of(i) {
-                let j = links.to(link);
-                let girths = (links.girth(i), links.girth(j));
-                let weight = link_weight(links.contact(link), (1.0, 1.0), girths);
-                next[i as usize] -= weight * (x[i as usize] - x[j as usize]);
-            }
-        }
-        value = x.iter().zip(&next).map(|(a, b)| a * b).sum::<f64>();
-        x = next;
-    }
-    value.abs().min(1.0)
-}
-
-/// An estimate of [`gamma`] from above that needs no communication: that of a
-/// cube of `count` processes with face neighbours.
-pub fn gamma_estimate(count: usize) -> f64 {
-    let side = libm::cbrt(count.max(8) as f64);
-    1.0 - 2.0 * (1.0 - libm::cos(core::f64::consts::PI / side)) / 7.0
-}
-
-/// Turns a flow of whole units into integers and finishes until no two
-/// neighbours could come closer by a unit: the flow is rounded to nearest, then
-/// pairs are levelled in ascending order as long as one unit helps. The sum is
-/// kept exactly. Returns the integer amounts (parallel to the links) and loads.
-pub fn integer_finish(
-    links: &Links,
-    loads: &[i64],
-    speeds: &[f64],
-    flow: &[f64],
-) -> (Vec<i64>, Vec<i64>) {
-    let mut amounts = vec![0i64; links.len()];
-    let mut loads = loads.to_vec();
-    let mut shift = |loads: &mut [i64], link: usize, from: u32, units: i64| {
-        amounts[link] += units;
-        amounts[links.reverse(link)] -= units;
-        loads[from as usize] -= units;
-        loads[links.to(link) as usize] += units;
-    };
-    let rounded = |from: u32| links.of(from).filter(move |&link| links.to(link) > from);
-    for from in 0..links.count() as u32 {
-        for link in rounded(from) {
-            shift(&mut loads, link, from, libm::round(flow[link]) as i64);
-        }
-    }
-    // The sum of squared loads over speeds falls with every unit: this ends.
-    let mut moved = true;
-    while moved {
-        moved = false;
-        for from in 0..links.count() as u32 {
-            for link in rounded(from) {
-                let to = links.to(link);
-                let (wi, wj) = (loads[from as usize] as f64, loads[to as usize] as f64);
-                let (ci, cj) = (speeds[from as usize], speeds[to as usize]);
-                let units = ((wi * cj - wj * ci) / (ci + cj)) as i64;
-                if units != 0 {
-                    shift(&mut loads, link, from, units);
-                    moved = true;
-                }
-            }
-        }
-    }
-    (amounts, loads)
 }
 
 #[cfg(test)]

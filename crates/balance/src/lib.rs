@@ -20,6 +20,7 @@
 //! | [`scenario`], [`replay`], [`command`], [`plot`] | loads that change with time, and what the command line shows |
 
 pub mod band;
+pub mod borders;
 pub mod central;
 pub mod command;
 pub mod cost;

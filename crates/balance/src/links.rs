@@ -97,7 +97,8 @@ impl Links {
         Links::bridged(processes, pairs)
     }
 
-    fn bridged(processes: &Processes, mut pairs: Vec<(u32, u32, f64)>) -> Links {
+    /// Adds the bridges of [`Links::of_tasks`] to pairs with their contacts.
+    pub(crate) fn bridged(processes: &Processes, mut pairs: Vec<(u32, u32, f64)>) -> Links {
         let count = processes.count();
         let mut root: Vec<u32> = (0..count as u32).collect();
         let mut contact = vec![0.0f64; count];
@@ -212,7 +213,7 @@ pub fn girth(contacts: &[f64]) -> f64 {
 }
 
 /// Sorts pairs and adds up those that are equal, in the order given.
-fn merge(pairs: &mut Vec<(u32, u32, f64)>) {
+pub(crate) fn merge(pairs: &mut Vec<(u32, u32, f64)>) {
     pairs.sort_by_key(|&(a, b, _)| (a, b));
     pairs.dedup_by(|again, kept| {
         let same = (again.0, again.1) == (kept.0, kept.1);

@@ -16,6 +16,11 @@ pub struct Metrics {
     pub migration: f64,
     /// Tasks that changed their process, over all tasks.
     pub migration_total: f64,
+    /// What no method that reaches this imbalance from there can go below in
+    /// `migration`: see [`migration_least`].
+    pub migration_least: f64,
+    /// The same for `migration_total`.
+    pub migration_total_least: f64,
     /// Largest weight of cut edges at a process, over the average weight of
     /// edges of a process (all edges, each counted once, over processes).
     pub edge_cut_max: f64,
@@ -36,8 +41,12 @@ pub fn measure(graph: &Graph, processes: &Processes, before: &[u32], parts: &[u3
     let cut = cuts(graph, processes.count(), parts);
     let per_process = |total: f64| total / present as f64;
     let tasks = graph.tasks() as f64;
+    let reached = imbalance(processes, &loads);
+    let (least_max, least_total) = migration_least(graph, processes, before, reached);
     Metrics {
-        imbalance: imbalance(processes, &loads),
+        imbalance: reached,
+        migration_least: ratio(least_max as f64, per_process(tasks)),
+        migration_total_least: ratio(least_total as f64, tasks),
         migration: ratio(moved_max as f64, per_process(tasks)),
         migration_total: ratio(moved_total as f64, tasks),
         edge_cut_max: ratio(cut.weight_max, per_process(graph.edge_weight_total())),
@@ -78,6 +87,46 @@ pub fn migration(processes: usize, before: &[u32], parts: &[u32]) -> (u64, u64) 
         }
     }
     (moved.into_iter().max().unwrap_or(0), total)
+}
+
+/// A bound from below, for any method: the most tasks that one process, and the
+/// number that all together, must give away so that no load per speed is above the
+/// ideal by more than `imbalance`. A process above the limit must give at least as
+/// many tasks as it takes of its heaviest to get below; imports, borders and who
+/// could take them are left out, so that the truth is higher.
+pub fn migration_least(
+    graph: &Graph,
+    processes: &Processes,
+    parts: &[u32],
+    imbalance: f64,
+) -> (u64, u64) {
+    let loads = processes.loads(graph, parts);
+    let level = processes.ideal(&loads) * (1.0 + imbalance);
+    let limits = processes.speeds().iter().map(|speed| level * speed);
+    let mut excess: Vec<f64> = loads.iter().zip(limits).map(|(w, l)| w - l).collect();
+    let mut own: Vec<Vec<f64>> = vec![Vec::new(); processes.count()];
+    for (task, &part) in parts.iter().enumerate() {
+        if excess.get(part as usize).is_some_and(|over| *over > 0.0) {
+            own[part as usize].push(graph.weight(task as u32));
+        }
+    }
+    let (mut most, mut total) = (0, 0);
+    for (weights, over) in own.iter_mut().zip(&mut excess) {
+        weights.sort_by(|a, b| b.total_cmp(a));
+        // Rounding must not make a task necessary that is not.
+        let enough = 1e-9 * level;
+        let mut given = 0;
+        for weight in weights {
+            if *over <= enough {
+                break;
+            }
+            *over -= *weight;
+            given += 1;
+        }
+        most = most.max(given);
+        total += given;
+    }
+    (most, total)
 }
 
 struct Cuts {
@@ -140,10 +189,15 @@ mod tests {
         assert_eq!(m.imbalance, 0.5);
         assert_eq!(m.migration, 0.5);
         assert_eq!(m.migration_total, 0.25);
+        assert_eq!(m.migration_least, 0.0);
         assert_eq!(m.edge_cut_total, 1.0);
         assert_eq!(m.edge_cut_max, 1.0 / 1.5);
         assert_eq!(m.volume_total, 2.0);
         assert_eq!(m.neighbours_max, 1);
+        // From 3 and 1 to 2 and 2 one task must go, whoever decides.
+        let m = measure(&graph, &two, &[0, 0, 0, 1], &[0, 0, 1, 1]);
+        assert_eq!((m.migration, m.migration_least), (0.5, 0.5));
+        assert_eq!(m.migration_total_least, 0.25);
         let uneven = Processes::new(vec![1.0, 3.0], vec![0.0, 2.0]).unwrap();
         let m = measure(&graph, &uneven, &[0, 1, 1, 1], &[0, 1, 1, 1]);
         assert_eq!(m.imbalance, (5.0 / 3.0) / 1.5 - 1.0);

@@ -17,6 +17,8 @@ pub enum Method {
     Diffusion,
     /// A tree of domains.
     Hybrid,
+    /// A tree of domains with diffusion on every level.
+    HybridDiffusion,
     /// All anew, heaviest first.
     Greedy,
     /// Only what overloaded processes have too much.
@@ -31,9 +33,10 @@ pub enum Method {
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 7] = [
+    pub const ALL: [Method; 8] = [
         Method::Diffusion,
         Method::Hybrid,
+        Method::HybridDiffusion,
         Method::Greedy,
         Method::Refine,
         Method::GreedyRefine,
@@ -46,6 +49,7 @@ impl Method {
         match self {
             Method::Diffusion => "diffusion",
             Method::Hybrid => "hybrid",
+            Method::HybridDiffusion => "hybrid-diffusion",
             Method::Greedy => "greedy",
             Method::Refine => "refine",
             Method::GreedyRefine => "greedy-refine",
@@ -103,11 +107,15 @@ pub fn balance(
                 ..plain(done.parts)
             }
         }
-        Method::Hybrid => {
-            let options = hybrid::Options {
+        Method::Hybrid | Method::HybridDiffusion => {
+            let mut options = hybrid::Options {
                 tolerance,
                 ..settings.hybrid
             };
+            if method == Method::HybridDiffusion {
+                options.leaf = hybrid::Leaf::Diffusion;
+                options.upper = hybrid::Upper::Diffusion;
+            }
             let done = hybrid::balance(graph, processes, parts, &options)?;
             Balanced {
                 parts: done.parts,
@@ -144,6 +152,10 @@ pub struct Figures {
     pub iterations: f64,
     /// Tasks moved over all tasks.
     pub migration_total: f64,
+    /// What no method that reaches this imbalance can go below in `migration`.
+    pub migration_least: f64,
+    /// The same for `migration_total`.
+    pub migration_total_least: f64,
     /// Communication volume.
     pub volume_total: f64,
     /// Imbalance before.
@@ -152,6 +164,8 @@ pub struct Figures {
     pub messages_max: f64,
     /// Operations on the longest chain of dependent work.
     pub operations_max: f64,
+    /// Steps in which a process waits for a message.
+    pub rounds: f64,
     /// The largest database of a process in bytes; 0 where it is not counted.
     pub memory_bytes_max: f64,
 }
@@ -178,10 +192,13 @@ impl Figures {
             },
             iterations: cost.iterations as f64,
             migration_total: metrics.migration_total,
+            migration_least: metrics.migration_least,
+            migration_total_least: metrics.migration_total_least,
             volume_total: metrics.volume_total,
             imbalance_before: before,
             messages_max: cost.messages_max as f64,
             operations_max: cost.operations_max as f64,
+            rounds: cost.rounds as f64,
             memory_bytes_max: done.memory_bytes_max.unwrap_or(0) as f64,
         }
     }
@@ -199,10 +216,13 @@ impl Figures {
             seconds_max_per_process: mean(|f| f.seconds_max_per_process),
             iterations: mean(|f| f.iterations),
             migration_total: mean(|f| f.migration_total),
+            migration_least: mean(|f| f.migration_least),
+            migration_total_least: mean(|f| f.migration_total_least),
             volume_total: mean(|f| f.volume_total),
             imbalance_before: mean(|f| f.imbalance_before),
             messages_max: mean(|f| f.messages_max),
             operations_max: mean(|f| f.operations_max),
+            rounds: mean(|f| f.rounds),
             memory_bytes_max: mean(|f| f.memory_bytes_max),
         }
     }

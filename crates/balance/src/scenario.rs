@@ -272,6 +272,21 @@ pub fn random_graph(tasks: usize, degree: usize, seed: u64) -> Result<Graph, Bal
     Graph::from_edges(tasks, &edges, weights)
 }
 
+/// Work like that of tables 2 and 3 of HPC Colony 2006, section 2.4, with 8,192 and
+/// 16,384 processors there: eight tasks a processor in a two-dimensional mesh, a
+/// fifth of them twice as heavy, and where they are.
+///
+/// # Errors
+/// Fewer than 64 processes.
+pub fn colony(processes: usize) -> Result<(Graph, Processes, Vec<u32>), BalanceError> {
+    let rows = processes / 64;
+    let mut graph = Graph::mesh(512, rows, 1);
+    let weight = |t: usize| if (t / 512) * 5 < rows { 2.0 } else { 1.0 };
+    graph.set_weights(&(0..graph.tasks()).map(weight).collect::<Vec<_>>())?;
+    let parts = (0..graph.tasks() as u32).map(|task| task / 8).collect();
+    Ok((graph, Processes::uniform(processes)?, parts))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

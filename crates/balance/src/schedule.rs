@@ -9,19 +9,16 @@
 
 use outlive_base::rng;
 
-use crate::links::Links;
-
 /// The rank of a pair of processes.
 pub fn rank(seed: u64, (a, b): (u32, u32)) -> (u64, u32, u32) {
     let (a, b) = (a.min(b), a.max(b));
     (rng::draw(seed, u64::from(a), u64::from(b)), a, b)
 }
 
-/// All pairs by rank, and the depth.
-pub fn order(links: &Links, seed: u64) -> (Vec<(u32, u32)>, u64) {
-    let mut pairs: Vec<(u32, u32)> = links.pairs().collect();
+/// `pairs` of `count` processes by rank, and the depth.
+pub fn order(count: usize, mut pairs: Vec<(u32, u32)>, seed: u64) -> (Vec<(u32, u32)>, u64) {
     pairs.sort_by_cached_key(|&pair| rank(seed, pair));
-    let mut turn = vec![0u64; links.count()];
+    let mut turn = vec![0u64; count];
     for &(a, b) in &pairs {
         let next = turn[a as usize].max(turn[b as usize]) + 1;
         turn[a as usize] = next;
@@ -33,11 +30,12 @@ pub fn order(links: &Links, seed: u64) -> (Vec<(u32, u32)>, u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::links::Links;
 
     #[test]
     fn every_pair_comes_once_and_chains_are_short() {
         let links = Links::mesh(40, 40);
-        let (pairs, depth) = order(&links, 5);
+        let (pairs, depth) = order(links.count(), links.pairs().collect(), 5);
         let mut sorted = pairs.clone();
         sorted.sort_unstable();
         assert_eq!(sorted, links.pairs().collect::<Vec<_>>());

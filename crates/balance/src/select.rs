@@ -3,10 +3,11 @@
 //!
 //! A process decides alone, from its own tasks and the owners of their
 //! neighbours: neighbours in order of falling flow; for each, tasks at the border
-//! by gain (edge weight to the receiver minus edge weight to own tasks, minus the
-//! price of a task that leaves its home for the first time), then by shape
-//! (nearer to the receiver's centre than to one's own), then the heavier, then
-//! the one found first; a task is taken while what remains of the flow is at
+//! by what a unit of load costs that leaves with them, then the heavier, then by
+//! shape (nearer to the receiver's centre than to one's own), then the one found
+//! first. A task costs an average edge minus its gain (edge weight to the receiver
+//! minus edge weight to own tasks, minus the price of a task that leaves its home
+//! for the first time), over its weight: heavy tasks carry a flow in few moves; a task is taken while what remains of the flow is at
 //! least half its weight. What is left over passes to the next neighbour, so that
 //! rounding does not add up over a process.
 //!
@@ -15,6 +16,7 @@
 
 use std::collections::BinaryHeap;
 
+use crate::borders::towards;
 use crate::graph::Graph;
 
 /// A flow out of a process.
@@ -71,6 +73,12 @@ pub struct View<'a> {
     pub owner: &'a [u32],
     /// The process of every task before this balancing began.
     pub home: &'a [u32],
+    /// The border of this process.
+    pub border: &'a [(u32, u32)],
+    /// The centre of this process's tasks, if known.
+    pub centre: Option<[f64; 3]>,
+    /// The average edge weight: what any move costs beside its gain.
+    pub edge: f64,
     /// Edge weight that a first move from home is worth.
     pub price: f64,
     /// This process.
@@ -81,6 +89,9 @@ pub struct View<'a> {
 
 #[derive(PartialEq)]
 struct Candidate {
+    /// Minus the cost of a unit of load that leaves with this task; above zero if
+    /// the move earns.
+    worth: f64,
     gain: f64,
     shape: f64,
     weight: f64,
@@ -97,7 +108,7 @@ impl PartialOrd for Candidate {
 impl Ord for Candidate {
     fn cmp(&self, other: &Candidate) -> core::cmp::Ordering {
         let by = |a: f64, b: f64| a.total_cmp(&b);
-        by(self.gain, other.gain)
+        by(self.worth, other.worth)
             .then(by(self.weight, other.weight))
             .then(by(self.shape, other.shape))
             .then(other.order.cmp(&self.order))
@@ -120,8 +131,7 @@ pub fn select(
         scratch,
         moves: Vec::new(),
         left: own.len() - usize::from(!view.leaving && !own.is_empty()),
-        centre: centre(view.graph, own),
-        operations: own.len() as u64,
+        operations: flows.len() as u64,
     };
     let mut carry = 0.0;
     for flow in flows {
@@ -153,7 +163,6 @@ struct Run<'a, 'b> {
     scratch: &'b mut Scratch,
     moves: Vec<Move>,
     left: usize,
-    centre: Option<[f64; 3]>,
     operations: u64,
 }
 
@@ -164,8 +173,8 @@ impl Run<'_, '_> {
         let mut heap = BinaryHeap::new();
         let mut order = 0;
         self.scratch.round += 1;
-        for &task in own {
-            if self.touches(task, flow.to) {
+        for &(_, task) in towards(self.view.border, flow.to) {
+            if self.scratch.taken[task as usize] == NOT_TAKEN {
                 self.push(&mut heap, task, &flow, &mut order);
             }
         }
@@ -227,16 +236,6 @@ impl Run<'_, '_> {
         remaining
     }
 
-    fn touches(&mut self, task: u32, to: u32) -> bool {
-        let view = self.view;
-        self.operations += view.graph.degree(task) as u64;
-        self.scratch.taken[task as usize] == NOT_TAKEN
-            && view
-                .graph
-                .adjacent(task)
-                .any(|(near, _)| view.owner[near as usize] == to)
-    }
-
     fn push(
         &mut self,
         heap: &mut BinaryHeap<Candidate>,
@@ -270,7 +269,7 @@ impl Run<'_, '_> {
 
     fn candidate(&self, task: u32, gain: f64, flow: &Outflow, order: &mut u32) -> Candidate {
         let view = self.view;
-        let shape = match (view.graph.coordinates(), self.centre, flow.centre) {
+        let shape = match (view.graph.coordinates(), view.centre, flow.centre) {
             (Some(all), Some(own), Some(other)) => {
                 let at = all[task as usize];
                 square_distance(at, own) - square_distance(at, other)
@@ -278,10 +277,13 @@ impl Run<'_, '_> {
             _ => 0.0,
         };
         *order += 1;
+        let weight = view.graph.weight(task);
+        let cost = view.edge - gain;
         Candidate {
+            worth: if cost > 0.0 { -cost / weight } else { -cost },
             gain,
             shape,
-            weight: view.graph.weight(task),
+            weight,
             order: *order,
             task,
         }
@@ -297,12 +299,16 @@ fn square_distance(a: [f64; 3], b: [f64; 3]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::borders::border;
 
-    fn view<'a>(graph: &'a Graph, owner: &'a [u32]) -> View<'a> {
+    fn view<'a>(graph: &'a Graph, owner: &'a [u32], border: &'a [(u32, u32)]) -> View<'a> {
         View {
             graph,
             owner,
             home: owner,
+            border,
+            centre: None,
+            edge: 1.0,
             price: 0.5,
             me: 0,
             leaving: false,
@@ -321,7 +327,9 @@ mod tests {
             centre: None,
         };
         let mut scratch = Scratch::new(32);
-        let (moves, _) = select(&view(&graph, &owner), &own, vec![flow], &mut scratch);
+        let border = border(&graph, &owner, &own);
+        let view = view(&graph, &owner, &border);
+        let (moves, _) = select(&view, &own, vec![flow], &mut scratch);
         let mut columns: Vec<u32> = moves.iter().map(|m| m.task % 8).collect();
         columns.sort_unstable();
         assert_eq!(columns, [4, 4, 4, 4, 5, 5, 5, 5]);
@@ -341,7 +349,7 @@ mod tests {
         let mut moved = |amount, leaving| {
             let view = View {
                 leaving,
-                ..view(&graph, &owner)
+                ..view(&graph, &owner, &[(1, 1)])
             };
             select(&view, &[0, 1], vec![flow(amount)], &mut scratch)
                 .0

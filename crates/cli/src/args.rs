@@ -312,9 +312,41 @@ pub struct BenchOptions {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub balance: BalanceBench,
     /// What a process of the measured job is (set by bench itself)
     #[arg(long, hide = true)]
     pub role: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "balance only")]
+pub struct BalanceBench {
+    /// shock or cloud [default: both]
+    #[arg(long)]
+    pub scenario: Option<String>,
+    /// Numbers of processes [default: 96,768 for shock, 96 for cloud]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub processes: Option<Vec<usize>>,
+    /// Steps
+    #[arg(long, value_name = "S", default_value_t = 5)]
+    pub steps: u32,
+    /// The step whose loads the first partition is made for [default: the middle]
+    #[arg(long, value_name = "STEP")]
+    pub first: Option<u32>,
+    /// Divide the extent of the graph along each axis, for a quick run
+    #[arg(long, value_name = "K", default_value_t = 1)]
+    pub shrink: usize,
+    /// Imbalance that all are asked for
+    #[arg(long, value_name = "X", default_value_t = 0.02)]
+    pub tolerance: f64,
+    /// The partitioners to compare with, if installed [default: all]: zoltan-rcb,
+    /// zoltan-hsfc, zoltan-phg, zoltan-phg-repartition, scotch, scotch-remap, metis
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
+    pub peers: Option<Vec<String>>,
+    /// Seconds after which a partitioner is given up
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    pub timeout: u64,
 }
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
@@ -327,6 +359,10 @@ pub enum Benchmark {
     Recovery,
     /// What keeper, agent and launcher use while nothing happens
     Idle,
-    /// All of them, in one table
+    /// Save, skip, recovery and idle, in one table
     All,
+    /// Load balancing against the partitioners that are installed
+    Balance,
+    /// A tree of domains against one central leader: time and memory
+    Hybrid,
 }

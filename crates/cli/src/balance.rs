@@ -60,7 +60,7 @@ struct Replay {
 
 #[derive(Args, Debug)]
 struct How {
-    /// diffusion, hybrid, greedy, refine, greedy-refine, rcb or sfc.
+    /// diffusion, hybrid, hybrid-diffusion, greedy, refine, greedy-refine, rcb or sfc.
     #[arg(long, default_value = "diffusion")]
     method: String,
     /// Imbalance (max over average, minus 1) that is good enough.
@@ -193,7 +193,7 @@ fn write(path: &PathBuf, text: &str) -> Result<()> {
 
 /// Processor time of this thread, in seconds: other work on the machine does not
 /// count.
-fn cpu_seconds() -> f64 {
+pub fn cpu_seconds() -> f64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9
 }

@@ -1,10 +1,12 @@
-//! `outlive bench save|skip|recovery|idle`: what checkpoints cost on this machine.
+//! `outlive bench save|skip|recovery|idle`: what checkpoints cost on this machine;
+//! `outlive bench balance|hybrid`: see [`balance`].
 //!
 //! Everything is measured on a real job: `outlive run` with keepers and agents, and
 //! ranks that are this program again ([`rank`]). Each figure stands beside a limit
 //! that was measured in the same run, in turns with it, on memory that is held and
 //! touched before; medians, with least and most.
 
+mod balance;
 mod idle;
 mod machine;
 mod rank;
@@ -35,6 +37,8 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             all.append(idle::measure(options)?);
             all
         }
+        Benchmark::Balance => return balance::run(options),
+        Benchmark::Hybrid => return balance::hybrid::run(options),
     };
     table.print(options.json)
 }

@@ -4,6 +4,7 @@
 //! capture, a wait, a restore) or the client. The walk over a nested state is Python,
 //! `outlive._state`: it runs only when something is captured or restored.
 
+mod balance;
 mod errors;
 mod job;
 mod memory;
@@ -19,6 +20,8 @@ mod native {
     use outlive::{Code, Options};
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::balance::{balance, balance_over};
     #[pymodule_export]
     use super::job::Job;
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import array
 from typing import Any
 
+import numpy as np
 import outlive
+from outlive import balance
 
 
 def train(steps: int) -> float:
@@ -30,3 +32,11 @@ def train(steps: int) -> float:
         level: outlive.Level = "disk"
         job.wait(steps, level)
     return status.blocked_ns / 1e9
+
+
+def even(seconds: list[float]) -> list[int]:
+    """The balancer on arrays."""
+    rows = (np.array([0, 1, 2]), np.array([1, 0]))
+    done: balance.Balanced = balance.balance(rows, 2, [0, 0], weights=seconds, tolerance=0.1)
+    print(done.imbalance, done.migration, done.iterations)
+    return [int(part) for part in done.parts]

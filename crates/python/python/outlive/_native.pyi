@@ -1,8 +1,29 @@
 """The compiled part; private. ``outlive`` is the public face."""
 
+from typing import Any
+
 from outlive import Job as Job
 
-__all__ = ["Job", "code_text", "open", "version"]
+__all__ = ["Job", "balance", "balance_over", "code_text", "open", "version"]
+
+def balance(
+    arrays: dict[str, bytes | None],
+    speeds: bytes,
+    background: bytes,
+    start: bytes | None,
+    choice: dict[str, Any],
+) -> tuple[bytes, dict[str, float]]:
+    """Balance a whole graph; see ``outlive.balance.balance``."""
+
+def balance_over(
+    comm: Any,
+    names: bytes,
+    arrays: dict[str, bytes | None],
+    speed: float,
+    background: float,
+    choice: dict[str, Any],
+) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes], tuple[float, float], tuple[int, int]]:
+    """Balance between processes; see ``outlive.balance.exchange``."""
 
 def version() -> str:
     """The version of the package."""

@@ -1,0 +1,305 @@
+//! The state of one balancing: owners, lists, borders, and what moves them.
+
+use crate::band::Marks;
+use crate::borders::Borders;
+use crate::cost::Ledger;
+use crate::diffusion::Options;
+use crate::error::BalanceError;
+use crate::flow::{self, Flow, FlowOptions, Scheme};
+use crate::graph::Graph;
+use crate::links::Links;
+use crate::metrics;
+use crate::processes::Processes;
+use crate::select::{Move, Outflow, Scratch, View, centre, select};
+
+/// Bytes of one message of the flow protocol.
+const FLOW_BYTES: u64 = 32;
+
+/// A balancing under way.
+pub(super) struct Run<'a> {
+    pub(super) graph: &'a Graph,
+    pub(super) processes: &'a Processes,
+    pub(super) options: &'a Options,
+    pub(super) home: Vec<u32>,
+    pub(super) owner: Vec<u32>,
+    pub(super) loads: Vec<f64>,
+    /// How many tasks each process has.
+    pub(super) counts: Vec<usize>,
+    pub(super) borders: Borders,
+    /// Pairs whose border changed since it was refined, the lower first; may repeat.
+    pub(super) changed: Vec<(u32, u32)>,
+    /// The average edge weight.
+    edge: f64,
+    pub(super) price: f64,
+    pub(super) marks: Marks,
+    pub(super) ledger: Ledger,
+    /// The tasks of each process: once [`Run::list`] was called ascending and true,
+    /// until then with tasks that left, and those that came at the end.
+    tasks: Vec<Vec<u32>>,
+    stale: Vec<bool>,
+    scratch: Scratch,
+}
+
+impl<'a> Run<'a> {
+    pub(super) fn new(
+        graph: &'a Graph,
+        processes: &'a Processes,
+        parts: &[u32],
+        options: &'a Options,
+    ) -> Run<'a> {
+        let mut tasks = vec![Vec::new(); processes.count()];
+        for (task, &part) in parts.iter().enumerate() {
+            tasks[part as usize].push(task as u32);
+        }
+        let mut ledger = Ledger::new(processes.count());
+        for (task, &part) in parts.iter().enumerate() {
+            ledger.work(part, graph.degree(task as u32) as u64);
+        }
+        let average = graph.edge_weight_total() / graph.edges().max(1) as f64;
+        Run {
+            graph,
+            processes,
+            options,
+            home: parts.to_vec(),
+            owner: parts.to_vec(),
+            loads: processes.loads(graph, parts),
+            counts: tasks.iter().map(Vec::len).collect(),
+            borders: Borders::new(graph, processes.count(), parts),
+            changed: Vec::new(),
+            edge: average,
+            price: options.migration_price * average,
+            marks: Marks::new(graph.tasks()),
+            ledger,
+            stale: vec![false; tasks.len()],
+            tasks,
+            scratch: Scratch::new(graph.tasks()),
+        }
+    }
+
+    pub(super) fn imbalance(&self) -> f64 {
+        metrics::imbalance(self.processes, &self.loads)
+    }
+
+    /// Gives the tasks of absent processes to present ones: to the neighbour
+    /// that a task is tied to most; what has no such neighbour goes to the next
+    /// present process in number. Layer by layer, from the border inwards.
+    pub(super) fn evacuate(&mut self) {
+        for process in 0..self.processes.count() as u32 {
+            if self.processes.present(process) || self.tasks[process as usize].is_empty() {
+                continue;
+            }
+            while !self.tasks[process as usize].is_empty() {
+                let mut moves = Vec::new();
+                for &task in &self.tasks[process as usize] {
+                    self.ledger.work(process, self.graph.degree(task) as u64);
+                    if let Some(to) = self.strongest(task) {
+                        moves.push(Move { task, to });
+                    }
+                }
+                if moves.is_empty() {
+                    let Some(to) = self.next_present(process) else {
+                        return;
+                    };
+                    let all = self.tasks[process as usize].iter();
+                    moves = all.map(|&task| Move { task, to }).collect();
+                }
+                self.apply(process, &moves);
+                self.list(process);
+            }
+        }
+    }
+
+    /// Makes the list of a process's tasks true again.
+    fn list(&mut self, process: u32) {
+        if core::mem::take(&mut self.stale[process as usize]) {
+            let (own, owner) = (&mut self.tasks[process as usize], &self.owner);
+            own.retain(|&task| owner[task as usize] == process);
+            own.sort_unstable();
+            own.dedup();
+        }
+    }
+
+    /// The neighbours, from the borders.
+    fn links(&mut self) -> Links {
+        let mut pairs = Vec::new();
+        for me in 0..self.processes.count() as u32 {
+            let (contacts, operations) = self.borders.settle(self.graph, &self.owner, me);
+            self.ledger.work(me, operations);
+            let present = |p: u32| self.processes.present(p);
+            let higher = contacts.into_iter().filter(|entry| entry.0 > me);
+            let both = higher.filter(|entry| present(me) && present(entry.0));
+            pairs.extend(both.map(|(other, contact)| (me, other, contact)));
+        }
+        Links::bridged(self.processes, pairs)
+    }
+
+    /// The present process that most edge weight of a task leads to.
+    fn strongest(&self, task: u32) -> Option<u32> {
+        let mut ties: Vec<(u32, f64)> = Vec::new();
+        for (near, edge) in self.graph.adjacent(task) {
+            let process = self.owner[near as usize];
+            if !self.processes.present(process) {
+                continue;
+            }
+            match ties.iter_mut().find(|tie| tie.0 == process) {
+                Some(tie) => tie.1 += edge,
+                None => ties.push((process, edge)),
+            }
+        }
+        let best = ties
+            .into_iter()
+            .max_by(|a, b| a.1.total_cmp(&b.1).then(b.0.cmp(&a.0)));
+        best.map(|tie| tie.0)
+    }
+
+    fn next_present(&self, process: u32) -> Option<u32> {
+        let count = self.processes.count() as u32;
+        let after = (1..count).map(|step| (process + step) % count);
+        after.into_iter().find(|&p| self.processes.present(p))
+    }
+
+    /// Flow and selection. True if a task moved.
+    pub(super) fn round(&mut self) -> bool {
+        let links = self.links();
+        let flow = self.flow(&links);
+        self.count_flow(&links, &flow);
+        for process in 0..links.count() as u32 {
+            self.list(process);
+        }
+        let graph = self.graph;
+        let centres = self.tasks.iter().map(|own| centre(graph, own));
+        let centres: Vec<Option<[f64; 3]>> = centres.collect();
+        let mut all = Vec::new();
+        for me in 0..links.count() as u32 {
+            let out = links.of(me).filter(|&link| flow.amounts[link] > 0.0);
+            let out: Vec<Outflow> = out
+                .map(|link| Outflow {
+                    to: links.to(link),
+                    amount: flow.amounts[link],
+                    centre: centres[links.to(link) as usize],
+                })
+                .collect();
+            self.ledger.work(me, self.tasks[me as usize].len() as u64);
+            if out.is_empty() {
+                continue;
+            }
+            let view = View {
+                graph,
+                owner: &self.owner,
+                home: &self.home,
+                border: self.borders.of(me),
+                centre: centres[me as usize],
+                edge: self.edge,
+                price: self.price,
+                me,
+                leaving: !self.processes.present(me),
+            };
+            let (moves, operations) =
+                select(&view, &self.tasks[me as usize], out, &mut self.scratch);
+            self.ledger.work(me, operations);
+            all.push((me, moves));
+        }
+        self.ledger.rounds += 2;
+        let moved = all.iter().any(|(_, moves)| !moves.is_empty());
+        for (me, moves) in all {
+            self.announce(me, links.degree(me) as u64, &moves);
+            self.apply(me, &moves);
+        }
+        moved
+    }
+
+    fn flow(&self, links: &Links) -> Flow {
+        let goal = FlowOptions {
+            tolerance: self.options.tolerance * self.options.flow.tolerance,
+            scheme: match self.options.flow.scheme {
+                Scheme::Adaptive { .. } => Scheme::Adaptive {
+                    gamma: flow::gamma_estimate(self.processes.count()),
+                },
+                other => other,
+            },
+            ..self.options.flow
+        };
+        let ideal = self.processes.ideal(&self.loads);
+        let speeds = self.processes.speeds();
+        let slack = self.options.tolerance * self.options.slack;
+        let both = self.loads.iter().zip(speeds);
+        let loads: Vec<f64> = both
+            .map(|(&load, speed)| flow::with_slack(load, ideal * speed, slack))
+            .collect();
+        flow::diffuse(links, &loads, speeds, &goal)
+    }
+
+    fn count_flow(&mut self, links: &Links, flow: &Flow) {
+        let checks = u64::from(flow.iterations / self.options.flow.check_every.max(1)) + 1;
+        for process in 0..links.count() as u32 {
+            let sent = u64::from(flow.messages[process as usize]);
+            // A flow message in and out is a handful of operations; two messages
+            // of each global check go up and down a binary tree.
+            self.ledger.work(process, 2 * sent);
+            let hello = links.degree(process) as u64;
+            self.ledger.send(
+                process,
+                sent + hello + 3 * checks,
+                FLOW_BYTES * (sent + hello + 3 * checks),
+            );
+        }
+        self.ledger.iterations += u64::from(flow.iterations);
+        // The greeting, the sums up and down the tree, the iterations.
+        let tree = u64::from(u32::BITS - (links.count() as u32).leading_zeros());
+        self.ledger.rounds += u64::from(flow.iterations) + 1 + 2 * tree;
+    }
+
+    /// Counts the messages that tell neighbours of moved tasks.
+    pub(super) fn announce(&mut self, me: u32, neighbours: u64, moves: &[Move]) {
+        let edges: usize = moves.iter().map(|m| self.graph.degree(m.task)).sum();
+        let bytes = 32 * moves.len() as u64 + 16 * edges as u64;
+        self.ledger
+            .send(me, neighbours, 16 * neighbours + 2 * bytes);
+    }
+
+    /// Moves tasks of `from`.
+    pub(super) fn apply(&mut self, from: u32, moves: &[Move]) {
+        for moved in moves {
+            let (task, to) = (moved.task, moved.to);
+            let weight = self.graph.weight(task);
+            self.owner[task as usize] = to;
+            self.borders.moved(self.graph, &self.owner, task);
+            for (near, _) in self.graph.adjacent(task) {
+                let other = self.owner[near as usize];
+                for end in [from, to] {
+                    if end != other {
+                        self.changed.push((end.min(other), end.max(other)));
+                    }
+                }
+            }
+            self.changed.push((from.min(to), from.max(to)));
+            self.loads[from as usize] -= weight;
+            self.loads[to as usize] += weight;
+            self.counts[from as usize] -= 1;
+            self.counts[to as usize] += 1;
+            self.tasks[to as usize].push(task);
+            self.stale[from as usize] = true;
+            self.stale[to as usize] = true;
+        }
+    }
+
+    /// No load lost or doubled: the lists and the owners agree, and the kept
+    /// loads are those of the tasks.
+    pub(super) fn verify(&mut self) -> Result<(), BalanceError> {
+        for process in 0..self.processes.count() as u32 {
+            self.list(process);
+        }
+        let lists = self.tasks.iter().map(Vec::len);
+        let listed: usize = lists.clone().sum();
+        if listed != self.graph.tasks() || !lists.eq(self.counts.iter().copied()) {
+            return Err(BalanceError::Invariant("a task was lost or doubled"));
+        }
+        let loads = self.processes.loads(self.graph, &self.owner);
+        let total: f64 = loads.iter().sum();
+        let off = |(a, b): (&f64, &f64)| (a - b).abs() > 1e-6 * total.max(1.0);
+        if loads.iter().zip(&self.loads).any(off) {
+            return Err(BalanceError::Invariant("the load of a process is wrong"));
+        }
+        Ok(())
+    }
+}

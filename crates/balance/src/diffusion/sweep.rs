@@ -1,0 +1,100 @@
+//! Refinement of the borders, two processes at a time.
+
+use crate::band::{Band, band};
+use crate::diffusion::run::Run;
+use crate::refine::{Goal, refine};
+use crate::schedule;
+use crate::select::Move;
+
+impl Run<'_> {
+    /// One or more sweeps of refinement over the pairs whose border changed, or of
+    /// which one is above the limit. True if a task moved.
+    pub(super) fn sweep(&mut self, round: u32) -> bool {
+        let mut any = false;
+        for sweep in 0..self.options.sweeps {
+            let seed = self.options.seed ^ u64::from(round * 64 + sweep);
+            let ideal = self.processes.ideal(&self.loads);
+            let goal = Goal {
+                level_max: ideal * (1.0 + self.options.tolerance),
+                price: self.price,
+                passes: self.options.passes,
+            };
+            let pairs = self.active(goal.level_max);
+            let (pairs, depth) = schedule::order(self.counts.len(), pairs, seed);
+            let mut moved = false;
+            for pair in pairs {
+                moved |= self.refine_pair(pair, &goal);
+            }
+            self.ledger.rounds += 2 * depth;
+            any |= moved;
+            if !moved {
+                break;
+            }
+        }
+        any
+    }
+
+    /// The pairs to refine, ascending: those that share a border that changed, or
+    /// of which one is above the limit. Both ends know: moves and loads are told to
+    /// the neighbours.
+    fn active(&mut self, level_max: f64) -> Vec<(u32, u32)> {
+        let mut pairs = core::mem::take(&mut self.changed);
+        let processes = 0..self.counts.len() as u32;
+        for me in processes.filter(|&p| self.processes.present(p)) {
+            if self.level(me) > level_max {
+                let near = self.borders.of(me).iter().map(|entry| entry.0);
+                pairs.extend(near.map(|other| (me.min(other), me.max(other))));
+            }
+        }
+        pairs.sort_unstable();
+        pairs.dedup();
+        let borders = &self.borders;
+        pairs.retain(|&(a, b)| !borders.towards(a, b).is_empty());
+        pairs
+    }
+
+    fn level(&self, process: u32) -> f64 {
+        self.loads[process as usize] / self.processes.speeds()[process as usize]
+    }
+
+    fn refine_pair(&mut self, (a, b): (u32, u32), goal: &Goal) -> bool {
+        let left = self.half((a, b));
+        let right = self.half((b, a));
+        if left.tasks.is_empty() || right.tasks.is_empty() {
+            return false;
+        }
+        let refined = refine((a, b), (&left, &right), goal);
+        self.ledger.work_together((a, b), refined.operations);
+        self.ledger.send(a, 1, left.bytes());
+        self.ledger.send(b, 1, 16 + 8 * refined.moves.len() as u64);
+        for from in [a, b] {
+            let leaving = refined
+                .moves
+                .iter()
+                .filter(|m| self.owner[m.task as usize] == from);
+            let leaving: Vec<Move> = leaving.filter(|m| m.to != from).copied().collect();
+            self.announce(from, 1, &leaving);
+            self.apply(from, &leaving);
+        }
+        !refined.moves.is_empty()
+    }
+
+    fn half(&mut self, (me, other): (u32, u32)) -> Band {
+        let near = self.borders.towards(me, other).iter();
+        let border: Vec<u32> = near.map(|entry| entry.1).collect();
+        let (mut half, operations) = band(
+            self.graph,
+            &self.owner,
+            &self.home,
+            (me, other),
+            &border,
+            self.options.band_depth,
+            &mut self.marks,
+        );
+        half.load = self.loads[me as usize];
+        half.speed = self.processes.speeds()[me as usize];
+        half.count = self.counts[me as usize];
+        self.ledger.work(me, operations);
+        half
+    }
+}

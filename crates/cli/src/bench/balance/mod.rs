@@ -1,0 +1,297 @@
+//! `outlive bench balance`: diffusion against the partitioners that are installed,
+//! on loads that change with time, in one run.
+//!
+//! All start from the same RCB partition, each goes on from its own result of the
+//! step before, and the same code judges all. Ours is charged the modelled time of
+//! `outlive balance`; a peer its sequential processor time over the number of
+//! processes, as if it scaled perfectly and sent its messages for nothing.
+//!
+//! Migration is compared at equal imbalance: libraries that can be told what a
+//! moved task costs run at four prices, and against each that ended less balanced
+//! than asked, ours runs again with that imbalance as its tolerance.
+
+use std::time::Duration;
+
+use outlive_balance::command;
+use outlive_balance::replay::{Figures, Method, Settings, replay};
+use outlive_balance::scenario::{Kind, Scenario};
+use outlive_base::{Error, Result};
+use serde::Serialize;
+
+use super::machine::Machine;
+use super::session::Scratch;
+use crate::args::BenchOptions;
+use crate::balance::cpu_seconds;
+
+mod goals;
+pub mod hybrid;
+mod peers;
+
+use peers::PEERS;
+
+/// What a migrated task weighs against a cut edge, for methods that can be told.
+const PRICES: [f64; 4] = [0.1, 1.0, 10.0, 100.0];
+/// The same for ours; the first is the default.
+const OUR_PRICES: [f64; 3] = [0.1, 0.5, 1.0];
+
+/// One method on one scenario and number of processes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Line {
+    scenario: &'static str,
+    processes: usize,
+    tasks: usize,
+    steps: u32,
+    who: String,
+    ours: bool,
+    repartitions: bool,
+    /// What was asked for.
+    tolerance: f64,
+    /// Processor time of a step, peers only.
+    seconds_sequential: Option<f64>,
+    #[serde(flatten)]
+    figures: Figures,
+}
+
+#[derive(Serialize)]
+struct Report {
+    schema: &'static str,
+    machine: Machine,
+    lines: Vec<Line>,
+    goals: Vec<goals::Goal>,
+    skipped: Vec<String>,
+}
+
+/// Runs the benchmark; 0 even if a goal is missed.
+pub fn run(options: &BenchOptions) -> Result<u8> {
+    let how = &options.balance;
+    let kinds: Vec<Kind> = match &how.scenario {
+        Some(name) => vec![command::kind(name)?],
+        None => vec![Kind::Shock, Kind::Cloud],
+    };
+    let mut report = Report {
+        schema: "outlive.bench.balance/1",
+        machine: Machine::here(),
+        lines: Vec::new(),
+        goals: Vec::new(),
+        skipped: Vec::new(),
+    };
+    for kind in kinds {
+        let counts = match (&how.processes, kind) {
+            (Some(counts), _) => counts.clone(),
+            (None, Kind::Shock) => vec![96, 768],
+            (None, _) => vec![96],
+        };
+        for processes in counts {
+            let mut case = Case::new(options, kind, processes)?;
+            case.ours()?;
+            case.others(&mut report.skipped)?;
+            let goals = goals::of(&case.lines);
+            if !options.json {
+                print(&case, &goals);
+            }
+            report.lines.append(&mut case.lines);
+            report.goals.extend(goals);
+        }
+    }
+    if options.json {
+        let text = serde_json::to_string(&report).map_err(|e| Error::internal(e.to_string()))?;
+        println!("{text}");
+    } else {
+        for line in &report.skipped {
+            println!("skipped: {line}");
+        }
+    }
+    Ok(0)
+}
+
+struct Case<'a> {
+    options: &'a BenchOptions,
+    scenario: Scenario,
+    range: (u32, u32),
+    lines: Vec<Line>,
+}
+
+impl<'a> Case<'a> {
+    fn new(options: &'a BenchOptions, kind: Kind, processes: usize) -> Result<Case<'a>> {
+        let how = &options.balance;
+        let first = how
+            .first
+            .unwrap_or(kind.steps() / 2 / how.shrink.max(1) as u32);
+        let left = kind.steps().saturating_sub(first + 1);
+        Ok(Case {
+            scenario: Scenario::new(kind, processes, how.shrink, 1)?,
+            range: (first, how.steps.min(left)),
+            lines: Vec::new(),
+            options,
+        })
+    }
+
+    fn line(&self, who: String, tolerance: f64, figures: Figures) -> Line {
+        Line {
+            scenario: self.scenario.kind.name(),
+            processes: self.scenario.processes.count(),
+            tasks: self.scenario.graph.tasks(),
+            steps: self.range.1,
+            who,
+            ours: true,
+            repartitions: true,
+            tolerance,
+            seconds_sequential: None,
+            figures,
+        }
+    }
+
+    fn ours(&mut self) -> Result<()> {
+        for price in OUR_PRICES {
+            self.our(
+                price,
+                self.options.balance.tolerance,
+                format!("ours, price {price}"),
+            )?;
+        }
+        Ok(())
+    }
+
+    fn our(&mut self, price: f64, tolerance: f64, who: String) -> Result<()> {
+        let mut settings = Settings::default();
+        settings.diffusion.tolerance = tolerance;
+        settings.diffusion.migration_price = price;
+        let (method, range) = (Method::Diffusion, self.range);
+        let scenario = &mut self.scenario;
+        let steps = replay(
+            method,
+            scenario,
+            range,
+            &settings,
+            &cpu_seconds,
+            |_, _, _, _| {},
+        )?;
+        let line = self.line(who, tolerance, Figures::mean(&steps));
+        self.lines.push(line);
+        Ok(())
+    }
+
+    fn others(&mut self, skipped: &mut Vec<String>) -> Result<()> {
+        let how = &self.options.balance;
+        let scratch = Scratch::new(self.options.dir.as_deref())?;
+        let mut skip = |error: &Error| {
+            let text = error.to_string();
+            if !skipped.contains(&text) {
+                skipped.push(text);
+            }
+        };
+        let mut exported = false;
+        for peer in PEERS {
+            let asked = how.peers.as_ref();
+            if asked.is_some_and(|names| !names.iter().any(|name| name == peer.name)) {
+                continue;
+            }
+            let program = match peer.build(scratch.path()) {
+                Ok(program) => program,
+                Err(error) => {
+                    skip(&error);
+                    continue;
+                }
+            };
+            if !exported {
+                peers::export(&mut self.scenario, self.range, scratch.path())?;
+                exported = true;
+            }
+            let prices = if peer.repartitions {
+                &PRICES[..]
+            } else {
+                &[1.0]
+            };
+            for &price in prices {
+                let count = self.scenario.processes.count();
+                let what = (count, how.tolerance, price);
+                let bound = Duration::from_secs(how.timeout);
+                let seconds = match peer.run(&program, scratch.path(), self.range, what, bound) {
+                    Ok(seconds) => seconds,
+                    Err(error) => {
+                        skip(&error);
+                        break;
+                    }
+                };
+                let mut figures = peers::judge(&mut self.scenario, self.range, scratch.path())?;
+                figures.seconds_max_per_process = seconds / count as f64;
+                let who = match peer.repartitions {
+                    true => format!("{}, price {price}", peer.name),
+                    false => peer.name.to_owned(),
+                };
+                self.lines.push(Line {
+                    ours: false,
+                    repartitions: peer.repartitions,
+                    seconds_sequential: Some(seconds),
+                    ..self.line(who, how.tolerance, figures)
+                });
+            }
+        }
+        self.equal_imbalance()
+    }
+
+    /// Ours once more at the imbalance of the repartitioning peer that moved least.
+    fn equal_imbalance(&mut self) -> Result<()> {
+        let Some(best) = goals::best_repartitioner(&self.lines) else {
+            return Ok(());
+        };
+        let tolerance = best.figures.imbalance;
+        if tolerance > self.options.balance.tolerance {
+            for price in OUR_PRICES {
+                let who = format!("ours, price {price}, at {tolerance:.4}");
+                self.our(price, tolerance, who)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn print(case: &Case<'_>, goals: &[goals::Goal]) {
+    let Some(first) = case.lines.first() else {
+        return;
+    };
+    println!(
+        "{}, {} processes, {} tasks, steps {} to {}, tolerance {}",
+        first.scenario,
+        first.processes,
+        first.tasks,
+        case.range.0 + 1,
+        case.range.0 + case.range.1,
+        first.tolerance,
+    );
+    println!(
+        "  {:32}{:>10}{:>10}{:>10}{:>10}{:>9}{:>10}{:>9}{:>11}{:>9}",
+        "",
+        "imbalance",
+        "migration",
+        "no less",
+        "of all",
+        "cut max",
+        "cut",
+        "ms",
+        "operations",
+        "messages"
+    );
+    for line in &case.lines {
+        let f = &line.figures;
+        print!(
+            "  {:32}{:10.4}{:10.4}{:10.4}{:10.4}{:9.4}{:10.0}{:9.3}",
+            line.who,
+            f.imbalance,
+            f.migration,
+            f.migration_least,
+            f.migration_total,
+            f.edge_cut_max,
+            f.edge_cut_total,
+            f.seconds_max_per_process * 1e3,
+        );
+        match line.ours {
+            true => println!("{:11.0}{:9.0}", f.operations_max, f.messages_max),
+            false => println!(),
+        }
+    }
+    for goal in goals {
+        println!("  {}", goal.text());
+    }
+    println!();
+}

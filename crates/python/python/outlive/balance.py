@@ -1,0 +1,259 @@
+"""Balance a load that changes while a program runs, moving little.
+
+One process with the whole graph, as NumPy arrays or a SciPy sparse matrix::
+
+    done = outlive.balance.balance(matrix, 64, parts, weights=seconds)
+    done.parts, done.imbalance, done.migration
+
+Many processes, each with its own objects, over mpi4py (or anything with the same
+``isend``, ``recv``, ``allgather`` and ``alltoall``)::
+
+    moves = outlive.balance.exchange(comm, numbers, offsets, others, weights=seconds)
+    for number, rank in zip(moves.exports, moves.exports_to): ...
+
+Needs NumPy. Errors are :class:`outlive.Error`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol, Union
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from outlive import _native
+from outlive._types import Error
+
+__all__ = ["Balanced", "Exchange", "Sparse", "balance", "exchange"]
+
+
+class Sparse(Protocol):
+    """A SciPy sparse matrix or array."""
+
+    def tocsr(self) -> Any:
+        """As compressed rows."""
+
+
+Graph = Union[Sparse, "tuple[ArrayLike, ArrayLike]", "tuple[ArrayLike, ArrayLike, ArrayLike]"]
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """A new assignment and what it is worth; measures as in ``outlive balance``."""
+
+    parts: NDArray[np.uint32]
+    """The process of each task."""
+    imbalance_before: float
+    """Largest load per speed over the ideal, minus 1, before."""
+    imbalance: float
+    """The same now."""
+    migration: float
+    """Most tasks that a process imports and exports, over the average number."""
+    migration_total: float
+    """Tasks that moved, over all tasks."""
+    edge_cut_max: float
+    """Largest weight of cut edges at a process, over the average weight of edges."""
+    edge_cut_total: float
+    """Weight of all cut edges, each once."""
+    volume_total: float
+    """Communication volume."""
+    seconds_max_per_process: float
+    """Modelled time for parallel methods, measured for the others."""
+    iterations: int
+    """Of the diffusion."""
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What this process hands over and takes in."""
+
+    exports: NDArray[np.uint64]
+    """Own objects that go, ascending."""
+    exports_to: NDArray[np.uint32]
+    """Their new processes."""
+    imports: NDArray[np.uint64]
+    """Objects that come, ascending."""
+    imports_from: NDArray[np.uint32]
+    """Where they are now."""
+    imbalance_before: float
+    imbalance: float
+    rounds: int
+    iterations: int
+
+
+def _bad(name: str, reason: str) -> Error:
+    return Error(100, f"option '{name}'", reason, "see help(outlive.balance)")
+
+
+def _array(name: str, values: ArrayLike, kind: type[np.generic], count: int | None) -> NDArray[Any]:
+    """One dimension of `kind`, without loss."""
+    try:
+        given = np.asarray(values)
+        if kind is np.float64:
+            array = given.astype(kind)
+        else:
+            if given.size and not np.issubdtype(given.dtype, np.integer):
+                raise _bad(name, f"{given.dtype} are no integers")
+            limit = int(np.iinfo(kind).max)  # type: ignore[type-var]
+            if given.size and (int(given.min()) < 0 or int(given.max()) > limit):
+                raise _bad(name, f"not all are from 0 to {limit}")
+            array = given.astype(kind)
+    except (TypeError, ValueError) as error:
+        raise _bad(name, str(error)) from None
+    if array.ndim != 1:
+        raise _bad(name, f"{array.ndim} dimensions, not one")
+    if count is not None and array.size != count:
+        raise _bad(name, f"{array.size} values for {count}")
+    return array
+
+
+def _coordinates(values: ArrayLike | None, count: int) -> bytes | None:
+    if values is None:
+        return None
+    try:
+        array = np.asarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise _bad("coordinates", str(error)) from None
+    if array.ndim != 2 or array.shape[0] != count or not 1 <= array.shape[1] <= 3:
+        raise _bad("coordinates", f"shape {array.shape}, not ({count}, 1 to 3)")
+    full = np.zeros((count, 3))
+    full[:, : array.shape[1]] = array
+    return full.tobytes()
+
+
+def _floats(name: str, values: ArrayLike | float | None, count: int, default: float) -> bytes:
+    if values is None:
+        values = default
+    if np.ndim(values) == 0:
+        values = np.full(count, values)
+    return _array(name, values, np.float64, count).tobytes()
+
+
+def _rows(graph: Graph) -> tuple[NDArray[Any], NDArray[Any], ArrayLike | None]:
+    if isinstance(graph, tuple):
+        if len(graph) not in (2, 3):
+            raise _bad("graph", f"{len(graph)} arrays, not offsets, others and maybe weights")
+        offsets = _array("offsets", graph[0], np.uint64, None)
+        others = _array("others", graph[1], np.uint32, None)
+        return offsets, others, graph[2] if len(graph) == 3 else None
+    if not hasattr(graph, "tocsr"):
+        raise _bad("graph", f"{type(graph).__name__} is no sparse matrix")
+    rows = graph.tocsr().copy()
+    if rows.shape[0] != rows.shape[1]:
+        raise _bad("graph", f"shape {rows.shape}: a task graph is square")
+    # A matrix stores its diagonal; a task is not its own neighbour.
+    rows.setdiag(0)
+    rows.sum_duplicates()
+    rows.eliminate_zeros()
+    offsets = _array("graph", rows.indptr, np.uint64, None)
+    return offsets, _array("graph", rows.indices, np.uint32, None), abs(rows.data)
+
+
+def balance(
+    graph: Graph,
+    processes: int,
+    parts: ArrayLike | None = None,
+    *,
+    weights: ArrayLike | float | None = None,
+    coordinates: ArrayLike | None = None,
+    speeds: ArrayLike | float | None = None,
+    background: ArrayLike | float | None = None,
+    method: str = "diffusion",
+    tolerance: float = 0.02,
+    migration_price: float = 0.1,
+    seed: int = 1,
+) -> Balanced:
+    """Assign the tasks of a graph to ``processes``, from ``parts`` if there are any.
+
+    ``graph`` is a symmetric SciPy sparse matrix (absolute values are edge weights,
+    the diagonal is ignored) or compressed rows ``(offsets, others[, edge weights])``
+    that list each edge at both ends. ``speeds`` may be 0 for a process that is gone:
+    it ends up empty. ``background`` is load of a process that cannot move.
+    ``method``: diffusion, hybrid, hybrid-diffusion, greedy, refine, greedy-refine, rcb
+    or sfc.
+    """
+    offsets, others, edges = _rows(graph)
+    tasks = max(offsets.size - 1, 0)
+    if not 1 <= processes < 2**31:
+        raise _bad("processes", f"{processes} is not from 1 to {2**31 - 1}")
+    arrays = {
+        "offsets": offsets.tobytes(),
+        "others": others.tobytes(),
+        "edges": _floats("edge weights", edges, others.size, 1.0),
+        "weights": _floats("weights", weights, tasks, 1.0),
+        "coordinates": _coordinates(coordinates, tasks),
+    }
+    start = None if parts is None else _array("parts", parts, np.uint32, tasks).tobytes()
+    idle = np.zeros(processes) if background is None else background
+    found, figures = _native.balance(
+        arrays,
+        _floats("speeds", speeds, processes, 1.0),
+        _floats("background", idle, processes, 0.0),
+        start,
+        _choice(method, tolerance, migration_price, seed),
+    )
+    iterations = int(figures.pop("iterations"))
+    return Balanced(np.frombuffer(found, np.uint32).copy(), iterations=iterations, **figures)
+
+
+def _choice(method: str, tolerance: float, price: float, seed: int) -> dict[str, Any]:
+    if not 0 <= seed < 2**64:
+        raise _bad("seed", f"{seed} is not from 0 to 2**64 - 1")
+    return {
+        "method": method,
+        "tolerance": float(tolerance),
+        "migration_price": float(price),
+        "seed": seed,
+    }
+
+
+def exchange(
+    comm: Any,
+    numbers: ArrayLike,
+    offsets: ArrayLike,
+    others: ArrayLike,
+    *,
+    weights: ArrayLike | float | None = None,
+    edge_weights: ArrayLike | float | None = None,
+    coordinates: ArrayLike | None = None,
+    speed: float = 1.0,
+    background: float = 0.0,
+    tolerance: float = 0.02,
+    migration_price: float = 0.1,
+    seed: int = 1,
+) -> Exchange:
+    """Balance by diffusion between the processes of ``comm``; collective.
+
+    ``numbers`` are this process's objects, unique over all; ``others[offsets[i] :
+    offsets[i + 1]]`` the numbers that object i is tied to, on any process, listed at
+    both ends with one weight. An error on one process is an error on all. Messages
+    go over a duplicate of ``comm`` if it can be duplicated.
+    """
+    names = _array("numbers", numbers, np.uint64, None)
+    rows = _array("offsets", offsets, np.uint64, None)
+    ends = _array("others", others, np.uint64, None)
+    arrays = {
+        "offsets": rows.tobytes(),
+        "others": ends.tobytes(),
+        "edges": _floats("edge_weights", edge_weights, ends.size, 1.0),
+        "weights": _floats("weights", weights, names.size, 1.0),
+        "coordinates": _coordinates(coordinates, names.size),
+    }
+    choice = _choice("diffusion", tolerance, migration_price, seed)
+    own = comm.Dup() if hasattr(comm, "Dup") else comm
+    try:
+        gone, come, levels, counts = _native.balance_over(
+            own, names.tobytes(), arrays, float(speed), float(background), choice
+        )
+    finally:
+        if own is not comm:
+            own.Free()
+    return Exchange(
+        np.frombuffer(gone[0], np.uint64).copy(),
+        np.frombuffer(gone[1], np.uint32).copy(),
+        np.frombuffer(come[0], np.uint64).copy(),
+        np.frombuffer(come[1], np.uint32).copy(),
+        *levels,
+        *counts,
+    )
