@@ -458,7 +458,6 @@ impl Agent {
     }
 }
 
-/// Bytes of containers in node storage, and free bytes there.
 /// How long what was found holds: listing directories is no business of every second.
 const DISK_USAGE_HOLDS: Duration = Duration::from_secs(10);
 
@@ -476,6 +475,7 @@ impl Agent {
     }
 }
 
+/// Bytes of containers in node storage, and free bytes there.
 fn disk_usage(store: &NodeStore) -> (u64, u64) {
     let used = store
         .found()
