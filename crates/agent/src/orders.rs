@@ -521,7 +521,7 @@ impl Agent {
             Work::SlabMade { rank, slot, made } => self.on_slab_made(rank, slot, made),
             Work::Persisted { op, result } => {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
-                let trouble = result.as_ref().map_or_else(|e| Some(e), Option::as_ref);
+                let trouble = result.as_ref().map_or_else(Some, Option::as_ref);
                 self.unwritable = trouble.is_some();
                 if let Some(error) = trouble.cloned() {
                     self.warn(error);

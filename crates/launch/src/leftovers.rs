@@ -3,7 +3,7 @@
 //!
 //! All keepers and agents of a run inherit one lock (`nodes.lock`), so the kernel knows
 //! when the last of them has ended, however the run ended. The next launcher waits for
-//! that; those that do not go are killed.
+//! that; those that do not go are woken, then killed.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -45,10 +45,14 @@ pub(crate) fn take(dir: &Path, name: &JobName) -> Result<OwnedFd> {
     if acquire(&file, PATIENCE).map_err(|error| Error::io(&path, "lock", &error))? {
         return Ok(file.into());
     }
-    let found = evict(dir);
-    tracing::warn!(?found, "nodes of an earlier run were killed");
-    if acquire(&file, KILL_PATIENCE).map_err(|error| Error::io(&path, "lock", &error))? {
-        return Ok(file.into());
+    // One that was frozen ends in order, with its ranks, when it goes on.
+    let mut found = Vec::new();
+    for (with, patience) in [(Signal::CONT, PATIENCE), (Signal::KILL, KILL_PATIENCE)] {
+        found = evict(dir, with);
+        tracing::warn!(?found, ?with, "nodes of an earlier run are ended");
+        if acquire(&file, patience).map_err(|error| Error::io(&path, "lock", &error))? {
+            return Ok(file.into());
+        }
     }
     Err(Error::new(
         Code::JobBusy,
@@ -71,9 +75,9 @@ fn acquire(file: &File, patience: Duration) -> std::io::Result<bool> {
     }
 }
 
-/// Kills keepers and agents of the job in `dir`; their numbers.
-fn evict(dir: &Path) -> Vec<u32> {
-    let mut killed = Vec::new();
+/// Signals keepers and agents of the job in `dir`; their numbers.
+fn evict(dir: &Path, with: Signal) -> Vec<u32> {
+    let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -84,11 +88,11 @@ fn evict(dir: &Path) -> Vec<u32> {
             continue;
         };
         if serves(&entry.path(), dir) {
-            process::signal(&fd, Signal::KILL);
-            killed.push(pid);
+            process::signal(&fd, with);
+            found.push(pid);
         }
     }
-    killed
+    found
 }
 
 /// True if the process at `proc` is a keeper or agent of the job in `dir`.
