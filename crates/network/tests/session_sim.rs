@@ -433,7 +433,12 @@ fn the_same_seed_gives_the_same_history() {
     let history = |seed| {
         let mut world = World::new(seed, Planted::Nothing);
         world.run(200).unwrap();
-        (world.now, world.cuts, world.wires.len(), world.sides[0].counts())
+        (
+            world.now,
+            world.cuts,
+            world.wires.len(),
+            world.sides[0].counts(),
+        )
     };
     assert_eq!(history(5), history(5));
 }
@@ -522,8 +527,15 @@ fn calls_from_the_past_and_with_wrong_numbers_are_turned_down() {
         attach,
         next,
     };
-    assert_eq!(session.called(Link(1), &hello(4, 0)), Err(Cut::Stale), "parity");
-    assert_eq!(session.called(Link(1), &hello(u64::MAX, 0)), Err(Cut::Garbled));
+    assert_eq!(
+        session.called(Link(1), &hello(4, 0)),
+        Err(Cut::Stale),
+        "parity"
+    );
+    assert_eq!(
+        session.called(Link(1), &hello(u64::MAX, 0)),
+        Err(Cut::Garbled)
+    );
     assert_eq!(session.called(Link(1), &hello(5, 0)), Ok(vec![]));
     assert_eq!(session.called(Link(2), &hello(5, 0)), Err(Cut::Stale));
     assert_eq!(session.called(Link(2), &hello(3, 0)), Err(Cut::Stale));

@@ -282,6 +282,12 @@ impl Session {
         self.resume(attach)
     }
 
+    /// The proof for a call that was begun, as of now.
+    pub fn proof(&self, link: Link) -> Option<Resume> {
+        let call = self.calling.filter(|call| call.link == link)?;
+        Some(self.resume(call.attach))
+    }
+
     fn resume(&self, attach: u64) -> Resume {
         Resume {
             incarnation: self.incarnation,

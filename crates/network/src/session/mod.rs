@@ -8,9 +8,13 @@
 //! eventfd, so that a process whose memory outlives its kernel needs no
 //! descriptor back. `docs/design/sessions.md` tells why it is correct.
 
+mod conn;
 mod frame;
 mod machine;
+mod mesh;
 mod replay;
+mod sock;
 
 pub use frame::{HEAD_BYTES, Head, Kind, RESUME_BYTES, Resume};
 pub use machine::{Config, Counts, Cut, Incoming, Link, Session};
+pub use mesh::{Mesh, MeshOptions, Message, Totals};
