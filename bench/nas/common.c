@@ -108,11 +108,15 @@ int finish(struct run *run, double seconds, int verified, double value)
             (unsigned long long)counts.silences, (unsigned long long)counts.absences,
             (unsigned long long)counts.rebirths, (unsigned long long)counts.alive);
 #endif
+    char text[40] = "null"; /* JSON has no word for what is not a number. */
+
+    if (isfinite(value))
+        snprintf(text, sizeof text, "%.15e", value);
     if (run->rank == 0)
         printf("{\"kernel\": \"%s\", \"class\": \"%c\", \"threads\": %d, \"ranks\": %d, "
-               "\"seconds\": %.6f, \"verified\": %s, \"value\": %.15e}\n",
+               "\"seconds\": %.6f, \"verified\": %s, \"value\": %s}\n",
                run->name, run->class, threads, run->ranks, seconds, verified ? "true" : "false",
-               value);
+               text);
     fflush(stdout);
 #ifdef RANKS
     must(run, outlive_comm_close(run->comm));

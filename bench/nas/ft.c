@@ -10,6 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#ifndef CMPLX /* An older clang does not define it. */
+#define CMPLX(re, im) __builtin_complex((double)(re), (double)(im))
+#endif
+
 #define STEPS 6
 #define SAMPLES 1024
 #define ALPHA 1e-6

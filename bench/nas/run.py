@@ -1,0 +1,131 @@
+"""Times the kernels, two ways in turn, and prints medians as JSON lines.
+
+    python3 bench/nas/run.py sessions [--class W] [--rounds 7] [--ranks 4]
+    python3 bench/nas/run.py threads  [--class S] [--rounds 5] [--threads 8,64,512]
+    python3 bench/nas/run.py wrapped  [--class W] [--rounds 5] -- COMMAND...
+
+`sessions` runs CG, EP, IS and LU with and without reliable sessions; `threads` runs CG with
+more and more threads; both may be `wrapped`: run behind COMMAND (a launcher that protects
+memory) and without it. The two ways alternate within each round, so that other load on the
+machine meets both; overhead is the median of the rounds' ratios. Needs `make -C bench/nas`.
+"""
+
+import argparse
+import json
+import os
+import secrets
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILT = ROOT / "build/nas"
+BOUND_S = 600
+ALL = ["bt", "cg", "ep", "ft", "is", "lu", "mg", "sp", "ua"]
+
+
+def seconds_of(output: str) -> float:
+    """The kernel's own time; a run that is not verified does not count."""
+    result = json.loads(output.splitlines()[-1])
+    if not result["verified"]:
+        raise SystemExit(f"not verified: {output}")
+    return float(result["seconds"])
+
+
+def threaded(command: list[str], threads: int) -> float:
+    environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=True
+    )
+    return seconds_of(done.stdout)
+
+
+def ranked(command: list[str], ranks: int, sessions: bool) -> float:
+    """One job on loopback; rank 0's time."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(ranks)]
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    with tempfile.TemporaryDirectory() as name:
+        key, hosts = Path(name, "key"), Path(name, "hosts")
+        key.write_bytes(secrets.token_bytes(32))
+        key.chmod(0o600)
+        hosts.write_text("".join(f"127.0.0.1:{port}\n" for port in ports))
+        jobs = []
+        for rank in range(ranks):
+            environment = {
+                **os.environ,
+                "OUTLIVE_COMM_RANK": str(rank),
+                "OUTLIVE_COMM_HOSTS": str(hosts),
+                "OUTLIVE_COMM_KEY": str(key),
+                "OUTLIVE_COMM_SESSIONS": str(int(sessions)),
+            }
+            pipe = subprocess.PIPE
+            jobs.append(
+                subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe, text=True)
+            )
+        outputs = [job.communicate(timeout=BOUND_S) for job in jobs]
+    if any(job.returncode for job in jobs):
+        raise SystemExit("".join(err for _, err in outputs))
+    return seconds_of(outputs[0][0])
+
+
+def report(name: str, pairs: list[tuple[float, float]], **more: object) -> None:
+    """`pairs` are (without, with) of each round."""
+    ratios = sorted(after / before for before, after in pairs)
+    line = {
+        "kernel": name,
+        **more,
+        "without_s": round(statistics.median(before for before, _ in pairs), 4),
+        "with_s": round(statistics.median(after for _, after in pairs), 4),
+        "overhead_percent": round(100 * (statistics.median(ratios) - 1), 1),
+        "least_percent": round(100 * (ratios[0] - 1), 1),
+        "most_percent": round(100 * (ratios[-1] - 1), 1),
+        "load": round(os.getloadavg()[0], 1),
+    }
+    print(json.dumps(line), flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("what", choices=["sessions", "threads", "wrapped"])
+    parser.add_argument("--class", dest="size", default="W")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--ranks", type=int, default=4)
+    parser.add_argument("--threads", default="8,16,32,64,128,256,512")
+    parser.add_argument("--kernels", default="")
+    arguments, wrapper = parser.parse_known_args()
+    if wrapper[:1] == ["--"]:
+        wrapper = wrapper[1:]
+    size, rounds = arguments.size, range(arguments.rounds)
+    if arguments.what == "sessions":
+        for name in (arguments.kernels or "cg,ep,is,lu").split(","):
+            program = [str(BUILT / f"{name}-ranks"), size]
+            pairs = []
+            for number in rounds:
+                order = [False, True] if number % 2 == 0 else [True, False]
+                times = {on: ranked(program, arguments.ranks, on) for on in order}
+                pairs.append((times[False], times[True]))
+            report(name.upper(), pairs, size=size, ranks=arguments.ranks)
+    elif arguments.what == "threads":
+        program = [str(BUILT / "cg"), size]
+        for threads in [int(text) for text in arguments.threads.split(",")]:
+            pairs = [
+                (threaded(program, threads), threaded([*wrapper, *program], threads))
+                for _ in rounds
+            ]
+            report("CG", pairs, size=size, threads=threads, wrapped=bool(wrapper))
+    elif not wrapper:
+        sys.exit("wrapped needs -- COMMAND")
+    else:
+        for name in (arguments.kernels or ",".join(ALL)).split(","):
+            program = [str(BUILT / name), size]
+            pairs = [(threaded(program, 2), threaded([*wrapper, *program], 2)) for _ in rounds]
+            report(name.upper(), pairs, size=size, threads=2, wrapped=True)
+
+
+if __name__ == "__main__":
+    main()
