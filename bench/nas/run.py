@@ -7,18 +7,21 @@
 `sessions` runs CG, EP, IS and LU with and without reliable sessions; `threads` runs CG with
 more and more threads; both may be `wrapped`: run behind COMMAND (a launcher that protects
 memory) and without it. The two ways alternate within each round, so that other load on the
-machine meets both; overhead is the median of the rounds' ratios. Needs `make -C bench/nas`.
+machine meets both. Overheads are medians of the rounds' ratios: of processor time (all ranks,
+user and system), which other load disturbs little, and of wall time. Needs `make -C bench/nas`.
 """
 
 import argparse
 import json
 import os
+import resource
 import secrets
 import socket
 import statistics
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,24 +30,40 @@ BOUND_S = 600
 ALL = ["bt", "cg", "ep", "ft", "is", "lu", "mg", "sp", "ua"]
 
 
-def seconds_of(output: str) -> float:
-    """The kernel's own time; a run that is not verified does not count."""
+@dataclass(frozen=True)
+class Times:
+    """Of one run, in seconds."""
+
+    wall: float
+    processor: float
+
+
+def children_s() -> float:
+    """Processor time of all children that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def times_of(output: str, processor: float) -> Times:
+    """The kernel's own wall time; a run that is not verified does not count."""
     result = json.loads(output.splitlines()[-1])
     if not result["verified"]:
         raise SystemExit(f"not verified: {output}")
-    return float(result["seconds"])
+    return Times(float(result["seconds"]), processor)
 
 
-def threaded(command: list[str], threads: int) -> float:
+def threaded(command: list[str], threads: int) -> Times:
+    before = children_s()
     environment = {**os.environ, "OMP_NUM_THREADS": str(threads), "OMP_WAIT_POLICY": "passive"}
     done = subprocess.run(
         command, env=environment, capture_output=True, text=True, timeout=BOUND_S, check=True
     )
-    return seconds_of(done.stdout)
+    return times_of(done.stdout, children_s() - before)
 
 
-def ranked(command: list[str], ranks: int, sessions: bool) -> float:
-    """One job on loopback; rank 0's time."""
+def ranked(command: list[str], ranks: int, sessions: bool) -> Times:
+    """One job on loopback; rank 0's wall time."""
+    before = children_s()
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(ranks)]
     ports = [s.getsockname()[1] for s in held]
     for s in held:
@@ -70,23 +89,22 @@ def ranked(command: list[str], ranks: int, sessions: bool) -> float:
         outputs = [job.communicate(timeout=BOUND_S) for job in jobs]
     if any(job.returncode for job in jobs):
         raise SystemExit("".join(err for _, err in outputs))
-    return seconds_of(outputs[0][0])
+    return times_of(outputs[0][0], children_s() - before)
 
 
-def report(name: str, pairs: list[tuple[float, float]], **more: object) -> None:
+def report(name: str, pairs: list[tuple[Times, Times]], **more: object) -> None:
     """`pairs` are (without, with) of each round."""
-    ratios = sorted(after / before for before, after in pairs)
-    line = {
-        "kernel": name,
-        **more,
-        "without_s": round(statistics.median(before for before, _ in pairs), 4),
-        "with_s": round(statistics.median(after for _, after in pairs), 4),
-        "overhead_percent": round(100 * (statistics.median(ratios) - 1), 1),
-        "least_percent": round(100 * (ratios[0] - 1), 1),
-        "most_percent": round(100 * (ratios[-1] - 1), 1),
-        "load": round(os.getloadavg()[0], 1),
-    }
-    print(json.dumps(line), flush=True)
+    line: dict[str, object] = {"kernel": name, **more}
+    for kind in ("processor", "wall"):
+        both = [(float(getattr(a, kind)), float(getattr(b, kind))) for a, b in pairs]
+        ratios = sorted(after / before for before, after in both)
+        line |= {
+            f"{kind}_without_s": round(statistics.median(before for before, _ in both), 4),
+            f"{kind}_with_s": round(statistics.median(after for _, after in both), 4),
+            f"{kind}_overhead_percent": round(100 * (statistics.median(ratios) - 1), 1),
+            f"{kind}_spread_percent": [round(100 * (ratios[n] - 1), 1) for n in (0, -1)],
+        }
+    print(json.dumps({**line, "load": round(os.getloadavg()[0], 1)}), flush=True)
 
 
 def main() -> None:

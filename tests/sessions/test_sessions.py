@@ -4,12 +4,13 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ranks import BOUND_S, Job, Proxy, free_ports, value
 
 RING = ["40", "60000"]
-FAST = {"HEARTBEAT_MS": 100, "SILENCE_MS": 800}
+FAST: dict[str, Any] = {"HEARTBEAT_MS": 100, "SILENCE_MS": 800}
 
 
 def calm(built: Path, directory: Path, name: str, *arguments: str) -> str:

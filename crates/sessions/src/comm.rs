@@ -2,7 +2,7 @@
 //! keeps connections alive.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -87,6 +87,8 @@ struct Shared {
     stop: Mutex<bool>,
     stopped: Condvar,
     in_call: AtomicBool,
+    /// Counts the program's calls: while it calls, the helper keeps out of the way.
+    calls: AtomicU64,
 }
 
 /// The ranks of a job, as one of them sees them.
@@ -139,6 +141,7 @@ impl Comm {
             stop: Mutex::new(false),
             stopped: Condvar::new(),
             in_call: AtomicBool::new(false),
+            calls: AtomicU64::new(0),
         });
         let helper = if reliable && size > 1 {
             Some(start_helper(shared.clone(), step.into())?)
@@ -179,6 +182,7 @@ impl Comm {
                 "let one thread communicate, or take a lock around calls",
             ));
         }
+        self.shared.calls.fetch_add(1, Ordering::Relaxed);
         let mut call = Call {
             state: lock(&self.shared.state),
             in_call: &self.shared.in_call,
@@ -361,6 +365,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn start_helper(shared: Arc<Shared>, every: Duration) -> Result<JoinHandle<()>, Error> {
     let run = move || {
         let mut stop = lock(&shared.stop);
+        let mut seen = 0;
         while !*stop {
             let waited = shared.stopped.wait_timeout(stop, every);
             stop = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -368,6 +373,13 @@ fn start_helper(shared: Arc<Shared>, every: Duration) -> Result<JoinHandle<()>, 
                 return;
             }
             drop(stop);
+            let calls = shared.calls.load(Ordering::Relaxed);
+            if calls != seen {
+                // It does all this in its calls; its lock is left alone.
+                seen = calls;
+                stop = lock(&shared.stop);
+                continue;
+            }
             match shared.state.try_lock() {
                 // An error stays in its session, and the next call tells it.
                 Ok(mut state) => drop(state.mesh.progress(Time::ZERO, |_| false)),

@@ -1,5 +1,6 @@
 //! Ranks as threads of one process, over loopback: what arrives is what was
 //! sent, whatever happens to the connections.
+#![allow(clippy::unwrap_used)] // a panic is how a test reports
 
 use std::net::TcpListener;
 
