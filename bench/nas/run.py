@@ -1,12 +1,12 @@
 """Times the kernels, two ways in turn, and prints medians as JSON lines.
 
     python3 bench/nas/run.py sessions [--class W] [--rounds 7] [--ranks 4]
-    python3 bench/nas/run.py threads  [--class S] [--rounds 5] [--threads 8,64,512]
+    python3 bench/nas/run.py threads [--class S] [--rounds 5] [--threads 8,64,512] -- COMMAND...
     python3 bench/nas/run.py wrapped  [--class W] [--rounds 5] -- COMMAND...
 
 `sessions` runs CG, EP, IS and LU with and without reliable sessions; `threads` runs CG with
-more and more threads; both may be `wrapped`: run behind COMMAND (a launcher that protects
-memory) and without it. The two ways alternate within each round, so that other load on the
+more and more threads, `wrapped` all kernels, behind COMMAND (a launcher that protects memory)
+and without it. The two ways alternate within each round, so that other load on the
 machine meets both. Overheads are medians of the rounds' ratios: of processor time (all ranks,
 user and system), which other load disturbs little, and of wall time. Needs `make -C bench/nas`.
 """
@@ -128,6 +128,8 @@ def main() -> None:
                 times = {on: ranked(program, arguments.ranks, on) for on in order}
                 pairs.append((times[False], times[True]))
             report(name.upper(), pairs, size=size, ranks=arguments.ranks)
+    elif not wrapper:
+        sys.exit(f"{arguments.what} needs -- COMMAND")
     elif arguments.what == "threads":
         program = [str(BUILT / "cg"), size]
         for threads in [int(text) for text in arguments.threads.split(",")]:
@@ -135,14 +137,12 @@ def main() -> None:
                 (threaded(program, threads), threaded([*wrapper, *program], threads))
                 for _ in rounds
             ]
-            report("CG", pairs, size=size, threads=threads, wrapped=bool(wrapper))
-    elif not wrapper:
-        sys.exit("wrapped needs -- COMMAND")
+            report("CG", pairs, size=size, threads=threads)
     else:
         for name in (arguments.kernels or ",".join(ALL)).split(","):
             program = [str(BUILT / name), size]
             pairs = [(threaded(program, 2), threaded([*wrapper, *program], 2)) for _ in rounds]
-            report(name.upper(), pairs, size=size, threads=2, wrapped=True)
+            report(name.upper(), pairs, size=size, threads=2)
 
 
 if __name__ == "__main__":

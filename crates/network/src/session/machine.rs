@@ -103,6 +103,10 @@ impl Config {
     }
 }
 
+/// An acknowledgement is sent after so many bytes at the latest: the sender's
+/// buffer then stays small enough for a processor's cache.
+const ACK_BYTES: usize = 256 << 10;
+
 /// No pair of ranks makes so many connections: counting on cannot overflow.
 const ATTACH_MAX: u64 = 1 << 60;
 
@@ -444,7 +448,7 @@ impl Session {
     pub fn received(&mut self, length: usize) {
         self.next += 1;
         self.unacked_bytes += length + HEAD_BYTES;
-        if self.unacked_bytes >= self.config.window_bytes / 4 {
+        if self.unacked_bytes >= (self.config.window_bytes / 4).min(ACK_BYTES) {
             self.say_alive();
         }
     }

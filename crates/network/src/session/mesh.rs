@@ -95,6 +95,8 @@ struct Peer {
 
 /// Bytes read from one connection before others have their turn.
 const READ_BUDGET_BYTES: usize = 1 << 20;
+/// No kernel is replaced in less.
+const LOOK_EVERY: Time = Time(200_000);
 /// Callers at once that have not shown who they are.
 const STRANGERS_MAX: usize = 64;
 
@@ -107,6 +109,7 @@ pub struct Mesh {
     conns: Vec<Conn>,
     links: u64,
     clock: Time,
+    looked: Time,
     rebirths: u64,
     refused: Option<Error>,
 }
@@ -168,6 +171,7 @@ impl Mesh {
             conns: Vec::new(),
             links: 0,
             clock: now,
+            looked: now,
             rebirths: 0,
             refused: None,
             options,
@@ -258,6 +262,11 @@ impl Mesh {
     /// Descriptors die together, and their numbers may name other files soon:
     /// one is looked at before any is used.
     fn look(&mut self) {
+        let now = clock();
+        if now >= self.looked && now.since(self.looked) < LOOK_EVERY {
+            return;
+        }
+        self.looked = now;
         let one = self.listener.as_ref();
         let one = one.or_else(|| self.conns.first().map(|conn| &conn.sock));
         if one.is_some_and(|sock| !sock.ours()) {

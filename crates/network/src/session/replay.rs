@@ -115,6 +115,9 @@ impl Replay {
             self.base += 1;
             self.sent -= 1;
         }
+        if self.used == 0 {
+            self.start = 0; // The same few pages again: they are in the cache.
+        }
         true
     }
 
