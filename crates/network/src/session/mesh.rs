@@ -353,7 +353,10 @@ impl Mesh {
                 state.broken |= !self.options.reliable;
             }
             state.session.cut(conn.link);
-            if let End::Refused(failure) = why {
+            // What refuses is not authenticated: once met, a peer is only called again.
+            if let End::Refused(failure) = why
+                && state.session.counts().links == 0
+            {
                 self.refused = Some(failure.error(Entity::Rank(peer)));
             }
         }
