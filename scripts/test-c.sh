@@ -28,6 +28,16 @@ for cc in gcc clang; do
         echo '#include <outlive.h>' | "$cc" "-std=$standard" "${strict[@]}" -fsyntax-only -x c++ -
         echo "PASS $cc outlive.h as $standard"
     done
+    for language in "c99 c" "c++11 c++"; do
+        echo '#include <outlive_sessions.h>' | "$cc" "-std=${language% *}" "${strict[@]}" \
+            -I crates/sessions/include -fsyntax-only -x "${language#* }" -
+        echo "PASS $cc outlive_sessions.h as ${language% *}"
+    done
+    for source in bench/nas/*.c; do
+        "$cc" -std=c11 "${strict[@]}" -Wshadow -Wno-unknown-pragmas -Wno-pedantic -DRANKS \
+            -I crates/sessions/include -fsyntax-only "$source"
+    done
+    echo "PASS $cc bench/nas"
     for flag in "" -DNO_OUTLIVE; do
         "$cc" -std=c11 "${strict[@]}" ${flag:+"$flag"} -fsyntax-only examples/03-nbody/nbody.c
         if [ -f "$mpi_include/mpi.h" ]; then

@@ -26,6 +26,7 @@ FLOORS = {
     "minickpt": 4,
     "agent": 5,
     "client": 5,
+    "sessions": 5,
     "launch": 5,
     "mpilib": 5,
     "runtime": 5,

@@ -282,6 +282,11 @@ impl Handshake {
         Some((remote, self.purpose, self.confirm.last))
     }
 
+    /// What a caller with [`Handshake::asked`] carries in its proof.
+    pub(crate) fn asked_header(&self) -> &[u8] {
+        &self.confirm.header
+    }
+
     /// Takes at most [`Handshake::wants`] bytes; answers go to `out`, also when
     /// it fails (a refusal that names the reason, sent as far as it goes).
     pub(crate) fn feed(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Progress, Failure> {

@@ -23,11 +23,12 @@
 //!   shared-memory or UCX rail can carry messages for the same peer. Its set-up
 //!   (segment, worker address) travels over an authenticated connection; HEAD's
 //!   `purpose` has room for it.
-//! - *Sessions*: a frame has a kind and flags. Sequence numbers,
-//!   acknowledgements and replay after a rail was closed and opened again become
-//!   kinds of their own, so the delivery that this crate promises today (in
+//! - *Sessions*: sequence numbers, acknowledgements and replay after a rail was
+//!   closed and opened again, so the delivery that this crate promises today (in
 //!   order and at most once while a connection lasts) becomes exactly once for
 //!   those who ask for it. A rail may then close while the session lives.
+//!   [`session`] has them, on links of their own that need no thread and no
+//!   descriptor but plain sockets.
 //! - *Priorities and gates*: the flags of a frame.
 //!
 //! `cargo run --release --example network-bench` compares streams with plain TCP.
@@ -40,6 +41,7 @@ mod handshake;
 mod key;
 mod link;
 mod reactor;
+pub mod session;
 mod shared;
 mod socket;
 mod stream;

@@ -55,6 +55,8 @@ pub(crate) enum Purpose {
     Stream,
     /// Encrypted bytes after the handshake.
     SealedStream,
+    /// A link of a reliable session after the handshake.
+    Session,
 }
 
 impl Purpose {
@@ -63,6 +65,7 @@ impl Purpose {
             Purpose::Control => 0,
             Purpose::Stream => 1,
             Purpose::SealedStream => 2,
+            Purpose::Session => 3,
         }
     }
     const fn from_number(number: u8) -> Option<Purpose> {
@@ -70,6 +73,7 @@ impl Purpose {
             0 => Some(Purpose::Control),
             1 => Some(Purpose::Stream),
             2 => Some(Purpose::SealedStream),
+            3 => Some(Purpose::Session),
             _ => None,
         }
     }

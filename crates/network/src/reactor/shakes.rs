@@ -222,6 +222,9 @@ impl Reactor {
         };
         let mut permit = None;
         let mut verdict = self.verdict(&remote, purpose, last);
+        if purpose == Purpose::Session {
+            verdict = Verdict::WrongPeer; // Ranks with sessions listen elsewhere.
+        }
         if verdict == Verdict::Accept && purpose != Purpose::Control {
             permit = Permit::take(&self.faults, self.options.streams_max);
             if permit.is_none() {
