@@ -26,8 +26,6 @@ use crate::processes::Processes;
 const TASK_BYTES: u64 = 8 + 8 + 4 + 8 + 8;
 /// Bytes of a child's or a process's sum: load, speed, quota.
 const SUM_BYTES: u64 = 24;
-/// Bytes of a link between two leaves: both, and the contact.
-const PAIR_BYTES: u64 = 16;
 
 /// What a leaf does with its own tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,18 +34,6 @@ pub enum Leaf {
     Greedy,
     /// Only what an overloaded process has too much.
     Refine,
-    /// Diffusion between the processes of the leaf, along the edges of its tasks.
-    Diffusion,
-}
-
-/// How load passes between the children of a domain.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Upper {
-    /// The largest surplus meets the largest room, wherever they are.
-    Match,
-    /// Diffusion along the edges between the leaves; a domain with an absent leaf
-    /// falls back to [`Upper::Match`].
-    Diffusion,
 }
 
 /// The shape of the tree and its methods.
@@ -61,8 +47,6 @@ pub struct Options {
     pub tolerance: f64,
     /// The leaf's method.
     pub leaf: Leaf,
-    /// The method above the leaves.
-    pub upper: Upper,
 }
 
 impl Default for Options {
@@ -72,7 +56,6 @@ impl Default for Options {
             fan_out: 1024,
             tolerance: 0.02,
             leaf: Leaf::Refine,
-            upper: Upper::Match,
         }
     }
 }
@@ -204,7 +187,6 @@ impl<'a> Tree<'a> {
                 excess.min(0.0)
             });
         }
-        let contacts = (self.options.upper == Upper::Diffusion).then(|| self.leaf_contacts());
         let mut all = Vec::new();
         let (mut span, mut levels) = (1usize, 1u32);
         while span < leaves {
@@ -219,13 +201,7 @@ impl<'a> Tree<'a> {
                 self.memory = self.memory.max(children as u64 * SUM_BYTES);
                 self.ledger
                     .send(leader, children as u64, children as u64 * SUM_BYTES);
-                match &contacts {
-                    Some(contacts) if self.can_diffuse(domain.clone()) => {
-                        let pairs = self.diffuse_domain(domain, contacts, &mut surplus, &mut all);
-                        self.memory = self.memory.max(pairs * PAIR_BYTES);
-                    }
-                    _ => match_domain(domain, &mut surplus, &mut all),
-                }
+                match_domain(domain, &mut surplus, &mut all);
             }
         }
         self.ledger.rounds += 3;
@@ -277,19 +253,15 @@ impl<'a> Tree<'a> {
             if new.is_empty() {
                 continue;
             }
-            self.tasks[leaf].extend(&new);
-            let new = match self.options.leaf {
-                Leaf::Diffusion => self.settle_beside(leaf, new),
-                _ => new,
-            };
             let members = self.members(leaf);
             let mut loads: Vec<f64> = members.clone().map(|p| self.loads[p]).collect();
             let speeds = &self.processes.speeds()[members.clone()];
             let (parts, first) = (&mut self.parts, members.start as u32);
-            place(self.graph, speeds, &mut loads, new, |task, to| {
+            place(self.graph, speeds, &mut loads, new.clone(), |task, to| {
                 parts[task as usize] = first + to;
             });
             self.loads[members].copy_from_slice(&loads);
+            self.tasks[leaf].extend(new);
         }
     }
 
@@ -340,9 +312,6 @@ impl<'a> Tree<'a> {
             let database = own.len() as u64 * TASK_BYTES + members.len() as u64 * SUM_BYTES;
             self.memory = self.memory.max(database);
             let leader = members.start as u32;
-            if self.options.leaf == Leaf::Diffusion && self.diffuse_leaf(leaf, &own, ideal) {
-                continue;
-            }
             let depth = u64::from(usize::BITS - own.len().leading_zeros());
             self.ledger.work(leader, own.len() as u64 * depth);
             self.ledger
@@ -401,6 +370,5 @@ fn match_domain(domain: core::ops::Range<usize>, surplus: &mut [f64], all: &mut 
     }
 }
 
-mod diffusive;
 #[cfg(test)]
 mod tests;

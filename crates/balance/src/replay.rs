@@ -17,8 +17,6 @@ pub enum Method {
     Diffusion,
     /// A tree of domains.
     Hybrid,
-    /// A tree of domains with diffusion on every level.
-    HybridDiffusion,
     /// All anew, heaviest first.
     Greedy,
     /// Only what overloaded processes have too much.
@@ -33,10 +31,9 @@ pub enum Method {
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 8] = [
+    pub const ALL: [Method; 7] = [
         Method::Diffusion,
         Method::Hybrid,
-        Method::HybridDiffusion,
         Method::Greedy,
         Method::Refine,
         Method::GreedyRefine,
@@ -49,7 +46,6 @@ impl Method {
         match self {
             Method::Diffusion => "diffusion",
             Method::Hybrid => "hybrid",
-            Method::HybridDiffusion => "hybrid-diffusion",
             Method::Greedy => "greedy",
             Method::Refine => "refine",
             Method::GreedyRefine => "greedy-refine",
@@ -107,15 +103,11 @@ pub fn balance(
                 ..plain(done.parts)
             }
         }
-        Method::Hybrid | Method::HybridDiffusion => {
-            let mut options = hybrid::Options {
+        Method::Hybrid => {
+            let options = hybrid::Options {
                 tolerance,
                 ..settings.hybrid
             };
-            if method == Method::HybridDiffusion {
-                options.leaf = hybrid::Leaf::Diffusion;
-                options.upper = hybrid::Upper::Diffusion;
-            }
             let done = hybrid::balance(graph, processes, parts, &options)?;
             Balanced {
                 parts: done.parts,

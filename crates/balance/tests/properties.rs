@@ -91,7 +91,6 @@ fn the_other_methods_on_two_thousand_random_graphs() {
     for seed in 0..2_000 {
         for method in [
             Method::Hybrid,
-            Method::HybridDiffusion,
             Method::Greedy,
             Method::Refine,
             Method::GreedyRefine,

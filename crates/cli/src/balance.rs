@@ -60,7 +60,7 @@ struct Replay {
 
 #[derive(Args, Debug)]
 struct How {
-    /// diffusion, hybrid, hybrid-diffusion, greedy, refine, greedy-refine, rcb or sfc.
+    /// diffusion, hybrid, greedy, refine, greedy-refine, rcb or sfc.
     #[arg(long, default_value = "diffusion")]
     method: String,
     /// Imbalance (max over average, minus 1) that is good enough.

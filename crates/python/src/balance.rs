@@ -286,6 +286,9 @@ fn local(names: &[u64], arrays: &Arrays, rank: u32) -> Result<Local> {
 /// (task, process) pairs as NumPy can read them.
 type Pairs<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
+/// Exports, imports, imbalance before and after, rounds and iterations.
+type Exchanged<'py> = (Pairs<'py>, Pairs<'py>, (f64, f64), (u32, u32));
+
 fn pairs<'py>(py: Python<'py>, all: &[(u64, u32)]) -> Pairs<'py> {
     let names: Vec<u8> = all.iter().flat_map(|pair| pair.0.to_ne_bytes()).collect();
     let ranks: Vec<u8> = all.iter().flat_map(|pair| pair.1.to_ne_bytes()).collect();
@@ -301,7 +304,7 @@ pub fn balance_over<'py>(
     speed: f64,
     background: f64,
     choice: Choice,
-) -> PyResult<(Pairs<'py>, Pairs<'py>, (f64, f64), (u32, u32))> {
+) -> PyResult<Exchanged<'py>> {
     let py = comm.py();
     let mut net = Communicator::new(comm)?;
     let made = local(&numbers(names), &arrays, net.rank);

@@ -170,8 +170,7 @@ def balance(
     the diagonal is ignored) or compressed rows ``(offsets, others[, edge weights])``
     that list each edge at both ends. ``speeds`` may be 0 for a process that is gone:
     it ends up empty. ``background`` is load of a process that cannot move.
-    ``method``: diffusion, hybrid, hybrid-diffusion, greedy, refine, greedy-refine, rcb
-    or sfc.
+    ``method``: diffusion, hybrid, greedy, refine, greedy-refine, rcb or sfc.
     """
     offsets, others, edges = _rows(graph)
     tasks = max(offsets.size - 1, 0)

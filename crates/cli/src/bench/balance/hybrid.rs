@@ -12,12 +12,7 @@ use serde::Serialize;
 use crate::args::BenchOptions;
 use crate::balance::cpu_seconds;
 
-const METHODS: [Method; 4] = [
-    Method::Hybrid,
-    Method::HybridDiffusion,
-    Method::Greedy,
-    Method::Refine,
-];
+const METHODS: [Method; 3] = [Method::Hybrid, Method::Greedy, Method::Refine];
 
 #[derive(Serialize)]
 struct Line {
