@@ -54,7 +54,7 @@ impl Faults {
         }
     }
 
-    fn drawn(&self, ring: Ring) -> u32 {
+    pub(super) fn drawn(&self, ring: Ring) -> u32 {
         match self.random {
             Quantity::Number(number) => number,
             Quantity::PerMillion(part) => {

@@ -7,6 +7,7 @@
 
 mod faults;
 mod gossip;
+mod plot;
 
 pub use faults::{Faults, Moment, Quantity};
 pub use gossip::{best_time, expected_coloured};
@@ -81,9 +82,39 @@ struct Watch {
     /// When each process was coloured, in the order of ranks; 2^64 - 1: never.
     coloured: Vec<u64>,
     acknowledged: bool,
+    /// Every message, if asked for.
+    arrows: Option<Vec<Arrow>>,
+}
+
+/// A message of a run that is drawn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Arrow {
+    from: Peer,
+    to: Peer,
+    msg: Msg,
+    start: u64,
+    /// End of the reception, if there was one.
+    end: Option<u64>,
 }
 
 impl Host<Broadcast> for Watch {
+    fn on_send(&mut self, from: Peer, to: Peer, msg: &Msg, now: Time) {
+        if let Some(arrows) = &mut self.arrows {
+            arrows.push(Arrow {
+                from,
+                to,
+                msg: *msg,
+                start: now.0,
+                end: None,
+            });
+        }
+    }
+    fn on_receive(&mut self, from: Peer, to: Peer, msg: &Msg, now: Time) {
+        let same = |a: &&mut Arrow| (a.from, a.to, a.msg, a.end) == (from, to, *msg, None);
+        if let Some(arrow) = self.arrows.iter_mut().flatten().find(same) {
+            arrow.end = Some(now.0);
+        }
+    }
     fn on_event(&mut self, who: Peer, now: Time, event: Event) {
         match event {
             Event::Coloured(_) => self.coloured[who as usize] = now.0,
@@ -152,7 +183,7 @@ impl Broadcasts {
             horizon: 0,
         };
         if broadcasts.parameters.faults.moment != Moment::Before {
-            let calm = broadcasts.run_with(0, &[])?;
+            let (calm, _) = broadcasts.run_with(0, &[], false)?;
             broadcasts.horizon = calm.quiescence;
         }
         Ok(broadcasts)
@@ -178,20 +209,59 @@ impl Broadcasts {
     /// # Errors
     /// [`Code::Internal`] if the machines could not be made.
     pub fn run(&self, seed: u64) -> Result<Run> {
-        let deaths = self
-            .parameters
-            .faults
-            .draw(self.parameters.ring, seed, self.horizon);
-        self.run_with(seed, &deaths)
+        let deaths = self.deaths(seed);
+        Ok(self.run_with(seed, &deaths, false)?.0)
     }
 
-    fn run_with(&self, seed: u64, deaths: &[(Peer, Death)]) -> Result<Run> {
+    /// A picture of the run with this seed, as SVG: up to [`Broadcasts::DRAWN_MAX`]
+    /// processes every message in space and time, above that how many have the message.
+    ///
+    /// # Errors
+    /// As [`Broadcasts::run`].
+    pub fn plot(&self, seed: u64) -> Result<String> {
+        let deaths = self.deaths(seed);
+        let few = self.parameters.ring.processes <= Self::DRAWN_MAX;
+        let (run, watch) = self.run_with(seed, &deaths, few)?;
+        Ok(match &watch.arrows {
+            Some(arrows) => plot::space_time(self, &run, &watch.coloured, arrows),
+            None => plot::curve(self, &run, &watch.coloured),
+        })
+    }
+
+    /// The most processes whose messages are drawn one by one.
+    pub const DRAWN_MAX: u32 = 64;
+
+    fn deaths(&self, seed: u64) -> Vec<(Peer, Death)> {
+        let Parameters { ring, faults, .. } = &self.parameters;
+        faults.draw(*ring, seed, self.horizon)
+    }
+
+    /// What the correction promises for these failures: that every live process gets
+    /// the message.
+    pub fn guaranteed(&self) -> bool {
+        let Parameters { faults, ring, .. } = &self.parameters;
+        let during = match faults.moment {
+            Moment::During => faults.drawn(*ring),
+            Moment::Before | Moment::After => 0,
+        };
+        match self.parameters.correction {
+            Correction::Checked => during == 0,
+            Correction::FailureProof(f) => during <= f,
+            _ => {
+                let calm = during == 0 && faults.most(*ring) == 0;
+                calm && !matches!(self.parameters.spread, Spread::Gossip(_))
+            }
+        }
+    }
+
+    fn run_with(&self, seed: u64, deaths: &[(Peer, Death)], trace: bool) -> Result<(Run, Watch)> {
         let ring = self.parameters.ring;
         let count = ring.processes as usize;
         let watch = Watch {
             bytes: self.parameters.bytes,
             coloured: vec![u64::MAX; count],
             acknowledged: false,
+            arrows: trace.then(Vec::new),
         };
         let machines = vec![Broadcast::default(); count];
         let mut world = World::new(self.parameters.model, &self.config, seed, machines, watch)?;
@@ -217,7 +287,7 @@ impl Broadcasts {
             matches!(cause, Some(Cause::Root | Cause::Dissemination))
         };
         let max_gap = longest_gap(ring.processes, reached);
-        Ok(Run {
+        let run = Run {
             seed,
             colouring_time,
             quiescence: outcome.quiescence.0,
@@ -227,7 +297,8 @@ impl Broadcasts {
             uncoloured_live,
             acknowledged: world.host.acknowledged,
             events: outcome.events,
-        })
+        };
+        Ok((run, world.host))
     }
 
     /// Runs with consecutive seeds on so many threads; ascending by seed. `each` is
