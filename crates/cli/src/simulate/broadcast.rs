@@ -428,6 +428,8 @@ impl BroadcastOptions {
             faults: Faults {
                 dead: self.dead.clone(),
                 random: quantity(&self.faults)?,
+                root_too: false,
+                named: Vec::new(),
                 moment: match self.fault_time {
                     FaultTime::Before => Moment::Before,
                     FaultTime::During => Moment::During,

@@ -104,7 +104,8 @@ impl Tree {
             Shape::Lame(k) => Kind::Growth(Growth::new(processes, u64::from(k.min(processes)), 1)),
             Shape::Optimal => {
                 model.check()?;
-                Kind::Growth(Growth::new(processes, model.delay(), model.gap))
+                // Where messages take no time any tree is optimal; a unit keeps it one.
+                Kind::Growth(Growth::new(processes, model.delay().max(1), model.gap))
             }
         };
         Ok(Tree {

@@ -221,6 +221,19 @@ fn completion_is_as_published() {
     assert_eq!(tree.child_count(0), 4999, "far away, the root does it all");
 }
 
+/// Messages that take no time: still a tree.
+#[test]
+fn without_latency_and_overhead_there_is_a_tree() {
+    let model = LogP {
+        latency: 0,
+        overhead: 0,
+        gap: 1,
+    };
+    let tree = Tree::new(Shape::Optimal, Order::Interleaved, 40, &model).unwrap();
+    let children = (0..40).map(|rank| tree.child_count(rank)).sum::<u32>();
+    assert_eq!(children, 39);
+}
+
 #[test]
 fn bad_trees_are_refused() {
     for (shape, processes) in [

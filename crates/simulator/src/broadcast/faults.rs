@@ -35,8 +35,12 @@ pub enum Moment {
 pub struct Faults {
     /// Dead before the start.
     pub dead: Vec<Peer>,
-    /// How many more are drawn, never the root.
+    /// Who dies when, besides: for scenarios made by hand.
+    pub named: Vec<(Peer, Death)>,
+    /// How many more are drawn.
     pub random: Quantity,
+    /// The root may be among them, if they die during the run.
+    pub root_too: bool,
     /// When these die.
     pub moment: Moment,
 }
@@ -49,7 +53,9 @@ impl Faults {
     pub const fn none() -> Faults {
         Faults {
             dead: Vec::new(),
+            named: Vec::new(),
             random: Quantity::Number(0),
+            root_too: false,
             moment: Moment::Before,
         }
     }
@@ -68,12 +74,20 @@ impl Faults {
         self.drawn(ring).saturating_add(self.dead.len() as u32)
     }
 
+    fn may_fail(&self, ring: Ring, who: Peer) -> bool {
+        who != ring.root || (self.root_too && self.moment == Moment::During)
+    }
+
     /// # Errors
     /// `InvalidArgument` if one of the dead is no rank or the root, or if more are to
     /// fail than there are others.
     pub(super) fn check(&self, ring: Ring) -> Result<()> {
         let processes = ring.processes;
-        if let Some(who) = self.dead.iter().find(|&&who| who >= processes) {
+        let all = self
+            .dead
+            .iter()
+            .chain(self.named.iter().map(|named| &named.0));
+        if let Some(who) = all.clone().find(|&&who| who >= processes) {
             let reason = format!("rank {who} of {processes} processes");
             return refuse("dead", reason, "give ranks below the number of processes");
         }
@@ -84,7 +98,7 @@ impl Faults {
             );
             return refuse("dead", reason, "leave the root out, or give another --root");
         }
-        let named: BTreeSet<Peer> = self.dead.iter().copied().collect();
+        let named: BTreeSet<Peer> = all.copied().collect();
         let others = u64::from(processes.saturating_sub(1));
         if named.len() as u64 + u64::from(self.drawn(ring)) > others {
             let reason = format!(
@@ -102,6 +116,8 @@ impl Faults {
         let mut taken: BTreeSet<Peer> = self.dead.iter().copied().collect();
         let before = Death::At(Time::ZERO);
         let mut deaths: Vec<(Peer, Death)> = taken.iter().map(|&who| (who, before)).collect();
+        deaths.extend_from_slice(&self.named);
+        taken.extend(self.named.iter().map(|named| named.0));
         let mut random = Sequence::new(seed, 0x6661_756c_7473);
         let count = self.drawn(ring);
         let free = ring.processes - 1 - taken.len() as u32;
@@ -111,7 +127,7 @@ impl Faults {
         let victims: Vec<Peer> = if count > free / 2 {
             // Dense: the first of a shuffle.
             let others =
-                (0..ring.processes).filter(|who| *who != ring.root && !taken.contains(who));
+                (0..ring.processes).filter(|who| self.may_fail(ring, *who) && !taken.contains(who));
             let mut others: Vec<Peer> = others.collect();
             for at in 0..count as usize {
                 let with = at + random.below((others.len() - at) as u64) as usize;
@@ -123,7 +139,7 @@ impl Faults {
             let mut victims = Vec::new();
             while victims.len() < count as usize {
                 let who = random.below(u64::from(ring.processes)) as Peer;
-                if who != ring.root && taken.insert(who) {
+                if self.may_fail(ring, who) && taken.insert(who) {
                     victims.push(who);
                 }
             }

@@ -244,6 +244,7 @@ impl Broadcasts {
             Moment::During => faults.drawn(*ring),
             Moment::Before | Moment::After => 0,
         };
+        let during = during.saturating_add(faults.named.len() as u32);
         match self.parameters.correction {
             Correction::Checked => during == 0,
             Correction::FailureProof(f) => during <= f,
