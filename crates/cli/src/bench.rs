@@ -1,7 +1,7 @@
-//! `outlive bench save|skip|recovery|idle`: what checkpoints cost on this machine;
+//! `outlive bench save|skip|recovery|idle|simulate`: what checkpoints cost on this machine;
 //! `outlive bench balance|hybrid`: see [`balance`].
 //!
-//! Everything is measured on a real job: `outlive run` with keepers and agents, and
+//! What checkpoints cost is measured on a real job: `outlive run` with keepers and agents, and
 //! ranks that are this program again ([`rank`]). Each figure stands beside a limit
 //! that was measured in the same run, in turns with it, on memory that is held and
 //! touched before; medians, with least and most.
@@ -13,6 +13,7 @@ mod rank;
 mod recovery;
 mod save;
 mod session;
+mod simulate;
 mod skip;
 mod table;
 
@@ -30,6 +31,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Benchmark::Skip => skip::measure(options)?,
         Benchmark::Recovery => recovery::measure(options)?,
         Benchmark::Idle => idle::measure(options)?,
+        Benchmark::Simulate => simulate::measure(options)?,
         Benchmark::All => {
             let mut all = save::measure(options)?;
             all.append(skip::measure(options)?);

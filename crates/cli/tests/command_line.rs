@@ -227,6 +227,66 @@ fn simulations_are_counted() {
     );
 }
 
+/// The published figure, named dead, and the form of the answer.
+#[test]
+fn broadcasts_are_simulated() {
+    let dir = tempfile::tempdir().unwrap();
+    let answer = |words: &str| {
+        let words: Vec<&str> = words.split(' ').collect();
+        let output = outlive(dir.path(), &words);
+        assert!(output.status.success(), "{}", said(&output));
+        serde_json::from_slice::<serde_json::Value>(&output.stdout).unwrap()
+    };
+    let calm = answer(
+        "simulate broadcast --processes 1024 --latency 2 --overhead 1 --gap 1 --tree lame:2 \
+         --order interleaved --dissemination tree --correction checked --start synchronized \
+         --plot picture.svg --json",
+    );
+    assert_eq!(calm["schema"], "outlive.simulate.broadcast/1");
+    assert_eq!(calm["runs"][0]["quiescence"], 37);
+    assert_eq!(calm["runs"][0]["messages"], 6143);
+    assert_eq!(calm["summary"]["guaranteed"], true);
+    assert!(calm["events"].as_u64().unwrap() > 6143);
+    assert!(calm["peak_bytes"].as_u64().unwrap() > 1 << 20);
+    let picture = std::fs::read_to_string(dir.path().join("picture.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.ends_with("</svg>"));
+    let dead = answer("simulate broadcast --processes 500 --dead 7,400,401 --runs 3 --json");
+    for run in dead["runs"].as_array().unwrap() {
+        assert_eq!(run["dead"], serde_json::json!([7, 400, 401]));
+        assert_eq!(run["uncoloured_live"], 0);
+    }
+    let gossip = answer(
+        "simulate broadcast --processes 200 --dissemination gossip --gossip-time auto \
+         --correction failure-proof:2 --faults 1% --fault-time during --seed 9 --json",
+    );
+    assert!(gossip["parameters"]["gossip_time"].as_u64().unwrap() > 0);
+    assert_eq!(gossip["runs"][0]["seed"], 9);
+    let one = answer("simulate broadcast --processes 1 --json");
+    assert_eq!(one["runs"][0]["quiescence"], 0);
+    for bad in [
+        "--processes 0",
+        "--processes 8 --gap 0",
+        "--processes 8 --overhead 3 --gap 2",
+        "--processes 8 --tree kary:0",
+        "--processes 8 --latency -1",
+        "--processes 8 --gossip-time -3 --dissemination gossip",
+        "--processes 8 --dead 0",
+        "--processes 8 --dead 8",
+        "--processes 8 --faults 8",
+        "--processes 8 --faults 101%",
+        "--processes 8 --correction opportunistic:0",
+        "--processes 8 --correction checked --dissemination acknowledged-tree",
+        "--processes 8 --runs 0",
+        "--processes 8 --root 8",
+    ] {
+        let mut words = vec!["simulate", "broadcast"];
+        words.extend(bad.split(' '));
+        let output = outlive(dir.path(), &words);
+        assert_eq!(output.status.code(), Some(64), "{bad}");
+        assert!(said(&output).contains("OL-100"), "{bad}: {}", said(&output));
+    }
+}
+
 /// A program that does not know Outlive, under real agents: undisturbed, and with a
 /// node lost.
 #[test]

@@ -1,6 +1,7 @@
 //! Sans-IO protocol state machines, a folder each, in the form of
 //! [`outlive_base::machine::Machine`].
 //!
+//! - [`broadcast`]: trees, gossip and their correction on the ring;
 //! - [`commit`]: one decision per (incarnation, version, level), and the opening
 //!   of an incarnation after a failure;
 //! - [`detector`]: who is silent, who is dead.
@@ -9,6 +10,7 @@
 //! random source; no hash maps (their order is not the same on every machine);
 //! no floating point. The test `purity` reads the sources and enforces it.
 
+pub mod broadcast;
 pub mod commit;
 pub mod detector;
 pub mod nodes;

@@ -4,13 +4,19 @@
 //! - [`engine`]: the queue of happenings; knows no network and no protocol.
 //! - [`network`], [`disk`], [`world`]: processes that run a
 //!   [`outlive_base::machine::Machine`] each.
+//! - [`wheel`]: a calendar for millions of short steps; [`logp`]: the world that costs
+//!   what LogP and LogGP say, for the time of a protocol.
+//! - [`broadcast`]: broadcasts over it, with failures;
 //! - [`commit`]: whole histories of a job's checkpoints under faults, from a seed.
 //!
 //! A failing seed is replayed by `outlive_simulator::commit::explain(seed, ...)`,
 //! or on the command line by the example `history` of this crate.
 
+pub mod broadcast;
 pub mod commit;
 pub mod disk;
 pub mod engine;
+pub mod logp;
 pub mod network;
+pub mod wheel;
 pub mod world;
