@@ -5,6 +5,7 @@
 //! - [`commit`]: one decision per (incarnation, version, level), and the opening
 //!   of an incarnation after a failure;
 //! - [`detector`]: who is silent, who is dead.
+//! - [`ftco`]: collectives over a tree that bypass the silent and the dead.
 //!
 //! Invariants of this crate: no clock, socket, file, thread, environment or
 //! random source; no hash maps (their order is not the same on every machine);
@@ -13,6 +14,7 @@
 pub mod broadcast;
 pub mod commit;
 pub mod detector;
+pub mod ftco;
 pub mod nodes;
 
 pub use nodes::NodeSet;
