@@ -21,6 +21,7 @@ pub(super) struct Env<'a> {
     pub config: &'a Config,
     pub known: &'a mut Known,
     pub out: &'a mut VecDeque<Output<Machine>>,
+    pub sends: &'a mut VecDeque<Output<Machine>>,
 }
 
 impl Env<'_> {
@@ -32,7 +33,7 @@ impl Env<'_> {
     }
     pub fn release(&mut self, body: u32) {
         if body != NONE {
-            self.out.push_back(Output::Release { body: Body(body) });
+            self.sends.push_back(Output::Release { body: Body(body) });
         }
     }
 }
@@ -160,7 +161,7 @@ impl Collective {
             verb,
         };
         let body = (body != NONE).then_some(Body(body));
-        env.out.push_back(Output::Send { to, msg, body });
+        env.sends.push_back(Output::Send { to, msg, body });
     }
 
     /// The call is made. Kind and root are those of the call already.

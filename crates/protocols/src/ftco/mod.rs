@@ -65,7 +65,10 @@ pub struct Machine {
     /// Sequence numbers of collectives with heirs to be told.
     telling: Vec<u32>,
     prepared: Vec<(u32, Call)>,
+    /// Events, operators and bodies to keep: never wait for a port.
     out: VecDeque<Output<Machine>>,
+    /// Messages, and bodies to let go after them.
+    sends: VecDeque<Output<Machine>>,
 }
 
 impl Machine {
@@ -99,6 +102,7 @@ impl Machine {
             config: cx.config,
             known: &mut self.known,
             out: &mut self.out,
+            sends: &mut self.sends,
         };
         act(slot, &mut env);
         if slot.telling() && !self.telling.contains(&seq) {
@@ -200,7 +204,7 @@ impl Machine {
 
     fn reply(&mut self, to: Peer, msg: Msg, verb: Verb) {
         let msg = Msg { verb, ..msg };
-        self.out.push_back(Output::Send {
+        self.sends.push_back(Output::Send {
             to,
             msg,
             body: None,
@@ -244,7 +248,7 @@ impl outlive_base::machine::Machine for Machine {
                         verb: Verb::Idle,
                         ..msg
                     };
-                    env.out.push_back(Output::Send {
+                    env.sends.push_back(Output::Send {
                         to: from,
                         msg,
                         body: None,
@@ -273,7 +277,7 @@ impl outlive_base::machine::Machine for Machine {
                     None => {
                         self.fail(Why::Argument);
                         if let Some(body) = value {
-                            self.out.push_back(Output::Release { body });
+                            self.sends.push_back(Output::Release { body });
                         }
                     }
                 }
@@ -298,11 +302,14 @@ impl outlive_base::machine::Machine for Machine {
     }
 
     fn poll(&mut self, cx: &Cx<Self>, ready: Ready) -> Option<Output<Self>> {
-        if let Some(front) = self.out.front() {
+        if let Some(output) = self.out.pop_front() {
+            return Some(output);
+        }
+        if let Some(front) = self.sends.front() {
             if !ready.send && matches!(front, Output::Send { .. }) {
                 return None;
             }
-            return self.out.pop_front();
+            return self.sends.pop_front();
         }
         if !ready.send {
             return None;
@@ -316,7 +323,7 @@ impl outlive_base::machine::Machine for Machine {
             };
             return Some(slot.result_to(to));
         }
-        self.out.pop_front()
+        self.sends.pop_front()
     }
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
