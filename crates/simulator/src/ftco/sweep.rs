@@ -218,4 +218,17 @@ mod tests {
         assert_eq!(summary.failed, []);
         assert!(summary.deaths > 5_000 && summary.roots > 300, "{summary:?}");
     }
+
+    #[test]
+    fn planted_faults_are_caught() {
+        for planted in [
+            Planted::CountedTwice,
+            Planted::LostBypass,
+            Planted::LostAbsent,
+            Planted::HastyOrphan,
+        ] {
+            let summary = sweep(0..300, 2, Some(planted));
+            assert!(summary.failed.len() > 3, "{planted:?}: {summary:?}");
+        }
+    }
 }
