@@ -9,6 +9,9 @@ mod caller;
 pub mod check;
 pub mod sweep;
 
+#[cfg(test)]
+mod tests;
+
 use std::cell::RefCell;
 
 use outlive_base::machine::Peer;
