@@ -126,7 +126,9 @@ mod tests {
             let processes = 1 + random.below(100_000) as u32;
             let mut draw = |n: u64| -> Vec<u32> {
                 let count = random.below(n);
-                (0..count).map(|_| random.below(u64::from(processes)) as u32).collect()
+                (0..count)
+                    .map(|_| random.below(u64::from(processes)) as u32)
+                    .collect()
             };
             let (a, b) = (draw(20), draw(20));
             let mut united: Absent = a.iter().copied().collect();

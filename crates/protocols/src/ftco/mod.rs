@@ -54,6 +54,9 @@ pub use plan::Plan;
 pub use types::*;
 
 /// All collectives of one communicator at one process. See the module.
+///
+/// Its driver gives it all that has arrived before it polls: a root that comes back
+/// learns so that another took its place before it decides itself.
 #[derive(Debug, Default)]
 pub struct Machine {
     /// Sequence number of the first slot.
@@ -64,6 +67,8 @@ pub struct Machine {
     known: Known,
     /// Sequence numbers of collectives with heirs to be told.
     telling: Vec<u32>,
+    /// Sequence numbers of collectives that this process decides at the next poll.
+    deciding: Vec<u32>,
     prepared: Vec<(u32, Call)>,
     /// Events, operators and bodies to keep: never wait for a port.
     out: VecDeque<Output<Machine>>,
@@ -108,6 +113,9 @@ impl Machine {
         if slot.telling() && !self.telling.contains(&seq) {
             self.telling.push(seq);
         }
+        if slot.has(collective::DECIDING) && !self.deciding.contains(&seq) {
+            self.deciding.push(seq);
+        }
     }
 
     /// Slots up to that of `seq`, at most `ahead` before the next call.
@@ -116,7 +124,8 @@ impl Machine {
             return false;
         }
         let wanted = (seq - self.base) as usize + 1;
-        self.slots.reserve_exact(wanted.saturating_sub(self.slots.len()));
+        self.slots
+            .reserve_exact(wanted.saturating_sub(self.slots.len()));
         while self.slots.len() < wanted {
             let seq = self.base + self.slots.len() as u32;
             self.slots.push_back(Collective::empty(seq));
@@ -129,7 +138,8 @@ impl Machine {
         if !self.reach(cx, seq) {
             // Only with `ahead` 0, or after 2^32 calls.
             let why = Why::Busy;
-            self.out.push_back(Output::Event(Event::Failed { seq, why }));
+            self.out
+                .push_back(Output::Event(Event::Failed { seq, why }));
             return;
         }
         self.next += 1;
@@ -177,9 +187,10 @@ impl Machine {
     fn trim(&mut self, cx: &Cx<Self>) {
         let retained = cx.config.retained.max(2);
         while self.next - self.base > retained
-            && self.slots.front().is_some_and(|slot| {
-                slot.ended() && !slot.telling() && slot.flags & COMBINING == 0
-            })
+            && self
+                .slots
+                .front()
+                .is_some_and(|slot| slot.ended() && !slot.telling() && slot.flags & COMBINING == 0)
         {
             let seq = self.base;
             self.with(cx, seq, |slot, env| slot.retire(env));
@@ -199,7 +210,8 @@ impl Machine {
 
     fn fail(&mut self, why: Why) {
         let seq = self.next;
-        self.out.push_back(Output::Event(Event::Failed { seq, why }));
+        self.out
+            .push_back(Output::Event(Event::Failed { seq, why }));
     }
 
     fn reply(&mut self, to: Peer, msg: Msg, verb: Verb) {
@@ -302,6 +314,10 @@ impl outlive_base::machine::Machine for Machine {
     }
 
     fn poll(&mut self, cx: &Cx<Self>, ready: Ready) -> Option<Output<Self>> {
+        while let Some(seq) = self.deciding.pop() {
+            self.with(cx, seq, |slot, env| slot.decide(env));
+            self.trim(cx);
+        }
         if let Some(output) = self.out.pop_front() {
             return Some(output);
         }
@@ -328,7 +344,9 @@ impl outlive_base::machine::Machine for Machine {
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
         let started = self.slots.iter().take((self.next - self.base) as usize);
-        let due = started.into_iter().filter_map(|slot| slot.deadline(cx.config));
+        let due = started
+            .into_iter()
+            .filter_map(|slot| slot.deadline(cx.config));
         due.min()
     }
 

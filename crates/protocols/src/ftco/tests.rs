@@ -61,7 +61,10 @@ fn a_plan_runs_many_times_and_one_not_prepared_is_refused() {
         machine.on_command(&cx, Command::Run { handle: 3, value });
         let done = Event::Done { seq, value, by: 0 };
         let said = outputs(&mut machine, &cx);
-        assert!(matches!(said[..], [Output::Event(event)] if event == done), "{said:?}");
+        assert!(
+            matches!(said[..], [Output::Event(event)] if event == done),
+            "{said:?}"
+        );
     }
     let value = Some(Body(9));
     machine.on_command(&cx, Command::Run { handle: 4, value });
@@ -69,5 +72,9 @@ fn a_plan_runs_many_times_and_one_not_prepared_is_refused() {
     let why = Why::Argument;
     assert!(matches!(said[0], Output::Event(Event::Failed { seq: 5, why: w }) if w == why));
     assert!(matches!(said[1], Output::Release { body: Body(9) }));
-    assert_eq!(machine.next_seq(), 5, "a call that was never made has no number");
+    assert_eq!(
+        machine.next_seq(),
+        5,
+        "a call that was never made has no number"
+    );
 }

@@ -100,9 +100,12 @@ impl Caller {
 
     /// What came while it was away, then the calls that are due.
     fn catch_up(&mut self, cx: &C) {
-        for (from, msg, body) in std::mem::take(&mut self.waiting) {
-            self.hear(cx, from, msg, body);
+        // As the machine asks: all that has arrived, before it is polled.
+        let waiting = std::mem::take(&mut self.waiting);
+        for &(from, msg, body) in &waiting {
+            self.machine.on_message(&inner(cx), from, msg, body);
         }
+        self.drain(cx, waiting.iter().filter_map(|&(.., body)| body).collect());
         while let Some(&(at, mut call)) = self.calls.last()
             && at <= cx.now
         {
@@ -113,29 +116,18 @@ impl Caller {
                 cx.config.arena.borrow_mut().put(value)
             });
             self.machine.on_command(&inner(cx), Command::Start(call));
-            self.drain(cx, None);
+            self.drain(cx, Vec::new());
         }
     }
 
-    fn hear(&mut self, cx: &C, from: Peer, msg: Msg, body: Option<Body>) {
-        self.machine.on_message(&inner(cx), from, msg, body);
-        let kept = self.drain(cx, body);
-        if let Some(body) = body
-            && !kept
-        {
-            cx.config.arena.borrow_mut().release(body);
-        }
-    }
-
-    /// Carries out what needs no port. True if the machine keeps `given`.
-    fn drain(&mut self, cx: &C, given: Option<Body>) -> bool {
-        let mut kept = false;
+    /// Carries out what needs no port; lets go of those `given` that it does not keep.
+    fn drain(&mut self, cx: &C, mut given: Vec<Body>) {
         while let Some(output) = self.machine.poll(&inner(cx), QUIET) {
             let mut arena = cx.config.arena.borrow_mut();
             let good = match output {
                 Output::Retain { body } => {
-                    kept = true;
-                    given == Some(body)
+                    let at = given.iter().position(|&other| other == body);
+                    at.map(|at| given.swap_remove(at)).is_some()
                 }
                 Output::Release { body } => arena.release(body),
                 Output::Combine {
@@ -159,7 +151,9 @@ impl Caller {
                 cx.config.violations.borrow_mut().push(text);
             }
         }
-        kept
+        for body in given {
+            cx.config.arena.borrow_mut().release(body);
+        }
     }
 
     fn say(&mut self, cx: &C, arena: &mut Arena, event: Event) {
@@ -216,11 +210,9 @@ impl Machine for Caller {
     type Event = Said;
 
     fn on_message(&mut self, cx: &Cx<Self>, from: Peer, msg: Msg, body: Option<Body>) {
-        if self.is_away(cx.now) {
-            self.waiting.push((from, msg, body));
-        } else {
+        self.waiting.push((from, msg, body));
+        if !self.is_away(cx.now) {
             self.catch_up(cx);
-            self.hear(cx, from, msg, body);
         }
     }
 
@@ -238,7 +230,7 @@ impl Machine for Caller {
         let due = self.machine.deadline(&inner(cx));
         if due.is_some_and(|due| due <= cx.now) {
             self.machine.on_timeout(&inner(cx));
-            self.drain(cx, None);
+            self.drain(cx, Vec::new());
         }
     }
 

@@ -50,7 +50,10 @@ pub fn check(expect: &Expect, report: &Report) -> Result<(), String> {
                 return Err(format!("rank {}: {:?}", line.who, line.said.event));
             }
             Event::Silent { peer, .. } if !dead.contains(&peer) && expect.late != Some(peer) => {
-                return Err(format!("rank {}: {peer} is alive and called silent", line.who));
+                return Err(format!(
+                    "rank {}: {peer} is alive and called silent",
+                    line.who
+                ));
             }
             _ => {}
         }
@@ -129,7 +132,10 @@ fn contributors(expect: &Expect, dead: &BTreeSet<Peer>, value: &Value) -> Result
     }
     let sum: u64 = counted.iter().map(|&rank| u64::from(rank) + 1).sum();
     if (value.count, value.sum) != (counted.len() as u64, sum) {
-        return Err(format!("{} operands, sum {}: {counted:?}", value.count, value.sum));
+        return Err(format!(
+            "{} operands, sum {}: {counted:?}",
+            value.count, value.sum
+        ));
     }
     for rank in 0..expect.processes {
         let (is_counted, is_absent) = (counted.contains(&rank), value.absent.contains(rank));

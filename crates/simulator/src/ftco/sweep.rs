@@ -179,7 +179,11 @@ pub fn one(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
 pub fn sweep(seeds: std::ops::Range<u64>, threads: u64, planted: Option<Planted>) -> Summary {
     let part = |thread: u64| {
         let mut summary = Summary::default();
-        for seed in seeds.clone().skip(thread as usize).step_by(threads.max(1) as usize) {
+        for seed in seeds
+            .clone()
+            .skip(thread as usize)
+            .step_by(threads.max(1) as usize)
+        {
             summary.runs += 1;
             match one(seed, planted) {
                 Ok(report) => {
