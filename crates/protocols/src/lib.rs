@@ -7,6 +7,7 @@
 //!   of an incarnation after a failure;
 //! - [`detector`]: who is silent, who is dead.
 //! - [`ftco`]: collectives over a tree that bypass the silent and the dead.
+//! - [`reduce`]: a reduce that up to f failures cannot slow by more than one time-out.
 //!
 //! Invariants of this crate: no clock, socket, file, thread, environment or
 //! random source; no hash maps (their order is not the same on every machine);
@@ -18,5 +19,6 @@ pub mod commit;
 pub mod detector;
 pub mod ftco;
 pub mod nodes;
+pub mod reduce;
 
 pub use nodes::NodeSet;

@@ -6,10 +6,10 @@
 use std::collections::VecDeque;
 
 use outlive_base::Time;
-use outlive_base::machine::{Body, Output, Peer};
+use outlive_base::machine::{Body, Op, Output, Peer};
 
 use super::Machine;
-use super::fold::{Fold, NONE, Source, Step, combine};
+use super::fold::{Fold, NONE, Source, Step};
 use super::known::{Doubt, Known};
 use super::types::*;
 use crate::broadcast::tree::Ring;
@@ -514,7 +514,12 @@ impl Collective {
             Step::Waiting => {}
             Step::Combine { acc, arg, acc_left } => {
                 self.set(COMBINING, true);
-                env.out.push_back(combine(self.seq, acc, arg, acc_left));
+                env.out.push_back(Output::Combine {
+                    op: Op(self.seq),
+                    acc: Body(acc),
+                    arg: Body(arg),
+                    acc_left,
+                });
             }
             Step::Value(value) => self.gathered(env, value),
         }

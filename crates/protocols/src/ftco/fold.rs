@@ -10,16 +10,14 @@
 //! the smallest subtree and gives first, so most of it is done while waiting.
 
 use outlive_base::Time;
-use outlive_base::machine::{Body, Op, Output, Peer};
-
-use super::Machine;
+use outlive_base::machine::Peer;
 
 /// No body.
-pub(super) const NONE: u32 = u32::MAX;
+pub(crate) const NONE: u32 = u32::MAX;
 
 /// One whose contribution is awaited.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Source {
+pub(crate) struct Source {
     pub peer: Peer,
     /// What it gave, or what was folded into it.
     pub body: u32,
@@ -43,7 +41,7 @@ impl Source {
 
 /// What [`Fold::step`] found.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Step {
+pub(crate) enum Step {
     /// Someone is still awaited, or the operator is at work.
     Waiting,
     /// Pull this, and call [`Fold::combined`] when it is done.
@@ -53,20 +51,30 @@ pub(super) enum Step {
 }
 
 /// The list. Everything from `tail` on is folded into the entry at `tail`.
-#[derive(Debug, Default)]
-pub(super) struct Fold {
+#[derive(Debug)]
+pub(crate) struct Fold {
     pub sources: Vec<Source>,
     tail: u32,
     last: bool,
+    /// A body among the entries that is only read.
+    fixed: u32,
+}
+
+impl Default for Fold {
+    fn default() -> Fold {
+        Fold::new(Vec::new(), NONE)
+    }
 }
 
 impl Fold {
-    pub fn new(sources: Vec<Source>) -> Fold {
+    /// `fixed` is a body that stays as it is, or none.
+    pub fn new(sources: Vec<Source>, fixed: u32) -> Fold {
         let tail = sources.len() as u32;
         Fold {
             sources,
             tail,
             last: false,
+            fixed,
         }
     }
 
@@ -97,11 +105,13 @@ impl Fold {
             }
             let right = self.sources.get(tail).map_or(NONE, |source| source.body);
             if left.body != NONE && right != NONE {
-                return Step::Combine {
-                    acc: left.body,
-                    arg: right,
-                    acc_left: true,
+                let acc_left = left.body != self.fixed;
+                let (acc, arg) = if acc_left {
+                    (left.body, right)
+                } else {
+                    (right, left.body)
                 };
+                return Step::Combine { acc, arg, acc_left };
             }
             if right != NONE {
                 self.sources[tail - 1].body = right;
@@ -132,23 +142,18 @@ impl Fold {
         }
         let right = core::mem::replace(&mut self.sources[self.tail as usize].body, NONE);
         self.tail -= 1;
-        Some(right)
+        let left = &mut self.sources[self.tail as usize].body;
+        if *left == self.fixed {
+            *left = right;
+            return None;
+        }
+        (right != self.fixed).then_some(right)
     }
 
     /// Bodies that it holds.
     pub fn bodies(&self) -> impl Iterator<Item = u32> + '_ {
         let bodies = self.sources.iter().map(|source| source.body);
-        bodies.filter(|&body| body != NONE)
-    }
-}
-
-/// The output of a step.
-pub(super) fn combine(seq: u32, acc: u32, arg: u32, acc_left: bool) -> Output<Machine> {
-    Output::Combine {
-        op: Op(seq),
-        acc: Body(acc),
-        arg: Body(arg),
-        acc_left,
+        bodies.filter(|&body| body != NONE && body != self.fixed)
     }
 }
 
@@ -170,11 +175,14 @@ mod tests {
             .into_iter()
             .map(String::from)
             .collect::<Vec<_>>();
-        let mut fold = Fold::new(vec![
-            given(1, 1),
-            Source::awaited(2, Time::ZERO, false),
-            given(3, 3),
-        ]);
+        let mut fold = Fold::new(
+            vec![
+                given(1, 1),
+                Source::awaited(2, Time::ZERO, false),
+                given(3, 3),
+            ],
+            NONE,
+        );
         assert_eq!(fold.step(0), Step::Waiting);
         words.push("c".into());
         fold.replace(1, vec![given(5, 4), given(6, NONE)]);

@@ -22,7 +22,7 @@ impl Collective {
         let levels = u64::from(plan.height_at(place));
         self.work().limit = limit(env.config, levels);
         let sources = self.expand(env, &places, false);
-        self.work().fold = Fold::new(sources);
+        self.work().fold = Fold::new(sources, NONE);
         self.advance(env);
     }
 
@@ -169,7 +169,7 @@ impl Collective {
         places.sort_unstable();
         self.work().limit = limit(config, u64::from(config.plan.height()));
         let sources = self.expand(env, &places, true);
-        self.work().fold = Fold::new(sources);
+        self.work().fold = Fold::new(sources, NONE);
         self.advance(env);
     }
 

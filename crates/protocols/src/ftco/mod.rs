@@ -31,7 +31,7 @@
 //! four times the largest delay of a message between processes that run.
 
 mod collective;
-mod fold;
+pub(crate) mod fold;
 mod gather;
 mod known;
 mod plan;

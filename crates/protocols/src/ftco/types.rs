@@ -153,6 +153,8 @@ pub enum Why {
     Argument,
     /// The operator was not carried out.
     Operator,
+    /// More processes failed than were to be tolerated ([`crate::reduce`]).
+    TooMany,
 }
 
 /// What the layer above is told.
