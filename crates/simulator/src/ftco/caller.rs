@@ -6,15 +6,60 @@ use std::collections::VecDeque;
 
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
-use outlive_protocols::ftco::{self, Call, Command, Event, Msg, Verb};
+use outlive_protocols::ftco::{self, Call, Command, Event, Verb};
+use outlive_protocols::reduce;
 
 use super::arena::{Arena, Value};
 
+/// A machine whose runs are simulated here.
+pub trait Subject:
+    std::fmt::Debug + Machine<Command = Command, Event = Event, Record = ftco::Record>
+{
+    /// One that has seen nothing.
+    fn fresh() -> Self;
+    /// How many processes there are.
+    fn processes(config: &Self::Config) -> u32;
+    /// True if the message gives a contribution to another.
+    fn gives(msg: &Self::Msg) -> bool;
+    /// True if the message claims one.
+    fn claims(msg: &Self::Msg) -> bool;
+}
+
+impl Subject for ftco::Machine {
+    fn fresh() -> Self {
+        ftco::Machine::new()
+    }
+    fn processes(config: &ftco::Config) -> u32 {
+        config.plan.processes()
+    }
+    fn gives(msg: &ftco::Msg) -> bool {
+        msg.verb == Verb::Give
+    }
+    fn claims(msg: &ftco::Msg) -> bool {
+        msg.verb == Verb::Claim
+    }
+}
+
+impl Subject for reduce::Reduce {
+    fn fresh() -> Self {
+        reduce::Reduce::new()
+    }
+    fn processes(config: &reduce::Config) -> u32 {
+        config.processes
+    }
+    fn gives(_: &reduce::Msg) -> bool {
+        true
+    }
+    fn claims(_: &reduce::Msg) -> bool {
+        false
+    }
+}
+
 /// What all callers share.
 #[derive(Debug)]
-pub struct Shared {
+pub struct Shared<C> {
     /// The configuration of the machines.
-    pub config: ftco::Config,
+    pub config: C,
     /// All bodies; of a run there is one thread.
     pub arena: RefCell<Arena>,
     /// Whether operands remember their ranks.
@@ -49,19 +94,19 @@ pub struct Said {
 
 /// One process.
 #[derive(Debug)]
-pub struct Caller {
-    machine: ftco::Machine,
+pub struct Caller<S: Subject> {
+    machine: S,
     /// When it enters which call; the first last.
     calls: Vec<(Time, Call)>,
     /// From when to when it does nothing at all.
     away: (Time, Time),
-    waiting: Vec<(Peer, Msg, Option<Body>)>,
+    waiting: Vec<(Peer, S::Msg, Option<Body>)>,
     said: VecDeque<Said>,
     gives: u32,
     hasty: bool,
 }
 
-type C<'a> = Cx<'a, Caller>;
+type C<'a, S> = Cx<'a, Caller<S>>;
 
 /// No message may be sent.
 const QUIET: Ready = Ready {
@@ -69,7 +114,7 @@ const QUIET: Ready = Ready {
     persist: true,
 };
 
-fn inner<'a>(cx: &C<'a>) -> Cx<'a, ftco::Machine> {
+fn inner<'a, S: Subject>(cx: &C<'a, S>) -> Cx<'a, S> {
     Cx {
         me: cx.me,
         now: cx.now,
@@ -78,13 +123,13 @@ fn inner<'a>(cx: &C<'a>) -> Cx<'a, ftco::Machine> {
     }
 }
 
-impl Caller {
+impl<S: Subject> Caller<S> {
     /// Enters these calls at these times (ascending), and is away from and until.
-    pub fn new(mut calls: Vec<(Time, Call)>, away: (Time, Time)) -> Caller {
+    pub fn new(mut calls: Vec<(Time, Call)>, away: (Time, Time)) -> Caller<S> {
         calls.reverse();
         calls.shrink_to_fit();
         Caller {
-            machine: ftco::Machine::new(),
+            machine: S::fresh(),
             calls,
             away,
             waiting: Vec::new(),
@@ -99,7 +144,7 @@ impl Caller {
     }
 
     /// What came while it was away, then the calls that are due.
-    fn catch_up(&mut self, cx: &C) {
+    fn catch_up(&mut self, cx: &C<S>) {
         // As the machine asks: all that has arrived, before it is polled.
         let waiting = std::mem::take(&mut self.waiting);
         for &(from, msg, body) in &waiting {
@@ -121,7 +166,7 @@ impl Caller {
     }
 
     /// Carries out what needs no port; lets go of those `given` that it does not keep.
-    fn drain(&mut self, cx: &C, mut given: Vec<Body>) {
+    fn drain(&mut self, cx: &C<S>, mut given: Vec<Body>) {
         while let Some(output) = self.machine.poll(&inner(cx), QUIET) {
             let mut arena = cx.config.arena.borrow_mut();
             let good = match output {
@@ -156,7 +201,7 @@ impl Caller {
         }
     }
 
-    fn say(&mut self, cx: &C, arena: &mut Arena, event: Event) {
+    fn say(&mut self, cx: &C<S>, arena: &mut Arena, event: Event) {
         let planted = cx.config.planted;
         let mut value = None;
         match event {
@@ -182,7 +227,7 @@ impl Caller {
     }
 
     /// The copy that travels; the machine keeps its own.
-    fn copy(&mut self, cx: &C, msg: Msg, body: Body) -> Option<Body> {
+    fn copy(&mut self, cx: &C<S>, msg: S::Msg, body: Body) -> Option<Body> {
         let mut arena = cx.config.arena.borrow_mut();
         let Some(value) = arena.get(body) else {
             let text = format!("rank {}: sends a body that it let go: {msg:?}", cx.me);
@@ -190,7 +235,7 @@ impl Caller {
             return None;
         };
         let mut value = value.clone();
-        if msg.verb == Verb::Give {
+        if S::gives(&msg) {
             self.gives += 1;
             if cx.config.planted == Some(Planted::CountedTwice) && self.gives > 1 {
                 value.ranks.push(cx.me);
@@ -201,15 +246,15 @@ impl Caller {
     }
 }
 
-impl Machine for Caller {
-    type Config = Shared;
-    type Msg = Msg;
+impl<S: Subject> Machine for Caller<S> {
+    type Config = Shared<S::Config>;
+    type Msg = S::Msg;
     /// Time has begun.
     type Command = ();
     type Record = ftco::Record;
     type Event = Said;
 
-    fn on_message(&mut self, cx: &Cx<Self>, from: Peer, msg: Msg, body: Option<Body>) {
+    fn on_message(&mut self, cx: &Cx<Self>, from: Peer, msg: S::Msg, body: Option<Body>) {
         self.waiting.push((from, msg, body));
         if !self.is_away(cx.now) {
             self.catch_up(cx);
@@ -249,8 +294,7 @@ impl Machine for Caller {
             }
             match self.machine.poll(&inner(cx), ready)? {
                 Output::Send { msg, .. }
-                    if msg.verb == Verb::Claim
-                        && cx.config.planted == Some(Planted::LostBypass) => {}
+                    if S::claims(&msg) && cx.config.planted == Some(Planted::LostBypass) => {}
                 Output::Send { to, msg, body } => {
                     let body = body.and_then(|body| self.copy(cx, msg, body));
                     return Some(Output::Send { to, msg, body });

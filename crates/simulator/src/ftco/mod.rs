@@ -16,18 +16,18 @@ use std::cell::RefCell;
 
 use outlive_base::machine::Peer;
 use outlive_base::{Result, Time};
-use outlive_protocols::ftco::{Call, Config, Event};
+use outlive_protocols::ftco::{self, Call, Event};
 
 pub use arena::{Arena, Value};
-pub use caller::{Caller, Planted, Said, Shared};
+pub use caller::{Caller, Planted, Said, Shared, Subject};
 
 use crate::logp::{Death, Host, Model, Outcome, World};
 
 /// Everything that a run depends on.
 #[derive(Clone, Debug)]
-pub struct Scenario {
+pub struct Scenario<C = ftco::Config> {
     /// Tree, time-outs and bounds; times in ticks of the model.
-    pub config: Config,
+    pub config: C,
     /// What the network costs.
     pub model: Model,
     /// The calls that every process makes, one after the other.
@@ -50,9 +50,9 @@ pub struct Scenario {
     pub end: Time,
 }
 
-impl Scenario {
+impl<C> Scenario<C> {
     /// One call by all processes at time 0, nobody fails.
-    pub fn new(config: Config, model: Model, call: Call) -> Scenario {
+    pub fn new(config: C, model: Model, call: Call) -> Scenario<C> {
         Scenario {
             config,
             model,
@@ -115,7 +115,7 @@ impl Report {
 
 struct Recorder(Vec<Line>);
 
-impl Host<Caller> for Recorder {
+impl<S: Subject> Host<Caller<S>> for Recorder {
     fn on_event(&mut self, who: Peer, at: Time, said: Said) {
         self.0.push(Line { who, at, said });
     }
@@ -126,7 +126,18 @@ impl Host<Caller> for Recorder {
 /// # Errors
 /// If the network's parameters are not valid.
 pub fn run(scenario: &Scenario, seed: u64) -> Result<Report> {
-    let processes = scenario.config.plan.processes();
+    run_any::<ftco::Machine>(scenario, seed)
+}
+
+/// Runs a scenario with any machine of this kind.
+///
+/// # Errors
+/// If the network's parameters are not valid.
+pub fn run_any<S: Subject>(scenario: &Scenario<S::Config>, seed: u64) -> Result<Report>
+where
+    S::Config: Clone,
+{
+    let processes = S::processes(&scenario.config);
     let shared = Shared {
         config: scenario.config.clone(),
         arena: RefCell::default(),
@@ -152,7 +163,7 @@ pub fn run(scenario: &Scenario, seed: u64) -> Result<Report> {
         };
         Caller::new(timed, away)
     };
-    let callers: Vec<Caller> = (0..processes).map(caller).collect();
+    let callers: Vec<Caller<S>> = (0..processes).map(caller).collect();
     let recorder = Recorder(Vec::new());
     let mut world = World::new(scenario.model, &shared, seed, callers, recorder)?;
     for &(who, death) in &scenario.deaths {

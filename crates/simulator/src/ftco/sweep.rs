@@ -7,9 +7,10 @@ use outlive_base::rng::Sequence;
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::ftco::{Call, Config, Kind, Plan};
+use outlive_protocols::reduce;
 
 use super::check::{Expect, check};
-use super::{Planted, Report, Scenario, run};
+use super::{Planted, Report, Scenario, run, run_any};
 use crate::logp::{Death, Model};
 
 /// The kinds that are swept.
@@ -175,8 +176,88 @@ pub fn one(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
     Ok(report)
 }
 
+/// One reduce with up-correction, checked: at most f failures, the root does not fail.
+///
+/// # Errors
+/// What was violated.
+pub fn one_corrected(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
+    let (mut scenario, processes) = corrected(seed).map_err(|error| error.to_string())?;
+    scenario.planted = planted;
+    let report = run_any::<reduce::Reduce>(&scenario, seed).map_err(|error| error.to_string())?;
+    let expect = Expect {
+        processes,
+        calls: &scenario.calls,
+        ordered: false,
+        late: None,
+    };
+    check(&expect, &report)?;
+    let root = scenario.config.root;
+    let result = report.results().find(|&(who, ..)| who == root);
+    let at = result.map_or(Time::NEVER, |(_, at, ..)| at);
+    // However many fail: one time-out, from the last who enters.
+    let bound = scenario.config.timeout + Time(scenario.config.timeout.0 / 4);
+    if at > bound {
+        return Err(format!("the root has its result only at {}", at.0));
+    }
+    Ok(report)
+}
+
+fn corrected(seed: u64) -> outlive_base::Result<(Scenario<reduce::Config>, u32)> {
+    let mut random = Sequence::new(seed, 0x7570);
+    let processes = 1 + random.below(64) as u32;
+    let logp = LogP {
+        latency: 1 + random.below(8),
+        overhead: 1,
+        gap: 1 + random.below(2),
+    };
+    let shape = [Shape::Binomial, Shape::Kary(2), Shape::Lame(2)][random.below(3) as usize];
+    let root = random.below(u64::from(processes)) as Peer;
+    let failures = random.below(6) as u32;
+    let mut config = reduce::Config::new(shape, processes, root, failures, &logp)?;
+    let timeout = 4000;
+    config.timeout = Time(timeout);
+    let call = Call {
+        kind: Kind::Reduce,
+        root,
+        value: None,
+        ordered: false,
+    };
+    let faults = random.below(u64::from(config.failures) + 1);
+    let model = Model {
+        logp,
+        byte_gap: 0,
+        half_duplex: false,
+    };
+    let mut scenario = Scenario::new(config, model, call);
+    let skew = [1, timeout / 8][random.below(2) as usize];
+    scenario.enters = (0..processes).map(|_| Time(random.below(skew))).collect();
+    // The root is drawn as often as others, and then nobody fails in its place.
+    scenario.deaths = deaths(&mut random, processes, faults, timeout);
+    scenario.deaths.retain(|&(who, _)| who != root);
+    scenario.end = Time(u64::MAX / 4);
+    Ok((scenario, processes))
+}
+
 /// Runs of these seeds on so many threads.
 pub fn sweep(seeds: std::ops::Range<u64>, threads: u64, planted: Option<Planted>) -> Summary {
+    sweep_of(one, seeds, threads, planted)
+}
+
+/// The same for the reduce with up-correction.
+pub fn sweep_corrected(
+    seeds: std::ops::Range<u64>,
+    threads: u64,
+    planted: Option<Planted>,
+) -> Summary {
+    sweep_of(one_corrected, seeds, threads, planted)
+}
+
+fn sweep_of(
+    one: fn(u64, Option<Planted>) -> Result<Report, String>,
+    seeds: std::ops::Range<u64>,
+    threads: u64,
+    planted: Option<Planted>,
+) -> Summary {
     let part = |thread: u64| {
         let mut summary = Summary::default();
         for seed in seeds
@@ -221,6 +302,17 @@ mod tests {
         let summary = sweep(0..2_000, 2, None);
         assert_eq!(summary.failed, []);
         assert!(summary.deaths > 5_000 && summary.roots > 300, "{summary:?}");
+    }
+
+    #[test]
+    fn up_to_f_failures_cost_a_reduce_one_time_out_and_no_operand() {
+        let summary = sweep_corrected(0..2_000, 2, None);
+        assert_eq!(summary.failed, []);
+        assert!(summary.deaths > 1_200, "{summary:?}");
+        for planted in [Planted::CountedTwice, Planted::LostAbsent] {
+            let summary = sweep_corrected(0..300, 2, Some(planted));
+            assert!(summary.failed.len() > 3, "{planted:?}: {summary:?}");
+        }
     }
 
     #[test]
