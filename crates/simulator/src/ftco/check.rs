@@ -123,6 +123,9 @@ fn broadcast(
 }
 
 fn contributors(expect: &Expect, dead: &BTreeSet<Peer>, value: &Value) -> Result<(), String> {
+    if value.ranks.is_empty() {
+        return counted(expect, dead, value);
+    }
     let counted: BTreeSet<Peer> = value.ranks.iter().copied().collect();
     if counted.len() != value.ranks.len() {
         return Err(format!("counted more than once: {:?}", value.ranks));
@@ -148,4 +151,26 @@ fn contributors(expect: &Expect, dead: &BTreeSet<Peer>, value: &Value) -> Result
         }
     }
     Ok(())
+}
+
+/// Of a run that is not exact: numbers and sums, and the list of the absent.
+fn counted(expect: &Expect, dead: &BTreeSet<Peer>, value: &Value) -> Result<(), String> {
+    let absent = value.absent.as_slice();
+    let of_all = u64::from(expect.processes) * (u64::from(expect.processes) + 1) / 2;
+    let missing: u64 = absent.iter().map(|&rank| u64::from(rank) + 1).sum();
+    let want = (
+        u64::from(expect.processes) - absent.len() as u64,
+        of_all - missing,
+    );
+    if (value.count, value.sum) != want {
+        let (count, sum) = (value.count, value.sum);
+        return Err(format!(
+            "{count} operands, sum {sum}; {want:?} by the absent"
+        ));
+    }
+    let alive = |rank: &&Peer| !dead.contains(rank) && expect.late != Some(**rank);
+    match absent.iter().find(alive) {
+        Some(rank) => Err(format!("rank {rank} is alive and did not contribute")),
+        None => Ok(()),
+    }
 }

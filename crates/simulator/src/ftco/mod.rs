@@ -14,7 +14,7 @@ mod tests;
 
 use std::cell::RefCell;
 
-use outlive_base::machine::Peer;
+use outlive_base::machine::{Body, Peer};
 use outlive_base::{Result, Time};
 use outlive_protocols::ftco::{self, Call, Event};
 
@@ -44,6 +44,8 @@ pub struct Scenario<C = ftco::Config> {
     pub deaths: Vec<(Peer, Death)>,
     /// Whether results name who contributed, or only how many.
     pub exact: bool,
+    /// Bytes of an operand (LogGP); other messages have 1.
+    pub bytes: u64,
     /// A fault to try the checker on.
     pub planted: Option<Planted>,
     /// When the run is cut off.
@@ -63,6 +65,7 @@ impl<C> Scenario<C> {
             other: None,
             deaths: Vec::new(),
             exact: true,
+            bytes: 1,
             planted: None,
             end: Time::NEVER,
         }
@@ -113,11 +116,14 @@ impl Report {
     }
 }
 
-struct Recorder(Vec<Line>);
+struct Recorder(Vec<Line>, u64);
 
 impl<S: Subject> Host<Caller<S>> for Recorder {
     fn on_event(&mut self, who: Peer, at: Time, said: Said) {
         self.0.push(Line { who, at, said });
+    }
+    fn bytes(&self, _msg: &S::Msg, body: Option<Body>) -> u64 {
+        if body.is_some() { self.1 } else { 1 }
     }
 }
 
@@ -164,7 +170,7 @@ where
         Caller::new(timed, away)
     };
     let callers: Vec<Caller<S>> = (0..processes).map(caller).collect();
-    let recorder = Recorder(Vec::new());
+    let recorder = Recorder(Vec::new(), scenario.bytes);
     let mut world = World::new(scenario.model, &shared, seed, callers, recorder)?;
     for &(who, death) in &scenario.deaths {
         if who < processes {
