@@ -37,6 +37,7 @@ test: deps ## everything that the continuous integration runs
 	scripts/test.sh all
 
 soak: deps build ## long runs with random failures, and under full load (SOAK_MINUTES=30)
+	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- 0 100000
 	scripts/soak.py --minutes $(or $(SOAK_MINUTES),30)
 
 demo: deps build ## a node dies without Outlive, then with it

@@ -114,9 +114,16 @@ fn main() -> Result<()> {
     let most = std::env::args().nth(1).and_then(|word| word.parse().ok());
     let most: u32 = most.unwrap_or(12).min(20);
     println!("L = 2, o = g = 1; messages a process, steps and time of the longest chain");
-    println!("{:>8}  {:<34} {:>8} {:>6} {:>6}", "P", "", "messages", "steps", "time");
+    println!(
+        "{:>8}  {:<34} {:>8} {:>6} {:>6}",
+        "P", "", "messages", "steps", "time"
+    );
     for processes in (1..=most).map(|power| 1 << power).chain([100, 1000]) {
-        row("allreduce, recursive doubling", processes, &recursive_doubling(processes));
+        row(
+            "allreduce, recursive doubling",
+            processes,
+            &recursive_doubling(processes),
+        );
         for (name, shape) in [
             ("allreduce, binomial tree, ours", Shape::Binomial),
             ("allreduce, 4-ary tree, ours", Shape::Kary(4)),
@@ -124,13 +131,33 @@ fn main() -> Result<()> {
         ] {
             row(name, processes, &ours(shape, processes, Kind::Allreduce)?);
         }
-        row("barrier, dissemination", processes, &dissemination(processes));
-        row("barrier, binomial, ours", processes, &ours(Shape::Binomial, processes, Kind::Barrier)?);
+        row(
+            "barrier, dissemination",
+            processes,
+            &dissemination(processes),
+        );
+        row(
+            "barrier, binomial, ours",
+            processes,
+            &ours(Shape::Binomial, processes, Kind::Barrier)?,
+        );
         row("reduce, binomial", processes, &binomial(processes));
-        row("reduce, binomial, ours", processes, &ours(Shape::Binomial, processes, Kind::Reduce)?);
-        row("reduce, up-correction f = 1, ours", processes, &up_correction(processes, 1)?);
+        row(
+            "reduce, binomial, ours",
+            processes,
+            &ours(Shape::Binomial, processes, Kind::Reduce)?,
+        );
+        row(
+            "reduce, up-correction f = 1, ours",
+            processes,
+            &up_correction(processes, 1)?,
+        );
         row("broadcast, binomial", processes, &binomial(processes));
-        row("broadcast, binomial, ours", processes, &ours(Shape::Binomial, processes, Kind::Bcast)?);
+        row(
+            "broadcast, binomial, ours",
+            processes,
+            &ours(Shape::Binomial, processes, Kind::Bcast)?,
+        );
     }
     Ok(())
 }

@@ -10,17 +10,27 @@ fn main() -> std::process::ExitCode {
         return std::process::ExitCode::from(64);
     };
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let summary = sweep::sweep(first..first.saturating_add(count), threads, None);
-    println!(
-        "{} runs, {} deaths ({} of rank 0), {} messages, {} broken",
-        summary.runs,
-        summary.deaths,
-        summary.roots,
-        summary.messages,
-        summary.failed.len()
-    );
-    for (seed, violation) in summary.failed.iter().take(20) {
-        println!("seed {seed}: {violation}");
+    let seeds = first..first.saturating_add(count);
+    let mut broken = false;
+    for (name, summary) in [
+        ("collectives", sweep::sweep(seeds.clone(), threads, None)),
+        (
+            "up-correction",
+            sweep::sweep_corrected(seeds, threads, None),
+        ),
+    ] {
+        println!(
+            "{name}: {} runs, {} deaths ({} of rank 0), {} messages, {} broken",
+            summary.runs,
+            summary.deaths,
+            summary.roots,
+            summary.messages,
+            summary.failed.len()
+        );
+        for (seed, violation) in summary.failed.iter().take(20) {
+            println!("seed {seed}: {violation}");
+        }
+        broken |= !summary.failed.is_empty();
     }
-    std::process::ExitCode::from(u8::from(!summary.failed.is_empty()))
+    std::process::ExitCode::from(u8::from(broken))
 }

@@ -26,6 +26,10 @@ pub struct Config {
     /// Time since the start of a call after which it fails (P5).
     pub bound: Time,
     /// Ended collectives whose results are kept for those who come late; at least 2.
+    ///
+    /// Bcast, Reduce and Gather do not wait for everyone: a process may be far ahead of
+    /// others. The layer above puts a Barrier after at most `retained / 2` of these in a
+    /// row ([`Kind::synchronises`]), else orphans may find that what they need is gone.
     pub retained: u32,
     /// How far a sender may be ahead of this process, in collectives, and how many may
     /// be in flight here; what is beyond is dropped or refused.
@@ -74,6 +78,10 @@ impl Kind {
     /// True if contributions go up the tree.
     pub const fn up(self) -> bool {
         !matches!(self, Kind::Bcast)
+    }
+    /// True if nobody ends it before everyone who is not bypassed has entered it.
+    pub const fn synchronises(self) -> bool {
+        self.up() && self.down()
     }
     /// True if a result comes down the tree.
     pub const fn down(self) -> bool {
