@@ -26,7 +26,7 @@ impl Plan {
             height: 0,
             ordered: order == Order::InOrder,
         };
-        plan.height = plan.height_at(0);
+        plan.height = height(&plan.tree);
         Ok(plan)
     }
     /// How many processes.
@@ -46,12 +46,13 @@ impl Plan {
     pub fn height(&self) -> u32 {
         self.height
     }
-    /// Levels below a place: the first child has the deepest subtree in all trees.
+    /// Levels below a place, at most: what the levels above it leave of the tree's.
     pub fn height_at(&self, place: u32) -> u32 {
-        let (mut at, mut levels) = (place, 0);
-        while let Some(child) = self.tree.child(at, 0) {
-            at = child;
-            levels += 1;
+        let mut levels = self.height;
+        let mut at = place;
+        while let Some(above) = self.tree.parent(at) {
+            at = above;
+            levels = levels.saturating_sub(1);
         }
         levels
     }
@@ -68,6 +69,53 @@ impl Plan {
         Ring {
             processes: self.processes(),
             root,
+        }
+    }
+}
+
+/// The longest way down. Cut off at a number of processes, a tree may have its deepest
+/// part below any child, so every place is looked at, once for each plan.
+fn height(tree: &Tree) -> u32 {
+    let (mut highest, mut stack) = (0, vec![(0, 0)]);
+    while let Some((place, depth)) = stack.pop() {
+        highest = highest.max(depth);
+        stack.extend(tree.children(place).map(|child| (child, depth + 1)));
+    }
+    highest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heights_bound_every_way_down() {
+        let logp = LogP {
+            latency: 2,
+            overhead: 1,
+            gap: 1,
+        };
+        for shape in [
+            Shape::Binomial,
+            Shape::Kary(1),
+            Shape::Kary(3),
+            Shape::Lame(2),
+        ] {
+            for order in [Order::Interleaved, Order::InOrder] {
+                for processes in [1, 2, 5, 64, 100, 333] {
+                    let plan = Plan::new(shape, order, processes, &logp).expect("valid");
+                    let mut tight = processes == 1;
+                    for leaf in 1..processes {
+                        let (mut at, mut below) = (leaf, 0);
+                        while let Some(above) = plan.parent(at) {
+                            assert!(plan.height_at(at) >= below, "{shape:?} {order:?} {at}");
+                            (at, below) = (above, below + 1);
+                        }
+                        tight |= below == plan.height();
+                    }
+                    assert!(tight, "someone is as deep as the tree");
+                }
+            }
         }
     }
 }

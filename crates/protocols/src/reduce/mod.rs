@@ -297,7 +297,8 @@ impl Reduce {
     /// themselves wait for the silent.
     fn limit(&self, cx: &C) -> Time {
         let levels = match self.phase {
-            Phase::Tree => 2 + u64::from(cx.config.levels(Reduce::place(cx))),
+            // One more than needed: a tree that is cut off may be deeper elsewhere.
+            Phase::Tree => 3 + u64::from(cx.config.levels(Reduce::place(cx))),
             _ => 1,
         };
         Time(cx.config.timeout.0.saturating_mul(levels))
