@@ -6,7 +6,7 @@ use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::ftco::{Call, Config, Kind, Plan};
+use outlive_protocols::ftco::{Call, Config, Event, Kind, Plan};
 use outlive_protocols::reduce;
 
 use super::check::{Expect, check};
@@ -176,6 +176,39 @@ pub fn one(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
     Ok(report)
 }
 
+/// One run in which a process, perhaps the root, is away for up to three time-outs, and
+/// others may die. Nobody is left without an end, and what is delivered is whole; only
+/// the one who was away may be missing from it.
+///
+/// # Errors
+/// What was violated; [`DIVERGED`] if two results met and were reported.
+pub fn one_late(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
+    let mut scenario = scenario(seed).map_err(|error| error.to_string())?;
+    scenario.planted = planted;
+    let mut random = Sequence::new(seed, 0x6c61_7465);
+    let processes = scenario.config.plan.processes();
+    let top = [4, processes][random.below(2) as usize].min(processes);
+    let late = random.below(u64::from(top)) as Peer;
+    scenario.deaths.retain(|&(who, _)| who != late);
+    scenario.deaths.truncate(2);
+    let timeout = scenario.config.timeout.0;
+    let from = random.below(100) * random.below(3);
+    let until = from + 1 + random.below(3 * timeout);
+    scenario.away = Some((late, Time(from), Time(until)));
+    let report = run(&scenario, seed).map_err(|error| error.to_string())?;
+    let diverged = |line: &super::Line| matches!(line.said.event, Event::Diverged { .. });
+    if report.lines.iter().any(diverged) {
+        return Err(DIVERGED.into());
+    }
+    let mut expect = expect(&scenario);
+    expect.late = Some(late);
+    check(&expect, &report)?;
+    Ok(report)
+}
+
+/// What [`one_late`] says of two results that met and were reported.
+pub const DIVERGED: &str = "diverged, and said so";
+
 /// One reduce with up-correction, checked: at most f failures, the root does not fail.
 ///
 /// # Errors
@@ -241,6 +274,11 @@ fn corrected(seed: u64) -> outlive_base::Result<(Scenario<reduce::Config>, u32)>
 /// Runs of these seeds on so many threads.
 pub fn sweep(seeds: std::ops::Range<u64>, threads: u64, planted: Option<Planted>) -> Summary {
     sweep_of(one, seeds, threads, planted)
+}
+
+/// The same with one process away for a while.
+pub fn sweep_late(seeds: std::ops::Range<u64>, threads: u64, planted: Option<Planted>) -> Summary {
+    sweep_of(one_late, seeds, threads, planted)
 }
 
 /// The same for the reduce with up-correction.
@@ -313,6 +351,16 @@ mod tests {
             let summary = sweep_corrected(0..300, 2, Some(planted));
             assert!(summary.failed.len() > 3, "{planted:?}: {summary:?}");
         }
+    }
+
+    #[test]
+    fn who_was_away_costs_nobody_the_result() {
+        let summary = sweep_late(0..2_000, 2, None);
+        let failed = summary.failed.iter();
+        let (diverged, broken): (Vec<_>, Vec<_>) = failed.partition(|(_, what)| what == DIVERGED);
+        assert_eq!(broken, Vec::<&(u64, String)>::new());
+        // A root that wakes up in the very moment in which another takes its place.
+        assert!(diverged.len() <= 2, "{diverged:?}");
     }
 
     #[test]
