@@ -12,7 +12,8 @@
 //!   first;
 //! - at equal times receptions end before time-outs, and those come before sends, so
 //!   that a send knows of everything that was heard until then. Of messages that
-//!   arrive at the same time that of the lower rank is received first.
+//!   arrive at the same time that of the lower rank is received first, and what arrived
+//!   first at a busy port goes first.
 //!
 //! A dead process handles nothing from the time of its death on; what it sent before
 //! arrives. Invariants: a run is a function of its inputs (P8); memory is that of the
@@ -113,6 +114,9 @@ pub struct World<'a, M: Machine, H> {
     quotas: BTreeMap<Peer, u32>,
     deliveries: Wheel<Delivery<M::Msg>>,
     wakes: Wheel<Peer>,
+    /// Arrived at a busy port: by receiver, arrival, sender and order.
+    waiting: BTreeMap<(Peer, u64, Peer, u64), Delivery<M::Msg>>,
+    trying: Vec<Peer>,
     ready: Vec<Peer>,
     marked: Vec<u64>,
     now: u64,
@@ -157,6 +161,8 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
             quotas: BTreeMap::new(),
             deliveries: Wheel::default(),
             wakes: Wheel::default(),
+            waiting: BTreeMap::new(),
+            trying: Vec::new(),
             ready: Vec::new(),
             marked: vec![0; count.div_ceil(64)],
             machines,
@@ -221,6 +227,9 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
             while let Some(who) = self.wakes.take() {
                 self.wake(who);
             }
+            if !self.trying.is_empty() {
+                self.receive_waiting();
+            }
             self.poll_ready();
         }
         self.outcome.events = self.deliveries.pushed() + self.wakes.pushed();
@@ -257,15 +266,11 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
             return;
         }
         if !delivery.received {
-            let free = self.ports[who as usize].receive_free;
-            let busy = self.busy.get(who as usize).copied().unwrap_or(0);
-            let start = self.now.max(free).max(busy);
-            if start > self.now {
-                return self.deliveries.push(start, delivery);
-            }
             delivery.received = true;
-            let end = self.receive_at(who, start, delivery.extra);
-            return self.deliveries.push(end, delivery);
+            let key = (who, self.now, delivery.from, self.outcome.messages);
+            self.waiting.insert(key, delivery);
+            self.trying.push(who);
+            return;
         }
         self.outcome.quiescence = Time(self.now).max(self.outcome.quiescence);
         let cx = self.cx(who);
@@ -274,6 +279,32 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
         let machine = &mut self.machines[who as usize];
         machine.on_message(&cx, delivery.from, delivery.msg, delivery.body);
         self.mark(who);
+    }
+
+    /// Starts receptions at ports that are free: what arrived first goes first.
+    fn receive_waiting(&mut self) {
+        let mut trying = std::mem::take(&mut self.trying);
+        trying.sort_unstable();
+        trying.dedup();
+        for &who in &trying {
+            if self.dead(who) {
+                continue;
+            }
+            let of = (who, 0, 0, 0)..=(who, u64::MAX, u32::MAX, u64::MAX);
+            while let Some((&key, &delivery)) = self.waiting.range(of.clone()).next() {
+                let free = self.ports[who as usize].receive_free;
+                let busy = self.busy.get(who as usize).copied().unwrap_or(0);
+                if free.max(busy) > self.now {
+                    self.wakes.push(free.max(busy), who);
+                    break;
+                }
+                self.waiting.remove(&key);
+                let end = self.receive_at(who, self.now, delivery.extra);
+                self.deliveries.push(end, delivery);
+            }
+        }
+        trying.clear();
+        self.trying = trying;
     }
 
     /// Takes the port for a reception that starts then; gives its end.
@@ -289,6 +320,9 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
     fn wake(&mut self, who: Peer) {
         if self.dead(who) {
             return;
+        }
+        if !self.waiting.is_empty() {
+            self.trying.push(who);
         }
         let timer = &mut self.ports[who as usize].timer;
         if *timer <= self.now {

@@ -1,6 +1,10 @@
 //! Broadcasts over LogP: published figures, an independent reference, guarantees.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+mod reference;
+
+use outlive_base::Code;
+use outlive_base::rng::Sequence;
 use outlive_protocols::broadcast::tree::{Order, Ring, Shape};
 use outlive_protocols::broadcast::{Correction, LogP, Start};
 use outlive_simulator::broadcast::{Broadcasts, Faults, Moment, Parameters, Quantity, Run, Spread};
@@ -80,7 +84,202 @@ fn gossip_is_as_published() {
     }
 }
 
+/// Random small networks against the reference: trees that are not full, other L, o and
+/// g, named dead, all corrections, both starts, both duplex modes, any root.
 #[test]
-fn a_sample_of_moments() {
-    let _ = Moment::During;
+fn small_runs_equal_the_reference() {
+    let mut random = Sequence::new(2019, 31);
+    for case in 0..1_500 {
+        let processes = 1 + random.below(if case % 10 == 0 { 150 } else { 30 }) as u32;
+        let root = random.below(u64::from(processes)) as u32;
+        let shapes = [
+            Shape::Binomial,
+            Shape::Kary(1 + random.below(5) as u32),
+            Shape::Lame(1 + random.below(4) as u32),
+            Shape::Optimal,
+        ];
+        let shape = shapes[random.below(4) as usize];
+        let both = matches!(shape, Shape::Binomial | Shape::Kary(_));
+        let order = match both && random.chance(400_000) {
+            true => Order::InOrder,
+            false => Order::Interleaved,
+        };
+        let overhead = 1 + random.below(3);
+        let corrections = [
+            Correction::None,
+            Correction::Opportunistic(1 + random.below(7) as u32),
+            Correction::OptimizedOpportunistic(1 + random.below(7) as u32),
+            Correction::Checked,
+            Correction::Checked,
+            Correction::FailureProof(random.below(4) as u32),
+        ];
+        let mut parameters = parameters(processes, shape);
+        parameters.ring.root = root;
+        parameters.spread = Spread::Tree(shape, order);
+        parameters.correction = corrections[random.below(6) as usize];
+        parameters.model.logp = LogP {
+            latency: random.below(8),
+            overhead,
+            gap: overhead + random.below(3),
+        };
+        parameters.model.half_duplex = random.chance(250_000);
+        if random.chance(500_000) {
+            parameters.start = Start::Overlapped;
+        }
+        let dead = random.below(1 + u64::from(processes) / 2);
+        parameters.faults.dead = (0..dead)
+            .map(|_| random.below(u64::from(processes)) as u32)
+            .filter(|&who| who != root)
+            .collect();
+        let run = run(parameters.clone());
+        let got = reference::Found {
+            colouring_time: run.colouring_time,
+            quiescence: run.quiescence,
+            messages: run.messages,
+            uncoloured_live: run.uncoloured_live,
+            max_gap: run.max_gap,
+        };
+        assert_eq!(got, reference::run(&parameters), "{case}: {parameters:?}");
+        let complete = matches!(
+            parameters.correction,
+            Correction::Checked | Correction::FailureProof(_)
+        );
+        assert!(!complete || run.uncoloured_live == 0, "{parameters:?}");
+    }
+}
+
+/// By hand, L = 2, o = g = 1, three processes in a binomial tree: 0 serves 1 at 0 and 2 at
+/// 1, so 1 has it at 4 and 2 at 5.
+#[test]
+fn three_processes_by_hand() {
+    let none = Parameters {
+        correction: Correction::None,
+        ..parameters(3, Shape::Binomial)
+    };
+    let found = run(none.clone());
+    assert_eq!(
+        (found.colouring_time, found.quiescence, found.messages),
+        (5, 5, 2)
+    );
+    // Half duplex changes nothing: nobody sends and receives.
+    let mut half = none.clone();
+    half.model.half_duplex = true;
+    assert_eq!(run(half).quiescence, found.quiescence);
+    // 1 is dead: its message is sent all the same, and 2 has it at 5.
+    let mut dead = none.clone();
+    dead.faults.dead = vec![1];
+    let found = run(dead);
+    assert_eq!(
+        (found.colouring_time, found.messages, found.max_gap),
+        (5, 2, 1)
+    );
+    // 100 bytes at G = 3 arrive 297 later and keep the root's port 297 longer.
+    let mut long = none;
+    long.bytes = 100;
+    long.model.byte_gap = 3;
+    assert_eq!(run(long).colouring_time, 1 + 297 + 297 + 4);
+    // Acknowledged: 1 answers at 4 (received 8), 2 at 5 (9).
+    let mut acknowledged = parameters(3, Shape::Binomial);
+    acknowledged.correction = Correction::None;
+    acknowledged.spread = Spread::AcknowledgedTree(Shape::Binomial, Order::Interleaved);
+    let found = run(acknowledged);
+    assert_eq!(
+        (found.quiescence, found.messages, found.acknowledged),
+        (9, 4, true)
+    );
+}
+
+/// One process has the message; two overlapped serve each other once.
+#[test]
+fn the_smallest_broadcasts() {
+    for start in [Start::Synchronized, Start::Overlapped] {
+        let one = Parameters {
+            start,
+            ..parameters(1, Shape::Binomial)
+        };
+        let found = run(one);
+        assert_eq!(
+            (found.colouring_time, found.quiescence, found.messages),
+            (0, 0, 0)
+        );
+    }
+    let two = Parameters {
+        start: Start::Overlapped,
+        ..parameters(2, Shape::Binomial)
+    };
+    assert_eq!(run(two).messages, 3);
+}
+
+/// Bad parameters are refused with a code, before anything runs.
+#[test]
+fn bad_parameters_are_refused() {
+    let good = parameters(8, Shape::Binomial);
+    let mut bad = vec![
+        parameters(0, Shape::Binomial),
+        parameters(8, Shape::Kary(0)),
+    ];
+    bad.push(Parameters {
+        correction: Correction::Opportunistic(0),
+        ..good.clone()
+    });
+    bad.push(Parameters {
+        bytes: 0,
+        ..good.clone()
+    });
+    type Change = fn(&mut Parameters);
+    let changes: [Change; 7] = [
+        |p| p.faults.dead = vec![0],
+        |p| p.faults.dead = vec![8],
+        |p| p.faults.random = Quantity::Number(8),
+        |p| p.ring.root = 8,
+        |p| p.model.logp.gap = 0,
+        |p| p.model.logp.overhead = 2,
+        |p| p.model.logp.latency = u64::MAX,
+    ];
+    for change in changes {
+        let mut parameters = good.clone();
+        change(&mut parameters);
+        bad.push(parameters);
+    }
+    for parameters in bad {
+        let error = Broadcasts::new(parameters.clone()).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{parameters:?}");
+    }
+}
+
+/// The gossip time that is chosen is near the best by simulation.
+#[test]
+fn the_gossip_time_chosen_is_near_the_best() {
+    for processes in [64, 1024] {
+        let quiescence = |until: Option<u64>| {
+            let mut parameters = parameters(processes, Shape::Binomial);
+            parameters.spread = Spread::Gossip(until);
+            let broadcasts = Broadcasts::new(parameters).unwrap();
+            let runs = broadcasts.sweep(1, 40, 2).unwrap();
+            runs.iter().map(|run| run.quiescence).sum::<u64>() as f64 / 40.0
+        };
+        let best = (10..45)
+            .map(|until| quiescence(Some(until)))
+            .fold(f64::INFINITY, f64::min);
+        let chosen = quiescence(None);
+        println!("{processes}: chosen {chosen}, best {best}");
+        assert!(
+            chosen <= best * 1.08,
+            "{processes}: {chosen} against {best}"
+        );
+    }
+}
+
+/// The same seed gives the same run whatever the number of threads (P8).
+#[test]
+fn threads_change_nothing() {
+    let mut parameters = parameters(200, Shape::Lame(2));
+    parameters.correction = Correction::FailureProof(3);
+    parameters.faults.random = Quantity::Number(3);
+    parameters.faults.moment = Moment::During;
+    let broadcasts = Broadcasts::new(parameters).unwrap();
+    assert_eq!(
+        broadcasts.sweep(5, 50, 1).unwrap(),
+        broadcasts.sweep(5, 50, 3).unwrap()
+    );
 }

@@ -38,8 +38,8 @@ struct Side {
 
 impl Side {
     /// Everybody between here and `needed` senders was sent to.
-    const fn done(self, needed: u32) -> bool {
-        self.heard >= needed && self.sent >= self.relied
+    const fn done(self, needed: u32, limit: u32) -> bool {
+        self.sent >= limit || self.heard >= needed && self.sent >= self.relied
     }
 
     /// A sender was heard. The first `needed` count, of one the nearest: at least as far
@@ -123,7 +123,7 @@ impl Broadcast {
     }
 
     /// The next correction, if there is one.
-    fn correct(&mut self, config: &Config) -> Option<Msg> {
+    fn correct(&mut self, config: &Config, place: u32) -> Option<Msg> {
         let needed = match config.correction {
             Correction::None => return None,
             Correction::Opportunistic(_) | Correction::OptimizedOpportunistic(_) => 0,
@@ -138,7 +138,8 @@ impl Broadcast {
             }
             to_left && (!to_right || self.left.sent < self.right.sent)
         } else {
-            let (left, right) = (self.left.done(needed), self.right.done(needed));
+            let (left, right) = config.limits(place);
+            let (left, right) = (self.left.done(needed, left), self.right.done(needed, right));
             let all_round = self.left.sent.saturating_add(self.right.sent) >= config.ring.processes;
             if left && right || all_round {
                 return None;
@@ -265,12 +266,13 @@ impl Machine for Broadcast {
         if let Some(to) = self.spread(cx, cause) {
             return send(to, Msg::Spread);
         }
-        if !self.takes_part || cx.now < cx.config.correct_from {
+        let alone = cx.config.ring.processes < 2;
+        if alone || !self.takes_part || cx.now < cx.config.correct_from {
             return None;
         }
-        let msg = self.correct(cx.config)?;
         let ring = cx.config.ring;
         let me = ring.place(cx.me);
+        let msg = self.correct(cx.config, me)?;
         let to = match msg {
             Msg::Leftward => ring.left(me, self.left.sent),
             _ => ring.right(me, self.right.sent),
