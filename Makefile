@@ -39,6 +39,7 @@ test: deps ## everything that the continuous integration runs
 soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), random failures (SOAK_MINUTES=30)
 	OUTLIVE_SESSION_SEEDS=$(or $(SESSION_SEEDS),5000) $(CARGO) test --locked -p outlive-network --test session_sim
 	scripts/sweep-broadcast.sh
+	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- 0 100000
 	scripts/soak.py --minutes $(or $(SOAK_MINUTES),30) --calm-minutes $(or $(OUTLIVE_SOAK_MINUTES),20)
 
 demo: deps build ## a node dies without Outlive, then with it

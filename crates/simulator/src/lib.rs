@@ -6,6 +6,7 @@
 //!   [`outlive_base::machine::Machine`] each.
 //! - [`wheel`]: a calendar for millions of short steps; [`logp`]: the world that costs
 //!   what LogP and LogGP say, for the time of a protocol.
+//! - [`ftco`]: collectives over a tree, with failures at any moment.
 //! - [`broadcast`]: broadcasts over it, with failures;
 //! - [`commit`]: whole histories of a job's checkpoints under faults, from a seed.
 //!
@@ -16,6 +17,7 @@ pub mod broadcast;
 pub mod commit;
 pub mod disk;
 pub mod engine;
+pub mod ftco;
 pub mod logp;
 pub mod network;
 pub mod wheel;

@@ -137,7 +137,7 @@ enum Dissemination {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum OrderName {
+pub(super) enum OrderName {
     /// Subtrees spread over the ring
     Interleaved,
     /// Subtrees of consecutive ranks
@@ -155,7 +155,7 @@ enum StartName {
 
 #[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-enum FaultTime {
+pub(super) enum FaultTime {
     /// Before the start
     Before,
     /// At any time, or between any two sends
@@ -483,17 +483,17 @@ pub fn peak_bytes() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-fn refuse<T>(option: &str, value: &str, remedy: &str) -> Result<T> {
+pub(super) fn refuse<T>(option: &str, value: &str, remedy: &str) -> Result<T> {
     let entity = Entity::Option(option.into());
     let reason = format!("'{value}' is not understood or out of range");
     Err(Error::new(Code::InvalidArgument, entity, reason, remedy))
 }
 
-fn number<T: FromStr>(option: &str, value: &str, remedy: &str) -> Result<T> {
+pub(super) fn number<T: FromStr>(option: &str, value: &str, remedy: &str) -> Result<T> {
     value.parse().or_else(|_| refuse(option, value, remedy))
 }
 
-fn shape(text: &str) -> Result<Shape> {
+pub(super) fn shape(text: &str) -> Result<Shape> {
     let remedy = "give binomial, kary:K, lame:K (K of 1 or more) or optimal";
     match text.split_once(':') {
         None if text == "binomial" => Ok(Shape::Binomial),
@@ -522,7 +522,7 @@ fn correction_of(text: &str) -> Result<Correction> {
 }
 
 /// `12`, or `2.5%` with up to four decimals.
-fn quantity(text: &str) -> Result<Quantity> {
+pub(super) fn quantity(text: &str) -> Result<Quantity> {
     let remedy = "give a number like 12, or a share of the processes like 2.5% (0% to 100%)";
     let Some(share) = text.strip_suffix('%') else {
         return number("faults", text, remedy).map(Quantity::Number);

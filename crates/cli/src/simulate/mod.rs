@@ -2,10 +2,12 @@
 //! history, byte for byte (P8).
 
 pub mod broadcast;
+mod collective;
 mod commit;
 
 use clap::{Args, Subcommand};
 use outlive_base::Result;
+use outlive_protocols::ftco::Kind;
 
 /// Run the protocols in simulation.
 #[derive(Args, Debug)]
@@ -20,6 +22,12 @@ enum Simulation {
     Commit(commit::CommitOptions),
     /// A broadcast by tree or gossip, corrected on the ring, with failures
     Broadcast(Box<broadcast::BroadcastOptions>),
+    /// A reduction to one process over a tree, with failures
+    Reduce(Box<collective::ReduceOptions>),
+    /// A reduction whose result all get, over a tree, with failures
+    Allreduce(Box<collective::CollectiveOptions>),
+    /// A barrier over a tree, with failures
+    Barrier(Box<collective::CollectiveOptions>),
 }
 
 /// Runs a simulation; 0 if no promise is broken, else 70.
@@ -27,5 +35,8 @@ pub fn run(options: &SimulateOptions) -> Result<u8> {
     match &options.what {
         Simulation::Commit(options) => commit::run(options),
         Simulation::Broadcast(options) => broadcast::run(options),
+        Simulation::Reduce(options) => collective::reduce(options),
+        Simulation::Allreduce(options) => collective::run(options, Kind::Allreduce),
+        Simulation::Barrier(options) => collective::run(options, Kind::Barrier),
     }
 }

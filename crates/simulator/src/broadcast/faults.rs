@@ -60,7 +60,8 @@ impl Faults {
         }
     }
 
-    pub(super) fn drawn(&self, ring: Ring) -> u32 {
+    /// How many are drawn.
+    pub fn drawn(&self, ring: Ring) -> u32 {
         match self.random {
             Quantity::Number(number) => number,
             Quantity::PerMillion(part) => {
@@ -112,7 +113,7 @@ impl Faults {
     }
 
     /// The deaths of a run whose calm form ends at `horizon`.
-    pub(super) fn draw(&self, ring: Ring, seed: u64, horizon: u64) -> Vec<(Peer, Death)> {
+    pub fn draw(&self, ring: Ring, seed: u64, horizon: u64) -> Vec<(Peer, Death)> {
         let mut taken: BTreeSet<Peer> = self.dead.iter().copied().collect();
         let before = Death::At(Time::ZERO);
         let mut deaths: Vec<(Peer, Death)> = taken.iter().map(|&who| (who, before)).collect();

@@ -1,0 +1,613 @@
+//! `outlive simulate reduce|allreduce|barrier`: who gets which result when, and who
+//! contributed.
+
+use std::time::Instant;
+
+use clap::Args;
+use outlive_base::{Code, Result, Time};
+use outlive_protocols::broadcast::LogP;
+use outlive_protocols::broadcast::tree::{Order, Ring};
+use outlive_protocols::ftco::{Call, Config, Event, Kind, Plan};
+use outlive_protocols::reduce;
+use outlive_simulator::broadcast::{Faults, Moment};
+use outlive_simulator::ftco::check::{Expect, check};
+use outlive_simulator::ftco::{Report, Scenario, Value, run as simulate, run_any};
+use outlive_simulator::logp::Model;
+use serde::Serialize;
+
+use super::broadcast::{FaultTime, OrderName, number, peak_bytes, quantity, refuse, shape};
+use crate::output;
+
+/// Processes up to which a result names each contributor in order.
+const EXACT_MAX: u32 = 1024;
+/// Runs that are listed as text.
+const LISTED_MAX: usize = 20;
+/// A time-out of its own choice is so many times the time without failures.
+const AUTO_FACTOR: u64 = 8;
+
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Times are whole numbers in one unit of your choice. The operand of rank r is r + 1, the
+operator is the sum. Examples:
+  outlive simulate allreduce --processes 64 --dead 1,3 --timeout 2000000 --json
+  outlive simulate barrier --processes 512 --faults 3 --fault-time during --runs 100
+  outlive simulate reduce --processes 64 --algorithm up-correction:2 --faults 2
+
+The exit status is 70 if a guarantee is broken: a live process without the result,
+different results, an operand missing or counted twice. Nothing is promised for more
+than F failures with up-correction:F, or for a time-out below four times a calm run.")]
+pub struct CollectiveOptions {
+    /// Number of processes
+    #[arg(long, value_name = "P")]
+    processes: u32,
+    /// L: from the end of a send to the start of its reception
+    #[arg(
+        long,
+        value_name = "L",
+        default_value_t = 2,
+        allow_negative_numbers = true
+    )]
+    latency: u64,
+    /// o: of a process for each message, on either side
+    #[arg(
+        long,
+        value_name = "O",
+        default_value_t = 1,
+        allow_negative_numbers = true
+    )]
+    overhead: u64,
+    /// g: between two sends of a process, and two receptions [default: the overhead, at
+    /// least 1]
+    #[arg(long, value_name = "G", allow_negative_numbers = true)]
+    gap: Option<u64>,
+    /// G of LogGP: for each byte after the first
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    byte_gap: u64,
+    /// Bytes of an operand
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    bytes: u64,
+    /// A process sends or receives, never both at once
+    #[arg(long)]
+    half_duplex: bool,
+    /// binomial, kary:K, lame:K or optimal
+    #[arg(long, value_name = "TREE", default_value = "binomial")]
+    tree: String,
+    /// How ranks are laid on the tree
+    #[arg(long, value_name = "ORDER", default_value = "in-order")]
+    order: OrderName,
+    /// Silence after which a process is bypassed [default: eight times the time without
+    /// failures]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+    timeout: Option<u64>,
+    /// More of it for each level of the tree below
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value_t = 0,
+        allow_negative_numbers = true
+    )]
+    timeout_per_level: u64,
+    /// Time before which a silent root is not replaced [default: the time-out]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+    patience: Option<u64>,
+    /// Ranks that are dead before the start
+    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
+    dead: Vec<u32>,
+    /// More that fail, drawn by the seed (not rank 0, or the root): a number, or a share
+    /// like 2.5%
+    #[arg(
+        long,
+        value_name = "N|P%",
+        default_value = "0",
+        allow_negative_numbers = true
+    )]
+    faults: String,
+    /// When these fail
+    #[arg(long, value_name = "WHEN", default_value = "before")]
+    fault_time: FaultTime,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Runs, with consecutive seeds
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    runs: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct ReduceOptions {
+    #[command(flatten)]
+    common: CollectiveOptions,
+    /// The rank that gets the result
+    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    root: u32,
+    /// ftco (bypass after a time-out), or up-correction:F (groups of F + 1 exchange
+    /// first; up to F failures)
+    #[arg(long, value_name = "HOW", default_value = "ftco")]
+    algorithm: String,
+}
+
+/// The parameters as they were understood.
+#[derive(Serialize)]
+struct Understood<'a> {
+    collective: &'static str,
+    algorithm: &'a str,
+    processes: u32,
+    root: u32,
+    latency: u64,
+    overhead: u64,
+    gap: u64,
+    byte_gap: u64,
+    bytes: u64,
+    half_duplex: bool,
+    tree: &'a str,
+    order: OrderName,
+    timeout: u64,
+    timeout_per_level: u64,
+    patience: u64,
+    dead: &'a [u32],
+    faults: &'a str,
+    fault_time: FaultTime,
+    seed: u64,
+    runs: u64,
+}
+
+#[derive(Serialize)]
+struct OneRun {
+    seed: u64,
+    /// When the last live process had its result.
+    colouring_time: u64,
+    quiescence: u64,
+    messages: u64,
+    dead: Vec<u32>,
+    /// Live processes whose call did not end with a result.
+    uncoloured_live: u64,
+    /// The longest run of neighbours on the ring whose operand is not in the result.
+    max_gap: u32,
+    /// The sum; none if nobody alive has it.
+    value: Option<u64>,
+    /// How many operands are in it.
+    contributed: u64,
+    /// Whose, in the order of operands; up to 1024 processes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    contributors: Option<Vec<u32>>,
+    /// Whose are not, as the result says.
+    absent: Vec<u32>,
+    /// Who put it together.
+    by: Option<u32>,
+    /// The failures and the time-out are such that nothing may be violated.
+    guaranteed: bool,
+    /// What the checker found.
+    violation: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Summary {
+    runs: usize,
+    colouring_time_mean: f64,
+    colouring_time_max: u64,
+    quiescence_mean: f64,
+    messages_mean: f64,
+    messages_per_process: f64,
+    uncoloured_live: u64,
+    contributed_min: u64,
+    /// Of runs in which none may be.
+    violations: usize,
+    /// Of runs for which nothing is promised.
+    unpromised_violations: usize,
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    schema: &'static str,
+    parameters: Understood<'a>,
+    runs: Vec<OneRun>,
+    summary: Summary,
+    events: u64,
+    wall_seconds: f64,
+    peak_bytes: u64,
+}
+
+enum Machine {
+    Ftco(Config),
+    UpCorrection(reduce::Config),
+}
+
+/// Runs reductions; 0 unless a guarantee is broken.
+pub fn reduce(options: &ReduceOptions) -> Result<u8> {
+    run_with(
+        &options.common,
+        Kind::Reduce,
+        options.root,
+        &options.algorithm,
+    )
+}
+
+/// Runs collectives; 0 unless a guarantee is broken.
+pub fn run(options: &CollectiveOptions, kind: Kind) -> Result<u8> {
+    run_with(options, kind, 0, "ftco")
+}
+
+fn run_with(options: &CollectiveOptions, kind: Kind, root: u32, algorithm: &str) -> Result<u8> {
+    let began = Instant::now();
+    options.check(root)?;
+    let mut machine = options.machine(root, algorithm)?;
+    let calm = options.one(&machine, kind, root, &[], 1)?.0;
+    let horizon = calm.outcome.quiescence.0;
+    let timeout = options.timeout.unwrap_or(AUTO_FACTOR * horizon.max(8));
+    let patience = options.patience.unwrap_or(timeout);
+    machine.set_times(timeout, options.timeout_per_level, patience);
+    let faults = options.faults()?;
+    let ring = Ring {
+        processes: options.processes,
+        root,
+    };
+    let (mut runs, mut events) = (Vec::new(), 0);
+    for seed in options.seed..options.seed.saturating_add(options.runs) {
+        let deaths = faults.draw(ring, seed, horizon);
+        let (report, violation) = options.one(&machine, kind, root, &deaths, seed)?;
+        events += report.outcome.events;
+        runs.push(options.told(seed, &report, violation));
+    }
+    // A time-out must exceed four times the largest delay of a message; no delay is
+    // larger than a whole calm run.
+    let timely = timeout >= horizon.saturating_mul(4);
+    for run in &mut runs {
+        let tolerated = match &machine {
+            Machine::Ftco(_) => true,
+            Machine::UpCorrection(config) => run.dead.len() as u64 <= u64::from(config.failures),
+        };
+        run.guaranteed = timely && tolerated;
+    }
+    let summary = options.summary(&runs);
+    let status = if summary.violations > 0 {
+        Code::Internal.exit_status()
+    } else {
+        0
+    };
+    let wall_seconds = began.elapsed().as_secs_f64();
+    if !options.json {
+        return options.text(&runs, &summary, wall_seconds).map(|()| status);
+    }
+    let parameters = Understood {
+        collective: match kind {
+            Kind::Reduce => "reduce",
+            Kind::Barrier => "barrier",
+            _ => "allreduce",
+        },
+        algorithm,
+        processes: options.processes,
+        root,
+        latency: options.latency,
+        overhead: options.overhead,
+        gap: options.logp().gap,
+        byte_gap: options.byte_gap,
+        bytes: options.bytes,
+        half_duplex: options.half_duplex,
+        tree: &options.tree,
+        order: options.order,
+        timeout,
+        timeout_per_level: options.timeout_per_level,
+        patience,
+        dead: &options.dead,
+        faults: &options.faults,
+        fault_time: options.fault_time,
+        seed: options.seed,
+        runs: options.runs,
+    };
+    output::json(&Answer {
+        schema: "outlive.simulate.collective/1",
+        parameters,
+        runs,
+        summary,
+        events,
+        wall_seconds,
+        peak_bytes: peak_bytes(),
+    })?;
+    Ok(status)
+}
+
+impl Machine {
+    fn set_times(&mut self, timeout: u64, per_level: u64, patience: u64) {
+        match self {
+            Machine::Ftco(config) => {
+                config.timeout = Time(timeout);
+                config.timeout_per_level = Time(per_level);
+                config.patience = Time(patience);
+                // Everyone may be dead one after the other, and each may be asked twice.
+                let all = u64::from(config.plan.processes()).saturating_add(8) * 4;
+                config.bound = Time(timeout.max(patience).saturating_mul(all));
+                config.late = Time(timeout);
+            }
+            Machine::UpCorrection(config) => config.timeout = Time(timeout),
+        }
+    }
+}
+
+impl CollectiveOptions {
+    fn logp(&self) -> LogP {
+        LogP {
+            latency: self.latency,
+            overhead: self.overhead,
+            gap: self.gap.unwrap_or(self.overhead.max(1)),
+        }
+    }
+
+    fn check(&self, root: u32) -> Result<()> {
+        if self.runs == 0 {
+            return refuse("runs", "0", "give 1 or more");
+        }
+        if self.processes == 0 {
+            return refuse("processes", "0", "give 1 to 2^28 processes");
+        }
+        if self.timeout == Some(0) {
+            return refuse(
+                "timeout",
+                "0",
+                "give a time above four times that of a message",
+            );
+        }
+        if let Some(who) = self.dead.iter().find(|&&who| who >= self.processes) {
+            return refuse(
+                "dead",
+                &who.to_string(),
+                "give ranks below the number of processes",
+            );
+        }
+        if root >= self.processes {
+            return refuse(
+                "root",
+                &root.to_string(),
+                "give a rank below the number of processes",
+            );
+        }
+        let mut dead = self.dead.clone();
+        dead.sort_unstable();
+        dead.dedup();
+        let drawn = self.faults()?.drawn(Ring {
+            processes: self.processes,
+            root,
+        });
+        if dead.len() as u64 + u64::from(drawn) >= u64::from(self.processes) {
+            let all = format!("{} named and {drawn} drawn", dead.len());
+            return refuse("faults", &all, "leave one process alive");
+        }
+        Ok(())
+    }
+
+    fn faults(&self) -> Result<Faults> {
+        Ok(Faults {
+            dead: self.dead.clone(),
+            random: quantity(&self.faults)?,
+            moment: match self.fault_time {
+                FaultTime::Before => Moment::Before,
+                FaultTime::During => Moment::During,
+                FaultTime::After => Moment::After,
+            },
+        })
+    }
+
+    fn machine(&self, root: u32, algorithm: &str) -> Result<Machine> {
+        let (shape, logp) = (shape(&self.tree)?, self.logp());
+        logp.check()?;
+        let order = match self.order {
+            OrderName::Interleaved => Order::Interleaved,
+            OrderName::InOrder => Order::InOrder,
+        };
+        let mut machine = match algorithm.split_once(':') {
+            None if algorithm == "ftco" => {
+                Machine::Ftco(Config::new(Plan::new(shape, order, self.processes, &logp)?))
+            }
+            Some(("up-correction", failures)) => {
+                let failures = number("algorithm", failures, "give up-correction:F")?;
+                let config = reduce::Config::new(shape, self.processes, root, failures, &logp)?;
+                Machine::UpCorrection(config)
+            }
+            _ => {
+                let remedy = "give ftco or up-correction:F, for example up-correction:2";
+                return refuse("algorithm", algorithm, remedy);
+            }
+        };
+        // Without failures nobody has to be bypassed.
+        machine.set_times(1 << 50, 0, 1 << 50);
+        Ok(machine)
+    }
+
+    fn one(
+        &self,
+        machine: &Machine,
+        kind: Kind,
+        root: u32,
+        deaths: &[(u32, outlive_simulator::logp::Death)],
+        seed: u64,
+    ) -> Result<(Report, Option<String>)> {
+        let call = Call {
+            kind,
+            root,
+            value: None,
+            ordered: false,
+        };
+        let report = match machine {
+            Machine::Ftco(config) => simulate(&self.scenario(config.clone(), call, deaths), seed)?,
+            Machine::UpCorrection(config) => {
+                let scenario = self.scenario(config.clone(), call, deaths);
+                run_any::<reduce::Reduce>(&scenario, seed)?
+            }
+        };
+        let expect = Expect {
+            processes: self.processes,
+            calls: &[call],
+            ordered: false,
+            late: None,
+        };
+        let violation = check(&expect, &report).err();
+        Ok((report, violation))
+    }
+
+    fn scenario<C>(
+        &self,
+        config: C,
+        call: Call,
+        deaths: &[(u32, outlive_simulator::logp::Death)],
+    ) -> Scenario<C> {
+        let model = Model {
+            logp: self.logp(),
+            byte_gap: self.byte_gap,
+            half_duplex: self.half_duplex,
+        };
+        let mut scenario = Scenario::new(config, model, call);
+        scenario.deaths = deaths.to_vec();
+        scenario.exact = self.processes <= EXACT_MAX;
+        scenario.bytes = self.bytes;
+        scenario.end = Time(u64::MAX / 4);
+        scenario
+    }
+
+    fn told(&self, seed: u64, report: &Report, violation: Option<String>) -> OneRun {
+        let live = |who: u32| report.dead.binary_search(&who).is_err();
+        let done = report.results().filter(|&(who, ..)| live(who)).count() as u64;
+        let value: Option<&Value> = report
+            .results()
+            .filter(|&(who, ..)| live(who))
+            .find_map(|(.., value)| value);
+        let by = report.lines.iter().find_map(|line| match line.said.event {
+            Event::Done { by, .. } if line.said.value.is_some() && live(line.who) => Some(by),
+            _ => None,
+        });
+        let absent = value.map_or(Vec::new(), |value| value.absent.as_slice().to_vec());
+        let exact = self.processes <= EXACT_MAX;
+        OneRun {
+            seed,
+            colouring_time: report.completion().0,
+            quiescence: report.outcome.quiescence.0,
+            messages: report.outcome.messages,
+            dead: report.dead.clone(),
+            uncoloured_live: u64::from(self.processes) - report.dead.len() as u64 - done,
+            max_gap: longest_run(&absent, self.processes),
+            value: value.map(|value| value.sum),
+            contributed: value.map_or(0, |value| value.count),
+            contributors: value.filter(|_| exact).map(|value| value.ranks.clone()),
+            absent,
+            by,
+            guaranteed: true,
+            violation,
+        }
+    }
+
+    fn summary(&self, runs: &[OneRun]) -> Summary {
+        let mean = |of: fn(&OneRun) -> u64| {
+            runs.iter().map(|run| of(run) as f64).sum::<f64>() / runs.len().max(1) as f64
+        };
+        let broken = |guaranteed| {
+            let broken = |run: &&OneRun| run.violation.is_some() && run.guaranteed == guaranteed;
+            runs.iter().filter(broken).count()
+        };
+        let messages_mean = mean(|run| run.messages);
+        Summary {
+            runs: runs.len(),
+            colouring_time_mean: mean(|run| run.colouring_time),
+            colouring_time_max: runs.iter().map(|run| run.colouring_time).max().unwrap_or(0),
+            quiescence_mean: mean(|run| run.quiescence),
+            messages_mean,
+            messages_per_process: messages_mean / f64::from(self.processes),
+            uncoloured_live: runs.iter().map(|run| run.uncoloured_live).sum(),
+            contributed_min: runs.iter().map(|run| run.contributed).min().unwrap_or(0),
+            violations: broken(true),
+            unpromised_violations: broken(false),
+        }
+    }
+
+    fn text(&self, runs: &[OneRun], summary: &Summary, wall_seconds: f64) -> Result<()> {
+        let heading = [
+            "seed",
+            "finished",
+            "quiescent",
+            "messages",
+            "dead",
+            "contributed",
+            "value",
+        ];
+        let mut rows = vec![heading.map(str::to_owned).to_vec()];
+        for run in runs.iter().take(LISTED_MAX) {
+            let dead = run.dead.len() as u64;
+            let cells = [
+                run.seed,
+                run.colouring_time,
+                run.quiescence,
+                run.messages,
+                dead,
+            ];
+            let mut row: Vec<String> = cells.iter().map(u64::to_string).collect();
+            row.push(format!("{} of {}", run.contributed, self.processes));
+            row.push(
+                run.value
+                    .map_or_else(|| "none".into(), |value| value.to_string()),
+            );
+            rows.push(row);
+        }
+        let mut lines = vec![output::table(&rows)];
+        if runs.len() > LISTED_MAX {
+            lines.push(format!("... {} more", runs.len() - LISTED_MAX));
+        }
+        for run in runs
+            .iter()
+            .filter(|run| run.violation.is_some())
+            .take(LISTED_MAX)
+        {
+            let what = run.violation.as_deref().unwrap_or_default();
+            lines.push(format!("seed {}: {what}", run.seed));
+        }
+        lines.push(format!(
+            "mean: finished {:.1}, quiescent {:.1}, {:.2} messages a process; {} of {} runs \
+             broke a guarantee, {} more failed for which there is none; {wall_seconds:.2} s",
+            summary.colouring_time_mean,
+            summary.quiescence_mean,
+            summary.messages_per_process,
+            summary.violations,
+            summary.runs,
+            summary.unpromised_violations,
+        ));
+        output::text(&lines.join("\n")).map(|_| ())
+    }
+}
+
+/// The longest run of neighbours on the ring among `ranks` (ascending).
+fn longest_run(ranks: &[u32], processes: u32) -> u32 {
+    if ranks.len() as u64 >= u64::from(processes) {
+        return processes;
+    }
+    let (mut longest, mut length, mut last) = (0, 0, None);
+    let again = ranks
+        .iter()
+        .map(|&rank| u64::from(rank) + u64::from(processes));
+    for rank in ranks.iter().map(|&rank| u64::from(rank)).chain(again) {
+        length = if last == Some(rank.wrapping_sub(1)) {
+            length + 1
+        } else {
+            1
+        };
+        longest = longest.max(length);
+        last = Some(rank);
+    }
+    longest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_go_around_the_ring() {
+        assert_eq!(longest_run(&[], 8), 0);
+        assert_eq!(longest_run(&[0, 1, 3, 7], 8), 3);
+        assert_eq!(longest_run(&[2, 3, 4], 8), 3);
+        assert_eq!(longest_run(&[0, 1], 2), 2);
+    }
+}
