@@ -27,6 +27,7 @@ FLOORS = {
     "agent": 5,
     "client": 5,
     "launch": 5,
+    "collectives": 5,
     "mpilib": 5,
     "runtime": 5,
     "mpi": 6,
