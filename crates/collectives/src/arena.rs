@@ -6,89 +6,101 @@
 
 use std::sync::Arc;
 
-use outlive_base::machine::Body;
+use outlive_base::machine::{Body, Peer};
 
-use crate::frame::Bytes;
+use crate::frame::Content;
 
 /// Combines two operands, as the caller of a reduction wants it.
 pub trait Operator {
-    /// `acc` becomes `acc (op) arg` if `acc_left`, else `arg (op) acc`.
-    fn combine(&mut self, acc: &mut Vec<u8>, arg: &[u8], acc_left: bool);
+    /// `acc` becomes `acc (op) arg` if `acc_left`, else `arg (op) acc`. `call` is the
+    /// collective that `acc` belongs to (see [`crate::Wired::call`]). False if this is
+    /// not the operator of that call, or if it cannot be carried out.
+    fn combine(&mut self, call: u32, acc: &mut Vec<u8>, arg: &[u8], acc_left: bool) -> bool;
 }
 
-impl<F: FnMut(&mut Vec<u8>, &[u8], bool)> Operator for F {
-    fn combine(&mut self, acc: &mut Vec<u8>, arg: &[u8], acc_left: bool) {
-        self(acc, arg, acc_left);
-    }
+struct Place {
+    holders: u32,
+    call: u32,
+    content: Content,
 }
 
 /// See the module.
-#[derive(Default, Debug)]
+#[derive(Default)]
 pub struct Arena {
-    places: Vec<Option<(u32, Bytes)>>,
+    places: Vec<Option<Place>>,
     free: Vec<u32>,
 }
 
 impl Arena {
-    /// Stores a body, held once.
-    pub fn put(&mut self, bytes: Bytes) -> Body {
+    /// Stores a body of the collective `call`, held once.
+    pub fn put(&mut self, call: u32, content: Content) -> Body {
+        let place = Some(Place {
+            holders: 1,
+            call,
+            content,
+        });
         if let Some(index) = self.free.pop() {
-            self.places[index as usize] = Some((1, bytes));
+            self.places[index as usize] = place;
             return Body(index);
         }
-        self.places.push(Some((1, bytes)));
+        self.places.push(place);
         Body((self.places.len() - 1) as u32)
     }
-    /// The bytes of a body that is held.
-    pub fn get(&self, body: Body) -> Option<&Bytes> {
+    fn place(&mut self, body: Body) -> Option<&mut Place> {
+        self.places.get_mut(body.0 as usize)?.as_mut()
+    }
+    /// What a body that is held holds.
+    pub fn get(&self, body: Body) -> Option<&Content> {
         let place = self.places.get(body.0 as usize)?.as_ref();
-        place.map(|(_, bytes)| bytes)
+        place.map(|place| &place.content)
     }
     /// Holds a body once more; false if nobody holds it.
     pub fn retain(&mut self, body: Body) -> bool {
-        match self.places.get_mut(body.0 as usize) {
-            Some(Some((count, _))) => {
-                *count += 1;
-                true
-            }
-            _ => false,
-        }
+        let place = self.place(body);
+        place.map(|place| place.holders += 1).is_some()
     }
     /// Lets a body go; it is freed with its last holder. False if nobody holds it.
     pub fn release(&mut self, body: Body) -> bool {
-        let Some(place) = self.places.get_mut(body.0 as usize) else {
+        let Some(place) = self.place(body) else {
             return false;
         };
-        match place {
-            Some((1, _)) => {
-                *place = None;
-                self.free.push(body.0);
-                true
-            }
-            Some((count, _)) => {
-                *count -= 1;
-                true
-            }
-            None => false,
+        place.holders -= 1;
+        if place.holders == 0 {
+            self.places[body.0 as usize] = None;
+            self.free.push(body.0);
         }
+        true
     }
-    /// Combines `arg` into `acc`; false if one of them is not held.
+    /// Puts a rank on a body's list of the absent; false if nobody holds the body.
+    pub fn absent(&mut self, body: Body, peer: Peer) -> bool {
+        let Some(place) = self.place(body) else {
+            return false;
+        };
+        if let Err(at) = place.content.absent.binary_search(&peer) {
+            Arc::make_mut(&mut place.content.absent).insert(at, peer);
+        }
+        true
+    }
+    /// Combines `arg` into `acc` and unites their lists of the absent; false if one of
+    /// them is not held or `op` declines.
     pub fn combine(&mut self, acc: Body, arg: Body, left: bool, op: &mut dyn Operator) -> bool {
         let Some(operand) = self.get(arg).cloned() else {
             return false;
         };
-        match self.places.get_mut(acc.0 as usize) {
-            Some(Some((_, bytes))) => {
-                op.combine(Arc::make_mut(bytes), &operand, left);
-                true
-            }
-            _ => false,
+        let Some(place) = self.place(acc) else {
+            return false;
+        };
+        let bytes = Arc::make_mut(&mut place.content.bytes);
+        let done = op.combine(place.call, bytes, &operand.bytes, left);
+        for peer in operand.absent.iter() {
+            self.absent(acc, *peer);
         }
+        done
     }
     /// Bytes of all bodies, shared ones counted here too.
     pub fn bytes(&self) -> usize {
         let held = self.places.iter().flatten();
-        held.map(|(_, bytes)| bytes.len()).sum()
+        held.map(|place| place.content.wire_bytes()).sum()
     }
     /// How many bodies are held.
     pub fn held(&self) -> usize {
@@ -100,26 +112,38 @@ impl Arena {
 mod tests {
     use super::*;
 
-    #[test]
-    fn bodies_live_while_held_and_sent_bytes_never_change() {
-        let mut arena = Arena::default();
-        let a = arena.put(Arc::new(vec![1]));
-        let b = arena.put(Arc::new(vec![2]));
-        let sent = Arc::clone(arena.get(a).expect("held"));
-        let mut append = |acc: &mut Vec<u8>, arg: &[u8], left: bool| {
+    struct Append;
+    impl Operator for Append {
+        fn combine(&mut self, call: u32, acc: &mut Vec<u8>, arg: &[u8], left: bool) -> bool {
             if left {
                 acc.extend_from_slice(arg);
             } else {
                 acc.splice(0..0, arg.iter().copied());
             }
-        };
-        assert!(arena.combine(a, b, true, &mut append));
-        assert!(arena.combine(a, b, false, &mut append));
-        assert_eq!(**arena.get(a).expect("held"), [2, 1, 2]);
-        assert_eq!(*sent, [1]);
+            call == 5
+        }
+    }
+
+    #[test]
+    fn bodies_live_while_held_and_sent_bytes_never_change() {
+        let mut arena = Arena::default();
+        let a = arena.put(5, Content::new(vec![1]));
+        let b = arena.put(6, Content::new(vec![2]));
+        let sent = arena.get(a).expect("held").clone();
+        assert!(arena.absent(b, 9) && arena.absent(b, 3) && arena.absent(b, 9));
+        assert!(arena.combine(a, b, true, &mut Append));
+        assert!(arena.combine(a, b, false, &mut Append));
+        assert_eq!(*arena.get(a).expect("held").bytes, [2, 1, 2]);
+        assert_eq!(*arena.get(a).expect("held").absent, [3, 9]);
+        assert_eq!(sent, Content::new(vec![1]));
+        assert!(
+            !arena.combine(b, a, true, &mut Append),
+            "another call's operator"
+        );
         assert!(arena.retain(b) && arena.release(b) && arena.release(b));
-        assert!(!arena.release(b) && !arena.retain(b) && !arena.combine(a, b, true, &mut append));
+        assert!(!arena.release(b) && !arena.retain(b) && !arena.absent(b, 1));
+        assert!(!arena.combine(a, b, true, &mut Append));
         assert_eq!(arena.held(), 1);
-        assert_eq!(arena.put(Arc::new(vec![])), b);
+        assert_eq!(arena.put(0, Content::default()), b);
     }
 }

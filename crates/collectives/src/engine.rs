@@ -9,12 +9,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use outlive_base::Time;
-use outlive_base::machine::{
-    Body, Cx, Fault, MESSAGE_BYTES_MAX, Machine, Op, Output, Peer, Ready,
-};
+use outlive_base::machine::{Body, Cx, Fault, MESSAGE_BYTES_MAX, Machine, Op, Output, Peer, Ready};
 
 use crate::arena::{Arena, Operator};
-use crate::frame::{Bytes, Frame, Key};
+use crate::frame::{Content, Frame, Key};
 use crate::rail::Rail;
 
 /// What a machine needs beside [`Machine`] to leave its process.
@@ -26,6 +24,13 @@ pub trait Wired: Machine {
     /// How the machine is told that the rail knows a process to be dead; `None` for
     /// machines that need no such knowledge.
     fn death(peer: Peer) -> Option<Self::Command>;
+    /// The call that a message's body belongs to, so that it meets its own operator.
+    fn call(msg: Self::Msg) -> u32;
+    /// Of an event that marks a rank as missing from a body: both. Such an event goes
+    /// no further than the arena.
+    fn absent(event: &Self::Event) -> Option<(Body, Peer)>;
+    /// The body that an event delivers: read when the event is pulled.
+    fn result(event: &Self::Event) -> Option<Body>;
 }
 
 /// Bounds of an engine's memory.
@@ -72,7 +77,9 @@ struct Running<M: Wired> {
     start: Start<M>,
     arena: Arena,
     dones: VecDeque<(Op, Result<(), Fault>)>,
-    events: VecDeque<M::Event>,
+    events: VecDeque<(M::Event, Option<Content>)>,
+    /// Bodies of messages that the machine has not been pulled after yet.
+    visiting: Vec<Body>,
     deadline: Option<Time>,
     finished: bool,
 }
@@ -104,9 +111,10 @@ pub struct Engine<M: Wired> {
     early_frames: usize,
     early_bytes: usize,
     /// The first sequence that did not start here, by communicator.
-    next: BTreeMap<u64, u64>,
+    next: BTreeMap<u64, u32>,
     dead: BTreeSet<u32>,
-    blocked: BTreeSet<Key>,
+    /// Instances that have news, or that the rail could not serve.
+    due: BTreeSet<Key>,
     counts: Counts,
 }
 
@@ -125,7 +133,7 @@ impl<M: Wired> Engine<M> {
             early_bytes: 0,
             next: BTreeMap::new(),
             dead: BTreeSet::new(),
-            blocked: BTreeSet::new(),
+            due: BTreeSet::new(),
             counts: Counts::default(),
         }
     }
@@ -135,71 +143,56 @@ impl<M: Wired> Engine<M> {
         self.counts
     }
 
-    /// Starts an instance: `first` makes its command from handles of `bodies`; then
-    /// it gets the frames that were early and the deaths that are known.
-    pub fn start(
-        &mut self,
-        rail: &mut impl Rail,
-        start: Start<M>,
-        bodies: Vec<Bytes>,
-        first: impl FnOnce(&[Body]) -> Option<M::Command>,
-        op: Option<&mut dyn Operator>,
-    ) {
+    /// Starts an instance: it is told of the deaths that are known and gets the frames
+    /// that were early. Nothing is pulled before [`Engine::pump`].
+    pub fn start(&mut self, rail: &impl Rail, start: Start<M>) {
         let key = start.key;
         let next = self.next.entry(key.comm).or_default();
-        *next = (*next).max(key.sequence + 1);
-        let mut arena = Arena::default();
-        let handles: Vec<Body> = bodies.into_iter().map(|bytes| arena.put(bytes)).collect();
+        *next = (*next).max(key.sequence.saturating_add(1));
         let mut fresh = Running {
             start,
-            arena,
+            arena: Arena::default(),
             dones: VecDeque::new(),
             events: VecDeque::new(),
+            visiting: Vec::new(),
             deadline: None,
             finished: false,
         };
         let now = rail.now();
-        if let Some(command) = first(&handles) {
-            fresh.input(now, |machine, cx| machine.on_command(cx, command));
-        }
-        for peer in self.dead.iter().filter_map(|dead| fresh.peer(*dead)).collect::<Vec<_>>() {
+        let dead = self.dead.iter().filter_map(|dead| fresh.peer(*dead));
+        for peer in dead.collect::<Vec<_>>() {
             fresh.death(now, peer);
         }
         self.running.insert(key, fresh);
-        let mut op = op;
-        self.drive(rail, key, reborrow(&mut op));
-        let early = self.early.remove(&key).unwrap_or_default();
-        for (from, frame) in early {
+        self.due.insert(key);
+        for (from, frame) in self.early.remove(&key).unwrap_or_default() {
             self.early_frames -= 1;
-            self.early_bytes -= frame.body.as_ref().map_or(0, |body| body.len());
-            self.deliver(rail, from, frame, reborrow(&mut op));
+            self.early_bytes -= frame.body.as_ref().map_or(0, Content::wire_bytes);
+            self.deliver(rail, from, frame);
         }
     }
 
-    /// Gives an instance a further command. False if there is no such instance.
+    /// Gives an instance a command, which `make` makes from the handle of `content` of
+    /// the collective `call`. False if there is no such instance.
     pub fn command(
         &mut self,
-        rail: &mut impl Rail,
+        rail: &impl Rail,
         key: Key,
-        command: M::Command,
-        op: Option<&mut dyn Operator>,
+        content: Option<(u32, Content)>,
+        make: impl FnOnce(Option<Body>) -> M::Command,
     ) -> bool {
         let Some(running) = self.running.get_mut(&key) else {
             return false;
         };
+        let body = content.map(|(call, content)| running.arena.put(call, content));
+        let command = make(body);
         running.input(rail.now(), |machine, cx| machine.on_command(cx, command));
-        self.drive(rail, key, op);
+        self.due.insert(key);
         true
     }
 
-    /// A frame arrived. `op` serves the combinations of the instance that it is for.
-    pub fn deliver(
-        &mut self,
-        rail: &mut impl Rail,
-        from: u32,
-        frame: Frame,
-        op: Option<&mut dyn Operator>,
-    ) {
+    /// A frame arrived.
+    pub fn deliver(&mut self, rail: &impl Rail, from: u32, frame: Frame) {
         self.counts.received += 1;
         if frame.key.incarnation != self.incarnation {
             self.counts.refused += 1;
@@ -214,17 +207,18 @@ impl<M: Wired> Engine<M> {
             self.counts.refused += 1;
             return;
         };
-        let body = frame.body.map(|bytes| running.arena.put(bytes));
-        running.input(rail.now(), |machine, cx| machine.on_message(cx, peer, msg, body));
-        self.drive(rail, key, op);
-        // What the machine did not retain while it was pulled goes.
-        if let (Some(body), Some(running)) = (body, self.running.get_mut(&key)) {
-            running.arena.release(body);
-        }
+        let body = frame
+            .body
+            .map(|content| running.arena.put(M::call(msg), content));
+        running.visiting.extend(body);
+        running.input(rail.now(), |machine, cx| {
+            machine.on_message(cx, peer, msg, body)
+        });
+        self.due.insert(key);
     }
 
     fn keep_early(&mut self, from: u32, frame: Frame) {
-        let bytes = frame.body.as_ref().map_or(0, |body| body.len());
+        let bytes = frame.body.as_ref().map_or(0, Content::wire_bytes);
         if frame.key.sequence < self.next.get(&frame.key.comm).copied().unwrap_or(0) {
             self.counts.too_late += 1;
         } else if self.early_frames >= self.bounds.early
@@ -239,26 +233,26 @@ impl<M: Wired> Engine<M> {
     }
 
     /// A process of the rail is dead.
-    pub fn death(&mut self, rail: &mut impl Rail, dead: u32, op: Option<&mut dyn Operator>) {
+    pub fn death(&mut self, rail: &impl Rail, dead: u32) {
         if !self.dead.insert(dead) {
             return;
         }
-        let mut op = op;
-        let keys: Vec<Key> = self.running.keys().copied().collect();
-        for key in keys {
-            if let Some(running) = self.running.get_mut(&key)
-                && let Some(peer) = running.peer(dead)
-            {
+        for (key, running) in &mut self.running {
+            if let Some(peer) = running.peer(dead) {
                 running.death(rail.now(), peer);
-                self.drive(rail, key, reborrow(&mut op));
+                self.due.insert(*key);
             }
         }
     }
 
-    /// Lets deadlines pass and pulls instances that the rail could not serve before.
-    /// `op` belongs to the instance `current`; others combine nothing here.
-    pub fn tick(&mut self, rail: &mut impl Rail, current: Key, op: Option<&mut dyn Operator>) {
-        let mut op = op;
+    /// Processes that are known to be dead.
+    pub fn dead(&self) -> impl Iterator<Item = u32> {
+        self.dead.iter().copied()
+    }
+
+    /// Lets deadlines pass and pulls every instance that has news. `op` combines for
+    /// the instance `current`; the others combine nothing here.
+    pub fn pump(&mut self, rail: &mut impl Rail, current: Key, mut op: Option<&mut dyn Operator>) {
         let now = rail.now();
         while let Some((at, key)) = self.deadlines.first().copied()
             && at <= now
@@ -267,30 +261,27 @@ impl<M: Wired> Engine<M> {
             if let Some(running) = self.running.get_mut(&key) {
                 running.deadline = None;
                 running.input(now, |machine, cx| machine.on_timeout(cx));
-                let own = if key == current { reborrow(&mut op) } else { None };
-                self.drive(rail, key, own);
+                self.due.insert(key);
             }
         }
-        if rail.ready() {
-            for key in std::mem::take(&mut self.blocked) {
-                let own = if key == current { reborrow(&mut op) } else { None };
-                self.drive(rail, key, own);
-            }
+        for key in std::mem::take(&mut self.due) {
+            let own = if key == current {
+                reborrow(&mut op)
+            } else {
+                None
+            };
+            self.drive(rail, key, own);
         }
     }
 
-    /// When [`Engine::tick`] is needed at the latest.
+    /// When [`Engine::pump`] is needed at the latest.
     pub fn deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// What the machine told the layer above.
-    pub fn event(&mut self, key: Key) -> Option<M::Event> {
+    /// What the machine told the layer above, with the body that it delivers.
+    pub fn event(&mut self, key: Key) -> Option<(M::Event, Option<Content>)> {
         self.running.get_mut(&key)?.events.pop_front()
-    }
-    /// A body of an instance.
-    pub fn bytes(&self, key: Key, body: Body) -> Option<Bytes> {
-        self.running.get(&key)?.arena.get(body).cloned()
     }
     /// The machine itself, for what it tells of itself.
     pub fn machine(&self, key: Key) -> Option<&M> {
@@ -336,7 +327,10 @@ impl<M: Wired> Engine<M> {
         };
         loop {
             let (now, send) = (rail.now(), rail.ready());
-            let ready = Ready { send, persist: true };
+            let ready = Ready {
+                send,
+                persist: true,
+            };
             if let Some((number, result)) = running.dones.pop_front() {
                 running.input(now, |machine, cx| machine.on_done(cx, number, result));
                 continue;
@@ -344,7 +338,7 @@ impl<M: Wired> Engine<M> {
             let output = running.input(now, |machine, cx| machine.poll(cx, ready));
             let Some(output) = output else {
                 if !send {
-                    self.blocked.insert(key);
+                    self.due.insert(key);
                 }
                 break;
             };
@@ -378,8 +372,20 @@ impl<M: Wired> Engine<M> {
                 Output::Release { body } => {
                     running.arena.release(body);
                 }
-                Output::Event(event) => running.events.push_back(event),
+                Output::Event(event) => {
+                    if let Some((body, peer)) = M::absent(&event) {
+                        running.arena.absent(body, peer);
+                    } else {
+                        let result = M::result(&event);
+                        let content = result.and_then(|body| running.arena.get(body).cloned());
+                        running.events.push_back((event, content));
+                    }
+                }
             }
+        }
+        for body in std::mem::take(&mut running.visiting) {
+            // What the machine did not retain goes.
+            running.arena.release(body);
         }
         let deadline = running.read_deadline(rail.now());
         if deadline != running.deadline {

@@ -23,7 +23,7 @@ pub mod rail;
 pub mod tcp;
 pub mod threads;
 
-pub use arena::Arena;
+pub use arena::{Arena, Operator};
 pub use engine::{Engine, Start, Wired};
-pub use frame::{Bytes, Frame, Key};
+pub use frame::{Bytes, Content, Frame, Key};
 pub use rail::Rail;

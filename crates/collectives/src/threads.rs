@@ -99,10 +99,14 @@ impl Rail for Threads {
         }
     }
     fn receive(&mut self) -> Option<(u32, Frame)> {
-        open(&self.shared.boxes[self.me as usize].0).mail.pop_front()
+        open(&self.shared.boxes[self.me as usize].0)
+            .mail
+            .pop_front()
     }
     fn death(&mut self) -> Option<u32> {
-        open(&self.shared.boxes[self.me as usize].0).deaths.pop_front()
+        open(&self.shared.boxes[self.me as usize].0)
+            .deaths
+            .pop_front()
     }
     fn wait(&mut self, until: Time) {
         let (inbox, bell) = &self.shared.boxes[self.me as usize];

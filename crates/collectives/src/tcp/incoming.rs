@@ -72,7 +72,7 @@ impl Incoming {
             self.body = Some((header, Vec::new()));
         }
         if let Some((header, bytes)) = &mut self.body {
-            let left = header.body_bytes.unwrap_or(0) - bytes.len() as u64;
+            let left = header.tail_bytes() - bytes.len() as u64;
             if left > 0 {
                 // Grows with what arrives: an announced length alone reserves nothing.
                 let read = (&self.socket).take(left).read_to_end(bytes)?;

@@ -11,7 +11,7 @@ use rustix::net::{
 
 use super::Options;
 use super::proof::{self, CHALLENGE_BYTES, KEY_BYTES};
-use crate::frame::{Bytes, Frame, HEADER_BYTES};
+use crate::frame::{Bytes, Content, Frame, HEADER_BYTES};
 
 /// Pause between two calls to a host that did not answer.
 const RETRY: Duration = Duration::from_millis(100);
@@ -34,7 +34,9 @@ enum State {
 
 struct Waiting {
     header: [u8; HEADER_BYTES],
-    body: Option<Bytes>,
+    body: Bytes,
+    /// The list of the absent.
+    list: Vec<u8>,
     sent: usize,
 }
 
@@ -137,7 +139,11 @@ impl Outgoing {
     pub(super) fn queue(&mut self, frame: Frame) {
         let waiting = Waiting {
             header: frame.header(),
-            body: frame.body,
+            list: frame
+                .body
+                .as_ref()
+                .map_or(Vec::new(), Content::absent_bytes),
+            body: frame.body.map_or(Bytes::default(), |body| body.bytes),
             sent: 0,
         };
         self.queued += waiting.bytes();
@@ -157,7 +163,12 @@ impl Outgoing {
         self.attention().is_some_and(|at| at <= now)
     }
 
-    pub(super) fn progress(&mut self, me: u32, key: &[u8; KEY_BYTES], options: &Options) -> Progress {
+    pub(super) fn progress(
+        &mut self,
+        me: u32,
+        key: &[u8; KEY_BYTES],
+        options: &Options,
+    ) -> Progress {
         let now = Instant::now();
         if !matches!(self.state, State::Open(_)) && now >= self.end {
             return Progress::Dead;
@@ -238,14 +249,16 @@ impl Outgoing {
 
 impl Waiting {
     fn bytes(&self) -> usize {
-        HEADER_BYTES + self.body.as_ref().map_or(0, |body| body.len())
+        HEADER_BYTES + self.body.len() + self.list.len()
     }
     fn write(&self, socket: &TcpStream) -> io::Result<usize> {
-        let body: &[u8] = self.body.as_ref().map_or(&[], |body| body);
         let head = self.sent.min(HEADER_BYTES);
+        let body = (self.sent - head).min(self.body.len());
+        let list = self.sent - head - body;
         let parts = [
             IoSlice::new(&self.header[head..]),
-            IoSlice::new(&body[self.sent - head..]),
+            IoSlice::new(&self.body[body..]),
+            IoSlice::new(&self.list[list..]),
         ];
         // Not write_vectored: it would raise SIGPIPE in a host that did not ask for it (P6).
         let flags = SendFlags::NOSIGNAL;

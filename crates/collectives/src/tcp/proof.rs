@@ -46,7 +46,10 @@ pub(super) fn verify(
     let rank = u32::from_le_bytes([given[0], given[1], given[2], given[3]]);
     let wanted = answer(key, challenge, rank)?;
     // Every byte is looked at: the time tells nothing of where they differ.
-    let differ = wanted.iter().zip(given).fold(0, |sum, (a, b)| sum | (a ^ b));
+    let differ = wanted
+        .iter()
+        .zip(given)
+        .fold(0, |sum, (a, b)| sum | (a ^ b));
     (differ == 0).then_some(rank)
 }
 
