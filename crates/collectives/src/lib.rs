@@ -22,6 +22,7 @@ pub mod frame;
 pub mod rail;
 pub mod tcp;
 pub mod threads;
+mod wired;
 
 pub use arena::{Arena, Operator};
 pub use engine::{Engine, Start, Wired};
