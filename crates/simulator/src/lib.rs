@@ -4,6 +4,8 @@
 //! - [`engine`]: the queue of happenings; knows no network and no protocol.
 //! - [`network`], [`disk`], [`world`]: processes that run a
 //!   [`outlive_base::machine::Machine`] each.
+//! - [`wheel`]: a calendar for millions of short steps; [`logp`]: the world that costs
+//!   what LogP and LogGP say, for the time of a protocol.
 //! - [`commit`]: whole histories of a job's checkpoints under faults, from a seed.
 //!
 //! A failing seed is replayed by `outlive_simulator::commit::explain(seed, ...)`,
@@ -12,5 +14,7 @@
 pub mod commit;
 pub mod disk;
 pub mod engine;
+pub mod logp;
 pub mod network;
+pub mod wheel;
 pub mod world;

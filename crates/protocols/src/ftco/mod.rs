@@ -1,0 +1,331 @@
+//! Fault-tolerant collectives over a tree: every live process gets a result, at the
+//! cost of the tree alone when nobody fails.
+//!
+//! After FTCO (Margolin and Barak, Tree-based fault-tolerant collective operations for
+//! MPI, ExaMPI 2018; Concurrency and Computation 33(14), e5826, 2021): detection and
+//! recovery are part of each collective, over any tree, and their cost grows with the
+//! number of faults in series, not with the number of processes.
+//!
+//! *Up*: each process waits for its children, combines, gives to its parent. A child
+//! that stays silent is bypassed: its children are claimed by the one who waits.
+//! *Down*: the result goes to those who gave. A process to which no result comes asks
+//! above; an orphan turns to its grandparent and further up. If the root is dead, the
+//! first live process in the order of places takes its place ([`watch`]).
+//!
+//! One [`Machine`] serves one communicator at one process: it numbers the collectives,
+//! holds several in flight, and keeps a bounded number of results for those who come
+//! late.
+//!
+//! Invariants:
+//! - Fault-free, P - 1 messages go up and P - 1 down, and no other.
+//! - Each contribution counts once (see [`fold`]); a process that is bypassed and comes
+//!   back is on the list of the absent and gets the retained result.
+//! - State is O(children + faults); lists of the absent travel with the bodies.
+//! - If nobody is called dead who lives, all live processes get the same result and
+//!   all of them are among its contributors. If someone is, each still gets a result;
+//!   two results can meet only if a *root* was passed over, and then
+//!   [`Event::Diverged`] says so at both.
+//! - No wait without a bound (P5): [`Config::bound`] ends every call.
+//!
+//! Assumed: fail-stop processes; links that neither lose nor reorder; `timeout` above
+//! four times the largest delay of a message between processes that run.
+
+mod collective;
+mod fold;
+mod gather;
+mod known;
+mod plan;
+mod types;
+mod watch;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use outlive_base::Time;
+use outlive_base::machine::{Body, Cx, Fault, Op, Output, Peer, Ready};
+
+use collective::{COMBINING, Collective, Env, Phase};
+use fold::NONE;
+use known::{Doubt, Known};
+
+pub use plan::Plan;
+pub use types::*;
+
+/// All collectives of one communicator at one process. See the module.
+#[derive(Debug, Default)]
+pub struct Machine {
+    /// Sequence number of the first slot.
+    base: u32,
+    /// Sequence number of the next call.
+    next: u32,
+    slots: VecDeque<Collective>,
+    known: Known,
+    /// Sequence numbers of collectives with heirs to be told.
+    telling: Vec<u32>,
+    prepared: Vec<(u32, Call)>,
+    out: VecDeque<Output<Machine>>,
+}
+
+impl Machine {
+    /// A machine that has seen no call.
+    pub fn new() -> Machine {
+        Machine::default()
+    }
+
+    /// The sequence number that the next call will have.
+    pub fn next_seq(&self) -> u32 {
+        self.next
+    }
+
+    /// True if a call is under way here.
+    pub fn busy(&self) -> bool {
+        let started = self.slots.iter().take((self.next - self.base) as usize);
+        started.into_iter().any(|slot| !slot.ended())
+    }
+
+    /// Carries out `act` on the slot of `seq`, if there is one.
+    fn with(&mut self, cx: &Cx<Self>, seq: u32, act: impl FnOnce(&mut Collective, &mut Env)) {
+        let Some(at) = seq.checked_sub(self.base) else {
+            return;
+        };
+        let Some(slot) = self.slots.get_mut(at as usize) else {
+            return;
+        };
+        let mut env = Env {
+            me: cx.me,
+            now: cx.now,
+            config: cx.config,
+            known: &mut self.known,
+            out: &mut self.out,
+        };
+        act(slot, &mut env);
+        if slot.telling() && !self.telling.contains(&seq) {
+            self.telling.push(seq);
+        }
+    }
+
+    /// Slots up to that of `seq`, at most `ahead` before the next call.
+    fn reach(&mut self, cx: &Cx<Self>, seq: u32) -> bool {
+        if seq < self.base || seq >= self.next.saturating_add(cx.config.ahead) {
+            return false;
+        }
+        let wanted = (seq - self.base) as usize + 1;
+        self.slots.reserve_exact(wanted.saturating_sub(self.slots.len()));
+        while self.slots.len() < wanted {
+            let seq = self.base + self.slots.len() as u32;
+            self.slots.push_back(Collective::empty(seq));
+        }
+        true
+    }
+
+    fn start(&mut self, cx: &Cx<Self>, mut call: Call) {
+        let seq = self.next;
+        if !self.reach(cx, seq) {
+            // Only with `ahead` 0, or after 2^32 calls.
+            let why = Why::Busy;
+            self.out.push_back(Output::Event(Event::Failed { seq, why }));
+            return;
+        }
+        self.next += 1;
+        let plan = &cx.config.plan;
+        let in_flight = self.slots.iter().take((seq - self.base) as usize);
+        let busy = in_flight.filter(|slot| !slot.ended()).count() >= cx.config.ahead as usize;
+        let lacks = call.value.is_none() && (call.kind.up() || cx.me == call.root);
+        let up = call.kind.up();
+        // Turned around the ring, a tree in order begins with the root: the result is
+        // put together at rank 0 instead, and everyone gets it.
+        if up && call.ordered && call.root != 0 {
+            call.root = 0;
+            call.kind = match call.kind {
+                Kind::Reduce => Kind::Allreduce,
+                Kind::Gather => Kind::Allgather,
+                other => other,
+            };
+        }
+        let rootless = up && call.kind.down();
+        let refused = if busy {
+            Some(Why::Busy)
+        } else if lacks || call.root.max(cx.me) >= plan.processes() || rootless && call.root != 0 {
+            Some(Why::Argument)
+        } else if up && call.ordered && !plan.ordered() {
+            Some(Why::Unordered)
+        } else {
+            None
+        };
+        self.with(cx, seq, |slot, env| {
+            if slot.phase != Phase::Empty && (slot.kind, slot.root) != (call.kind, call.root) {
+                // What came before the call was of another call.
+                slot.retire(env);
+                *slot = Collective::empty(seq);
+            }
+            (slot.kind, slot.root) = (call.kind, call.root);
+            match refused {
+                Some(why) => slot.refuse(env, why, call.value),
+                None => slot.start(env, call.value),
+            }
+        });
+        self.trim(cx);
+    }
+
+    /// Lets the oldest ended collectives go.
+    fn trim(&mut self, cx: &Cx<Self>) {
+        let retained = cx.config.retained.max(2);
+        while self.next - self.base > retained
+            && self.slots.front().is_some_and(|slot| {
+                slot.ended() && !slot.telling() && slot.flags & COMBINING == 0
+            })
+        {
+            let seq = self.base;
+            self.with(cx, seq, |slot, env| slot.retire(env));
+            self.slots.pop_front();
+            self.telling.retain(|&other| other != seq);
+            self.base += 1;
+        }
+    }
+
+    /// Every slot that holds something.
+    fn each(&mut self, cx: &Cx<Self>, act: impl Fn(&mut Collective, &mut Env)) {
+        for seq in self.base..self.base + self.slots.len() as u32 {
+            self.with(cx, seq, &act);
+        }
+        self.trim(cx);
+    }
+
+    fn fail(&mut self, why: Why) {
+        let seq = self.next;
+        self.out.push_back(Output::Event(Event::Failed { seq, why }));
+    }
+
+    fn reply(&mut self, to: Peer, msg: Msg, verb: Verb) {
+        let msg = Msg { verb, ..msg };
+        self.out.push_back(Output::Send {
+            to,
+            msg,
+            body: None,
+        });
+    }
+}
+
+impl outlive_base::machine::Machine for Machine {
+    type Config = Config;
+    type Msg = Msg;
+    type Command = Command;
+    type Record = Record;
+    type Event = Event;
+
+    fn on_message(&mut self, cx: &Cx<Self>, from: Peer, msg: Msg, body: Option<Body>) {
+        let processes = cx.config.plan.processes();
+        if from >= processes || from == cx.me || msg.root >= processes {
+            return;
+        }
+        self.known.heard(from);
+        if msg.seq < self.base {
+            if matches!(msg.verb, Verb::Ask | Verb::Claim) {
+                self.reply(from, msg, Verb::Gone);
+            }
+            return;
+        }
+        if !self.reach(cx, msg.seq) {
+            return;
+        }
+        self.with(cx, msg.seq, |slot, env| {
+            if slot.phase == Phase::Empty {
+                (slot.kind, slot.root, slot.phase) = (msg.kind, msg.root, Phase::Idle);
+            }
+            let body = body.map_or(NONE, |body| body.0);
+            if (slot.kind, slot.root) == (msg.kind, msg.root) {
+                slot.message(env, from, msg, body);
+            } else if matches!(slot.phase, Phase::Idle) || !slot.has(collective::STARTED) {
+                // Which call is the right one is not known before it is made here.
+                if matches!(msg.verb, Verb::Ask | Verb::Claim) {
+                    let msg = Msg {
+                        verb: Verb::Idle,
+                        ..msg
+                    };
+                    env.out.push_back(Output::Send {
+                        to: from,
+                        msg,
+                        body: None,
+                    });
+                }
+            } else {
+                slot.other_call(env, from, msg);
+            }
+        });
+        self.trim(cx);
+    }
+
+    fn on_command(&mut self, cx: &Cx<Self>, command: Command) {
+        match command {
+            Command::Start(call) => self.start(cx, call),
+            Command::Prepare { handle, call } => {
+                self.prepared.retain(|&(other, _)| other != handle);
+                if handle < PREPARED_MAX {
+                    self.prepared.push((handle, call));
+                }
+            }
+            Command::Run { handle, value } => {
+                let found = self.prepared.iter().find(|&&(other, _)| other == handle);
+                match found.map(|&(_, call)| call) {
+                    Some(call) => self.start(cx, Call { value, ..call }),
+                    None => {
+                        self.fail(Why::Argument);
+                        if let Some(body) = value {
+                            self.out.push_back(Output::Release { body });
+                        }
+                    }
+                }
+            }
+            Command::Dead { peer } => {
+                if peer != cx.me && peer < cx.config.plan.processes() {
+                    self.known.mark(peer, Doubt::Dead);
+                    self.each(cx, |slot, env| slot.dead(env, peer));
+                }
+            }
+            Command::Returned { peer } => self.known.returned(peer),
+        }
+    }
+
+    fn on_timeout(&mut self, cx: &Cx<Self>) {
+        self.each(cx, |slot, env| slot.timeout(env));
+    }
+
+    fn on_done(&mut self, cx: &Cx<Self>, op: Op, result: Result<(), Fault>) {
+        self.with(cx, op.0, |slot, env| slot.combined(env, result.is_ok()));
+        self.trim(cx);
+    }
+
+    fn poll(&mut self, cx: &Cx<Self>, ready: Ready) -> Option<Output<Self>> {
+        if let Some(front) = self.out.front() {
+            if !ready.send && matches!(front, Output::Send { .. }) {
+                return None;
+            }
+            return self.out.pop_front();
+        }
+        if !ready.send {
+            return None;
+        }
+        while let Some(&seq) = self.telling.first() {
+            let slot = self.slots.get_mut((seq - self.base) as usize);
+            let Some((slot, to)) = slot.and_then(|slot| slot.tell().map(|to| (slot, to))) else {
+                self.telling.remove(0);
+                self.trim(cx);
+                continue;
+            };
+            return Some(slot.result_to(to));
+        }
+        self.out.pop_front()
+    }
+
+    fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
+        let started = self.slots.iter().take((self.next - self.base) as usize);
+        let due = started.into_iter().filter_map(|slot| slot.deadline(cx.config));
+        due.min()
+    }
+
+    fn recover(_cx: &Cx<Self>, _log: impl Iterator<Item = Record>) -> Self {
+        Machine::new()
+    }
+}

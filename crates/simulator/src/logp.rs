@@ -1,0 +1,431 @@
+//! A network that costs what LogP and LogGP say: for the time of a protocol, where
+//! [`crate::world`] is for its safety. No message is lost; processes may die.
+//!
+//! The model (Culler et al., PPoPP 1993; Alexandrov et al., SPAA 1995):
+//! - a send occupies its sender for `o`; the next one starts at least `g` after it;
+//! - the message arrives `o + L` after the start of the send, and its reception takes
+//!   `o`; receptions of a process start at least `g` apart;
+//! - a message of k bytes takes (k-1)G longer on its way, and (k-1)G more of either
+//!   port;
+//! - full duplex: sending and receiving do not disturb each other; half duplex: the
+//!   process does one thing at a time, and of two that could start a reception goes
+//!   first;
+//! - at equal times receptions end before time-outs, and those come before sends, so
+//!   that a send knows of everything that was heard until then. Of messages that
+//!   arrive at the same time that of the lower rank is received first.
+//!
+//! A dead process handles nothing from the time of its death on; what it sent before
+//! arrives. Invariants: a run is a function of its inputs (P8); memory is that of the
+//! machines, 24 bytes for the ports of each, and what is in flight.
+
+use std::collections::BTreeMap;
+
+use outlive_base::machine::{Body, Cx, Machine, Op, Output, Peer, Ready};
+use outlive_base::{Code, Entity, Error, Result, Time};
+use outlive_protocols::broadcast::LogP;
+
+use crate::wheel::Wheel;
+
+/// What the network costs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Model {
+    /// L, o and g.
+    pub logp: LogP,
+    /// G: for each byte after the first.
+    pub byte_gap: u64,
+    /// A process sends or receives, never both at once.
+    pub half_duplex: bool,
+}
+
+/// When a process dies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Death {
+    /// At this time (0: before the start): it handles nothing then or later.
+    At(Time),
+    /// After so many sends: the next one does not happen.
+    AfterSends(u32),
+}
+
+/// What surrounds the machines.
+pub trait Host<M: Machine> {
+    /// A machine says something.
+    fn on_event(&mut self, who: Peer, now: Time, event: M::Event);
+    /// Combine two bodies (see [`Output::Combine`]); done at once.
+    fn combine(&mut self, _who: Peer, _acc: Body, _arg: Body, _acc_left: bool) {}
+    /// Keep (true) or let go a body.
+    fn retain(&mut self, _who: Peer, _body: Body, _keep: bool) {}
+    /// Bytes of a message, at least 1; read only if `byte_gap` is not 0.
+    fn bytes(&self, _msg: &M::Msg, _body: Option<Body>) -> u64 {
+        1
+    }
+}
+
+/// What a run came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Outcome {
+    /// The end of the last send or reception.
+    pub quiescence: Time,
+    /// Messages sent, also to the dead.
+    pub messages: u64,
+    /// Entries of the calendar.
+    pub events: u64,
+    /// True if the run was cut off by its bound, with work left.
+    pub cut_off: bool,
+}
+
+/// A message on its way; 24 bytes at most (tested for the broadcast).
+#[derive(Clone, Copy, Debug)]
+struct Delivery<Msg> {
+    to: Peer,
+    from: Peer,
+    msg: Msg,
+    body: Option<Body>,
+    /// Received; else it has only arrived and must find the port free.
+    received: bool,
+    /// (k-1)G fits: see [`World::carry`].
+    extra: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Ports {
+    send_free: u64,
+    receive_free: u64,
+    timer: u64,
+}
+
+/// All processes and what is on its way between them.
+pub struct World<'a, M: Machine, H> {
+    model: Model,
+    config: &'a M::Config,
+    seed: u64,
+    /// The surroundings.
+    pub host: H,
+    machines: Vec<M>,
+    ports: Vec<Ports>,
+    /// Until when the process is busy; half duplex only.
+    busy: Vec<u64>,
+    /// When each dies; empty if nobody does.
+    deaths: Vec<u64>,
+    quotas: BTreeMap<Peer, u32>,
+    deliveries: Wheel<Delivery<M::Msg>>,
+    wakes: Wheel<Peer>,
+    ready: Vec<Peer>,
+    marked: Vec<u64>,
+    now: u64,
+    outcome: Outcome,
+}
+
+impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
+    /// A world of these machines, numbered from 0.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] if the model is not valid (see [`LogP::check`]).
+    pub fn new(
+        model: Model,
+        config: &'a M::Config,
+        seed: u64,
+        machines: Vec<M>,
+        host: H,
+    ) -> Result<Self> {
+        model.logp.check()?;
+        if model.byte_gap > 1 << 20 {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                Entity::Option("byte-gap".into()),
+                format!("{} is above 2^20", model.byte_gap),
+                "choose a longer unit of time",
+            ));
+        }
+        let count = machines.len();
+        let ports = Ports {
+            send_free: 0,
+            receive_free: 0,
+            timer: u64::MAX,
+        };
+        Ok(World {
+            model,
+            config,
+            seed,
+            host,
+            ports: vec![ports; count],
+            busy: vec![0; if model.half_duplex { count } else { 0 }],
+            deaths: Vec::new(),
+            quotas: BTreeMap::new(),
+            deliveries: Wheel::default(),
+            wakes: Wheel::default(),
+            ready: Vec::new(),
+            marked: vec![0; count.div_ceil(64)],
+            machines,
+            now: 0,
+            outcome: Outcome::default(),
+        })
+    }
+
+    /// Lets a process die.
+    pub fn kill(&mut self, who: Peer, death: Death) {
+        if self.deaths.is_empty() {
+            self.deaths = vec![u64::MAX; self.machines.len()];
+        }
+        match death {
+            Death::At(time) => self.deaths[who as usize] = time.0,
+            Death::AfterSends(0) => self.deaths[who as usize] = self.now,
+            Death::AfterSends(sends) => {
+                self.quotas.insert(who, sends);
+            }
+        }
+    }
+
+    /// True if the process is dead now.
+    pub fn dead(&self, who: Peer) -> bool {
+        let death = self.deaths.get(who as usize);
+        death.is_some_and(|&death| death <= self.now)
+    }
+
+    /// Gives a machine a command now.
+    pub fn command(&mut self, who: Peer, command: M::Command) {
+        if !self.dead(who) {
+            let cx = self.cx(who);
+            self.machines[who as usize].on_command(&cx, command);
+            self.mark(who);
+        }
+    }
+
+    /// The machines.
+    pub fn machines(&self) -> &[M] {
+        &self.machines
+    }
+
+    /// The clock.
+    pub fn now(&self) -> Time {
+        Time(self.now)
+    }
+
+    /// Runs until nothing is left to happen, or the clock would pass `end`.
+    pub fn run(&mut self, end: Time) -> Outcome {
+        self.poll_ready();
+        while let Some(next) = self.next() {
+            if next > end.0 {
+                self.outcome.cut_off = true;
+                break;
+            }
+            self.now = next;
+            self.deliveries.advance(next);
+            self.wakes.advance(next);
+            while let Some(delivery) = self.deliveries.take() {
+                self.deliver(delivery);
+            }
+            while let Some(who) = self.wakes.take() {
+                self.wake(who);
+            }
+            self.poll_ready();
+        }
+        self.outcome.events = self.deliveries.pushed() + self.wakes.pushed();
+        self.outcome
+    }
+
+    fn next(&self) -> Option<u64> {
+        match (self.deliveries.next(), self.wakes.next()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    fn cx(&self, who: Peer) -> Cx<'a, M> {
+        Cx {
+            me: who,
+            now: Time(self.now),
+            config: self.config,
+            seed: self.seed,
+        }
+    }
+
+    fn mark(&mut self, who: Peer) {
+        let (word, bit) = (who as usize / 64, 1 << (who % 64));
+        if self.marked[word] & bit == 0 {
+            self.marked[word] |= bit;
+            self.ready.push(who);
+        }
+    }
+
+    fn deliver(&mut self, mut delivery: Delivery<M::Msg>) {
+        let who = delivery.to;
+        if self.dead(who) {
+            return;
+        }
+        if !delivery.received {
+            let free = self.ports[who as usize].receive_free;
+            let busy = self.busy.get(who as usize).copied().unwrap_or(0);
+            let start = self.now.max(free).max(busy);
+            if start > self.now {
+                return self.deliveries.push(start, delivery);
+            }
+            delivery.received = true;
+            let end = self.receive_at(who, start, delivery.extra);
+            return self.deliveries.push(end, delivery);
+        }
+        self.outcome.quiescence = Time(self.now).max(self.outcome.quiescence);
+        let cx = self.cx(who);
+        let machine = &mut self.machines[who as usize];
+        machine.on_message(&cx, delivery.from, delivery.msg, delivery.body);
+        self.mark(who);
+    }
+
+    /// Takes the port for a reception that starts then; gives its end.
+    fn receive_at(&mut self, who: Peer, start: u64, extra: u32) -> u64 {
+        let LogP { overhead, gap, .. } = self.model.logp;
+        self.ports[who as usize].receive_free = start + gap + u64::from(extra);
+        if let Some(busy) = self.busy.get_mut(who as usize) {
+            *busy = start + overhead;
+        }
+        start + overhead
+    }
+
+    fn wake(&mut self, who: Peer) {
+        if self.dead(who) {
+            return;
+        }
+        let timer = &mut self.ports[who as usize].timer;
+        if *timer <= self.now {
+            *timer = u64::MAX;
+            let cx = self.cx(who);
+            let machine = &mut self.machines[who as usize];
+            if machine.deadline(&cx).is_some_and(|at| at <= cx.now) {
+                machine.on_timeout(&cx);
+            }
+        }
+        self.mark(who);
+    }
+
+    /// Polls everyone marked, in the order of ranks.
+    fn poll_ready(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        if ready.len() > self.marked.len() / 4 {
+            for word in 0..self.marked.len() {
+                let mut bits = std::mem::take(&mut self.marked[word]);
+                while bits != 0 {
+                    let who = (word * 64) as Peer + bits.trailing_zeros();
+                    bits &= bits - 1;
+                    self.poll(who);
+                }
+            }
+        } else {
+            ready.sort_unstable();
+            for &who in &ready {
+                self.marked[who as usize / 64] &= !(1 << (who % 64));
+                self.poll(who);
+            }
+        }
+        ready.clear();
+        self.ready = ready;
+    }
+
+    fn poll(&mut self, who: Peer) {
+        loop {
+            if self.dead(who) {
+                return;
+            }
+            let busy = self.busy.get(who as usize).copied().unwrap_or(0);
+            let send = self.ports[who as usize].send_free.max(busy) <= self.now;
+            let ready = Ready {
+                send,
+                persist: true,
+            };
+            let cx = self.cx(who);
+            let Some(output) = self.machines[who as usize].poll(&cx, ready) else {
+                break;
+            };
+            match output {
+                Output::Send { to, msg, body } => self.carry(who, to, msg, body),
+                Output::Event(event) => self.host.on_event(who, cx.now, event),
+                Output::Combine {
+                    op,
+                    acc,
+                    arg,
+                    acc_left,
+                } => {
+                    self.host.combine(who, acc, arg, acc_left);
+                    self.machines[who as usize].on_done(&cx, op, Ok(()));
+                }
+                Output::Retain { body } => self.host.retain(who, body, true),
+                Output::Release { body } => self.host.retain(who, body, false),
+                Output::Persist { op, .. } => self.done(who, op),
+            }
+        }
+        self.set_timer(who);
+    }
+
+    /// There is no disk here: a record is durable at once.
+    fn done(&mut self, who: Peer, op: Op) {
+        let cx = self.cx(who);
+        self.machines[who as usize].on_done(&cx, op, Ok(()));
+    }
+
+    fn carry(&mut self, from: Peer, to: Peer, msg: M::Msg, body: Option<Body>) {
+        let LogP {
+            latency,
+            overhead,
+            gap,
+        } = self.model.logp;
+        let extra = if self.model.byte_gap == 0 {
+            0
+        } else {
+            let bytes = self.host.bytes(&msg, body).max(1) - 1;
+            u32::try_from(bytes.saturating_mul(self.model.byte_gap)).unwrap_or(u32::MAX)
+        };
+        self.outcome.messages += 1;
+        let end = self.now + overhead;
+        self.outcome.quiescence = self.outcome.quiescence.max(Time(end));
+        let port = &mut self.ports[from as usize];
+        port.send_free = self.now + gap + u64::from(extra);
+        self.wakes.push(port.send_free, from);
+        if let Some(busy) = self.busy.get_mut(from as usize) {
+            *busy = end;
+            self.wakes.push(end, from);
+        }
+        if let Some(left) = self.quotas.get_mut(&from) {
+            *left -= 1;
+            if *left == 0 {
+                self.quotas.remove(&from);
+                self.deaths[from as usize] = self.now;
+            }
+        }
+        if to as usize >= self.machines.len() {
+            return; // To nobody: lost, as on a real network.
+        }
+        let arrival = end + latency + u64::from(extra);
+        let mut delivery = Delivery {
+            to,
+            from,
+            msg,
+            body,
+            received: false,
+            extra,
+        };
+        // With equal ways messages arrive in the order in which they are sent, so the
+        // reception is known now and one entry of the calendar is saved.
+        if self.busy.is_empty() && self.model.byte_gap == 0 {
+            delivery.received = true;
+            let start = arrival.max(self.ports[to as usize].receive_free);
+            let end = self.receive_at(to, start, 0);
+            self.deliveries.push(end, delivery);
+        } else {
+            self.deliveries.push(arrival, delivery);
+        }
+    }
+
+    fn set_timer(&mut self, who: Peer) {
+        let cx = self.cx(who);
+        let timer = &mut self.ports[who as usize].timer;
+        if let Some(at) = self.machines[who as usize].deadline(&cx)
+            && at != Time::NEVER
+            && at.0 < *timer
+        {
+            // One that stays in the past must not stop the clock.
+            *timer = at.0.max(self.now + 1);
+            self.wakes.push(*timer, who);
+        }
+    }
+
+    /// The largest entry of the calendar, in bytes.
+    pub const EVENT_BYTES: usize = size_of::<Delivery<M::Msg>>();
+}
