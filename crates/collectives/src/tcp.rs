@@ -172,7 +172,7 @@ impl Tcp {
     }
 
     /// Says goodbye to all and sends what waits, for at most `bound`.
-    pub fn leave(mut self, bound: Duration) {
+    pub fn leave(&mut self, bound: Duration) {
         let key = Key {
             comm: 0,
             sequence: 0,

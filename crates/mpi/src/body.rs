@@ -56,7 +56,8 @@ impl Shape {
         if bytes > c_int::MAX as usize - 4096 || size < 0 {
             return Err(0);
         }
-        let dense = lower == 0 && true_lower == 0 && extent == size as isize && true_extent == extent;
+        let dense =
+            lower == 0 && true_lower == 0 && extent == size as isize && true_extent == extent;
         let mut shape = Shape {
             native,
             count,
@@ -79,6 +80,11 @@ impl Shape {
         Ok(shape)
     }
 
+    /// True if the data are their own packed form.
+    pub fn is_dense(&self) -> bool {
+        self.dense
+    }
+
     /// The data at `buffer`, packed.
     ///
     /// # Safety
@@ -99,10 +105,22 @@ impl Shape {
         // SAFETY: the caller's promise; the output has the size that MPI asked for.
         let result = unsafe {
             let (out, room) = (data.as_mut_ptr().cast(), data.len() as c_int);
-            (self.native.pack)(buffer, self.count, self.datatype, out, room, &mut place, self.comm)
+            (self.native.pack)(
+                buffer,
+                self.count,
+                self.datatype,
+                out,
+                room,
+                &mut place,
+                self.comm,
+            )
         };
         data.truncate(usize::try_from(place).unwrap_or(0));
-        if result == 0 { Ok(Content::new(data)) } else { Err(result) }
+        if result == 0 {
+            Ok(Content::new(data))
+        } else {
+            Err(result)
+        }
     }
 
     /// The packed `data` into `buffer`; false if they have another length.
@@ -126,7 +144,15 @@ impl Shape {
         let result = unsafe {
             let (input, length) = (data.as_ptr().cast(), data.len() as c_int);
             let Native { unpack, .. } = self.native;
-            unpack(input, length, &mut place, buffer, self.count, self.datatype, self.comm)
+            unpack(
+                input,
+                length,
+                &mut place,
+                buffer,
+                self.count,
+                self.datatype,
+                self.comm,
+            )
         };
         result == 0
     }
@@ -134,8 +160,15 @@ impl Shape {
     /// Room for the data in their own layout: the memory, and where MPI's buffer begins.
     fn room(&self) -> (Vec<u8>, isize) {
         let span = self.true_extent + self.extent.abs() * (self.count as isize - 1).max(0);
-        let first = if self.extent < 0 { -self.extent * (self.count as isize - 1).max(0) } else { 0 };
-        (vec![0; usize::try_from(span).unwrap_or(0)], first - self.true_lower)
+        let first = if self.extent < 0 {
+            -self.extent * (self.count as isize - 1).max(0)
+        } else {
+            0
+        };
+        (
+            vec![0; usize::try_from(span).unwrap_or(0)],
+            first - self.true_lower,
+        )
     }
 }
 
@@ -153,7 +186,12 @@ pub struct Reduction {
 
 impl Reduction {
     fn local(&self, left: *const u8, right: *mut u8) -> bool {
-        let Shape { native, count, datatype, .. } = self.shape;
+        let Shape {
+            native,
+            count,
+            datatype,
+            ..
+        } = self.shape;
         // SAFETY: both point at `count` of the datatype (see the callers); MPI's operators
         // compute right := left (op) right (MPI 4.1, section 6.9.7).
         unsafe { (native.reduce_local)(left.cast(), right.cast(), count, datatype, self.op) == 0 }
@@ -162,7 +200,11 @@ impl Reduction {
     fn sparse(&self, acc: &mut Vec<u8>, arg: &[u8], acc_left: bool) -> bool {
         let shape = &self.shape;
         let ((mut a, begin), (mut b, _)) = (shape.room(), shape.room());
-        let (left, right) = if acc_left { (&**acc, arg) } else { (arg, &**acc) };
+        let (left, right) = if acc_left {
+            (&**acc, arg)
+        } else {
+            (arg, &**acc)
+        };
         let at = |room: &mut Vec<u8>| room.as_mut_ptr().wrapping_offset(begin);
         let (a, b) = (at(&mut a), at(&mut b));
         // SAFETY: both rooms span `count` of the datatype around these addresses.

@@ -63,7 +63,10 @@ extern "C" fn forget(_: Handle, _: c_int, value: *mut c_void, extra: *mut c_void
     // SAFETY: `extra` is the `Comms` given at creation, which lives as long as the process.
     let comms = unsafe { &*extra.cast::<Comms>() };
     let value = value.cast::<Comm>();
-    let _ = comms.last.compare_exchange(value, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire);
+    let _ =
+        comms
+            .last
+            .compare_exchange(value, ptr::null_mut(), Ordering::AcqRel, Ordering::Acquire);
     if !value.is_null() {
         // SAFETY: the attribute holds one reference, made in `learn`; it goes here.
         drop(unsafe { Arc::from_raw(value) });
@@ -166,7 +169,11 @@ impl Comms {
         let ours = whole && inter == 0 && size > 1;
         let members: Vec<u32> = ranks.iter().map(|rank| *rank as u32).collect();
         let mut met = self.met.lock().unwrap_or_else(PoisonError::into_inner);
-        let number = if ours { met.entry(members.clone()).or_default() } else { &mut 0 };
+        let number = if ours {
+            met.entry(members.clone()).or_default()
+        } else {
+            &mut 0
+        };
         let pair = u32::from(members.first() > members.get(1));
         let comm = Arc::new(Comm {
             handle,

@@ -28,7 +28,7 @@ const NAP: Time = Time(1_000_000);
 /// Rounds without sleep first.
 const SPINS: u32 = 200;
 /// Most processes that all call each other at the start, to notice deaths at once.
-const CALL_ALL_MAX: u32 = 256;
+pub const CALL_ALL_MAX: u32 = 256;
 
 /// One rail or the other.
 pub enum AnyRail {
@@ -228,7 +228,7 @@ impl Layer {
             key: key(comm),
             members: Arc::clone(&comm.members),
             me: comm.me,
-            machine: ftco::Machine::new(&config),
+            machine: ftco::Machine::new(),
             config: Arc::new(config),
             seed: comm.id,
         };
@@ -276,7 +276,10 @@ impl Layer {
             quiet = if moved { 0 } else { quiet.saturating_add(1) };
             if quiet > SPINS {
                 let now = world.rail.now();
-                let until = world.engine.deadline().map_or(now + NAP, |at| at.min(now + NAP));
+                let until = world
+                    .engine
+                    .deadline()
+                    .map_or(now + NAP, |at| at.min(now + NAP));
                 world.rail.wait(until);
                 drop(world);
                 std::thread::yield_now();
@@ -290,7 +293,9 @@ impl Layer {
     }
 
     fn outcome(&self, comm: &Comm, content: Option<Content>) -> Outcome {
-        let absent = content.as_ref().map_or_else(Arc::default, |one| Arc::clone(&one.absent));
+        let absent = content
+            .as_ref()
+            .map_or_else(Arc::default, |one| Arc::clone(&one.absent));
         let mut last = comm.absent.lock().unwrap_or_else(PoisonError::into_inner);
         *last = Arc::clone(&absent);
         Outcome { content, absent }
@@ -346,6 +351,13 @@ impl Layer {
                 return;
             }
             world.rail.wait(now + NAP);
+        }
+    }
+
+    /// Ends the rail: the others hear a goodbye, not a death.
+    pub fn leave(&self) {
+        if let AnyRail::Tcp(tcp) = &mut self.world().rail {
+            tcp.leave(Duration::from_millis(500));
         }
     }
 

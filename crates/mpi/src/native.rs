@@ -54,16 +54,26 @@ pub struct Constants {
     pub status_source: usize,
     /// `MPI_ERR_OTHER`.
     pub err_other: c_int,
-    /// `MPI_ERR_COMM`, `MPI_ERR_COUNT`, `MPI_ERR_TYPE`, `MPI_ERR_OP`, `MPI_ERR_ROOT`.
-    pub err_comm: c_int,
+    /// A process failed: ULFM's code where the library has one.
+    pub err_failed: c_int,
+    /// `MPI_ERR_ROOT`.
+    pub err_root: c_int,
+    /// `MPIX_ERR_REVOKED`, where the library has it.
+    pub err_revoked: c_int,
     /// Bits of a handle that mean something.
     pub mask: usize,
 }
 
 /// Room for a status of any implementation (20, 24 and 32 bytes).
 #[repr(C, align(8))]
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 pub struct Status(pub [u8; 64]);
+
+impl Default for Status {
+    fn default() -> Status {
+        Status([0; 64])
+    }
+}
 
 impl Status {
     /// The sender.
@@ -75,7 +85,8 @@ impl Status {
     }
 }
 
-type CopyFn = extern "C" fn(Handle, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
+type CopyFn =
+    extern "C" fn(Handle, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
 type DeleteFn = extern "C" fn(Handle, c_int, *mut c_void, *mut c_void) -> c_int;
 
 macro_rules! native {
@@ -179,7 +190,19 @@ impl Library {
     }
 
     fn constants(&self) -> Option<Constants> {
-        let own = |name| self.symbol(name).map(|found| found as Handle);
+        // An executable may hold its own copy of a library's object (a copy relocation),
+        // which all then use: what everybody sees comes first.
+        let own = |name: &str| {
+            let text = CString::new(name).ok()?;
+            // SAFETY: a lookup; the name ends with a zero.
+            let global = unsafe { libc::dlsym(libc::RTLD_DEFAULT, text.as_ptr()) };
+            let found = if global.is_null() {
+                self.symbol(name)?
+            } else {
+                global
+            };
+            Some(found as Handle)
+        };
         Some(match self.family() {
             Family::OpenMpi => Constants {
                 world: own("ompi_mpi_comm_world")?,
@@ -196,7 +219,9 @@ impl Library {
                 tag_ub: 0,
                 status_source: 0,
                 err_other: 16,
-                err_comm: 5,
+                err_failed: 75,
+                err_root: 8,
+                err_revoked: 77,
                 mask: usize::MAX,
             },
             Family::Mpich => Constants {
@@ -214,7 +239,9 @@ impl Library {
                 tag_ub: 0x6440_0001,
                 status_source: 8,
                 err_other: 15,
-                err_comm: 5,
+                err_failed: 15,
+                err_root: 7,
+                err_revoked: 15,
                 mask: 0xffff_ffff,
             },
             Family::Standard => Constants {
@@ -232,7 +259,9 @@ impl Library {
                 tag_ub: 501,
                 status_source: 0,
                 err_other: 16,
-                err_comm: 5,
+                err_failed: 16,
+                err_root: 8,
+                err_revoked: 16,
                 mask: usize::MAX,
             },
         })
@@ -264,8 +293,17 @@ fn libraries() -> Vec<Library> {
     let mpi = names.into_iter().filter_map(|path| {
         let text = path.to_string_lossy().into_owned();
         let file = text.rsplit('/').next().unwrap_or("").to_owned();
-        let known = ["libmpi.so", "libmpi_abi.so", "libmpich.so", "libmpi-", "libpmpi.so"];
-        known.iter().any(|known| file.starts_with(known)).then_some((path, file))
+        let known = [
+            "libmpi.so",
+            "libmpi_abi.so",
+            "libmpich.so",
+            "libmpi-",
+            "libpmpi.so",
+        ];
+        known
+            .iter()
+            .any(|known| file.starts_with(known))
+            .then_some((path, file))
     });
     let open = |(path, name): (CString, String)| {
         // SAFETY: the object is loaded already; NOLOAD makes this a lookup.
@@ -278,7 +316,9 @@ fn libraries() -> Vec<Library> {
 /// The native MPI, if one is loaded; found at the first call.
 pub fn native() -> Option<&'static Native> {
     static NATIVE: OnceLock<Option<Native>> = OnceLock::new();
-    NATIVE.get_or_init(|| libraries().iter().find_map(Native::load)).as_ref()
+    NATIVE
+        .get_or_init(|| libraries().iter().find_map(Native::load))
+        .as_ref()
 }
 
 /// A function of a loaded MPI library or of its Fortran layer that is not ours.

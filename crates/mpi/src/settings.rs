@@ -62,7 +62,12 @@ pub struct Settings {
 
 fn refuse(name: &str, value: &str, remedy: &str) -> Error {
     let reason = format!("'{}'", value.chars().take(60).collect::<String>());
-    Error::new(Code::Config, Entity::Option(name.to_owned()), reason, remedy)
+    Error::new(
+        Code::Config,
+        Entity::Option(name.to_owned()),
+        reason,
+        remedy,
+    )
 }
 
 /// f such that, with failures of single processes independent and exponential, more
@@ -93,13 +98,19 @@ impl Settings {
     pub fn from(processes: u32, get: impl Fn(&str) -> Option<String>) -> Result<Settings> {
         let get = |name: &str| {
             let full = format!("OUTLIVE_COLLECTIVES{name}");
-            get(&full).filter(|value| !value.is_empty()).map(|value| (full, value))
+            get(&full)
+                .filter(|value| !value.is_empty())
+                .map(|value| (full, value))
         };
         let number = |name: &str, least: u64| match get(name) {
             None => Ok(None),
             Some((full, value)) => match value.parse::<u64>() {
                 Ok(number) if number >= least => Ok(Some(number)),
-                _ => Err(refuse(&full, &value, "give a whole number of milliseconds, or a count")),
+                _ => Err(refuse(
+                    &full,
+                    &value,
+                    "give a whole number of milliseconds, or a count",
+                )),
             },
         };
         let seconds = |name: &str| match get(name) {
@@ -109,7 +120,11 @@ impl Settings {
                 _ => Err(refuse(&full, &value, "give a number of seconds above 0")),
             },
         };
-        let faults = match (number("_FAULTS", 1)?, seconds("_MTBF_S")?, seconds("_DURATION_S")?) {
+        let faults = match (
+            number("_FAULTS", 1)?,
+            seconds("_MTBF_S")?,
+            seconds("_DURATION_S")?,
+        ) {
             (Some(faults), ..) => u32::try_from(faults).unwrap_or(u32::MAX),
             (None, Some(mtbf), Some(duration)) => faults_from(mtbf, duration, processes),
             _ => 1,
@@ -132,7 +147,9 @@ impl Settings {
                 },
             },
             bound: Time::from_ms(number("_BOUND_MS", 1)?.unwrap_or(3_600_000)),
-            timeout: number("_TIMEOUT_MS", 0)?.filter(|ms| *ms > 0).map(Time::from_ms),
+            timeout: number("_TIMEOUT_MS", 0)?
+                .filter(|ms| *ms > 0)
+                .map(Time::from_ms),
             silence: Duration::from_millis(number("_SILENCE_MS", 100)?.unwrap_or(10_000)),
             faults,
             interface: match get("_INTERFACE") {
@@ -172,7 +189,10 @@ mod tests {
     #[test]
     fn values_are_taken_or_refused_by_name() {
         let plain = with(&[]).expect("defaults");
-        assert_eq!((plain.mode, plain.rail, plain.faults), (Mode::Ftco, None, 1));
+        assert_eq!(
+            (plain.mode, plain.rail, plain.faults),
+            (Mode::Ftco, None, 1)
+        );
         assert_eq!(plain.timeout, None);
         let some = with(&[
             ("OUTLIVE_COLLECTIVES", "corrected-tree"),
@@ -180,7 +200,10 @@ mod tests {
             ("OUTLIVE_COLLECTIVES_TIMEOUT_MS", "250"),
         ])
         .expect("good");
-        assert_eq!((some.mode, some.rail), (Mode::CorrectedTree, Some(RailKind::Tcp)));
+        assert_eq!(
+            (some.mode, some.rail),
+            (Mode::CorrectedTree, Some(RailKind::Tcp))
+        );
         assert_eq!(some.timeout, Some(Time::from_ms(250)));
         for (name, value) in [
             ("OUTLIVE_COLLECTIVES", "fast"),

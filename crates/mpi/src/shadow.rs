@@ -103,9 +103,8 @@ impl Shadow {
         self.sending.retain_mut(|one| {
             let (mut done, mut status) = (0, Status::default());
             // SAFETY: the request is live and its bytes are kept beside it.
-            let result = unsafe {
-                (native.test)(&mut one.request, &mut done, (&raw mut status).cast())
-            };
+            let result =
+                unsafe { (native.test)(&mut one.request, &mut done, (&raw mut status).cast()) };
             // A send to a dead process ends with an error: it vanishes.
             result == 0 && done == 0
         });
@@ -167,7 +166,15 @@ impl Rail for Shadow {
         // block does not move with it.
         let result = unsafe {
             let data = bytes.as_ptr().cast();
-            (self.native.isend)(data, count, byte, to as c_int, FRAME_TAG, self.comm, &mut request)
+            (self.native.isend)(
+                data,
+                count,
+                byte,
+                to as c_int,
+                FRAME_TAG,
+                self.comm,
+                &mut request,
+            )
         };
         if result == 0 {
             self.sending.push(Sending {
@@ -194,8 +201,19 @@ impl Rail for Shadow {
         // SAFETY: the buffer has room for the message that was probed; only this rail
         // receives with this tag, under the layer's lock.
         let result = unsafe {
-            let (data, ignore) = (bytes.as_mut_ptr().cast(), self.native.constants.status_ignore);
-            (self.native.recv)(data, count, byte, source, FRAME_TAG, self.comm, ignore as *mut _)
+            let (data, ignore) = (
+                bytes.as_mut_ptr().cast(),
+                self.native.constants.status_ignore,
+            );
+            (self.native.recv)(
+                data,
+                count,
+                byte,
+                source,
+                FRAME_TAG,
+                self.comm,
+                ignore as *mut _,
+            )
         };
         if result != 0 {
             self.ask_failures();
