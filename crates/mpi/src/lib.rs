@@ -7,6 +7,7 @@
 //! - The recorder, a profile in C that the user's own `mpicc` compiles and that is
 //!   preloaded into a job that knows nothing of it.
 
+pub mod ask;
 pub mod body;
 pub mod calls;
 pub mod comms;
