@@ -101,6 +101,62 @@ export!(MPI_Allreduce, PMPI_Allreduce, allreduce,
      comm: Handle),
     calls::reduce(Args { give, result, count, datatype, op, root: None }, comm));
 
+macro_rules! blocking {
+    ($c:ident, $field:ident, ($($name:ident: $type:ty),*), $serve:expr) => {
+        /// The MPI function of this name: blocks, and answers those who need it meanwhile.
+        ///
+        /// # Safety
+        /// As the MPI standard says.
+        #[allow(non_snake_case)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $c($($name: $type),*) -> c_int {
+            let served: Option<c_int> = $serve;
+            match (served, native()) {
+                (Some(code), _) => code,
+                // SAFETY: the native function with the caller's own arguments.
+                (None, Some(native)) => unsafe { (native.$field)($($name),*) },
+                (None, None) => NO_MPI,
+            }
+        }
+    };
+}
+
+/// `MPI_STATUS_IGNORE` of the library in use.
+fn ignored() -> *mut c_void {
+    native().map_or(std::ptr::null_mut(), |native| {
+        native.constants.status_ignore as *mut c_void
+    })
+}
+
+blocking!(MPI_Wait, wait, (request: *mut Handle, status: *mut c_void),
+    // SAFETY: the caller's own request and status.
+    calls::wait(|native, flag| unsafe { (native.test)(request, flag, status) }));
+blocking!(MPI_Waitall, waitall, (count: c_int, requests: *mut Handle, statuses: *mut c_void),
+    // SAFETY: the caller's own requests and statuses.
+    calls::wait(|native, flag| unsafe { (native.testall)(count, requests, flag, statuses) }));
+blocking!(MPI_Probe, probe, (source: c_int, tag: c_int, comm: Handle, status: *mut c_void),
+    // SAFETY: the caller's own status.
+    calls::wait(|native, flag| unsafe { (native.iprobe)(source, tag, comm, flag, status) }));
+blocking!(MPI_Recv, recv,
+(data: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle,
+ status: *mut c_void),
+// SAFETY: the caller's own buffer, in use until the call ends.
+calls::wait_for(status, |native, request| unsafe {
+    (native.irecv)(data, count, datatype, source, tag, comm, request)
+}));
+blocking!(MPI_Send, send,
+(data: *const c_void, count: c_int, datatype: Handle, to: c_int, tag: c_int, comm: Handle),
+// SAFETY: as above.
+calls::wait_for(ignored(), |native, request| unsafe {
+    (native.isend)(data, count, datatype, to, tag, comm, request)
+}));
+blocking!(MPI_Ssend, ssend,
+(data: *const c_void, count: c_int, datatype: Handle, to: c_int, tag: c_int, comm: Handle),
+// SAFETY: as above.
+calls::wait_for(ignored(), |native, request| unsafe {
+    (native.issend)(data, count, datatype, to, tag, comm, request)
+}));
+
 macro_rules! fortran {
     ($([$($mangled:ident = $text:literal),*] $names:tt;)*) => {
         $($(fortran!(@one $mangled, $text, $names);)*)*

@@ -197,6 +197,11 @@ impl Layer {
         }
     }
 
+    /// A death leaves the others running, so answers are owed in every blocking call.
+    pub fn tolerant(&self) -> bool {
+        self.ulfm || !self.pairs
+    }
+
     fn world(&self) -> MutexGuard<'_, World> {
         // Every round leaves the engine whole, also one that a panic ended.
         self.world.lock().unwrap_or_else(PoisonError::into_inner)

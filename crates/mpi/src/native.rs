@@ -156,6 +156,12 @@ native! {
     iprobe = "PMPI_Iprobe": fn(c_int, c_int, Handle, *mut c_int, *mut c_void);
     irecv = "PMPI_Irecv": fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     test = "PMPI_Test": fn(*mut Handle, *mut c_int, *mut c_void);
+    testall = "PMPI_Testall": fn(c_int, *mut Handle, *mut c_int, *mut c_void);
+    wait = "PMPI_Wait": fn(*mut Handle, *mut c_void);
+    waitall = "PMPI_Waitall": fn(c_int, *mut Handle, *mut c_void);
+    probe = "PMPI_Probe": fn(c_int, c_int, Handle, *mut c_void);
+    issend = "PMPI_Issend": fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
+    ssend = "PMPI_Ssend": fn(*const c_void, c_int, Handle, c_int, c_int, Handle);
     get_count = "PMPI_Get_count": fn(*const c_void, Handle, *mut c_int);
     error_class = "PMPI_Error_class": fn(c_int, *mut c_int);
     ;

@@ -211,27 +211,10 @@ fn connect(native: &Native, settings: &Settings, me: u32, size: u32) -> Result<T
         incarnation: 0,
     };
     let mut rail = Tcp::new(listener, me, addresses, key, options)?;
-    spare_from_hydra();
     if size <= layer::CALL_ALL_MAX {
         rail.call_all();
     }
     Ok(rail)
-}
-
-/// MPICH's launcher, told not to clean up, tells the survivors of a death by SIGUSR1,
-/// whose default is to end them. Who asked for our own rails asked to survive: the signal
-/// is ignored, unless the program gave it a meaning of its own.
-fn spare_from_hydra() {
-    // SAFETY: an all-zero sigaction is a valid value to be filled and to be set.
-    unsafe {
-        let mut now: libc::sigaction = std::mem::zeroed();
-        let known = libc::sigaction(libc::SIGUSR1, std::ptr::null(), &mut now);
-        if known == 0 && now.sa_sigaction == libc::SIG_DFL {
-            let mut ignore: libc::sigaction = std::mem::zeroed();
-            ignore.sa_sigaction = libc::SIG_IGN;
-            libc::sigaction(libc::SIGUSR1, &ignore, std::ptr::null_mut());
-        }
-    }
 }
 
 fn listen(settings: &Settings, one_host: bool) -> Result<Listener> {
