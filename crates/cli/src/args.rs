@@ -32,7 +32,7 @@ pub enum Command {
     /// Explain the configuration: each value and where it comes from
     Config(ConfigOptions),
     /// Run the protocols in simulation
-    Simulate(SimulateOptions),
+    Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time
     Balance(Box<crate::balance::Balance>),
     /// Measure on this machine
@@ -264,27 +264,6 @@ pub enum ConfigAction {
 }
 
 #[derive(Args, Debug)]
-pub struct SimulateOptions {
-    /// What to simulate
-    pub what: Simulation,
-    /// Number of histories
-    #[arg(long, default_value_t = 1_000)]
-    pub seeds: u64,
-    /// The first seed
-    #[arg(long, default_value_t = 1)]
-    pub seed: u64,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Simulation {
-    /// Commit and recovery under crashes, loss and torn writes
-    Commit,
-}
-
-#[derive(Args, Debug)]
 pub struct BenchOptions {
     /// What to measure
     pub what: Benchmark,
@@ -317,6 +296,8 @@ pub enum Benchmark {
     Skip,
     /// Detection, rebuild and restore
     Recovery,
-    /// All of them, in one table
+    /// Save, skip and recovery, in one table
     All,
+    /// The simulator: a corrected broadcast over 2^20 processes
+    Simulate,
 }

@@ -1,6 +1,7 @@
-//! `outlive bench save|skip|recovery`: what checkpoints cost on this machine.
+//! `outlive bench save|skip|recovery|simulate`: what checkpoints and simulations cost on
+//! this machine.
 //!
-//! Everything is measured on a real job: `outlive run` with keepers and agents, and
+//! What checkpoints cost is measured on a real job: `outlive run` with keepers and agents, and
 //! ranks that are this program again ([`rank`]). Each figure stands beside a limit
 //! that was measured in the same run, in turns with it, on memory that is held and
 //! touched before; medians, with least and most.
@@ -10,6 +11,7 @@ mod rank;
 mod recovery;
 mod save;
 mod session;
+mod simulate;
 mod skip;
 mod table;
 
@@ -26,6 +28,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Benchmark::Save => save::measure(options)?,
         Benchmark::Skip => skip::measure(options)?,
         Benchmark::Recovery => recovery::measure(options)?,
+        Benchmark::Simulate => simulate::measure(options)?,
         Benchmark::All => {
             let mut all = save::measure(options)?;
             all.append(skip::measure(options)?);

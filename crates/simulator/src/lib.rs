@@ -6,14 +6,18 @@
 //!   [`outlive_base::machine::Machine`] each.
 //! - [`wheel`]: a calendar for millions of short steps; [`logp`]: the world that costs
 //!   what LogP and LogGP say, for the time of a protocol.
+//! - [`ftco`]: collectives over a tree, with failures at any moment.
+//! - [`broadcast`]: broadcasts over it, with failures;
 //! - [`commit`]: whole histories of a job's checkpoints under faults, from a seed.
 //!
 //! A failing seed is replayed by `outlive_simulator::commit::explain(seed, ...)`,
 //! or on the command line by the example `history` of this crate.
 
+pub mod broadcast;
 pub mod commit;
 pub mod disk;
 pub mod engine;
+pub mod ftco;
 pub mod logp;
 pub mod network;
 pub mod wheel;

@@ -54,6 +54,10 @@ pub trait Host<M: Machine> {
     fn combine(&mut self, _who: Peer, _acc: Body, _arg: Body, _acc_left: bool) {}
     /// Keep (true) or let go a body.
     fn retain(&mut self, _who: Peer, _body: Body, _keep: bool) {}
+    /// A send starts.
+    fn on_send(&mut self, _from: Peer, _to: Peer, _msg: &M::Msg, _now: Time) {}
+    /// A reception has ended.
+    fn on_receive(&mut self, _from: Peer, _to: Peer, _msg: &M::Msg, _now: Time) {}
     /// Bytes of a message, at least 1; read only if `byte_gap` is not 0.
     fn bytes(&self, _msg: &M::Msg, _body: Option<Body>) -> u64 {
         1
@@ -265,6 +269,8 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
         }
         self.outcome.quiescence = Time(self.now).max(self.outcome.quiescence);
         let cx = self.cx(who);
+        self.host
+            .on_receive(delivery.from, who, &delivery.msg, cx.now);
         let machine = &mut self.machines[who as usize];
         machine.on_message(&cx, delivery.from, delivery.msg, delivery.body);
         self.mark(who);
@@ -373,6 +379,7 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
             u32::try_from(bytes.saturating_mul(self.model.byte_gap)).unwrap_or(u32::MAX)
         };
         self.outcome.messages += 1;
+        self.host.on_send(from, to, &msg, Time(self.now));
         let end = self.now + overhead;
         self.outcome.quiescence = self.outcome.quiescence.max(Time(end));
         let port = &mut self.ports[from as usize];

@@ -105,13 +105,13 @@ impl Growth {
             return 0;
         };
         let holds = |g: &Group| (g.before..g.before + g.count).contains(&place);
-        if self.delay % self.gap == 0 {
+        if self.delay.is_multiple_of(self.gap) {
             // All begins are multiples of the gap, so `before` rises with them.
             let at = self.groups.partition_point(|g| g.before + g.count <= place);
             let group = &self.groups[at.min(self.groups.len() - 1)];
             return group.first + (place - group.before);
         }
-        let fits = |g: &&Group| g.begin <= latest && (latest - g.begin) % self.gap == 0;
+        let fits = |g: &&Group| g.begin <= latest && (latest - g.begin).is_multiple_of(self.gap);
         let found = self.groups.iter().filter(fits).find(|g| holds(g));
         found.map_or(0, |g| g.first + (place - g.before))
     }

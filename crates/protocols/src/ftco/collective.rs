@@ -8,10 +8,10 @@ use std::collections::VecDeque;
 use outlive_base::Time;
 use outlive_base::machine::{Body, Output, Peer};
 
+use super::Machine;
 use super::fold::{Fold, NONE, Source, Step, combine};
 use super::known::{Doubt, Known};
 use super::types::*;
-use super::Machine;
 use crate::broadcast::tree::Ring;
 
 /// What a collective needs of its machine during one call.
@@ -21,6 +21,7 @@ pub(super) struct Env<'a> {
     pub config: &'a Config,
     pub known: &'a mut Known,
     pub out: &'a mut VecDeque<Output<Machine>>,
+    pub sends: &'a mut VecDeque<Output<Machine>>,
 }
 
 impl Env<'_> {
@@ -32,7 +33,7 @@ impl Env<'_> {
     }
     pub fn release(&mut self, body: u32) {
         if body != NONE {
-            self.out.push_back(Output::Release { body: Body(body) });
+            self.sends.push_back(Output::Release { body: Body(body) });
         }
     }
 }
@@ -69,6 +70,8 @@ pub(super) const DROP_FOLD: u16 = 1 << 4;
 pub(super) const MISMATCHED: u16 = 1 << 5;
 /// Another result was seen.
 pub(super) const DIVERGED: u16 = 1 << 6;
+/// `result` is what this process will decide at the next poll.
+pub(super) const DECIDING: u16 = 1 << 7;
 
 /// What only inner processes need, and others when something fails.
 #[derive(Debug, Default)]
@@ -160,7 +163,7 @@ impl Collective {
             verb,
         };
         let body = (body != NONE).then_some(Body(body));
-        env.out.push_back(Output::Send { to, msg, body });
+        env.sends.push_back(Output::Send { to, msg, body });
     }
 
     /// The call is made. Kind and root are those of the call already.
@@ -279,7 +282,7 @@ impl Collective {
     }
 
     /// Someone waits for the result here who is not among those that gave.
-    fn heir(&mut self, peer: Peer) {
+    pub fn heir(&mut self, peer: Peer) {
         if self.kind.down() {
             let work = self.work();
             if !work.heirs.contains(&peer) {
@@ -336,7 +339,10 @@ impl Collective {
                 }
                 return;
             }
-            Phase::Gather | Phase::Takeover => self.drop_fold(env),
+            Phase::Gather | Phase::Takeover => {
+                self.undecide(env);
+                self.drop_fold(env);
+            }
             Phase::Watch | Phase::Empty | Phase::Idle => {}
         }
         if body != NONE {
@@ -400,6 +406,7 @@ impl Collective {
 
     /// Ends without a result; those who ask are told so.
     pub fn fail(&mut self, env: &mut Env, why: Why) {
+        self.undecide(env);
         self.drop_fold(env);
         self.phase = Phase::Failed;
         env.event(Event::Failed { seq: self.seq, why });

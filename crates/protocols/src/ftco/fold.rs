@@ -166,7 +166,10 @@ mod tests {
 
     #[test]
     fn operands_keep_their_order_and_bypassed_ones_leave_their_place_to_their_children() {
-        let mut words = vec!["a", "b", "", "d"].into_iter().map(String::from).collect::<Vec<_>>();
+        let mut words = vec!["a", "b", "", "d"]
+            .into_iter()
+            .map(String::from)
+            .collect::<Vec<_>>();
         let mut fold = Fold::new(vec![
             given(1, 1),
             Source::awaited(2, Time::ZERO, false),

@@ -3,7 +3,7 @@
 use outlive_base::Time;
 use outlive_base::machine::{Body, Peer};
 
-use super::collective::{COMBINING, CLAIMED, Collective, Env, MISMATCHED, Phase};
+use super::collective::{CLAIMED, COMBINING, Collective, DECIDING, Env, MISMATCHED, Phase};
 use super::fold::{Fold, NONE, Source};
 use super::known::Doubt;
 use super::types::*;
@@ -83,25 +83,52 @@ impl Collective {
             self.inherit(env, &sources);
         }
         if self.phase == Phase::Takeover {
-            return self.decide(env, value);
+            self.result = value;
+            return self.set(DECIDING, true);
         }
         self.acc = value;
         if env.me == self.root {
-            self.decide(env, value);
+            self.result = value;
+            self.set(DECIDING, true);
         } else {
             self.give(env);
         }
     }
 
-    /// This process puts the result together.
-    fn decide(&mut self, env: &mut Env, value: u32) {
-        let alone = self.work.as_deref().is_none_or(|work| work.heirs.is_empty());
+    /// This process puts the result together. Not before everything that has arrived is
+    /// taken in: while it was away, another may have done so in its place.
+    pub(super) fn decide(&mut self, env: &mut Env) {
+        if !self.has(DECIDING) {
+            return;
+        }
+        self.set(DECIDING, false);
+        let alone = self
+            .work
+            .as_deref()
+            .is_none_or(|work| work.heirs.is_empty());
         if self.has(MISMATCHED) && alone {
             return self.fail(env, Why::Mismatch);
         }
-        self.result = value;
+        if self.phase == Phase::Takeover {
+            // Whoever was passed over and lives is told, too.
+            let ring = self.ring(env);
+            for place in 0..ring.place(env.me) {
+                self.heir(ring.rank(place));
+            }
+        }
         self.by = env.me;
         self.done(env);
+    }
+
+    /// The result that was about to be decided is not wanted any more.
+    pub(super) fn undecide(&mut self, env: &mut Env) {
+        if self.has(DECIDING) {
+            self.set(DECIDING, false);
+            if self.result != self.acc && self.result != self.own {
+                env.release(self.result);
+            }
+            self.result = NONE;
+        }
     }
 
     fn give(&mut self, env: &mut Env) {
@@ -148,6 +175,7 @@ impl Collective {
 
     /// One who comes before this process lives after all.
     pub(super) fn step_back(&mut self, env: &mut Env) {
+        self.undecide(env);
         self.drop_fold(env);
         self.phase = Phase::Watch;
     }

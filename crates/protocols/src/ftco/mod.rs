@@ -54,6 +54,9 @@ pub use plan::Plan;
 pub use types::*;
 
 /// All collectives of one communicator at one process. See the module.
+///
+/// Its driver gives it all that has arrived before it polls: a root that comes back
+/// learns so that another took its place before it decides itself.
 #[derive(Debug, Default)]
 pub struct Machine {
     /// Sequence number of the first slot.
@@ -64,8 +67,13 @@ pub struct Machine {
     known: Known,
     /// Sequence numbers of collectives with heirs to be told.
     telling: Vec<u32>,
+    /// Sequence numbers of collectives that this process decides at the next poll.
+    deciding: Vec<u32>,
     prepared: Vec<(u32, Call)>,
+    /// Events, operators and bodies to keep: never wait for a port.
     out: VecDeque<Output<Machine>>,
+    /// Messages, and bodies to let go after them.
+    sends: VecDeque<Output<Machine>>,
 }
 
 impl Machine {
@@ -99,10 +107,14 @@ impl Machine {
             config: cx.config,
             known: &mut self.known,
             out: &mut self.out,
+            sends: &mut self.sends,
         };
         act(slot, &mut env);
         if slot.telling() && !self.telling.contains(&seq) {
             self.telling.push(seq);
+        }
+        if slot.has(collective::DECIDING) && !self.deciding.contains(&seq) {
+            self.deciding.push(seq);
         }
     }
 
@@ -112,7 +124,8 @@ impl Machine {
             return false;
         }
         let wanted = (seq - self.base) as usize + 1;
-        self.slots.reserve_exact(wanted.saturating_sub(self.slots.len()));
+        self.slots
+            .reserve_exact(wanted.saturating_sub(self.slots.len()));
         while self.slots.len() < wanted {
             let seq = self.base + self.slots.len() as u32;
             self.slots.push_back(Collective::empty(seq));
@@ -125,7 +138,8 @@ impl Machine {
         if !self.reach(cx, seq) {
             // Only with `ahead` 0, or after 2^32 calls.
             let why = Why::Busy;
-            self.out.push_back(Output::Event(Event::Failed { seq, why }));
+            self.out
+                .push_back(Output::Event(Event::Failed { seq, why }));
             return;
         }
         self.next += 1;
@@ -173,9 +187,10 @@ impl Machine {
     fn trim(&mut self, cx: &Cx<Self>) {
         let retained = cx.config.retained.max(2);
         while self.next - self.base > retained
-            && self.slots.front().is_some_and(|slot| {
-                slot.ended() && !slot.telling() && slot.flags & COMBINING == 0
-            })
+            && self
+                .slots
+                .front()
+                .is_some_and(|slot| slot.ended() && !slot.telling() && slot.flags & COMBINING == 0)
         {
             let seq = self.base;
             self.with(cx, seq, |slot, env| slot.retire(env));
@@ -195,12 +210,13 @@ impl Machine {
 
     fn fail(&mut self, why: Why) {
         let seq = self.next;
-        self.out.push_back(Output::Event(Event::Failed { seq, why }));
+        self.out
+            .push_back(Output::Event(Event::Failed { seq, why }));
     }
 
     fn reply(&mut self, to: Peer, msg: Msg, verb: Verb) {
         let msg = Msg { verb, ..msg };
-        self.out.push_back(Output::Send {
+        self.sends.push_back(Output::Send {
             to,
             msg,
             body: None,
@@ -244,7 +260,7 @@ impl outlive_base::machine::Machine for Machine {
                         verb: Verb::Idle,
                         ..msg
                     };
-                    env.out.push_back(Output::Send {
+                    env.sends.push_back(Output::Send {
                         to: from,
                         msg,
                         body: None,
@@ -273,7 +289,7 @@ impl outlive_base::machine::Machine for Machine {
                     None => {
                         self.fail(Why::Argument);
                         if let Some(body) = value {
-                            self.out.push_back(Output::Release { body });
+                            self.sends.push_back(Output::Release { body });
                         }
                     }
                 }
@@ -298,11 +314,18 @@ impl outlive_base::machine::Machine for Machine {
     }
 
     fn poll(&mut self, cx: &Cx<Self>, ready: Ready) -> Option<Output<Self>> {
-        if let Some(front) = self.out.front() {
+        while let Some(seq) = self.deciding.pop() {
+            self.with(cx, seq, |slot, env| slot.decide(env));
+            self.trim(cx);
+        }
+        if let Some(output) = self.out.pop_front() {
+            return Some(output);
+        }
+        if let Some(front) = self.sends.front() {
             if !ready.send && matches!(front, Output::Send { .. }) {
                 return None;
             }
-            return self.out.pop_front();
+            return self.sends.pop_front();
         }
         if !ready.send {
             return None;
@@ -316,12 +339,14 @@ impl outlive_base::machine::Machine for Machine {
             };
             return Some(slot.result_to(to));
         }
-        self.out.pop_front()
+        self.sends.pop_front()
     }
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
         let started = self.slots.iter().take((self.next - self.base) as usize);
-        let due = started.into_iter().filter_map(|slot| slot.deadline(cx.config));
+        let due = started
+            .into_iter()
+            .filter_map(|slot| slot.deadline(cx.config));
         due.min()
     }
 

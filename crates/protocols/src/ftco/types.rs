@@ -284,8 +284,9 @@ impl Msg {
             Verb::Gone,
             Verb::Mismatch,
         ];
-        let word =
-            |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
         Some(Msg {
             seq: word(0),
             root: word(4),

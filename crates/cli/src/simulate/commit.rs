@@ -1,15 +1,27 @@
-//! `outlive simulate`: protocols under seeded faults. The same seed gives the same
-//! history, byte for byte (P8).
+//! `outlive simulate commit`: whole histories of a job's checkpoints.
 
+use clap::Args;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_simulator::commit;
 use serde::Serialize;
 
-use crate::args::{SimulateOptions, Simulation};
 use crate::output;
 
 /// Most failed seeds that are listed.
 const LISTED_MAX: usize = 20;
+
+#[derive(Args, Debug)]
+pub struct CommitOptions {
+    /// Number of histories
+    #[arg(long, default_value_t = 1_000)]
+    seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
 
 #[derive(Serialize)]
 struct Answer {
@@ -30,8 +42,7 @@ struct Failed {
 }
 
 /// Runs histories; 0 if none breaks a promise, else 70.
-pub fn run(options: &SimulateOptions) -> Result<u8> {
-    let Simulation::Commit = options.what;
+pub fn run(options: &CommitOptions) -> Result<u8> {
     let end = options.seed.checked_add(options.seeds).ok_or_else(|| {
         Error::new(
             Code::InvalidArgument,

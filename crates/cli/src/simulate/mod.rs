@@ -1,0 +1,31 @@
+//! `outlive simulate`: protocols under seeded faults. The same seed gives the same
+//! history, byte for byte (P8).
+
+pub mod broadcast;
+mod commit;
+
+use clap::{Args, Subcommand};
+use outlive_base::Result;
+
+/// Run the protocols in simulation.
+#[derive(Args, Debug)]
+pub struct SimulateOptions {
+    #[command(subcommand)]
+    what: Simulation,
+}
+
+#[derive(Subcommand, Debug)]
+enum Simulation {
+    /// Commit and recovery under crashes, loss and torn writes
+    Commit(commit::CommitOptions),
+    /// A broadcast by tree or gossip, corrected on the ring, with failures
+    Broadcast(Box<broadcast::BroadcastOptions>),
+}
+
+/// Runs a simulation; 0 if no promise is broken, else 70.
+pub fn run(options: &SimulateOptions) -> Result<u8> {
+    match &options.what {
+        Simulation::Commit(options) => commit::run(options),
+        Simulation::Broadcast(options) => broadcast::run(options),
+    }
+}

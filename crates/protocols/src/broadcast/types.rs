@@ -1,0 +1,220 @@
+//! What the broadcast is told, says and sends.
+
+use outlive_base::{Code, Entity, Error, Result, Time};
+
+use super::cost::LogP;
+use super::tree::{Order, Ring, Shape, Tree};
+
+/// How the message is first spread.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Dissemination {
+    /// Down a tree.
+    Tree(Tree),
+    /// Down a tree, and acknowledged up it; the baseline that detects a failure but
+    /// does not mend it.
+    AcknowledgedTree(Tree),
+    /// To others drawn at random, until this time (Hoefler et al., IPDPS 2017).
+    Gossip {
+        /// No send of the gossip starts at or after it.
+        until: Time,
+    },
+}
+
+/// How processes that the dissemination missed are reached: messages to the left and
+/// to the right on the ring of ranks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Correction {
+    /// None.
+    None,
+    /// To this many neighbours in all, the larger half to the right, starting there;
+    /// nothing is checked.
+    Opportunistic(u32),
+    /// The same without those that a heard neighbour covers.
+    OptimizedOpportunistic(u32),
+    /// In turns left and right, on each side until the nearest sender heard there.
+    /// Everybody is reached if nobody dies after the start.
+    Checked,
+    /// Like checked, on each side until this many senders and one more were heard, by
+    /// everyone who has the message. Everybody is reached if at most this many die after
+    /// the start and one who has the message lives.
+    FailureProof(u32),
+}
+
+/// When a process starts to correct.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Start {
+    /// All at once, when a fault-free dissemination would have ended.
+    Synchronized,
+    /// Each as soon as its own part of the dissemination is sent.
+    Overlapped,
+}
+
+/// What all processes of a broadcast know.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Config {
+    pub(super) ring: Ring,
+    pub(super) dissemination: Dissemination,
+    pub(super) correction: Correction,
+    /// When correction may start; 0 if overlapped.
+    pub(super) correct_from: Time,
+    pub(super) start: Start,
+    /// Neighbours to the left and right that opportunistic correction sends to.
+    pub(super) reach: (u32, u32),
+}
+
+fn refuse<T>(option: &str, reason: impl Into<String>, remedy: &str) -> Result<T> {
+    let entity = Entity::Option(option.into());
+    Err(Error::new(Code::InvalidArgument, entity, reason, remedy))
+}
+
+impl Config {
+    /// A broadcast over a tree.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] as [`Tree::new`], if the model is not valid, the root is
+    /// not a rank, a distance of correction is 0, or an acknowledged tree is to be
+    /// corrected.
+    pub fn tree(
+        ring: Ring,
+        (shape, order): (Shape, Order),
+        acknowledged: bool,
+        model: &LogP,
+        correction: Correction,
+        start: Start,
+    ) -> Result<Config> {
+        model.check()?;
+        let tree = Tree::new(shape, order, ring.processes, model)?;
+        if acknowledged && correction != Correction::None {
+            return refuse(
+                "correction",
+                "an acknowledged tree is not corrected",
+                "give --correction none, or --dissemination tree",
+            );
+        }
+        let correct_from = match start {
+            Start::Synchronized if correction != Correction::None => Time(tree.completion(model)),
+            _ => Time::ZERO,
+        };
+        let dissemination = if acknowledged {
+            Dissemination::AcknowledgedTree(tree)
+        } else {
+            Dissemination::Tree(tree)
+        };
+        Config::new(ring, dissemination, correction, correct_from, start)
+    }
+
+    /// A broadcast by gossip until that time, when correction starts.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] if the root is not a rank or a distance is 0.
+    pub fn gossip(ring: Ring, until: Time, correction: Correction, start: Start) -> Result<Config> {
+        Config::new(
+            ring,
+            Dissemination::Gossip { until },
+            correction,
+            until,
+            start,
+        )
+    }
+
+    fn new(
+        ring: Ring,
+        dissemination: Dissemination,
+        correction: Correction,
+        correct_from: Time,
+        start: Start,
+    ) -> Result<Config> {
+        if ring.processes == 0 || ring.processes > super::tree::PROCESSES_MAX {
+            let reason = format!("{} processes", ring.processes);
+            return refuse("processes", reason, "give 1 to 2^28 processes");
+        }
+        if ring.root >= ring.processes {
+            let reason = format!("root {} of {} processes", ring.root, ring.processes);
+            return refuse("root", reason, "give a rank below the number of processes");
+        }
+        let distance = match correction {
+            Correction::Opportunistic(0) | Correction::OptimizedOpportunistic(0) => {
+                return refuse(
+                    "correction",
+                    "distance 0 corrects nothing",
+                    "give a distance of 1 or more, or --correction none",
+                );
+            }
+            Correction::Opportunistic(d) | Correction::OptimizedOpportunistic(d) => d,
+            _ => 0,
+        };
+        // On a small ring both sides meet: nobody is served twice.
+        let others = ring.processes - 1;
+        let right = distance.div_ceil(2).min(others);
+        let left = (distance / 2).min(others - right);
+        Ok(Config {
+            ring,
+            dissemination,
+            correction,
+            correct_from,
+            start,
+            reach: (left, right),
+        })
+    }
+
+    /// The ring and its root.
+    pub const fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    /// When synchronized correction starts; 0 if it is overlapped.
+    pub const fn correct_from(&self) -> Time {
+        self.correct_from
+    }
+
+    pub(super) fn tree_of(&self) -> Option<&Tree> {
+        match &self.dissemination {
+            Dissemination::Tree(tree) | Dissemination::AcknowledgedTree(tree) => Some(tree),
+            Dissemination::Gossip { .. } => None,
+        }
+    }
+
+    pub(super) const fn acknowledged(&self) -> bool {
+        matches!(self.dissemination, Dissemination::AcknowledgedTree(_))
+    }
+}
+
+/// What travels, besides the payload.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Msg {
+    /// Down the tree, or gossip.
+    Spread,
+    /// Correction from a process on the right, sent to its left.
+    Leftward,
+    /// Correction from a process on the left, sent to its right.
+    Rightward,
+    /// Everyone below the sender has the message.
+    Acknowledge,
+}
+
+/// What a process is asked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Command {
+    /// Broadcast; given to the root.
+    Start,
+}
+
+/// How a process came to the message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Cause {
+    /// It is the root.
+    Root,
+    /// By tree or gossip.
+    Dissemination,
+    /// By a neighbour on the ring.
+    Correction,
+}
+
+/// What a process tells.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Event {
+    /// It has the message.
+    Coloured(Cause),
+    /// Everyone below it acknowledged (at the root: everyone).
+    Acknowledged,
+}

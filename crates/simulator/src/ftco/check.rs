@@ -1,0 +1,151 @@
+//! What must hold of a run, from its lines alone: knows nothing of trees, messages or
+//! machines.
+//!
+//! The guarantee that is checked is that of a run in which nobody is wrongly called
+//! dead: every process that is alive at the end has ended each call once, with the same
+//! result as the others; each operand is in it at most once; all who are alive are in
+//! it; whoever is not in it is on the list of the absent, and nobody else.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_base::machine::Peer;
+use outlive_protocols::ftco::{Call, Event, Kind};
+
+use super::{Report, Value};
+
+/// What the checker knows of the scenario.
+#[derive(Clone, Debug)]
+pub struct Expect<'a> {
+    /// How many processes.
+    pub processes: u32,
+    /// The calls.
+    pub calls: &'a [Call],
+    /// True if operands must be in the order of ranks.
+    pub ordered: bool,
+    /// A process that was away, and need not be among the contributors.
+    pub late: Option<Peer>,
+}
+
+/// The first violation found.
+pub fn check(expect: &Expect, report: &Report) -> Result<(), String> {
+    if let Some(violation) = report.violations.first() {
+        return Err(violation.clone());
+    }
+    if report.outcome.cut_off {
+        return Err("the run does not come to its end".into());
+    }
+    let dead: BTreeSet<Peer> = report.dead.iter().copied().collect();
+    let mut ended: BTreeMap<(u32, Peer), Option<&Value>> = BTreeMap::new();
+    for line in &report.lines {
+        match line.said.event {
+            Event::Done { seq, .. } => {
+                let again = ended.insert((seq, line.who), line.said.value.as_ref());
+                if again.is_some() {
+                    return Err(format!("rank {} ended call {seq} twice", line.who));
+                }
+            }
+            Event::Failed { .. } | Event::Diverged { .. } | Event::Mismatch { .. }
+                if !dead.contains(&line.who) =>
+            {
+                return Err(format!("rank {}: {:?}", line.who, line.said.event));
+            }
+            Event::Silent { peer, .. } if !dead.contains(&peer) && expect.late != Some(peer) => {
+                return Err(format!(
+                    "rank {}: {peer} is alive and called silent",
+                    line.who
+                ));
+            }
+            _ => {}
+        }
+    }
+    for (seq, call) in expect.calls.iter().enumerate() {
+        let results: Vec<(Peer, Option<&Value>)> = (0..expect.processes)
+            .filter(|rank| !dead.contains(rank))
+            .map(|rank| match ended.get(&(seq as u32, rank)) {
+                Some(&value) => Ok((rank, value)),
+                None => Err(format!("rank {rank} is alive and never ended call {seq}")),
+            })
+            .collect::<Result<_, _>>()?;
+        one_call(expect, &dead, call, &results).map_err(|what| format!("call {seq}: {what}"))?;
+    }
+    Ok(())
+}
+
+fn one_call(
+    expect: &Expect,
+    dead: &BTreeSet<Peer>,
+    call: &Call,
+    results: &[(Peer, Option<&Value>)],
+) -> Result<(), String> {
+    if call.kind == Kind::Bcast {
+        return broadcast(dead, call, results);
+    }
+    let everywhere = call.kind.down() || (call.ordered && call.root != 0);
+    let mut first: Option<(Peer, &Value)> = None;
+    for &(rank, value) in results {
+        let Some(value) = value else {
+            if everywhere || rank == call.root {
+                return Err(format!("rank {rank} has no value"));
+            }
+            continue;
+        };
+        if !everywhere && rank != call.root {
+            return Err(format!("rank {rank} has a value and is not the root"));
+        }
+        match first {
+            Some((other, seen)) if seen != value => {
+                return Err(format!("ranks {other} and {rank} have different results"));
+            }
+            _ => first = Some((rank, value)),
+        }
+    }
+    match first {
+        Some((_, value)) => contributors(expect, dead, value),
+        None => Ok(()),
+    }
+}
+
+fn broadcast(
+    dead: &BTreeSet<Peer>,
+    call: &Call,
+    results: &[(Peer, Option<&Value>)],
+) -> Result<(), String> {
+    let lost = results.iter().filter(|(_, value)| value.is_none()).count();
+    if lost > 0 && (lost < results.len() || !dead.contains(&call.root)) {
+        return Err(format!("{lost} of {} have no data", results.len()));
+    }
+    for (rank, value) in results {
+        if value.is_some_and(|value| value.ranks != [call.root]) {
+            return Err(format!("rank {rank} has {value:?}"));
+        }
+    }
+    Ok(())
+}
+
+fn contributors(expect: &Expect, dead: &BTreeSet<Peer>, value: &Value) -> Result<(), String> {
+    let counted: BTreeSet<Peer> = value.ranks.iter().copied().collect();
+    if counted.len() != value.ranks.len() {
+        return Err(format!("counted more than once: {:?}", value.ranks));
+    }
+    if expect.ordered && !value.ranks.is_sorted() {
+        return Err(format!("not in the order of ranks: {:?}", value.ranks));
+    }
+    let sum: u64 = counted.iter().map(|&rank| u64::from(rank) + 1).sum();
+    if (value.count, value.sum) != (counted.len() as u64, sum) {
+        return Err(format!(
+            "{} operands, sum {}: {counted:?}",
+            value.count, value.sum
+        ));
+    }
+    for rank in 0..expect.processes {
+        let (is_counted, is_absent) = (counted.contains(&rank), value.absent.contains(rank));
+        if is_counted == is_absent {
+            let lists = if is_counted { "both lists" } else { "no list" };
+            return Err(format!("rank {rank} is on {lists}"));
+        }
+        if is_absent && !dead.contains(&rank) && expect.late != Some(rank) {
+            return Err(format!("rank {rank} is alive and did not contribute"));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,178 @@
+//! Fault-tolerant collectives simulated: who gets which result when, at what cost.
+//!
+//! Processes enter their calls when the scenario says, may be away for a while, and die
+//! at a time or between any two sends. The operator appends lists of ranks, so that the
+//! [`check`] can tell from a result alone who was counted, how often and in which order.
+
+mod arena;
+mod caller;
+pub mod check;
+pub mod sweep;
+
+#[cfg(test)]
+mod tests;
+
+use std::cell::RefCell;
+
+use outlive_base::machine::Peer;
+use outlive_base::{Result, Time};
+use outlive_protocols::ftco::{Call, Config, Event};
+
+pub use arena::{Arena, Value};
+pub use caller::{Caller, Planted, Said, Shared};
+
+use crate::logp::{Death, Host, Model, Outcome, World};
+
+/// Everything that a run depends on.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// Tree, time-outs and bounds; times in ticks of the model.
+    pub config: Config,
+    /// What the network costs.
+    pub model: Model,
+    /// The calls that every process makes, one after the other.
+    pub calls: Vec<Call>,
+    /// When each process enters its first call; those beyond the end at time 0.
+    pub enters: Vec<Time>,
+    /// Time from entering one call to entering the next.
+    pub interval: Time,
+    /// A process that does nothing from the first time to the second.
+    pub away: Option<(Peer, Time, Time)>,
+    /// A process whose calls are others.
+    pub other: Option<(Peer, Vec<Call>)>,
+    /// Who dies when.
+    pub deaths: Vec<(Peer, Death)>,
+    /// Whether results name who contributed, or only how many.
+    pub exact: bool,
+    /// A fault to try the checker on.
+    pub planted: Option<Planted>,
+    /// When the run is cut off.
+    pub end: Time,
+}
+
+impl Scenario {
+    /// One call by all processes at time 0, nobody fails.
+    pub fn new(config: Config, model: Model, call: Call) -> Scenario {
+        Scenario {
+            config,
+            model,
+            calls: vec![call],
+            enters: Vec::new(),
+            interval: Time::ZERO,
+            away: None,
+            other: None,
+            deaths: Vec::new(),
+            exact: true,
+            planted: None,
+            end: Time::NEVER,
+        }
+    }
+}
+
+/// What one process said at some time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Line {
+    /// Its rank.
+    pub who: Peer,
+    /// The time.
+    pub at: Time,
+    /// The event, and what a result holds.
+    pub said: Said,
+}
+
+/// What came of a run.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// All that was said, in the order of time.
+    pub lines: Vec<Line>,
+    /// Who is dead at the end, ascending.
+    pub dead: Vec<Peer>,
+    /// Messages, quiescence, events.
+    pub outcome: Outcome,
+    /// Rules for bodies that the machines broke.
+    pub violations: Vec<String>,
+    /// Bodies held at the end.
+    pub held: usize,
+}
+
+impl Report {
+    /// The lines in which calls ended: (rank, time, sequence number, the event's value).
+    pub fn results(&self) -> impl Iterator<Item = (Peer, Time, u32, Option<&Value>)> {
+        self.lines.iter().filter_map(|line| match line.said.event {
+            Event::Done { seq, .. } => Some((line.who, line.at, seq, line.said.value.as_ref())),
+            _ => None,
+        })
+    }
+
+    /// When the last process that is alive at the end had its result of the last call.
+    pub fn completion(&self) -> Time {
+        let live = self
+            .results()
+            .filter(|(who, ..)| self.dead.binary_search(who).is_err());
+        live.map(|(_, at, ..)| at).max().unwrap_or(Time::ZERO)
+    }
+}
+
+struct Recorder(Vec<Line>);
+
+impl Host<Caller> for Recorder {
+    fn on_event(&mut self, who: Peer, at: Time, said: Said) {
+        self.0.push(Line { who, at, said });
+    }
+}
+
+/// Runs a scenario.
+///
+/// # Errors
+/// If the network's parameters are not valid.
+pub fn run(scenario: &Scenario, seed: u64) -> Result<Report> {
+    let processes = scenario.config.plan.processes();
+    let shared = Shared {
+        config: scenario.config.clone(),
+        arena: RefCell::default(),
+        exact: scenario.exact,
+        planted: scenario.planted,
+        violations: RefCell::default(),
+    };
+    let caller = |rank: Peer| {
+        let calls = match &scenario.other {
+            Some((other, calls)) if *other == rank => calls,
+            _ => &scenario.calls,
+        };
+        let enters = scenario.enters.get(rank as usize);
+        let mut at = enters.copied().unwrap_or(Time::ZERO);
+        let mut timed = Vec::with_capacity(calls.len());
+        for &call in calls {
+            timed.push((at, call));
+            at = at + scenario.interval;
+        }
+        let away = match scenario.away {
+            Some((who, from, until)) if who == rank => (from, until),
+            _ => (Time::ZERO, Time::ZERO),
+        };
+        Caller::new(timed, away)
+    };
+    let callers: Vec<Caller> = (0..processes).map(caller).collect();
+    let recorder = Recorder(Vec::new());
+    let mut world = World::new(scenario.model, &shared, seed, callers, recorder)?;
+    for &(who, death) in &scenario.deaths {
+        if who < processes {
+            world.kill(who, death);
+        }
+    }
+    for who in 0..processes {
+        world.command(who, ());
+    }
+    let outcome = world.run(scenario.end);
+    let dead = (0..processes).filter(|&who| world.dead(who)).collect();
+    let lines = std::mem::take(&mut world.host.0);
+    drop(world);
+    let held = shared.arena.borrow().held();
+    Ok(Report {
+        lines,
+        dead,
+        outcome,
+        violations: shared.violations.take(),
+        held,
+    })
+}
