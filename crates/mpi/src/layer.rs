@@ -270,6 +270,7 @@ impl Layer {
                 match event {
                     Event::Done { seq, .. } if seq == number => {
                         self.note_deaths(&world);
+                        self.flush(world, key);
                         return Ok(self.outcome(comm, content));
                     }
                     Event::Failed { seq, why } if seq == number => return Err(why),
@@ -290,6 +291,21 @@ impl Layer {
                 std::thread::yield_now();
                 world = self.world();
             } else if quiet > 0 {
+                drop(world);
+                std::thread::yield_now();
+                world = self.world();
+            }
+        }
+    }
+
+    /// What the call sent leaves this process before the program goes on: it may not call
+    /// MPI again for hours. A receiver that dies or leaves ends the waiting, as a death does.
+    fn flush<'a>(&'a self, mut world: MutexGuard<'a, World>, key: Key) {
+        let end = world.rail.now() + self.settings.bound;
+        while !world.rail.flushed() && world.rail.now() < end {
+            if !world.round(key, None) {
+                let until = world.rail.now() + NAP;
+                world.rail.wait(until);
                 drop(world);
                 std::thread::yield_now();
                 world = self.world();
