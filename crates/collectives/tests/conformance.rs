@@ -6,6 +6,7 @@
 //! after the process gave its contribution away, so that all worlds must count it.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
@@ -166,11 +167,8 @@ fn one_call(
                 Event::Done { seq, .. } if seq == number => {
                     // What was sent leaves before this process goes its own way.
                     while !rail.flushed() {
-                        engine.pump(rail, key, None);
-                        rail.wait(rail.now() + Time::from_ms(5));
-                        let _ = rail
-                            .receive()
-                            .map(|(from, frame)| engine.deliver(&*rail, from, frame));
+                        assert!(rail.now() < end, "{}: unsent", scenario.name);
+                        serve(rail, engine, key);
                     }
                     return content.map(|content| {
                         let number = content.bytes[..].try_into().map_or(0, u64::from_le_bytes);
@@ -186,8 +184,25 @@ fn one_call(
     }
 }
 
+fn serve(rail: &mut impl Rail, engine: &mut Engine<Machine>, key: Key) {
+    while let Some((from, frame)) = rail.receive() {
+        engine.deliver(&*rail, from, frame);
+    }
+    while let Some(dead) = rail.death() {
+        engine.death(&*rail, dead);
+    }
+    engine.pump(rail, key, None);
+    rail.wait(rail.now() + Time::from_ms(5));
+}
+
 /// A live process; it goes on serving until all are done.
-fn live(mut rail: impl Rail, scenario: &Scenario, turns: &Barrier, done: &Barrier) -> Vec<Got> {
+fn live(
+    mut rail: impl Rail,
+    scenario: &Scenario,
+    turns: &Barrier,
+    done: &AtomicUsize,
+    alive: usize,
+) -> Vec<Got> {
     let key = Key {
         comm: 7,
         sequence: 0,
@@ -213,20 +228,31 @@ fn live(mut rail: impl Rail, scenario: &Scenario, turns: &Barrier, done: &Barrie
         .map(|number| one_call(&mut rail, &mut engine, key, number, scenario, turns))
         .collect();
     assert_eq!(engine.counts().refused, 0);
-    done.wait();
+    // Goes on serving: others may still want to be heard.
+    done.fetch_add(1, Ordering::AcqRel);
+    let end = rail.now() + Time::from_secs(60);
+    while done.load(Ordering::Acquire) < alive {
+        assert!(rail.now() < end, "{}: the others hang", scenario.name);
+        serve(&mut rail, &mut engine, key);
+    }
     got
 }
 
 fn on_rails<R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>>) -> Outcome {
     let alive = rails.iter().flatten().count();
-    let (turns, done) = (Barrier::new(alive), Barrier::new(alive));
+    let (turns, done) = (Barrier::new(alive), AtomicUsize::new(0));
     thread::scope(|scope| {
         let (turns, done) = (&turns, &done);
         let spawned: Vec<_> = rails
             .into_iter()
             .enumerate()
             .filter_map(|(me, rail)| rail.map(|rail| (me, rail)))
-            .map(|(me, rail)| (me, scope.spawn(move || live(rail, scenario, turns, done))))
+            .map(|(me, rail)| {
+                (
+                    me,
+                    scope.spawn(move || live(rail, scenario, turns, done, alive)),
+                )
+            })
             .collect();
         let joined = spawned
             .into_iter()
