@@ -288,7 +288,10 @@ pub fn wait(mut done: impl FnMut(&'static Native, &mut c_int) -> c_int) -> Optio
 }
 
 /// A blocking call as its non-blocking twin, begun by `begin`, and [`wait`].
-pub fn wait_for(
+///
+/// # Safety
+/// `status` is a status of MPI's, or what stands for none.
+pub unsafe fn wait_for(
     status: *mut c_void,
     begin: impl FnOnce(&'static Native, &mut Handle) -> c_int,
 ) -> Option<c_int> {

@@ -140,22 +140,16 @@ blocking!(MPI_Probe, probe, (source: c_int, tag: c_int, comm: Handle, status: *m
 blocking!(MPI_Recv, recv,
 (data: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle,
  status: *mut c_void),
-// SAFETY: the caller's own buffer, in use until the call ends.
-calls::wait_for(status, |native, request| unsafe {
-    (native.irecv)(data, count, datatype, source, tag, comm, request)
-}));
+// SAFETY: the caller's own buffer and status, in use until the call ends.
+unsafe { calls::wait_for(status, |native, request| (native.irecv)(data, count, datatype, source, tag, comm, request)) });
 blocking!(MPI_Send, send,
 (data: *const c_void, count: c_int, datatype: Handle, to: c_int, tag: c_int, comm: Handle),
-// SAFETY: as above.
-calls::wait_for(ignored(), |native, request| unsafe {
-    (native.isend)(data, count, datatype, to, tag, comm, request)
-}));
+// SAFETY: the caller's own buffer and status, in use until the call ends.
+unsafe { calls::wait_for(ignored(), |native, request| (native.isend)(data, count, datatype, to, tag, comm, request)) });
 blocking!(MPI_Ssend, ssend,
 (data: *const c_void, count: c_int, datatype: Handle, to: c_int, tag: c_int, comm: Handle),
-// SAFETY: as above.
-calls::wait_for(ignored(), |native, request| unsafe {
-    (native.issend)(data, count, datatype, to, tag, comm, request)
-}));
+// SAFETY: the caller's own buffer and status, in use until the call ends.
+unsafe { calls::wait_for(ignored(), |native, request| (native.issend)(data, count, datatype, to, tag, comm, request)) });
 
 macro_rules! fortran {
     ($([$($mangled:ident = $text:literal),*] $names:tt;)*) => {

@@ -25,6 +25,8 @@ use crate::shadow::Shadow;
 const PROTOCOL: u8 = 1;
 /// How long a process sleeps at most before it looks around again.
 const NAP: Time = Time(1_000_000);
+/// How long a finished call waits for what it sent to leave.
+const FLUSH: Time = Time(1_000_000_000);
 /// Rounds without sleep first.
 const SPINS: u32 = 200;
 /// Most processes that all call each other at the start, to notice deaths at once.
@@ -298,10 +300,11 @@ impl Layer {
         }
     }
 
-    /// What the call sent leaves this process before the program goes on: it may not call
-    /// MPI again for hours. A receiver that dies or leaves ends the waiting, as a death does.
+    /// What the call sent leaves this process before the program goes on, which may not
+    /// call MPI again for hours. Bounded: a receiver that takes nothing may itself wait for
+    /// this process, in a call where it serves nobody; the rest leaves in later calls.
     fn flush<'a>(&'a self, mut world: MutexGuard<'a, World>, key: Key) {
-        let end = world.rail.now() + self.settings.bound;
+        let end = world.rail.now() + FLUSH;
         while !world.rail.flushed() && world.rail.now() < end {
             if !world.round(key, None) {
                 let until = world.rail.now() + NAP;

@@ -2,13 +2,11 @@
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `OUTLIVE_COLLECTIVES` | `ftco`, `corrected-tree`, `corrected-gossip`, `native` | `ftco` |
+//! | `OUTLIVE_COLLECTIVES` | `ftco`, `native` | `ftco` |
 //! | `OUTLIVE_COLLECTIVES_RAIL` | `mpi`, `tcp`, `auto` | `auto` |
 //! | `OUTLIVE_COLLECTIVES_BOUND_MS` | longest wait of one collective | 3 600 000 |
 //! | `OUTLIVE_COLLECTIVES_TIMEOUT_MS` | silence after which a process that is not known to be dead is bypassed; 0: never | 0 |
 //! | `OUTLIVE_COLLECTIVES_SILENCE_MS` | TCP: a host that does not answer for so long is dead | 10 000 |
-//! | `OUTLIVE_COLLECTIVES_FAULTS` | f, failures to be tolerated during one broadcast | from the two below, else 1 |
-//! | `OUTLIVE_COLLECTIVES_MTBF_S`, `OUTLIVE_COLLECTIVES_DURATION_S` | f from a node's mean time between failures and the job's duration | |
 //! | `OUTLIVE_COLLECTIVES_INTERFACE` | TCP: the address to listen at | the loopback if all ranks share the host name, else the host's |
 //! | `OUTLIVE_COLLECTIVES_VERBOSE` | `1`: rank 0 says on stderr what it does | |
 
@@ -22,10 +20,6 @@ use outlive_base::{Code, Entity, Error, Result, Time};
 pub enum Mode {
     /// Fault-tolerant collective operations.
     Ftco,
-    /// Broadcast by corrected tree, the rest by FTCO.
-    CorrectedTree,
-    /// Broadcast by corrected gossip, the rest by FTCO.
-    CorrectedGossip,
     /// The native library's own.
     Native,
 }
@@ -52,8 +46,6 @@ pub struct Settings {
     pub timeout: Option<Time>,
     /// TCP: silence of a host after which it is dead.
     pub silence: Duration,
-    /// Failures to be tolerated during one broadcast.
-    pub faults: u32,
     /// TCP: where to listen.
     pub interface: Option<IpAddr>,
     /// Say on stderr what happens.
@@ -70,32 +62,12 @@ fn refuse(name: &str, value: &str, remedy: &str) -> Error {
     )
 }
 
-/// f such that, with failures of single processes independent and exponential, more
-/// than f of `processes` fail within `duration_s` with probability below one in a
-/// million (Poisson tail; ffmk 2020, section 3.2 chooses f from the MTBF).
-pub fn faults_from(mtbf_s: f64, duration_s: f64, processes: u32) -> u32 {
-    let mean = f64::from(processes) * duration_s / mtbf_s;
-    let most = processes.saturating_sub(1).max(1);
-    if mean.is_nan() || mean > 700.0 {
-        return most;
-    }
-    let mut term = (-mean).exp();
-    let mut below = term;
-    let mut faults = 0;
-    while 1.0 - below > 1e-6 && faults < most {
-        faults += 1;
-        term *= mean / f64::from(faults);
-        below += term;
-    }
-    faults.clamp(1, most)
-}
-
 impl Settings {
-    /// From variables, as `get` gives them, for a job of `processes`.
+    /// From variables, as `get` gives them.
     ///
     /// # Errors
     /// [`Code::Config`] if a value cannot be understood.
-    pub fn from(processes: u32, get: impl Fn(&str) -> Option<String>) -> Result<Settings> {
+    pub fn from(get: impl Fn(&str) -> Option<String>) -> Result<Settings> {
         let get = |name: &str| {
             let full = format!("OUTLIVE_COLLECTIVES{name}");
             get(&full)
@@ -106,34 +78,14 @@ impl Settings {
             None => Ok(None),
             Some((full, value)) => match value.parse::<u64>() {
                 Ok(number) if number >= least => Ok(Some(number)),
-                _ => Err(refuse(
-                    &full,
-                    &value,
-                    "give a whole number of milliseconds, or a count",
-                )),
+                _ => Err(refuse(&full, &value, "give a whole number of milliseconds")),
             },
-        };
-        let seconds = |name: &str| match get(name) {
-            None => Ok(None),
-            Some((full, value)) => match value.parse::<f64>() {
-                Ok(number) if number.is_finite() && number > 0.0 => Ok(Some(number)),
-                _ => Err(refuse(&full, &value, "give a number of seconds above 0")),
-            },
-        };
-        let faults = match (
-            number("_FAULTS", 1)?,
-            seconds("_MTBF_S")?,
-            seconds("_DURATION_S")?,
-        ) {
-            (Some(faults), ..) => u32::try_from(faults).unwrap_or(u32::MAX),
-            (None, Some(mtbf), Some(duration)) => faults_from(mtbf, duration, processes),
-            _ => 1,
         };
         Ok(Settings {
             mode: match get("") {
                 None => Mode::Ftco,
                 Some((full, value)) => mode(&value).ok_or_else(|| {
-                    let remedy = "give ftco, corrected-tree, corrected-gossip or native";
+                    let remedy = "give ftco or native";
                     refuse(&full, &value, remedy)
                 })?,
             },
@@ -151,7 +103,6 @@ impl Settings {
                 .filter(|ms| *ms > 0)
                 .map(Time::from_ms),
             silence: Duration::from_millis(number("_SILENCE_MS", 100)?.unwrap_or(10_000)),
-            faults,
             interface: match get("_INTERFACE") {
                 None => None,
                 Some((full, value)) => match value.parse() {
@@ -168,8 +119,6 @@ impl Settings {
 pub fn mode(name: &str) -> Option<Mode> {
     Some(match name {
         "ftco" => Mode::Ftco,
-        "corrected-tree" => Mode::CorrectedTree,
-        "corrected-gossip" => Mode::CorrectedGossip,
         "native" => Mode::Native,
         _ => return None,
     })
@@ -180,7 +129,7 @@ mod tests {
     use super::*;
 
     fn with(pairs: &[(&str, &str)]) -> Result<Settings> {
-        Settings::from(64, |name| {
+        Settings::from(|name| {
             let found = pairs.iter().find(|(key, _)| *key == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -189,46 +138,25 @@ mod tests {
     #[test]
     fn values_are_taken_or_refused_by_name() {
         let plain = with(&[]).expect("defaults");
-        assert_eq!(
-            (plain.mode, plain.rail, plain.faults),
-            (Mode::Ftco, None, 1)
-        );
+        assert_eq!((plain.mode, plain.rail), (Mode::Ftco, None));
         assert_eq!(plain.timeout, None);
         let some = with(&[
-            ("OUTLIVE_COLLECTIVES", "corrected-tree"),
+            ("OUTLIVE_COLLECTIVES", "native"),
             ("OUTLIVE_COLLECTIVES_RAIL", "tcp"),
             ("OUTLIVE_COLLECTIVES_TIMEOUT_MS", "250"),
         ])
         .expect("good");
-        assert_eq!(
-            (some.mode, some.rail),
-            (Mode::CorrectedTree, Some(RailKind::Tcp))
-        );
+        assert_eq!((some.mode, some.rail), (Mode::Native, Some(RailKind::Tcp)));
         assert_eq!(some.timeout, Some(Time::from_ms(250)));
         for (name, value) in [
-            ("OUTLIVE_COLLECTIVES", "fast"),
+            ("OUTLIVE_COLLECTIVES", "corrected-tree"),
             ("OUTLIVE_COLLECTIVES_RAIL", "ucx"),
             ("OUTLIVE_COLLECTIVES_BOUND_MS", "0"),
-            ("OUTLIVE_COLLECTIVES_FAULTS", "-1"),
-            ("OUTLIVE_COLLECTIVES_MTBF_S", "never"),
             ("OUTLIVE_COLLECTIVES_INTERFACE", "eth0"),
         ] {
             let error = with(&[(name, value)]).expect_err(name);
             assert_eq!(error.code(), Code::Config);
             assert!(error.to_string().contains(name), "{error}");
         }
-    }
-
-    #[test]
-    fn f_grows_with_processes_and_duration_and_is_bounded() {
-        let year = 365.0 * 86_400.0;
-        assert_eq!(faults_from(5.0 * year, 3_600.0, 4), 1);
-        let small = faults_from(5.0 * year, 86_400.0, 10_000);
-        let large = faults_from(5.0 * year, 86_400.0, 100_000);
-        // Means of 5.5 and 55 failures.
-        assert!((15..25).contains(&small), "{small}");
-        assert!((90..110).contains(&large), "{large}");
-        assert_eq!(faults_from(1.0, 1e9, 8), 7);
-        assert_eq!(faults_from(1e300, 1e-300, 2), 1);
     }
 }

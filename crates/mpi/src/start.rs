@@ -36,7 +36,7 @@ pub fn begin(native: &'static Native) {
     }
     // Every rank serves or none does: the native library cannot mix.
     let mut all = 0;
-    let wanted = wanted(native, size as u32);
+    let wanted = wanted(native);
     let good = c_int::from(matches!(wanted, Ok(Some(_))));
     let together = agree(native, good, &mut all) && all == size;
     let settings = match wanted {
@@ -96,8 +96,8 @@ fn agree(native: &Native, own: c_int, sum: &mut c_int) -> bool {
 }
 
 /// The settings, if they want more than the native library; nothing is sent to others.
-fn wanted(native: &Native, size: u32) -> Result<Option<Settings>> {
-    let settings = Settings::from(size, |name| std::env::var(name).ok())?;
+fn wanted(native: &Native) -> Result<Option<Settings>> {
+    let settings = Settings::from(|name| std::env::var(name).ok())?;
     if settings.mode == Mode::Native {
         return Ok(None);
     }
