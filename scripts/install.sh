@@ -13,7 +13,8 @@ case ${1:-} in
 esac
 root=${DESTDIR:-}$prefix
 built=target/release
-for file in outlive liboutlive.so liboutlive.a liboutlive_balance_mpi.so; do
+libraries=(liboutlive_balance_mpi.so liboutlive_mpi.so liboutlive_sessions.so)
+for file in outlive liboutlive.so liboutlive.a "${libraries[@]}"; do
     if [ ! -f "$built/$file" ]; then
         echo "install: $built/$file is not there; run: make build" >&2
         exit 69
@@ -29,8 +30,13 @@ place() { # place MODE FILE DIRECTORY
     mv -f "$3/.new-$(basename "$2")" "$3/$(basename "$2")"
 }
 place 755 $built/outlive "$root/bin"
-place 755 $built/liboutlive_balance_mpi.so "$root/lib"
-place 644 crates/balance-mpi/include/outlive_balance.h "$root/include"
+place 755 crates/mpi/tools/outlive-shield "$root/bin"
+for library in "${libraries[@]}"; do
+    place 755 "$built/$library" "$root/lib"
+done
+for header in crates/{balance-mpi,mpi,sessions}/include/*.h; do
+    place 644 "$header" "$root/include"
+done
 
 install -d "$root"/share/{man/man1,bash-completion/completions,zsh/site-functions,fish/vendor_completions.d}
 $built/outlive man --out-dir "$root/share/man/man1"

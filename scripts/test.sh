@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
-all=(fmt lint clippy unit structure build doc c fortran python examples e2e sessions demo book)
+all=(fmt lint clippy unit structure build doc c fortran python examples mpi e2e sessions demo book)
 results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
@@ -93,6 +93,14 @@ suite_examples() {
         return
     fi
     tests_in tests/examples
+}
+
+suite_mpi() { # collectives over each MPI library, with ranks killed
+    if [ ! -x "$python" ]; then
+        skip mpi "no .deps/python"
+        return
+    fi
+    cargo build --locked -p outlive-mpi && tests_in tests/mpi
 }
 
 suite_e2e() {

@@ -165,9 +165,33 @@ pub struct RunOptions {
     /// Show more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// Serve MPI_Bcast, Reduce, Allreduce and Barrier of the ranks by liboutlive_mpi.so
+    #[arg(long, value_name = "HOW")]
+    pub collectives: Option<Collectives>,
+    /// What the collectives' messages travel on
+    #[arg(long, value_name = "RAIL", requires = "collectives")]
+    pub collectives_rail: Option<CollectivesRail>,
     /// The command, started as it is written
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+}
+
+/// Which collectives.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Collectives {
+    /// Fault-tolerant collective operations: survivors get a result
+    Ftco,
+    /// The MPI library's own
+    Native,
+}
+
+/// What the collectives' messages travel on.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CollectivesRail {
+    /// The job's own MPI messages
+    Mpi,
+    /// Our own TCP connections
+    Tcp,
 }
 
 /// Which job.

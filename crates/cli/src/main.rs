@@ -8,6 +8,7 @@ mod args;
 mod balance;
 mod bench;
 mod checkpoints;
+mod collectives;
 mod config;
 mod doctor;
 mod output;

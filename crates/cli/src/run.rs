@@ -11,6 +11,7 @@ use outlive_launch::timeline::Timeline;
 use outlive_launch::{Run, inject, units};
 
 use crate::args::RunOptions;
+use crate::collectives;
 use crate::config::Config;
 
 /// Most emulated nodes: a keeper, an agent and a share of memory each.
@@ -59,6 +60,7 @@ fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         encrypt: boolean(config, "encrypt")?,
         report: options.report,
         executable: PathBuf::from("/proc/self/exe"),
+        environment: collectives::environment(options.collectives, options.collectives_rail)?,
         words: options.command,
         timeline: Timeline::new(quiet, options.verbose),
     })

@@ -29,6 +29,8 @@ pub struct Recipe {
     pub nodes: u32,
     /// The agents' sockets with `{node}` in place of the number.
     pub sockets: PathBuf,
+    /// Further variables of its environment.
+    pub environment: Vec<(OsString, OsString)>,
 }
 
 #[derive(Debug)]
@@ -87,7 +89,8 @@ impl Tree {
             .env("OUTLIVE_AGENT", &self.recipe.sockets)
             .env("OUTLIVE_NODES", self.recipe.nodes.to_string())
             .env("OUTLIVE_INCARNATION", incarnation.0.to_string())
-            .env("OUTLIVE_JOB", self.recipe.job.as_str());
+            .env("OUTLIVE_JOB", self.recipe.job.as_str())
+            .envs(self.recipe.environment.iter().cloned());
         self.ending = None;
         // Without its supervisor it would run unprotected, and beside the next one.
         self.root = Some(process::spawn(command, self.group, true)?);

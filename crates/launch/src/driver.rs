@@ -51,6 +51,8 @@ pub struct Run {
     pub executable: PathBuf,
     /// Program and arguments of the command.
     pub words: Vec<OsString>,
+    /// Further variables of the command's environment.
+    pub environment: Vec<(OsString, OsString)>,
     /// What is shown.
     pub timeline: Timeline,
 }
@@ -100,6 +102,7 @@ pub fn run(mut run: Run) -> Result<u8> {
         job: set.job.clone(),
         nodes: set.nodes,
         sockets: common.socket_pattern(),
+        environment: run.environment.clone(),
     };
     if let Some(path) = &run.report {
         // A report that cannot be written is better known now than after days.

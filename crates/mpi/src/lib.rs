@@ -1,6 +1,23 @@
-//! The layer over a native MPI. So far: the recorder, a profile in C that the
-//! user's own `mpicc` compiles (an MPI library's binary interface is its own) and
-//! that is preloaded into a job that knows nothing of it.
+//! The layer over a native MPI.
+//!
+//! - `liboutlive_mpi.so`, preloaded or linked: takes over MPI_Bcast, MPI_Reduce,
+//!   MPI_Allreduce and MPI_Barrier, in C and Fortran, of Open MPI, MPICH and the standard
+//!   ABI, by the fault-tolerant collectives; [`settings`] lists what the environment
+//!   chooses. Start at [`exports`], then [`calls`], [`layer`], [`pair`].
+//! - The recorder, a profile in C that the user's own `mpicc` compiles and that is
+//!   preloaded into a job that knows nothing of it.
+
+pub mod ask;
+pub mod body;
+pub mod calls;
+pub mod comms;
+pub mod exports;
+pub mod layer;
+pub mod native;
+pub mod pair;
+pub mod settings;
+pub mod shadow;
+pub mod start;
 
 /// The source of the recorder; see its first comment for how to use it.
 pub const RECORDER_C: &str = include_str!("../c/recorder.c");

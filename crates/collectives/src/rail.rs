@@ -1,0 +1,31 @@
+//! What moves frames between the processes of a job.
+
+use outlive_base::Time;
+
+use crate::frame::Frame;
+
+/// Point-to-point frames among `size` processes.
+///
+/// Promises of an implementation: frames between two processes arrive in order and
+/// at most once while both live; nothing blocks except [`Rail::wait`]; what is
+/// sent to a dead process vanishes. A frame may be lost with its sender only.
+pub trait Rail {
+    /// This process.
+    fn me(&self) -> u32;
+    /// All processes.
+    fn size(&self) -> u32;
+    /// The monotonic clock of this process.
+    fn now(&self) -> Time;
+    /// False while so much waits to be sent that machines shall not be pulled.
+    fn ready(&self) -> bool;
+    /// Takes a frame for `to`.
+    fn send(&mut self, to: u32, frame: Frame);
+    /// Makes progress; the next frame that arrived, with its sender.
+    fn receive(&mut self) -> Option<(u32, Frame)>;
+    /// A process that is now known to be dead, each once.
+    fn death(&mut self) -> Option<u32>;
+    /// Sleeps until something may have happened, at most until `until`.
+    fn wait(&mut self, until: Time);
+    /// True when all that was sent has left this process.
+    fn flushed(&mut self) -> bool;
+}

@@ -1,0 +1,36 @@
+//! The protocols' machines on a rail.
+
+use outlive_base::machine::{Body, MESSAGE_BYTES_MAX, Peer};
+use outlive_protocols::ftco::{self, Command, Event, Msg};
+
+use crate::engine::Wired;
+
+impl Wired for ftco::Machine {
+    fn encode(msg: Msg) -> [u8; MESSAGE_BYTES_MAX] {
+        let mut bytes = [0; MESSAGE_BYTES_MAX];
+        bytes[..Msg::BYTES].copy_from_slice(&msg.encode());
+        bytes
+    }
+    fn decode(bytes: &[u8; MESSAGE_BYTES_MAX]) -> Option<Msg> {
+        let (head, _) = bytes.split_first_chunk::<{ Msg::BYTES }>()?;
+        Msg::decode(*head)
+    }
+    fn death(peer: Peer) -> Option<Command> {
+        Some(Command::Dead { peer })
+    }
+    fn call(msg: Msg) -> u32 {
+        msg.seq
+    }
+    fn absent(event: &Event) -> Option<(Body, Peer)> {
+        match event {
+            Event::Absent { body, peer } => Some((*body, *peer)),
+            _ => None,
+        }
+    }
+    fn result(event: &Event) -> Option<Body> {
+        match event {
+            Event::Done { value, .. } => *value,
+            _ => None,
+        }
+    }
+}

