@@ -22,9 +22,9 @@
 //!   back is on the list of the absent and gets the retained result.
 //! - State is O(children + faults); lists of the absent travel with the bodies.
 //! - If nobody is called dead who lives, all live processes get the same result and
-//!   all of them are among its contributors. If someone is, each still gets a result;
-//!   two results can meet only if a *root* was passed over, and then
-//!   [`Event::Diverged`] says so at both.
+//!   all of them are among its contributors. If someone is, each call still ends;
+//!   two results can meet if a *root* was passed over while it lived, which
+//!   [`Event::Diverged`] says where the two are seen (not in every such run).
 //! - No wait without a bound (P5): [`Config::bound`] ends every call.
 //!
 //! Assumed: fail-stop processes; links that neither lose nor reorder; `timeout` above
