@@ -337,3 +337,54 @@ fn a_plain_program_is_supervised() {
     let words = ["run", "--job", "plain", "--", "true"];
     assert_eq!(outlive(dir.path(), &words).status.code(), Some(64));
 }
+
+/// Collectives with failures: the value, who contributed, and what is no use.
+#[test]
+fn collectives_are_simulated() {
+    let dir = tempfile::tempdir().unwrap();
+    let run = |words: &[&str]| {
+        let all: Vec<&str> = ["simulate"].iter().chain(words).copied().collect();
+        outlive(dir.path(), &all)
+    };
+    let output = run(&[
+        "allreduce",
+        "--processes",
+        "8",
+        "--dead",
+        "3,5",
+        "--timeout",
+        "1000",
+        "--json",
+    ]);
+    assert!(output.status.success(), "{}", said(&output));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let one = &answer["runs"][0];
+    // 1 + ... + 8 without 4 and 6.
+    assert_eq!(one["value"], 26);
+    assert_eq!(one["contributors"], serde_json::json!([0, 1, 2, 4, 6, 7]));
+    assert_eq!(one["absent"], serde_json::json!([3, 5]));
+    assert_eq!(
+        (&one["uncoloured_live"], &one["by"]),
+        (&0.into(), &0.into())
+    );
+    assert_eq!(one["violation"], serde_json::Value::Null);
+    for (words, text) in [
+        (&["barrier", "--processes", "0"][..], "processes"),
+        (&["reduce", "--processes", "4", "--root", "4"], "root"),
+        (&["allreduce", "--processes", "4", "--dead", "4"], "dead"),
+        (&["barrier", "--processes", "4", "--faults", "4"], "faults"),
+        (
+            &["reduce", "--processes", "4", "--algorithm", "magic"],
+            "algorithm",
+        ),
+        (
+            &["barrier", "--processes", "4", "--timeout", "0"],
+            "timeout",
+        ),
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(64), "{words:?}");
+        assert!(said(&output).contains("OL-100"), "{}", said(&output));
+        assert!(said(&output).contains(text), "{}", said(&output));
+    }
+}

@@ -391,6 +391,7 @@ impl CollectiveOptions {
                 FaultTime::During => Moment::During,
                 FaultTime::After => Moment::After,
             },
+            ..Faults::none()
         })
     }
 

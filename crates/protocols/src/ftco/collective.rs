@@ -549,8 +549,8 @@ impl Collective {
         let all = self.phase == Phase::Takeover;
         let inherits = sources.iter().filter(|source| source.given || all);
         let mut heirs: Vec<Peer> = inherits.map(|source| source.peer).collect();
-        // The list is in the order of places; in trees in order the largest comes last.
-        if env.config.plan.ordered() {
+        // The list is in the order of places; the largest subtree is served first.
+        if env.config.plan.descending() {
             heirs.reverse();
         }
         if self.kind.down() && !heirs.is_empty() {

@@ -6,8 +6,9 @@
 //! touches, so nothing is counted twice whatever arrives how often and when.
 //!
 //! The value is base + (s1 + (s2 + (... + sn))), where + is the operator: a function of
-//! the tree and of who contributed, whatever the order of arrival. The last child has
-//! the smallest subtree and gives first, so most of it is done while waiting.
+//! the tree and of who contributed, whatever the order of arrival. In all trees but the
+//! binomial in order the last child has the smallest subtree and gives first, so most of
+//! it is done while waiting.
 
 use outlive_base::Time;
 use outlive_base::machine::Peer;

@@ -10,7 +10,7 @@
 //! that stays silent is bypassed: its children are claimed by the one who waits.
 //! *Down*: the result goes to those who gave. A process to which no result comes asks
 //! above; an orphan turns to its grandparent and further up. If the root is dead, the
-//! first live process in the order of places takes its place ([`watch`]).
+//! first live process in the order of places takes its place (`watch`).
 //!
 //! One [`Machine`] serves one communicator at one process: it numbers the collectives,
 //! holds several in flight, and keeps a bounded number of results for those who come
@@ -18,13 +18,13 @@
 //!
 //! Invariants:
 //! - Fault-free, P - 1 messages go up and P - 1 down, and no other.
-//! - Each contribution counts once (see [`fold`]); a process that is bypassed and comes
+//! - Each contribution counts once (see `fold`); a process that is bypassed and comes
 //!   back is on the list of the absent and gets the retained result.
 //! - State is O(children + faults); lists of the absent travel with the bodies.
 //! - If nobody is called dead who lives, all live processes get the same result and
-//!   all of them are among its contributors. If someone is, each still gets a result;
-//!   two results can meet only if a *root* was passed over, and then
-//!   [`Event::Diverged`] says so at both.
+//!   all of them are among its contributors. If someone is, each call still ends;
+//!   two results can meet if a *root* was passed over while it lived, which
+//!   [`Event::Diverged`] says where the two are seen (not in every such run).
 //! - No wait without a bound (P5): [`Config::bound`] ends every call.
 //!
 //! Assumed: fail-stop processes; links that neither lose nor reorder; `timeout` above

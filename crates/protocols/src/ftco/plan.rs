@@ -13,6 +13,7 @@ pub struct Plan {
     tree: Tree,
     height: u32,
     ordered: bool,
+    descending: bool,
 }
 
 impl Plan {
@@ -25,8 +26,11 @@ impl Plan {
             tree: Tree::new(shape, order, processes, model)?,
             height: 0,
             ordered: order == Order::InOrder,
+            descending: false,
         };
         plan.height = height(&plan.tree);
+        let first = |i| plan.tree.child(0, i);
+        plan.descending = first(1).is_some() && first(0) > first(1);
         Ok(plan)
     }
     /// How many processes.
@@ -41,6 +45,10 @@ impl Plan {
     /// commute may use it.
     pub fn ordered(&self) -> bool {
         self.ordered
+    }
+    /// True if the children of a place are served from the highest place down.
+    pub fn descending(&self) -> bool {
+        self.descending
     }
     /// Levels below the root.
     pub fn height(&self) -> u32 {
