@@ -249,7 +249,7 @@ fn broadcasts_are_simulated() {
     assert!(calm["events"].as_u64().unwrap() > 6143);
     assert!(calm["peak_bytes"].as_u64().unwrap() > 1 << 20);
     let picture = std::fs::read_to_string(dir.path().join("picture.svg")).unwrap();
-    assert!(picture.starts_with("<svg") && picture.ends_with("</svg>"));
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
     let dead = answer("simulate broadcast --processes 500 --dead 7,400,401 --runs 3 --json");
     for run in dead["runs"].as_array().unwrap() {
         assert_eq!(run["dead"], serde_json::json!([7, 400, 401]));

@@ -87,7 +87,7 @@ struct Delivery<Msg> {
     body: Option<Body>,
     /// Received; else it has only arrived and must find the port free.
     received: bool,
-    /// (k-1)G fits: see [`World::carry`].
+    /// (k-1)G of the message.
     extra: u32,
 }
 

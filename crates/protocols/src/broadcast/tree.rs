@@ -18,7 +18,7 @@
 //! | Lamé of order k | r + rts(start(r) + i + k - 1), i = 0, 1, ... |
 //! | optimal | Karp et al., SPAA 1993: each process that has the message sends it on as soon as its port allows |
 //!
-//! Lamé and optimal trees are both *growing* trees (see [`growth`](super::growth)).
+//! Lamé and optimal trees are both *growing* trees (see `growth.rs`).
 
 use outlive_base::{Code, Entity, Error, Result};
 

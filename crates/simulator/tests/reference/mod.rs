@@ -71,7 +71,7 @@ fn grow(p: u64, delay: u64, gap: u64, all: &mut Children) {
         time += 1;
         let senders: Vec<u64> = has
             .iter()
-            .filter(|(at, _)| time >= at + delay && (time - at - delay) % gap == 0)
+            .filter(|(at, _)| time >= at + delay && (time - at - delay).is_multiple_of(gap))
             .map(|&(_, rank)| rank)
             .collect();
         for sender in senders {
