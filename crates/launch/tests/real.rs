@@ -180,6 +180,7 @@ fn job(words: &[String]) -> ExitCode {
     settings.bounds.dead_ms = 1_000;
     settings.kill_grace_ms = 500;
     let run = Run {
+        environment: Vec::new(),
         settings,
         store: dir.join("store"),
         node_storage: None,
