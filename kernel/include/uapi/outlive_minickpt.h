@@ -309,7 +309,9 @@ struct omk_query {
 	__u64 image_off;	/* of the newest image in the area */
 	__u64 image_len;	/* header and records */
 	__u32 registered;	/* processes */
-	__u32 armed;		/* 1: a panic saves; 2: and a next kernel is loaded */
+	__u32 armed;		/* 1: a panic saves (whether a next kernel is loaded:
+				 * /sys/kernel/kexec_crash_loaded)
+				 */
 	__u32 retries;
 	__u32 panics;
 	__u64 xcr0;
