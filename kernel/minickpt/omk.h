@@ -95,7 +95,7 @@ u32 omk_crc(const void *data, size_t len);
 /* omk_save.c */
 int omk_save_init(void);
 void omk_save_exit(void);
-void omk_die_note(u32 cause);
+void omk_first_notice(void);
 size_t omk_save_check(void);
 void omk_records_begin(struct omk_writer *w, void *base, size_t cap);
 void *omk_rec_begin(struct omk_writer *w, u32 type, u32 tgid, u32 id, size_t room);

@@ -74,6 +74,7 @@ static int __dying before_stop(struct kprobe *p, struct pt_regs *regs)
 
 	if (!omk.armed || xchg(&stopping, true))
 		return 0;
+	omk_first_notice();
 	omk_cpu_save_self();
 	for_each_online_cpu(cpu) {
 		if (cpu != self && !smp_call_function_single_async(cpu, per_cpu_ptr(&stop_csd, cpu)))

@@ -48,6 +48,12 @@ static struct {
 	struct omk_image head;
 } st;
 
+void __dying omk_first_notice(void)
+{
+	if (!st.tsc)
+		st.tsc = rdtsc();
+}
+
 void __dying omk_records_begin(struct omk_writer *w, void *base, size_t cap)
 {
 	memset(w, 0, sizeof(*w));
@@ -258,8 +264,7 @@ static int __dying on_panic(struct notifier_block *nb, unsigned long unused, voi
 
 	if (!omk.armed || st.finished || ++st.entries > REENTRIES_MAX)
 		return NOTIFY_DONE;
-	if (!st.tsc)
-		st.tsc = rdtsc();
+	omk_first_notice();
 	if (omk.state == OMK_STATE_READY) {
 		note_retry(message);
 		return NOTIFY_DONE;
@@ -300,7 +305,7 @@ static int __dying on_die(struct notifier_block *nb, unsigned long what, void *d
 {
 	if (what == DIE_OOPS && !st.cause) {
 		st.cause = OMK_CAUSE_OOPS;
-		st.tsc = rdtsc();
+		omk_first_notice();
 	}
 	return NOTIFY_DONE;
 }

@@ -53,11 +53,13 @@ make -s -C "$headers" M="$module/minickpt" CC=gcc-12 modules ${CHECK_SPARSE:+C=2
     cat "$work/module.log" >&2
     exit 1
 }
-cat "$work/module.log"
+grep -v "^Skipping BTF" "$work/module.log" || true
+
+strip --strip-debug "$module"/minickpt/*.ko
 
 programs=$work/programs
 mkdir -p "$programs"
-for source in tests/minickpt/programs/*.c; do
+for source in tests/minickpt/programs/*.c kernel/user/*.c; do
     out=$programs/$(basename "$source" .c)
     [ "$out" -nt "$source" ] && [ "$out" -nt kernel/include/uapi/outlive_minickpt.h ] && continue
     gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -pthread -Ikernel/include -o "$out" "$source"

@@ -25,8 +25,8 @@ struct bank {
 };
 
 /* The loop can spare no register: all it needs is thread-local. */
-static __thread struct bank in, out __attribute__((aligned(32)));
-static __thread uint64_t spins_left, kept_sp;
+__thread struct bank in __attribute__((aligned(32), used)), out __attribute__((aligned(32), used));
+__thread uint64_t spins_left __attribute__((used)), kept_sp __attribute__((used));
 static long rounds, spins;
 static int avx;
 
