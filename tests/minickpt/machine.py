@@ -85,7 +85,7 @@ def with_libraries(program: Path) -> dict[str, Path]:
     return found
 
 
-def initrd(scenario: str, extra: Mapping[str, Path], to: Path) -> Path:
+def initrd(scenario: str, extra: Mapping[str, Path], line: str, to: Path) -> Path:
     """Writes the initial file system of the first boot. It carries the next
     kernel and the initial file system of that, which init puts on /dax.
     """
@@ -100,7 +100,7 @@ def initrd(scenario: str, extra: Mapping[str, Path], to: Path) -> Path:
     entries = read({**files(), **extra})
     once = read(with_libraries(Path("/sbin/mke2fs")))
     entries.append(("scenario.sh", stat.S_IFREG | 0o755, scenario.encode()))
-    entries.append(("next-line", stat.S_IFREG | 0o644, NEXT_LINE.encode()))
+    entries.append(("next-line", stat.S_IFREG | 0o644, f"{NEXT_LINE} {line}".encode()))
     entries.append(
         ("area", stat.S_IFREG | 0o644, f"{AREA_AT_MIB << 20} {AREA_MIB << 20}".encode())
     )
@@ -136,7 +136,7 @@ class Machine:
     read_to: int = 0
 
     def __enter__(self) -> "Machine":
-        image = initrd(self.scenario, self.extra, self.directory / "initrd")
+        image = initrd(self.scenario, self.extra, self.line, self.directory / "initrd")
         accel = os.environ.get("OUTLIVE_QEMU_ACCEL", "tcg")
         # One thread a processor; a processor with AVX2 and no more than the
         # emulator can do.
