@@ -91,11 +91,11 @@ static void overwrite(const struct omi_inject *in)
 		WRITE_ONCE(t->fs, WILD);
 		break;
 	case OMI_SIGHAND:
-		WRITE_ONCE(t->sighand, WILD);
+		RCU_INIT_POINTER(t->sighand, WILD);
 		break;
 	case OMI_PARENT:
-		WRITE_ONCE(t->real_parent, WILD);
-		WRITE_ONCE(t->parent, WILD);
+		RCU_INIT_POINTER(t->real_parent, WILD);
+		RCU_INIT_POINTER(t->parent, WILD);
 		break;
 	case OMI_FILES:
 		WRITE_ONCE(t->files, WILD);

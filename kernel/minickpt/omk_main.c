@@ -76,6 +76,7 @@ static void entries_sweep(void)
 
 static int entry_fill(struct omk_entry *e, struct task_struct *t, u64 cookie)
 {
+	struct sighand_struct *sighand;
 	struct tty_struct *tty;
 
 	e->tgid = t->tgid;
@@ -90,18 +91,24 @@ static int entry_fill(struct omk_entry *e, struct task_struct *t, u64 cookie)
 	task_unlock(t);
 	if (!e->mm)
 		return -ESRCH;
+	rcu_read_lock();
+	sighand = rcu_dereference(t->sighand);
+	if (!sighand) {		/* it ended meanwhile */
+		rcu_read_unlock();
+		mmdrop(e->mm);
+		return -ESRCH;
+	}
 	e->leader = get_task_struct(t);
 	e->signal = t->signal;
-	e->sighand = t->sighand;
+	e->sighand = sighand;
 	e->cred = get_task_cred(t);
-	rcu_read_lock();
 	e->ppid = task_tgid_nr(rcu_dereference(t->real_parent));
 	e->pgid = pid_nr(task_pgrp(t));
 	e->sid = pid_nr(task_session(t));
-	rcu_read_unlock();
-	spin_lock_irq(&t->sighand->siglock);
+	spin_lock_irq(&sighand->siglock);
 	tty = tty_kref_get(t->signal->tty);
-	spin_unlock_irq(&t->sighand->siglock);
+	spin_unlock_irq(&sighand->siglock);
+	rcu_read_unlock();
 	if (tty) {
 		e->tty = new_encode_dev(tty_devnum(tty));
 		tty_kref_put(tty);

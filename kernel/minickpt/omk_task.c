@@ -106,16 +106,16 @@ static void __dying put_restart(struct omk_thread *r, const struct task_struct *
 		r->restart_kind = OMK_RESTART_NANOSLEEP;
 		r->restart_arg[0] = b->nanosleep.clockid;
 		r->restart_arg[1] = b->nanosleep.expires;
-		r->restart_arg[3] = (u64)b->nanosleep.rmtp;
+		r->restart_arg[3] = (unsigned long)b->nanosleep.rmtp;
 	} else if (fn == restart_futex) {
 		r->restart_kind = OMK_RESTART_FUTEX;
-		r->restart_arg[0] = (u64)b->futex.uaddr;
+		r->restart_arg[0] = (unsigned long)b->futex.uaddr;
 		r->restart_arg[1] = b->futex.val;
 		r->restart_arg[2] = b->futex.time;
 		r->restart_arg[3] = b->futex.flags | (u64)b->futex.bitset << 32;
 	} else if (fn == restart_poll) {
 		r->restart_kind = OMK_RESTART_POLL;
-		r->restart_arg[0] = (u64)b->poll.ufds;
+		r->restart_arg[0] = (unsigned long)b->poll.ufds;
 		r->restart_arg[1] = b->poll.nfds;
 		r->restart_arg[2] = b->poll.has_timeout;
 		r->restart_arg[3] = b->poll.tv_sec;
@@ -145,11 +145,11 @@ static void __dying put_signals(struct omk_thread *r, struct task_struct *t)
 	r->sas_sp = t->sas_ss_sp;
 	r->sas_size = t->sas_ss_size;
 	r->sas_flags = t->sas_ss_flags;
-	r->robust_list = (u64)t->robust_list;
+	r->robust_list = (unsigned long)t->robust_list;
 	r->robust_len = sizeof(struct robust_list_head);
-	r->clear_child_tid = (u64)t->clear_child_tid;
-	r->set_child_tid = (u64)t->set_child_tid;
-	r->rseq = (u64)t->rseq;
+	r->clear_child_tid = (unsigned long)t->clear_child_tid;
+	r->set_child_tid = (unsigned long)t->set_child_tid;
+	r->rseq = (unsigned long)t->rseq;
 	r->rseq_len_sig = t->rseq ? 32 | (u64)t->rseq_sig << 32 : 0;
 }
 
@@ -403,9 +403,9 @@ u32 __dying omk_save_sigactions(struct omk_writer *w, const struct omk_entry *e)
 			damaged = OMK_REC_DAMAGED;
 			continue;
 		}
-		r[i].handler = (u64)one.sa.sa_handler;
+		r[i].handler = (unsigned long)one.sa.sa_handler;
 		r[i].flags = one.sa.sa_flags;
-		r[i].restorer = (u64)one.sa.sa_restorer;
+		r[i].restorer = (unsigned long)one.sa.sa_restorer;
 		r[i].mask = one.sa.sa_mask.sig[0];
 	}
 	omk_rec_end(w, 64, 64 * sizeof(*r), damaged);

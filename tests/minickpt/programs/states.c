@@ -79,7 +79,7 @@ int main(void)
 		getppid();
 		close(dup(file));
 		access("/", F_OK);
-		sigprocmask(SIG_BLOCK, &set, NULL);
+		sigaction(SIGUSR1, &action, NULL);
 		nanosleep(&pause, NULL);
 	}
 }
