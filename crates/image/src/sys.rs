@@ -38,6 +38,18 @@ pub fn seize(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_SEIZE, tid, 0, OPTIONS)
 }
 
+/// Attaches without stopping; the thread ends if this process does.
+pub fn seize_for_life(tid: i32) -> io::Result<()> {
+    let options = OPTIONS | libc::PTRACE_O_EXITKILL as u64;
+    request(libc::PTRACE_SEIZE, tid, 0, options)
+}
+
+/// Ends a traced thread with its tracer from now on, so that it never runs unwatched.
+pub fn end_with_tracer(tid: i32) -> io::Result<()> {
+    let options = OPTIONS | libc::PTRACE_O_EXITKILL as u64;
+    request(libc::PTRACE_SETOPTIONS, tid, 0, options)
+}
+
 /// Stops a seized thread.
 pub fn interrupt(tid: i32) -> io::Result<()> {
     request(libc::PTRACE_INTERRUPT, tid, 0, 0)
@@ -93,13 +105,7 @@ fn regset(what: u32, tid: i32, kind: usize, at: *mut c_void, bytes: usize) -> io
 pub fn registers(tid: i32) -> io::Result<Vec<u64>> {
     let mut words = vec![0u64; WORDS];
     let at = words.as_mut_ptr().cast();
-    let got = regset(
-        libc::PTRACE_GETREGSET as u32,
-        tid,
-        NT_PRSTATUS,
-        at,
-        WORDS * 8,
-    )?;
+    let got = regset(libc::PTRACE_GETREGSET, tid, NT_PRSTATUS, at, WORDS * 8)?;
     if got == WORDS * 8 {
         Ok(words)
     } else {
@@ -113,27 +119,14 @@ pub fn set_registers(tid: i32, words: &[u64]) -> io::Result<()> {
     let mut words = words.to_vec();
     words.resize(WORDS, 0);
     let at = words.as_mut_ptr().cast();
-    regset(
-        libc::PTRACE_SETREGSET as u32,
-        tid,
-        NT_PRSTATUS,
-        at,
-        WORDS * 8,
-    )
-    .map(drop)
+    regset(libc::PTRACE_SETREGSET, tid, NT_PRSTATUS, at, WORDS * 8).map(drop)
 }
 
 /// The floating-point and vector state, as XSAVE (not compacted) lays it out.
 pub fn xstate(tid: i32) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0u8; XSTATE_MAX];
     let at = bytes.as_mut_ptr().cast();
-    let got = regset(
-        libc::PTRACE_GETREGSET as u32,
-        tid,
-        NT_X86_XSTATE,
-        at,
-        XSTATE_MAX,
-    )?;
+    let got = regset(libc::PTRACE_GETREGSET, tid, NT_X86_XSTATE, at, XSTATE_MAX)?;
     bytes.truncate(got);
     Ok(bytes)
 }
@@ -142,14 +135,7 @@ pub fn xstate(tid: i32) -> io::Result<Vec<u8>> {
 pub fn set_xstate(tid: i32, bytes: &[u8]) -> io::Result<()> {
     let mut bytes = bytes.to_vec();
     let at = bytes.as_mut_ptr().cast();
-    regset(
-        libc::PTRACE_SETREGSET as u32,
-        tid,
-        NT_X86_XSTATE,
-        at,
-        bytes.len(),
-    )
-    .map(drop)
+    regset(libc::PTRACE_SETREGSET, tid, NT_X86_XSTATE, at, bytes.len()).map(drop)
 }
 
 /// The blocked signals (the mask to come back to, inside of sigsuspend).
