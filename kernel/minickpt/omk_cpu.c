@@ -55,6 +55,7 @@ void __dying omk_cpu_save_self(void)
 	rdmsrl(MSR_FS_BASE, slot->fs_base);
 	rdmsrl(MSR_KERNEL_GS_BASE, slot->gs_base);
 	save_fpu(slot, xstates + cpu * xstate_stride);
+	/* The slot before the word that says it is whole; read by omk_live_of(). */
 	smp_store_release(&slot->done, 1);
 }
 
@@ -77,7 +78,8 @@ static int __dying before_stop(struct kprobe *p, struct pt_regs *regs)
 	omk_first_notice();
 	omk_cpu_save_self();
 	for_each_online_cpu(cpu) {
-		if (cpu != self && !smp_call_function_single_async(cpu, per_cpu_ptr(&stop_csd, cpu)))
+		if (cpu != self &&
+		    !smp_call_function_single_async(cpu, per_cpu_ptr(&stop_csd, cpu)))
 			asked++;
 	}
 	for (ms = 0; ms < SOFT_MS * 10 && atomic_read(&stopped) < asked; ms++)
@@ -110,6 +112,7 @@ u32 __dying omk_cpu_missing(void)
 	u32 cpu, missing = 0;
 
 	for_each_online_cpu(cpu)
+		/* Pairs with the release in omk_cpu_save_self(). */
 		missing += !smp_load_acquire(&live[cpu].done);
 	return missing;
 }
@@ -119,6 +122,7 @@ const struct omk_live __dying *omk_live_of(const struct task_struct *t, const vo
 	unsigned int cpu;
 
 	for (cpu = 0; cpu < nr_cpu_ids; cpu++) {
+		/* Pairs with the release in omk_cpu_save_self(). */
 		if (smp_load_acquire(&live[cpu].done) && live[cpu].task == t) {
 			*xstate = live[cpu].fpu_live ? xstates + cpu * xstate_stride : NULL;
 			return &live[cpu];

@@ -157,16 +157,13 @@ static long spin_panic(u32 cpu)
 	static call_single_data_t csd;
 	unsigned long flags;
 
-	if (cpu == OMI_ANY_CPU) {
-		cpu = cpumask_any_but(cpu_online_mask, raw_smp_processor_id());
-		if (cpu >= nr_cpu_ids)
-			return -ENXIO;
-	}
 	INIT_CSD(&csd, panic_there, NULL);
 	local_irq_save(flags);
-	if (cpu == smp_processor_id()) {
+	if (cpu == OMI_ANY_CPU || cpu == smp_processor_id())
+		cpu = cpumask_any_but(cpu_online_mask, smp_processor_id());
+	if (cpu >= nr_cpu_ids) {
 		local_irq_restore(flags);
-		return -EINVAL;
+		return -ENXIO;
 	}
 	smp_call_function_single_async(cpu, &csd);
 	for (;;)
@@ -186,8 +183,10 @@ static long inject_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		return -EINVAL;
 	if (in.cpu != OMI_ANY_CPU && !cpu_online(in.cpu))
 		return -ENXIO;
-	if (in.kind == OMI_SPIN_PANIC)
+	if (in.kind == OMI_SPIN_PANIC) {
+		msleep(in.delay_ms);
 		return spin_panic(in.cpu);
+	}
 	if (in.cpu == OMI_ANY_CPU && !in.delay_ms) {
 		act(&in);
 		return 0;

@@ -69,7 +69,9 @@ static void entries_sweep(void)
 	for (i = 0; i < OMK_PROCESSES_MAX; i++) {
 		struct omk_entry *e = &omk.entries[i];
 
-		if (e->used && !READ_ONCE(e->leader->signal->live.counter))
+		/* Ended, or runs another program now. */
+		if (e->used && (!READ_ONCE(e->leader->signal->live.counter) ||
+				(READ_ONCE(e->leader->mm) && e->leader->mm != e->mm)))
 			entry_drop(e);
 	}
 }
@@ -143,6 +145,7 @@ static long do_register(const struct omk_register *r)
 		goto out;
 	err = entry_fill(e, t, r->cookie);
 	if (!err)
+		/* An entry is whole before a panic elsewhere may use it. */
 		smp_store_release(&e->used, true);
 out:
 	mutex_unlock(&lock);

@@ -163,13 +163,12 @@ u32 __dying omk_save_vmas(struct omk_writer *out, const struct omk_entry *e)
 	w.out = omk_rec_begin(out, OMK_REC_VMAS, e->tgid, 0, w.room * sizeof(struct omk_vma));
 	if (!w.out)
 		return 0;
-	if (omk_peek(&root, (unsigned long *)&e->mm->mm_mt.ma_root)) {
+	if (omk_peek(&root, (unsigned long *)&e->mm->mm_mt.ma_root))
 		w.flags |= OMK_REC_DAMAGED;
-	} else if ((root & 3) == 2 && root > 4096) {
+	else if ((root & 3) == 2 && root > 4096)
 		walk_node(&w, root, ULONG_MAX, 0);
-	} else if (root && !(root & 3)) {
+	else if (root && !(root & 3))
 		visit(&w, (void *)root);
-	}
 	omk_rec_end(out, w.count, w.count * sizeof(struct omk_vma), w.flags);
 	return 1;
 }

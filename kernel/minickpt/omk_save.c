@@ -287,6 +287,7 @@ static int __dying on_panic(struct notifier_block *nb, unsigned long unused, voi
 	/* Bytes before the header before the superblock. */
 	wmb();
 	memcpy(image, &st.head, sizeof(*image));
+	/* The same order again, see above. */
 	wmb();
 	omk.super->generation = generation;
 	omk_super_write();

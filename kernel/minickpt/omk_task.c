@@ -326,7 +326,7 @@ static void __dying put_mm(struct omk_process *r, const struct omk_entry *e)
 	r->arg_end = mm->arg_end;
 	r->env_start = mm->env_start;
 	r->env_end = mm->env_end;
-	for (i = 0; i < min(ARRAY_SIZE(r->auxv), (size_t)AT_VECTOR_SIZE); i++)
+	for (i = 0; i < min_t(size_t, ARRAY_SIZE(r->auxv), AT_VECTOR_SIZE); i++)
 		r->auxv[i] = mm->saved_auxv[i];
 	/* A writer holds the lock, or its owner died with it. */
 	if (atomic_long_read(&mm->mmap_lock.count) & 1)
@@ -360,6 +360,7 @@ u32 __dying omk_save_process(struct omk_writer *w, const struct omk_entry *e, u3
 	struct omk_process *r;
 	struct files_struct *files;
 	struct sighand_struct *sighand;
+	struct mm_struct *mm;
 	int i;
 
 	r = omk_rec_begin(w, OMK_REC_PROCESS, e->tgid, 0, sizeof(*r));
@@ -376,6 +377,9 @@ u32 __dying omk_save_process(struct omk_writer *w, const struct omk_entry *e, u3
 		r->flags |= OMK_PROC_FILES_REPLACED;
 	if (omk_peek(&sighand, &e->leader->sighand) || sighand != e->sighand)
 		r->flags |= OMK_PROC_SIGHAND_REPLACED;
+	/* A leader that ended before its threads has none. */
+	if (!omk_peek(&mm, &e->leader->mm) && mm && mm != e->mm)
+		r->flags |= OMK_PROC_MM_REPLACED;
 	if (e->signal->flags & SIGNAL_GROUP_EXIT)
 		r->flags |= OMK_PROC_EXITING;
 	r->shared_pending = e->signal->shared_pending.signal.sig[0];

@@ -101,9 +101,7 @@ def initrd(scenario: str, extra: Mapping[str, Path], line: str, to: Path) -> Pat
     once = read(with_libraries(Path("/sbin/mke2fs")))
     entries.append(("scenario.sh", stat.S_IFREG | 0o755, scenario.encode()))
     entries.append(("next-line", stat.S_IFREG | 0o644, f"{NEXT_LINE} {line}".encode()))
-    entries.append(
-        ("area", stat.S_IFREG | 0o644, f"{AREA_AT_MIB << 20} {AREA_MIB << 20}".encode())
-    )
+    entries.append(("area", stat.S_IFREG | 0o644, f"{AREA_AT_MIB << 20} {AREA_MIB << 20}".encode()))
     folders = [(d, stat.S_IFDIR | 0o755, b"") for d in sorted(directories)]
     inner = cpio([*folders, *entries])
     kernel = (WORK / "root/boot" / f"vmlinuz-{release()}").read_bytes()

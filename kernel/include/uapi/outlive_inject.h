@@ -22,8 +22,9 @@ enum omi_kind {
 	OMI_SOFT_LOCKUP = 8,	/* spin without preemption, for ever */
 	OMI_HUNG = 9,		/* sleep uninterruptibly, for ever */
 	OMI_NO_MEMORY = 10,	/* every allocation fails from now on; panic */
-	OMI_SPIN_PANIC = 11,	/* the caller spins with interrupts off and
-				 * another processor panics
+	OMI_SPIN_PANIC = 11,	/* after the delay the caller spins with interrupts
+				 * off and another processor (cpu, if not its own)
+				 * panics
 				 */
 };
 

@@ -138,6 +138,9 @@ struct omk_rec {
 #define OMK_PROC_PARENT_REPLACED (1U << 3)
 #define OMK_PROC_MMAP_LOCKED	(1U << 4)	/* a thread was changing the memory map */
 #define OMK_PROC_EXITING	(1U << 5)
+#define OMK_PROC_MM_REPLACED	(1U << 6)	/* it ran another program (execve): its memory
+						 * is not what was registered
+						 */
 
 #define OMK_NO_PATH		0xffffffffU	/* *_path: not recorded */
 
