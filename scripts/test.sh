@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
-all=(fmt lint clippy unit structure build doc c fortran python examples e2e demo book)
+all=(fmt lint clippy unit structure build doc c fortran python examples e2e minickpt demo book)
 results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
@@ -112,6 +112,14 @@ suite_e2e() {
     sed 's/ in \([0-9.]*\)s/ after \1 seconds/' "$log"
     echo "again, alone: what failed"
     "$python" -m pytest -q -rsf -o cache_dir="$cache" --last-failed --last-failed-no-failures none tests/e2e
+}
+
+suite_minickpt() { # OUTLIVE_MINICKPT=long: the whole; soak: a hundred deaths each
+    if [ ! -x "$python" ]; then
+        skip minickpt "no .deps/python"
+        return
+    fi
+    tests_in tests/minickpt
 }
 
 suite_demo() { # what the README shows must stay true

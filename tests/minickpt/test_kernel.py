@@ -214,3 +214,32 @@ echo DUMP; omkctl dump | grep -v VMA; echo DUMP END
         assert head[1] == "512"
         assert not any("WRONG" in line for line in lines)
         m.expect("SCENARIO END")
+
+
+@pytest.mark.skipif(not LONG, reason="in make test-minickpt")
+def test_the_environment_says_which_rank_and_iteration_die(machine: Make) -> None:
+    """Rank 0 passes, rank 1 dies at iteration 2; words that make no sense are
+    told, and the device refuses what it does not know.
+    """
+    scenario = """
+if [ $BOOT = 1 ]; then
+    sleep 1000 & omkctl register $!
+    OUTLIVE_INJECT=1:2:what iterate 1 1
+    outlive-inject nonsense; echo "USAGE $?"
+    outlive-inject panic 77; echo "CPU $?"
+    arm
+    export OUTLIVE_INJECT=1:2:panic:any,5:1:null
+    iterate 0 4
+    iterate 1 4
+fi
+omkctl dump | head -1
+"""
+    with machine(scenario) as m:
+        m.expect("rank 1 iteration 0 inject -22")
+        m.expect("USAGE 64")
+        m.expect("CPU 69")
+        m.expect("rank 0 iteration 3 inject 0")
+        m.expect("rank 1 iteration 1 inject 0")
+        m.expect("BOOT 2 ", never="rank 1 iteration 2")
+        m.expect("^IMAGE 1 cause 1 .* message outlive-inject: asked to")
+        m.expect("SCENARIO END")
