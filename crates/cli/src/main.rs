@@ -10,6 +10,7 @@ mod bench;
 mod checkpoints;
 mod config;
 mod doctor;
+mod minickpt;
 mod output;
 mod run;
 mod service;
@@ -50,6 +51,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Config(options) => config::explain(options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Balance(options) => balance::run(&options).map(|()| 0),
+        Command::Minickpt(options) => minickpt::run(*options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();

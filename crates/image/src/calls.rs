@@ -91,6 +91,7 @@ pub fn repeatable(number: u64) -> bool {
         libc::SYS_mmap,
         libc::SYS_mprotect,
         libc::SYS_munmap,
+        libc::SYS_mremap,
         libc::SYS_madvise,
         libc::SYS_brk,
         libc::SYS_rt_sigaction,
@@ -118,6 +119,7 @@ pub fn repeatable(number: u64) -> bool {
         libc::SYS_clone,
         libc::SYS_clone3,
         libc::SYS_vfork,
+        libc::SYS_fork,
     ];
     let number = number as i64;
     waits.contains(&number) || harmless.contains(&number)

@@ -40,7 +40,7 @@ fn unsupported(fd: i32, link: &str) -> io::Error {
 }
 
 /// True for the device numbers of terminals: consoles, serial lines, pseudo-terminals.
-fn is_terminal(rdev: u64) -> bool {
+pub fn is_terminal(rdev: u64) -> bool {
     let major = (rdev >> 8) & 0xfff;
     let minor = rdev & 0xff;
     matches!(major, 4 | 136..=143 | 204 | 229) || (major == 5 && minor == 1)

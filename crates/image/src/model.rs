@@ -29,7 +29,8 @@ pub struct Image {
     pub monotonic_ns: u64,
     /// CLOCK_BOOTTIME as the processes saw it, in ns.
     pub boottime_ns: u64,
-    /// The processes, parents first; the first one is the root of the tree.
+    /// The processes, parents first; the first one is the root of the tree. Others with
+    /// its parent are orphans that fell to that parent.
     pub processes: Vec<Process>,
     /// Open file descriptions, to which descriptors point: `dup` and `fork` share them.
     pub descriptions: Vec<Description>,

@@ -93,20 +93,35 @@ fn wrap(doing: &str, error: &io::Error) -> Error {
     Error::new(code, Entity::Call, format!("{doing}: {error}"), remedy)
 }
 
+/// Release and CRC-32C of the vdso of the running kernel, and the names of its special
+/// mappings, ascending.
+///
+/// # Errors
+/// /proc is not there.
+pub fn running_kernel() -> Result<(String, u32, Vec<String>)> {
+    let read = || -> io::Result<(String, u32, Vec<String>)> {
+        let maps = procfs::mappings(std::process::id() as i32)?;
+        let range = crate::dump::vdso(&maps)?;
+        let mut code = vec![0; (range.1 - range.0) as usize];
+        File::open("/proc/self/mem")?.read_exact_at(&mut code, range.0)?;
+        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &code) as u32;
+        let names = maps
+            .into_iter()
+            .filter_map(|mapping| match mapping.backing {
+                Backing::Kernel(name) => Some(name),
+                _ => None,
+            });
+        Ok((procfs::kernel()?, crc, names.collect()))
+    };
+    read().map_err(|error| wrap("look at the kernel", &error))
+}
+
 /// Refuses an image of another kernel build, whose vdso is other code.
 ///
 /// # Errors
 /// [`Code::ImageForeign`].
 pub fn check_kernel(image: &Image) -> Result<()> {
-    let own = std::process::id() as i32;
-    let read = || -> io::Result<(String, u32)> {
-        let range = crate::dump::vdso(&procfs::mappings(own)?)?;
-        let mut code = vec![0; (range.1 - range.0) as usize];
-        File::open("/proc/self/mem")?.read_exact_at(&mut code, range.0)?;
-        let crc = crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32Iscsi, &code) as u32;
-        Ok((procfs::kernel()?, crc))
-    };
-    let (kernel, crc) = read().map_err(|error| wrap("look at the kernel", &error))?;
+    let (kernel, crc, _) = running_kernel()?;
     if kernel == image.kernel && crc == image.vdso_crc {
         return Ok(());
     }

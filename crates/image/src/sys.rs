@@ -380,6 +380,9 @@ pub fn set_terminal(fd: i32, termios: &[u8], size: (u16, u16)) -> io::Result<()>
         // SAFETY: the kernel reads 36 bytes.
         answer(unsafe { libc::ioctl(fd, libc::TCSETS, termios.as_ptr()) }.into())?;
     }
+    if size == (0, 0) {
+        return Ok(());
+    }
     let size = [size.0, size.1, 0, 0];
     // SAFETY: struct winsize is four shorts.
     answer(unsafe { libc::ioctl(fd, libc::TIOCSWINSZ, size.as_ptr()) }.into()).map(drop)

@@ -1,606 +1,548 @@
-//! The image that the kernel module wrote while its kernel died.
+//! What the module saved when the kernel died, as a process image.
 //!
-//! The layout is `kernel/include/uapi/outlive_minickpt.h`. Every byte here comes
-//! from a kernel that failed, so everything is read through bounds and believed
-//! only under its checksum; a record that makes no sense is an error, never a
-//! panic, and nothing is allocated beyond the bytes that are there (P7).
+//! The layout is that of `kernel/include/uapi/outlive_minickpt.h`, version 1. Every
+//! number here comes from memory that a dying kernel wrote: lengths are checked against
+//! what is there, and both checksums must fit before anything is believed.
 
-use crc_fast::{CrcAlgorithm, checksum};
-use outlive_base::wire::{Reader, WireError};
-use thiserror::Error;
+use std::collections::BTreeMap;
+
+use outlive_base::{Code, Entity, Error, Result};
+use outlive_image::gate::{GATE, GATE_BYTES};
+use outlive_image::model::{
+    Action, Backing, Credentials, Description, Descriptor, Image, Kind, Layout, Mapping, Process,
+    Thread,
+};
+
+use crate::journal::Pending;
 
 const IMAGE_MAGIC: u64 = 0x0031_474d_494b_4d4f;
-const REC_MAGIC: u32 = 0x4352_4d4f;
-const ABI_VERSION: u32 = 1;
-const HEAD_BYTES: usize = 576;
-const HEAD_ROOM: usize = 4096;
+const RECORD_MAGIC: u32 = 0x4352_4d4f;
+const VERSION: u32 = 1;
+const HEADER: usize = 4096;
+const HEADER_BYTES: usize = 576;
 const ALIGN: usize = 64;
-/// An offset of a path that was not recorded.
-pub const NO_PATH: u32 = u32::MAX;
-/// `OMK_THREAD_EXITING`.
-const EXITING: u32 = 1 << 4;
+const SIP: usize = 16;
+const NONE: u32 = u32::MAX;
 
-/// Why an image cannot be used.
-#[derive(Clone, PartialEq, Eq, Debug, Error)]
-pub enum AreaError {
-    /// Not an image, or of another version of the module.
-    #[error("no image: {0}")]
-    Foreign(&'static str),
-    /// A checksum does not match.
-    #[error("the image's {0} is damaged")]
-    Checksum(&'static str),
-    /// A record makes no sense.
-    #[error("record {index} at byte {at}: {why}")]
-    Record {
-        /// Counted from 0.
-        index: usize,
-        /// From the start of the image.
-        at: usize,
-        /// What is wrong.
-        why: WireError,
-    },
-    /// Records and header disagree.
-    #[error("the image lacks {0}")]
-    Incomplete(&'static str),
-}
+/// Why the kernel died.
+pub const CAUSES: [&str; 7] = [
+    "unknown",
+    "panic",
+    "oops",
+    "NMI watchdog",
+    "soft lock-up",
+    "hung task",
+    "out of memory",
+];
 
-/// What came first when the kernel died.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
-    /// `panic()` was called.
-    Panic,
-    /// An oops.
-    Oops,
-    /// A processor was silent.
-    NmiWatchdog,
-    /// A processor did not schedule.
-    SoftLockup,
-    /// A task slept too long.
-    HungTask,
-    /// Memory was exhausted.
-    NoMemory,
-}
-
-/// The header: when, where and why.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Head {
-    /// Counts the images since the area was formatted.
+/// What the image says of the death itself.
+#[derive(Clone, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Death {
+    /// The number of the image.
     pub generation: u64,
-    /// A record did not fit, a step died, or a processor never answered (bits 0, 1, 2).
-    pub flags: u32,
-    /// Why the kernel died.
-    pub cause: Cause,
-    /// Time stamp counter at the first notice, when all was saved, and its kHz.
-    pub panic_tsc: u64,
-    /// See `panic_tsc`.
-    pub saved_tsc: u64,
-    /// See `panic_tsc`.
-    pub tsc_khz: u64,
-    /// `CLOCK_MONOTONIC`, `CLOCK_BOOTTIME`, `CLOCK_REALTIME` of the dying kernel, ns.
-    pub mono_ns: u64,
-    /// See `mono_ns`.
-    pub boot_ns: u64,
-    /// See `mono_ns`.
-    pub real_ns: u64,
-    /// Processor state components enabled in it.
-    pub xcr0: u64,
-    /// The processor that panicked, of how many, and how many never answered.
-    pub cpu: u32,
-    /// See `cpu`.
-    pub cpus: u32,
-    /// See `cpu`.
-    pub cpus_missing: u32,
-    /// `uname -r`.
-    pub release: String,
-    /// `uname -v`.
-    pub build: String,
-    /// What `panic()` said.
+    /// Why.
+    pub cause: String,
+    /// What panic() said.
     pub message: String,
+    /// Release and build of the kernel.
+    pub kernel: [String; 2],
+    /// The processor that panicked.
+    pub cpu: u32,
+    /// Processors that never answered.
+    pub cpus_missing: u32,
+    /// CLOCK_MONOTONIC of the kernel, ns.
+    pub monotonic_ns: u64,
+    /// CLOCK_BOOTTIME of the kernel, ns.
+    pub boottime_ns: u64,
+    /// Processes that could not be kept, with the reason.
+    pub lost: Vec<(i32, String)>,
 }
 
-/// Registers in the order of `struct user_regs_struct`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Regs(pub [u64; 27]);
-
-/// A thread.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Thread {
-    /// Its number.
-    pub tid: u32,
-    /// `OMK_THREAD_*` of the header file.
-    pub flags: u32,
-    /// The processor it was on last.
-    pub cpu: i32,
-    /// General registers, with `orig_rax` and the bases of `fs` and `gs`.
-    pub regs: Regs,
-    /// Blocked signals.
-    pub sigmask: u64,
-    /// The mask to put back after a call such as `pselect`, if flag 1 << 5.
-    pub saved_sigmask: u64,
-    /// Pending signals.
-    pub pending: u64,
-    /// The alternate stack: address, bytes, flags.
-    pub alternate: (u64, u64, u32),
-    /// Head of the robust list and its length.
-    pub robust: (u64, u64),
-    /// `set_tid_address`.
-    pub clear_child_tid: u64,
-    /// rseq: address, length, signature.
-    pub rseq: (u64, u32, u32),
-    /// What an interrupted call would restart with, `OMK_RESTART_*` and arguments.
-    pub restart: (u64, [u64; 4]),
-    /// Scheduling policy, nice, real-time priority.
-    pub sched: (u32, i32, u32),
-    /// Whether `no_new_privs` is set.
-    pub no_new_privs: bool,
-    /// Allowed processors, bit by bit.
-    pub affinity: [u64; 16],
-    /// Its name.
-    pub comm: String,
-    /// The uncompacted XSAVE area; empty if it could not be saved.
-    pub xstate: Vec<u8>,
+fn bad(reason: impl Into<String>) -> Error {
+    Error::new(
+        Code::Corrupt,
+        Entity::File("/dev/outlive-minickpt".into()),
+        reason,
+        "boot as usual and start the program again: nothing was restored",
+    )
 }
 
-/// A mapping.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Vma {
-    /// First byte.
-    pub start: u64,
-    /// One past the last byte.
-    pub end: u64,
-    /// The kernel's own bits.
-    pub vm_flags: u64,
-    /// Bytes into the file.
-    pub offset: u64,
-    /// The file's inode.
-    pub ino: u64,
-    /// Its device, as `st_dev`.
-    pub dev: u32,
-    /// `OMK_VMA_*`.
-    pub flags: u32,
-    /// The file's path, if it could be read.
-    pub path: Option<String>,
+/// Little-endian numbers out of bytes, zero behind their end: callers check lengths.
+#[derive(Clone, Copy)]
+struct Bytes<'a>(&'a [u8]);
+
+impl Bytes<'_> {
+    fn u32(self, at: usize) -> u32 {
+        let mut word = [0; 4];
+        if let Some(bytes) = self.0.get(at..at + 4) {
+            word.copy_from_slice(bytes);
+        }
+        u32::from_le_bytes(word)
+    }
+
+    fn u64(self, at: usize) -> u64 {
+        u64::from(self.u32(at)) | u64::from(self.u32(at + 4)) << 32
+    }
+
+    fn i32(self, at: usize) -> i32 {
+        self.u32(at) as i32
+    }
+
+    fn words(self, at: usize, count: usize) -> Vec<u64> {
+        (0..count).map(|index| self.u64(at + index * 8)).collect()
+    }
+
+    fn text(self, at: usize, length: usize) -> String {
+        let bytes = self.0.get(at..at + length).unwrap_or_default();
+        let end = bytes
+            .iter()
+            .position(|byte| *byte == 0)
+            .unwrap_or(bytes.len());
+        String::from_utf8_lossy(&bytes[..end]).into_owned()
+    }
 }
 
-/// A file descriptor.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Fd {
-    /// Its number.
-    pub fd: u32,
-    /// Closed at exec.
-    pub cloexec: bool,
-    /// Equal for descriptors that share a position.
-    pub description: u64,
-    /// Position.
-    pub pos: u64,
-    /// Inode.
-    pub ino: u64,
-    /// Device, as `st_dev`.
-    pub dev: u32,
-    /// Device node, as `st_rdev`.
-    pub rdev: u32,
-    /// `O_*`.
-    pub flags: u32,
-    /// `st_mode`.
-    pub mode: u32,
-    /// Bytes, as that kernel knew it.
-    pub size: u64,
-    /// Path, if it could be read.
-    pub path: Option<String>,
+fn crc32(bytes: &[u8]) -> u32 {
+    crc_fast::checksum(crc_fast::CrcAlgorithm::Crc32IsoHdlc, bytes) as u32
 }
 
-/// A signal's action.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SigAction {
-    /// Address, or `SIG_DFL`, `SIG_IGN`.
-    pub handler: u64,
-    /// `SA_*`.
-    pub flags: u64,
-    /// Return trampoline.
-    pub restorer: u64,
-    /// Blocked while it runs.
-    pub mask: u64,
+#[derive(Default)]
+struct Records<'a> {
+    process: Option<&'a [u8]>,
+    threads: Vec<&'a [u8]>,
+    vmas: &'a [u8],
+    fds: &'a [u8],
+    actions: &'a [u8],
+    strings: &'a [u8],
+    cut: bool,
 }
 
-/// A process.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Process {
-    /// Its number.
-    pub tgid: u32,
-    /// Parent, group, session.
-    pub ppid: u32,
-    /// See `ppid`.
-    pub pgid: u32,
-    /// See `ppid`.
-    pub sid: u32,
-    /// `OMK_PROC_*`: what was found broken.
-    pub flags: u32,
-    /// Real, effective, saved, file-system user.
-    pub uids: [u32; 4],
-    /// Real, effective, saved, file-system group.
-    pub gids: [u32; 4],
-    /// File creation mask.
-    pub umask: u32,
-    /// Device of the controlling terminal, or 0.
-    pub tty: u32,
-    /// The signal its parent gets.
-    pub exit_signal: i32,
-    /// What was given when it was registered.
-    pub cookie: u64,
-    /// Signals pending for all threads.
-    pub shared_pending: u64,
-    /// Code, data, break and stack: `start_code, end_code, start_data, end_data,
-    /// start_brk, brk, start_stack, arg_start, arg_end, env_start, env_end`.
-    pub layout: [u64; 11],
-    /// Effective, permitted, inheritable, bounding, ambient capabilities.
-    pub capabilities: [u64; 5],
-    /// Soft and hard limits by resource number.
-    pub limits: Vec<(u64, u64)>,
-    /// The auxiliary vector.
-    pub auxv: Vec<u64>,
-    /// Its name.
-    pub comm: String,
-    /// Working directory, root, executable, where they could be read.
-    pub cwd: Option<String>,
-    /// See `cwd`.
-    pub root: Option<String>,
-    /// See `cwd`.
-    pub exe: Option<String>,
-    /// The threads that are to be restored; exiting ones are left out.
-    pub threads: Vec<Thread>,
-    /// The memory map, ascending.
-    pub vmas: Vec<Vma>,
-    /// Open files, ascending.
-    pub fds: Vec<Fd>,
-    /// Actions of signals 1 to 64.
-    pub actions: Vec<SigAction>,
-    /// Any record of it was cut short or held an unreadable pointer.
-    pub damaged: bool,
+/// Reads the header.
+///
+/// # Errors
+/// [`Code::Corrupt`] or [`Code::FormatUnknown`].
+pub fn death(bytes: &[u8]) -> Result<Death> {
+    if bytes.len() < HEADER {
+        return Err(bad("the image is cut off"));
+    }
+    let head = Bytes(bytes);
+    if head.u64(0) != IMAGE_MAGIC {
+        return Err(bad("there is no image"));
+    }
+    if head.u32(8) != VERSION {
+        return Err(Error::new(
+            Code::FormatUnknown,
+            Entity::File("/dev/outlive-minickpt".into()),
+            format!("the image has version {}", head.u32(8)),
+            "use module and command of one release",
+        ));
+    }
+    if crc32(&bytes[..HEADER_BYTES - 4]) != head.u32(HEADER_BYTES - 4) {
+        return Err(bad("the header of the image does not match its checksum"));
+    }
+    let cause = CAUSES.get(head.u32(28) as usize).unwrap_or(&CAUSES[0]);
+    Ok(Death {
+        generation: head.u64(16),
+        cause: (*cause).to_owned(),
+        kernel: [head.text(136, 72), head.text(208, 104)],
+        message: head.text(312, 256).trim_end().to_owned(),
+        cpu: head.u32(124),
+        cpus_missing: head.u32(132),
+        monotonic_ns: head.u64(64),
+        boottime_ns: head.u64(72),
+        lost: Vec::new(),
+    })
 }
 
-/// An image.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Image {
-    /// When, where and why.
-    pub head: Head,
-    /// In the order of their registration.
-    pub processes: Vec<Process>,
+/// Reads a whole image. `kernel` is the running one: release, build and the CRC of its
+/// vdso; `special` the names of its special mappings, ascending; `pending` a call on
+/// memory that the supervisor was carrying out.
+///
+/// # Errors
+/// [`Code::Corrupt`]; [`Code::ImageForeign`] for another build; [`Code::NotFound`] if no
+/// process can be kept.
+pub fn decode(
+    bytes: &[u8],
+    kernel: (&str, &str, u32),
+    special: &[String],
+    pending: Option<&Pending>,
+) -> Result<(Death, Image)> {
+    let mut death = death(bytes)?;
+    if death.kernel[0] != kernel.0 || death.kernel[1] != kernel.1 {
+        return Err(Error::new(
+            Code::ImageForeign,
+            Entity::File("/dev/outlive-minickpt".into()),
+            format!(
+                "the image is of Linux {}, {}",
+                death.kernel[0], death.kernel[1]
+            ),
+            "let the next kernel of a warm reboot be the same build",
+        ));
+    }
+    let length = Bytes(bytes).u64(32) as usize;
+    let body = bytes.get(HEADER..).and_then(|rest| rest.get(..length));
+    let body = body.ok_or_else(|| bad("the records of the image are cut off"))?;
+    if crc32(body) != Bytes(bytes).u32(40) {
+        return Err(bad("the records of the image do not match their checksum"));
+    }
+    let mut image = Image {
+        kernel: death.kernel[0].clone(),
+        vdso_crc: kernel.2,
+        monotonic_ns: death.monotonic_ns,
+        boottime_ns: death.boottime_ns,
+        ..Image::default()
+    };
+    let mut open = Open::default();
+    for (tgid, records) in group(body)? {
+        match process(&records, special, pending, &mut open) {
+            Ok(process) => image.processes.push(process),
+            Err(reason) => death.lost.push((tgid as i32, reason)),
+        }
+    }
+    sort(&mut image.processes);
+    image.descriptions = open.finish();
+    if image.processes.is_empty() {
+        let why: Vec<String> = death
+            .lost
+            .iter()
+            .map(|(pid, why)| format!("{pid}: {why}"))
+            .collect();
+        return Err(Error::new(
+            Code::NotFound,
+            Entity::File("/dev/outlive-minickpt".into()),
+            format!("no process was kept ({})", why.join("; ")),
+            "start the program again",
+        ));
+    }
+    image.check()?;
+    Ok((death, image))
 }
 
-/// CRC-32 as zlib's `crc32`.
-pub(crate) fn crc32(bytes: &[u8]) -> u32 {
-    checksum(CrcAlgorithm::Crc32IsoHdlc, bytes) as u32
+/// Parents before children.
+fn sort(processes: &mut Vec<Process>) {
+    let mut sorted: Vec<Process> = Vec::new();
+    let mut left = std::mem::take(processes);
+    left.sort_by_key(|process| process.pid);
+    while !left.is_empty() {
+        let pids: Vec<i32> = left.iter().map(|process| process.pid).collect();
+        let (ready, rest): (Vec<_>, Vec<_>) = left
+            .into_iter()
+            .partition(|process| !pids.contains(&process.ppid));
+        if ready.is_empty() {
+            // A circle cannot be: it would be a damaged image. None of it is kept.
+            break;
+        }
+        sorted.extend(ready);
+        left = rest;
+    }
+    *processes = sorted;
 }
 
-fn text(bytes: &[u8]) -> String {
-    let end = bytes.iter().position(|b| *b == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..end]).into_owned()
+fn group(body: &[u8]) -> Result<BTreeMap<u32, Records<'_>>> {
+    let mut groups: BTreeMap<u32, Records<'_>> = BTreeMap::new();
+    let mut at = 0;
+    while at + ALIGN <= body.len() {
+        let record = Bytes(&body[at..]);
+        let kind = record.u32(4);
+        let length = record.u64(16) as usize;
+        if record.u32(0) != RECORD_MAGIC {
+            return Err(bad(format!("no record at {at}")));
+        }
+        let start = at + ALIGN;
+        let payload = start
+            .checked_add(length)
+            .and_then(|end| body.get(start..end));
+        let payload = payload.ok_or_else(|| bad(format!("record at {at} is too long")))?;
+        let of = groups.entry(record.u32(24));
+        match kind {
+            7 => break,
+            1 => of.or_default().process = Some(payload),
+            2 => of.or_default().threads.push(payload),
+            3 => of.or_default().vmas = payload,
+            4 => of.or_default().fds = payload,
+            5 => of.or_default().actions = payload,
+            6 => of.or_default().strings = payload,
+            other => return Err(bad(format!("record of kind {other}"))),
+        }
+        if kind != 7 && record.u32(8) != 0 {
+            groups.entry(record.u32(24)).or_default().cut = true;
+        }
+        at = start + length.next_multiple_of(ALIGN);
+    }
+    Ok(groups)
 }
 
 fn path(strings: &[u8], at: u32) -> Option<String> {
-    let rest = strings.get(usize::try_from(at).ok()?..)?;
-    (at != NO_PATH && !rest.is_empty()).then(|| text(rest))
-}
-
-impl Image {
-    /// Reads an image, header first.
-    ///
-    /// # Errors
-    /// [`AreaError`]: another version, a checksum, or a record that makes no sense.
-    pub fn parse(bytes: &[u8]) -> Result<Image, AreaError> {
-        let (head, want) = head(bytes)?;
-        let body = bytes
-            .get(HEAD_ROOM..)
-            .and_then(|rest| rest.get(..usize::try_from(want.body_len).ok()?))
-            .ok_or(AreaError::Incomplete("its records"))?;
-        if crc32(body) != want.body_crc {
-            return Err(AreaError::Checksum("body"));
-        }
-        let records = records(body)?;
-        let mut processes: Vec<Process> = Vec::new();
-        for record in records.iter().filter(|r| r.kind == 1) {
-            let process = gather(&records, record)?;
-            processes.push(process);
-        }
-        if processes.len() != want.processes as usize {
-            return Err(AreaError::Incomplete("a process"));
-        }
-        Ok(Image { head, processes })
+    if at == NONE || at as usize >= strings.len() {
+        return None;
     }
+    Some(Bytes(&strings[at as usize..]).text(0, strings.len() - at as usize))
 }
 
-struct Want {
-    body_len: u64,
-    body_crc: u32,
-    processes: u32,
-}
-
-fn head(bytes: &[u8]) -> Result<(Head, Want), AreaError> {
-    let short = |_| AreaError::Incomplete("its header");
-    let raw = bytes
-        .get(..HEAD_BYTES)
-        .ok_or(AreaError::Incomplete("its header"))?;
-    let mut r = Reader::new(raw);
-    if r.u64().map_err(short)? != IMAGE_MAGIC {
-        return Err(AreaError::Foreign("no magic number"));
+fn process(
+    records: &Records<'_>,
+    special: &[String],
+    pending: Option<&Pending>,
+    open: &mut Open,
+) -> std::result::Result<Process, String> {
+    let head = Bytes(records.process.ok_or("its record was not written")?);
+    if head.0.len() < 1008 || records.actions.len() < 64 * 32 {
+        return Err("its record is cut off".into());
     }
-    if r.u32().map_err(short)? != ABI_VERSION || r.u32().map_err(short)? as usize != HEAD_BYTES {
-        return Err(AreaError::Foreign("of another version of the module"));
+    const EXITING: u32 = 1 << 5;
+    if head.u32(16) & EXITING != 0 {
+        return Err("it was ending".into());
     }
-    let crc = u32::from_le_bytes([raw[572], raw[573], raw[574], raw[575]]);
-    if crc != crc32(&raw[..HEAD_BYTES - 4]) {
-        return Err(AreaError::Checksum("header"));
+    if records.cut {
+        return Err("its tables did not fit or could not be read".into());
     }
-    fields(&mut r).map_err(short)
-}
-
-fn fields(r: &mut Reader<'_>) -> Result<(Head, Want), WireError> {
-    let generation = r.u64()?;
-    let flags = r.u32()?;
-    let cause = match r.u32()? {
-        1 => Cause::Panic,
-        2 => Cause::Oops,
-        3 => Cause::NmiWatchdog,
-        4 => Cause::SoftLockup,
-        5 => Cause::HungTask,
-        6 => Cause::NoMemory,
-        _ => return Err(WireError::Value("cause")),
-    };
-    let (body_len, body_crc, processes) = (r.u64()?, r.u32()?, r.u32()?);
-    let _threads_and_records = r.u64()?;
-    let (panic_tsc, mono_ns, boot_ns, real_ns) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
-    let (saved_tsc, _stop_tsc, tsc_khz, xcr0) = (r.u64()?, r.u64()?, r.u64()?, r.u64()?);
-    let (_xstate_size, cpu, cpus, cpus_missing) = (r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-    let head = Head {
-        generation,
-        flags,
-        cause,
-        panic_tsc,
-        saved_tsc,
-        tsc_khz,
-        mono_ns,
-        boot_ns,
-        real_ns,
-        xcr0,
-        cpu,
-        cpus,
-        cpus_missing,
-        release: text(r.take(72)?),
-        build: text(r.take(104)?),
-        message: text(r.take(256)?),
-    };
-    let want = Want {
-        body_len,
-        body_crc,
-        processes,
-    };
-    Ok((head, want))
-}
-
-struct Record<'a> {
-    index: usize,
-    at: usize,
-    kind: u32,
-    flags: u32,
-    count: u32,
-    tgid: u32,
-    payload: &'a [u8],
-}
-
-impl Record<'_> {
-    fn error(&self, why: WireError) -> AreaError {
-        AreaError::Record {
-            index: self.index,
-            at: self.at,
-            why,
+    let pid = head.i32(0);
+    let mut threads = Vec::new();
+    for bytes in &records.threads {
+        threads.extend(thread(Bytes(bytes), pending)?);
+    }
+    threads.sort_by_key(|thread| (thread.tid != pid, thread.tid));
+    let four = |at: usize| [0, 4, 8, 12].map(|step| head.u32(at + step));
+    let caps = [2, 1, 0, 3, 4].map(|index| head.u64(184 + index * 8));
+    let mut auxv = Vec::new();
+    for pair in head.0[480..480 + 512].chunks_exact(16) {
+        auxv.extend_from_slice(pair);
+        if pair[..8] == [0; 8] {
+            break;
         }
     }
-}
-
-fn records(body: &[u8]) -> Result<Vec<Record<'_>>, AreaError> {
-    let mut found = Vec::new();
-    let mut at = 0;
-    loop {
-        let index = found.len();
-        let bad = |why| AreaError::Record { index, at, why };
-        let mut r = Reader::new(body.get(at..).unwrap_or(&[]));
-        if r.u32().map_err(bad)? != REC_MAGIC {
-            return Err(bad(WireError::Value("no record")));
+    let mut bounds = [0; 11];
+    bounds.copy_from_slice(&head.words(96, 11));
+    let actions = records.actions.chunks_exact(32).take(64).map(|entry| {
+        let entry = Bytes(entry);
+        Action {
+            handler: entry.u64(0),
+            flags: entry.u64(8),
+            restorer: entry.u64(16),
+            mask: entry.u64(24),
         }
-        let (kind, flags, count) = (
-            r.u32().map_err(bad)?,
-            r.u32().map_err(bad)?,
-            r.u32().map_err(bad)?,
-        );
-        let len = usize::try_from(r.u64().map_err(bad)?)
-            .map_err(|_| bad(WireError::Value("length")))?;
-        let tgid = r.u32().map_err(bad)?;
-        if kind == 7 {
-            return Ok(found);
-        }
-        let payload = body
-            .get(at + ALIGN..)
-            .and_then(|rest| rest.get(..len))
-            .ok_or_else(|| bad(WireError::Value("longer than the image")))?;
-        found.push(Record {
-            index,
-            at,
-            kind,
-            flags,
-            count,
-            tgid,
-            payload,
-        });
-        // `len` is at most the body's, so this cannot overflow.
-        at += ALIGN + len.next_multiple_of(ALIGN);
-    }
+    });
+    let limits = head.words(224, 32);
+    let no_new_privs = records
+        .threads
+        .first()
+        .is_some_and(|t| Bytes(t).u32(380) != 0);
+    Ok(Process {
+        pid,
+        ppid: head.i32(4),
+        pgid: head.i32(8),
+        sid: head.i32(12),
+        exit_signal: head.i32(76),
+        credentials: Credentials {
+            uid: four(24),
+            gid: four(40),
+            groups: own_groups(),
+            capabilities: caps,
+            no_new_privs,
+        },
+        umask: head.u32(56),
+        cwd: path(records.strings, head.u32(60)).unwrap_or_else(|| "/".into()),
+        exe: path(records.strings, head.u32(68)).unwrap_or_default(),
+        limits: limits
+            .chunks_exact(2)
+            .map(|pair| (pair[0], pair[1]))
+            .collect(),
+        actions: actions.collect(),
+        pending: head.u64(88),
+        timers: [(0, 0); 3],
+        layout: Layout { bounds, auxv },
+        mappings: mappings(records, special)?,
+        descriptors: open.of(records)?,
+        threads,
+    })
 }
 
-/// A process out of its own record and all others of its number.
-fn gather(all: &[Record<'_>], own: &Record<'_>) -> Result<Process, AreaError> {
-    let of = |kind| all.iter().filter(move |r| r.kind == kind && r.tgid == own.tgid);
-    let strings = of(6).next().map_or(&[][..], |r| r.payload);
-    let mut p = process(&mut Reader::new(own.payload), strings).map_err(|w| own.error(w))?;
-    for record in of(2) {
-        if let Some(t) = thread(record.payload).map_err(|w| record.error(w))? {
-            p.threads.push(t);
-        }
-    }
-    for record in of(3) {
-        p.vmas = array(record, 56, |r| vma(r, strings))?;
-    }
-    for record in of(4) {
-        p.fds = array(record, 64, |r| fd(r, strings))?;
-    }
-    for record in of(5) {
-        p.actions = array(record, 32, action)?;
-    }
-    p.damaged = all.iter().any(|r| r.tgid == own.tgid && r.flags != 0);
-    if p.threads.is_empty() {
-        return Err(AreaError::Incomplete("the threads of a process"));
-    }
-    Ok(p)
+/// The module does not save supplementary groups: they are those of this process.
+fn own_groups() -> Vec<u32> {
+    let pid = std::process::id() as i32;
+    outlive_image::procfs::status(pid, pid)
+        .map(|s| s.credentials.groups)
+        .unwrap_or_default()
 }
 
-fn array<T>(
-    record: &Record<'_>,
-    bytes: usize,
-    mut one: impl FnMut(&mut Reader<'_>) -> Result<T, WireError>,
-) -> Result<Vec<T>, AreaError> {
-    if record.payload.len() != record.count as usize * bytes {
-        return Err(record.error(WireError::Value("count and length disagree")));
+fn thread(
+    bytes: Bytes<'_>,
+    pending: Option<&Pending>,
+) -> std::result::Result<Option<Thread>, String> {
+    const NO_XSTATE: u32 = 1 << 3;
+    const EXITING: u32 = 1 << 4;
+    const SAVED_MASK: u32 = 1 << 5;
+    if bytes.0.len() < 552 {
+        return Err("a thread's record is cut off".into());
     }
-    record
-        .payload
-        .chunks_exact(bytes)
-        .map(|chunk| one(&mut Reader::new(chunk)).map_err(|w| record.error(w)))
-        .collect()
-}
-
-fn process(r: &mut Reader<'_>, strings: &[u8]) -> Result<Process, WireError> {
-    let mut p = Process {
-        tgid: r.u32()?,
-        ppid: r.u32()?,
-        pgid: r.u32()?,
-        sid: r.u32()?,
-        flags: r.u32()?,
-        ..Process::default()
-    };
-    let _threads = r.u32()?;
-    p.uids = [r.u32()?, r.u32()?, r.u32()?, r.u32()?];
-    p.gids = [r.u32()?, r.u32()?, r.u32()?, r.u32()?];
-    p.umask = r.u32()?;
-    p.cwd = path(strings, r.u32()?);
-    p.root = path(strings, r.u32()?);
-    p.exe = path(strings, r.u32()?);
-    p.tty = r.u32()?;
-    p.exit_signal = r.u32()? as i32;
-    p.cookie = r.u64()?;
-    p.shared_pending = r.u64()?;
-    p.layout = words(r)?;
-    p.capabilities = words(r)?;
-    let limits: [u64; 32] = words(r)?;
-    p.limits = limits.chunks_exact(2).map(|c| (c[0], c[1])).collect();
-    p.auxv = words::<64>(r)?.to_vec();
-    p.comm = text(r.take(16)?);
-    Ok(p)
-}
-
-fn words<const N: usize>(r: &mut Reader<'_>) -> Result<[u64; N], WireError> {
-    let mut out = [0; N];
-    for word in &mut out {
-        *word = r.u64()?;
+    let (tid, flags) = (bytes.i32(4), bytes.u32(8));
+    if flags & EXITING != 0 {
+        return Ok(None);
     }
-    Ok(out)
-}
-
-/// A thread, or none if it was exiting.
-fn thread(payload: &[u8]) -> Result<Option<Thread>, WireError> {
-    let r = &mut Reader::new(payload);
-    let _tgid = r.u32()?;
-    let (tid, flags, cpu) = (r.u32()?, r.u32()?, r.u32()? as i32);
-    let regs = Regs(words(r)?);
-    let (sigmask, saved_sigmask, pending) = (r.u64()?, r.u64()?, r.u64()?);
-    let alternate = (r.u64()?, r.u64()?, r.u32()?);
-    let _state = r.u32()?;
-    let robust = (r.u64()?, r.u64()?);
-    let (clear_child_tid, _set_child_tid) = (r.u64()?, r.u64()?);
-    let rseq = (r.u64()?, r.u32()?, r.u32()?);
-    let restart = (r.u64()?, words(r)?);
-    let sched = (r.u32()?, r.u32()? as i32, r.u32()?);
-    let no_new_privs = r.u32()? != 0;
-    let affinity = words(r)?;
-    let _cpu_time_ns = r.u64()?;
-    let comm = text(r.take(16)?);
-    let _xcr0 = r.u64()?;
-    let (offset, length) = (r.u32()? as usize, r.u32()? as usize);
-    let xstate = payload
-        .get(offset..)
-        .and_then(|rest| rest.get(..length))
-        .ok_or(WireError::Value("processor state beyond the record"))?
-        .to_vec();
-    Ok((flags & EXITING == 0).then_some(Thread {
+    if flags & NO_XSTATE != 0 {
+        return Err(format!(
+            "the vector state of thread {tid} could not be saved"
+        ));
+    }
+    let mut registers = bytes.words(16, 27);
+    let mask_at = if flags & SAVED_MASK != 0 { 240 } else { 232 };
+    let mut mask = bytes.u64(mask_at);
+    if (GATE..GATE + GATE_BYTES).contains(&registers[SIP]) {
+        // The supervisor was carrying out a call for it: the call is made again.
+        let pending = pending.filter(|pending| pending.tid == tid);
+        let pending = pending.ok_or(format!("thread {tid} was in the middle of fork or exec"))?;
+        registers.clone_from(&pending.registers);
+        mask = pending.mask;
+    }
+    outlive_image::calls::settle(&mut registers);
+    let (at, length) = (bytes.u32(544) as usize, bytes.u32(548) as usize);
+    let xstate = at.checked_add(length).and_then(|end| bytes.0.get(at..end));
+    let xstate = xstate.ok_or("a thread's vector state is cut off")?;
+    let size = bytes.u64(320);
+    Ok(Some(Thread {
         tid,
-        flags,
-        cpu,
-        regs,
-        sigmask,
-        saved_sigmask,
-        pending,
-        alternate,
-        robust,
-        clear_child_tid,
-        rseq,
-        restart,
-        sched,
-        no_new_privs,
-        affinity,
-        comm,
-        xstate,
+        registers,
+        xstate: xstate.to_vec(),
+        mask,
+        pending: bytes.u64(248),
+        altstack: (bytes.u64(256), bytes.u64(264), bytes.u32(272)),
+        robust_list: bytes.u64(280),
+        clear_tid: bytes.u64(296),
+        rseq: (bytes.u64(312), size as u32, (size >> 32) as u32),
+        name: bytes.text(520, 16),
+        affinity: bytes.0[384..512].to_vec(),
     }))
 }
 
-fn vma(r: &mut Reader<'_>, strings: &[u8]) -> Result<Vma, WireError> {
-    let v = Vma {
-        start: r.u64()?,
-        end: r.u64()?,
-        vm_flags: r.u64()?,
-        offset: r.u64()?,
-        ino: r.u64()?,
-        dev: r.u32()?,
-        flags: r.u32()?,
-        path: path(strings, r.u32()?),
-    };
-    if v.start >= v.end {
-        return Err(WireError::Value("an empty mapping"));
+fn mappings(
+    records: &Records<'_>,
+    special: &[String],
+) -> std::result::Result<Vec<Mapping>, String> {
+    const SHARED: u32 = 1 << 3;
+    const FILE: u32 = 1 << 4;
+    const GROWS_DOWN: u32 = 1 << 7;
+    const SPECIAL: u32 = 1 << 8;
+    let mut names = special.iter();
+    let mut found = Vec::new();
+    for entry in records.vmas.chunks_exact(56) {
+        let vma = Bytes(entry);
+        let (start, end, flags) = (vma.u64(0), vma.u64(8), vma.u32(44));
+        if (GATE..GATE + GATE_BYTES).contains(&start) {
+            continue;
+        }
+        let backing = if flags & SPECIAL != 0 {
+            let name = names
+                .next()
+                .ok_or("it has more special mappings than this kernel")?;
+            Backing::Kernel(name.clone())
+        } else if flags & FILE != 0 {
+            let path = path(records.strings, vma.u32(48));
+            let path = path.ok_or(format!("the file under {start:x} has no name"))?;
+            Backing::File {
+                path,
+                offset: vma.u64(24),
+                size: 0,
+                modified_ns: 0,
+            }
+        } else {
+            // Reserved a moment ago, not yet in files: nothing can have been written.
+            if flags & 2 != 0 {
+                return Err(format!("memory at {start:x} was not yet in its files"));
+            }
+            Backing::Anonymous
+        };
+        found.push(Mapping {
+            start,
+            end,
+            protection: flags & 7,
+            shared: flags & SHARED != 0,
+            grows_down: flags & GROWS_DOWN != 0,
+            backing,
+            runs: Vec::new(),
+        });
     }
-    Ok(v)
+    Ok(found)
 }
 
-fn fd(r: &mut Reader<'_>, strings: &[u8]) -> Result<Fd, WireError> {
-    let (fd, cloexec, description, pos) = (r.u32()?, r.u32()? != 0, r.u64()?, r.u64()?);
-    let (ino, dev, rdev, flags, mode) = (r.u64()?, r.u32()?, r.u32()?, r.u32()?, r.u32()?);
-    let (size, at) = (r.u64()?, r.u32()?);
-    Ok(Fd {
-        fd,
-        cloexec,
-        description,
-        pos,
-        ino,
-        dev,
-        rdev,
-        flags,
-        mode,
-        size,
-        path: path(strings, at),
-    })
+/// The open file descriptions of all processes, by the module's number for them.
+#[derive(Default)]
+struct Open {
+    found: Vec<(u64, i32, Description)>,
 }
 
-fn action(r: &mut Reader<'_>) -> Result<SigAction, WireError> {
-    Ok(SigAction {
-        handler: r.u64()?,
-        flags: r.u64()?,
-        restorer: r.u64()?,
-        mask: r.u64()?,
-    })
+impl Open {
+    fn of(&mut self, records: &Records<'_>) -> std::result::Result<Vec<Descriptor>, String> {
+        let mut descriptors = Vec::new();
+        for entry in records.fds.chunks_exact(64) {
+            let bytes = Bytes(entry);
+            let (fd, id) = (bytes.i32(0), bytes.u64(8));
+            let known = self.found.iter().position(|(other, _, _)| *other == id);
+            let index = known.unwrap_or_else(|| {
+                let kind = kind(bytes, path(records.strings, bytes.u32(56)), fd);
+                let flags = bytes.u32(40) & !(libc::O_CLOEXEC as u32);
+                let position = bytes.u64(16);
+                self.found.push((
+                    id,
+                    fd,
+                    Description {
+                        flags,
+                        position,
+                        kind,
+                    },
+                ));
+                self.found.len() - 1
+            });
+            descriptors.push(Descriptor {
+                fd,
+                close_on_exec: bytes.u32(4) != 0,
+                description: index as u32,
+            });
+        }
+        Ok(descriptors)
+    }
+
+    fn finish(self) -> Vec<Description> {
+        let end = |id: u64, want: bool| {
+            self.found.iter().any(|(_, _, d)| {
+                matches!(d.kind, Kind::Pipe { id: i, write, .. } if i == id && write == want)
+            })
+        };
+        let found = self.found.iter().map(|(_, fd, description)| {
+            let mut description = description.clone();
+            if let Kind::Pipe { id, .. } = description.kind
+                && !(end(id, true) && end(id, false))
+            {
+                description.kind = Kind::Outside { stdio: *fd };
+            }
+            description
+        });
+        found.collect()
+    }
+}
+
+fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32) -> Kind {
+    let (mode, rdev) = (bytes.u32(44), u64::from(bytes.u32(36)));
+    let closed = Kind::Outside { stdio: fd };
+    match (mode & libc::S_IFMT, path) {
+        (libc::S_IFIFO, _) => {
+            let write = bytes.u32(40) & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
+            Kind::Pipe {
+                id: bytes.u64(24),
+                write,
+                held: Vec::new(),
+            }
+        }
+        (libc::S_IFSOCK, _) if fd > 2 => Kind::Socket,
+        (libc::S_IFREG | libc::S_IFDIR, Some(path)) => Kind::Path(path),
+        (libc::S_IFCHR, Some(path)) if outlive_image::descriptors::is_terminal(rdev) => {
+            Kind::Terminal {
+                path,
+                termios: Vec::new(),
+                size: (0, 0),
+                foreground: 0,
+            }
+        }
+        (libc::S_IFCHR, Some(path)) if path.starts_with("/dev/") => Kind::Path(path),
+        _ => closed,
+    }
 }

@@ -7,9 +7,15 @@
 //! by the crate `outlive-image`. The idea, and the table of what is kept, are those of
 //! mini-ckpts (Fiala, Mueller, Ferreira, Engelmann).
 
+pub mod area;
+pub mod device;
 pub mod filter;
+pub mod journal;
 pub mod launch;
 pub mod memory;
+pub mod revive;
+pub mod setup;
 pub mod space;
 pub mod supervisor;
 pub mod sys;
+pub mod warm;

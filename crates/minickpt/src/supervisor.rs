@@ -21,6 +21,7 @@ use outlive_image::restore::Restored;
 use outlive_image::sys::{self, Change};
 
 use crate::filter::{SPECIAL, Special};
+use crate::journal::Journal;
 use crate::memory::{self, Done, Guest};
 use crate::space::Space;
 
@@ -101,6 +102,7 @@ impl Register for Native {
 pub struct Supervisor<'a> {
     policy: Policy,
     register: &'a mut dyn Register,
+    journal: Journal,
     bodies: BTreeMap<i32, Rc<Body>>,
     /// Threads and the process that each belongs to.
     threads: BTreeMap<i32, i32>,
@@ -125,8 +127,17 @@ fn broken(doing: &str, error: &io::Error) -> Error {
 
 impl<'a> Supervisor<'a> {
     /// A supervisor without processes.
-    pub fn new(policy: Policy, register: &'a mut dyn Register) -> Supervisor<'a> {
-        Supervisor {
+    ///
+    /// # Errors
+    /// The directory of the policy cannot be written to.
+    pub fn new(
+        policy: Policy,
+        register: &'a mut dyn Register,
+    ) -> outlive_base::Result<Supervisor<'a>> {
+        let journal = Journal::open(&policy.memory)
+            .map_err(|error| Error::io(&policy.memory, "write the journal", &error))?;
+        Ok(Supervisor {
+            journal,
             policy,
             register,
             bodies: BTreeMap::new(),
@@ -139,7 +150,7 @@ impl<'a> Supervisor<'a> {
             said: BTreeSet::new(),
             counts: Counts::default(),
             say: Box::new(|error| eprintln!("outlive: {error}")),
-        }
+        })
     }
 
     /// Takes over a seized process that has not executed its program yet.
@@ -416,6 +427,7 @@ impl<'a> Supervisor<'a> {
             return answer(tid, &mut registers, -i64::from(libc::ENOSYS));
         }
         let mask = sys::mask(tid)?;
+        self.journal.begin(tid, &registers, mask)?;
         gate::quiet(tid)?;
         let guest = Guest {
             tid,
@@ -450,14 +462,12 @@ impl<'a> Supervisor<'a> {
                 self.full(bytes);
                 -i64::from(libc::ENOMEM)
             }
-            Done::Pass => {
-                let passed = self.pass(tid, &registers, &body)?;
-                sys::set_mask(tid, mask)?;
-                return answer(tid, &mut registers, passed);
-            }
+            Done::Pass => self.pass(tid, &registers, &body)?,
         };
         sys::set_mask(tid, mask)?;
-        answer(tid, &mut registers, result)
+        set_answer(tid, &mut registers, result)?;
+        self.journal.end()?;
+        sys::resume(tid, 0)
     }
 
     /// Makes a call as the program wrote it, through the gate.
@@ -653,8 +663,12 @@ fn put_back(tid: i32, saved: (Vec<u64>, u64)) -> io::Result<()> {
 
 /// Sets a thread behind its call, with a result, and lets it run.
 fn answer(tid: i32, registers: &mut [u64], result: i64) -> io::Result<()> {
+    set_answer(tid, registers, result)?;
+    sys::resume(tid, 0)
+}
+
+fn set_answer(tid: i32, registers: &mut [u64], result: i64) -> io::Result<()> {
     registers[reg::RAX] = result as u64;
     registers[reg::ORIG_RAX] = u64::MAX;
-    sys::set_registers(tid, registers)?;
-    sys::resume(tid, 0)
+    sys::set_registers(tid, registers)
 }

@@ -81,7 +81,7 @@ impl Scene {
 fn protected(scene: &Scene, fork: Fork, program: &str) -> (i32, Counts) {
     let mut native = Native;
     let policy = scene.policy(fork);
-    let mut supervisor = Supervisor::new(policy.clone(), &mut native);
+    let mut supervisor = Supervisor::new(policy.clone(), &mut native).expect("supervisor");
     launch::start(&mut supervisor, &policy, &scene.words(program, "hit")).expect("start");
     let status = supervisor.run().expect("run");
     (status, supervisor.counts)
@@ -96,7 +96,7 @@ fn survives(fork: Fork, program: &str, lines: usize) {
     let calm = scene.calm(program);
     let policy = scene.policy(fork);
     let mut native = Native;
-    let mut supervisor = Supervisor::new(policy.clone(), &mut native);
+    let mut supervisor = Supervisor::new(policy.clone(), &mut native).expect("supervisor");
     launch::start(&mut supervisor, &policy, &scene.words(program, "hit")).expect("start");
     let start = Instant::now();
     let ended = supervisor.run_polled(|_| {
@@ -128,7 +128,7 @@ fn survives(fork: Fork, program: &str, lines: usize) {
     };
     let restored = restore(&image, &Contents::none(), &options).expect("restore");
     let mut native = Native;
-    let mut second = Supervisor::new(policy, &mut native);
+    let mut second = Supervisor::new(policy, &mut native).expect("supervisor");
     second.resume(&image, &restored).expect("resume");
     second.start().expect("start");
     let status = second.run().expect("second run");
@@ -196,7 +196,7 @@ fn a_fork_without_policy_fails_with_a_message() {
     {
         let mut native = Native;
         let policy = scene.policy(Fork::Refuse);
-        let mut supervisor = Supervisor::new(policy.clone(), &mut native);
+        let mut supervisor = Supervisor::new(policy.clone(), &mut native).expect("supervisor");
         supervisor.say = Box::new(|error| said.push(error.code()));
         let program =
             "/usr/bin/python3 -c 'import os\ntry: os.fork()\nexcept OSError as e: print(e.errno)'";
