@@ -152,8 +152,6 @@ def test_every_way_to_die(machine: Make, cpu: str) -> None:
     kinds = os.environ.get("OUTLIVE_MINICKPT_KINDS", " ".join(KINDS)).split() * (5 if SOAK else 1)
     scenario = f"""
 KIND=$(echo "{" ".join(kinds)} end" | cut -d' ' -f$BOOT)
-echo 3 >/proc/sys/kernel/watchdog_thresh
-echo 4 >/proc/sys/kernel/hung_task_timeout_secs
 if [ $BOOT != 1 ]; then
     echo DUMP; omkctl dump; echo DUMP END
     omkctl ack
@@ -162,6 +160,9 @@ if [ "$KIND" != end ]; then
     rm -f /dax/states.txt
     {START}
     arm
+    # Only now: loading a kernel takes an emulated processor seconds.
+    echo 3 >/proc/sys/kernel/watchdog_thresh
+    echo 4 >/proc/sys/kernel/hung_task_timeout_secs
     case $KIND in
     fs|sighand|parent|files) outlive-inject $KIND {cpu} 0 $STATES;;
     hung) outlive-inject hung;;
@@ -198,11 +199,12 @@ def test_many_threads_fit(machine: Make) -> None:
     scenario = """
 if [ $BOOT = 1 ]; then
     ulimit -s 64
-    regstress 256 0 100000000 & A=$!
-    regstress 256 0 100000000 & B=$!
-    sleep 8
-    omkctl register $A; omkctl register $B
     arm
+    nice -n 19 regstress 256 0 100000000 & A=$!
+    nice -n 19 regstress 256 0 100000000 & B=$!
+    until [ "$(ls /proc/$A/task | wc -l)" = 256 ] && [ "$(ls /proc/$B/task | wc -l)" = 256 ]
+    do usleep 200000; done
+    omkctl register $A; omkctl register $B
     outlive-inject panic
 fi
 echo DUMP; omkctl dump | grep -v VMA; echo DUMP END
