@@ -126,6 +126,8 @@ pub fn run(policy: &Policy, native: bool, next: &Next, words: &[String]) -> Resu
         ));
     }
     device.arm()?;
+    // This start has clocks of its own.
+    let _ = std::fs::remove_file(policy.memory.join("clocks"));
     if let Err(error) = sys::keep_clocks(0, 0) {
         eprintln!("outlive: no time namespace ({error}): CLOCK_MONOTONIC will start again");
     }
@@ -260,10 +262,6 @@ fn keep_clocks(policy: &Policy, image: &mut Image) {
         .filter_map(|word| word.parse::<u64>().ok());
     image.monotonic_ns += ahead.next().unwrap_or(0);
     image.boottime_ns += ahead.next().unwrap_or(0);
-    if let Err(error) = sys::keep_clocks(image.monotonic_ns, image.boottime_ns) {
-        eprintln!("outlive: no time namespace ({error}): CLOCK_MONOTONIC starts again");
-        return;
-    }
     let now = |clock| outlive_image::sys::clock_ns(clock);
     let ahead = [
         image
@@ -271,6 +269,10 @@ fn keep_clocks(policy: &Policy, image: &mut Image) {
             .saturating_sub(now(libc::CLOCK_MONOTONIC)),
         image.boottime_ns.saturating_sub(now(libc::CLOCK_BOOTTIME)),
     ];
+    if let Err(error) = sys::keep_clocks(image.monotonic_ns, image.boottime_ns) {
+        eprintln!("outlive: no time namespace ({error}): CLOCK_MONOTONIC starts again");
+        return;
+    }
     let written = File::create(&path).and_then(|mut file| {
         use std::io::Write;
         write!(file, "{} {}", ahead[0], ahead[1])?;

@@ -102,11 +102,14 @@ pub fn stand_aside() {
     }
 }
 
-/// Puts children that are made from now on into a time namespace in which the clocks
-/// read at least what is given (ns).
+/// Puts this process and its children into a time namespace in which the clocks read at
+/// least what is given (ns). The process must have one thread.
+///
+/// # Errors
+/// EPERM without CAP_SYS_ADMIN; EINVAL without CONFIG_TIME_NS.
 pub fn keep_clocks(monotonic_ns: u64, boottime_ns: u64) -> io::Result<()> {
     const CLONE_NEWTIME: i32 = 0x80;
-    // SAFETY: plain number; only children are affected.
+    // SAFETY: plain number; the namespace is new and nobody else's.
     answer(unsafe { libc::unshare(CLONE_NEWTIME) }.into())?;
     let now = |clock| outlive_image::sys::clock_ns(clock);
     let line = |name: &str, want: u64, have: u64| {
@@ -119,7 +122,12 @@ pub fn keep_clocks(monotonic_ns: u64, boottime_ns: u64) -> io::Result<()> {
     };
     let text = line("monotonic", monotonic_ns, now(libc::CLOCK_MONOTONIC))
         + &line("boottime", boottime_ns, now(libc::CLOCK_BOOTTIME));
-    std::fs::write("/proc/self/timens_offsets", text)
+    std::fs::write("/proc/self/timens_offsets", text)?;
+    // This process joins too: the kernel refuses threads to one whose children would
+    // live in another time.
+    let own = File::open("/proc/self/ns/time_for_children")?;
+    // SAFETY: an open descriptor and a plain number.
+    answer(unsafe { libc::setns(own.as_raw_fd(), CLONE_NEWTIME) }.into()).map(drop)
 }
 
 /// Loads a kernel for the time after a panic (kexec_file_load(2), KEXEC_FILE_ON_CRASH).
