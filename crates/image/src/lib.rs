@@ -17,5 +17,6 @@ pub mod model;
 pub mod procfs;
 pub mod restore;
 mod rseq;
+mod skeleton;
 pub mod source;
 pub mod sys;

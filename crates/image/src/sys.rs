@@ -1,5 +1,5 @@
 //! The kernel interfaces that no safe library offers: ptrace, kcmp, clone3 with
-//! chosen numbers. All `unsafe` of this crate is here.
+//! chosen numbers. All `unsafe` of this crate is here, but for taking descriptors over.
 
 use std::ffi::{c_long, c_void};
 use std::io;

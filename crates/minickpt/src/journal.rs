@@ -11,7 +11,7 @@ use std::path::Path;
 
 use outlive_image::sys::WORDS;
 
-const MAGIC: u64 = 0x314c_4e4a_4b4d_4f;
+const MAGIC: u64 = 0x0031_4c4e_4a4b_4d4f;
 const BYTES: usize = 8 * (3 + WORDS);
 
 /// A call that was being carried out.

@@ -87,7 +87,7 @@ impl Guest<'_> {
         let has = |flag: i32| flags & flag as u64 != 0;
         let fixed = has(libc::MAP_FIXED) || has(libc::MAP_FIXED_NOREPLACE);
         let length = round(length);
-        if length == 0 || (fixed && address % PAGE != 0) {
+        if length == 0 || (fixed && !address.is_multiple_of(PAGE)) {
             return Ok(Done::Pass);
         }
         if fixed && hits_gate(address, length) {
@@ -205,7 +205,7 @@ impl Guest<'_> {
 
     /// munmap(2).
     pub fn unmap(&self, address: u64, length: u64) -> io::Result<Done> {
-        if address % PAGE != 0 || length == 0 || hits_gate(address, length) {
+        if !address.is_multiple_of(PAGE) || length == 0 || hits_gate(address, length) {
             return Ok(Done::Result(EINVAL));
         }
         let result = self.one(libc::SYS_munmap, &[address, length])?;
@@ -217,7 +217,7 @@ impl Guest<'_> {
 
     /// madvise(2) with an advice that drops contents.
     pub fn drop_pages(&self, address: u64, length: u64, advice: u64) -> io::Result<Done> {
-        if address % PAGE != 0 {
+        if !address.is_multiple_of(PAGE) {
             return Ok(Done::Result(EINVAL));
         }
         if advice != libc::MADV_FREE as u64 {
@@ -237,7 +237,7 @@ impl Guest<'_> {
         if !self.space.holds(mapping) {
             return Ok(Done::Pass);
         }
-        if old_length == 0 || new_length == 0 || old % PAGE != 0 {
+        if old_length == 0 || new_length == 0 || !old.is_multiple_of(PAGE) {
             return Ok(Done::Result(EINVAL));
         }
         let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
