@@ -403,7 +403,7 @@ impl<'a> Restorer<'a> {
     }
 
     fn map(&self, mapping: &Mapping, list: &mut List) {
-        let mut flags = libc::MAP_FIXED_NOREPLACE | libc::MAP_NORESERVE;
+        let mut flags = libc::MAP_NORESERVE;
         let (mut fd, mut at) = (u64::MAX, 0);
         match &mapping.backing {
             Backing::File { path, offset, .. } => {
@@ -415,9 +415,11 @@ impl<'a> Restorer<'a> {
             _ => flags |= libc::MAP_ANONYMOUS,
         }
         flags |= match (mapping.shared, fd != u64::MAX && self.options.synchronous) {
-            (true, true) => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
-            (true, false) => libc::MAP_SHARED,
-            (false, _) => libc::MAP_PRIVATE,
+            // With MAP_SYNC the kernel knows no MAP_FIXED_NOREPLACE. The address space is
+            // empty, and mappings that overlap were refused before.
+            (true, true) => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC | libc::MAP_FIXED,
+            (true, false) => libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE,
+            (false, _) => libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE,
         };
         if mapping.grows_down {
             flags |= libc::MAP_GROWSDOWN;

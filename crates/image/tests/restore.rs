@@ -13,7 +13,7 @@ use outlive_image::freeze::freeze;
 use outlive_image::restore::{Options, restore};
 use outlive_image::source::{self, Contents};
 use outlive_image::sys::{self, Change};
-use outlive_image::{dump, model::Image};
+use outlive_image::{dump, model::Image, procfs};
 
 /// Every wait of these tests ends then.
 const BOUND: Duration = Duration::from_secs(60);
@@ -96,14 +96,7 @@ impl Scene {
             .expect("pages");
         let image = dump::dump(&frozen, &pages).expect("dump");
         frozen.kill();
-        // Orphans come to us; their session's number is free once they are reaped.
-        for orphan in outlive_image::procfs::children(std::process::id() as i32).expect("children")
-        {
-            let stat = outlive_image::procfs::stat(orphan).unwrap_or_default();
-            if stat.sid == pid {
-                let _ = sys::wait(orphan, true);
-            }
-        }
+        reap_session(pid);
         // Through the container, as a store or a socket would carry it.
         let path = self.path("image");
         let mut file = File::create(&path).expect("image");
@@ -111,6 +104,31 @@ impl Scene {
         let (back, contents) = source::open(&path).expect("open");
         assert_eq!(back, image);
         (back, contents)
+    }
+}
+
+/// Orphans come to us: their session's number is free once all are reaped.
+fn reap_session(session: i32) {
+    let own = std::process::id() as i32;
+    let start = Instant::now();
+    let of_session = |pid: &i32| procfs::stat(*pid).is_ok_and(|stat| stat.sid == session);
+    loop {
+        let all = std::fs::read_dir("/proc").expect("/proc");
+        let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let left: Vec<i32> = numbers.filter(of_session).collect();
+        if left.is_empty() {
+            return;
+        }
+        assert!(
+            start.elapsed() < BOUND,
+            "{left:?} of session {session} stay"
+        );
+        for orphan in left {
+            if procfs::stat(orphan).is_ok_and(|stat| stat.ppid == own) {
+                let _ = sys::wait(orphan, true);
+            }
+        }
+        std::thread::yield_now();
     }
 }
 
