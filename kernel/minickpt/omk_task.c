@@ -144,7 +144,8 @@ static void __dying put_signals(struct omk_thread *r, struct task_struct *t)
 	r->pending = t->pending.signal.sig[0];
 	r->sas_sp = t->sas_ss_sp;
 	r->sas_size = t->sas_ss_size;
-	r->sas_flags = t->sas_ss_flags;
+	/* After execve the size is 0 and the flags are what they were. */
+	r->sas_flags = t->sas_ss_size ? t->sas_ss_flags : SS_DISABLE;
 	r->robust_list = (unsigned long)t->robust_list;
 	r->robust_len = sizeof(struct robust_list_head);
 	r->clear_child_tid = (unsigned long)t->clear_child_tid;
