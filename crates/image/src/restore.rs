@@ -541,7 +541,12 @@ impl<'a> Restorer<'a> {
         let mut list = List::new();
         list.call(libc::SYS_set_tid_address, &[thread.clear_tid]);
         list.call(libc::SYS_set_robust_list, &[thread.robust_list, 24]);
-        let (at, bytes, flags) = thread.altstack;
+        let (at, bytes, mut flags) = thread.altstack;
+        if bytes == 0 {
+            // None, in whichever way it was said.
+            const SS_DISABLE: u32 = 2;
+            flags = SS_DISABLE;
+        }
         let words = [at, u64::from(flags), bytes];
         let stack: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
         let stack = list.bytes(&stack);
