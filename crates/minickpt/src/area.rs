@@ -546,3 +546,118 @@ fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32) -> Kind {
         _ => closed,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KERNEL: (&str, &str, u32) = ("6.1.0-test", "#1 SMP", 7);
+
+    /// An image with these records, both checksums right.
+    fn image(body: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; HEADER];
+        bytes[..8].copy_from_slice(&IMAGE_MAGIC.to_le_bytes());
+        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+        bytes[16] = 3;
+        bytes[28] = 2;
+        bytes[32..40].copy_from_slice(&(body.len() as u64).to_le_bytes());
+        bytes[40..44].copy_from_slice(&crc32(body).to_le_bytes());
+        bytes[136..136 + KERNEL.0.len()].copy_from_slice(KERNEL.0.as_bytes());
+        bytes[208..208 + KERNEL.1.len()].copy_from_slice(KERNEL.1.as_bytes());
+        let crc = crc32(&bytes[..HEADER_BYTES - 4]);
+        bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        bytes.extend_from_slice(body);
+        bytes
+    }
+
+    fn record(kind: u32, tgid: u32, payload: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; ALIGN];
+        bytes[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
+        bytes[4..8].copy_from_slice(&kind.to_le_bytes());
+        bytes[16..24].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+        bytes[24..28].copy_from_slice(&tgid.to_le_bytes());
+        bytes.extend_from_slice(payload);
+        bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+        bytes
+    }
+
+    /// A process with one thread, sleeping in read(2).
+    fn whole() -> Vec<u8> {
+        let mut process = vec![0; 1008];
+        process[..4].copy_from_slice(&42u32.to_le_bytes());
+        process[4..8].copy_from_slice(&1u32.to_le_bytes());
+        process[60..72].fill(0xff);
+        let mut thread = vec![0; 576 + 832];
+        thread[..4].copy_from_slice(&42u32.to_le_bytes());
+        thread[4..8].copy_from_slice(&42u32.to_le_bytes());
+        let ax = 16 + 10 * 8;
+        thread[ax..ax + 8].copy_from_slice(&(-38i64).to_le_bytes());
+        let ip = 16 + 16 * 8;
+        thread[ip..ip + 8].copy_from_slice(&0x1002u64.to_le_bytes());
+        thread[544..548].copy_from_slice(&576u32.to_le_bytes());
+        thread[548..552].copy_from_slice(&832u32.to_le_bytes());
+        [
+            record(2, 42, &thread),
+            record(5, 42, &[0; 64 * 32]),
+            record(1, 42, &process),
+            record(6, 42, b"/\0"),
+            record(7, 0, &[]),
+        ]
+        .concat()
+    }
+
+    #[test]
+    fn a_sleeping_thread_makes_its_call_again() {
+        let (death, image) = decode(&image(&whole()), KERNEL, &[], None).unwrap();
+        assert_eq!((death.generation, death.cause.as_str()), (3, "oops"));
+        let thread = &image.processes[0].threads[0];
+        assert_eq!((thread.tid, thread.registers[SIP]), (42, 0x1000));
+        assert_eq!(thread.xstate.len(), 832);
+    }
+
+    #[test]
+    fn damage_and_another_kernel_are_told_and_never_panic() {
+        let good = image(&whole());
+        let mut flipped = good.clone();
+        flipped[HEADER + 200] ^= 1;
+        let code = |bytes: &[u8], kernel| decode(bytes, kernel, &[], None).unwrap_err().code();
+        assert_eq!(code(&flipped, KERNEL), Code::Corrupt);
+        assert_eq!(code(&good[..HEADER + 10], KERNEL), Code::Corrupt);
+        assert_eq!(code(&good[..100], KERNEL), Code::Corrupt);
+        assert_eq!(code(&good, ("6.1.1", "#1 SMP", 7)), Code::ImageForeign);
+        // Damage under right checksums: whatever comes out has passed the check.
+        let body = whole();
+        for draw in 0..20_000u64 {
+            let mut body = body.clone();
+            let number = outlive_base::rng::draw(1, 2, draw);
+            let at = number as usize % body.len();
+            body[at] = (number >> 40) as u8;
+            if let Ok((_, image)) = decode(&image(&body), KERNEL, &[], None) {
+                image.check().unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_in_the_gate_goes_back_to_its_own_call() {
+        let mut body = whole();
+        let ip = ALIGN + 16 + 16 * 8;
+        body[ip..ip + 8].copy_from_slice(&(GATE + 0x23).to_le_bytes());
+        let bytes = image(&body);
+        let error = decode(&bytes, KERNEL, &[], None).unwrap_err();
+        assert_eq!(error.code(), Code::NotFound);
+        let mut registers = vec![0; 27];
+        registers[15] = libc::SYS_mmap as u64;
+        registers[10] = (-38i64) as u64;
+        registers[SIP] = 0x2002;
+        let pending = Pending {
+            tid: 42,
+            registers,
+            mask: 5,
+        };
+        let (_, image) = decode(&bytes, KERNEL, &[], Some(&pending)).unwrap();
+        let thread = &image.processes[0].threads[0];
+        assert_eq!((thread.registers[SIP], thread.registers[10]), (0x2000, 9));
+        assert_eq!(thread.mask, 5);
+    }
+}
