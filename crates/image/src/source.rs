@@ -209,3 +209,60 @@ pub fn open(path: &Path) -> Result<(Image, Contents)> {
         },
     ))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::{Action, Process, Thread};
+    use proptest::prelude::*;
+
+    fn image() -> Image {
+        let thread = Thread {
+            tid: 7,
+            registers: vec![1; 27],
+            xstate: vec![2; 832],
+            ..Thread::default()
+        };
+        let process = Process {
+            pid: 7,
+            actions: vec![Action::default(); 64],
+            threads: vec![thread],
+            ..Process::default()
+        };
+        Image {
+            processes: vec![process],
+            ..Image::default()
+        }
+    }
+
+    fn bytes() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let contents = tempfile::tempfile().unwrap();
+        send(&mut bytes, "test", &image(), &contents).unwrap();
+        bytes
+    }
+
+    #[test]
+    fn what_is_sent_is_received() {
+        let dir = tempfile::tempdir().unwrap();
+        let (back, contents) = receive(&mut bytes().as_slice(), "test", dir.path()).unwrap();
+        assert_eq!(back, image());
+        assert!(contents.is_empty());
+        // Nothing of the spool is left.
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn damage_is_told_and_never_believed(at in 0usize..900, bit in 0u8..8, cut in 0usize..900) {
+            let dir = tempfile::tempdir().unwrap();
+            let mut damaged = bytes();
+            damaged[at] ^= 1 << bit;
+            // The image itself: head and body up to the padding.
+            let got = receive(&mut damaged.as_slice(), "test", dir.path());
+            prop_assert!(got.is_err());
+            let short = &bytes()[..cut];
+            prop_assert!(receive(&mut &short[..], "test", dir.path()).is_err());
+        }
+    }
+}
