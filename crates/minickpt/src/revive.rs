@@ -115,6 +115,11 @@ pub fn run(policy: &Policy, native: bool, next: &Next, words: &[String]) -> Resu
             "mount the persistent memory with -o dax=always, or measure with --native",
         ));
     }
+    if query.registered == 0 {
+        // Nothing runs from it and nothing waits to be restored: what programs left that
+        // ended with their machine would only take room.
+        sweep(&policy.memory).map_err(|error| Error::io(&policy.memory, "sweep", &error))?;
+    }
     next.load()?;
     let loaded = std::fs::read_to_string("/sys/kernel/kexec_crash_loaded").unwrap_or_default();
     if loaded.trim() != "1" {
@@ -132,6 +137,25 @@ pub fn run(policy: &Policy, native: bool, next: &Next, words: &[String]) -> Resu
         eprintln!("outlive: no time namespace ({error}): CLOCK_MONOTONIC will start again");
     }
     supervise(policy, &mut &device, words)
+}
+
+/// Removes the memory of programs (`pPID-N`, `shared-N`); nothing else.
+fn sweep(memory: &Path) -> std::io::Result<()> {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    for entry in std::fs::read_dir(memory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let parts = name.split_once('-').unwrap_or((&name, ""));
+        match parts {
+            ("shared", number) if digits(number) => std::fs::remove_file(entry.path())?,
+            (start, number) if digits(number) && start.strip_prefix('p').is_some_and(digits) => {
+                std::fs::remove_dir_all(entry.path())?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn supervise(
@@ -280,5 +304,29 @@ fn keep_clocks(policy: &Policy, image: &mut Image) {
     });
     if let Err(error) = written {
         eprintln!("outlive: {}: {error}", path.display());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_memory_of_programs_is_swept() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["p12-1", "p-1", "p1-x", "data-1"] {
+            std::fs::create_dir(dir.path().join(name)).unwrap();
+        }
+        for name in ["shared-3", "shared-x", "journal", "last.json"] {
+            std::fs::write(dir.path().join(name), "").unwrap();
+        }
+        sweep(dir.path()).unwrap();
+        let names = std::fs::read_dir(dir.path()).unwrap();
+        let mut names: Vec<_> = names.map(|e| e.unwrap().file_name()).collect();
+        names.sort();
+        assert_eq!(
+            names,
+            ["data-1", "journal", "last.json", "p-1", "p1-x", "shared-x"]
+        );
     }
 }
