@@ -15,6 +15,11 @@ for module in libnvdimm nd_btt nd_pmem nd_e820; do
     insmod /modules/$module.ko
 done
 insmod /modules/outlive_inject.ko
+# The disk appears when its driver has looked at it: 20 s at most.
+for _ in $(seq 200); do
+    [ -b /dev/pmem0 ] && break
+    usleep 100000
+done
 BOOT=$(($(omkctl query | sed -n 's/.* panics \([0-9]*\) .*/\1/p') + 1))
 export BOOT
 if [ -e /boot/initrd ]; then

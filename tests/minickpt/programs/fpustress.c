@@ -4,11 +4,12 @@
  * ever; the result of a round is known and must stay within 1e-5 of it, the
  * bound of the mini-ckpts study.
  *
- *   fpustress ROUNDS STEPS      ROUNDS 0: for ever
+ *   fpustress ROUNDS STEPS [FILE]     ROUNDS 0: until FILE is there
  */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static double rounds_of_sse(long steps)
 {
@@ -51,6 +52,8 @@ int main(int argc, char **argv)
 		if (round % 8 == 0) {
 			printf("fpu ok %ld\n", round);
 			fflush(stdout);
+			if (argc > 3 && !access(argv[3], F_OK))
+				break;
 		}
 	}
 	printf("fpu done\n");

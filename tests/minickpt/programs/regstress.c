@@ -4,7 +4,7 @@
  * load all general registers (but the stack pointer) and all vector registers
  * with values made of (thread, round), spin in user mode, store and compare.
  *
- *   regstress THREADS ROUNDS SPINS      ROUNDS 0: for ever
+ *   regstress THREADS ROUNDS SPINS [FILE]     ROUNDS 0: until FILE is there
  *
  * Prints "regs ok ROUND" now and then, "REGS BAD ..." and ends with 1 at the
  * first difference. The seeds' register r15 says whose pattern it is: bits
@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define GPRS 15			/* rax rbx rcx rdx rsi rdi rbp r8..r15 */
 #define VECS 16
@@ -28,6 +29,8 @@ struct bank {
 __thread struct bank in __attribute__((aligned(32), used)), out __attribute__((aligned(32), used));
 __thread uint64_t spins_left __attribute__((used)), kept_sp __attribute__((used));
 static long rounds, spins;
+static const char *stop;
+static volatile int stopped;
 static int avx;
 
 #define L(n, r) "movq %%fs:in@tpoff+" #n "*8, %%" #r "\n"
@@ -85,7 +88,7 @@ static void *work(void *argument)
 {
 	uint64_t thread = (uint64_t)(uintptr_t)argument, round;
 
-	for (round = 1; !rounds || round <= (uint64_t)rounds; round++) {
+	for (round = 1; !stopped && (!rounds || round <= (uint64_t)rounds); round++) {
 		fill(thread, round);
 		memset(&out, 0, sizeof(out));
 		spins_left = (uint64_t)spins;
@@ -104,6 +107,7 @@ static void *work(void *argument)
 		if (!thread && round % 16 == 0) {
 			printf("regs ok %lu\n", round);
 			fflush(stdout);
+			stopped = stop && !access(stop, F_OK);
 		}
 	}
 	return NULL;
@@ -116,6 +120,7 @@ int main(int argc, char **argv)
 
 	rounds = argc > 2 ? atol(argv[2]) : 64;
 	spins = argc > 3 ? atol(argv[3]) : 1000000;
+	stop = argc > 4 ? argv[4] : NULL;
 	avx = __builtin_cpu_supports("avx") != 0;
 	if (threads < 1 || threads > 256 || spins < 1)
 		return 64;
