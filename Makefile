@@ -9,10 +9,10 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help deps build rust examples python check test soak demo bench install clean
+.PHONY: help deps build rust examples python check test test-minickpt soak demo bench install clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
 deps: ## what building and testing needs, into .deps/ and by apt
 	@scripts/deps.sh
@@ -36,11 +36,15 @@ check: deps ## the quick loop: formatting, lints, unit tests, structure (under 5
 test: deps ## everything that the continuous integration runs
 	scripts/test.sh all
 
+test-minickpt: deps build ## every way for a kernel to die, in an emulated machine (about 25 minutes)
+	OUTLIVE_MINICKPT=long scripts/test.sh minickpt
+
 soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), random failures (SOAK_MINUTES=30)
 	OUTLIVE_SESSION_SEEDS=$(or $(SESSION_SEEDS),5000) $(CARGO) test --locked -p outlive-network --test session_sim
 	scripts/sweep-broadcast.sh
 	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- 0 100000
 	scripts/soak.py --minutes $(or $(SOAK_MINUTES),30) --calm-minutes $(or $(OUTLIVE_SOAK_MINUTES),20)
+	OUTLIVE_MINICKPT=soak scripts/test.sh minickpt
 
 demo: deps build ## a node dies without Outlive, then with it
 	scripts/demo.sh

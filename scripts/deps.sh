@@ -26,6 +26,13 @@ needs pkg-config pkg-config
 needs shellcheck shellcheck
 needs libopenmpi-dev mpifort # Fortran MPI: the wheels hold no Fortran modules
 needs openmpi-bin mpirun
+# Emulated machines whose kernels die (tests/minickpt); the kernel itself is
+# fetched by tests/minickpt/prepare.sh and never installed.
+needs qemu-system-x86 qemu-system-x86_64
+needs busybox-static busybox
+needs e2fsprogs mke2fs
+needs gcc-12 gcc-12
+needs make make
 
 # The system's Python first: an environment made from a user's own Python is
 # of no use to another user.

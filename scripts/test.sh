@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
-all=(fmt lint clippy unit structure build doc c fortran python examples mpi e2e sessions demo book)
+all=(fmt lint clippy unit structure build doc c fortran python examples mpi e2e sessions minickpt demo book)
 results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
@@ -128,6 +128,14 @@ suite_sessions() { # reliable sessions between processes, and the kernels over t
         return
     fi
     tests_in tests/sessions
+}
+
+suite_minickpt() { # OUTLIVE_MINICKPT=long: the whole; soak: a hundred deaths each
+    if [ ! -x "$python" ]; then
+        skip minickpt "no .deps/python"
+        return
+    fi
+    tests_in tests/minickpt
 }
 
 suite_demo() { # what the README shows must stay true

@@ -56,6 +56,8 @@ codes! {
     Unprotected = 108, "not started under outlive run";
     /// A value of the state cannot be stored (Python).
     Unserializable = 109, "value cannot be stored";
+    /// A process does or holds what cannot be kept over a dump or a kernel's death.
+    Unsupported = 110, "process cannot be kept";
 
     /// Rank or size cannot be found or is impossible.
     RankUnknown = 200, "rank unknown";
@@ -84,6 +86,8 @@ codes! {
     AddressInUse = 307, "address in use";
     /// A network operation failed.
     Network = 308, "network failure";
+    /// The kernel or its boot line lacks what surviving a panic needs.
+    KernelUnready = 309, "kernel not prepared";
 
     /// An input or output operation failed.
     Io = 400, "input/output failure";
@@ -99,6 +103,8 @@ codes! {
     Truncated = 405, "file cut off";
     /// A file was written by a newer or unknown format.
     FormatUnknown = 406, "format unknown";
+    /// A process image was made under another build of the kernel.
+    ImageForeign = 407, "image of another kernel";
 
     /// No committed version can be rebuilt.
     NoValidCheckpoint = 500, "no valid checkpoint";
@@ -134,7 +140,11 @@ impl Code {
     pub const fn exit_status(self) -> u8 {
         match self {
             Code::InvalidArgument => 64,
-            Code::Corrupt | Code::Truncated | Code::FormatUnknown | Code::RankCount => 65,
+            Code::Corrupt
+            | Code::Truncated
+            | Code::FormatUnknown
+            | Code::ImageForeign
+            | Code::RankCount => 65,
             Code::Io | Code::NoSpace | Code::Permission | Code::NotFound => 74,
             Code::JobBusy | Code::AddressInUse => 75,
             Code::Config | Code::MemoryBudget => 78,

@@ -35,6 +35,8 @@ pub enum Command {
     Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time
     Balance(Box<crate::balance::Balance>),
+    /// Programs that outlive a panic of their kernel.
+    Minickpt(Box<crate::minickpt::Minickpt>),
     /// Measure on this machine
     Bench(BenchOptions),
     /// Print completions for a shell

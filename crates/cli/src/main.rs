@@ -11,6 +11,7 @@ mod checkpoints;
 mod collectives;
 mod config;
 mod doctor;
+mod minickpt;
 mod output;
 mod run;
 mod service;
@@ -51,6 +52,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Config(options) => config::explain(options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Balance(options) => balance::run(&options).map(|()| 0),
+        Command::Minickpt(options) => minickpt::run(*options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();

@@ -46,6 +46,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_ROUTE_MISSING = 107
     integer, parameter, public :: OUTLIVE_E_UNPROTECTED = 108
     integer, parameter, public :: OUTLIVE_E_UNSERIALIZABLE = 109
+    integer, parameter, public :: OUTLIVE_E_UNSUPPORTED = 110
     integer, parameter, public :: OUTLIVE_E_RANK_UNKNOWN = 200
     integer, parameter, public :: OUTLIVE_E_RANK_COUNT = 201
     integer, parameter, public :: OUTLIVE_E_RANK_LOST = 202
@@ -59,6 +60,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_KEY_MISMATCH = 306
     integer, parameter, public :: OUTLIVE_E_ADDRESS_IN_USE = 307
     integer, parameter, public :: OUTLIVE_E_NETWORK = 308
+    integer, parameter, public :: OUTLIVE_E_KERNEL_UNREADY = 309
     integer, parameter, public :: OUTLIVE_E_IO = 400
     integer, parameter, public :: OUTLIVE_E_NO_SPACE = 401
     integer, parameter, public :: OUTLIVE_E_PERMISSION = 402
@@ -66,6 +68,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_NOT_FOUND = 404
     integer, parameter, public :: OUTLIVE_E_TRUNCATED = 405
     integer, parameter, public :: OUTLIVE_E_FORMAT_UNKNOWN = 406
+    integer, parameter, public :: OUTLIVE_E_IMAGE_FOREIGN = 407
     integer, parameter, public :: OUTLIVE_E_NO_VALID_CHECKPOINT = 500
     integer, parameter, public :: OUTLIVE_E_COMMIT_ABORTED = 501
     integer, parameter, public :: OUTLIVE_E_JOB_BUSY = 502

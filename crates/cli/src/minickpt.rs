@@ -1,0 +1,327 @@
+//! `outlive minickpt`: programs that outlive their kernel.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Subcommand, ValueEnum};
+use outlive_base::{Code, Entity, Error, Result};
+use outlive_minickpt::filter::Special;
+use outlive_minickpt::revive::{self, Ended, Next};
+use outlive_minickpt::setup;
+use outlive_minickpt::supervisor::{Fork, Policy};
+use outlive_minickpt::warm;
+use serde::Serialize;
+
+use crate::output;
+
+/// Programs that outlive a panic of their kernel.
+#[derive(Args, Debug)]
+pub struct Minickpt {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Subcommand, Debug)]
+enum What {
+    /// Run a program whose memory survives a panic.
+    Run(Run),
+    /// Bring back what ran when the kernel died.
+    Restore(Restore),
+    /// Check the machine and print the boot line that it needs.
+    Setup(Setup),
+    /// What the module knows and keeps.
+    Status {
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+    /// What happened at the last panic, and how long each part took.
+    Last {
+        #[command(flatten)]
+        memory: Memory,
+        /// Print one JSON object.
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(Args, Debug)]
+struct Memory {
+    /// The directory for the memory of programs, on a DAX file system.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/outlive/minickpt")]
+    memory: PathBuf,
+}
+
+#[derive(Args, Debug)]
+struct How {
+    #[command(flatten)]
+    memory: Memory,
+    /// What a plain fork does: fail with a message, or give the child a copy.
+    #[arg(long, value_enum, default_value_t = ForkChoice::Refuse)]
+    fork: ForkChoice,
+    /// What making a descriptor does that cannot be kept (epoll, eventfd, ...).
+    #[arg(long, value_enum, default_value_t = SpecialChoice::Refuse)]
+    special: SpecialChoice,
+    /// The kernel to start after a panic: the same build as the running one.
+    #[arg(long, value_name = "FILE", requires = "initrd")]
+    kernel: Option<PathBuf>,
+    /// Its initramfs, which runs `outlive minickpt restore`.
+    #[arg(long, value_name = "FILE", requires = "kernel")]
+    initrd: Option<PathBuf>,
+    /// Take its boot line from a file instead of computing it.
+    #[arg(long, value_name = "FILE")]
+    line_from: Option<PathBuf>,
+    /// Write how it ended and how often the supervisor was called, as JSON.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum ForkChoice {
+    Refuse,
+    Copy,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum SpecialChoice {
+    Refuse,
+    Lose,
+}
+
+#[derive(Args, Debug)]
+struct Run {
+    #[command(flatten)]
+    how: How,
+    /// Without module and reboot: the same mappings and supervisor, for measurements.
+    #[arg(long)]
+    native: bool,
+    /// The program and its arguments.
+    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    words: Vec<String>,
+}
+
+#[derive(Args, Debug)]
+struct Restore {
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Args, Debug)]
+struct Setup {
+    /// Memory for programs that the boot line is to reserve, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    reserve_mib: u64,
+    /// Memory for the next kernel and its initramfs, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 256)]
+    crash_mib: u64,
+    /// Check this directory too.
+    #[arg(long, value_name = "DIR")]
+    memory: Option<PathBuf>,
+    /// Write the boot line as a file for GRUB, for example
+    /// /etc/default/grub.d/outlive-minickpt.cfg.
+    #[arg(long, value_name = "FILE")]
+    write: Option<PathBuf>,
+    /// Print one JSON object.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the command; the exit status.
+pub fn run(options: Minickpt) -> Result<u8> {
+    match options.what {
+        What::Run(options) => {
+            let (policy, next) = prepare(&options.how)?;
+            let ended = revive::run(&policy, options.native, &next, &options.words)?;
+            finish(&options.how, &ended)
+        }
+        What::Restore(options) => restore(&options.how),
+        What::Setup(options) => set_up(&options),
+        What::Status { json } => status(json),
+        What::Last { memory, json } => last(&memory.memory, json),
+    }
+}
+
+fn prepare(how: &How) -> Result<(Policy, Next)> {
+    let fork = match how.fork {
+        ForkChoice::Refuse => Fork::Refuse,
+        ForkChoice::Copy => Fork::Copy,
+    };
+    let special = match how.special {
+        SpecialChoice::Refuse => Special::Refuse,
+        SpecialChoice::Lose => Special::Lose,
+    };
+    let policy = revive::policy(&how.memory.memory, fork, special)?;
+    let line = match &how.line_from {
+        Some(path) => {
+            Some(std::fs::read_to_string(path).map_err(|error| Error::io(path, "read", &error))?)
+        }
+        None => None,
+    };
+    let files = how.kernel.clone().zip(how.initrd.clone());
+    Ok((policy, Next { files, line }))
+}
+
+fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string_pretty(value)
+        .map_err(|error| Error::internal(format!("JSON: {error}")))?;
+    std::fs::write(path, text + "\n").map_err(|error| Error::io(path, "write", &error))
+}
+
+fn finish(how: &How, ended: &Ended) -> Result<u8> {
+    if let Some(path) = &how.report {
+        write_json(path, ended)?;
+    }
+    Ok(ended.exit_code())
+}
+
+fn restore(how: &How) -> Result<u8> {
+    let (policy, next) = prepare(how)?;
+    let last = policy.memory.join("last.json");
+    let ended = revive::restore(&policy, &next, |report| {
+        // The report must not stop a program from coming back.
+        if let Err(error) = write_json(&last, report) {
+            output::error(&error);
+        }
+    })?;
+    finish(how, &ended)
+}
+
+#[derive(Serialize)]
+struct SetupReport {
+    ready: bool,
+    checks: Vec<setup::Check>,
+    boot_line: Option<String>,
+}
+
+fn set_up(options: &Setup) -> Result<u8> {
+    const MIB: u64 = 1 << 20;
+    let checks = setup::checks(options.memory.as_deref());
+    let bytes = |mib: u64| {
+        mib.checked_mul(MIB).ok_or_else(|| {
+            Error::new(
+                Code::InvalidArgument,
+                Entity::Option("--reserve-mib".into()),
+                "more than there can be",
+                "give MiB",
+            )
+        })
+    };
+    let (reserve, crash) = (bytes(options.reserve_mib)?, bytes(options.crash_mib)?);
+    let memory = warm::firmware_memory().unwrap_or_default();
+    let line = setup::boot_words(&memory, reserve, crash);
+    if let Some(path) = &options.write {
+        let words = line.as_deref().ok_or_else(|| {
+            Error::new(
+                Code::KernelUnready,
+                Entity::Option("--reserve-mib".into()),
+                "no range of memory has room for that",
+                "reserve less",
+            )
+        })?;
+        let text = setup::grub_file(words);
+        std::fs::write(path, text).map_err(|error| Error::io(path, "write", &error))?;
+    }
+    let ready = checks.iter().all(|check| check.good);
+    let report = SetupReport {
+        ready,
+        checks,
+        boot_line: line,
+    };
+    if options.json {
+        output::json(&report)?;
+    } else {
+        let rows = report.checks.iter().map(|check| {
+            let mark = if check.good { "ok" } else { "MISSING" };
+            vec![check.name.clone(), mark.to_owned(), check.seen.clone()]
+        });
+        let heading = ["what", "state", "seen"].map(str::to_owned).to_vec();
+        let rows: Vec<Vec<String>> = std::iter::once(heading).chain(rows).collect();
+        output::text(&output::table(&rows))?;
+        let line = report.boot_line.unwrap_or_else(|| {
+            "none fits: no range of memory is large enough, reserve less".to_owned()
+        });
+        output::text(&format!("\nadd to the boot line:\n  {line}"))?;
+    }
+    Ok(if ready {
+        0
+    } else {
+        Code::KernelUnready.exit_status()
+    })
+}
+
+fn status(json: bool) -> Result<u8> {
+    let status = setup::status()?;
+    if json {
+        return output::json(&status);
+    }
+    let module = status.module;
+    let state = serde_json::to_string(&module.state).unwrap_or_default();
+    let rows = [
+        (
+            "newest image",
+            format!("{} ({})", module.generation, state.trim_matches('"')),
+        ),
+        ("processes kept", module.registered.to_string()),
+        (
+            "panics caught",
+            if module.armed { "yes" } else { "no" }.to_owned(),
+        ),
+        (
+            "next kernel loaded",
+            if status.next_loaded { "yes" } else { "no" }.to_owned(),
+        ),
+        ("panics so far", module.panics.to_string()),
+    ];
+    let rows: Vec<Vec<String>> = rows
+        .map(|(name, value)| vec![name.to_owned(), value])
+        .to_vec();
+    output::text(&output::table(&rows))
+}
+
+fn last(memory: &Path, json: bool) -> Result<u8> {
+    let path = memory.join("last.json");
+    let text = std::fs::read_to_string(&path).map_err(|error| Error::io(&path, "read", &error))?;
+    let report: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
+        Error::new(
+            Code::Corrupt,
+            Entity::File(path.display().to_string()),
+            error.to_string(),
+            "remove it: the next restore writes a new one",
+        )
+    })?;
+    // Without the module there are no times, but still what happened.
+    let times = setup::status().ok().and_then(|status| status.times);
+    if json {
+        return output::json(&serde_json::json!({"report": report, "times_ms": times}));
+    }
+    let field = |name: &str| {
+        report["death"][name]
+            .to_string()
+            .trim_matches('"')
+            .to_owned()
+    };
+    let mut rows = vec![
+        vec!["image".to_owned(), field("generation")],
+        vec![
+            "cause".to_owned(),
+            format!("{}: {}", field("cause"), field("message")),
+        ],
+        vec!["processes".to_owned(), report["processes"].to_string()],
+        vec!["threads".to_owned(), report["threads"].to_string()],
+    ];
+    if let Some(error) = report["error"].as_str() {
+        rows.push(vec!["not restored".to_owned(), error.to_owned()]);
+    }
+    if let Some(times) = times {
+        let parts = [
+            ("panic to image saved", times.saved_ms),
+            ("panic to next kernel", times.kernel_ms),
+            ("panic to module", times.module_ms),
+            ("panic to file system", times.files_ms),
+            ("panic to processes rebuilt", times.restored_ms),
+            ("panic to armed again", times.armed_ms),
+            ("panic to resumed", times.resumed_ms),
+        ];
+        rows.extend(parts.map(|(name, ms)| vec![name.to_owned(), format!("{ms:.1} ms")]));
+    }
+    output::text(&output::table(&rows))
+}

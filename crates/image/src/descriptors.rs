@@ -1,0 +1,295 @@
+//! Open files as data, and back.
+//!
+//! Descriptors that share one open file description (by `dup` or `fork`) share it again
+//! after a restore: the restorer opens each description once, and all processes inherit
+//! it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+
+use crate::model::{Description, Descriptor, Kind};
+use crate::procfs;
+use crate::sys;
+
+/// Flags of an open file that fcntl(F_SETFL) can set later.
+const STATUS: i32 = libc::O_APPEND | libc::O_NONBLOCK;
+/// Character devices that hold no state (major 1 and 5): see null(4), random(4), tty(4).
+const HARMLESS: &[&str] = &[
+    "/dev/null",
+    "/dev/zero",
+    "/dev/full",
+    "/dev/random",
+    "/dev/urandom",
+    "/dev/tty",
+];
+/// A pipe holds at most this much (fcntl(F_SETPIPE_SZ) as root could raise it).
+const PIPE_BYTES: usize = 1 << 20;
+
+/// The descriptions seen so far.
+#[derive(Default, Debug)]
+pub struct Descriptions {
+    found: Vec<(i32, i32, String, Description)>,
+}
+
+fn unsupported(fd: i32, link: &str) -> io::Error {
+    let what = format!("descriptor {fd} is {link}");
+    io::Error::new(io::ErrorKind::Unsupported, what)
+}
+
+/// True for the device numbers of terminals: consoles, serial lines, pseudo-terminals.
+pub fn is_terminal(rdev: u64) -> bool {
+    let major = (rdev >> 8) & 0xfff;
+    let minor = rdev & 0xff;
+    matches!(major, 4 | 136..=143 | 204 | 229) || (major == 5 && minor == 1)
+}
+
+impl Descriptions {
+    /// The descriptors of a stopped process.
+    pub fn of(&mut self, pid: i32) -> io::Result<Vec<Descriptor>> {
+        let mut descriptors = Vec::new();
+        for fd in procfs::descriptors(pid)? {
+            let link = procfs::link(pid, &format!("fd/{fd}"))?;
+            let (position, flags, rest) = procfs::fd_info(pid, fd)?;
+            let known = self.found.iter().position(|(other, number, name, _)| {
+                *name == link && sys::same_file(*other, *number, pid, fd).unwrap_or(false)
+            });
+            let index = match known {
+                Some(index) => index,
+                None => {
+                    let kind = kind(pid, fd, &link, flags, &rest)?;
+                    let flags = flags & !(libc::O_CLOEXEC as u32);
+                    let description = Description {
+                        flags,
+                        position,
+                        kind,
+                    };
+                    self.found.push((pid, fd, link, description));
+                    self.found.len() - 1
+                }
+            };
+            descriptors.push(Descriptor {
+                fd,
+                close_on_exec: flags & libc::O_CLOEXEC as u32 != 0,
+                description: index as u32,
+            });
+        }
+        Ok(descriptors)
+    }
+
+    /// The descriptions; pipes whose other end is not here lead outside.
+    pub fn finish(self) -> Vec<Description> {
+        let ends = |write: bool| -> Vec<u64> {
+            let ids = self.found.iter().filter_map(|(_, _, _, d)| match d.kind {
+                Kind::Pipe { id, write: w, .. } if w == write => Some(id),
+                _ => None,
+            });
+            ids.collect()
+        };
+        let (writers, readers) = (ends(true), ends(false));
+        let whole = |id: &u64| writers.contains(id) && readers.contains(id);
+        let found = self.found.iter().map(|(_, fd, _, description)| {
+            let mut description = description.clone();
+            match &description.kind {
+                Kind::Pipe { id, .. } if !whole(id) => {
+                    description.kind = Kind::Outside { stdio: *fd };
+                }
+                Kind::Socket if *fd <= 2 => description.kind = Kind::Outside { stdio: *fd },
+                _ => {}
+            }
+            description
+        });
+        found.collect()
+    }
+}
+
+fn kind(pid: i32, fd: i32, link: &str, flags: u32, rest: &str) -> io::Result<Kind> {
+    let through = format!("/proc/{pid}/fd/{fd}");
+    if let Some(id) = link.strip_prefix("pipe:[") {
+        let id = id.trim_end_matches(']').parse().unwrap_or(0);
+        let write = flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
+        let held = if write { Vec::new() } else { held(&through)? };
+        return Ok(Kind::Pipe { id, write, held });
+    }
+    if link.starts_with("socket:[") {
+        return Ok(Kind::Socket);
+    }
+    if link == "anon_inode:[eventfd]" {
+        let line = rest
+            .lines()
+            .find_map(|line| line.strip_prefix("eventfd-count:"));
+        let count = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+        return count.map(Kind::Event).ok_or_else(|| unsupported(fd, link));
+    }
+    if !link.starts_with('/') || link.ends_with(" (deleted)") {
+        return Err(unsupported(fd, link));
+    }
+    let meta = std::fs::metadata(&through)?;
+    let kind = meta.file_type();
+    if kind.is_char_device() && is_terminal(meta.rdev()) {
+        let terminal = File::options()
+            .read(true)
+            .custom_flags(libc::O_NOCTTY | libc::O_NONBLOCK)
+            .open(&through)?;
+        let (termios, size, _) = sys::terminal(terminal.as_raw_fd())?;
+        let stat = procfs::stat(pid)?;
+        let foreground = procfs::foreground(pid)?;
+        let own = stat.sid != 0 && foreground > 0;
+        let foreground = if own { foreground } else { 0 };
+        return Ok(Kind::Terminal {
+            path: link.to_owned(),
+            termios,
+            size,
+            foreground,
+        });
+    }
+    let device = kind.is_char_device() && !HARMLESS.contains(&link);
+    if device || kind.is_block_device() || kind.is_fifo() || kind.is_socket() {
+        return Err(unsupported(fd, link));
+    }
+    Ok(Kind::Path(link.to_owned()))
+}
+
+/// What a pipe holds, without taking it out.
+fn held(through: &str) -> io::Result<Vec<u8>> {
+    let from = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(through)?;
+    let [read, write] = sys::pipe()?;
+    // SAFETY of ownership: both numbers were just made and belong to nobody else.
+    let (mut copy, room) = owned(read, write);
+    let got = match sys::tee(from.as_raw_fd(), room.as_raw_fd(), PIPE_BYTES) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => 0,
+        other => other?,
+    };
+    drop(room);
+    let mut bytes = vec![0; got];
+    copy.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn owned(first: i32, second: i32) -> (File, File) {
+    // SAFETY: the callers made both descriptors and give them away here.
+    unsafe { (File::from_raw_fd(first), File::from_raw_fd(second)) }
+}
+
+/// What takes the place of pipes and sockets that lead outside.
+#[derive(Clone, Copy, Debug)]
+pub struct Stdio(pub [i32; 3]);
+
+impl Default for Stdio {
+    fn default() -> Stdio {
+        Stdio([0, 1, 2])
+    }
+}
+
+/// Descriptors of ours for processes to inherit; closed when dropped.
+#[derive(Debug, Default)]
+pub struct Inherited {
+    /// By index of the description.
+    pub numbers: Vec<i32>,
+}
+
+impl Drop for Inherited {
+    fn drop(&mut self) {
+        self.numbers.iter().for_each(|fd| sys::close(*fd));
+    }
+}
+
+/// Opens all descriptions at numbers from `least` on.
+///
+/// # Errors
+/// What cannot be opened, with its path.
+pub fn open(descriptions: &[Description], stdio: Stdio, least: i32) -> io::Result<Inherited> {
+    let mut inherited = Inherited::default();
+    let mut pipes: BTreeMap<u64, (File, File)> = BTreeMap::new();
+    for description in descriptions {
+        let number = open_one(description, stdio, least, &mut pipes)?;
+        inherited.numbers.push(number);
+    }
+    Ok(inherited)
+}
+
+fn above(file: &File, least: i32) -> io::Result<i32> {
+    sys::duplicate_above(file.as_raw_fd(), least)
+}
+
+fn open_one(
+    description: &Description,
+    stdio: Stdio,
+    least: i32,
+    pipes: &mut BTreeMap<u64, (File, File)>,
+) -> io::Result<i32> {
+    let flags = description.flags as i32;
+    match &description.kind {
+        Kind::Path(path) => {
+            let mut file = reopen(path, flags)?;
+            if file.metadata()?.is_file() {
+                file.seek(SeekFrom::Start(description.position))?;
+            }
+            above(&file, least)
+        }
+        Kind::Terminal {
+            path,
+            termios,
+            size,
+            ..
+        } => {
+            let file = reopen(path, flags | libc::O_NOCTTY)?;
+            sys::set_terminal(file.as_raw_fd(), termios, *size)?;
+            above(&file, least)
+        }
+        Kind::Pipe { id, write, held } => {
+            if !pipes.contains_key(id) {
+                let [read, write] = sys::pipe()?;
+                pipes.insert(*id, owned(read, write));
+            }
+            let (read, room) = pipes.get_mut(id).ok_or_else(|| io::Error::other("pipe"))?;
+            if !held.is_empty() {
+                // A pipe took them once, with at least the default capacity.
+                room.write_all(held)?;
+            }
+            let end = if *write { room } else { read };
+            let number = above(end, least)?;
+            sys::set_status_flags(number, flags & STATUS)?;
+            Ok(number)
+        }
+        Kind::Outside { stdio: fd @ 0..=2 } => sys::duplicate_above(stdio.0[*fd as usize], least),
+        Kind::Outside { .. } | Kind::Socket => {
+            // One whose peer is gone: end of file for a reader, EPIPE for a writer.
+            let [mine, peer] = sys::socket_pair()?;
+            let (mine, _) = owned(mine, peer);
+            above(&mine, least)
+        }
+        Kind::Event(counter) => {
+            let fd = sys::event(*counter)?;
+            let number = sys::duplicate_above(fd, least)?;
+            sys::close(fd);
+            sys::set_status_flags(number, flags & STATUS)?;
+            Ok(number)
+        }
+    }
+}
+
+/// Opens a path with the flags that it had; nothing is created or cut off.
+pub fn reopen(path: &str, flags: i32) -> io::Result<File> {
+    let access = flags & libc::O_ACCMODE;
+    let keep = flags & !(libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
+    let opened = File::options()
+        .read(access != libc::O_WRONLY)
+        .write(access != libc::O_RDONLY)
+        .custom_flags(keep)
+        .open(path);
+    opened.map_err(|error| io::Error::new(error.kind(), format!("open {path}: {error}")))
+}
+
+/// A file of ours at a number from `least` on, given away to be inherited.
+pub fn give(file: File, least: i32) -> io::Result<i32> {
+    let fd = file.into_raw_fd();
+    let number = sys::duplicate_above(fd, least);
+    sys::close(fd);
+    number
+}

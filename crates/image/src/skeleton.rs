@@ -1,0 +1,158 @@
+//! The steps of a restore inside of one skeleton: lists of calls for credentials, the
+//! kernel's notes on memory, pending signals, and the first stops of what is born.
+
+use std::fs::File;
+use std::io;
+
+use crate::gate::{self, List};
+use crate::model::Process;
+use crate::procfs;
+use crate::sys::{self, Change};
+
+const PR_SET_MM: u64 = 35;
+const PR_SET_MM_MAP: u64 = 14;
+
+/// Sends pending signals again; a thread in a restore has them blocked.
+pub(crate) fn pending(tid: i32, signals: u64) -> io::Result<()> {
+    let kept = signals & !(1 << (libc::SIGKILL - 1)) & !(1 << (libc::SIGTRAP - 1));
+    for signal in (1..=64).filter(|signal| kept & (1 << (signal - 1)) != 0) {
+        sys::thread_kill(tid, signal)?;
+    }
+    Ok(())
+}
+
+/// Users, groups and capabilities of one thread, if they differ from ours.
+pub(crate) fn credentials(process: &Process, list: &mut List) -> io::Result<()> {
+    let own = procfs::status(std::process::id() as i32, std::process::id() as i32)?.credentials;
+    let want = &process.credentials;
+    if own == *want {
+        return Ok(());
+    }
+    if want.no_new_privs {
+        list.call(
+            libc::SYS_prctl,
+            &[libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0],
+        );
+    }
+    if own.groups != want.groups {
+        let groups: Vec<u8> = want.groups.iter().flat_map(|g| g.to_le_bytes()).collect();
+        let at = list.bytes(&groups);
+        list.call(libc::SYS_setgroups, &[want.groups.len() as u64, at]);
+    }
+    let three = |ids: [u32; 4]| [u64::from(ids[0]), u64::from(ids[1]), u64::from(ids[2])];
+    if own.gid != want.gid {
+        list.call(libc::SYS_setresgid, &three(want.gid));
+    }
+    if own.uid != want.uid {
+        list.call(libc::SYS_setresuid, &three(want.uid));
+    }
+    if own.uid == want.uid && own.capabilities != want.capabilities {
+        // Version 3 of capset(2): effective, permitted, inheritable, low words first.
+        let header = list.bytes(&[0x2008_0522u32.to_le_bytes(), 0u32.to_le_bytes()].concat());
+        let [inheritable, permitted, effective, ..] = want.capabilities;
+        let words = [0, 32]
+            .into_iter()
+            .flat_map(|shift| [effective, permitted, inheritable].map(|set| (set >> shift) as u32));
+        let bytes: Vec<u8> = words.flat_map(|w| w.to_le_bytes()).collect();
+        let data = list.bytes(&bytes);
+        list.attempt(libc::SYS_capset, &[header, data]);
+    }
+    Ok(())
+}
+
+/// The kernel's notes on the address space: /proc, brk.
+pub(crate) fn layout(process: &Process, exe: Option<i32>, lists: &mut Lists<'_>) -> io::Result<()> {
+    lists.room(1, process.layout.auxv.len() + 128)?;
+    let auxv = lists.list.bytes(&process.layout.auxv);
+    let mut map: Vec<u8> = process
+        .layout
+        .bounds
+        .iter()
+        .flat_map(|w| w.to_le_bytes())
+        .collect();
+    map.extend_from_slice(&auxv.to_le_bytes());
+    map.extend_from_slice(&(process.layout.auxv.len() as u32).to_le_bytes());
+    map.extend_from_slice(&exe.unwrap_or(-1).to_le_bytes());
+    let at = lists.list.bytes(&map);
+    // /proc/PID/cmdline and brk depend on it, the program's own work does not.
+    let arguments = [PR_SET_MM, PR_SET_MM_MAP, at, map.len() as u64, 0];
+    lists.list.attempt(libc::SYS_prctl, &arguments);
+    Ok(())
+}
+
+/// Installs a seccomp program.
+pub(crate) fn filter(program: &[u8], lists: &mut Lists<'_>) -> io::Result<()> {
+    lists.room(2, program.len() + 32)?;
+    let code = lists.list.bytes(program);
+    let mut head = ((program.len() / 8) as u64).to_le_bytes().to_vec();
+    head.extend_from_slice(&code.to_le_bytes());
+    let head = lists.list.bytes(&head);
+    const SET_MODE_FILTER: u64 = 1;
+    lists
+        .list
+        .call(libc::SYS_seccomp, &[SET_MODE_FILTER, 0, head]);
+    Ok(())
+}
+
+/// A list that is run whenever it is full.
+pub(crate) struct Lists<'a> {
+    pub(crate) tid: i32,
+    pub(crate) memory: &'a File,
+    pub(crate) list: List,
+}
+
+impl Lists<'_> {
+    pub(crate) fn room(&mut self, calls: usize, bytes: usize) -> io::Result<()> {
+        if self.list.is_full(calls, bytes + 64) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        if !self.list.is_empty() {
+            gate::run(self.tid, self.memory, &self.list)?;
+            self.list = List::new();
+        }
+        Ok(())
+    }
+}
+
+/// Takes a fresh child into ptrace and opens its gate.
+pub(crate) fn open_skeleton(pid: i32) -> io::Result<()> {
+    sys::seize(pid)?;
+    sys::interrupt(pid)?;
+    match sys::wait(pid, true)? {
+        Some((_, Change::Stopped { .. })) => {}
+        other => return Err(io::Error::other(format!("skeleton {pid}: {other:?}"))),
+    }
+    gate::quiet(pid)?;
+    let vdso = crate::dump::vdso(&procfs::mappings(pid)?)?;
+    let memory = gate::memory(pid)?;
+    gate::open(pid, &memory, vdso)?;
+    // A fork inherits the registration; its memory is about to go.
+    let (area, bytes, signature) = sys::rseq(pid)?;
+    if area != 0 {
+        const UNREGISTER: u64 = 1;
+        let arguments = [area, u64::from(bytes), UNREGISTER, u64::from(signature)];
+        gate::run(pid, &memory, &List::new().with(libc::SYS_rseq, &arguments))?;
+    }
+    Ok(())
+}
+
+/// Waits for the first stop of threads or processes that were just born.
+pub(crate) fn born(tids: &[i32], want: usize) -> io::Result<Vec<i32>> {
+    if tids.len() != want {
+        return Err(io::Error::other(format!(
+            "{} births, {want} expected",
+            tids.len()
+        )));
+    }
+    for tid in tids {
+        match sys::wait(*tid, true)? {
+            Some((_, Change::Stopped { .. })) => gate::quiet(*tid)?,
+            other => return Err(io::Error::other(format!("newborn {tid}: {other:?}"))),
+        }
+    }
+    Ok(tids.to_vec())
+}

@@ -1,0 +1,192 @@
+//! Real programs are dumped, killed and restored, and must end as if nothing had been.
+//!
+//! Old numbers need CAP_CHECKPOINT_RESTORE: as an ordinary user these tests are skipped
+//! by name.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use outlive_image::freeze::freeze;
+use outlive_image::restore::{Options, restore};
+use outlive_image::source::{self, Contents};
+use outlive_image::sys::{self, Change};
+use outlive_image::{dump, model::Image, procfs};
+
+/// Every wait of these tests ends then.
+const BOUND: Duration = Duration::from_secs(60);
+
+fn privileged() -> bool {
+    // SAFETY: no arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        println!("SKIP image-numbers: old process numbers need CAP_CHECKPOINT_RESTORE");
+    }
+    root
+}
+
+struct Scene {
+    dir: tempfile::TempDir,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        // SAFETY: plain numbers.
+        unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
+        Scene {
+            dir: tempfile::tempdir().expect("directory"),
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts a program in a session of its own, its output in a file.
+    fn start(&self, words: &[&str], output: &str) -> std::process::Child {
+        let to = File::create(self.path(output)).expect("output");
+        Command::new("setsid")
+            .args(words)
+            .current_dir(self.dir.path())
+            .env_remove("LD_PRELOAD")
+            .stdin(Stdio::null())
+            .stdout(to.try_clone().expect("output"))
+            .stderr(to)
+            .spawn()
+            .expect("start")
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path(name)).unwrap_or_default()
+    }
+
+    fn wait_for(&self, name: &str, lines: usize) {
+        let start = Instant::now();
+        while self.text(name).lines().count() < lines {
+            assert!(start.elapsed() < BOUND, "{name}: {}", self.text(name));
+            std::thread::yield_now();
+        }
+    }
+
+    /// Dumps a process tree, ends it, brings it up again and waits for its end: status.
+    fn over(&self, child: &mut std::process::Child) -> i32 {
+        let (image, contents) = self.dumped(child);
+        let options = Options {
+            numbers: true,
+            ..Options::default()
+        };
+        let restored = restore(&image, &contents, &options).expect("restore");
+        let root = restored.processes[0].0;
+        assert_eq!(root, child.id() as i32, "the old number");
+        restored.release().expect("release");
+        end_of(root)
+    }
+
+    fn dumped(&self, child: &mut std::process::Child) -> (Image, Contents) {
+        let pid = child.id() as i32;
+        let frozen = freeze(pid, &BTreeSet::new()).expect("freeze");
+        let pages = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(self.path("pages"))
+            .expect("pages");
+        let image = dump::dump(&frozen, &pages).expect("dump");
+        frozen.kill();
+        reap_session(pid);
+        // Through the container, as a store or a socket would carry it.
+        let path = self.path("image");
+        let mut file = File::create(&path).expect("image");
+        source::send(&mut file, "image", &image, &pages).expect("send");
+        let (back, contents) = source::open(&path).expect("open");
+        assert_eq!(back, image);
+        (back, contents)
+    }
+}
+
+/// Orphans come to us: their session's number is free once all are reaped.
+fn reap_session(session: i32) {
+    let own = std::process::id() as i32;
+    let start = Instant::now();
+    let of_session = |pid: &i32| procfs::stat(*pid).is_ok_and(|stat| stat.sid == session);
+    loop {
+        let all = std::fs::read_dir("/proc").expect("/proc");
+        let numbers = all.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let left: Vec<i32> = numbers.filter(of_session).collect();
+        if left.is_empty() {
+            return;
+        }
+        assert!(
+            start.elapsed() < BOUND,
+            "{left:?} of session {session} stay"
+        );
+        for orphan in left {
+            if procfs::stat(orphan).is_ok_and(|stat| stat.ppid == own) {
+                let _ = sys::wait(orphan, true);
+            }
+        }
+        std::thread::yield_now();
+    }
+}
+
+fn end_of(pid: i32) -> i32 {
+    let start = Instant::now();
+    loop {
+        match sys::wait(pid, false) {
+            Ok(Some((_, Change::Ended(status)))) => return status,
+            Ok(_) => {}
+            Err(error) => panic!("wait for {pid}: {error}"),
+        }
+        assert!(start.elapsed() < BOUND, "{pid} does not end");
+        std::thread::yield_now();
+    }
+}
+
+/// Runs a program undisturbed and over a dump; both outputs must be the same.
+fn survives(words: &[&str], lines: usize) {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new();
+    let status = scene.start(words, "calm").wait().expect("calm run");
+    assert!(status.success(), "{}", scene.text("calm"));
+    let mut child = scene.start(words, "hit");
+    scene.wait_for("hit", lines);
+    assert_eq!(scene.over(&mut child), 0, "{}", scene.text("hit"));
+    assert_eq!(scene.text("hit"), scene.text("calm"));
+}
+
+const PYTHON: &str = r#"
+import hashlib, os, signal, threading, time
+class Count(threading.Thread):
+    def run(self):
+        self.digest = hashlib.sha256()
+        for i in range(300000): self.digest.update(i.to_bytes(4, "little"))
+threads = [Count() for _ in range(3)]
+for t in threads: t.start()
+alarms = []
+signal.signal(signal.SIGUSR1, lambda *_: alarms.append(1))
+start = time.monotonic()
+value = 1.0
+for step in range(40):
+    for _ in range(20000): value = (value * 1.0000001) % 7.0
+    print(step, value, flush=True)
+for t in threads: t.join(); print(t.digest.hexdigest())
+os.kill(os.getpid(), signal.SIGUSR1)
+print(len(alarms), os.getcwd() != "", time.monotonic() >= start)
+"#;
+
+#[test]
+fn python_with_threads_and_signals() {
+    survives(&["/usr/bin/python3", "-c", PYTHON], 5);
+}
+
+#[test]
+fn a_shell_with_its_children() {
+    let script = "i=0; while [ $i -lt 30 ]; do echo $i $(expr $i \\* $i); i=$((i+1)); done; \
+                  (sleep 0.2; echo child) & wait; echo end";
+    survives(&["/bin/bash", "-c", script], 5);
+}

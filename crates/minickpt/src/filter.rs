@@ -1,0 +1,129 @@
+//! Which system calls of a protected program meet the supervisor.
+//!
+//! A seccomp program (classic BPF) decides in the kernel: calls that change the memory
+//! map or make processes stop at the supervisor, everything else runs at full speed
+//! (since Linux 5.11 by a bitmap, without running the program). Calls from the gate are
+//! the supervisor's own and pass.
+
+use outlive_image::gate::GATE;
+
+/// What to do when a program makes a descriptor that cannot be brought back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Special {
+    /// The call fails with ENOSYS and the launcher says why.
+    #[default]
+    Refuse,
+    /// It is made, and is a closed one after a panic.
+    Lose,
+}
+
+const ALLOW: u32 = 0x7fff_0000;
+const TRACE: u32 = 0x7ff0_0000;
+const ERRNO: u32 = 0x0005_0000;
+const ARCH_X86_64: u32 = 0xc000_003e;
+// Offsets in struct seccomp_data.
+const NUMBER: u32 = 0;
+const ARCH: u32 = 4;
+const POINTER_LOW: u32 = 8;
+const POINTER_HIGH: u32 = 12;
+const ARGUMENT_0: u32 = 16;
+const ARGUMENT_2: u32 = 32;
+// Instructions of classic BPF.
+const LOAD: u16 = 0x20;
+const EQUAL: u16 = 0x15;
+const AT_LEAST: u16 = 0x35;
+const ANY_BIT: u16 = 0x45;
+const RETURN: u16 = 0x06;
+
+/// Calls that make memory that no file of ours can hold.
+const ABSENT: &[i64] = &[
+    libc::SYS_clone3,
+    libc::SYS_io_uring_setup,
+    libc::SYS_userfaultfd,
+    libc::SYS_memfd_create,
+    libc::SYS_memfd_secret,
+    libc::SYS_shmget,
+    libc::SYS_shmat,
+    libc::SYS_process_madvise,
+    libc::SYS_remap_file_pages,
+];
+
+/// Calls that make descriptors with a state in the kernel.
+pub const SPECIAL: &[(i64, &str)] = &[
+    (libc::SYS_signalfd, "signalfd"),
+    (libc::SYS_signalfd4, "signalfd"),
+    (libc::SYS_timerfd_create, "timerfd"),
+    (libc::SYS_eventfd, "eventfd"),
+    (libc::SYS_eventfd2, "eventfd"),
+    (libc::SYS_epoll_create, "epoll"),
+    (libc::SYS_epoll_create1, "epoll"),
+    (libc::SYS_inotify_init, "inotify"),
+    (libc::SYS_inotify_init1, "inotify"),
+    (libc::SYS_fanotify_init, "fanotify"),
+    (libc::SYS_perf_event_open, "perf_event"),
+    (libc::SYS_pidfd_open, "pidfd"),
+];
+
+/// The program as `struct sock_filter`s: code u16, jumps u8 u8, value u32.
+pub fn program(special: Special) -> Vec<u8> {
+    let mut code: Vec<(u16, u8, u8, u32)> = vec![
+        (LOAD, 0, 0, ARCH),
+        (EQUAL, 1, 0, ARCH_X86_64),
+        (RETURN, 0, 0, ERRNO | libc::ENOSYS as u32),
+        (LOAD, 0, 0, POINTER_HIGH),
+        (EQUAL, 0, 3, (GATE >> 32) as u32),
+        (LOAD, 0, 0, POINTER_LOW),
+        (AT_LEAST, 1, 0, 0x1000),
+        (RETURN, 0, 0, ALLOW),
+        (LOAD, 0, 0, NUMBER),
+    ];
+    let mut on = |number: i64, then: &[(u16, u8, u8, u32)]| {
+        code.push((EQUAL, 0, then.len() as u8, number as u32));
+        code.extend_from_slice(then);
+    };
+    for number in [
+        libc::SYS_mmap,
+        libc::SYS_munmap,
+        libc::SYS_mremap,
+        libc::SYS_fork,
+    ] {
+        on(number, &[(RETURN, 0, 0, TRACE)]);
+    }
+    // The program then finds its heap by mmap.
+    on(libc::SYS_brk, &[(RETURN, 0, 0, ERRNO)]);
+    let advice = [
+        libc::MADV_DONTNEED,
+        libc::MADV_FREE,
+        libc::MADV_REMOVE,
+        libc::MADV_DONTNEED_LOCKED,
+    ];
+    let mut madvise = vec![(LOAD, 0, 0, ARGUMENT_2)];
+    for value in advice {
+        madvise.extend([(EQUAL, 0, 1, value as u32), (RETURN, 0, 0, TRACE)]);
+    }
+    madvise.push((RETURN, 0, 0, ALLOW));
+    on(libc::SYS_madvise, &madvise);
+    let clone = [
+        (LOAD, 0, 0, ARGUMENT_0),
+        (ANY_BIT, 0, 1, libc::CLONE_VM as u32),
+        (RETURN, 0, 0, ALLOW),
+        (RETURN, 0, 0, TRACE),
+    ];
+    on(libc::SYS_clone, &clone);
+    for number in ABSENT {
+        on(*number, &[(RETURN, 0, 0, ERRNO | libc::ENOSYS as u32)]);
+    }
+    if special == Special::Refuse {
+        for (number, _) in SPECIAL {
+            on(*number, &[(RETURN, 0, 0, TRACE)]);
+        }
+    }
+    code.push((RETURN, 0, 0, ALLOW));
+    let mut bytes = Vec::with_capacity(code.len() * 8);
+    for (operation, yes, no, value) in code {
+        bytes.extend_from_slice(&operation.to_le_bytes());
+        bytes.extend_from_slice(&[yes, no]);
+        bytes.extend_from_slice(&value.to_le_bytes());
+    }
+    bytes
+}

@@ -1,0 +1,345 @@
+//! Calls that change the memory map, carried out for a stopped thread.
+//!
+//! The supervisor makes each of them itself, through the gate of the process, and sets
+//! the thread behind its call with the result. All are made one after the other, so that
+//! the files and the map agree whenever a thread of the process runs.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use outlive_image::gate::{self, List};
+use outlive_image::model::{Backing, Mapping};
+use outlive_image::procfs;
+
+use crate::space::{FILE_BYTES, Space};
+
+const PAGE: u64 = 4096;
+const ENOMEM: i64 = -(libc::ENOMEM as i64);
+const EINVAL: i64 = -(libc::EINVAL as i64);
+/// Flags of mmap that make sense for a shared mapping as well.
+const KEPT: u64 = (libc::MAP_LOCKED | libc::MAP_NORESERVE) as u64;
+const AT_FDCWD: u64 = libc::AT_FDCWD as u64;
+const STACK_BYTES: u64 = 8 << 20;
+
+/// A process under the supervisor, as calls on its memory need it.
+#[derive(Debug)]
+pub struct Guest<'a> {
+    /// The stopped thread in which calls are made.
+    pub tid: i32,
+    /// Its process's memory.
+    pub memory: &'a File,
+    /// Its process's files.
+    pub space: &'a Space,
+    /// Where shared anonymous memory stands.
+    pub common: &'a Path,
+    /// True if files are on DAX: mapped with MAP_SYNC.
+    pub dax: bool,
+}
+
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Done {
+    /// It was made; its result.
+    Result(i64),
+    /// It may be made as it is.
+    Pass,
+    /// There is not enough protected memory; bytes that were asked for.
+    Full(u64),
+}
+
+fn refused(error: &io::Error) -> i64 {
+    -i64::from(error.raw_os_error().unwrap_or(libc::ENOMEM))
+}
+
+fn round(length: u64) -> u64 {
+    length.checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+}
+
+fn hits_gate(address: u64, length: u64) -> bool {
+    address < gate::GATE + gate::GATE_BYTES && gate::GATE < address.saturating_add(length)
+}
+
+impl Guest<'_> {
+    fn run(&self, list: &List) -> io::Result<Vec<i64>> {
+        gate::run(self.tid, self.memory, list).map(|ran| ran.results)
+    }
+
+    fn one(&self, number: i64, arguments: &[u64]) -> io::Result<i64> {
+        let mut list = List::new();
+        list.attempt(number, arguments);
+        self.run(&list).map(|results| results[0])
+    }
+
+    fn shared(&self) -> u64 {
+        let flags = if self.dax {
+            libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC
+        } else {
+            libc::MAP_SHARED
+        };
+        flags as u64
+    }
+
+    /// mmap(2).
+    pub fn map(&self, arguments: [u64; 6]) -> io::Result<Done> {
+        let [address, length, protection, flags, fd, offset] = arguments;
+        let has = |flag: i32| flags & flag as u64 != 0;
+        let fixed = has(libc::MAP_FIXED) || has(libc::MAP_FIXED_NOREPLACE);
+        let length = round(length);
+        if length == 0 || (fixed && !address.is_multiple_of(PAGE)) {
+            return Ok(Done::Pass);
+        }
+        if fixed && hits_gate(address, length) {
+            return Ok(Done::Result(EINVAL));
+        }
+        let shared = has(libc::MAP_SHARED);
+        let anonymous = has(libc::MAP_ANONYMOUS);
+        let source = if anonymous { None } else { self.source(fd)? };
+        if has(libc::MAP_HUGETLB) {
+            return Ok(Done::Result(ENOMEM));
+        }
+        if !anonymous && (shared || source.is_none()) {
+            // A file of the program's own stays its own; a bad descriptor is its error.
+            if fixed && has(libc::MAP_FIXED) {
+                self.space.clear(address, length)?;
+            }
+            return Ok(Done::Pass);
+        }
+        if protection & libc::PROT_WRITE as u64 != 0 && self.space.free()? < length {
+            return Ok(Done::Full(length));
+        }
+        // Where it will lie decides where it stands: the kernel chooses first.
+        let mut list = List::new();
+        let hint = flags & (libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) as u64;
+        let reserve = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64 | hint;
+        let replace = has(libc::MAP_FIXED) && !has(libc::MAP_FIXED_NOREPLACE);
+        let guess = if replace { address } else { 7 * FILE_BYTES };
+        if !replace {
+            list.attempt(libc::SYS_mmap, &[address, length, 0, reserve, u64::MAX, 0]);
+        }
+        let common = (shared && anonymous)
+            .then(|| self.new_common(length))
+            .transpose()?;
+        let opened = self.open_call(&mut list, guess, common.as_deref());
+        let results = self.run(&list)?;
+        let at = if replace { address as i64 } else { results[0] };
+        let mut file = results[opened];
+        if (-4095..0).contains(&at) || file < 0 {
+            if file >= 0 {
+                self.one(libc::SYS_close, &[file as u64])?;
+            }
+            let result = if (-4095..0).contains(&at) { at } else { ENOMEM };
+            return Ok(Done::Result(result));
+        }
+        let at = at as u64;
+        let Some((_, place)) = self.space.place(at, length) else {
+            return Ok(Done::Result(ENOMEM));
+        };
+        if common.is_none() && at / FILE_BYTES != guess / FILE_BYTES {
+            self.one(libc::SYS_close, &[file as u64])?;
+            let mut list = List::new();
+            self.open_call(&mut list, at, None);
+            file = self.run(&list)?[0];
+        }
+        self.space.clear(at, length)?;
+        if let Some(source) = source.flatten() {
+            self.space.fill(at, length, |buffer, done| {
+                source.read_at(buffer, offset + done)
+            })?;
+        }
+        let place = if common.is_some() { 0 } else { place };
+        let flags = self.shared() | libc::MAP_FIXED as u64 | (flags & KEPT);
+        let mut list = List::new();
+        list.attempt(
+            libc::SYS_mmap,
+            &[at, length, protection, flags, file as u64, place],
+        );
+        list.attempt(libc::SYS_close, &[file as u64]);
+        Ok(Done::Result(self.run(&list)?[0]))
+    }
+
+    /// Opens the file for an address in the guest; the call's place in the list.
+    fn open_call(&self, list: &mut List, address: u64, common: Option<&Path>) -> usize {
+        let index = address / FILE_BYTES;
+        let path = common.map_or_else(|| self.space.dir().join(index.to_string()), Path::to_owned);
+        let path = list.path(&path.to_string_lossy());
+        let flags = (libc::O_RDWR | libc::O_CLOEXEC) as u64;
+        list.attempt(libc::SYS_openat, &[AT_FDCWD, path, flags])
+    }
+
+    /// What a private mapping of a descriptor copies: `Some(None)` for zeroes, `None` for
+    /// what cannot be copied.
+    fn source(&self, fd: u64) -> io::Result<Option<Option<File>>> {
+        let path = format!("/proc/{}/fd/{}", self.tid, fd as i32);
+        let Ok(meta) = std::fs::metadata(&path) else {
+            return Ok(None);
+        };
+        let kind = meta.file_type();
+        // /dev/zero is 1:5.
+        if kind.is_char_device() && meta.rdev() == libc::makedev(1, 5) {
+            return Ok(Some(None));
+        }
+        if !kind.is_file() {
+            return Ok(None);
+        }
+        Ok(Some(Some(File::open(path)?)))
+    }
+
+    /// A file for memory that a program shares with its children.
+    fn new_common(&self, length: u64) -> io::Result<PathBuf> {
+        for number in 0u64.. {
+            let path = self.common.join(format!("shared-{number}"));
+            match File::options().write(true).create_new(true).open(&path) {
+                Ok(file) => {
+                    file.set_len(length)?;
+                    file.sync_all()?;
+                    return Ok(path);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::from_raw_os_error(libc::ENOMEM))
+    }
+
+    /// munmap(2).
+    pub fn unmap(&self, address: u64, length: u64) -> io::Result<Done> {
+        if !address.is_multiple_of(PAGE) || length == 0 || hits_gate(address, length) {
+            return Ok(Done::Result(EINVAL));
+        }
+        let result = self.one(libc::SYS_munmap, &[address, length])?;
+        if result == 0 {
+            self.space.clear(address, round(length))?;
+        }
+        Ok(Done::Result(result))
+    }
+
+    /// madvise(2) with an advice that drops contents.
+    pub fn drop_pages(&self, address: u64, length: u64, advice: u64) -> io::Result<Done> {
+        if !address.is_multiple_of(PAGE) {
+            return Ok(Done::Result(EINVAL));
+        }
+        if advice != libc::MADV_FREE as u64 {
+            self.space.clear(address, round(length))?;
+        }
+        Ok(Done::Result(0))
+    }
+
+    /// mremap(2).
+    pub fn remap(&self, arguments: [u64; 6]) -> io::Result<Done> {
+        let [old, old_length, new_length, flags, to, _] = arguments;
+        let (old_length, new_length) = (round(old_length), round(new_length));
+        let maps = procfs::mappings(self.tid)?;
+        let Some(mapping) = maps.iter().find(|m| m.start <= old && old < m.end) else {
+            return Ok(Done::Pass);
+        };
+        if !self.space.holds(mapping) {
+            return Ok(Done::Pass);
+        }
+        if old_length == 0 || new_length == 0 || !old.is_multiple_of(PAGE) {
+            return Ok(Done::Result(EINVAL));
+        }
+        let fixed = flags & libc::MREMAP_FIXED as u64 != 0;
+        if fixed && hits_gate(to, new_length) {
+            return Ok(Done::Result(EINVAL));
+        }
+        if !fixed {
+            if new_length > old_length && self.space.free()? < new_length - old_length {
+                return Ok(Done::Full(new_length - old_length));
+            }
+            let result = self.one(libc::SYS_mremap, &[old, old_length, new_length, 0, 0])?;
+            if result >= 0 && new_length < old_length {
+                self.space
+                    .clear(old + new_length, old_length - new_length)?;
+            }
+            if result != ENOMEM || flags & libc::MREMAP_MAYMOVE as u64 == 0 {
+                return Ok(Done::Result(result));
+            }
+        }
+        // It moves: new memory, the contents, then the old goes.
+        let anonymous = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+        let fixed = if fixed { libc::MAP_FIXED as u64 } else { 0 };
+        let protection = u64::from(mapping.protection);
+        let arguments = [
+            to * u64::from(fixed != 0),
+            new_length,
+            protection,
+            anonymous | fixed,
+            0,
+            0,
+        ];
+        let Done::Result(new) = self.map(arguments)? else {
+            return Ok(Done::Full(new_length));
+        };
+        if (-4095..0).contains(&new) {
+            return Ok(Done::Result(new));
+        }
+        self.space
+            .copy(old, new as u64, old_length.min(new_length))?;
+        self.unmap(old, old_length)?;
+        Ok(Done::Result(new))
+    }
+
+    /// Moves all memory of a fresh program into its files; the gate is open.
+    pub fn adopt(&self) -> io::Result<()> {
+        let mut maps = procfs::mappings(self.tid)?;
+        maps.retain(|m| !matches!(m.backing, Backing::Kernel(_)));
+        for mapping in &mut maps {
+            self.space
+                .fill(mapping.start, mapping.end - mapping.start, |buffer, at| {
+                    // Pages behind the end of a file cannot be read: they end the copy.
+                    self.memory.read_at(buffer, mapping.start + at).or(Ok(0))
+                })?;
+            if mapping.grows_down {
+                mapping.start = mapping.start.min(mapping.end.saturating_sub(STACK_BYTES));
+            }
+        }
+        self.remap_all(&maps)
+    }
+
+    /// Maps ranges onto the files of the space.
+    pub fn remap_all(&self, maps: &[Mapping]) -> io::Result<()> {
+        let mut indices: Vec<u64> = maps.iter().map(|m| m.start / FILE_BYTES).collect();
+        indices.dedup();
+        for index in indices {
+            let mut list = List::new();
+            self.open_call(&mut list, index * FILE_BYTES, None);
+            let fd = self.run(&list)?[0];
+            if fd < 0 {
+                return Err(gate::failed(libc::SYS_openat as u64, fd));
+            }
+            let mut list = List::new();
+            for mapping in maps.iter().filter(|m| m.start / FILE_BYTES == index) {
+                if list.is_full(2, 0) {
+                    self.run(&list)?;
+                    list = List::new();
+                }
+                let length = mapping.end - mapping.start;
+                let place = self.space.place(mapping.start, length);
+                let (_, place) = place.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))?;
+                let flags = self.shared() | libc::MAP_FIXED as u64;
+                let protection = u64::from(mapping.protection);
+                let arguments = [mapping.start, length, protection, flags, fd as u64, place];
+                list.call(libc::SYS_mmap, &arguments);
+            }
+            list.call(libc::SYS_close, &[fd as u64]);
+            self.run(&list)?;
+        }
+        Ok(())
+    }
+}
+
+/// The result of a call whose carrying out failed: the program's own error.
+pub fn settle(done: io::Result<Done>) -> io::Result<Done> {
+    match done {
+        // The files are full or the guest has no descriptor left: not the end of it.
+        Err(error)
+            if [libc::ENOSPC, libc::ENOMEM, libc::EMFILE, libc::EACCES]
+                .contains(&error.raw_os_error().unwrap_or(0)) =>
+        {
+            Ok(Done::Result(refused(&error)))
+        }
+        other => other,
+    }
+}

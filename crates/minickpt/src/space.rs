@@ -1,0 +1,256 @@
+//! The memory of one process in files.
+//!
+//! Invariant: private memory at address `a` stands in file `a >> 44` at offset
+//! `a & (2^44 - 1)`. So no allocator is needed, a mapping grows in place, and what lies
+//! behind an address is known from the address alone. Files are sparse: unmapped ranges
+//! are holes and read as zeroes.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use outlive_image::model::{Backing, Mapping};
+
+/// Bytes of address space in one file: ext4 with blocks of 4 KiB holds that much.
+pub const FILE_BYTES: u64 = 1 << 44;
+const FILES: usize = 8;
+const PAGE: usize = 4096;
+const CHUNK: usize = 1 << 20;
+
+/// The files of a process.
+#[derive(Debug)]
+pub struct Space {
+    dir: PathBuf,
+    files: [File; FILES],
+}
+
+/// Punches a hole: the range reads as zeroes, its memory is free.
+fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: plain numbers; the descriptor is open.
+    let result = unsafe { libc::fallocate64(file.as_raw_fd(), mode, at as i64, length as i64) };
+    if result == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// The next data (`SEEK_DATA`) or hole from `at` on.
+fn seek(file: &File, at: u64, whence: i32) -> io::Result<Option<u64>> {
+    // SAFETY: plain numbers; the descriptor is open.
+    let found = unsafe { libc::lseek64(file.as_raw_fd(), at as i64, whence) };
+    if found >= 0 {
+        return Ok(Some(found as u64));
+    }
+    let error = io::Error::last_os_error();
+    if error.raw_os_error() == Some(libc::ENXIO) {
+        Ok(None)
+    } else {
+        Err(error)
+    }
+}
+
+fn is_zero(bytes: &[u8]) -> bool {
+    bytes.iter().all(|byte| *byte == 0)
+}
+
+impl Space {
+    /// New files for a process, in a directory of their own in `memory`.
+    pub fn create(memory: &Path, name: &str) -> io::Result<Space> {
+        let dir = memory.join(name);
+        fs::create_dir(&dir)?;
+        let file = |index: usize| {
+            let path = dir.join(index.to_string());
+            let file = File::options()
+                .read(true)
+                .write(true)
+                .create_new(true)
+                .open(path)?;
+            file.set_len(FILE_BYTES - PAGE as u64)?;
+            // The names must outlive the kernel; contents are mapped with MAP_SYNC.
+            file.sync_all()?;
+            Ok(file)
+        };
+        let files: io::Result<Vec<File>> = (0..FILES).map(file).collect();
+        Space::of(dir.clone(), files?)
+    }
+
+    /// The files that a process had before.
+    pub fn open(dir: &Path) -> io::Result<Space> {
+        let file = |index: usize| {
+            File::options()
+                .read(true)
+                .write(true)
+                .open(dir.join(index.to_string()))
+        };
+        let files: io::Result<Vec<File>> = (0..FILES).map(file).collect();
+        Space::of(dir.to_owned(), files?)
+    }
+
+    fn of(dir: PathBuf, files: Vec<File>) -> io::Result<Space> {
+        let files = files
+            .try_into()
+            .map_err(|_| io::Error::other("eight files"))?;
+        Ok(Space { dir, files })
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Removes the files.
+    pub fn remove(&self) {
+        // What is left over is removed with the whole directory at the next start.
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+
+    /// Path and offset that belong to a range; `None` if it crosses a file's end.
+    pub fn place(&self, address: u64, length: u64) -> Option<(PathBuf, u64)> {
+        let end = address.checked_add(length.max(1))? - 1;
+        let index = address / FILE_BYTES;
+        let inside = index == end / FILE_BYTES && (index as usize) < FILES;
+        let last = end % FILE_BYTES < FILE_BYTES - PAGE as u64;
+        (inside && last).then(|| (self.dir.join(index.to_string()), address % FILE_BYTES))
+    }
+
+    fn file(&self, address: u64) -> io::Result<&File> {
+        let file = self.files.get((address / FILE_BYTES) as usize);
+        file.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+    }
+
+    /// Makes a range zero and gives its memory back.
+    pub fn clear(&self, address: u64, length: u64) -> io::Result<()> {
+        let (mut at, mut left) = (address, length);
+        while left > 0 && at / FILE_BYTES < FILES as u64 {
+            let part = left.min(FILE_BYTES - at % FILE_BYTES);
+            punch(self.file(at)?, at % FILE_BYTES, part)?;
+            (at, left) = (at + part, left - part);
+        }
+        Ok(())
+    }
+
+    /// Writes bytes at an address.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file(address)?
+            .write_all_at(bytes, address % FILE_BYTES)
+    }
+
+    /// Fills a range from a reader by offset, leaving zero pages as holes. `read` gives
+    /// the bytes that it read; 0 is the end.
+    pub fn fill(
+        &self,
+        address: u64,
+        length: u64,
+        mut read: impl FnMut(&mut [u8], u64) -> io::Result<usize>,
+    ) -> io::Result<()> {
+        let mut buffer = vec![0u8; CHUNK];
+        let mut done = 0;
+        while done < length {
+            let want = (length - done).min(CHUNK as u64) as usize;
+            let got = read(&mut buffer[..want], done)?;
+            if got == 0 {
+                break;
+            }
+            let mut at = 0;
+            while at < got {
+                let step = PAGE.min(got - at);
+                let mut end = at + step;
+                if is_zero(&buffer[at..end]) {
+                    at = end;
+                    continue;
+                }
+                while end < got {
+                    let step = PAGE.min(got - end);
+                    if is_zero(&buffer[end..end + step]) {
+                        break;
+                    }
+                    end += step;
+                }
+                self.write(address + done + at as u64, &buffer[at..end])?;
+                at = end;
+            }
+            done += got as u64;
+        }
+        Ok(())
+    }
+
+    /// Copies a range to another address.
+    pub fn copy(&self, from: u64, to: u64, length: u64) -> io::Result<()> {
+        let source = self.file(from)?;
+        self.fill(to, length, |buffer, at| {
+            source.read_at(buffer, from % FILE_BYTES + at)
+        })
+    }
+
+    /// Copies all that another space holds (the parent's, after a fork).
+    pub fn copy_all(&self, parent: &Space) -> io::Result<()> {
+        for (index, (from, to)) in parent.files.iter().zip(&self.files).enumerate() {
+            let mut at = 0;
+            while let Some(start) = seek(from, at, libc::SEEK_DATA)? {
+                let end = seek(from, start, libc::SEEK_HOLE)?.unwrap_or(start);
+                let address = index as u64 * FILE_BYTES + start;
+                debug_assert!(to.metadata().is_ok());
+                self.fill(address, end - start, |buffer, done| {
+                    from.read_at(buffer, start + done)
+                })?;
+                at = end.max(start + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// True if a mapping stands in these files.
+    pub fn holds(&self, mapping: &Mapping) -> bool {
+        matches!(&mapping.backing, Backing::File { path, .. } if Path::new(path).starts_with(&self.dir))
+    }
+
+    /// Bytes of memory that are free for all processes.
+    pub fn free(&self) -> io::Result<u64> {
+        let mut stat = std::mem::MaybeUninit::<libc::statvfs64>::zeroed();
+        // SAFETY: the kernel fills the structure, which is valid when zero.
+        let stat = unsafe {
+            if libc::fstatvfs64(self.files[0].as_raw_fd(), stat.as_mut_ptr()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            stat.assume_init()
+        };
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_have_one_place_and_holes_are_zero() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::create(dir.path(), "p1").unwrap();
+        let address = 0x7f12_3456_7000;
+        let (path, offset) = space.place(address, 4096).unwrap();
+        assert_eq!(path, dir.path().join("p1/7"));
+        assert_eq!(offset, address - 7 * FILE_BYTES);
+        assert!(space.place(FILE_BYTES - 4096, 8192).is_none());
+        space.write(address, &[7; 8192]).unwrap();
+        space.copy(address, address + 0x10_0000, 8192).unwrap();
+        space.clear(address, 4096).unwrap();
+        let other = Space::create(dir.path(), "p2").unwrap();
+        other.copy_all(&space).unwrap();
+        let read = |at: u64| {
+            let mut byte = [9; 1];
+            other
+                .file(at)
+                .unwrap()
+                .read_exact_at(&mut byte, at % FILE_BYTES)
+                .unwrap();
+            byte[0]
+        };
+        assert_eq!(read(address), 0);
+        assert_eq!(read(address + 4096), 7);
+        assert_eq!(read(address + 0x10_0000), 7);
+    }
+}

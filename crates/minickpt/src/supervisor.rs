@@ -1,0 +1,674 @@
+//! The process that stands beside protected programs: their tracer.
+//!
+//! It is called only for what [`crate::filter`] names, for births, deaths and signals.
+//! One loop handles one stop after the other; a call on memory is carried out to its end
+//! before the next stop is looked at. If it dies, so do its programs (`EXITKILL`): they
+//! never run with memory that is not kept.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fs::File;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use outlive_base::{Code, Entity, Error};
+use outlive_image::calls::reg;
+use outlive_image::freeze::Frozen;
+use outlive_image::gate;
+use outlive_image::model::{Backing, Image};
+use outlive_image::procfs;
+use outlive_image::restore::Restored;
+use outlive_image::sys::{self, Change};
+
+use crate::filter::{SPECIAL, Special};
+use crate::journal::Journal;
+use crate::memory::{self, Done, Guest};
+use crate::space::Space;
+
+/// What a plain fork does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Fork {
+    /// It fails with ENOSYS and the launcher says why.
+    #[default]
+    Refuse,
+    /// The child gets a copy of all memory at once, and is protected too.
+    Copy,
+}
+
+/// How programs are supervised.
+#[derive(Clone, Debug)]
+pub struct Policy {
+    /// The directory for their memory.
+    pub memory: PathBuf,
+    /// True if that is on DAX.
+    pub dax: bool,
+    /// What fork does.
+    pub fork: Fork,
+    /// What special descriptors do.
+    pub special: Special,
+}
+
+/// How often the supervisor was called, by kind.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
+pub struct Counts {
+    /// mmap
+    pub map: u64,
+    /// munmap
+    pub unmap: u64,
+    /// mremap
+    pub remap: u64,
+    /// madvise
+    pub advise: u64,
+    /// Threads born.
+    pub threads: u64,
+    /// Processes born.
+    pub processes: u64,
+    /// Programs started by exec.
+    pub programs: u64,
+    /// Signals that went through.
+    pub signals: u64,
+}
+
+/// The space and the memory of an address space; several processes while one is in vfork.
+#[derive(Debug)]
+struct Body {
+    space: Space,
+    memory: File,
+}
+
+/// Is told of processes that come and go, so that the module can keep them.
+pub trait Register {
+    /// A process whose memory is protected from now on.
+    ///
+    /// # Errors
+    /// Why it cannot be kept.
+    fn add(&mut self, pid: i32) -> outlive_base::Result<()>;
+    /// A process that ended.
+    fn remove(&mut self, pid: i32);
+}
+
+/// No module: for measurements and tests.
+#[derive(Debug)]
+pub struct Native;
+
+impl Register for Native {
+    fn add(&mut self, _pid: i32) -> outlive_base::Result<()> {
+        Ok(())
+    }
+    fn remove(&mut self, _pid: i32) {}
+}
+
+/// The tracer of a tree of processes.
+pub struct Supervisor<'a> {
+    policy: Policy,
+    register: &'a mut dyn Register,
+    journal: Journal,
+    bodies: BTreeMap<i32, Rc<Body>>,
+    /// Threads and the process that each belongs to.
+    threads: BTreeMap<i32, i32>,
+    /// Newborns that stopped before their birth was reported.
+    early: BTreeSet<i32>,
+    queue: VecDeque<(i32, Change)>,
+    root: i32,
+    status: Option<i32>,
+    next: u64,
+    said: BTreeSet<&'static str>,
+    /// How often it was called.
+    pub counts: Counts,
+    /// What is said to the user, a line each.
+    pub say: Box<dyn FnMut(&Error) + 'a>,
+}
+
+fn broken(doing: &str, error: &io::Error) -> Error {
+    let what = format!("supervise: {doing}: {error}");
+    let remedy = "the programs were ended; their output tells how far they came";
+    Error::new(Code::Io, Entity::Call, what, remedy)
+}
+
+impl<'a> Supervisor<'a> {
+    /// A supervisor without processes.
+    ///
+    /// # Errors
+    /// The directory of the policy cannot be written to.
+    pub fn new(
+        policy: Policy,
+        register: &'a mut dyn Register,
+    ) -> outlive_base::Result<Supervisor<'a>> {
+        let journal = Journal::open(&policy.memory)
+            .map_err(|error| Error::io(&policy.memory, "write the journal", &error))?;
+        Ok(Supervisor {
+            journal,
+            policy,
+            register,
+            bodies: BTreeMap::new(),
+            threads: BTreeMap::new(),
+            early: BTreeSet::new(),
+            queue: VecDeque::new(),
+            root: 0,
+            status: None,
+            next: 0,
+            said: BTreeSet::new(),
+            counts: Counts::default(),
+            say: Box::new(|error| eprintln!("outlive: {error}")),
+        })
+    }
+
+    /// Takes over a seized process that has not executed its program yet.
+    pub fn adopt(&mut self, pid: i32) {
+        self.root = pid;
+        self.threads.insert(pid, pid);
+    }
+
+    /// Takes over restored processes; they are still stopped.
+    ///
+    /// # Errors
+    /// Their files or the register.
+    pub fn resume(&mut self, image: &Image, restored: &Restored) -> outlive_base::Result<()> {
+        for (process, (pid, tids)) in image.processes.iter().zip(&restored.processes) {
+            let dirs = process.mappings.iter().filter_map(|m| match &m.backing {
+                Backing::File { path, .. } => PathBuf::from(path).parent().map(PathBuf::from),
+                _ => None,
+            });
+            let mut own = dirs.filter(|dir| dir.parent() == Some(self.policy.memory.as_path()));
+            let body = own.next().map(|dir| -> io::Result<Body> {
+                Ok(Body {
+                    space: Space::open(&dir)?,
+                    memory: gate::memory(*pid)?,
+                })
+            });
+            let body = body.ok_or_else(|| {
+                Error::new(
+                    Code::Corrupt,
+                    Entity::Call,
+                    format!("process {} has no protected memory", process.pid),
+                    "it was not started by outlive minickpt run",
+                )
+            })?;
+            let body = body.map_err(|error| broken("open protected memory", &error))?;
+            self.bodies.insert(*pid, Rc::new(body));
+            for tid in tids {
+                sys::end_with_tracer(*tid).map_err(|error| broken("take over", &error))?;
+                self.threads.insert(*tid, *pid);
+            }
+            self.register.add(*pid)?;
+        }
+        self.root = restored.processes.first().map_or(0, |(pid, _)| *pid);
+        Ok(())
+    }
+
+    /// Lets restored processes run.
+    ///
+    /// # Errors
+    /// A thread that is gone.
+    pub fn start(&mut self) -> outlive_base::Result<()> {
+        for tid in self.threads.keys() {
+            sys::resume(*tid, 0).map_err(|error| broken("resume", &error))?;
+        }
+        Ok(())
+    }
+
+    /// Handles stops until all processes have ended; the wait status of the first one.
+    ///
+    /// # Errors
+    /// The supervisor cannot go on; the processes end with it.
+    pub fn run(&mut self) -> outlive_base::Result<i32> {
+        while self.step(true)? {}
+        Ok(self.status.unwrap_or(0))
+    }
+
+    fn step(&mut self, block: bool) -> outlive_base::Result<bool> {
+        let change = match self.queue.pop_front() {
+            Some(change) => Some(change),
+            None => match sys::wait(-1, block) {
+                Err(error) if error.raw_os_error() == Some(libc::ECHILD) => return Ok(false),
+                other => other.map_err(|error| broken("wait", &error))?,
+            },
+        };
+        if let Some((tid, change)) = change {
+            self.handle(tid, change)?;
+        }
+        Ok(!self.threads.is_empty())
+    }
+
+    /// As [`Supervisor::run`], but asks `stop` all the time (this burns a processor: for
+    /// tests and measurements), and gives `None` when it says so.
+    ///
+    /// # Errors
+    /// As [`Supervisor::run`].
+    pub fn run_polled(
+        &mut self,
+        mut stop: impl FnMut(&Counts) -> bool,
+    ) -> outlive_base::Result<Option<i32>> {
+        while self.step(false)? {
+            if stop(&self.counts) {
+                return Ok(None);
+            }
+            std::thread::yield_now();
+        }
+        Ok(self.status.or(Some(0)))
+    }
+
+    /// Forgets all processes, but leaves their files: something else restores them.
+    pub fn abandon(&mut self) {
+        self.threads.clear();
+        self.bodies.clear();
+    }
+
+    /// Stops all processes between two instructions, for an image. They are in the order
+    /// of the tree.
+    ///
+    /// # Errors
+    /// As [`Supervisor::run`].
+    pub fn freeze(&mut self) -> outlive_base::Result<Frozen> {
+        let mut stopped = BTreeSet::new();
+        let mut frozen = Frozen::default();
+        while let Some(tid) = self
+            .threads
+            .keys()
+            .find(|tid| !stopped.contains(*tid))
+            .copied()
+        {
+            if sys::interrupt(tid).is_err() {
+                self.threads.remove(&tid);
+                continue;
+            }
+            loop {
+                let waited = sys::wait(tid, true).map_err(|error| broken("wait", &error))?;
+                match waited {
+                    Some((
+                        _,
+                        Change::Stopped {
+                            event: libc::PTRACE_EVENT_STOP,
+                            ..
+                        },
+                    )) => {
+                        stopped.insert(tid);
+                        break;
+                    }
+                    Some((_, change)) => {
+                        self.handle(tid, change)?;
+                        if !self.threads.contains_key(&tid) {
+                            break;
+                        }
+                    }
+                    None => {}
+                }
+            }
+        }
+        let mut order: Vec<i32> = self.bodies.keys().copied().collect();
+        order.sort_by_key(|pid| (*pid != self.root, *pid));
+        for pid in order {
+            let of = |tid: &&i32| self.threads[*tid] == pid;
+            let mut tids: Vec<i32> = self.threads.keys().filter(of).copied().collect();
+            tids.sort_by_key(|tid| (*tid != pid, *tid));
+            frozen.processes.push((pid, tids));
+        }
+        Ok(frozen)
+    }
+
+    fn handle(&mut self, tid: i32, change: Change) -> outlive_base::Result<()> {
+        match self.stopped(tid, change) {
+            // A thread can be ended (by exec or SIGKILL) at any point of its handling.
+            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
+            other => other.map_err(|error| broken(&format!("thread {tid}"), &error)),
+        }
+    }
+
+    fn stopped(&mut self, tid: i32, change: Change) -> io::Result<()> {
+        let (signal, event) = match change {
+            Change::Ended(status) => {
+                self.ended(tid, status);
+                return Ok(());
+            }
+            Change::Stopped { signal, event } => (signal, event),
+        };
+        if !self.threads.contains_key(&tid) {
+            self.early.insert(tid);
+            return Ok(());
+        }
+        match event {
+            libc::PTRACE_EVENT_SECCOMP => self.call(tid),
+            libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
+                let child = sys::event_message(tid)? as i32;
+                self.born(tid, child)?;
+                sys::resume(tid, 0)
+            }
+            libc::PTRACE_EVENT_EXEC => self.executed(tid),
+            libc::PTRACE_EVENT_STOP => {
+                let jobs = [libc::SIGSTOP, libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+                if jobs.contains(&signal) {
+                    sys::listen(tid)
+                } else {
+                    sys::resume(tid, 0)
+                }
+            }
+            0 if signal & 0x80 == 0 => {
+                self.counts.signals += 1;
+                if signal == libc::SIGBUS {
+                    self.full_at_fault(tid);
+                }
+                sys::resume(tid, signal)
+            }
+            _ => sys::resume(tid, 0),
+        }
+    }
+
+    fn ended(&mut self, tid: i32, status: i32) {
+        self.early.remove(&tid);
+        let Some(pid) = self.threads.remove(&tid) else {
+            return;
+        };
+        if tid == self.root {
+            self.status = Some(status);
+        }
+        if tid == pid {
+            self.forget(pid);
+        }
+    }
+
+    fn forget(&mut self, pid: i32) {
+        self.register.remove(pid);
+        if let Some(body) = self.bodies.remove(&pid)
+            && Rc::strong_count(&body) == 1
+        {
+            body.space.remove();
+        }
+    }
+
+    /// Says something once.
+    fn tell(&mut self, key: &'static str, error: &Error) {
+        if self.said.insert(key) {
+            (self.say)(error);
+        }
+    }
+
+    fn full(&mut self, bytes: u64) {
+        let error = Error::new(
+            Code::NoSpace,
+            Entity::File(self.policy.memory.display().to_string()),
+            format!("the program asks for {bytes} bytes more than there is protected memory"),
+            "reserve more (outlive minickpt setup), or make the problem smaller",
+        );
+        self.tell("full", &error);
+    }
+
+    /// A bus error in a sparse file means that its file system is full.
+    fn full_at_fault(&mut self, tid: i32) {
+        let body = self.threads.get(&tid).and_then(|pid| self.bodies.get(pid));
+        if body.is_some_and(|body| body.space.free().is_ok_and(|free| free < 1 << 20)) {
+            self.full(4096);
+        }
+    }
+
+    /// A call that the filter sends here.
+    fn call(&mut self, tid: i32) -> io::Result<()> {
+        let mut registers = sys::registers(tid)?;
+        let number = registers[reg::ORIG_RAX] as i64;
+        let arguments = [reg::RDI, reg::RSI, reg::RDX, reg::R10, reg::R8, reg::R9]
+            .map(|register| registers[register]);
+        let body = self
+            .threads
+            .get(&tid)
+            .and_then(|pid| self.bodies.get(pid))
+            .cloned();
+        let Some(body) = body else {
+            // Before the first exec the program is still the launcher's copy.
+            return sys::resume(tid, 0);
+        };
+        if let Some((_, name)) = SPECIAL.iter().find(|(special, _)| *special == number) {
+            self.refuse_special(name);
+            return answer(tid, &mut registers, -i64::from(libc::ENOSYS));
+        }
+        if number == libc::SYS_fork || number == libc::SYS_clone {
+            if self.policy.fork == Fork::Copy {
+                return sys::resume(tid, 0);
+            }
+            self.refuse_fork();
+            return answer(tid, &mut registers, -i64::from(libc::ENOSYS));
+        }
+        let mask = sys::mask(tid)?;
+        self.journal.begin(tid, &registers, mask)?;
+        gate::quiet(tid)?;
+        let guest = Guest {
+            tid,
+            memory: &body.memory,
+            space: &body.space,
+            common: &self.policy.memory,
+            dax: self.policy.dax,
+        };
+        let done = match number {
+            libc::SYS_mmap => {
+                self.counts.map += 1;
+                guest.map(arguments)
+            }
+            libc::SYS_munmap => {
+                self.counts.unmap += 1;
+                guest.unmap(arguments[0], arguments[1])
+            }
+            libc::SYS_mremap => {
+                self.counts.remap += 1;
+                guest.remap(arguments)
+            }
+            libc::SYS_madvise => {
+                self.counts.advise += 1;
+                guest.drop_pages(arguments[0], arguments[1], arguments[2])
+            }
+            _ => Ok(Done::Pass),
+        };
+        let done = memory::settle(done)?;
+        let result = match done {
+            Done::Result(result) => result,
+            Done::Full(bytes) => {
+                self.full(bytes);
+                -i64::from(libc::ENOMEM)
+            }
+            Done::Pass => self.pass(tid, &registers, &body)?,
+        };
+        sys::set_mask(tid, mask)?;
+        set_answer(tid, &mut registers, result)?;
+        self.journal.end()?;
+        sys::resume(tid, 0)
+    }
+
+    /// Makes a call as the program wrote it, through the gate.
+    fn pass(&self, tid: i32, registers: &[u64], body: &Body) -> io::Result<i64> {
+        let arguments = [reg::RDI, reg::RSI, reg::RDX, reg::R10, reg::R8, reg::R9]
+            .map(|register| registers[register]);
+        let mut list = gate::List::new();
+        list.attempt(registers[reg::ORIG_RAX] as i64, &arguments);
+        gate::run(tid, &body.memory, &list).map(|ran| ran.results[0])
+    }
+
+    fn refuse_special(&mut self, name: &'static str) {
+        let error = Error::new(
+            Code::Unsupported,
+            Entity::Call,
+            format!(
+                "the program makes a descriptor of kind {name}, whose state is lost in a panic"
+            ),
+            "it was told ENOSYS; --special lose lets it have one that is closed after a panic",
+        );
+        self.tell(name, &error);
+    }
+
+    fn refuse_fork(&mut self) {
+        let error = Error::new(
+            Code::Unsupported,
+            Entity::Call,
+            "the program forks, and no policy for that was given",
+            "it was told ENOSYS; --fork copy gives each child a protected copy of all memory",
+        );
+        self.tell("fork", &error);
+    }
+
+    /// A thread or a process was born by `tid`, which is stopped in its call.
+    fn born(&mut self, tid: i32, child: i32) -> io::Result<()> {
+        let parent = self.threads[&tid];
+        if !self.early.remove(&child) {
+            match sys::wait(child, true)? {
+                Some((_, Change::Stopped { .. })) => {}
+                // It is gone already.
+                _ => return Ok(()),
+            }
+        }
+        let leader = procfs::threads(child).is_ok_and(|tids| tids.first() == Some(&child))
+            && !procfs::threads(parent)?.contains(&child);
+        if !leader {
+            self.threads.insert(child, parent);
+            self.counts.threads += 1;
+            return sys::resume(child, 0);
+        }
+        self.threads.insert(child, child);
+        self.counts.processes += 1;
+        let Some(body) = self.bodies.get(&parent).cloned() else {
+            return sys::resume(child, 0);
+        };
+        let registers = sys::registers(tid)?;
+        let shares = match registers[reg::ORIG_RAX] as i64 {
+            libc::SYS_vfork => true,
+            libc::SYS_clone => registers[reg::RDI] & libc::CLONE_VM as u64 != 0,
+            _ => false,
+        };
+        if shares {
+            // Until it executes a program it is a guest in its parent's memory.
+            self.bodies.insert(child, body);
+            return sys::resume(child, 0);
+        }
+        self.copy_to_child(tid, parent, child, &body)?;
+        sys::resume(child, 0)
+    }
+
+    /// Gives a forked child memory of its own, with all other threads of the parent held.
+    fn copy_to_child(&mut self, tid: i32, parent: i32, child: i32, body: &Body) -> io::Result<()> {
+        let others: Vec<i32> = self
+            .threads
+            .iter()
+            .filter(|(other, pid)| **pid == parent && **other != tid)
+            .map(|(other, _)| *other)
+            .collect();
+        let mut held = Vec::new();
+        for other in others {
+            if self.queue.iter().any(|(queued, _)| *queued == other) {
+                continue;
+            }
+            if sys::interrupt(other).is_err() {
+                continue;
+            }
+            match sys::wait(other, true)? {
+                Some((
+                    _,
+                    Change::Stopped {
+                        event: libc::PTRACE_EVENT_STOP,
+                        signal: libc::SIGTRAP,
+                    },
+                )) => {
+                    held.push(other);
+                }
+                // It waits for its turn; the interruption comes after it.
+                Some(change) => self.queue.push_back(change),
+                None => {}
+            }
+        }
+        let name = self.new_name(child);
+        let space = Space::create(&self.policy.memory, &name)?;
+        space.copy_all(&body.space)?;
+        let memory = gate::memory(child)?;
+        let mut maps = procfs::mappings(child)?;
+        maps.retain(|mapping| body.space.holds(mapping));
+        let saved = (sys::registers(child)?, sys::mask(child)?);
+        gate::quiet(child)?;
+        let guest = Guest {
+            tid: child,
+            memory: &memory,
+            space: &space,
+            common: &self.policy.memory,
+            dax: self.policy.dax,
+        };
+        guest.remap_all(&maps)?;
+        put_back(child, saved)?;
+        self.bodies.insert(child, Rc::new(Body { space, memory }));
+        self.announce(child);
+        for other in held {
+            sys::resume(other, 0)?;
+        }
+        Ok(())
+    }
+
+    fn new_name(&mut self, pid: i32) -> String {
+        loop {
+            self.next += 1;
+            let name = format!("p{pid}-{}", self.next);
+            if !self.policy.memory.join(&name).exists() {
+                return name;
+            }
+        }
+    }
+
+    fn announce(&mut self, pid: i32) {
+        if let Err(error) = self.register.add(pid) {
+            (self.say)(&error);
+        }
+    }
+
+    /// A process executed a program: its new memory moves into files.
+    fn executed(&mut self, tid: i32) -> io::Result<()> {
+        self.counts.programs += 1;
+        self.threads
+            .retain(|other, pid| *pid != tid || *other == tid);
+        let former = self.bodies.contains_key(&tid);
+        if former {
+            self.forget(tid);
+        }
+        gate::to_end_of_call(tid)?;
+        let mut saved = (sys::registers(tid)?, sys::mask(tid)?);
+        saved.0[reg::ORIG_RAX] = u64::MAX;
+        gate::quiet(tid)?;
+        let name = self.new_name(tid);
+        let space = Space::create(&self.policy.memory, &name)?;
+        let memory = gate::memory(tid)?;
+        let vdso = outlive_image::dump::vdso(&procfs::mappings(tid)?)?;
+        gate::open(tid, &memory, vdso)?;
+        let guest = Guest {
+            tid,
+            memory: &memory,
+            space: &space,
+            common: &self.policy.memory,
+            dax: self.policy.dax,
+        };
+        let adopted = guest.adopt();
+        if let Err(error) = adopted {
+            self.full(0);
+            return Err(error);
+        }
+        put_back(tid, saved)?;
+        self.bodies.insert(tid, Rc::new(Body { space, memory }));
+        self.announce(tid);
+        sys::resume(tid, 0)
+    }
+}
+
+impl Drop for Supervisor<'_> {
+    fn drop(&mut self) {
+        // Nothing runs unwatched; its files go when nobody may restore them.
+        for pid in self.bodies.keys() {
+            let _ = sys::kill(*pid, libc::SIGKILL);
+        }
+    }
+}
+
+fn put_back(tid: i32, saved: (Vec<u64>, u64)) -> io::Result<()> {
+    sys::set_registers(tid, &saved.0)?;
+    sys::set_mask(tid, saved.1)
+}
+
+/// Sets a thread behind its call, with a result, and lets it run.
+fn answer(tid: i32, registers: &mut [u64], result: i64) -> io::Result<()> {
+    set_answer(tid, registers, result)?;
+    sys::resume(tid, 0)
+}
+
+fn set_answer(tid: i32, registers: &mut [u64], result: i64) -> io::Result<()> {
+    registers[reg::RAX] = result as u64;
+    registers[reg::ORIG_RAX] = u64::MAX;
+    sys::set_registers(tid, registers)
+}

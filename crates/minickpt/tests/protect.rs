@@ -1,0 +1,246 @@
+//! Unmodified programs of the distribution run protected, are ended in the middle, and
+//! come back from their memory files: the way over a panic, without the panic.
+
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use outlive_image::restore::{Options, restore};
+use outlive_image::source::Contents;
+use outlive_image::{dump, procfs, sys};
+use outlive_minickpt::filter::{self, Special};
+use outlive_minickpt::launch;
+use outlive_minickpt::supervisor::{Counts, Fork, Native, Policy, Supervisor};
+
+const BOUND: Duration = Duration::from_secs(100);
+
+fn privileged() -> bool {
+    // SAFETY: no arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    if !root {
+        println!("SKIP minickpt-numbers: old process numbers need CAP_CHECKPOINT_RESTORE");
+    }
+    root
+}
+
+/// The programs write to files: their own redirection, so that nothing leads outside.
+struct Scene {
+    _dir: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let base = if Path::new("/dev/shm").is_dir() {
+            "/dev/shm"
+        } else {
+            "/tmp"
+        };
+        let dir = tempfile::tempdir_in(base).expect("directory");
+        let path = dir.path().to_owned();
+        Scene { _dir: dir, path }
+    }
+
+    fn policy(&self, fork: Fork) -> Policy {
+        Policy {
+            memory: self.path.join("memory"),
+            dax: false,
+            fork,
+            special: Special::Refuse,
+        }
+    }
+
+    /// `program` is a line of sh without processes of its own.
+    fn words(&self, program: &str, output: &str) -> Vec<String> {
+        let line = format!(
+            "exec {program} >{}/{output} 2>&1 </dev/null",
+            self.path.display()
+        );
+        ["/bin/sh", "-c", &line].map(str::to_owned).to_vec()
+    }
+
+    fn text(&self, name: &str) -> String {
+        std::fs::read_to_string(self.path.join(name)).unwrap_or_default()
+    }
+
+    fn calm(&self, program: &str) -> String {
+        let words = self.words(program, "calm");
+        let status = Command::new(&words[0])
+            .args(&words[1..])
+            .stdin(Stdio::null())
+            .env("OMP_NUM_THREADS", "8")
+            .status()
+            .expect("calm run");
+        assert!(status.success(), "{}", self.text("calm"));
+        self.text("calm")
+    }
+}
+
+/// Runs a program protected to its end; status and counts.
+fn protected(scene: &Scene, fork: Fork, program: &str) -> (i32, Counts) {
+    let mut native = Native;
+    let policy = scene.policy(fork);
+    let mut supervisor = Supervisor::new(policy.clone(), &mut native).expect("supervisor");
+    launch::start(&mut supervisor, &policy, &scene.words(program, "hit")).expect("start");
+    let status = supervisor.run().expect("run");
+    (status, supervisor.counts)
+}
+
+/// Runs a program protected, ends it when its output has `lines`, and brings it back.
+fn survives(fork: Fork, program: &str, lines: usize) {
+    if !privileged() {
+        return;
+    }
+    let scene = Scene::new();
+    let calm = scene.calm(program);
+    let policy = scene.policy(fork);
+    let mut native = Native;
+    let mut supervisor = Supervisor::new(policy.clone(), &mut native).expect("supervisor");
+    launch::start(&mut supervisor, &policy, &scene.words(program, "hit")).expect("start");
+    let start = Instant::now();
+    let ended = supervisor.run_polled(|_| {
+        assert!(start.elapsed() < BOUND, "{}", scene.text("hit"));
+        scene.text("hit").lines().count() >= lines
+    });
+    assert_eq!(
+        ended.expect("run"),
+        None,
+        "it ended before: {}",
+        scene.text("hit")
+    );
+    let frozen = supervisor.freeze().expect("freeze");
+    let pages = File::create_new(scene.path.join("pages")).expect("pages");
+    let image = dump::dump(&frozen, &pages).expect("dump");
+    assert_eq!(
+        image.contents_bytes(),
+        0,
+        "memory that is not in files: {image:?}"
+    );
+    supervisor.abandon();
+    frozen.kill();
+    reap(&image.processes.iter().map(|p| p.pid).collect::<Vec<_>>());
+    let options = Options {
+        numbers: true,
+        filter: filter::program(Special::Refuse),
+        keep_gate: true,
+        ..Options::default()
+    };
+    let restored = restore(&image, &Contents::none(), &options).expect("restore");
+    let mut native = Native;
+    let mut second = Supervisor::new(policy, &mut native).expect("supervisor");
+    second.resume(&image, &restored).expect("resume");
+    second.start().expect("start");
+    let status = second.run().expect("second run");
+    assert_eq!(status, 0, "{}", scene.text("hit"));
+    assert_eq!(scene.text("hit"), calm);
+}
+
+fn reap(pids: &[i32]) {
+    for orphan in procfs::children(std::process::id() as i32).expect("children") {
+        if pids.contains(&orphan) {
+            let _ = sys::wait(orphan, true);
+        }
+    }
+}
+
+const PYTHON: &str = r#"/usr/bin/python3 -c '
+import threading, hashlib, time
+def work(n, out):
+    d = hashlib.sha256()
+    for i in range(100000): d.update(i.to_bytes(4, "little"))
+    out[n] = d.hexdigest()
+out = {}
+threads = [threading.Thread(target=work, args=(n, out)) for n in range(4)]
+[t.start() for t in threads]
+data = []
+for step in range(60):
+    data.append(bytearray(step * 40000))
+    if step % 7 == 0: del data[: len(data) // 2]
+    print(step, sum(len(d) + sum(d[:100]) for d in data), flush=True)
+    x = sum(i * i for i in range(150000))
+[t.join() for t in threads]
+print(sorted(out.items()))
+'"#;
+
+#[test]
+fn a_protected_program_ends_as_ever_and_leaves_no_files() {
+    let scene = Scene::new();
+    let calm = scene.calm(PYTHON);
+    let (status, counts) = protected(&scene, Fork::Refuse, PYTHON);
+    assert_eq!(status, 0, "{}", scene.text("hit"));
+    assert_eq!(scene.text("hit"), calm);
+    assert!(counts.map > 10 && counts.threads == 4, "{counts:?}");
+    let left = std::fs::read_dir(scene.path.join("memory")).expect("memory");
+    let names: Vec<_> = left
+        .filter_map(|entry| Some(entry.ok()?.file_name()))
+        .collect();
+    assert_eq!(names, ["journal"]);
+}
+
+#[test]
+fn python_with_threads_survives() {
+    survives(Fork::Refuse, PYTHON, 10);
+}
+
+/// The OpenMP program beside these tests; `None`, with a line, without gcc.
+fn open_mp(scene: &Scene) -> Option<PathBuf> {
+    let program = scene.path.join("omp");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/omp.c");
+    let built = Command::new("gcc")
+        .args(["-O2", "-fopenmp", source, "-o"])
+        .arg(&program)
+        .status();
+    if built.is_ok_and(|status| status.success()) {
+        return Some(program);
+    }
+    println!("SKIP minickpt-openmp: no gcc with OpenMP");
+    None
+}
+
+#[test]
+fn open_mp_with_8_threads_survives() {
+    let scene = Scene::new();
+    if let Some(program) = open_mp(&scene) {
+        let line = format!(
+            "env OMP_WAIT_POLICY=passive {} 8 40 200000",
+            program.display()
+        );
+        survives(Fork::Refuse, &line, 8);
+    }
+}
+
+#[test]
+fn open_mp_with_512_threads_survives() {
+    let scene = Scene::new();
+    if let Some(program) = open_mp(&scene) {
+        let words = "env OMP_WAIT_POLICY=passive OMP_STACKSIZE=256k";
+        let line = format!("{words} {} 512 12 3000", program.display());
+        survives(Fork::Refuse, &line, 3);
+    }
+}
+
+#[test]
+fn a_shell_with_children_survives() {
+    let script = "/bin/bash -c 'i=0; while [ $i -lt 20 ]; do echo $i $(expr $i \\* $i); \
+                  i=$((i+1)); done; echo end'";
+    survives(Fork::Copy, script, 4);
+}
+
+#[test]
+fn a_fork_without_policy_fails_with_a_message() {
+    let scene = Scene::new();
+    let mut said = Vec::new();
+    {
+        let mut native = Native;
+        let policy = scene.policy(Fork::Refuse);
+        let mut supervisor = Supervisor::new(policy.clone(), &mut native).expect("supervisor");
+        supervisor.say = Box::new(|error| said.push(error.code()));
+        let program =
+            "/usr/bin/python3 -c 'import os\ntry: os.fork()\nexcept OSError as e: print(e.errno)'";
+        launch::start(&mut supervisor, &policy, &scene.words(program, "hit")).expect("start");
+        assert_eq!(supervisor.run().expect("run"), 0);
+    }
+    assert_eq!(scene.text("hit"), format!("{}\n", libc::ENOSYS));
+    assert_eq!(said, [outlive_base::Code::Unsupported]);
+}
