@@ -28,7 +28,8 @@ PANIC_LINE = (
     "oops=panic softlockup_panic=1 nmi_watchdog=panic hung_task_panic=1 crash_kexec_post_notifiers"
 )
 COMMON_LINE = (
-    f"console=ttyS0 quiet {PANIC_LINE} tsc=reliable nokaslr panic=-1 "
+    # An emulator on a busy machine may be late for the kernel's timer test.
+    f"console=ttyS0 quiet {PANIC_LINE} tsc=reliable no_timer_check nokaslr panic=-1 "
     f"memmap={PMEM_MIB}M!{PMEM_AT_MIB}M memmap={AREA_MIB}M${AREA_AT_MIB}M crashkernel={CRASH_MIB}M"
 )
 # The next kernel is told of all memory again, not only of its crash area; and
