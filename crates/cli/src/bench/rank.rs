@@ -286,13 +286,13 @@ impl Rank {
         Ok(format!("ok {took} {cpu} {taken}"))
     }
 
-    /// Pairs of short loops, without and with the call, in changing order; the
-    /// median of their ratios in time of the core, in parts per million.
+    /// Pairs of short loops, without and with the call, in changing order; what each
+    /// pair lost with the call, by time of the core, in parts per million.
     fn turns(&mut self, pairs: u64, units: u64, first: u64, at: u64) -> Result<String> {
         let unit = self.unit;
         let job = self.job()?;
         let mut version = first;
-        let mut ratios = Vec::with_capacity(pairs as usize);
+        let mut answer = "ok".to_owned();
         wait_for(at);
         for pair in 0..pairs {
             let mut cost = [0u64; 2];
@@ -312,10 +312,10 @@ impl Rank {
                 }
                 cost[with as usize] = ns(rustix::time::ClockId::ThreadCPUTime) - start;
             }
-            ratios.push(cost[1] as f64 / cost[0] as f64);
+            let lost = (cost[1] as f64 / cost[0] as f64 - 1.0) * 1e6;
+            answer += &format!(" {lost:.1}");
         }
-        let median = super::table::Stat::of(&ratios).median;
-        Ok(format!("ok {:.3} {version}", (median - 1.0) * 1e6))
+        Ok(answer)
     }
 
     /// Nanoseconds of a skipped call in Rust.
