@@ -194,31 +194,6 @@ fi
 
 
 @pytest.mark.skipif(not LONG, reason="in make test-minickpt")
-def test_many_threads_fit(machine: Make) -> None:
-    """512 threads in the image, within the area of 8 MiB."""
-    scenario = """
-if [ $BOOT = 1 ]; then
-    ulimit -s 64
-    arm
-    nice -n 19 regstress 256 0 100000000 & A=$!
-    nice -n 19 regstress 256 0 100000000 & B=$!
-    until [ "$(ls /proc/$A/task | wc -l)" = 256 ] && [ "$(ls /proc/$B/task | wc -l)" = 256 ]
-    do usleep 200000; done
-    omkctl register $A; omkctl register $B
-    outlive-inject panic
-fi
-echo DUMP; omkctl dump | grep -v VMA; echo DUMP END
-"""
-    with machine(scenario) as m:
-        m.expect("BOOT 2", 180)
-        lines = image(m)
-        head = one(lines, r"^IMAGE 1 cause 1 flags 0 processes 2 threads (\d+) ")
-        assert head[1] == "512"
-        assert not any("WRONG" in line for line in lines)
-        m.expect("SCENARIO END")
-
-
-@pytest.mark.skipif(not LONG, reason="in make test-minickpt")
 def test_the_environment_says_which_rank_and_iteration_die(machine: Make) -> None:
     """Rank 0 passes, rank 1 dies at iteration 2; words that make no sense are
     told, and the device refuses what it does not know.
