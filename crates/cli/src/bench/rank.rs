@@ -154,7 +154,9 @@ fn timed<T>(work: impl FnOnce() -> T) -> (u64, T) {
     (clock_ns() - start, result)
 }
 
-/// Work that stays in registers: what it takes depends on the core alone.
+/// Work that stays in registers: what it takes depends on the core alone. One copy of
+/// it, for where a loop lies in the cache costs more than a skipped call.
+#[inline(never)]
 fn work(iterations: u64) {
     let mut x = black_box(1.000_000_1f64);
     for _ in 0..iterations {
