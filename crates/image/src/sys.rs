@@ -213,12 +213,23 @@ pub enum Change {
     },
 }
 
-/// Waits for a thread (-1: any). `None` with `block` false: nothing has changed.
+/// Waits for a thread, or for any (-1) that the calling thread traces or made. `None`
+/// with `block` false: nothing has changed.
+///
+/// With -1 those of other threads are left to them: a tracer is a thread, and several
+/// may work in one process, each with programs of its own. Orphans, which come to the
+/// first thread of the process, can be waited for by their number.
 ///
 /// # Errors
 /// ECHILD if there is nothing to wait for.
 pub fn wait(tid: i32, block: bool) -> io::Result<Option<(i32, Change)>> {
-    let flags = libc::__WALL | if block { 0 } else { libc::WNOHANG };
+    let mut flags = libc::__WALL;
+    if !block {
+        flags |= libc::WNOHANG;
+    }
+    if tid < 0 {
+        flags |= libc::__WNOTHREAD;
+    }
     loop {
         let mut status = 0;
         // SAFETY: `status` is valid for one int.
