@@ -22,8 +22,8 @@ busybox=$(command -v busybox || true)
 [ -n "$busybox" ] || lacks "busybox is not installed (busybox-static)"
 
 release=${OUTLIVE_KERNEL:-}
-if [ -z "$release" ]; then
-    release=$(find "$root/boot" -name 'vmlinuz-6.1.*-cloud-amd64' 2>/dev/null |
+if [ -z "$release" ] && [ -d "$root/boot" ]; then
+    release=$(find "$root/boot" -name 'vmlinuz-6.1.*-cloud-amd64' |
         sed 's/.*vmlinuz-//' | sort -V | tail -1)
 fi
 if [ -z "$release" ]; then

@@ -4,7 +4,7 @@
 //!
 //! This is the sequential reference: it does, process by process, what the
 //! processes would do at once, each from its own tasks and what neighbours tell
-//! it, and counts their work in a [`Ledger`].
+//! it, and counts their work in a [`Ledger`](crate::cost::Ledger).
 //!
 //! Invariants: every task keeps exactly one process (checked at the end of every
 //! call by number and weight); a present process that has tasks keeps at least
