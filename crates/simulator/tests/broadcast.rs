@@ -173,6 +173,11 @@ fn three_processes_by_hand() {
         (found.colouring_time, found.messages, found.max_gap),
         (5, 2, 1)
     );
+    // The only message of two processes is lost, and is on its way until 3.
+    let mut last = parameters(2, Shape::Binomial);
+    last.correction = Correction::None;
+    last.faults.dead = vec![1];
+    assert_eq!(run(last).quiescence, 1 + 2);
     // 100 bytes at G = 3 arrive 297 later and keep the root's port 297 longer.
     let mut long = none;
     long.bytes = 100;

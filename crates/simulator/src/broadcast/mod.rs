@@ -60,7 +60,7 @@ pub struct Run {
     pub seed: u64,
     /// When the last live process had the message.
     pub colouring_time: u64,
-    /// When the last send or reception ended.
+    /// When the last send or reception ended, or the last message to the dead arrived.
     pub quiescence: u64,
     /// Messages sent.
     pub messages: u64,
@@ -120,6 +120,11 @@ impl Host<Broadcast> for Watch {
             Event::Coloured(_) => self.coloured[who as usize] = now.0,
             Event::Acknowledged => self.acknowledged = true,
         }
+    }
+    /// A process hands all messages to its children to the port at once, and decides on
+    /// a correction when the port is free.
+    fn yields(&self, msg: &Msg) -> bool {
+        matches!(msg, Msg::Leftward | Msg::Rightward)
     }
     fn bytes(&self, msg: &Msg, _: Option<outlive_base::machine::Body>) -> u64 {
         match msg {
