@@ -108,6 +108,10 @@ struct Ports {
     timer: u64,
 }
 
+/// Who is received next of those that wait: by receiver, arrival, whether it yields,
+/// sender and order.
+type Turn = (Peer, u64, bool, Peer, u64);
+
 /// All processes and what is on its way between them.
 pub struct World<'a, M: Machine, H> {
     model: Model,
@@ -124,9 +128,8 @@ pub struct World<'a, M: Machine, H> {
     quotas: BTreeMap<Peer, u32>,
     deliveries: Wheel<Delivery<M::Msg>>,
     wakes: Wheel<Peer>,
-    /// Arrived at a busy port: by receiver, arrival, whether it yields,
-    /// sender and order.
-    waiting: BTreeMap<(Peer, u64, bool, Peer, u64), Delivery<M::Msg>>,
+    /// Arrived at a busy port.
+    waiting: BTreeMap<Turn, Delivery<M::Msg>>,
     /// Sent now, to be given a place at the receiver's port after the others.
     yielding: Vec<Delivery<M::Msg>>,
     trying: Vec<Peer>,
