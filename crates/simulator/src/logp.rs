@@ -13,8 +13,8 @@
 //! - at equal times receptions end before time-outs, and those come before sends, so
 //!   that a send knows of everything that was heard until then. Of messages that
 //!   arrive at the same time one that yields (see [`Host::yields`]) goes last, then that
-//!   of the lower rank is received first, and what arrived first at a busy port goes
-//!   first.
+//!   of the lower rank is received first. Of those that wait at a busy port goes first
+//!   what was decided on first (see [`Host::decided`]).
 //!
 //! A message is on its way until it arrives, also one to the dead: the network is not
 //! quiet before.
@@ -69,6 +69,15 @@ pub trait Host<M: Machine> {
     fn yields(&self, _msg: &M::Msg) -> bool {
         false
     }
+    /// When it was decided to send a message whose send started at `sent`: before, if it
+    /// had to wait for the port.
+    fn decided(&self, _from: Peer, _msg: &M::Msg, sent: Time) -> Time {
+        sent
+    }
+    /// True if it matters which of two messages is received first at a busy port.
+    fn in_turn(&self) -> bool {
+        false
+    }
     /// Bytes of a message, at least 1; read only if `byte_gap` is not 0.
     fn bytes(&self, _msg: &M::Msg, _body: Option<Body>) -> u64 {
         1
@@ -108,8 +117,8 @@ struct Ports {
     timer: u64,
 }
 
-/// Who is received next of those that wait: by receiver, arrival, whether it yields,
-/// sender and order.
+/// Who is received next of those that wait: by receiver, the time of the
+/// decision to send, whether it yields, sender and order.
 type Turn = (Peer, u64, bool, Peer, u64);
 
 /// All processes and what is on its way between them.
@@ -128,7 +137,7 @@ pub struct World<'a, M: Machine, H> {
     quotas: BTreeMap<Peer, u32>,
     deliveries: Wheel<Delivery<M::Msg>>,
     wakes: Wheel<Peer>,
-    /// Arrived at a busy port.
+    /// Arrived, and not yet received.
     waiting: BTreeMap<Turn, Delivery<M::Msg>>,
     /// Sent now, to be given a place at the receiver's port after the others.
     yielding: Vec<Delivery<M::Msg>>,
@@ -285,7 +294,11 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
         if !delivery.received {
             delivery.received = true;
             let yields = self.host.yields(&delivery.msg);
-            let key = (who, self.now, yields, delivery.from, self.outcome.messages);
+            let logp = self.model.logp;
+            let way = logp.overhead + logp.latency + u64::from(delivery.extra);
+            let sent = Time(self.now.saturating_sub(way));
+            let decided = self.host.decided(delivery.from, &delivery.msg, sent).0;
+            let key = (who, decided, yields, delivery.from, self.outcome.messages);
             self.waiting.insert(key, delivery);
             self.trying.push(who);
             return;
@@ -479,7 +492,7 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
         };
         // With equal ways messages arrive in the order in which they are sent, so the
         // reception is known now and one entry of the calendar is saved.
-        if self.busy.is_empty() && self.model.byte_gap == 0 {
+        if self.busy.is_empty() && self.model.byte_gap == 0 && !self.host.in_turn() {
             delivery.received = true;
             if self.host.yields(&delivery.msg) {
                 self.yielding.push(delivery);

@@ -72,6 +72,9 @@ const IN_ORDER: &[Row] = &[
 
 #[rustfmt::skip]
 const OVERLAPPED: &[Row] = &[
+    // A message down the tree overtakes a correction that waits for the receiver.
+    (Binomial, OptimizedOpportunistic(8), [27, 2, 1], These(&[4, 5, 6, 15, 18, 19, 20, 26]), [17, 22, 86, 0]),
+    (Binomial, OptimizedOpportunistic(8), [45, 3, 1], These(&[1, 14, 38, 40]), [21, 28, 180, 0]),
     (Binomial, Checked, [40, 6, 1], No, [30, 48, 303, 0]),
     (Binomial, Checked, [1024, 2, 1], No, [34, 47, 6143, 0]),
     (Binomial, Checked, [777, 5, 2], Every(28, 38), [71, 106, 4916, 0]),

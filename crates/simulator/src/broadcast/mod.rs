@@ -79,6 +79,10 @@ pub struct Run {
 
 struct Watch {
     bytes: u64,
+    gossip: bool,
+    /// Overlapped, messages of both kinds mix; these corrections go by the order in which
+    /// a process hears them.
+    in_turn: bool,
     /// When each process was coloured, in the order of ranks; 2^64 - 1: never.
     coloured: Vec<u64>,
     acknowledged: bool,
@@ -125,6 +129,15 @@ impl Host<Broadcast> for Watch {
     /// a correction when the port is free.
     fn yields(&self, msg: &Msg) -> bool {
         matches!(msg, Msg::Leftward | Msg::Rightward)
+    }
+    fn decided(&self, from: Peer, msg: &Msg, sent: Time) -> Time {
+        match msg {
+            Msg::Spread if !self.gossip => Time(self.coloured[from as usize].min(sent.0)),
+            _ => sent,
+        }
+    }
+    fn in_turn(&self) -> bool {
+        self.in_turn
     }
     fn bytes(&self, msg: &Msg, _: Option<outlive_base::machine::Body>) -> u64 {
         match msg {
@@ -263,8 +276,15 @@ impl Broadcasts {
     fn run_with(&self, seed: u64, deaths: &[(Peer, Death)], trace: bool) -> Result<(Run, Watch)> {
         let ring = self.parameters.ring;
         let count = ring.processes as usize;
+        let gossip = matches!(self.parameters.spread, Spread::Gossip(_));
+        let by_turn = matches!(
+            self.parameters.correction,
+            Correction::OptimizedOpportunistic(_) | Correction::FailureProof(_)
+        );
         let watch = Watch {
             bytes: self.parameters.bytes,
+            gossip,
+            in_turn: by_turn && !gossip && self.parameters.start == Start::Overlapped,
             coloured: vec![u64::MAX; count],
             acknowledged: false,
             arrows: trace.then(Vec::new),

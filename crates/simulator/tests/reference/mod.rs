@@ -127,6 +127,8 @@ struct Process {
 }
 
 struct Flight {
+    /// When the sender had the message, for the tree; when the send starts, for others.
+    decided: u64,
     arrives: u64,
     from: u64,
     to: u64,
@@ -192,8 +194,8 @@ pub fn run(parameters: &Parameters) -> Found {
         }
         flights.retain(|f| f.ends != Some(now));
         // Receptions begin, then sends: lower ranks before higher.
-        // What the tree sends is decided before corrections that start at the same time.
-        flights.sort_by_key(|f| (f.arrives, f.kind != Kind::Tree, (f.from + root) % p));
+        // What was decided on first is received first of all that have arrived.
+        flights.sort_by_key(|f| (f.decided, f.kind != Kind::Tree, (f.from + root) % p));
         for flight in &mut flights {
             let process = &mut all[flight.to as usize];
             let free = process
@@ -221,6 +223,10 @@ pub fn run(parameters: &Parameters) -> Found {
             process.busy = now + o;
             if !dead.contains(&to) {
                 flights.push(Flight {
+                    decided: match kind {
+                        Kind::Tree => process.coloured.unwrap_or(now),
+                        _ => now,
+                    },
                     arrives: now + o + l,
                     from: me,
                     to,
