@@ -12,8 +12,12 @@
 //!   first;
 //! - at equal times receptions end before time-outs, and those come before sends, so
 //!   that a send knows of everything that was heard until then. Of messages that
-//!   arrive at the same time that of the lower rank is received first, and what arrived
-//!   first at a busy port goes first.
+//!   arrive at the same time one that yields (see [`Host::yields`]) goes last, then that
+//!   of the lower rank is received first. Of those that wait at a busy port goes first
+//!   what was decided on first (see [`Host::decided`]).
+//!
+//! A message is on its way until it arrives, also one to the dead: the network is not
+//! quiet before.
 //!
 //! A dead process handles nothing from the time of its death on; what it sent before
 //! arrives. Invariants: a run is a function of its inputs (P8); memory is that of the
@@ -59,6 +63,21 @@ pub trait Host<M: Machine> {
     fn on_send(&mut self, _from: Peer, _to: Peer, _msg: &M::Msg, _now: Time) {}
     /// A reception has ended.
     fn on_receive(&mut self, _from: Peer, _to: Peer, _msg: &M::Msg, _now: Time) {}
+    /// True if a message is received after others that arrive at the same time, whatever
+    /// the rank of its sender: it was only decided on when the port was free, and the
+    /// others were waiting for the port.
+    fn yields(&self, _msg: &M::Msg) -> bool {
+        false
+    }
+    /// When it was decided to send a message whose send started at `sent`: before, if it
+    /// had to wait for the port.
+    fn decided(&self, _from: Peer, _msg: &M::Msg, sent: Time) -> Time {
+        sent
+    }
+    /// True if it matters which of two messages is received first at a busy port.
+    fn in_turn(&self) -> bool {
+        false
+    }
     /// Bytes of a message, at least 1; read only if `byte_gap` is not 0.
     fn bytes(&self, _msg: &M::Msg, _body: Option<Body>) -> u64 {
         1
@@ -68,7 +87,7 @@ pub trait Host<M: Machine> {
 /// What a run came to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// The end of the last send or reception.
+    /// The end of the last send or reception, or the last arrival at the dead.
     pub quiescence: Time,
     /// Messages sent, also to the dead.
     pub messages: u64,
@@ -98,6 +117,10 @@ struct Ports {
     timer: u64,
 }
 
+/// Who is received next of those that wait: by receiver, the time of the
+/// decision to send, whether it yields, sender and order.
+type Turn = (Peer, u64, bool, Peer, u64);
+
 /// All processes and what is on its way between them.
 pub struct World<'a, M: Machine, H> {
     model: Model,
@@ -114,8 +137,10 @@ pub struct World<'a, M: Machine, H> {
     quotas: BTreeMap<Peer, u32>,
     deliveries: Wheel<Delivery<M::Msg>>,
     wakes: Wheel<Peer>,
-    /// Arrived at a busy port: by receiver, arrival, sender and order.
-    waiting: BTreeMap<(Peer, u64, Peer, u64), Delivery<M::Msg>>,
+    /// Arrived, and not yet received.
+    waiting: BTreeMap<Turn, Delivery<M::Msg>>,
+    /// Sent now, to be given a place at the receiver's port after the others.
+    yielding: Vec<Delivery<M::Msg>>,
     trying: Vec<Peer>,
     ready: Vec<Peer>,
     marked: Vec<u64>,
@@ -162,6 +187,7 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
             deliveries: Wheel::default(),
             wakes: Wheel::default(),
             waiting: BTreeMap::new(),
+            yielding: Vec::new(),
             trying: Vec::new(),
             ready: Vec::new(),
             marked: vec![0; count.div_ceil(64)],
@@ -267,7 +293,12 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
         }
         if !delivery.received {
             delivery.received = true;
-            let key = (who, self.now, delivery.from, self.outcome.messages);
+            let yields = self.host.yields(&delivery.msg);
+            let logp = self.model.logp;
+            let way = logp.overhead + logp.latency + u64::from(delivery.extra);
+            let sent = Time(self.now.saturating_sub(way));
+            let decided = self.host.decided(delivery.from, &delivery.msg, sent).0;
+            let key = (who, decided, yields, delivery.from, self.outcome.messages);
             self.waiting.insert(key, delivery);
             self.trying.push(who);
             return;
@@ -290,7 +321,7 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
             if self.dead(who) {
                 continue;
             }
-            let of = (who, 0, 0, 0)..=(who, u64::MAX, u32::MAX, u64::MAX);
+            let of = (who, 0, false, 0, 0)..=(who, u64::MAX, true, u32::MAX, u64::MAX);
             while let Some((&key, &delivery)) = self.waiting.range(of.clone()).next() {
                 let free = self.ports[who as usize].receive_free;
                 let busy = self.busy.get(who as usize).copied().unwrap_or(0);
@@ -357,6 +388,22 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
         }
         ready.clear();
         self.ready = ready;
+        let mut yielding = std::mem::take(&mut self.yielding);
+        for delivery in yielding.drain(..) {
+            self.receive_later(delivery);
+        }
+        self.yielding = yielding;
+    }
+
+    /// Takes a place at the receiver's port for a message that is sent now.
+    fn receive_later(&mut self, delivery: Delivery<M::Msg>) {
+        let LogP {
+            latency, overhead, ..
+        } = self.model.logp;
+        let arrival = self.now + overhead + latency;
+        let start = arrival.max(self.ports[delivery.to as usize].receive_free);
+        let end = self.receive_at(delivery.to, start, 0);
+        self.deliveries.push(end, delivery);
     }
 
     fn poll(&mut self, who: Peer) {
@@ -434,6 +481,7 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
             return; // To nobody: lost, as on a real network.
         }
         let arrival = end + latency + u64::from(extra);
+        self.outcome.quiescence = self.outcome.quiescence.max(Time(arrival));
         let mut delivery = Delivery {
             to,
             from,
@@ -444,11 +492,13 @@ impl<'a, M: Machine, H: Host<M>> World<'a, M, H> {
         };
         // With equal ways messages arrive in the order in which they are sent, so the
         // reception is known now and one entry of the calendar is saved.
-        if self.busy.is_empty() && self.model.byte_gap == 0 {
+        if self.busy.is_empty() && self.model.byte_gap == 0 && !self.host.in_turn() {
             delivery.received = true;
-            let start = arrival.max(self.ports[to as usize].receive_free);
-            let end = self.receive_at(to, start, 0);
-            self.deliveries.push(end, delivery);
+            if self.host.yields(&delivery.msg) {
+                self.yielding.push(delivery);
+            } else {
+                self.receive_later(delivery);
+            }
         } else {
             self.deliveries.push(arrival, delivery);
         }

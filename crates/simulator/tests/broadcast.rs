@@ -84,6 +84,32 @@ fn gossip_is_as_published() {
     }
 }
 
+/// Failure-proof correction was published without a program, so by hand, L = 2, o = g = 1,
+/// all coloured at T: everyone sends at T, T+1, ... to its left and right in turns, hears
+/// F + 1 senders on its right by T + 2F + 4 and on its left one later, and stops there.
+#[test]
+fn failure_proof_by_hand() {
+    for shape in [
+        Shape::Binomial,
+        Shape::Kary(3),
+        Shape::Lame(2),
+        Shape::Optimal,
+    ] {
+        for processes in [500, 777] {
+            for f in 0..5 {
+                let mut parameters = parameters(processes, shape);
+                parameters.correction = Correction::None;
+                let end = run(parameters.clone()).quiescence;
+                parameters.correction = Correction::FailureProof(f);
+                let found = run(parameters);
+                let (f, p) = (u64::from(f), u64::from(processes));
+                assert_eq!(found.quiescence, end + (2 * f + 4) + 4, "{shape:?} {f}");
+                assert_eq!(found.messages, p - 1 + p * (2 * f + 5), "{shape:?} {f}");
+            }
+        }
+    }
+}
+
 /// Random small networks against the reference: trees that are not full, other L, o and
 /// g, named dead, all corrections, both starts, both duplex modes, any root.
 #[test]
@@ -173,6 +199,11 @@ fn three_processes_by_hand() {
         (found.colouring_time, found.messages, found.max_gap),
         (5, 2, 1)
     );
+    // The only message of two processes is lost, and is on its way until 3.
+    let mut last = parameters(2, Shape::Binomial);
+    last.correction = Correction::None;
+    last.faults.dead = vec![1];
+    assert_eq!(run(last).quiescence, 1 + 2);
     // 100 bytes at G = 3 arrive 297 later and keep the root's port 297 longer.
     let mut long = none;
     long.bytes = 100;

@@ -5,7 +5,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use outlive_base::rng::Sequence;
-use outlive_protocols::broadcast::tree::{Order, Ring, Shape};
+use outlive_protocols::broadcast::tree::{Order, Ring, Shape, Tree};
 use outlive_protocols::broadcast::{Correction, LogP, Start};
 use outlive_simulator::broadcast::{Broadcasts, Faults, Moment, Parameters, Quantity, Run, Spread};
 use outlive_simulator::logp::{Death, Model};
@@ -138,57 +138,71 @@ fn failure_proof_is_all_or_nothing_without_the_root() {
     assert!(all > 20 && none > 0, "{all} all, {none} nothing");
 }
 
-/// Planted: a side is left after the first sender, where two may die. It takes one death
-/// on each side of a gap, each after the message that lets the neighbour beyond it stop,
-/// so two victims are placed and timed at random among many dead. The right rule stands
-/// in every scenario that the weaker one fails.
+/// A gap whose two neighbours die in the correction: in the binomial tree in order a dead
+/// head leaves its subtree without the message, all of it side by side. The place left of
+/// the gap and the one right of it send to their outer neighbours, which rely on them, and
+/// die before they have reached anybody in the gap: more of the dead shield its edges.
+fn two_die_beside_a_gap(seed: u64) -> Parameters {
+    let mut random = Sequence::new(seed, 0x7765_616b_6572);
+    let mut parameters = scenario(seed);
+    let size = 8 << random.below(2);
+    let head = size * (1 + 2 * random.below(2) as u32);
+    let (left, right) = (head - 1, head + size);
+    let processes = right + 2 + random.below(30) as u32;
+    parameters.ring = Ring { processes, root: 0 };
+    parameters.spread = Spread::Tree(Shape::Binomial, Order::InOrder);
+    parameters.start = Start::Synchronized;
+    parameters.model.half_duplex = false;
+    // The neighbours beyond hear of them within a few sends.
+    let overhead = 1 + random.below(2);
+    parameters.model.logp = LogP {
+        latency: random.below(3),
+        overhead,
+        gap: overhead + random.below(4),
+    };
+    let shield = 2 + random.below(u64::from(size) / 2 - 2) as u32;
+    parameters.faults.dead = (head..head + shield).chain(right - shield..right).collect();
+    let tree = Tree::new(
+        Shape::Binomial,
+        Order::InOrder,
+        processes,
+        &parameters.model.logp,
+    )
+    .unwrap();
+    // Each turns to its left first: the one on the left is done with its neighbour after
+    // one correction, that on the right after two.
+    let mut sends = |who, least: u32| {
+        let sends = tree.child_count(who) + least + random.below(3) as u32;
+        (who, Death::AfterSends(sends))
+    };
+    parameters.faults.named = vec![sends(left, 1), sends(right, 2)];
+    parameters
+}
+
+/// Planted: a side is left after the first sender, where two may die. The right rule
+/// stands in every scenario.
 #[test]
 fn a_weaker_stop_rule_is_caught() {
-    let mut caught = [0, 0];
-    for seed in 0..5 * SEEDS {
-        let mut random = Sequence::new(seed, 0x7765_616b_6572);
-        let processes = 16 + random.below(16) as u32;
-        let mut parameters = scenario(seed);
-        parameters.ring = Ring { processes, root: 0 };
-        // Long gaps, and answers that come before the second send.
-        parameters.spread = Spread::Tree(Shape::Binomial, Order::InOrder);
-        parameters.start = Start::Synchronized;
-        parameters.model.logp = LogP {
-            latency: 0,
-            overhead: 1,
-            gap: 3,
+    let mut caught = [0; 2];
+    for seed in 0..SEEDS {
+        let mut parameters = two_die_beside_a_gap(seed);
+        let mut missed = |correction| {
+            parameters.correction = correction;
+            let run = run(&parameters, seed);
+            (
+                run.uncoloured_live,
+                run.dead.len() - parameters.faults.dead.len(),
+            )
         };
-        let drawn = |random: &mut Sequence| 1 + random.below(u64::from(processes) - 1) as u32;
-        let dead = (0..processes / 4).map(|_| drawn(&mut random));
-        parameters.faults.dead = dead.collect();
-        for _ in 0..2 {
-            let who = drawn(&mut random);
-            let death = Death::AfterSends(1 + random.below(4) as u32);
-            if !parameters.faults.dead.contains(&who) {
-                parameters.faults.named.push((who, death));
-            }
-        }
-        for (weaker, caught) in [Correction::FailureProof(0), Correction::Checked]
-            .into_iter()
-            .zip(&mut caught)
-        {
-            parameters.correction = weaker;
-            if run(&parameters, seed).uncoloured_live == 0 {
-                continue;
-            }
-            *caught += 1;
-            parameters.correction = Correction::FailureProof(2);
-            assert_eq!(
-                run(&parameters, seed).uncoloured_live,
-                0,
-                "{seed}: {parameters:?}"
-            );
-        }
+        let (right, died) = missed(Correction::FailureProof(2));
+        assert_eq!((right, died), (0, 2), "{seed}: {parameters:?}");
+        caught[0] += u64::from(missed(Correction::FailureProof(0)).0 > 0);
+        caught[1] += u64::from(missed(Correction::Checked).0 > 0);
     }
-    println!("the weaker rules were caught in {caught:?} runs");
+    println!("the weaker rules were caught in {caught:?} of {SEEDS} runs");
     assert!(
-        caught.iter().all(|&runs| runs > 0),
-        "stopping after the first sender was not caught"
+        caught.iter().all(|&runs| runs > SEEDS / 10),
+        "stopping after the first sender was caught in {caught:?} runs only"
     );
 }
 

@@ -7,7 +7,10 @@
 //! Santos and Schauser prove optimal (Optimal broadcast and summation in the LogP
 //! model, SPAA 1993, section 2).
 //!
-//! Interleaved ranks are given by (begin, parent). All that begin at one time are a
+//! Interleaved ranks are given by (begin, parent). Where the last of them are fewer than
+//! could begin then, either the lowest of their possible parents serve them (as Lamé's
+//! formula has it) or the highest (as the optimal tree of the simulator of Küttler et
+//! al.); every choice is as fast. All that begin at one time are a
 //! [`Group`]; there are about as many groups as steps of time, so the table is shared
 //! by all processes and small unless the tree is nearly a star.
 
@@ -31,6 +34,17 @@ pub(super) struct Growth {
     delay: u64,
     gap: u64,
     groups: Vec<Group>,
+    /// So many of the lowest that could serve the last group do not.
+    skipped: u32,
+}
+
+/// Who serves the last group, if not all that could are needed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Last {
+    /// The lowest ranks.
+    Lowest,
+    /// The highest ranks.
+    Highest,
 }
 
 /// The consecutive ranks that a process serves in the tree in order.
@@ -45,8 +59,9 @@ struct Range {
 
 impl Growth {
     /// The first `processes` of the tree; `gap` is at least 1.
-    pub(super) fn new(processes: u32, delay: u64, gap: u64) -> Growth {
+    pub(super) fn new(processes: u32, delay: u64, gap: u64, last: Last) -> Growth {
         let most = u64::from(processes);
+        let mut skipped = 0;
         let mut groups = Vec::new();
         // Time: (begin then, sends of those that began a gap or more before).
         let mut open = BTreeMap::from([(0u64, (1u64, 0u64))]);
@@ -56,7 +71,11 @@ impl Growth {
                 break;
             };
             if count > 0 {
-                let count = count.min(most - total);
+                let fits = count.min(most - total);
+                if last == Last::Highest {
+                    skipped = count - fits; // Not 0 for the last group only.
+                }
+                let count = fits;
                 groups.push(Group {
                     begin,
                     first: total as u32,
@@ -77,7 +96,14 @@ impl Growth {
             delay,
             gap,
             groups,
+            skipped: skipped as u32,
         }
+    }
+
+    /// How many of those that could serve the group do not before the first that does.
+    fn skipped(&self, group: &Group) -> u32 {
+        let last = group.first + group.count == self.processes;
+        if last { self.skipped } else { 0 }
     }
 
     fn group(&self, rank: u32) -> &Group {
@@ -95,12 +121,13 @@ impl Growth {
         let begin = own.begin + self.delay + u64::from(i) * self.gap;
         let place = own.before + (rank - own.first);
         let group = self.at(begin)?;
+        let place = place.checked_sub(self.skipped(group))?;
         (place < group.count).then(|| group.first + place)
     }
 
     pub(super) fn parent(&self, rank: u32) -> u32 {
         let own = self.group(rank);
-        let place = rank - own.first;
+        let place = rank - own.first + self.skipped(own);
         let Some(latest) = own.begin.checked_sub(self.delay) else {
             return 0;
         };

@@ -14,9 +14,11 @@
 //!   finished, unless more died than `f`. This needs links that neither lose nor
 //!   double a message, and processes that stop when they fail.
 //!
-//! Who takes part: the coloured by dissemination, under failure-proof correction
-//! everyone coloured. Without the latter the last live one that takes part could die
-//! after it coloured only some; so the outcome is all or nothing even if the root dies.
+//! Who takes part: under checked correction, and after gossip, the coloured by
+//! dissemination; under failure-proof correction and opportunistic correction of a tree
+//! everyone coloured. If failure-proof correction did not count all, the last live one
+//! that takes part could die after it coloured only some; so the outcome is all or
+//! nothing even if the root dies.
 //! A process that a correction reaches before its parent's message still serves its
 //! children (overlapped), so that the tree stays whole below it.
 
@@ -87,9 +89,10 @@ impl Broadcast {
             Correction::None => false,
             // Whoever was reached by a correction is already between two who take part.
             Correction::Checked => in_time && first != Cause::Correction,
-            // Here each one counts, however it first heard of the message.
+            // Here each one counts, however it first heard of the message; down a tree
+            // also from a correction, so that corrections go on across a long gap.
             Correction::Opportunistic(_) | Correction::OptimizedOpportunistic(_) => {
-                in_time && cause != Cause::Correction
+                config.tree_of().is_some() || (in_time && cause != Cause::Correction)
             }
             Correction::FailureProof(_) => true,
         };
@@ -131,8 +134,9 @@ impl Broadcast {
             Correction::FailureProof(f) => f.saturating_add(1),
         };
         let leftward = if needed == 0 {
-            let (left, right) = config.reach;
-            let (to_left, to_right) = (self.left.sent < left, self.right.sent < right);
+            let ((left, right), limit) = (config.reach, config.limits(place));
+            let to_left = self.left.sent < left.min(limit.0);
+            let to_right = self.right.sent < right.min(limit.1);
             if !to_left && !to_right {
                 return None;
             }

@@ -23,7 +23,7 @@
 use outlive_base::{Code, Entity, Error, Result};
 
 use super::cost::LogP;
-use super::growth::Growth;
+use super::growth::{Growth, Last};
 
 /// The most processes of a collective.
 pub const PROCESSES_MAX: u32 = 1 << 28;
@@ -101,11 +101,15 @@ impl Tree {
             Shape::Binomial => Kind::Binomial,
             Shape::Kary(k) => Kind::Kary(k),
             // Order k or more than there are processes is a star: the root serves all.
-            Shape::Lame(k) => Kind::Growth(Growth::new(processes, u64::from(k.min(processes)), 1)),
+            Shape::Lame(k) => {
+                let delay = u64::from(k.min(processes));
+                Kind::Growth(Growth::new(processes, delay, 1, Last::Lowest))
+            }
             Shape::Optimal => {
                 model.check()?;
                 // Where messages take no time any tree is optimal; a unit keeps it one.
-                Kind::Growth(Growth::new(processes, model.delay().max(1), model.gap))
+                let delay = model.delay().max(1);
+                Kind::Growth(Growth::new(processes, delay, model.gap, Last::Highest))
             }
         };
         Ok(Tree {

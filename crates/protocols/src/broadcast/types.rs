@@ -169,18 +169,26 @@ impl Config {
 
     /// How far a place sends to the left and to the right at most.
     ///
-    /// Overlapped checked correction of a tree does not pass the root: the ring is cut
-    /// to its left. The root is the first to have the message and the place to its left
-    /// among the last; past the cut it would run ahead of the tree, reach one process
-    /// after the other before their parents do, and so never hear of anybody who
-    /// corrects. (The simulator of Küttler et al. cuts there too.) Nothing is lost: the
-    /// root takes part, so whoever is missed has one that does on its left.
+    /// Some corrections of a tree do not pass the root: the ring is cut to its left. The
+    /// root is the first to have the message and the place to its left among the last;
+    /// past the cut overlapped checked correction would run ahead of the tree, reach one
+    /// process after the other before their parents do, and so never hear of anybody who
+    /// corrects. Nothing is lost: the root takes part, so whoever is missed has one that
+    /// does on its left. Which corrections are cut is as in the simulator of Küttler et
+    /// al.: overlapped checked, opportunistic, and synchronized optimized opportunistic.
     pub(super) const fn limits(&self, place: u32) -> (u32, u32) {
         let tree = !matches!(self.dissemination, Dissemination::Gossip { .. });
-        let checked = matches!(self.correction, Correction::Checked);
-        match self.start {
-            Start::Overlapped if tree && checked => (place, self.ring.processes - 1 - place),
-            _ => (u32::MAX, u32::MAX),
+        let overlapped = matches!(self.start, Start::Overlapped);
+        let cut = match self.correction {
+            Correction::Checked => overlapped,
+            Correction::Opportunistic(_) => true,
+            Correction::OptimizedOpportunistic(_) => !overlapped,
+            Correction::None | Correction::FailureProof(_) => false,
+        };
+        if tree && cut {
+            (place, self.ring.processes - 1 - place)
+        } else {
+            (u32::MAX, u32::MAX)
         }
     }
 

@@ -60,7 +60,7 @@ pub struct Run {
     pub seed: u64,
     /// When the last live process had the message.
     pub colouring_time: u64,
-    /// When the last send or reception ended.
+    /// When the last send or reception ended, or the last message to the dead arrived.
     pub quiescence: u64,
     /// Messages sent.
     pub messages: u64,
@@ -79,6 +79,10 @@ pub struct Run {
 
 struct Watch {
     bytes: u64,
+    gossip: bool,
+    /// Overlapped, messages of both kinds mix; these corrections go by the order in which
+    /// a process hears them.
+    in_turn: bool,
     /// When each process was coloured, in the order of ranks; 2^64 - 1: never.
     coloured: Vec<u64>,
     acknowledged: bool,
@@ -120,6 +124,20 @@ impl Host<Broadcast> for Watch {
             Event::Coloured(_) => self.coloured[who as usize] = now.0,
             Event::Acknowledged => self.acknowledged = true,
         }
+    }
+    /// A process hands all messages to its children to the port at once, and decides on
+    /// a correction when the port is free.
+    fn yields(&self, msg: &Msg) -> bool {
+        matches!(msg, Msg::Leftward | Msg::Rightward)
+    }
+    fn decided(&self, from: Peer, msg: &Msg, sent: Time) -> Time {
+        match msg {
+            Msg::Spread if !self.gossip => Time(self.coloured[from as usize].min(sent.0)),
+            _ => sent,
+        }
+    }
+    fn in_turn(&self) -> bool {
+        self.in_turn
     }
     fn bytes(&self, msg: &Msg, _: Option<outlive_base::machine::Body>) -> u64 {
         match msg {
@@ -258,8 +276,15 @@ impl Broadcasts {
     fn run_with(&self, seed: u64, deaths: &[(Peer, Death)], trace: bool) -> Result<(Run, Watch)> {
         let ring = self.parameters.ring;
         let count = ring.processes as usize;
+        let gossip = matches!(self.parameters.spread, Spread::Gossip(_));
+        let by_turn = matches!(
+            self.parameters.correction,
+            Correction::OptimizedOpportunistic(_) | Correction::FailureProof(_)
+        );
         let watch = Watch {
             bytes: self.parameters.bytes,
+            gossip,
+            in_turn: by_turn && !gossip && self.parameters.start == Start::Overlapped,
             coloured: vec![u64::MAX; count],
             acknowledged: false,
             arrows: trace.then(Vec::new),

@@ -25,9 +25,9 @@ type Children = BTreeMap<u64, Vec<u64>>;
 pub fn children(shape: Shape, order: Order, p: u64, delay: u64, gap: u64) -> Children {
     let mut all = Children::new();
     match (shape, order) {
-        (Shape::Binomial, Order::Interleaved) => grow(p, 1, 1, &mut all),
-        (Shape::Lame(k), Order::Interleaved) => grow(p, u64::from(k), 1, &mut all),
-        (Shape::Optimal, Order::Interleaved) => grow(p, delay, gap, &mut all),
+        (Shape::Binomial, Order::Interleaved) => grow(p, 1, 1, false, &mut all),
+        (Shape::Lame(k), Order::Interleaved) => grow(p, u64::from(k), 1, false, &mut all),
+        (Shape::Optimal, Order::Interleaved) => grow(p, delay, gap, true, &mut all),
         (Shape::Kary(k), Order::Interleaved) => {
             // Level by level: the c-th child of each in turn.
             let mut level = vec![0];
@@ -63,17 +63,22 @@ pub fn children(shape: Shape, order: Order, p: u64, delay: u64, gap: u64) -> Chi
 }
 
 /// Who has the message hands it on every `gap`; new ones are numbered by (when they
-/// have it, parent).
-fn grow(p: u64, delay: u64, gap: u64, all: &mut Children) {
+/// have it, parent). If fewer are needed at last than could be served, the lowest serve
+/// them, or the highest.
+fn grow(p: u64, delay: u64, gap: u64, highest: bool, all: &mut Children) {
     let mut has = vec![(0u64, 0u64)]; // (time, rank)
     let mut time = 0;
     while (has.len() as u64) < p {
         time += 1;
-        let senders: Vec<u64> = has
+        let mut senders: Vec<u64> = has
             .iter()
             .filter(|(at, _)| time >= at + delay && (time - at - delay).is_multiple_of(gap))
             .map(|&(_, rank)| rank)
             .collect();
+        let needed = (p - has.len() as u64) as usize;
+        if highest && senders.len() > needed {
+            senders.drain(..senders.len() - needed);
+        }
         for sender in senders {
             let rank = has.len() as u64;
             if rank < p {
@@ -122,6 +127,8 @@ struct Process {
 }
 
 struct Flight {
+    /// When the sender had the message, for the tree; when the send starts, for others.
+    decided: u64,
     arrives: u64,
     from: u64,
     to: u64,
@@ -152,7 +159,13 @@ pub fn run(parameters: &Parameters) -> Found {
     } else {
         0
     };
-    let line = !synchronized && parameters.correction == Correction::Checked;
+    // Corrections that do not pass the root.
+    let line = match parameters.correction {
+        Correction::Checked => !synchronized,
+        Correction::Opportunistic(_) => true,
+        Correction::OptimizedOpportunistic(_) => synchronized,
+        Correction::None | Correction::FailureProof(_) => false,
+    };
     let mut all = vec![Process::default(); p as usize];
     let mut flights: Vec<Flight> = Vec::new();
     let (mut messages, mut quiescence, mut idle) = (0, 0, 0);
@@ -181,7 +194,8 @@ pub fn run(parameters: &Parameters) -> Found {
         }
         flights.retain(|f| f.ends != Some(now));
         // Receptions begin, then sends: lower ranks before higher.
-        flights.sort_by_key(|f| (f.arrives, (f.from + root) % p));
+        // What was decided on first is received first of all that have arrived.
+        flights.sort_by_key(|f| (f.decided, f.kind != Kind::Tree, (f.from + root) % p));
         for flight in &mut flights {
             let process = &mut all[flight.to as usize];
             let free = process
@@ -204,11 +218,15 @@ pub fn run(parameters: &Parameters) -> Found {
             };
             idle = 0;
             messages += 1;
-            quiescence = quiescence.max(now + o);
+            quiescence = quiescence.max(now + o + l); // It arrives, also at the dead.
             process.send_free = now + g;
             process.busy = now + o;
             if !dead.contains(&to) {
                 flights.push(Flight {
+                    decided: match kind {
+                        Kind::Tree => process.coloured.unwrap_or(now),
+                        _ => now,
+                    },
                     arrives: now + o + l,
                     from: me,
                     to,
@@ -292,9 +310,10 @@ fn hear(
     let in_time = parameters.start == Start::Overlapped || now <= from;
     match parameters.correction {
         Correction::None => {}
-        Correction::FailureProof(_) => process.takes_part = true,
+        Correction::FailureProof(_)
+        | Correction::Opportunistic(_)
+        | Correction::OptimizedOpportunistic(_) => process.takes_part = true,
         Correction::Checked => process.takes_part |= first && kind == Kind::Tree && in_time,
-        _ => process.takes_part |= kind == Kind::Tree && in_time,
     }
 }
 
@@ -326,6 +345,10 @@ fn next(
         Correction::Opportunistic(d) | Correction::OptimizedOpportunistic(d) => {
             let right = u64::from(d - d / 2).min(p - 1);
             let left = u64::from(d / 2).min(p - 1 - right);
+            let (left, right) = match line {
+                true => (left.min(me), right.min(p - 1 - me)),
+                false => (left, right),
+            };
             while process.left < left && process.skip_left.contains(&(process.left + 1)) {
                 process.left += 1;
             }
