@@ -53,6 +53,7 @@ def test_a_node_dies_at(job: Job, point: str, node: int) -> None:
 
 @pytest.mark.parametrize("point,node", [(p, n) for p in POINTS for n in places(p)])
 def test_an_agent_dies_at(job: Job, point: str, node: int) -> None:
+    job.steps = 200  # long enough that saving has gone on after the agent's return
     result = job.survive(inject=(f"agent:{node}@phase={point},nth=8",))
     assert result.failures == [] and result.report["agent_restarts"] == 1
     assert result.report["checkpoints"]["last"]["partner"] >= 100, result.err

@@ -151,10 +151,6 @@ pub(crate) struct PolicyState {
     pub rounds: u32,
     /// Versions a second, smoothed, and its last sample.
     pub rate: f64,
-    /// The rate in the last sample alone.
-    pub latest: f64,
-    /// When the first version of the incarnation was seen to be offered.
-    pub moving_since: Option<Instant>,
     pub sample: (Instant, u64),
     pub now_wanted: bool,
 }
@@ -335,8 +331,6 @@ impl Agent {
                 misses: 0,
                 rounds: 0,
                 rate: 0.0,
-                latest: 0.0,
-                moving_since: None,
                 sample: (now, 0),
                 now_wanted: false,
             },

@@ -346,7 +346,6 @@ impl Agent {
         self.policy.last = Instant::now();
         self.policy.wanted = None;
         self.policy.sample = (Instant::now(), 0);
-        self.policy.moving_since = None;
         let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
         // Ranks of another count have no place in this incarnation.
         if self.me == NodeId(0) {

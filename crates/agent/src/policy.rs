@@ -26,13 +26,6 @@ const WANT_PAUSE: Duration = Duration::from_millis(5);
 const STAY: Duration = Duration::from_secs(10);
 /// Smoothing of the measured rate of versions.
 const SMOOTHING: f64 = 0.3;
-/// Versions a second that count as standing still, and the longest time to look ahead.
-const RATE_LEAST: f64 = 1e-3;
-const LONG_S: f64 = 3600.0;
-/// After the first offer of an incarnation the rate is not relied on for so long.
-const RATE_SETTLES: Duration = Duration::from_secs(2);
-/// A calm look or two before a version may be armed, looks become frequent.
-const LOOK_AHEAD: Duration = Duration::from_millis(200);
 /// How often the rate is sampled.
 const SAMPLE: Duration = Duration::from_millis(50);
 
@@ -84,30 +77,11 @@ impl Agent {
             && self.ranks.called_max().is_some()
             && (!self.memory_warned || self.staging);
         let policy = self.config.as_ref().filter(|_| ready)?.policy;
-        let earliest = self.policy.not_before.unwrap_or(self.policy.last);
-        if self.policy.now_wanted {
-            return Some(earliest);
-        }
-        if let Some(every) = policy.every.filter(|&every| every != 0) {
-            return Some(earliest.max(Instant::now() + self.until_near(every)?));
+        if self.policy.now_wanted || policy.every.is_some_and(|every| every != 0) {
+            return self.policy.not_before.or(Some(self.policy.last));
         }
         let interval = Duration::from_millis(policy.interval_ms?);
         self.policy.last.checked_add(interval)
-    }
-
-    /// At the present rate, how long until the next version that is divisible by
-    /// `every` may be armed; zero if it is the next one or the time is short.
-    fn until_near(&self, every: u64) -> Option<Duration> {
-        let called = self.ranks.called_max()?.0;
-        let away = called.saturating_add(1).checked_next_multiple_of(every)? - called - 1;
-        let moving = self.policy.moving_since;
-        if away == 0 || moving.is_none_or(|since| since.elapsed() < RATE_SETTLES) {
-            return Some(Duration::ZERO);
-        }
-        let rate = self.policy.rate.max(self.policy.latest).max(RATE_LEAST);
-        let seconds = away as f64 / rate;
-        let ahead = ARM_WINDOW + ARM_AHEAD + LOOK_AHEAD;
-        Some(Duration::from_secs_f64(seconds.min(LONG_S)).saturating_sub(ahead))
     }
 
     pub(crate) fn tick(&mut self) {
@@ -141,14 +115,10 @@ impl Agent {
             return;
         }
         let now = self.ranks.called_max().map_or(0, |version| version.0 + 1);
-        if now != 0 {
-            self.policy.moving_since.get_or_insert_with(Instant::now);
-        }
         // A new incarnation counts from elsewhere: only steps forward are a rate.
         if now >= called && called != 0 {
             let rate = (now - called) as f64 / elapsed.as_secs_f64();
             self.policy.rate += SMOOTHING * (rate - self.policy.rate);
-            self.policy.latest = rate;
         }
         self.policy.sample = (Instant::now(), now);
     }

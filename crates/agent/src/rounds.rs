@@ -593,8 +593,8 @@ impl Agent {
             // Met again after a restart: a level that it never had is no news.
             quiet = !round.levels.contains(level);
             round.levels = round.levels.without(level);
-            if !quiet && round.levels.is_empty() && round.told {
-                // Nothing will come of it: the slots are free again.
+            if !quiet && round.levels.is_empty() {
+                // Nothing will come of it, captured or not: the slots are free again.
                 self.withdraw(version);
             }
         }
@@ -603,6 +603,17 @@ impl Agent {
                 block.set_aborted(version);
             }
             self.withdraw(version);
+            self.want_later();
+        }
+        // The end of a version can also come level by level.
+        let live = |round: &Round| !round.void && !round.levels.is_empty();
+        if level.is_some()
+            && self
+                .policy
+                .wanted
+                .is_some_and(|(wanted, _)| wanted == version)
+            && !self.rounds.get(&version).is_some_and(live)
+        {
             self.want_later();
         }
         // Ranks that had passed, or memory still being made, are no failure.
