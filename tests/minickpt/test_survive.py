@@ -124,18 +124,21 @@ def lines_of(m: Machine) -> tuple[dict[int, str], dict[int, str]]:
     part = 0
     for _, line in m.lines:
         part = 1 if "UNDISTURBED" in line else part
-        if said := re.search(r"line (\d+) (.*) end$", line):
+        if said := re.search(r"line (\d+) (\S.*?) end\b", line):
             assert found[part].setdefault(int(said[1]), said[2]) == said[2], line
     return found
 
 
 def same_as_undisturbed(m: Machine, words: str, timeout_s: float = 240.0) -> None:
-    """The lines of a program over its deaths are those of a run without any."""
+    """What a program printed over its two deaths is what it prints without any."""
     m.expect("^UNDISTURBED", timeout_s)
     last = max(lines_of(m)[0])
     m.expect(f"line {last} .* end", timeout_s)
     kept, alone = lines_of(m)
-    assert len(kept) == last > 20, words
+    # Characters that the serial driver held died with the kernel, and the kernel's own
+    # cut into lines: a gap for each death. Each value depends on all before it.
+    gaps = [n for n in range(1, last) if n not in kept and n + 1 in kept]
+    assert len(gaps) <= 2 and last > 20, (words, gaps)
     assert kept == {number: alone[number] for number in kept}
 
 
