@@ -152,6 +152,7 @@ int omk_area_ack(u64 generation)
 		return -ESTALE;
 	omk.super->acked = generation;
 	omk.marks->retries = 0;
+	omk.marks->attempts = 0;
 	omk_super_write();
 	omk.state = OMK_STATE_ACKED;
 	return 0;

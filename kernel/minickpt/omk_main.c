@@ -237,6 +237,11 @@ static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		err = omk_area_ack(generation);
 		mutex_unlock(&lock);
 		return err;
+	case OMK_IOC_ATTEMPT:
+		mutex_lock(&lock);
+		number = omk.state == OMK_STATE_READY ? ++omk.marks->attempts : 0;
+		mutex_unlock(&lock);
+		return number ? put_user(number, (u32 __user *)user) : -ENODATA;
 	case OMK_IOC_CHECK:
 		mutex_lock(&lock);
 		number = omk.state == OMK_STATE_READY ? 0 : omk_save_check();

@@ -230,6 +230,7 @@ static void __dying finish_head(struct omk_image *h)
 static void __dying marks_of(u64 generation)
 {
 	omk.marks->generation = generation;
+	omk.marks->attempts = 0;
 	memset(omk.marks->tsc, 0, sizeof(omk.marks->tsc));
 	omk.marks->tsc_khz = tsc_khz;
 	omk.marks->tsc[OMK_MARK_PANIC] = st.tsc;

@@ -20,18 +20,22 @@ for _ in $(seq 200); do
     [ -b /dev/pmem0 ] && break
     usleep 100000
 done
+uptime() { cut -d' ' -f1 /proc/uptime; }
+BEFORE=$(uptime) AFTER=$BEFORE
 BOOT=$(($(omkctl query | sed -n 's/.* panics \([0-9]*\) .*/\1/p') + 1))
 export BOOT
 if [ -e /boot/initrd ]; then
     # By its path: the shell takes its own program otherwise.
     /bin/mke2fs -q -t ext4 -b 4096 -J size=8 -m 0 -E lazy_itable_init=0 /dev/pmem0
+    AFTER=$(uptime)
 fi
 mount -t ext4 -o dax=always /dev/pmem0 /dax || echo "MOUNT FAILED"
+MOUNTED=$(uptime)
 if [ -e /boot/initrd ]; then
     mkdir -p /dax/boot && cp /boot/initrd /boot/vmlinuz /dax/boot/ && sync && rm /boot/*
 fi
 omkctl mark 4
-echo "BOOT $BOOT uptime $(cut -d' ' -f1 /proc/uptime)"
+echo "BOOT $BOOT uptime $MOUNTED, of it $BEFORE to $AFTER for what only a first boot does"
 omkctl query
 # Loads the next kernel.
 arm() { omkctl kload /dax/boot/vmlinuz /dax/boot/initrd "$(cat /next-line)"; }

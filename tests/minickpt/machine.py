@@ -194,10 +194,20 @@ class Machine:
                 if found := re.search(pattern, line):
                     return found
                 if never and re.search(never, line):
+                    # What follows says more.
+                    while len(self.lines) < self.read_to + 40 and self._read(time.monotonic() + 1):
+                        pass
                     raise Failure(f"awaiting {pattern!r}: {line}\n{self.tail()}")
             if not alive:
                 raise Failure(f"{pattern!r} did not come\n{self.tail()}")
             alive = self._read(until)
+
+    def expect_past(self, pattern: str) -> re.Match[str]:
+        """The first line so far that holds `pattern`."""
+        for _, line in self.lines:
+            if found := re.search(pattern, line):
+                return found
+        raise Failure(f"{pattern!r} did not come\n{self.tail()}")
 
     def send(self, text: str) -> None:
         """Types on the serial line."""

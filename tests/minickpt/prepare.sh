@@ -64,4 +64,11 @@ for source in tests/minickpt/programs/*.c kernel/user/*.c; do
     [ "$out" -nt "$source" ] && [ "$out" -nt kernel/include/uapi/outlive_minickpt.h ] && continue
     gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -pthread -Ikernel/include -Wno-unused-function -o "$out" "$source"
 done
+# As a distribution would link them.
+mkdir -p "$work/dynamic"
+for source in tests/minickpt/programs/dynamic/*.c; do
+    out=$work/dynamic/$(basename "$source" .c)
+    [ "$out" -nt "$source" ] && continue
+    gcc -std=gnu11 -O2 -Wall -Wextra -Werror -fopenmp -o "$out" "$source" -lm
+done
 printf '%s\n' "$release" >"$work/release"

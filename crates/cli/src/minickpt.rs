@@ -103,6 +103,9 @@ struct Run {
 struct Restore {
     #[command(flatten)]
     how: How,
+    /// Give the image up that waits to be restored, and restore nothing.
+    #[arg(long)]
+    discard: bool,
 }
 
 #[derive(Args, Debug)]
@@ -132,6 +135,10 @@ pub fn run(options: Minickpt) -> Result<u8> {
             let (policy, next) = prepare(&options.how)?;
             let ended = revive::run(&policy, options.native, &next, &options.words)?;
             finish(&options.how, &ended)
+        }
+        What::Restore(options) if options.discard => {
+            let generation = revive::discard()?;
+            output::text(&format!("image {generation} was given up"))
         }
         What::Restore(options) => restore(&options.how),
         What::Setup(options) => set_up(&options),
@@ -310,6 +317,9 @@ fn last(memory: &Path, json: bool) -> Result<u8> {
     ];
     if let Some(error) = report["error"].as_str() {
         rows.push(vec!["not restored".to_owned(), error.to_owned()]);
+        let waits = report["waits"].as_bool() == Some(true);
+        let image = if waits { "waits" } else { "given up" };
+        rows.push(vec!["the image".to_owned(), image.to_owned()]);
     }
     if let Some(times) = times {
         let parts = [

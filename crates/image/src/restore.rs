@@ -64,8 +64,21 @@ impl Restored {
         Ok(())
     }
 
-    /// Ends all.
-    fn kill(self) {
+    /// Ends all, and leaves their memory as it is, for another restore: an ending thread
+    /// would clear its number in it and mark the mutexes that it holds.
+    pub fn kill(self) {
+        for (pid, tids) in &self.processes {
+            let Ok(memory) = gate::memory(*pid) else {
+                continue;
+            };
+            for tid in tids {
+                let mut list = List::new();
+                list.attempt(libc::SYS_set_tid_address, &[0]);
+                list.attempt(libc::SYS_set_robust_list, &[0, 24]);
+                // One that did not come so far has neither.
+                let _ = gate::quiet(*tid).and_then(|()| gate::run(*tid, &memory, &list));
+            }
+        }
         let frozen = crate::freeze::Frozen {
             processes: self.processes,
             ..Default::default()

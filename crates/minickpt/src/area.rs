@@ -58,6 +58,13 @@ pub struct Death {
     pub lost: Vec<(i32, String)>,
 }
 
+impl Death {
+    /// True if this kernel, release and build, is the one that died.
+    pub(crate) fn is_of(&self, kernel: (&str, &str, u32)) -> bool {
+        self.kernel[0] == kernel.0 && self.kernel[1] == kernel.1
+    }
+}
+
 fn bad(reason: impl Into<String>) -> Error {
     Error::new(
         Code::Corrupt,
@@ -168,7 +175,7 @@ pub fn decode(
     pending: Option<&Pending>,
 ) -> Result<(Death, Image)> {
     let mut death = death(bytes)?;
-    if death.kernel[0] != kernel.0 || death.kernel[1] != kernel.1 {
+    if !death.is_of(kernel) {
         return Err(Error::new(
             Code::ImageForeign,
             Entity::File("/dev/outlive-minickpt".into()),
@@ -548,13 +555,22 @@ fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32) -> Kind {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     const KERNEL: (&str, &str, u32) = ("6.1.0-test", "#1 SMP", 7);
 
-    /// An image with these records, both checksums right.
+    /// An image of a process of this kernel, both checksums right.
+    pub(crate) fn whole_image(release: &str, build: &str) -> Vec<u8> {
+        image_of(release, build, &whole())
+    }
+
     fn image(body: &[u8]) -> Vec<u8> {
+        image_of(KERNEL.0, KERNEL.1, body)
+    }
+
+    /// An image with these records, both checksums right.
+    fn image_of(release: &str, build: &str, body: &[u8]) -> Vec<u8> {
         let mut bytes = vec![0; HEADER];
         bytes[..8].copy_from_slice(&IMAGE_MAGIC.to_le_bytes());
         bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
@@ -562,8 +578,8 @@ mod tests {
         bytes[28] = 2;
         bytes[32..40].copy_from_slice(&(body.len() as u64).to_le_bytes());
         bytes[40..44].copy_from_slice(&crc32(body).to_le_bytes());
-        bytes[136..136 + KERNEL.0.len()].copy_from_slice(KERNEL.0.as_bytes());
-        bytes[208..208 + KERNEL.1.len()].copy_from_slice(KERNEL.1.as_bytes());
+        bytes[136..136 + release.len()].copy_from_slice(release.as_bytes());
+        bytes[208..208 + build.len()].copy_from_slice(build.as_bytes());
         let crc = crc32(&bytes[..HEADER_BYTES - 4]);
         bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
         bytes.extend_from_slice(body);

@@ -18,6 +18,7 @@ const UNREGISTER: u64 = 0x4004_4b42;
 const ACK: u64 = 0x4008_4b43;
 const ARM: u64 = 0x4004_4b44;
 const MARK: u64 = 0x4010_4b45;
+const ATTEMPT: u64 = 0x8004_4b48;
 const MARKS_AT: u64 = 4096;
 /// An image is at most this long, in bytes.
 const IMAGE_MAX: u64 = 1 << 30;
@@ -92,6 +93,31 @@ pub enum Mark {
     Armed = 6,
     /// The first thread runs.
     Resumed = 7,
+}
+
+/// What a restore needs of the module.
+pub trait Keeper {
+    /// What it says of itself.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn query(&self) -> Result<Query>;
+    /// The bytes of the newest image.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn image(&self, query: &Query) -> Result<Vec<u8>>;
+    /// The newest image was dealt with: restored or given up.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn acknowledge(&self, generation: u64) -> Result<()>;
+    /// One more attempt to restore this image failed and left it; how many have. They
+    /// are told, not bounded: other than a panic, a failed attempt harms nothing.
+    ///
+    /// # Errors
+    /// Of the device.
+    fn attempted(&self) -> Result<u32>;
 }
 
 /// The open device.
@@ -233,6 +259,27 @@ impl Device {
             armed_ms: since(6),
             resumed_ms: since(7),
         }))
+    }
+}
+
+impl Keeper for Device {
+    fn query(&self) -> Result<Query> {
+        Device::query(self)
+    }
+
+    fn image(&self, query: &Query) -> Result<Vec<u8>> {
+        Device::image(self, query)
+    }
+
+    fn acknowledge(&self, generation: u64) -> Result<()> {
+        Device::acknowledge(self, generation)
+    }
+
+    fn attempted(&self) -> Result<u32> {
+        let mut bytes = [0; 4];
+        let counted = sys::control(&self.0, ATTEMPT, &mut bytes);
+        counted.map_err(|error| failed("count an attempt", &error))?;
+        Ok(u32::from_le_bytes(bytes))
     }
 }
 

@@ -124,6 +124,9 @@ fn check_memory(dir: &Path) -> Result<()> {
         .open(&probe);
     let checked = made.and_then(|file| {
         file.set_len(crate::space::FILE_BYTES - 4096)?;
+        if !crate::space::holes(&file)? {
+            return Err(std::io::Error::from_raw_os_error(libc::EINVAL));
+        }
         sys::try_execute(&file)
     });
     let _ = std::fs::remove_file(&probe);
@@ -137,7 +140,7 @@ fn check_memory(dir: &Path) -> Result<()> {
         Some(libc::EFBIG | libc::EINVAL) => Error::new(
             Code::InvalidArgument,
             Entity::File(dir.display().to_string()),
-            "the file system has no sparse files of 16 TiB",
+            "the file system has no sparse files of 4 TiB with holes that can be punched",
             "use ext4 with blocks of 4 KiB, xfs or tmpfs",
         ),
         _ => Error::io(dir, "probe", &error),

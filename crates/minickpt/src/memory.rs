@@ -114,7 +114,7 @@ impl Guest<'_> {
         let hint = flags & (libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) as u64;
         let reserve = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE) as u64 | hint;
         let replace = has(libc::MAP_FIXED) && !has(libc::MAP_FIXED_NOREPLACE);
-        let guess = if replace { address } else { 7 * FILE_BYTES };
+        let guess = if replace { address } else { 31 * FILE_BYTES };
         if !replace {
             list.attempt(libc::SYS_mmap, &[address, length, 0, reserve, u64::MAX, 0]);
         }

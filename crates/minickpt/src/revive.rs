@@ -10,7 +10,7 @@ use outlive_image::source::Contents;
 use serde::Serialize;
 
 use crate::area::{self, Death};
-use crate::device::{Device, Mark, State};
+use crate::device::{Device, Keeper, Mark, Query, State};
 use crate::filter;
 use crate::journal::Journal;
 use crate::launch;
@@ -184,54 +184,117 @@ pub struct Report {
     pub threads: usize,
     /// Why nothing was restored, if so.
     pub error: Option<String>,
+    /// The image waits for another attempt.
+    pub waits: bool,
+    /// Attempts that failed and left the image.
+    pub attempts: u32,
+}
+
+/// Why nothing was restored.
+#[derive(Debug)]
+enum Fault {
+    /// The image itself: no later attempt can do better.
+    Image(Error),
+    /// The machine as it is now: a file system that is not mounted, a missing file, no
+    /// memory, a number that is taken.
+    Now(Error),
+}
+
+impl From<Error> for Fault {
+    fn from(error: Error) -> Fault {
+        Fault::Now(error)
+    }
+}
+
+/// Tries to bring the newest image up. One that cannot be mended is given up, so that the
+/// next panic gets an image of its own; any other failure leaves it and is counted.
+fn attempt<T>(
+    keeper: &dyn Keeper,
+    said: &mut Report,
+    revive: impl FnOnce(&Query, &mut Report) -> std::result::Result<T, Fault>,
+) -> Result<T> {
+    let query = keeper.query()?;
+    if matches!(query.state, State::Empty | State::Done) {
+        return Err(nothing());
+    }
+    let error = match revive(&query, said) {
+        Ok(revived) => return Ok(revived),
+        Err(Fault::Image(error)) => {
+            // It failed for what is said below; a damaged superblock is empty by now.
+            if let Err(error) = keeper.acknowledge(query.generation) {
+                eprintln!("outlive: {error}");
+            }
+            error
+        }
+        Err(Fault::Now(error)) => {
+            said.waits = true;
+            let counted = match keeper.attempted() {
+                Ok(attempts) => {
+                    said.attempts = attempts;
+                    format!("attempt {attempts}")
+                }
+                Err(_) => "an attempt".to_owned(),
+            };
+            Error::new(
+                error.code(),
+                error.entity().clone(),
+                format!(
+                    "{} ({counted} to restore image {}, which still waits)",
+                    error.reason(),
+                    query.generation
+                ),
+                format!(
+                    "{}; then run outlive minickpt restore again, or give the image up \
+                     with restore --discard",
+                    error.remedy()
+                ),
+            )
+        }
+    };
+    said.error = Some(error.to_string());
+    Err(error)
+}
+
+fn nothing() -> Error {
+    Error::new(
+        Code::NotFound,
+        Entity::File(crate::device::PATH.into()),
+        "there is no image that waits to be restored",
+        "nothing is to be done: start the program with outlive minickpt run",
+    )
+}
+
+/// Gives up the image that waits; its number.
+///
+/// # Errors
+/// [`Code::NotFound`] if there is none.
+pub fn discard() -> Result<u64> {
+    let device = Device::open()?;
+    let query = device.query()?;
+    if query.generation == 0 || matches!(query.state, State::Empty | State::Done) {
+        return Err(nothing());
+    }
+    device.acknowledge(query.generation)?;
+    Ok(query.generation)
 }
 
 /// Restores what the newest image holds, and supervises it to its end. `report` is called
 /// once it is known what comes of it.
 ///
 /// # Errors
-/// [`Code::NotFound`] if there is nothing to restore, [`Code::Corrupt`],
-/// [`Code::ImageForeign`]; the image is then given up, and the machine goes on with an
-/// ordinary boot.
+/// [`Code::NotFound`] if there is nothing to restore. [`Code::Corrupt`],
+/// [`Code::ImageForeign`]: the image is given up, and the machine goes on with an ordinary
+/// boot. Any other leaves the image: it can be tried again.
 pub fn restore(policy: &Policy, next: &Next, mut report: impl FnMut(&Report)) -> Result<Ended> {
     let device = Device::open()?;
     device.mark(Mark::Files);
-    let query = device.query()?;
-    if matches!(query.state, State::Empty | State::Done) {
-        return Err(Error::new(
-            Code::NotFound,
-            Entity::File(crate::device::PATH.into()),
-            "there is no image that waits to be restored",
-            "nothing is to be done: start the program with outlive minickpt run",
-        ));
-    }
     let mut said = Report::default();
-    let rebuilt = rebuild(&device, policy, &mut said);
-    let (image, restored) = match rebuilt {
-        Ok(rebuilt) => rebuilt,
-        Err(error) => {
-            said.error = Some(error.to_string());
-            report(&said);
-            // Given up: the next panic gets an image of its own.
-            device.acknowledge(query.generation)?;
-            return Err(error);
-        }
-    };
-    device.mark(Mark::Restored);
     let mut register = &device;
-    let mut supervisor = Supervisor::new(policy.clone(), &mut register)?;
-    next.load()?;
-    supervisor.resume(&image, &restored)?;
-    device.arm()?;
-    device.acknowledge(query.generation)?;
-    device.mark(Mark::Armed);
-    said.processes = image.processes.len();
-    said.threads = image
-        .processes
-        .iter()
-        .map(|process| process.threads.len())
-        .sum();
+    let revived = attempt(&device, &mut said, |query, said| {
+        revive(&device, query, policy, next, &mut register, said)
+    });
     report(&said);
+    let mut supervisor = revived?;
     sys::stand_aside();
     device.mark(Mark::Resumed);
     supervisor.start()?;
@@ -242,10 +305,60 @@ pub fn restore(policy: &Policy, next: &Next, mut report: impl FnMut(&Report)) ->
     })
 }
 
-fn rebuild(device: &Device, policy: &Policy, said: &mut Report) -> Result<(Image, Restored)> {
-    let query = device.query()?;
+/// Everything up to the moment before the first thread runs.
+fn revive<'a>(
+    device: &Device,
+    query: &Query,
+    policy: &Policy,
+    next: &Next,
+    register: &'a mut dyn crate::supervisor::Register,
+    said: &mut Report,
+) -> std::result::Result<Supervisor<'a>, Fault> {
+    let mut image = read(device, query, policy, said)?;
+    let restored = rebuild(policy, &mut image)?;
+    device.mark(Mark::Restored);
+    let taken = take_over(device, query, policy, next, register, (&image, &restored));
+    match taken {
+        Ok(supervisor) => {
+            device.mark(Mark::Armed);
+            said.processes = image.processes.len();
+            let threads = image.processes.iter().map(|process| process.threads.len());
+            said.threads = threads.sum();
+            Ok(supervisor)
+        }
+        Err(error) => {
+            restored.kill();
+            Err(Fault::Now(error))
+        }
+    }
+}
+
+/// Arms the machine again around restored processes.
+fn take_over<'a>(
+    device: &Device,
+    query: &Query,
+    policy: &Policy,
+    next: &Next,
+    register: &'a mut dyn crate::supervisor::Register,
+    (image, restored): (&Image, &Restored),
+) -> Result<Supervisor<'a>> {
+    let mut supervisor = Supervisor::new(policy.clone(), register)?;
+    next.load()?;
+    supervisor.resume(image, restored)?;
+    device.arm()?;
+    device.acknowledge(query.generation)?;
+    Ok(supervisor)
+}
+
+/// The image as it can be brought up on this kernel.
+fn read(
+    keeper: &dyn Keeper,
+    query: &Query,
+    policy: &Policy,
+    said: &mut Report,
+) -> std::result::Result<Image, Fault> {
     if query.state == State::GivenUp {
-        return Err(Error::new(
+        return Err(Fault::Image(Error::new(
             Code::Corrupt,
             Entity::File(crate::device::PATH.into()),
             format!(
@@ -253,18 +366,36 @@ fn rebuild(device: &Device, policy: &Policy, said: &mut Report) -> Result<(Image
                 query.retries
             ),
             "start the program again",
-        ));
+        )));
     }
-    let bytes = device.image(&query)?;
-    said.death = area::death(&bytes).unwrap_or_default();
+    let bytes = keeper.image(query)?;
+    let judged = |error: Error| match error.code() {
+        // A command of the module's release can read it.
+        Code::FormatUnknown => Fault::Now(error),
+        _ => Fault::Image(error),
+    };
     let (release, crc, special) = restore::running_kernel()?;
     let build = std::fs::read_to_string("/proc/sys/kernel/version")
         .map_err(|error| Error::io("/proc/sys/kernel/version", "read", &error))?;
-    let pending = Journal::pending(&policy.memory);
     let kernel = (release.as_str(), build.trim(), crc);
-    let (death, mut image) = area::decode(&bytes, kernel, &special, pending.as_ref())?;
+    said.death = area::death(&bytes).map_err(judged)?;
+    if !policy.dax && said.death.is_of(kernel) {
+        return Err(Fault::Now(Error::new(
+            Code::KernelUnready,
+            Entity::File(policy.memory.display().to_string()),
+            "the directory is not on a DAX file system: the memory of the programs is not here",
+            "mount the persistent memory where it was, with -o dax=always",
+        )));
+    }
+    let pending = Journal::pending(&policy.memory);
+    let decoded = area::decode(&bytes, kernel, &special, pending.as_ref());
+    let (death, image) = decoded.map_err(judged)?;
     said.death = death;
-    keep_clocks(policy, &mut image);
+    Ok(image)
+}
+
+fn rebuild(policy: &Policy, image: &mut Image) -> std::result::Result<Restored, Fault> {
+    keep_clocks(policy, image);
     let options = Options {
         numbers: true,
         synchronous: policy.dax,
@@ -272,8 +403,10 @@ fn rebuild(device: &Device, policy: &Policy, said: &mut Report) -> Result<(Image
         keep_gate: true,
         ..Options::default()
     };
-    let restored = restore::restore(&image, &Contents::none(), &options)?;
-    Ok((image, restored))
+    restore::restore(image, &Contents::none(), &options).map_err(|error| match error.code() {
+        Code::Corrupt | Code::ImageForeign => Fault::Image(error),
+        _ => Fault::Now(error),
+    })
 }
 
 /// The clocks of the programs go on from where they were. The file `clocks` holds how far
@@ -309,6 +442,8 @@ fn keep_clocks(policy: &Policy, image: &mut Image) {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -327,6 +462,144 @@ mod tests {
         assert_eq!(
             names,
             ["data-1", "journal", "last.json", "p-1", "p1-x", "shared-x"]
+        );
+    }
+
+    /// A module that holds one image.
+    struct Fake {
+        query: Query,
+        image: Vec<u8>,
+        acknowledged: Cell<Option<u64>>,
+        attempts: Cell<u32>,
+    }
+
+    impl Keeper for Fake {
+        fn query(&self) -> Result<Query> {
+            Ok(self.query)
+        }
+        fn image(&self, _query: &Query) -> Result<Vec<u8>> {
+            Ok(self.image.clone())
+        }
+        fn acknowledge(&self, generation: u64) -> Result<()> {
+            self.acknowledged.set(Some(generation));
+            Ok(())
+        }
+        fn attempted(&self) -> Result<u32> {
+            self.attempts.set(self.attempts.get() + 1);
+            Ok(self.attempts.get())
+        }
+    }
+
+    fn fake(state: State, image: Vec<u8>) -> Fake {
+        Fake {
+            query: Query {
+                state,
+                generation: 3,
+                image_at: 0,
+                image_bytes: image.len() as u64,
+                registered: 0,
+                armed: true,
+                retries: 4,
+                panics: 5,
+            },
+            image,
+            acknowledged: Cell::new(None),
+            attempts: Cell::new(0),
+        }
+    }
+
+    fn on(memory: &Path, dax: bool) -> Policy {
+        Policy {
+            memory: memory.to_path_buf(),
+            dax,
+            fork: crate::supervisor::Fork::Refuse,
+            special: filter::Special::Refuse,
+        }
+    }
+
+    /// An image of the running kernel.
+    fn of_this_kernel() -> Vec<u8> {
+        let (release, _, _) = restore::running_kernel().unwrap();
+        let build = std::fs::read_to_string("/proc/sys/kernel/version").unwrap();
+        area::tests::whole_image(&release, build.trim())
+    }
+
+    /// Reads and rebuilds as a restore does, up to the first fault.
+    fn tried(keeper: &Fake, policy: &Policy) -> (Error, Report) {
+        let mut said = Report::default();
+        let result = attempt(keeper, &mut said, |query, said| {
+            let mut image = read(keeper, query, policy, said)?;
+            // Its memory is told to be elsewhere: nothing of it is touched.
+            image.processes[0]
+                .mappings
+                .push(outlive_image::model::Mapping {
+                    start: 0x1000_0000,
+                    end: 0x1000_1000,
+                    protection: 1,
+                    shared: true,
+                    grows_down: false,
+                    backing: outlive_image::model::Backing::File {
+                        path: policy.memory.join("gone").display().to_string(),
+                        offset: 0,
+                        size: 0,
+                        modified_ns: 0,
+                    },
+                    runs: Vec::new(),
+                });
+            let options = Options::default();
+            restore::restore(&image, &Contents::none(), &options).map_err(Fault::Now)
+        });
+        (result.unwrap_err(), said)
+    }
+
+    #[test]
+    fn memory_that_is_not_mounted_leaves_the_image() {
+        let dir = tempfile::tempdir().unwrap();
+        let keeper = fake(State::Ready, of_this_kernel());
+        for (attempts, dax, code) in [
+            (1, false, Code::KernelUnready),
+            (2, false, Code::KernelUnready),
+            (3, true, Code::NotFound),
+        ] {
+            let (error, said) = tried(&keeper, &on(dir.path(), dax));
+            assert_eq!(error.code(), code, "{error}");
+            assert!(
+                error.reason().contains("image 3, which still waits"),
+                "{error}"
+            );
+            assert!(error.remedy().contains("restore again"), "{error}");
+            assert_eq!((said.waits, said.attempts), (true, attempts));
+            assert_eq!(keeper.acknowledged.get(), None, "{error}");
+        }
+    }
+
+    #[test]
+    fn only_an_image_that_cannot_be_mended_is_given_up() {
+        let dir = tempfile::tempdir().unwrap();
+        let good = of_this_kernel();
+        let mut flipped = good.clone();
+        *flipped.last_mut().unwrap() ^= 1;
+        let foreign = area::tests::whole_image("6.1.0-other", "#1 SMP");
+        for (state, image, code) in [
+            (State::Damaged, Vec::new(), Code::Corrupt),
+            (State::Ready, flipped, Code::Corrupt),
+            (State::Foreign, foreign, Code::ImageForeign),
+            (State::GivenUp, good, Code::Corrupt),
+        ] {
+            let keeper = fake(state, image);
+            // Whether or not the memory is there.
+            let dax = state != State::Foreign;
+            let (error, said) = tried(&keeper, &on(dir.path(), dax));
+            assert_eq!(error.code(), code, "{state:?}: {error}");
+            assert_eq!(keeper.acknowledged.get(), Some(3), "{state:?}");
+            assert_eq!((said.waits, keeper.attempts.get()), (false, 0), "{state:?}");
+        }
+        let keeper = fake(State::Done, Vec::new());
+        let (error, _) = tried(&keeper, &on(dir.path(), true));
+        assert_eq!(error.code(), Code::NotFound);
+        assert_eq!(
+            (keeper.acknowledged.get(), keeper.attempts.get()),
+            (None, 0)
         );
     }
 }

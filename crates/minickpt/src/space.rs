@@ -1,21 +1,23 @@
 //! The memory of one process in files.
 //!
-//! Invariant: private memory at address `a` stands in file `a >> 44` at offset
-//! `a & (2^44 - 1)`. So no allocator is needed, a mapping grows in place, and what lies
+//! Invariant: private memory at address `a` stands in file `a >> 42` at offset
+//! `a & (2^42 - 1)`. So no allocator is needed, a mapping grows in place, and what lies
 //! behind an address is known from the address alone. Files are sparse: unmapped ranges
 //! are holes and read as zeroes.
 
+use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use outlive_image::model::{Backing, Mapping};
 
-/// Bytes of address space in one file: ext4 with blocks of 4 KiB holds that much.
-pub const FILE_BYTES: u64 = 1 << 44;
-const FILES: usize = 8;
+/// Bytes of address space in one file. ext4 holds 16 TiB, but that of Linux 6.1 punches no
+/// holes behind 4 TiB, the end of its block-mapped files, and says that it did.
+pub const FILE_BYTES: u64 = 1 << 42;
+const FILES: usize = 32;
 const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;
 
@@ -23,7 +25,8 @@ const CHUNK: usize = 1 << 20;
 #[derive(Debug)]
 pub struct Space {
     dir: PathBuf,
-    files: [File; FILES],
+    /// Opened when they are needed: most hold nothing.
+    files: [OnceCell<File>; FILES],
 }
 
 /// Punches a hole: the range reads as zeroes, its memory is free.
@@ -36,6 +39,26 @@ fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// Writes all names and lengths of a file system out.
+fn sync(directory: &File) -> io::Result<()> {
+    // SAFETY: an open descriptor.
+    if unsafe { libc::syncfs(directory.as_raw_fd()) } == 0 {
+        Ok(())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// True if holes can be punched up to the end of a file of that directory.
+pub(crate) fn holes(file: &File) -> io::Result<bool> {
+    let at = FILE_BYTES - 2 * PAGE as u64;
+    let mut byte = [7];
+    file.write_all_at(&byte, at)?;
+    punch(file, at, PAGE as u64)?;
+    file.read_exact_at(&mut byte, at)?;
+    Ok(byte == [0])
 }
 
 /// The next data (`SEEK_DATA`) or hole from `at` on.
@@ -62,39 +85,23 @@ impl Space {
     pub fn create(memory: &Path, name: &str) -> io::Result<Space> {
         let dir = memory.join(name);
         fs::create_dir(&dir)?;
-        let file = |index: usize| {
+        for index in 0..FILES {
             let path = dir.join(index.to_string());
-            let file = File::options()
-                .read(true)
-                .write(true)
-                .create_new(true)
-                .open(path)?;
+            let file = File::create_new(path)?;
             file.set_len(FILE_BYTES - PAGE as u64)?;
-            // The names must outlive the kernel; contents are mapped with MAP_SYNC.
-            file.sync_all()?;
-            Ok(file)
-        };
-        let files: io::Result<Vec<File>> = (0..FILES).map(file).collect();
-        Space::of(dir.clone(), files?)
+        }
+        // The names must outlive the kernel; contents are mapped with MAP_SYNC.
+        sync(&File::open(&dir)?)?;
+        Space::open(&dir)
     }
 
     /// The files that a process had before.
     pub fn open(dir: &Path) -> io::Result<Space> {
-        let file = |index: usize| {
-            File::options()
-                .read(true)
-                .write(true)
-                .open(dir.join(index.to_string()))
-        };
-        let files: io::Result<Vec<File>> = (0..FILES).map(file).collect();
-        Space::of(dir.to_owned(), files?)
-    }
-
-    fn of(dir: PathBuf, files: Vec<File>) -> io::Result<Space> {
-        let files = files
-            .try_into()
-            .map_err(|_| io::Error::other("eight files"))?;
-        Ok(Space { dir, files })
+        fs::metadata(dir.join((FILES - 1).to_string()))?;
+        Ok(Space {
+            dir: dir.to_owned(),
+            files: Default::default(),
+        })
     }
 
     /// Its directory.
@@ -118,8 +125,19 @@ impl Space {
     }
 
     fn file(&self, address: u64) -> io::Result<&File> {
-        let file = self.files.get((address / FILE_BYTES) as usize);
-        file.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOMEM))
+        self.of_index((address / FILE_BYTES) as usize)
+    }
+
+    fn of_index(&self, index: usize) -> io::Result<&File> {
+        let none = || io::Error::from_raw_os_error(libc::ENOMEM);
+        let cell = self.files.get(index).ok_or_else(none)?;
+        if cell.get().is_none() {
+            let path = self.dir.join(index.to_string());
+            let file = File::options().read(true).write(true).open(path)?;
+            // Only this thread opens: the cell is empty.
+            let _ = cell.set(file);
+        }
+        cell.get().ok_or_else(none)
     }
 
     /// Makes a range zero and gives its memory back.
@@ -188,12 +206,15 @@ impl Space {
 
     /// Copies all that another space holds (the parent's, after a fork).
     pub fn copy_all(&self, parent: &Space) -> io::Result<()> {
-        for (index, (from, to)) in parent.files.iter().zip(&self.files).enumerate() {
+        for index in 0..FILES {
+            if fs::metadata(parent.dir.join(index.to_string()))?.blocks() == 0 {
+                continue;
+            }
+            let from = parent.of_index(index)?;
             let mut at = 0;
             while let Some(start) = seek(from, at, libc::SEEK_DATA)? {
                 let end = seek(from, start, libc::SEEK_HOLE)?.unwrap_or(start);
                 let address = index as u64 * FILE_BYTES + start;
-                debug_assert!(to.metadata().is_ok());
                 self.fill(address, end - start, |buffer, done| {
                     from.read_at(buffer, start + done)
                 })?;
@@ -213,7 +234,7 @@ impl Space {
         let mut stat = std::mem::MaybeUninit::<libc::statvfs64>::zeroed();
         // SAFETY: the kernel fills the structure, which is valid when zero.
         let stat = unsafe {
-            if libc::fstatvfs64(self.files[0].as_raw_fd(), stat.as_mut_ptr()) != 0 {
+            if libc::fstatvfs64(self.of_index(0)?.as_raw_fd(), stat.as_mut_ptr()) != 0 {
                 return Err(io::Error::last_os_error());
             }
             stat.assume_init()
@@ -232,8 +253,8 @@ mod tests {
         let space = Space::create(dir.path(), "p1").unwrap();
         let address = 0x7f12_3456_7000;
         let (path, offset) = space.place(address, 4096).unwrap();
-        assert_eq!(path, dir.path().join("p1/7"));
-        assert_eq!(offset, address - 7 * FILE_BYTES);
+        assert_eq!(path, dir.path().join("p1/31"));
+        assert_eq!(offset, address - 31 * FILE_BYTES);
         assert!(space.place(FILE_BYTES - 4096, 8192).is_none());
         space.write(address, &[7; 8192]).unwrap();
         space.copy(address, address + 0x10_0000, 8192).unwrap();

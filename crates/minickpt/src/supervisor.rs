@@ -178,10 +178,10 @@ impl<'a> Supervisor<'a> {
             });
             let body = body.ok_or_else(|| {
                 Error::new(
-                    Code::Corrupt,
-                    Entity::Call,
-                    format!("process {} has no protected memory", process.pid),
-                    "it was not started by outlive minickpt run",
+                    Code::NotFound,
+                    Entity::File(self.policy.memory.display().to_string()),
+                    format!("the memory of process {} is not here", process.pid),
+                    "give the --memory that outlive minickpt run had",
                 )
             })?;
             let body = body.map_err(|error| broken("open protected memory", &error))?;

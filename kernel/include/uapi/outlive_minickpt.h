@@ -291,7 +291,8 @@ struct omk_marks {
 	__u32 retries;		/* panics before the image was acknowledged */
 	__u32 panics;		/* since the area was formatted */
 	char retry_message[256];	/* of the newest panic during a restore */
-	__u64 reserved;
+	__u32 attempts;		/* of OMK_IOC_ATTEMPT, for this generation */
+	__u32 reserved;
 };
 
 /* query.state */
@@ -360,6 +361,9 @@ struct omk_mark_set {
 #define OMK_IOC_CHECK		_IOR('K', 0x47, __u32)	/* save all now, as at a panic, into
 							 * the spare image without its header;
 							 * gives the bytes that it took
+							 */
+#define OMK_IOC_ATTEMPT		_IOR('K', 0x48, __u32)	/* one more restore failed and left
+							 * the image; gives how many have
 							 */
 
 #endif /* _UAPI_OUTLIVE_MINICKPT_H */

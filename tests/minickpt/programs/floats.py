@@ -1,0 +1,18 @@
+"""Floats whose every bit depends on all before, a line each 20 sweeps, until
+the file argv[1] is there.
+"""
+
+import math
+import os
+import sys
+
+x = [0.1 * i for i in range(64)]
+line = 0
+while not os.path.exists(sys.argv[1]):
+    for _ in range(20):
+        x = [
+            math.sin(1.7 * v) + 0.5 * math.sqrt(abs(w))
+            for v, w in zip(x, [*x[1:], x[0]], strict=True)
+        ]
+    line += 1
+    print("line", line, sum(x).hex(), "end", flush=True)
