@@ -53,7 +53,8 @@ suite_clippy() {
 }
 
 suite_unit() {
-    cargo test --locked
+    # A test that hangs must not take the whole run with it.
+    timeout 2400 cargo test --locked
 }
 
 suite_structure() {

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outlive_image::restore::{Options, restore};
@@ -25,6 +26,14 @@ fn privileged() -> bool {
 }
 
 /// The programs write to files: their own redirection, so that nothing leads outside.
+/// One launcher at a time: a program inherits the descriptors of the whole process, and
+/// those of another test's program are no part of it.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn alone() -> MutexGuard<'static, ()> {
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 struct Scene {
     _dir: tempfile::TempDir,
     path: PathBuf,
@@ -79,6 +88,7 @@ impl Scene {
 
 /// Runs a program protected to its end; status and counts.
 fn protected(scene: &Scene, fork: Fork, program: &str) -> (i32, Counts) {
+    let _alone = alone();
     let mut native = Native;
     let policy = scene.policy(fork);
     let mut supervisor = Supervisor::new(policy.clone(), &mut native).expect("supervisor");
@@ -92,6 +102,7 @@ fn survives(fork: Fork, program: &str, lines: usize) {
     if !privileged() {
         return;
     }
+    let _alone = alone();
     let scene = Scene::new();
     let calm = scene.calm(program);
     let policy = scene.policy(fork);
