@@ -151,7 +151,7 @@ class Job:
     steps: int = 120
     cells: int = 500
     sleep_us: int = 4000
-    every: int = 10
+    every: int | None = 10
     spares: int = 2
     extra: dict[str, str] = field(default_factory=dict)
 
@@ -205,6 +205,8 @@ class Job:
         }
         if self.nodes == 1:
             del fixed["--spares"]
+        if self.every is None:
+            del fixed["--every"]
         for option in options:
             fixed.pop(option, None)
         words: list[object] = [OUTLIVE, "run"]

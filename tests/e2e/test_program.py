@@ -88,6 +88,12 @@ def test_forced_checkpoints_are_waited_for(job: Job, level: int) -> None:
     assert not result.said("wait")
 
 
+def test_forced_checkpoints_with_nodes_without_ranks(job: Job) -> None:
+    job.nodes, job.ranks, job.steps = 5, 3, 60
+    result = job.survive("--every", "1000000", program=job.program("--force", "20", "--wait", "2"))
+    assert sorted(set(result.said("committed"))) == [0, 20, 40], result.out
+
+
 def test_forced_checkpoints_and_a_lost_node(job: Job) -> None:
     program = job.program("--force", 15, "--wait", 2)
     result = job.survive("--every", "1000000", program=program, inject=("node:1@version=70",))
@@ -120,6 +126,47 @@ def test_an_interval(job: Job) -> None:
         "--every", "1000000", "--interval", "100ms", inject=("rank:1@version=200",)
     )
     assert result.failure()["version"] is not None
+
+
+@pytest.mark.parametrize("policy", [("--every", "1000"), ("--interval", "100ms")])
+def test_versions_that_leave_numbers_out(job: Job, policy: tuple[str, str]) -> None:
+    # As a program that offers each hundredth iteration.
+    program = job.program("--scale", "100", "--files")
+    job.every = None
+    inject = ("node:1@version=7500", "rank:4@version=11000")
+    result = job.survive(*policy, program=program, inject=inject)
+    assert [failure["kind"] for failure in result.failures] == ["node", "rank"]
+    assert min(result.said("restored")) >= 40, result.out
+    assert result.report["checkpoints"]["aborted"] <= 2, result.report["checkpoints"]
+
+
+def test_versions_without_a_pattern(job: Job) -> None:
+    job.steps, job.every = 200, None
+    result = job.survive(
+        "--interval",
+        "50ms",
+        program=job.program("--irregular", "--scale", "37"),
+        inject=(f"node:2@version={150 * 37}",),
+    )
+    assert min(result.said("restored")) >= 50, result.out
+
+
+def test_forced_versions_past_an_armed_one(job: Job) -> None:
+    job.every = None
+    program = job.program("--scale", "10", "--force", "7", "--sleep-us", "6000")
+    result = job.survive("--interval", "30ms", program=program)
+    # What is forced is taken, whatever is armed meanwhile.
+    taken = result.report["checkpoints"]["taken"]
+    assert taken >= job.steps // 7, result.report["checkpoints"]
+
+
+def test_ranks_that_offer_unequal_versions_are_told(job: Job) -> None:
+    job.every, job.steps = None, 1500
+    program = job.program("--scale", "10", "--unequal")
+    result = job.run("--interval", "50ms", program=program)
+    assert result.status == 0, result.err
+    assert "OL-501" in result.codes(), result.report["warnings"]
+    assert "same versions" in result.err
 
 
 @pytest.mark.parametrize("levels", ["memory", "disk", "partner", "shared", "disk,partner"])

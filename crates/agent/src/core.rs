@@ -148,10 +148,14 @@ pub(crate) struct PolicyState {
     pub wanted: Option<(Version, Instant)>,
     pub not_before: Option<Instant>,
     pub misses: u32,
+    /// Versions in a row that came to nothing because ranks had passed them.
+    pub passed: u32,
     pub rounds: u32,
     /// Versions a second, smoothed, and its last sample.
     pub rate: f64,
     pub sample: (Instant, u64),
+    /// Versions between the last two samples that differed.
+    pub stride: u64,
     pub now_wanted: bool,
 }
 
@@ -329,9 +333,11 @@ impl Agent {
                 wanted: None,
                 not_before: None,
                 misses: 0,
+                passed: 0,
                 rounds: 0,
                 rate: 0.0,
                 sample: (now, 0),
+                stride: 0,
                 now_wanted: false,
             },
             warnings: troubles.into(),

@@ -16,6 +16,7 @@ mod memory;
 mod opening;
 mod orders;
 mod peers;
+mod passing;
 mod policy;
 pub mod protocol;
 mod ranks;

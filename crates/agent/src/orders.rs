@@ -437,6 +437,7 @@ impl Agent {
         self.stirred = true;
         match event {
             E::Arm { version, levels } => self.on_arm(version, levels),
+            E::Join { version, levels } => self.on_join(version, levels),
             E::Disarm { version } => self.withdraw(version),
             E::Resumed { version, levels } => self.resume_round(version, levels),
             E::AllCaptured { version } => {
@@ -444,6 +445,7 @@ impl Agent {
                 self.policy.rounds += 1;
                 self.policy.wanted = None;
                 self.policy.misses = 0;
+                self.policy.passed = 0;
             }
             E::Committed { .. } => {}
             E::Stable { version, level } => self.on_stable(version, level),

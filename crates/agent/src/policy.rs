@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outlive_base::{Incarnation, Level, NodeId, Result, Version};
-use outlive_protocols::commit::{Command, Levels};
+use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::{GcPolicy, GcReport, NodeStore};
 
 use crate::core::{Agent, Work};
@@ -100,6 +100,7 @@ impl Agent {
         {
             self.endpoint.isolate(false);
         }
+        self.find_passed();
         self.try_deferred();
         self.try_forces();
         if !self.waits.is_empty() {
@@ -119,6 +120,9 @@ impl Agent {
         if now >= called && called != 0 {
             let rate = (now - called) as f64 / elapsed.as_secs_f64();
             self.policy.rate += SMOOTHING * (rate - self.policy.rate);
+            if now > called {
+                self.policy.stride = now - called;
+            }
         }
         self.policy.sample = (Instant::now(), now);
     }
@@ -155,8 +159,10 @@ impl Agent {
                 (ahead.max(restored + 1)).next_multiple_of(every)
             })
         };
-        // An armed version holds a slot and the round of others: only what is near.
-        let near = ahead.saturating_add((self.policy.rate * ARM_WINDOW.as_secs_f64()) as u64);
+        // An armed version holds a slot and the round of others: only what is near, by
+        // the rate, or by what ranks that call rarely went on by the last time.
+        let soon = (self.policy.rate * ARM_WINDOW.as_secs_f64()) as u64;
+        let near = ahead.saturating_add(soon.max(self.policy.stride));
         let Some(next) = next.filter(|&next| next <= near.min(Version::MAX.0)) else {
             return;
         };
@@ -374,6 +380,7 @@ impl Agent {
                 captured.insert(rank);
             } else if let Some(armed) = armed.filter(|armed| armed.version == version)
                 && let Some(slot) = entry.slots.get_mut(armed.slot as usize)
+                && !matches!(slot.usage, Use::Full { source, .. } if source == incarnation)
             {
                 slot.usage = Use::Filling(version);
             } else {
@@ -392,7 +399,12 @@ impl Agent {
             max_called: None,
         });
         if !whole {
-            return self.withdraw(version);
+            self.withdraw(version);
+            // If it began without being armed, others wait for this node.
+            return self.command(Command::CaptureFailed {
+                version,
+                why: Why::Coordinator,
+            });
         }
         if all {
             self.command(Command::Captured { version });

@@ -270,6 +270,10 @@ impl Ranks {
         self.entries.values_mut()
     }
     /// One rank.
+    pub fn get(&self, rank: Rank) -> Option<&RankEntry> {
+        self.entries.get(&rank)
+    }
+    /// One rank.
     pub fn get_mut(&mut self, rank: Rank) -> Option<&mut RankEntry> {
         self.entries.get_mut(&rank)
     }

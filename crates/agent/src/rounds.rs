@@ -18,6 +18,8 @@ use crate::ranks::{Reuse, Use, ranks_of, slab_tag};
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.
 const ARM_PATIENCE: Duration = Duration::from_millis(1000);
+/// So many versions in a row that ranks have passed are no coincidence.
+const PASSED_MAX: u32 = 12;
 
 impl Agent {
     /// Gives a command to the commit machine.
@@ -109,7 +111,7 @@ impl Agent {
         self.finishing.is_none() && self.ranks.complete(self.me, self.nodes())
     }
 
-    fn ranks_of_job(&self) -> Option<u32> {
+    pub(crate) fn ranks_of_job(&self) -> Option<u32> {
         let restored = self
             .restored
             .and_then(|(source, v)| self.contents.ranks_of(source, v));
@@ -173,13 +175,17 @@ impl Agent {
             (Some(block), _) => block.entered(),
             (None, _) => None,
         };
-        if entered == Some(version) {
-            // The rank is inside: its slot comes back with CAPTURED, FAILED or its end.
+        if entered.is_some() {
+            // The rank is inside this version or one past it: its slot comes back with
+            // CAPTURED, FAILED or its end, or is found.
             return;
         }
-        for slot in &mut entry.slots {
-            if slot.usage == Use::Filling(version) {
-                slot.usage = Use::Free;
+        for slot in 0..entry.slots.len() {
+            // A capture of which the message is under way comes back with it.
+            if entry.slots[slot].usage == Use::Filling(version)
+                && !entry.holds_capture(slot, version)
+            {
+                entry.slots[slot].usage = Use::Free;
             }
         }
     }
@@ -187,6 +193,7 @@ impl Agent {
     /// The version is withdrawn: whoever is inside finishes for nothing.
     pub(crate) fn withdraw(&mut self, version: Version) {
         self.deferred.take_if(|(deferred, ..)| *deferred == version);
+        self.hand_over(version);
         let ranks: Vec<Rank> = self.ranks.iter().map(|entry| entry.rank).collect();
         for rank in ranks {
             self.disarm_rank(rank, version);
@@ -226,14 +233,24 @@ impl Agent {
         blocked_ns: u64,
     ) {
         let source = self.incarnation;
+        let armed = self.ranks.get(rank).and_then(|entry| {
+            let slot = entry.slots.get(slot as usize)?;
+            match slot.usage {
+                Use::Filling(armed) if armed < version => Some(armed),
+                _ => None,
+            }
+        });
         let taken = self.take_capture(rank, version, slot as usize, generation);
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };
         if let Some(block) = entry.block()
-            && block.armed().is_some_and(|armed| armed.version == version)
+            && block.armed().is_some_and(|armed| armed.version <= version)
         {
             let _ = block.disarm();
+        }
+        if let (Some(armed), Ok(Some(_))) = (armed, &taken) {
+            self.captured_past(rank, armed, version);
         }
         let bytes = match taken {
             Ok(Some(bytes)) => bytes,
@@ -302,7 +319,7 @@ impl Agent {
                 _ => Err(odd()),
             };
         }
-        if place.usage != Use::Filling(version) {
+        if !matches!(place.usage, Use::Filling(armed) if armed <= version) {
             return Err(odd());
         }
         place.usage = Use::Free;
@@ -322,7 +339,7 @@ impl Agent {
         Ok(Some(head.data_bytes))
     }
 
-    fn all_captured_here(&mut self, version: Version) {
+    pub(crate) fn all_captured_here(&mut self, version: Version) {
         let Some(round) = self.rounds.get_mut(&version) else {
             return;
         };
@@ -616,8 +633,15 @@ impl Agent {
         {
             self.want_later();
         }
-        // Ranks that had passed, or memory still being made, are no failure.
+        // Ranks that had passed, or memory still being made, are no failure; but if it
+        // is always so, they do not offer the same versions.
         quiet |= level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
+        if self.me == NodeId(0) && matches!(why, Why::Passed | Why::Overtaken) {
+            self.policy.passed = self.policy.passed.saturating_add(1);
+            if self.policy.passed == PASSED_MAX {
+                self.warn(abort_error(version, Why::Overtaken, culprit));
+            }
+        }
         if self.me == NodeId(0) && !quiet {
             let error = abort_error(version, why, culprit);
             self.tell(&Notice::Checkpoint {

@@ -124,9 +124,15 @@ impl Agent {
                 } else {
                     Why::Storage
                 };
+                // It may have been captured past an armed one, in its place.
+                let entry = self.ranks.get(rank);
+                let armed = entry.and_then(|entry| entry.filling_up_to(version));
+                if let Some((_, armed)) = armed.filter(|&(_, armed)| armed < version) {
+                    self.disarm_rank(rank, armed);
+                    self.capture_failed(rank, armed, why);
+                }
                 self.capture_failed(rank, version, why);
             }
-            ToAgent::Overtaken { armed, .. } => self.capture_failed(rank, armed, Why::Overtaken),
             ToAgent::Wait {
                 version,
                 level,
@@ -323,10 +329,7 @@ impl Agent {
         let Some(entry) = self.ranks.get_mut(rank) else {
             return;
         };
-        let slot = entry
-            .slots
-            .iter()
-            .position(|slot| slot.usage == Use::Filling(version));
+        let slot = entry.filling_up_to(version).map(|(slot, _)| slot);
         let result = match slot {
             Some(slot) => self.slab_of_at_least(rank, slot, bytes),
             None => Err(Error::new(

@@ -23,7 +23,7 @@ use crate::mapping::{Mapping, ShareError, sealed_bytes, sealed_memfd};
 /// Bytes of a control block.
 pub const CONTROL_BYTES: usize = 4096;
 /// Version of the layout and of the messages of [`crate::ipc`].
-pub const CONTROL_ABI: u32 = 1;
+pub const CONTROL_ABI: u32 = 2;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OLCTRL1\0");
 const NONE: u64 = u64::MAX;
@@ -268,11 +268,14 @@ impl ControlBlock {
         self.page().offer.called.load(SeqCst)
     }
 
-    /// Rank: enters `version`. If it is armed, the answer says where to capture it
-    /// and stays true until [`ControlBlock::leave`], whatever the agent does.
-    pub fn enter(&self, version: Version) -> Option<Armed> {
+    /// Rank: enters `version`. If it is armed, or an earlier one is that this rank has
+    /// left out, the answer says where to capture it and stays true until
+    /// [`ControlBlock::leave`], whatever the agent does. What was armed up to `answered`
+    /// has had its answer.
+    pub fn enter(&self, version: Version, answered: Option<Version>) -> Option<Armed> {
         self.claim(version);
-        let armed = self.armed().filter(|armed| armed.version == version);
+        let wanted = |armed: &Armed| armed.version <= version && Some(armed.version) > answered;
+        let armed = self.armed().filter(wanted);
         if armed.is_none() {
             self.leave();
         }

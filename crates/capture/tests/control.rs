@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use outlive_base::{Incarnation, Level, NodeId, Rank, Version};
-use outlive_capture::control::{CONTROL_BYTES, ControlBlock, Side};
+use outlive_capture::control::{CONTROL_ABI, CONTROL_BYTES, ControlBlock, Side};
 use outlive_capture::{ShareError, slab::Slab};
 use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, SealFlags};
@@ -35,13 +35,21 @@ fn words_written_on_one_side_are_read_on_the_other() {
     assert_eq!(agent.called(), 5);
     agent.try_arm(Version(5), 1, 7, 8192).unwrap();
     assert_eq!(rank.offer(5), 5);
-    let armed = rank.enter(Version(5)).unwrap();
+    let armed = rank.enter(Version(5), None).unwrap();
     assert_eq!((armed.version, armed.slot), (Version(5), 1));
     assert_eq!((armed.generation, armed.capacity), (7, 8192));
     assert_eq!(agent.disarm(), Some(Version(5)), "the rank is inside");
     rank.leave();
     assert_eq!(agent.entered(), None);
-    assert_eq!(rank.enter(Version(5)), None, "disarmed");
+    assert_eq!(rank.enter(Version(5), None), None, "disarmed");
+    agent.arm(Version(7), 0, 8, 8192);
+    assert_eq!(rank.enter(Version(6), None), None, "armed is a later one");
+    let past = rank.enter(Version(9), Some(Version(5))).unwrap();
+    assert_eq!(past.version, Version(7), "the first past it");
+    rank.leave();
+    let again = rank.enter(Version(10), Some(Version(9)));
+    assert_eq!(again, None, "an arming is answered once");
+    assert_eq!(agent.disarm(), None);
     assert_eq!(agent.entered(), None);
     let refused = agent.try_arm(Version(5), 0, 8, 8192).unwrap_err();
     assert_eq!((refused.called, refused.entered), (6, None));
@@ -83,7 +91,7 @@ fn foreign_short_and_unsealed_files_are_refused() {
     let (_, block) = ControlBlock::create(Rank(0), 1, NodeId(0), Incarnation(1)).unwrap();
     rustix::io::pwrite(&block, &9u32.to_le_bytes(), 8).unwrap();
     assert!(matches!(map(&block), ShareError::Abi(9)));
-    rustix::io::pwrite(&block, &1u32.to_le_bytes(), 8).unwrap();
+    rustix::io::pwrite(&block, &CONTROL_ABI.to_le_bytes(), 8).unwrap();
     rustix::io::pwrite(&block, &5u32.to_le_bytes(), 12).unwrap();
     assert!(matches!(map(&block), ShareError::Field(_)), "rank 5 of 1");
     let file = std::fs::File::open("/proc/self/exe").unwrap();
@@ -119,13 +127,15 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let _stop = StopAtEnd(&stop);
+            let mut answered = None;
             for version in 0..VERSIONS {
                 if version < rank.offer(version) {
                     continue;
                 }
-                if rank.enter(Version(version)).is_none() {
+                if rank.enter(Version(version), answered).is_none() {
                     continue;
                 }
+                answered = Some(Version(version));
                 assert_eq!(filling.swap(1, SeqCst), 0, "slot reused while being filled");
                 std::hint::spin_loop();
                 assert_eq!(filling.swap(0, SeqCst), 1, "slot reused while being filled");
@@ -206,7 +216,7 @@ fn entering_and_disarming_exclude_each_other() {
         let entries = scope.spawn(|| {
             let mut entries = 0u64;
             while !stop.load(Relaxed) {
-                if rank.enter(VERSION).is_some() {
+                if rank.enter(VERSION, None).is_some() {
                     assert_eq!(owner.load(Relaxed), 0, "entered after a disarming");
                     hold(1);
                     rank.leave();

@@ -37,10 +37,6 @@ fn to_agent() -> Vec<ToAgent> {
             version,
             code: Code::RouteMissing,
         },
-        ToAgent::Overtaken {
-            version,
-            armed: Version(6),
-        },
         ToAgent::Wait {
             version,
             level: Level::Shared,

@@ -80,7 +80,7 @@ pub struct Settings {
     /// [default: memory,disk, and partner from two nodes on]
     #[arg(long, value_name = "LIST")]
     pub levels: Option<String>,
-    /// Checkpoint at versions divisible by N
+    /// Checkpoint at versions divisible by N, or the next one offered
     #[arg(long, value_name = "N")]
     pub every: Option<String>,
     /// Checkpoint when this time has passed [default: 10s if --every is not given]

@@ -156,7 +156,7 @@ int outlive_query(outlive_job *job, const char *name, size_t *bytes);
 
 /* Offers a checkpoint; collective in the sense that all ranks offer the same
  * versions, without synchronising. Versions rise strictly within a start; every
- * iteration may be offered: a skipped call costs tens of nanoseconds.
+ * iteration may be offered, for a skipped call costs some nanoseconds, or only some.
  * OUTLIVE_SKIPPED, or OUTLIVE_TAKEN when the regions were captured: they may be
  * changed again at once. Taken is not committed: outlive_wait(). */
 int outlive_checkpoint(outlive_job *job, uint64_t version);
@@ -172,8 +172,8 @@ int outlive_checkpoint_now(outlive_job *job, uint64_t version);
 int outlive_wanted(outlive_job *job, uint64_t version);
 
 /* Waits until `version` is committed at `level` and stable: OUTLIVE_OK. An
- * aborted version: -OUTLIVE_E_COMMIT_ABORTED. The bound passed (0: the job's own
- * bound): -OUTLIVE_E_TIMED_OUT. Unprotected: OUTLIVE_SKIPPED, at once, for nothing
+ * aborted version, or one that this rank did not capture: -OUTLIVE_E_COMMIT_ABORTED.
+ * The bound passed (0: the job's own bound): -OUTLIVE_E_TIMED_OUT. Unprotected: OUTLIVE_SKIPPED, at once, for nothing
  * is saved and OK would be a lie. */
 int outlive_wait(outlive_job *job, uint64_t version, int level, uint32_t timeout_ms);
 

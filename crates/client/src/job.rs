@@ -118,7 +118,8 @@ pub struct Job {
     pub(crate) slabs: Slabs,
     pub(crate) routes: Routes,
     pub(crate) pending: Pending,
-    /// The last armed version that was captured, failed or reported as overtaken.
+    /// The last version that was captured or failed: what was armed up to it has had
+    /// its answer.
     pub(crate) answered: Option<Version>,
     pub(crate) injected: Option<Version>,
     pub(crate) taken: u64,

@@ -303,7 +303,6 @@ fn name(request: &ToAgent) -> &'static str {
         ToAgent::Slab { .. } => "SLAB",
         ToAgent::Captured { .. } => "CAPTURED",
         ToAgent::Failed { .. } => "FAILED",
-        ToAgent::Overtaken { .. } => "OVERTAKEN",
         ToAgent::Wait { .. } => "WAIT",
         ToAgent::Restore => "RESTORE",
         ToAgent::Restored { .. } => "RESTORED",

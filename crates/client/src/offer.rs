@@ -273,8 +273,8 @@ impl Job {
         }
     }
 
-    /// After an offer that met attention: injection, then whether it is armed. If
-    /// so, the rank is inside ([`ControlBlock::enter`]).
+    /// After an offer that met attention: injection, then whether it is the first at
+    /// or past an armed one. If so, the rank is inside ([`ControlBlock::enter`]).
     fn decide(&mut self, version: u64) -> Option<Armed> {
         let version = Version(version);
         self.look_after_link();
@@ -286,21 +286,6 @@ impl Job {
             // Either this process ends here, or the answer says that another does.
             let _ = self.request(&ToAgent::Inject { version: inject }, None);
         }
-        if let Some(armed) = self.control.enter(version) {
-            return Some(armed);
-        }
-        if let Some(armed) = self.control.armed()
-            && armed.version < version
-            && self
-                .answered
-                .is_none_or(|answered| answered < armed.version)
-        {
-            self.answered = Some(armed.version);
-            self.notify(ToAgent::Overtaken {
-                version,
-                armed: armed.version,
-            });
-        }
-        None
+        self.control.enter(version, self.answered)
     }
 }

@@ -15,7 +15,7 @@ impl Job {
     /// own if `None`) and half a second for the answer to arrive.
     ///
     /// # Errors
-    /// 501 if it was aborted, 106 if the time passed, 300 or 301 if there is no
+    /// 501 if it was aborted, or was skipped by this rank, 106 if the time passed, 300 or 301 if there is no
     /// agent.
     pub fn wait(
         &mut self,
@@ -27,12 +27,28 @@ impl Job {
         self.noted(result)
     }
 
+    /// True if this rank has offered `version`, and it was not captured.
+    fn was_left_out(&self, version: Version) -> bool {
+        let newest = self.version_taken.max(self.version_restored);
+        Some(version.0) > newest
+            && version.0 < self.next_version()
+            && !self.is_decided(version.0)
+    }
+
     fn wait_inner(&mut self, version: u64, level: Level, timeout: Duration) -> Result<Waited> {
         self.alive()?;
         if self.link.is_none() {
             return Ok(Waited::Unprotected);
         }
         let wanted = Version(version.min(Version::MAX.0));
+        if self.was_left_out(wanted) {
+            return Err(Error::new(
+                Code::CommitAborted,
+                Entity::Version(version),
+                "its call was skipped or failed here, so nobody can commit it",
+                "wait for a version that the checkpoint call said it took, or force one",
+            ));
+        }
         let state = if self.control.committed(level) == Some(wanted) {
             VersionState::Committed
         } else if self.control.aborted() == Some(wanted) {

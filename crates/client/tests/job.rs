@@ -352,7 +352,7 @@ fn an_agent_that_never_answers_costs_a_bounded_time() {
         job.route(3, "x").unwrap_err()
     });
     bounded(&mut job, Code::TimedOut, &|job| {
-        job.wait(1, Level::Disk, None).unwrap_err()
+        job.wait(4, Level::Disk, None).unwrap_err()
     });
     let error = agent.open(0, 200).unwrap_err();
     assert_eq!(error.code(), Code::AgentUnreachable);
@@ -395,20 +395,47 @@ fn versions_rise() {
 }
 
 #[test]
-fn an_armed_version_that_is_never_offered_is_reported_once() {
+fn the_first_version_past_an_armed_one_is_captured_in_its_place() {
     let agent = TestAgent::start(1);
     let mut job = open(&agent);
-    agent.arm(0, 5).unwrap();
-    for version in [4, 6, 8, 10] {
-        assert_eq!(job.checkpoint(version).unwrap(), Outcome::Skipped);
+    let mut u = memory(10_000, 2);
+    protect(&mut job, "u", &mut u);
+    agent.arm(0, 500).unwrap();
+    for (version, outcome) in [
+        (400, Outcome::Skipped),
+        (600, Outcome::Taken),
+        (800, Outcome::Skipped),
+        (1000, Outcome::Skipped),
+    ] {
+        assert_eq!(job.checkpoint(version).unwrap(), outcome, "{version}");
     }
-    let overtaken = ToAgent::Overtaken {
-        version: Version(6),
-        armed: Version(5),
-    };
-    agent.wait_for("OVERTAKEN", |m| *m == overtaken);
+    let captured = |m: &ToAgent| matches!(m, ToAgent::Captured { version, .. } if version.0 == 600);
+    agent.wait_for("CAPTURED", captured);
     job.close().unwrap();
-    assert_eq!(agent.count(|m| matches!(m, ToAgent::Overtaken { .. })), 1);
+    assert_eq!(agent.count(|m| matches!(m, ToAgent::Captured { .. })), 1);
+}
+
+#[test]
+fn waiting_for_a_version_that_was_skipped_ends_at_once() {
+    let agent = TestAgent::start(1);
+    let mut job = open(&agent);
+    let mut u = memory(10_000, 2);
+    protect(&mut job, "u", &mut u);
+    agent.arm(0, 5).unwrap();
+    assert_eq!(job.checkpoint(5).unwrap(), Outcome::Taken);
+    assert_eq!(job.checkpoint(6).unwrap(), Outcome::Skipped);
+    let start = Instant::now();
+    let hour = Some(Duration::from_secs(3600));
+    let error = job.wait(6, Level::Memory, hour).unwrap_err();
+    assert_eq!(error.code(), Code::CommitAborted);
+    assert!(error.reason().contains("skipped"), "{error}");
+    assert!(start.elapsed() < Duration::from_secs(60));
+    job.wait(5, Level::Memory, hour).unwrap();
+    // Not offered yet: another thread may still offer it.
+    let soon = Some(Duration::from_millis(20));
+    let error = job.wait(7, Level::Memory, soon).unwrap_err();
+    assert_eq!(error.code(), Code::TimedOut);
+    job.close().unwrap();
 }
 
 #[test]

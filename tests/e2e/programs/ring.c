@@ -8,6 +8,9 @@
  *   --busy              spin instead of sleeping
  *   --pause STEP FILE   rank 0 makes FILE.reached and waits until FILE is there
  *   --force N           checkpoint_now at each N-th step
+ *   --scale N           the version of a step is N times the step
+ *   --irregular         offer at some steps only, without a pattern
+ *   --unequal           ranks offer versions that others do not
  *   --wait LEVEL        and wait for it at this level (0..3)
  *   --grow              a region that grows from step to step
  *   --empty             a region of no bytes
@@ -42,10 +45,11 @@ enum { RANKS_MAX = 256, LINE = 20 };
 
 static struct {
     const char *out, *pause_file, *regions;
-    uint64_t steps, cells, sleep_us, pause_step, force, die_step;
+    uint64_t steps, cells, sleep_us, pause_step, force, die_step, scale;
+    int irregular, unequal;
     int ranks, busy, wait, grow, empty, only_empty, files, forgive, no_close;
     int die_rank, die_status, die_always;
-} set = {.regions = "", .wait = -1, .die_rank = -1};
+} set = {.regions = "", .wait = -1, .die_rank = -1, .scale = 1};
 
 static struct {
     pthread_barrier_t barrier;
@@ -109,8 +113,8 @@ static void grow(outlive_job *job, uint64_t step) {
 
 static void make_file(outlive_job *job, uint64_t step) {
     char path[4096];
-    if (!set.files || outlive_wanted(job, step) != 1) return;
-    int rc = outlive_route(job, step, "lines", path, sizeof path);
+    if (!set.files || outlive_wanted(job, step * set.scale) != 1) return;
+    int rc = outlive_route(job, step * set.scale, "lines", path, sizeof path);
     if (rc != OUTLIVE_OK) return said(job, "route", rc);
     FILE *file = fopen(path, "w");
     if (!file || fwrite(lines, LINE, step, file) != step || fclose(file)) say("file", errno);
@@ -119,7 +123,7 @@ static void make_file(outlive_job *job, uint64_t step) {
 static void get_file(outlive_job *job, uint64_t step) {
     char path[4096];
     if (!set.files) return;
-    int rc = outlive_route(job, step, "lines", path, sizeof path);
+    int rc = outlive_route(job, step * set.scale, "lines", path, sizeof path);
     FILE *file = rc == OUTLIVE_OK ? fopen(path, "r") : NULL;
     if (!file || fread(lines, LINE, step, file) != step || fgetc(file) != EOF) {
         said(job, "file lost", rc);
@@ -150,6 +154,7 @@ static uint64_t restore(outlive_job *job) {
     uint64_t step = 0;
     int rc = outlive_restore(job, &step);
     if (rc == OUTLIVE_RESTORED) {
+        step /= set.scale;
         say("restored", (long long)step);
         get_file(job, step);
     } else if (rc == OUTLIVE_FRESH) {
@@ -164,17 +169,20 @@ static uint64_t restore(outlive_job *job) {
 
 static void offer(outlive_job *job, uint64_t step, uint64_t *taken) {
     int rc;
+    uint64_t version = step * set.scale;
+    if (set.irregular && step && mix(step) % 5) return;
+    if (set.unequal && step) version += step % 3 == (uint64_t)rank % 3;
     make_file(job, step);
     if (set.force && step % set.force == 0) {
-        rc = outlive_checkpoint_now(job, step);
+        rc = outlive_checkpoint_now(job, version);
         if (rc < 0) said(job, "force", rc);
         if (rc == OUTLIVE_TAKEN && set.wait >= 0) {
-            int waited = outlive_wait(job, step, set.wait, 20000);
+            int waited = outlive_wait(job, version, set.wait, 20000);
             if (waited == OUTLIVE_OK) say("committed", (long long)step);
             else said(job, "wait", waited);
         }
     } else {
-        rc = outlive_checkpoint(job, step);
+        rc = outlive_checkpoint(job, version);
         if (rc < 0) said(job, "checkpoint", rc);
     }
     *taken += rc == OUTLIVE_TAKEN;
@@ -261,10 +269,13 @@ static void parse(int argc, char **argv) {
         else if (IS("empty")) set.empty = 1;
         else if (IS("only-empty")) set.only_empty = 1;
         else if (IS("files")) set.files = 1;
+        else if (IS("irregular")) set.irregular = 1;
+        else if (IS("unequal")) set.unequal = 1;
         else if (IS("forgive")) set.forgive = 1;
         else if (IS("no-close")) set.no_close = 1;
         else if (!a[1]) _exit(64);
         else if (IS("sleep-us")) set.sleep_us = strtoull(*++a, NULL, 10);
+        else if (IS("scale")) set.scale = strtoull(*++a, NULL, 10);
         else if (IS("force")) set.force = strtoull(*++a, NULL, 10);
         else if (IS("wait")) set.wait = atoi(*++a);
         else if (IS("regions")) set.regions = *++a;

@@ -60,13 +60,6 @@ pub enum ToAgent {
         /// Why.
         code: Code,
     },
-    /// The rank offered `version` without ever having offered `armed`. No answer.
-    Overtaken {
-        /// The version offered.
-        version: Version,
-        /// The version armed.
-        armed: Version,
-    },
     /// Answer within `timeout_ms`: State (Pending if the time passed).
     Wait {
         /// The version.
@@ -308,10 +301,6 @@ impl Message for ToAgent {
                 kind(4);
                 out.u64(version.0).u16(code.number());
             }
-            ToAgent::Overtaken { version, armed } => {
-                kind(5);
-                out.u64(version.0).u64(armed.0);
-            }
             ToAgent::Wait {
                 version,
                 level,
@@ -371,10 +360,6 @@ impl Message for ToAgent {
             4 => ToAgent::Failed {
                 version: version(body)?,
                 code: code(body)?,
-            },
-            5 => ToAgent::Overtaken {
-                version: version(body)?,
-                armed: version(body)?,
             },
             6 => ToAgent::Wait {
                 version: version(body)?,

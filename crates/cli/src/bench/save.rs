@@ -10,7 +10,7 @@ use rustix::fs::inotify;
 
 use super::machine::{self, Buffer, Machine};
 use super::rank::clock_ns;
-use super::session::{Scratch, Session, failed, word};
+use super::session::{Scratch, Session, failed, odd, word};
 use super::table::{Goal, Row, Table};
 use crate::args::BenchOptions;
 
@@ -180,7 +180,8 @@ impl Bench<'_> {
         Ok(ranks + peak as f64)
     }
 
-    /// Seconds that a run on all cores takes, without and with one save.
+    /// Seconds that a run on all cores takes, without and with one save: after a third
+    /// of it, so that its background work falls into the run.
     fn runs(&mut self, seconds: f64) -> Result<(Vec<f64>, Vec<f64>)> {
         self.session.all("calibrate 100")?;
         let units = (seconds * 1e4) as u64;
@@ -194,12 +195,15 @@ impl Bench<'_> {
             }
             std::thread::sleep(PAUSE);
             self.version += STRIDE;
-            let first = self.version - 20;
+            let first = self.version - units / 3;
             let answers = self.session.together(&format!("compute {units} {first}"))?;
             if answers.iter().all(|answer| word(answer, 3) == 1.0) {
                 with.push(most(&answers, 1) / 1e9);
+                self.session.all(&format!("wait {} disk", self.version))?;
             }
-            let _ = self.session.all(&format!("wait {} disk", self.version));
+        }
+        if with.is_empty() {
+            return Err(odd("no version was taken during a run on all cores"));
         }
         let pairs = with.len().min(without.len());
         with.truncate(pairs);

@@ -21,7 +21,7 @@ pub fn failed(what: &str, error: &std::io::Error) -> Error {
     Error::io("the benchmark", what, error)
 }
 
-fn odd(reason: impl Into<String>) -> Error {
+pub fn odd(reason: impl Into<String>) -> Error {
     Error::new(
         Code::CommandFailed,
         Entity::Call,
@@ -173,7 +173,9 @@ impl Session {
         for rank in &mut self.ranks {
             rank.say(line)?;
         }
-        self.ranks.iter_mut().map(Rank::hear).collect()
+        // An error of one leaves no answer of another unread.
+        let heard: Vec<_> = self.ranks.iter_mut().map(Rank::hear).collect();
+        heard.into_iter().collect()
     }
 
     /// Says something to one rank.

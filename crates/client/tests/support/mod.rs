@@ -532,7 +532,7 @@ fn answer(
             control.set_committed(Level::Memory, version);
             return None;
         }
-        ToAgent::Failed { .. } | ToAgent::Overtaken { .. } => {
+        ToAgent::Failed { .. } => {
             let _ = state.ranks[&rank].control.disarm();
             return None;
         }

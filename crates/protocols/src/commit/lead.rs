@@ -37,6 +37,8 @@ struct Tally {
 pub(super) struct Round {
     levels: Levels,
     phase: Phase,
+    /// Began without being armed.
+    forced: bool,
     armed: NodeSet,
     captured: NodeSet,
     /// Only for levels of the round.
@@ -58,6 +60,7 @@ impl Round {
         Round {
             levels,
             phase,
+            forced: false,
             armed: empty(),
             captured: empty(),
             tallies: levels.iter().map(|level| (level, tally())).collect(),
@@ -237,7 +240,9 @@ impl Commit {
         }
         self.abort(cx, version, None, Why::Rearmed, Some(from));
         let next = max_called.0.saturating_add(cx.config.margin.max(1));
-        let next = next.max(version.0.saturating_add(1));
+        // A version is used once, by a forced round too.
+        let used = self.ended.used.unwrap_or(version).max(version);
+        let next = next.max(used.0.saturating_add(1));
         let next = aligned(cx, Version(next));
         self.arm(cx, next, levels, deadline, retries + 1);
     }
@@ -265,8 +270,12 @@ impl Commit {
             }
             self.ended.used = self.ended.used.max(Some(version));
             let deadline = cx.now + cx.config.commit_timeout;
-            let round = Round::new(cx, levels, Phase::Capturing, deadline, 0);
+            let mut round = Round::new(cx, levels, Phase::Capturing, deadline, 0);
+            round.forced = true;
+            round.armed.insert(from);
             self.rounds.insert(version, round);
+            // Before anything that ends the arming which this one has passed.
+            self.ask_to_join(cx, version);
         }
         if let Some(round) = self.rounds.get_mut(&version) {
             // An arming that a forced call overtakes is armed here by that call.
@@ -274,6 +283,20 @@ impl Commit {
             let levels = round.levels;
             self.say(cx, from, Kind::Go { version, levels });
             self.go_if_armed(cx, version);
+        }
+    }
+
+    /// Tells the nodes that have not said anything of a forced round about it.
+    fn ask_to_join(&mut self, cx: &C, version: Version) {
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        if !round.forced || round.phase != Phase::Capturing {
+            return;
+        }
+        let (levels, known) = (round.levels, round.armed.clone());
+        for node in (0..cx.config.nodes).filter(|&node| !known.contains(node)) {
+            self.say(cx, node, Kind::Join { version, levels });
         }
     }
 
@@ -370,6 +393,9 @@ impl Commit {
                     None => round.tallies.values().all(|t| t.verdict == Verdict::Open),
                 };
                 if open {
+                    // What others have captured was offered there and not here.
+                    let passed = why == Why::Passed && !round.captured.is_empty();
+                    let why = if passed { Why::Overtaken } else { why };
                     self.abort(cx, version, level, why, Some(from));
                 } else {
                     self.answer_levels(cx, from, version);
@@ -599,6 +625,7 @@ impl Commit {
                 self.expire(cx, version);
             } else if round.again.due(cx.now, cx.config.resend) {
                 if round.phase != Phase::Arming {
+                    self.ask_to_join(cx, version);
                     self.repeat_commits(cx, version);
                     continue;
                 }

@@ -285,6 +285,7 @@ impl Commit {
     pub(super) fn local_message(&mut self, cx: &C, kind: Kind) {
         match kind {
             Kind::Arm { version, levels } => self.on_arm(cx, version, levels),
+            Kind::Join { version, levels } => self.on_join(cx, version, levels),
             Kind::Go { version, levels } => self.on_go(cx, version, levels),
             Kind::Commit { version, level } => self.on_commit(cx, version, level),
             Kind::Stable { version, level } => self.on_stable(cx, version, level),
@@ -350,6 +351,25 @@ impl Commit {
         self.seen = Some(version);
         self.locals.insert(version, Local::new(cx, levels));
         self.out.event(Event::Arm { version, levels });
+    }
+
+    /// A round that began at another node. What was seen of later versions is no
+    /// reason to refuse: the ranks may not have come so far.
+    fn on_join(&mut self, cx: &C, version: Version, levels: Levels) {
+        if self.locals.contains_key(&version) {
+            return self.say_state(cx, version);
+        }
+        // A late repetition must not bring a round back that is over. One that was
+        // forgotten, by a restart too, has left a newer commit behind.
+        let newest = self.log.newest_commit(self.ballot.incarnation);
+        if newest >= Some(version) || self.given_up.contains(&version) {
+            return;
+        }
+        self.seen = self.seen.max(Some(version));
+        let mut local = Local::new(cx, levels);
+        local.known = true;
+        self.locals.insert(version, local);
+        self.out.event(Event::Join { version, levels });
     }
 
     pub(super) fn on_commit(&mut self, cx: &C, version: Version, level: Level) {

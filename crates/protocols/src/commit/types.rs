@@ -217,8 +217,10 @@ pub enum Command {
         /// The levels wanted; those not in use are ignored.
         levels: Levels,
     },
-    /// The ranks capture `version` unconditionally (a forced checkpoint, collective
-    /// by contract). On every node, before its `Captured`; the round counts as armed.
+    /// The ranks capture `version` without its being armed: a forced checkpoint,
+    /// collective by contract, or the first version that they offer past an armed one
+    /// that they leave out. Before this node's `Captured`; here the round counts as
+    /// armed, and the other nodes get [`Event::Join`].
     /// Not for a version that was called aborted here in this incarnation: the
     /// control block remembers it over a restart of the agent, this machine does not.
     Force {
@@ -330,6 +332,15 @@ pub enum Event {
     /// Reserve slots, write `armed`, fence, read `called`, answer with
     /// [`Command::Armed`].
     Arm {
+        /// The version.
+        version: Version,
+        /// The levels to write once captured.
+        levels: Levels,
+    },
+    /// Ranks of another node capture this version without its having been armed: the
+    /// local ones should too. Answer with [`Command::CaptureFailed`] if one has passed
+    /// it, else with [`Command::Captured`] in the end.
+    Join {
         /// The version.
         version: Version,
         /// The levels to write once captured.
@@ -537,6 +548,8 @@ pub enum Kind {
     Go { version: Version, levels: Levels },
     /// P: my ranks capture this without being asked.
     Forced { version: Version, levels: Levels },
+    /// C: other nodes' ranks capture this without being asked.
+    Join { version: Version, levels: Levels },
     /// P: my ranks have captured.
     Captured { version: Version },
     /// P: the round or one of its levels failed here.

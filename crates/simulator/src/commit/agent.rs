@@ -49,6 +49,21 @@ pub(super) struct Work {
     pub decided: Levels,
     pub committed: bool,
     pub since: Time,
+    /// A rank has gone past it, and the agent knows.
+    pub passed: bool,
+}
+
+impl Work {
+    fn new(levels: Levels, ranks: usize, since: Time) -> Work {
+        Work {
+            levels: Some(levels),
+            captured: vec![None; ranks],
+            decided: Levels::NONE,
+            committed: false,
+            since,
+            passed: false,
+        }
+    }
 }
 
 /// One physical node.
@@ -65,6 +80,8 @@ pub(super) struct Home {
     pub partner: BTreeMap<(Key, u32), Blob>,
     pub armed: Option<u64>,
     pub called: Vec<u64>,
+    /// The version that each rank captured last.
+    pub answered: Vec<u64>,
     pub state: Vec<u64>,
     pub work: BTreeMap<u64, Work>,
     /// Versions called aborted, as the control blocks remember them.
@@ -100,6 +117,7 @@ impl History {
                 partner: BTreeMap::new(),
                 armed: None,
                 called: vec![0; ranks],
+                answered: vec![0; ranks],
                 state: vec![0; ranks],
                 work: BTreeMap::new(),
                 aborted: BTreeSet::new(),
@@ -137,6 +155,7 @@ impl History {
         let key = |home: &Home, version: Version| (home.incarnation, version.0);
         match event {
             Event::Arm { version, levels } => self.arm(world, who, version.0, levels),
+            Event::Join { version, levels } => self.join(world, who, version.0, levels),
             Event::Disarm { version } => self.drop_version(world, who, version.0),
             Event::Resumed { version, levels } => {
                 if let Some(work) = self.home(who).work.get_mut(&version.0) {
@@ -208,14 +227,7 @@ impl History {
         let ok = room && called < v;
         if ok {
             home.armed = Some(v);
-            let captured = vec![None; home.called.len()];
-            let work = Work {
-                levels: Some(levels),
-                captured,
-                decided: Levels::NONE,
-                committed: false,
-                since: now,
-            };
+            let work = Work::new(levels, home.called.len(), now);
             home.work.insert(v, work);
         }
         let node = home.node;
@@ -242,15 +254,36 @@ impl History {
         );
     }
 
+    /// Ranks of other nodes capture a version that was not armed.
+    fn join(&mut self, world: &mut W, who: Process, v: u64, levels: Levels) {
+        let home = self.home(who);
+        if home.work.contains_key(&v) {
+            return;
+        }
+        let gone = home.aborted.contains(&v) || home.furthest() >= v;
+        let room = home.mem.len() + usize::from(!home.work.is_empty()) <= SLOTS;
+        let mut work = Work::new(levels, home.called.len(), world.now);
+        work.passed = gone;
+        home.work.insert(v, work);
+        if home.armed.is_none() && room {
+            home.armed = Some(v);
+        }
+        if gone {
+            let (version, why) = (version(v), Why::Passed);
+            self.tell(world, who, 500, Command::CaptureFailed { version, why });
+        }
+    }
+
     /// A rank goes one step and calls `checkpoint`. It never waits.
     pub(super) fn step(&mut self, world: &mut W, who: Process, rank: usize, epoch: u32) {
         if epoch != self.epoch || self.home(who).lost {
             return;
         }
+        let stride = self.options.stride;
         let jump = if !self.calm && self.random.chance(3_000) {
-            2
+            2 * stride
         } else {
-            1
+            stride
         };
         let forced = self.forced;
         let home = self.home(who);
@@ -261,16 +294,9 @@ impl History {
         let key = (home.incarnation, v);
         let refused = home.aborted.contains(&v);
         if forced == Some(key) && !refused && !home.work.contains_key(&v) {
-            let captured = vec![None; home.called.len()];
+            let ranks = home.called.len();
             let levels = self.options.levels;
-            let (decided, committed, since) = (Levels::NONE, false, world.now);
-            let work = Work {
-                levels: Some(levels),
-                captured,
-                decided,
-                committed,
-                since,
-            };
+            let work = Work::new(levels, ranks, world.now);
             self.home(who).work.insert(v, work);
             // In order before the captures that follow.
             let version = version(v);
@@ -283,15 +309,14 @@ impl History {
         let armed = home.armed;
         if armed == Some(v) || forced == Some(key) {
             self.capture(world, who, rank, v, state);
-        } else if let Some(passed) = armed.filter(|&passed| v > passed)
-            && let Some(work) = home.work.get(&passed)
-            && work.captured[rank].is_none()
+        } else if let Some(armed) = armed.filter(|&armed| armed < v)
+            && home.answered[rank] < armed
         {
-            let (version, why) = (version(passed), Why::Overtaken);
-            self.tell(world, who, 500, Command::CaptureFailed { version, why });
+            self.capture_past(world, who, rank, (armed, v), state);
         }
+        self.find_passed(world, who, rank, v);
         // Ranks exchange messages, so none stays far behind for long.
-        let behind = v + 4 < self.furthest(world);
+        let behind = v + 4 * stride < self.furthest(world);
         let most = if behind {
             500_000
         } else {
@@ -301,19 +326,71 @@ impl History {
         world.after(delay, Action::Step { who, rank, epoch });
     }
 
+    /// The first version that a rank offers past an armed one takes its place.
+    fn capture_past(
+        &mut self,
+        world: &mut W,
+        who: Process,
+        rank: usize,
+        (armed, v): (u64, u64),
+        state: u64,
+    ) {
+        let (all, now) = (self.options.levels, world.now);
+        let home = self.home(who);
+        let up = home.up;
+        let levels = home.work.get(&armed).map(|work| work.levels.unwrap_or(all));
+        let Some(levels) = levels.filter(|_| !home.aborted.contains(&v)) else {
+            return;
+        };
+        let begins = !home.work.contains_key(&v);
+        if begins {
+            let work = Work::new(levels, home.called.len(), now);
+            home.work.insert(v, work);
+        }
+        if begins && up {
+            let version = version(v);
+            world.command(who, Command::Force { version, levels });
+        }
+        self.capture(world, who, rank, v, state);
+        if up {
+            let (version, why) = (version(armed), Why::Passed);
+            world.command(who, Command::CaptureFailed { version, why });
+        }
+    }
+
+    /// Tells of versions that this rank will not capture any more.
+    fn find_passed(&mut self, world: &mut W, who: Process, rank: usize, v: u64) {
+        let home = self.home(who);
+        if !home.up {
+            return;
+        }
+        let mut passed = Vec::new();
+        for (&at, work) in home.work.range_mut(..v) {
+            if work.captured[rank].is_none() && !work.passed {
+                work.passed = true;
+                passed.push(at);
+            }
+        }
+        for at in passed {
+            let (version, why) = (version(at), Why::Passed);
+            self.tell(world, who, 500, Command::CaptureFailed { version, why });
+        }
+    }
+
     fn capture(&mut self, world: &mut W, who: Process, rank: usize, v: u64, state: u64) {
         let home = self.home(who);
         let Some(work) = home.work.get_mut(&v) else {
             return;
         };
         work.captured[rank] = Some(state);
+        home.answered[rank] = v;
         let words: Vec<u64> = work.captured.iter().flatten().copied().collect();
         if words.len() < work.captured.len() {
             return;
         }
         let (key, node) = ((home.incarnation, v), home.node);
         home.mem.insert(key, Blob::new(words.clone()));
-        home.armed = None;
+        home.armed = home.armed.filter(|&armed| armed > v);
         self.judge.captures(world.now, key, node, &words);
         self.judge.stores(
             Place {
@@ -515,7 +592,10 @@ impl History {
     fn drop_version(&mut self, world: &mut W, who: Process, v: u64) {
         let home = self.home(who);
         if home.armed == Some(v) {
-            home.armed = None;
+            // What others have begun past it is armed in its place.
+            let open = |work: &Work| work.captured.iter().any(Option::is_none);
+            let mut later = home.work.range(v + 1..);
+            home.armed = later.find(|(_, work)| open(work)).map(|(&at, _)| at);
         }
         let key = (home.incarnation, v);
         if home.work.remove(&v).is_some() {

@@ -200,12 +200,14 @@ impl History {
         if !self.home(who).up {
             return;
         }
-        let ahead = self.furthest(world) + 1 + self.random.below(3);
+        let stride = self.options.stride;
+        let ahead = self.furthest(world) + 1 + self.random.below(3 * stride);
         if self.random.chance(80_000) && self.forced.is_none() {
-            self.forced = Some((self.launcher.number, ahead + 4));
+            let version = (ahead + 4 * stride).next_multiple_of(stride);
+            self.forced = Some((self.launcher.number, version));
             return;
         }
-        if self.forced.is_some_and(|(_, v)| ahead > v + 20) {
+        if self.forced.is_some_and(|(_, v)| ahead > v + 20 * stride) {
             self.forced = None;
         }
         let levels = if self.random.chance(200_000) {

@@ -33,6 +33,8 @@ pub struct Options {
     pub end: Time,
     /// Time of a rank's step, at most.
     pub step_max: Time,
+    /// The ranks offer each version that is a multiple of this.
+    pub stride: u64,
     /// A planted protocol fault.
     pub planted: Option<Planted>,
 }
@@ -130,6 +132,12 @@ impl Options {
             damage: some(&mut random, 3),
             zombie: some(&mut random, 4),
         };
+        // Of its own sequence, so that the rest of a seed's history stays as it was.
+        let mut sparse = Sequence::new(seed, 0x7374_7269);
+        let stride = match sparse.chance(300_000) {
+            true => 2 + sparse.below(9),
+            false => 1,
+        };
         Options {
             nodes: 2 + random.below(8) as u32,
             ranks: 1 + random.below(2) as u32,
@@ -142,6 +150,7 @@ impl Options {
             heal: Time::from_secs(14),
             end: Time::from_secs(30),
             step_max: Time::from_ms(10 + random.below(100)),
+            stride,
             planted: None,
         }
     }

@@ -105,6 +105,7 @@ impl History {
         let home = self.home(who);
         for rank in 0..home.called.len() {
             home.called[rank] = restored.1;
+            home.answered[rank] = 0;
             home.state[rank] = blob.as_ref().map_or(0, |blob| blob.words[rank]);
         }
         if restored.0 != 0 {
@@ -141,6 +142,7 @@ impl History {
         let mut found = Vec::new();
         for (&v, work) in &mut home.work {
             work.levels = None;
+            work.passed = false;
             let version = version(v);
             if home.armed == Some(v) || work.captured.iter().any(Option::is_none) {
                 found.push(Command::Armed {

@@ -1,0 +1,219 @@
+//! Ranks that leave versions out.
+//!
+//! A program may offer a checkpoint at every thousandth step only. What is armed is
+//! then a bound: a rank captures the first version that it offers at or past it. Which
+//! one that is shows with the first capture; it goes on as a forced version does, and
+//! the other nodes are asked to join.
+//!
+//! Invariants: a slot is armed, being filled, or holds a capture of which the message
+//! is under way; what is none of these is found by [`Agent::find_passed`], so that no
+//! round waits for a rank that has gone on.
+
+use std::time::Instant;
+
+use outlive_base::{NodeId, Rank, Version};
+use outlive_protocols::commit::{Command, Levels, Why};
+
+use crate::core::Agent;
+use crate::protocol::{Notice, Step};
+use crate::ranks::{RankEntry, Use, ranks_of};
+
+/// Where a rank is with a version for which it has a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// It has not come so far, or is about to enter.
+    Armed,
+    /// It is capturing, or has seen in vain whether it should.
+    Inside,
+    /// It has captured; the message is under way.
+    Captured,
+    /// It has offered the version, and not gone on.
+    There,
+    /// It has gone on without a capture.
+    Passed,
+}
+
+impl RankEntry {
+    /// The slot that is armed for `version` or for an earlier one, or that a rank fills.
+    pub fn filling_up_to(&self, version: Version) -> Option<(usize, Version)> {
+        let slots = self.slots.iter().enumerate();
+        let filling = slots.filter_map(|(slot, at)| match at.usage {
+            Use::Filling(armed) if armed <= version => Some((slot, armed)),
+            _ => None,
+        });
+        filling.max_by_key(|&(_, armed)| armed)
+    }
+
+    fn is_armed(&self, version: Version) -> bool {
+        let armed = self.block().and_then(|block| block.armed());
+        armed.is_some_and(|armed| armed.version == version)
+    }
+
+    /// Only what is not armed any more can have been passed: as long as it is, a rank
+    /// that has made its offer may be about to enter.
+    fn way(&self, slot: usize, version: Version) -> Way {
+        let Some(block) = self.block() else {
+            return Way::Passed;
+        };
+        if self.is_armed(version) {
+            return Way::Armed;
+        }
+        // In this order: a rank captures, then leaves, then offers the next.
+        let offered = block.called();
+        if block.entered().is_some() {
+            return Way::Inside;
+        }
+        match self.holds_capture(slot, version) {
+            true => Way::Captured,
+            false if offered == version.0 + 1 => Way::There,
+            false => Way::Passed,
+        }
+    }
+
+    /// True if a rank has captured `version` or a later one into a slot. A slot is
+    /// emptied when it is armed: what is in it came after that.
+    pub fn holds_capture(&self, slot: usize, version: Version) -> bool {
+        self.slots[slot].staged.as_ref().is_some_and(|staged| {
+            let head = staged.slab.head();
+            head.is_ok_and(|head| head.state.is_complete() && head.version >= version)
+        })
+    }
+}
+
+impl Agent {
+    /// Ranks of other nodes capture `version` without its having been armed.
+    pub(crate) fn on_join(&mut self, version: Version, levels: Levels) {
+        if self.rounds.contains_key(&version) {
+            return;
+        }
+        self.open_round(version, levels);
+        let (nodes, ranks) = (self.nodes(), self.ranks_of_job());
+        if self.ranks.none_here(self.me, nodes, ranks) {
+            return self.all_captured_here(version);
+        }
+        let (job, incarnation, reuse) = (self.spec.job_hash, self.incarnation, self.reuse());
+        for entry in self.ranks.iter_mut() {
+            // Of what is armed already the ranks make this version by themselves.
+            if entry.block().is_none_or(|block| block.armed().is_some())
+                || entry.filling_up_to(version).is_some()
+            {
+                continue;
+            }
+            let needed = entry.block().map_or(0, |block| block.bytes_needed());
+            if let Some(slot) = entry.free_slot(reuse)
+                && needed > 0
+                && entry.slots[slot].capacity() >= needed
+                && entry.stamp(slot, job, incarnation).is_ok()
+            {
+                entry.slots[slot].usage = Use::Filling(version);
+                arm(entry, slot, version);
+            }
+        }
+        self.find_passed();
+    }
+
+    /// A rank has captured `version` into the slot that was armed for `armed`, which it
+    /// leaves out: all ranks offer the same, so all will capture this one.
+    pub(crate) fn captured_past(&mut self, rank: Rank, armed: Version, version: Version) {
+        let live = self.rounds.get(&armed).filter(|round| !round.void);
+        let levels = live.map(|round| round.levels);
+        let aborted = self.ranks.get_mut(rank).and_then(|entry| entry.block()?.aborted());
+        if let Some(levels) = levels
+            && aborted != Some(version)
+            && !self.rounds.contains_key(&version)
+        {
+            self.open_round(version, levels);
+            if let Some(wanted) = self.policy.wanted.as_mut().filter(|(v, _)| *v == armed) {
+                *wanted = (version, Instant::now());
+            }
+            if self.me == NodeId(0) {
+                let step = Step::Armed;
+                self.tell(&Notice::Checkpoint { version, step });
+            }
+            self.command(Command::Force { version, levels });
+        }
+        // The others hear of the new version first.
+        self.capture_failed(rank, armed, Why::Passed);
+    }
+
+    /// What was armed is withdrawn: the ranks that have not come so far are armed for
+    /// the version past it that others have begun, if there is one.
+    pub(crate) fn hand_over(&mut self, armed: Version) {
+        let next = self.rounds.iter().find(|(version, round)| {
+            **version > armed && !round.void && !round.told && !round.levels.is_empty()
+        });
+        let Some((&version, _)) = next else { return };
+        for entry in self.ranks.iter_mut() {
+            let filling = entry.filling_up_to(armed);
+            let Some((slot, _)) = filling.filter(|&(_, at)| at == armed) else {
+                continue;
+            };
+            if entry.slot_with(self.incarnation, version).is_some() || !entry.is_armed(armed) {
+                continue;
+            }
+            match entry.block().and_then(|block| block.disarm()) {
+                // It has captured something: the message says what.
+                None if entry.holds_capture(slot, armed) => {}
+                None => {
+                    entry.slots[slot].usage = Use::Filling(version);
+                    arm(entry, slot, version);
+                }
+                Some(inside) if inside == version => {
+                    entry.slots[slot].usage = Use::Filling(version);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Ends what waits for ranks that have gone on, and frees the slots that nobody
+    /// will fill.
+    pub(crate) fn find_passed(&mut self) {
+        let live = |round: Option<&crate::core::Round>| round.is_some_and(|round| !round.void);
+        let mut passed = Vec::new();
+        for entry in self.ranks.iter_mut() {
+            for slot in 0..entry.slots.len() {
+                let Use::Filling(version) = entry.slots[slot].usage else {
+                    continue;
+                };
+                let way = entry.way(slot, version);
+                if live(self.rounds.get(&version)) {
+                    if way == Way::Passed {
+                        passed.push((entry.rank, version));
+                    }
+                } else if matches!(way, Way::Passed | Way::There) {
+                    entry.slots[slot].usage = Use::Free;
+                }
+            }
+        }
+        // Those that have no slot for a version which others have begun.
+        let ranks = self.ranks.job_ranks().unwrap_or(0);
+        for (&version, round) in &self.rounds {
+            if round.told || round.void || round.levels.is_empty() {
+                continue;
+            }
+            for rank in ranks_of(self.me, ranks, self.nodes()) {
+                let gone = |entry: &RankEntry| {
+                    let further = entry.block().is_some_and(|b| b.called() > version.0 + 1);
+                    further
+                        && entry.filling_up_to(version).is_none()
+                        && entry.slot_with(self.incarnation, version).is_none()
+                };
+                if !round.captured.contains(&rank) && self.ranks.get(rank).is_some_and(gone) {
+                    passed.push((rank, version));
+                }
+            }
+        }
+        for (rank, version) in passed {
+            self.capture_failed(rank, version, Why::Passed);
+        }
+    }
+}
+
+/// Arms a slot that is stamped. A rank that has gone past is found later.
+fn arm(entry: &RankEntry, slot: usize, version: Version) {
+    let capacity = entry.slots[slot].capacity();
+    if let (Some(staged), Some(block)) = (&entry.slots[slot].staged, entry.block()) {
+        let _ = block.try_arm(version, slot as u32, staged.generation, capacity);
+    }
+}
