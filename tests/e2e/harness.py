@@ -275,6 +275,24 @@ class Job:
         """Files of a node, oldest first."""
         return sorted((self.node(node) / kind).glob("*"))
 
+    def stable(self) -> int:
+        """The newest version that the running report calls stable on the partners."""
+        path = self.home / "report.json"
+        if not path.exists():
+            return -1
+        return json.loads(path.read_text())["checkpoints"]["last"].get("partner", -1)
+
+    def settled(self, least: int) -> int:
+        """The newest stable version of a program that is paused: on a busy machine the
+        one before the pause may have been left out."""
+        until(f"version {least}", lambda: self.stable() >= least)
+        newest, since = self.stable(), time.monotonic()
+        while time.monotonic() < since + 1.0:
+            time.sleep(0.05)
+            if self.stable() != newest:
+                newest, since = self.stable(), time.monotonic()
+        return newest
+
     def gone(self, bound_s: float = LEFT_S) -> None:
         """No process of the job is left, or will be within the bound."""
         end = time.monotonic() + bound_s

@@ -1,6 +1,5 @@
 """The launcher itself: killed, interrupted, started twice, given nonsense."""
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -21,34 +20,26 @@ def paused(job: Job, step: int = 65) -> tuple[Run, list[str], Path]:
 
 def test_a_killed_launcher_leaves_nothing_and_the_next_run_goes_on(job: Job) -> None:
     run, program, door = paused(job)
-    until("version 60", lambda: stable(job) >= 60)
+    newest = job.settled(30)
     assert len(run.pids("keeper")) == len(run.pids("agent")) == job.nodes
     run.signal(signal.SIGKILL)
     run.process.wait(5)
     job.gone(LEFT_S)
     door.touch()
     result = job.survive(program=program)
-    assert set(result.said("restored")) == {60}
-
-
-def stable(job: Job) -> int:
-    """The newest version that the running report calls stable on the partners."""
-    path = job.home / "report.json"
-    if not path.exists():
-        return -1
-    return json.loads(path.read_text())["checkpoints"]["last"].get("partner", -1)
+    assert set(result.said("restored")) == {newest}
 
 
 def test_everything_killed_at_once_and_the_next_run_goes_on(job: Job) -> None:
     run, program, door = paused(job)
-    until("version 60", lambda: stable(job) >= 60)
+    newest = job.settled(30)
     for pid in [run.process.pid, *processes(job.token)]:
         kill(pid)
     run.process.wait(5)
     job.gone(LEFT_S)
     door.touch()
     result = job.survive(program=program)
-    assert set(result.said("restored")) == {60}
+    assert set(result.said("restored")) == {newest}
 
 
 def test_a_killed_launcher_after_a_lost_node(job: Job) -> None:
@@ -56,13 +47,13 @@ def test_a_killed_launcher_after_a_lost_node(job: Job) -> None:
     program = job.program("--pause", 85, door)
     run = job.start(program=program, inject=("node:1@version=45",))
     until("the pause", Path(f"{door}.reached").exists)
-    until("version 80", lambda: stable(job) >= 80)
+    newest = job.settled(50)
     run.signal(signal.SIGKILL)
     run.process.wait(5)
     job.gone(LEFT_S)
     door.touch()
     result = job.survive(program=program)
-    assert set(result.said("restored")) == {80}
+    assert set(result.said("restored")) == {newest}
 
 
 def test_two_runs_of_one_job_at_once(job: Job) -> None:
@@ -100,7 +91,7 @@ def test_fresh_takes_effect_once(job: Job) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupted_run_goes_on_later(job: Job, number: int) -> None:
     run, program, door = paused(job)
-    until("version 60", lambda: stable(job) >= 60)
+    newest = job.settled(30)
     run.signal(number)
     result = run.end(20)
     assert result.status == 128 + number
@@ -108,7 +99,7 @@ def test_an_interrupted_run_goes_on_later(job: Job, number: int) -> None:
     job.gone()
     door.touch()
     result = job.survive(program=program)
-    assert set(result.said("restored")) == {60}
+    assert set(result.said("restored")) == {newest}
 
 
 def test_two_interrupts_end_a_program_that_ignores_them(job: Job) -> None:
@@ -217,7 +208,7 @@ def test_a_fork_that_hides_is_found(job: Job) -> None:
 
 def test_nodes_of_a_killed_launcher_are_ended_before_the_next_begin(job: Job) -> None:
     run, program, door = paused(job)
-    until("version 60", lambda: stable(job) >= 60)
+    newest = job.settled(30)
     old = {**run.pids("keeper"), **{-1 - n: pid for n, pid in run.pids("agent").items()}}
     # Frozen keepers do not notice that their launcher is gone.
     for pid in old.values():
@@ -226,5 +217,5 @@ def test_nodes_of_a_killed_launcher_are_ended_before_the_next_begin(job: Job) ->
     run.process.wait(5)
     door.touch()
     result = job.survive(program=program)
-    assert set(result.said("restored")) == {60}
+    assert set(result.said("restored")) == {newest}
     assert not [pid for pid in old.values() if pid in processes(job.token)]

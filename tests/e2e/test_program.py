@@ -62,8 +62,8 @@ def test_nothing_but_a_region_of_no_bytes(job: Job) -> None:
 
 
 def test_regions_of_64_mib(job: Job) -> None:
-    job.nodes, job.ranks, job.cells, job.steps, job.sleep_us = 2, 2, 8 << 20, 60, 20_000
-    result = job.survive("--memory", "300MiB", inject=("node:1@version=45",), bound_s=100)
+    job.nodes, job.ranks, job.cells, job.steps, job.sleep_us = 2, 2, 8 << 20, 60, 40_000
+    result = job.survive("--memory", "300MiB", inject=("node:1@version=50",), bound_s=100)
     assert result.failure()["place"] == "node:1"
     assert result.failure()["version"] is not None, result.err
 

@@ -35,6 +35,8 @@ use crate::workers::Pool;
 /// How often housekeeping looks around while something is under way: memory to
 /// prepare, policy, waits.
 const TICK: Duration = Duration::from_millis(5);
+/// How often it does while only the rate of versions is of interest.
+const TICK_FAR: Duration = Duration::from_millis(25);
 /// How often it does when nothing was: what ranks say through shared memory alone
 /// (their first call, how much memory they need) is noticed this late.
 const TICK_CALM: Duration = Duration::from_millis(100);
@@ -156,6 +158,8 @@ pub(crate) struct PolicyState {
     pub sample: (Instant, u64),
     /// Versions between the last two samples that differed.
     pub stride: u64,
+    /// The next version to want is not near.
+    pub far: bool,
     pub now_wanted: bool,
 }
 
@@ -338,6 +342,7 @@ impl Agent {
                 rate: 0.0,
                 sample: (now, 0),
                 stride: 0,
+                far: false,
                 now_wanted: false,
             },
             warnings: troubles.into(),
@@ -439,7 +444,12 @@ impl Agent {
             return TICK;
         }
         let first = self.waits.iter().map(|waiting| waiting.until);
-        let first = first.chain(self.checkpoint_due()).min();
+        // A multiple that is far by the rate needs a look now and then, for the rate.
+        let due = self.checkpoint_due().map(|at| match self.policy.far {
+            true => at.max(Instant::now() + TICK_FAR),
+            false => at,
+        });
+        let first = first.chain(due).min();
         first
             .map_or(TICK_CALM, |at| at.saturating_duration_since(Instant::now()))
             .clamp(TICK, TICK_CALM)

@@ -29,7 +29,7 @@ enum Way {
     Captured,
     /// It has offered the version, and not gone on.
     There,
-    /// It has gone on without a capture.
+    /// It has gone on without a capture, or left the job.
     Passed,
 }
 
@@ -65,7 +65,7 @@ impl RankEntry {
         }
         match self.holds_capture(slot, version) {
             true => Way::Captured,
-            false if offered == version.0 + 1 => Way::There,
+            false if offered == version.0 + 1 && !self.closed => Way::There,
             false => Way::Passed,
         }
     }
@@ -117,7 +117,10 @@ impl Agent {
     pub(crate) fn captured_past(&mut self, rank: Rank, armed: Version, version: Version) {
         let live = self.rounds.get(&armed).filter(|round| !round.void);
         let levels = live.map(|round| round.levels);
-        let aborted = self.ranks.get_mut(rank).and_then(|entry| entry.block()?.aborted());
+        let aborted = self
+            .ranks
+            .get_mut(rank)
+            .and_then(|entry| entry.block()?.aborted());
         if let Some(levels) = levels
             && aborted != Some(version)
             && !self.rounds.contains_key(&version)
@@ -195,7 +198,7 @@ impl Agent {
             for rank in ranks_of(self.me, ranks, self.nodes()) {
                 let gone = |entry: &RankEntry| {
                     let further = entry.block().is_some_and(|b| b.called() > version.0 + 1);
-                    further
+                    (further || entry.closed)
                         && entry.filling_up_to(version).is_none()
                         && entry.slot_with(self.incarnation, version).is_none()
                 };

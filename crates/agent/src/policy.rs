@@ -63,7 +63,7 @@ impl Agent {
         self.deferred.is_some()
             || !self.forces.is_empty()
             || self.finishing.is_some()
-            || self.checkpoint_due().is_some_and(|at| at <= Instant::now())
+            || !self.policy.far && self.checkpoint_due().is_some_and(|at| at <= Instant::now())
     }
 
     /// Coordinator: when the next checkpoint may be wanted; `None` while one is under
@@ -129,6 +129,7 @@ impl Agent {
 
     /// Coordinator: wants the next checkpoint when it is due.
     fn want(&mut self) {
+        self.policy.far = false;
         let Some(config) = &self.config else { return };
         if self.finishing.is_some() || self.opening.is_some() || !self.slots_ready() {
             return;
@@ -164,6 +165,7 @@ impl Agent {
         let soon = (self.policy.rate * ARM_WINDOW.as_secs_f64()) as u64;
         let near = ahead.saturating_add(soon.max(self.policy.stride));
         let Some(next) = next.filter(|&next| next <= near.min(Version::MAX.0)) else {
+            self.policy.far = next.is_some();
             return;
         };
         let levels = self.levels_of_round();

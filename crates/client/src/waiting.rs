@@ -30,9 +30,7 @@ impl Job {
     /// True if this rank has offered `version`, and it was not captured.
     fn was_left_out(&self, version: Version) -> bool {
         let newest = self.version_taken.max(self.version_restored);
-        Some(version.0) > newest
-            && version.0 < self.next_version()
-            && !self.is_decided(version.0)
+        Some(version.0) > newest && version.0 < self.next_version() && !self.is_decided(version.0)
     }
 
     fn wait_inner(&mut self, version: u64, level: Level, timeout: Duration) -> Result<Waited> {

@@ -105,9 +105,8 @@ impl Log {
     /// The newest version of an incarnation that is committed at any level.
     pub fn newest_commit(&self, incarnation: Incarnation) -> Option<Version> {
         let mut marks = self.marks.iter().rev();
-        let newest = marks.find(|((source, ..), mark)| {
-            *source == incarnation && matches!(mark, Mark::Commit(_))
-        });
+        let newest = marks
+            .find(|((source, ..), mark)| *source == incarnation && matches!(mark, Mark::Commit(_)));
         newest.map(|(&(_, version, _), _)| version)
     }
 
