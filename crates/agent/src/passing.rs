@@ -83,7 +83,11 @@ impl RankEntry {
 impl Agent {
     /// Ranks of other nodes capture `version` without its having been armed.
     pub(crate) fn on_join(&mut self, version: Version, levels: Levels) {
-        if self.rounds.contains_key(&version) {
+        if let Some(round) = self.rounds.get(&version) {
+            // Met by an agent that was started anew: its levels come with this.
+            if round.levels.is_empty() && !round.void {
+                self.resume_round(version, levels);
+            }
             return;
         }
         self.open_round(version, levels);

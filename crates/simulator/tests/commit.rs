@@ -35,6 +35,15 @@ fn a_thousand_histories_keep_the_promises() {
     );
 }
 
+/// Beyond the thousand: a promise that was damaged before its agent was started anew
+/// (1543), and a version that an agent met again by being asked to join (3453).
+#[test]
+fn histories_that_once_broke_a_promise_keep_them() {
+    for seed in [1543, 3453] {
+        assert_eq!(run_seed(seed).violations, Vec::<String>::new(), "{seed}");
+    }
+}
+
 #[test]
 fn same_seed_same_history() {
     for seed in 0..8 {

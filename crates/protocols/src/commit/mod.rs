@@ -273,10 +273,20 @@ impl Commit {
         } else if msg.ballot.term < mine.term {
             return;
         } else if msg.ballot.term > mine.term {
-            if let (Kind::Fetch { .. }, COORDINATOR, Mode::Running) = (msg.kind, from, &self.mode) {
-                self.promise_term(msg.ballot, from);
+            if from != COORDINATOR || !self.running() {
+                return;
             }
-            return;
+            if let Kind::Fetch { .. } = msg.kind {
+                return self.promise_term(msg.ballot, from);
+            }
+            if !msg.kind.is_of_a_round() {
+                return;
+            }
+            // It leads rounds only when all have promised its term: this node has, and its
+            // record of that was damaged before its agent was started anew.
+            self.ballot = msg.ballot;
+            let ballot = msg.ballot;
+            self.persist(Record::Promise { ballot }, Then::Nothing);
         }
         match msg.kind {
             Kind::Fetch { .. }

@@ -632,6 +632,21 @@ pub enum Kind {
     Started,
 }
 
+impl Kind {
+    /// True for what a coordinator says of a round.
+    pub(super) const fn is_of_a_round(&self) -> bool {
+        matches!(
+            self,
+            Kind::Arm { .. }
+                | Kind::Join { .. }
+                | Kind::Go { .. }
+                | Kind::Commit { .. }
+                | Kind::Stable { .. }
+                | Kind::Abort { .. }
+        )
+    }
+}
+
 /// The largest version called, in a message (the niche of a version is not used,
 /// so that the message stays small).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]

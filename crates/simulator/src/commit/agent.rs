@@ -257,7 +257,13 @@ impl History {
     /// Ranks of other nodes capture a version that was not armed.
     fn join(&mut self, world: &mut W, who: Process, v: u64, levels: Levels) {
         let home = self.home(who);
-        if home.work.contains_key(&v) {
+        if let Some(work) = home.work.get_mut(&v) {
+            // Met by an agent that was started anew: its levels come with this.
+            if work.levels.is_none() {
+                work.levels = Some(levels);
+                self.flush_all(world, who, v);
+                self.finish(world, who, v);
+            }
             return;
         }
         let gone = home.aborted.contains(&v) || home.furthest() >= v;
