@@ -511,8 +511,11 @@ impl History {
             Level::Memory => {}
             Level::Disk => drop(self.home(who).disk.insert(key, blob.clone())),
             Level::Partner => {
-                // The level means two copies: the own container and the partner's.
-                self.write(world, who, key, Level::Disk, good)?;
+                // The level means two copies: the own container and the partner's. One
+                // that rots after it was verified is not noticed, so it is not replaced.
+                if !self.home(who).disk.contains_key(&key) {
+                    self.write(world, who, key, Level::Disk, good)?;
+                }
                 let there = self.home(partner);
                 if replaced || !there.up || there.lost || world.paused(partner) {
                     return Err(Why::Partner);
