@@ -301,6 +301,18 @@ fn the_gossip_time_chosen_is_near_the_best() {
     }
 }
 
+/// A gossip time is also found where messages cost no time.
+#[test]
+fn gossip_without_latency_and_overhead() {
+    let mut parameters = parameters(64, Shape::Binomial);
+    parameters.spread = Spread::Gossip(None);
+    parameters.model.logp.latency = 0;
+    parameters.model.logp.overhead = 0;
+    let run = run(parameters);
+    assert_eq!(run.uncoloured_live, 0);
+    assert!(run.quiescence < 64);
+}
+
 /// The same seed gives the same run whatever the number of threads (P8).
 #[test]
 fn threads_change_nothing() {

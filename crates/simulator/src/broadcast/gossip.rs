@@ -17,7 +17,8 @@ pub fn expected_coloured(
 ) -> Vec<f64> {
     let live = f64::from(processes - dead.min(processes.saturating_sub(1)));
     let missed = libm::log1p(-1.0 / (f64::from(processes) - 1.0).max(1.000_001));
-    let (delay, gap) = (model.delay() as usize, model.gap as usize);
+    // What arrives at once would have to be known before it is computed: a step later.
+    let (delay, gap) = (model.delay().max(1) as usize, model.gap as usize);
     // Who begins at t sends at t, t + gap, ...: sends(t) = begun(t) + sends(t - gap).
     let mut coloured: Vec<f64> = Vec::new();
     let mut sends: Vec<f64> = Vec::new();

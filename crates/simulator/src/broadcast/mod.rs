@@ -8,6 +8,7 @@
 mod faults;
 mod gossip;
 mod plot;
+pub mod spanning;
 
 pub use faults::{Faults, Moment, Quantity};
 pub use gossip::{best_time, expected_coloured};
@@ -327,43 +328,56 @@ impl Broadcasts {
         Ok((run, world.host))
     }
 
-    /// Runs with consecutive seeds on so many threads; ascending by seed. `each` is
-    /// called for every run as it ends, from any thread.
+    /// Runs with consecutive seeds on so many threads; ascending by seed.
     ///
     /// # Errors
     /// As [`Broadcasts::run`].
     pub fn sweep(&self, first: u64, runs: u64, threads: usize) -> Result<Vec<Run>> {
-        let runs = usize::try_from(runs).unwrap_or(usize::MAX);
-        let threads = threads.clamp(1, runs.max(1));
-        if threads == 1 {
-            return (0..runs as u64)
-                .map(|n| self.run(first.wrapping_add(n)))
-                .collect();
-        }
-        let next = AtomicUsize::new(0);
-        let part = || {
-            let mut done = Vec::new();
-            loop {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                if n >= runs {
-                    return done;
-                }
-                done.push((n, self.run(first.wrapping_add(n as u64))));
-            }
-        };
-        let mut all = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(part)).collect();
-            let parts = workers.into_iter().map(|worker| {
-                let ended = worker.join();
-                ended.map_err(|_| Error::internal("a thread of the sweep ended early".to_owned()))
-            });
-            parts
-                .collect::<Result<Vec<_>>>()
-                .map(|parts| parts.concat())
-        })?;
-        all.sort_by_key(|(n, _)| *n);
-        all.into_iter().map(|(_, run)| run).collect()
+        sweep(first, runs, threads, |seed| self.run(seed))
     }
+}
+
+/// What `run` gives for consecutive seeds, ascending, on so many threads.
+///
+/// # Errors
+/// The first error of a run.
+pub fn sweep<R: Send>(
+    first: u64,
+    runs: u64,
+    threads: usize,
+    run: impl Fn(u64) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let runs = usize::try_from(runs).unwrap_or(usize::MAX);
+    let threads = threads.clamp(1, runs.max(1));
+    if threads == 1 {
+        return (0..runs as u64)
+            .map(|n| run(first.wrapping_add(n)))
+            .collect();
+    }
+    let next = AtomicUsize::new(0);
+    let part = || {
+        let mut done = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            if n >= runs {
+                return done;
+            }
+            done.push((n, run(first.wrapping_add(n as u64))));
+        }
+    };
+    let mut all = Vec::new();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(part)).collect();
+        for worker in workers {
+            let ended = worker.join();
+            let part = ended
+                .map_err(|_| Error::internal("a thread of the sweep ended early".to_owned()))?;
+            all.extend(part);
+        }
+        Ok(())
+    })?;
+    all.sort_by_key(|(n, _)| *n);
+    all.into_iter().map(|(_, run)| run).collect()
 }
 
 /// LogGP as LogP for messages of one size: what the trees and the gossip plan with.

@@ -1,0 +1,533 @@
+//! Runs of [`outlive_protocols::broadcast::spanning`] over the LogP network: trees are
+//! grown once, then many broadcasts follow each other, with failures at any moment.
+//!
+//! What a run came to is checked here from what the processes said and sent, and from who
+//! is whose parent in the end; the code of the protocol is not asked whether all is well.
+
+use std::collections::BTreeSet;
+
+use outlive_base::machine::{Body, Machine, Peer};
+use outlive_base::{Result, Time};
+use outlive_protocols::broadcast::spanning::{
+    Command, Config, Event, Msg, Repair, SpanningTrees, Trees,
+};
+use outlive_protocols::broadcast::tree::Ring;
+
+use super::faults::{Faults, Moment};
+use super::{best_time, refuse, stretched};
+use crate::logp::{Death, Host, Model, World};
+
+/// A protocol with the interface of [`SpanningTrees`], or that with a fault planted in it.
+pub trait Grows:
+    Machine<Config = Config, Msg = Msg, Command = Command, Event = Event>
+    + Default
+    + Clone
+    + AsRef<SpanningTrees>
+{
+}
+impl<M> Grows for M where
+    M: Machine<Config = Config, Msg = Msg, Command = Command, Event = Event>
+        + Default
+        + Clone
+        + AsRef<SpanningTrees>
+{
+}
+
+/// Broadcasts of a run at most.
+pub const BROADCASTS_MAX: u32 = 1024;
+/// A time-out of its own choice is so many times the time of a calm run.
+const AUTO_FACTOR: u64 = 8;
+
+/// Everything but the seed.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Parameters {
+    /// The ring and its root.
+    pub ring: Ring,
+    /// The network.
+    pub model: Model,
+    /// How many trees.
+    pub trees: u32,
+    /// How long the gossip lasts; none: by [`best_time`] for those that gossip in a tree.
+    pub gossip_time: Option<u64>,
+    /// How trees reach those that the gossip missed.
+    pub repair: Repair,
+    /// Silence after which a process is dead; none: eight times the time of a calm run.
+    pub timeout: Option<u64>,
+    /// How many broadcasts.
+    pub broadcasts: u32,
+    /// Bytes of each.
+    pub bytes: u64,
+    /// Who fails.
+    pub faults: Faults,
+}
+
+/// What one broadcast came to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct One {
+    /// From 1.
+    pub number: u32,
+    /// The tree over which it was completed; else the last that was tried.
+    pub tree: u32,
+    /// From the first send to the last live process that has it.
+    pub colouring_time: u64,
+    /// From the first send until the root knows that everybody has it.
+    pub completion: Option<u64>,
+    /// Data and acknowledgements.
+    pub messages: u64,
+    /// Processes that live to the end and never had it.
+    pub uncoloured_live: u64,
+}
+
+/// What a run came to. Times are in the units of the model.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// The seed.
+    pub seed: u64,
+    /// When the root knew that the first trees were complete.
+    pub planned: Option<u64>,
+    /// Messages that grew trees, also for the second time.
+    pub plan_messages: u64,
+    /// All messages.
+    pub messages: u64,
+    /// When the last send or reception ended, or the last message to the dead arrived.
+    pub quiescence: u64,
+    /// Who died, ascending.
+    pub dead: Vec<Peer>,
+    /// The broadcasts in their order.
+    pub broadcasts: Vec<One>,
+    /// How often the root took another tree.
+    pub switches: u32,
+    /// How often the trees were grown.
+    pub generations: u32,
+    /// Longest way from the root in each tree of the last generation.
+    pub heights: Vec<u32>,
+    /// Most children of a process in one tree, the root left out.
+    pub children_max: u32,
+    /// Broadcasts times live processes that missed them.
+    pub uncoloured_live: u64,
+    /// The first broken promise.
+    pub violation: Option<String>,
+    /// Entries of the simulator's calendar.
+    pub events: u64,
+}
+
+struct Watch {
+    bytes: u64,
+    ring: Ring,
+    count: usize,
+    /// When each process had each broadcast; 2^64 - 1: never.
+    had: Vec<Vec<u64>>,
+    completed: Vec<Option<u64>>,
+    tree: Vec<u32>,
+    messages: Vec<u64>,
+    planned: Option<(u64, Trees)>,
+    plan_messages: u64,
+    switches: u32,
+    generations: u32,
+    /// In which generation and tree each process last forwarded data.
+    forwarded: Vec<(u32, u32)>,
+    held: Vec<i64>,
+    current: usize,
+    violation: Option<String>,
+}
+
+impl Watch {
+    fn new(parameters: &Parameters) -> Watch {
+        let (count, broadcasts) = (
+            parameters.ring.processes as usize,
+            parameters.broadcasts as usize,
+        );
+        Watch {
+            bytes: parameters.bytes,
+            ring: parameters.ring,
+            count,
+            had: vec![vec![u64::MAX; count]; broadcasts],
+            completed: vec![None; broadcasts],
+            tree: vec![0; broadcasts],
+            messages: vec![0; broadcasts],
+            planned: None,
+            plan_messages: 0,
+            switches: 0,
+            generations: 1,
+            forwarded: vec![(0, 0); count],
+            held: vec![0; count],
+            current: 0,
+            violation: None,
+        }
+    }
+
+    fn violated(&mut self, what: String) {
+        self.violation.get_or_insert(what);
+    }
+
+    fn delivered(&mut self, who: Peer, now: Time, number: u32, missed: u32, body: Option<Body>) {
+        let at = number as usize;
+        if missed > 0 || (at > 1 && self.had[at - 2][who as usize] == u64::MAX) {
+            self.violated(format!("rank {who} got broadcast {number} out of turn"));
+        }
+        if body != Some(Body(number)) {
+            self.violated(format!("rank {who} got {body:?} as broadcast {number}"));
+        }
+        if self.had[at - 1][who as usize] != u64::MAX {
+            self.violated(format!("rank {who} got broadcast {number} twice"));
+        }
+        self.had[at - 1][who as usize] = now.0;
+    }
+}
+
+impl<M: Grows> Host<M> for Watch {
+    fn on_event(&mut self, who: Peer, now: Time, event: Event) {
+        match event {
+            Event::Planned { hurt, .. } => {
+                self.planned.get_or_insert((now.0, hurt));
+            }
+            Event::Delivered {
+                number,
+                missed,
+                body,
+                ..
+            } => self.delivered(who, now, number, missed, body),
+            Event::Completed { number, tree } => {
+                self.completed[number as usize - 1] = Some(now.0);
+                self.tree[number as usize - 1] = tree;
+            }
+            Event::Switched { to } => {
+                self.switches += 1;
+                self.tree[self.current] = to;
+            }
+            Event::Exhausted => self.generations += 1,
+            Event::Failed { number } => self.violated(format!("broadcast {number} was given up")),
+            Event::Refused => self.violated("a broadcast was refused".into()),
+        }
+    }
+
+    fn retain(&mut self, who: Peer, _: Body, keep: bool) {
+        self.held[who as usize] += if keep { 1 } else { -1 };
+    }
+
+    fn on_send(&mut self, from: Peer, _: Peer, msg: &Msg, _: Time) {
+        match *msg {
+            Msg::Data {
+                generation,
+                tree,
+                number,
+                ..
+            } => {
+                let before = self.forwarded[from as usize];
+                if from != self.ring.root && before.0 == generation && before.1 != tree {
+                    self.violated(format!(
+                        "rank {from} has children in trees {} and {tree}",
+                        before.1
+                    ));
+                }
+                self.forwarded[from as usize] = (generation, tree);
+                self.current = number as usize - 1;
+                self.messages[self.current] += 1;
+            }
+            Msg::Acknowledge { .. } => self.messages[self.current] += 1,
+            Msg::Ask { attempt, .. } if attempt > 0 => self.messages[self.current] += 1,
+            _ => self.plan_messages += 1,
+        }
+    }
+
+    fn bytes(&self, msg: &Msg, _: Option<Body>) -> u64 {
+        match msg {
+            Msg::Data { .. } => self.bytes,
+            _ => 1,
+        }
+    }
+}
+
+/// Runs that can be made with any seed.
+#[derive(Clone, Debug)]
+pub struct Plans {
+    parameters: Parameters,
+    config: Config,
+    gossip_time: u64,
+    timeout: u64,
+    /// The time-out if none is given.
+    auto_timeout: u64,
+    /// The quiescence without failures: they are spread over it.
+    horizon: u64,
+}
+
+impl Plans {
+    /// Checks the parameters and prepares what all runs share.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for parameters that are out of range or contradict each other.
+    pub fn new(parameters: Parameters) -> Result<Plans> {
+        let Parameters { ring, model, .. } = parameters;
+        model.logp.check()?;
+        if parameters.bytes == 0 || parameters.bytes > 1 << 40 {
+            let reason = format!("{} bytes", parameters.bytes);
+            return refuse("bytes", reason, "give 1 to 2^40 bytes");
+        }
+        if parameters.broadcasts == 0 || parameters.broadcasts > BROADCASTS_MAX {
+            let reason = format!("{} broadcasts", parameters.broadcasts);
+            return refuse("broadcasts", reason, "give 1 to 1024");
+        }
+        let trees = parameters.trees;
+        let config = |gossip: u64, timeout: u64| {
+            let repair = parameters.repair;
+            Config::new(ring, trees, Time(gossip), repair, Time(timeout))
+        };
+        config(0, 1)?; // Before anything is computed from them.
+        parameters.faults.check(ring)?;
+        let gossip_time = parameters.gossip_time.unwrap_or_else(|| {
+            let members = (ring.processes - 1).div_ceil(trees) + 1;
+            let dead = parameters.faults.most(ring) / trees;
+            // The root serves the trees in turns.
+            let turns = u64::from(trees - 1) * model.logp.gap;
+            best_time(members, dead.min(members - 1), &stretched(&model, 1)) + turns
+        });
+        let mut plans = Plans {
+            config: config(gossip_time, 1 << 40)?,
+            parameters,
+            gossip_time,
+            timeout: 1 << 40,
+            auto_timeout: 0,
+            horizon: 0,
+        };
+        let calm = plans.run_with::<SpanningTrees>(0, &[], plans.parameters.broadcasts)?;
+        let short = plans.run_with::<SpanningTrees>(0, &[], 1)?;
+        plans.horizon = calm.quiescence;
+        plans.auto_timeout = AUTO_FACTOR.saturating_mul(short.quiescence.max(8));
+        let timeout = plans.parameters.timeout.unwrap_or(plans.auto_timeout);
+        plans.timeout = timeout;
+        let repair = plans.parameters.repair;
+        plans.config = Config::new(ring, trees, Time(gossip_time), repair, Time(timeout))?;
+        Ok(plans)
+    }
+
+    /// The configuration that the processes share.
+    pub const fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The parameters.
+    pub const fn parameters(&self) -> &Parameters {
+        &self.parameters
+    }
+
+    /// How long gossip lasts, given or chosen.
+    pub const fn gossip_time(&self) -> u64 {
+        self.gossip_time
+    }
+
+    /// Silence after which a process is dead, given or chosen.
+    pub const fn timeout(&self) -> u64 {
+        self.timeout
+    }
+
+    /// Every live process must get every broadcast: no more die while trees grow than the
+    /// repair allows, and a time-out is not shorter than four calm runs.
+    pub fn guaranteed(&self) -> bool {
+        let Parameters { faults, ring, .. } = &self.parameters;
+        let during = match faults.moment {
+            Moment::During => faults.drawn(*ring),
+            Moment::Before | Moment::After => 0,
+        };
+        let during = during.saturating_add(faults.named.len() as u32);
+        let timely = self.timeout >= self.auto_timeout / 2;
+        timely
+            && match self.parameters.repair {
+                Repair::Checked => during == 0,
+                Repair::FailureProof(failures) => during <= failures,
+            }
+    }
+
+    /// One run.
+    ///
+    /// # Errors
+    /// `Internal` if the machines could not be made.
+    pub fn run(&self, seed: u64) -> Result<Run> {
+        self.run_any::<SpanningTrees>(seed)
+    }
+
+    /// One run of the protocol, or of one with a fault planted in it.
+    ///
+    /// # Errors
+    /// As [`Plans::run`].
+    pub fn run_any<M: Grows>(&self, seed: u64) -> Result<Run> {
+        let Parameters { ring, faults, .. } = &self.parameters;
+        let deaths = faults.draw(*ring, seed, self.horizon);
+        self.run_with::<M>(seed, &deaths, self.parameters.broadcasts)
+    }
+
+    /// Runs with consecutive seeds on so many threads; ascending by seed.
+    ///
+    /// # Errors
+    /// As [`Plans::run`].
+    pub fn sweep(&self, first: u64, runs: u64, threads: usize) -> Result<Vec<Run>> {
+        super::sweep(first, runs, threads, |seed| self.run(seed))
+    }
+
+    fn run_with<M: Grows>(
+        &self,
+        seed: u64,
+        deaths: &[(Peer, Death)],
+        broadcasts: u32,
+    ) -> Result<Run> {
+        let ring = self.parameters.ring;
+        let machines = vec![M::default(); ring.processes as usize];
+        let watch = Watch::new(&self.parameters);
+        let model = self.parameters.model;
+        let mut world = World::new(model, &self.config, seed, machines, watch)?;
+        for &(who, death) in deaths {
+            world.kill(who, death);
+        }
+        for number in 1..=broadcasts {
+            let body = Some(Body(number));
+            world.command(ring.root, Command::Broadcast { body });
+        }
+        let outcome = world.run(Time(u64::MAX / 4));
+        let mut dead: Vec<Peer> = deaths.iter().map(|d| d.0).collect();
+        dead.retain(|&who| world.dead(who));
+        dead.sort_unstable();
+        let machines: Vec<&SpanningTrees> = world.machines().iter().map(AsRef::as_ref).collect();
+        let forest = Forest::of(&self.config, &machines, &dead);
+        let watch = &mut world.host;
+        let all: Vec<One> = (0..broadcasts as usize)
+            .map(|at| watch.one(at, &dead))
+            .collect();
+        watch.promises(&all, &dead, &forest);
+        Ok(Run {
+            seed,
+            planned: watch.planned.map(|planned| planned.0),
+            plan_messages: watch.plan_messages,
+            messages: outcome.messages,
+            quiescence: outcome.quiescence.0,
+            uncoloured_live: all.iter().map(|one| one.uncoloured_live).sum(),
+            broadcasts: all,
+            switches: watch.switches,
+            generations: watch.generations,
+            heights: forest.heights,
+            children_max: forest.children_max,
+            violation: watch.violation.take(),
+            dead,
+            events: outcome.events,
+        })
+    }
+}
+
+impl Watch {
+    fn one(&self, at: usize, dead: &[Peer]) -> One {
+        let had = &self.had[at];
+        let began = had[self.ring.root as usize];
+        let live = |who: &usize| dead.binary_search(&(*who as Peer)).is_err();
+        let times = (0..self.count).filter(live).map(|who| had[who]);
+        let (mut last, mut missed) = (began, 0);
+        for time in times {
+            if time == u64::MAX {
+                missed += 1;
+            } else {
+                last = last.max(time);
+            }
+        }
+        One {
+            number: at as u32 + 1,
+            tree: self.tree[at],
+            colouring_time: last.saturating_sub(began),
+            completion: self.completed[at].map(|time| time - began),
+            messages: self.messages[at],
+            uncoloured_live: missed,
+        }
+    }
+
+    fn promises(&mut self, all: &[One], dead: &[Peer], forest: &Forest) {
+        for one in all {
+            let number = one.number;
+            if one.uncoloured_live > 0 {
+                let missed = one.uncoloured_live;
+                self.violated(format!("{missed} live processes miss broadcast {number}"));
+            }
+            match one.completion {
+                None => self.violated(format!("broadcast {number} was not completed")),
+                Some(time) if one.colouring_time > time => {
+                    self.violated(format!("broadcast {number} was called complete too early"));
+                }
+                Some(_) => {}
+            }
+        }
+        for who in 0..self.count {
+            let live = dead.binary_search(&(who as Peer)).is_err();
+            if live && self.held[who] != 0 {
+                self.violated(format!("rank {who} holds {} bodies", self.held[who]));
+            }
+        }
+        if let Some(what) = &forest.violation {
+            self.violated(what.clone());
+        }
+    }
+}
+
+/// The trees of the last generation, as the processes' parents show them.
+struct Forest {
+    heights: Vec<u32>,
+    children_max: u32,
+    violation: Option<String>,
+}
+
+impl Forest {
+    /// Every live process must be in every tree, and its ways from the root must have no
+    /// process in common: the definition of independent trees.
+    fn of(config: &Config, machines: &[&SpanningTrees], dead: &[Peer]) -> Forest {
+        let (root, trees) = (config.ring().root, config.trees());
+        let generation = machines[root as usize].generation();
+        let mut forest = Forest {
+            heights: vec![0; trees as usize],
+            children_max: 0,
+            violation: None,
+        };
+        for (who, machine) in machines.iter().enumerate() {
+            let who = who as Peer;
+            if who == root || dead.binary_search(&who).is_ok() {
+                continue;
+            }
+            let mut on_ways = BTreeSet::new();
+            for tree in 0..trees {
+                match way(machines, root, generation, who, tree) {
+                    Err(what) => drop(forest.violation.get_or_insert(what)),
+                    Ok(way) => {
+                        let height = &mut forest.heights[tree as usize];
+                        *height = (*height).max(way.len() as u32 + 1);
+                        if way.iter().any(|&on| !on_ways.insert(on)) {
+                            let what = format!("two ways to rank {who} share a process");
+                            forest.violation.get_or_insert(what);
+                        }
+                    }
+                }
+                let children = machine.children(tree).len() as u32;
+                forest.children_max = forest.children_max.max(children);
+            }
+        }
+        forest
+    }
+}
+
+/// Who is between a process and the root in a tree.
+fn way(
+    machines: &[&SpanningTrees],
+    root: Peer,
+    generation: u32,
+    who: Peer,
+    tree: u32,
+) -> std::result::Result<Vec<Peer>, String> {
+    let (mut way, mut at) = (Vec::new(), who);
+    loop {
+        let machine = machines[at as usize];
+        let parent = machine.parent(tree);
+        let Some(parent) = parent.filter(|_| machine.generation() == generation) else {
+            return Err(format!("rank {at} has no parent in tree {tree}"));
+        };
+        if parent == root {
+            return Ok(way);
+        }
+        way.push(parent);
+        at = parent;
+        if way.len() > machines.len() {
+            return Err(format!("tree {tree} goes round in circles at rank {who}"));
+        }
+    }
+}
