@@ -8,7 +8,8 @@ use outlive_simulator::broadcast::Broadcasts;
 use super::machine::{self, Machine};
 use super::table::{Goal, Row, Table};
 use crate::args::BenchOptions;
-use crate::simulate::broadcast::{fault_free_binomial, peak_bytes};
+use crate::simulate::broadcast::fault_free_binomial;
+use crate::simulate::options::peak_bytes;
 
 /// Processes of the simulated broadcast.
 const PROCESSES: u32 = 1 << 20;

@@ -7,7 +7,6 @@
 
 mod faults;
 mod gossip;
-mod plot;
 pub mod spanning;
 
 pub use faults::{Faults, Moment, Quantity};
@@ -23,6 +22,7 @@ use outlive_protocols::broadcast::{
 };
 
 use crate::logp::{Death, Host, Model, World};
+use crate::plot::{self, Arrow, Picture};
 
 /// How the message is first spread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -91,15 +91,21 @@ struct Watch {
     arrows: Option<Vec<Arrow>>,
 }
 
-/// A message of a run that is drawn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Arrow {
-    from: Peer,
-    to: Peer,
-    msg: Msg,
-    start: u64,
-    /// End of the reception, if there was one.
-    end: Option<u64>,
+/// Colour and meaning of the messages in a picture.
+const LEGEND: [(&str, &str); 4] = [
+    ("#1f6fb4", "dissemination"),
+    ("#d1610d", "correction to the left"),
+    ("#2a8f3c", "correction to the right"),
+    ("#888888", ""),
+];
+
+const fn kind(msg: Msg) -> usize {
+    match msg {
+        Msg::Spread => 0,
+        Msg::Leftward => 1,
+        Msg::Rightward => 2,
+        Msg::Acknowledge => 3,
+    }
 }
 
 impl Host<Broadcast> for Watch {
@@ -108,16 +114,15 @@ impl Host<Broadcast> for Watch {
             arrows.push(Arrow {
                 from,
                 to,
-                msg: *msg,
+                kind: kind(*msg),
                 start: now.0,
                 end: None,
             });
         }
     }
     fn on_receive(&mut self, from: Peer, to: Peer, msg: &Msg, now: Time) {
-        let same = |a: &&mut Arrow| (a.from, a.to, a.msg, a.end) == (from, to, *msg, None);
-        if let Some(arrow) = self.arrows.iter_mut().flatten().find(same) {
-            arrow.end = Some(now.0);
+        if let Some(arrows) = &mut self.arrows {
+            plot::received(arrows, from, to, kind(*msg), now.0);
         }
     }
     fn on_event(&mut self, who: Peer, now: Time, event: Event) {
@@ -241,14 +246,28 @@ impl Broadcasts {
         let deaths = self.deaths(seed);
         let few = self.parameters.ring.processes <= Self::DRAWN_MAX;
         let (run, watch) = self.run_with(seed, &deaths, few)?;
+        let picture = Picture {
+            title: format!(
+                "{} processes, {} dead: coloured at {}, quiescent at {}, {} messages",
+                self.parameters.ring.processes,
+                run.dead.len(),
+                run.colouring_time,
+                run.quiescence,
+                run.messages
+            ),
+            legend: &LEGEND,
+            dead: &run.dead,
+            quiescence: run.quiescence,
+            reached: &watch.coloured,
+        };
         Ok(match &watch.arrows {
-            Some(arrows) => plot::space_time(self, &run, &watch.coloured, arrows),
-            None => plot::curve(self, &run, &watch.coloured),
+            Some(arrows) => plot::space_time(&picture, arrows),
+            None => plot::curve(&picture),
         })
     }
 
     /// The most processes whose messages are drawn one by one.
-    pub const DRAWN_MAX: u32 = 64;
+    pub const DRAWN_MAX: u32 = plot::DRAWN_MAX;
 
     fn deaths(&self, seed: u64) -> Vec<(Peer, Death)> {
         let Parameters { ring, faults, .. } = &self.parameters;

@@ -9,13 +9,14 @@ use std::collections::BTreeSet;
 use outlive_base::machine::{Body, Machine, Peer};
 use outlive_base::{Result, Time};
 use outlive_protocols::broadcast::spanning::{
-    Command, Config, Event, Msg, Repair, SpanningTrees, Trees,
+    Command, Config, Event, Msg, Repair, SpanningTrees, Trees, Way,
 };
 use outlive_protocols::broadcast::tree::Ring;
 
 use super::faults::{Faults, Moment};
 use super::{best_time, refuse, stretched};
 use crate::logp::{Death, Host, Model, World};
+use crate::plot::{self, Arrow, Picture};
 
 /// A protocol with the interface of [`SpanningTrees`], or that with a fault planted in it.
 pub trait Grows:
@@ -129,6 +130,29 @@ struct Watch {
     held: Vec<i64>,
     current: usize,
     violation: Option<String>,
+    /// Every message, if asked for.
+    arrows: Option<Vec<Arrow>>,
+}
+
+/// Colour and meaning of the messages in a picture.
+const LEGEND: [(&str, &str); 5] = [
+    ("#1f6fb4", "gossip"),
+    ("#2a8f3c", "offers along the ring"),
+    ("#c9c9c9", "answers"),
+    ("#111111", "broadcasts"),
+    ("#d1610d", "acknowledgements"),
+];
+
+const fn kind(msg: &Msg) -> usize {
+    match msg {
+        Msg::Offer {
+            way: Way::Gossip, ..
+        } => 0,
+        Msg::Offer { .. } => 1,
+        Msg::Data { .. } => 3,
+        Msg::Acknowledge { .. } => 4,
+        _ => 2,
+    }
 }
 
 impl Watch {
@@ -153,6 +177,7 @@ impl Watch {
             held: vec![0; count],
             current: 0,
             violation: None,
+            arrows: None,
         }
     }
 
@@ -205,7 +230,22 @@ impl<M: Grows> Host<M> for Watch {
         self.held[who as usize] += if keep { 1 } else { -1 };
     }
 
-    fn on_send(&mut self, from: Peer, _: Peer, msg: &Msg, _: Time) {
+    fn on_receive(&mut self, from: Peer, to: Peer, msg: &Msg, now: Time) {
+        if let Some(arrows) = &mut self.arrows {
+            plot::received(arrows, from, to, kind(msg), now.0);
+        }
+    }
+
+    fn on_send(&mut self, from: Peer, to: Peer, msg: &Msg, now: Time) {
+        if let Some(arrows) = &mut self.arrows {
+            arrows.push(Arrow {
+                from,
+                to,
+                kind: kind(msg),
+                start: now.0,
+                end: None,
+            });
+        }
         match *msg {
             Msg::Data {
                 generation,
@@ -289,8 +329,9 @@ impl Plans {
             auto_timeout: 0,
             horizon: 0,
         };
-        let calm = plans.run_with::<SpanningTrees>(0, &[], plans.parameters.broadcasts)?;
-        let short = plans.run_with::<SpanningTrees>(0, &[], 1)?;
+        let all = plans.parameters.broadcasts;
+        let calm = plans.run_with::<SpanningTrees>(0, &[], all, false)?.0;
+        let short = plans.run_with::<SpanningTrees>(0, &[], 1, false)?.0;
         plans.horizon = calm.quiescence;
         plans.auto_timeout = AUTO_FACTOR.saturating_mul(short.quiescence.max(8));
         let timeout = plans.parameters.timeout.unwrap_or(plans.auto_timeout);
@@ -352,7 +393,41 @@ impl Plans {
     pub fn run_any<M: Grows>(&self, seed: u64) -> Result<Run> {
         let Parameters { ring, faults, .. } = &self.parameters;
         let deaths = faults.draw(*ring, seed, self.horizon);
-        self.run_with::<M>(seed, &deaths, self.parameters.broadcasts)
+        let all = self.parameters.broadcasts;
+        Ok(self.run_with::<M>(seed, &deaths, all, false)?.0)
+    }
+
+    /// A picture of the run with this seed, as SVG: up to [`plot::DRAWN_MAX`] processes
+    /// every message in space and time, with dots where the first broadcast arrives; above
+    /// that how many have it.
+    ///
+    /// # Errors
+    /// As [`Plans::run`].
+    pub fn plot(&self, seed: u64) -> Result<String> {
+        let Parameters { ring, faults, .. } = &self.parameters;
+        let deaths = faults.draw(*ring, seed, self.horizon);
+        let few = ring.processes <= plot::DRAWN_MAX;
+        let all = self.parameters.broadcasts;
+        let (run, watch) = self.run_with::<SpanningTrees>(seed, &deaths, all, few)?;
+        let picture = Picture {
+            title: format!(
+                "{} processes, {} dead: {} trees grown {} times, {} broadcasts, quiescent at {}",
+                ring.processes,
+                run.dead.len(),
+                self.parameters.trees,
+                run.generations,
+                run.broadcasts.len(),
+                run.quiescence
+            ),
+            legend: &LEGEND,
+            dead: &run.dead,
+            quiescence: run.quiescence,
+            reached: &watch.had[0],
+        };
+        Ok(match &watch.arrows {
+            Some(arrows) => plot::space_time(&picture, arrows),
+            None => plot::curve(&picture),
+        })
     }
 
     /// Runs with consecutive seeds on so many threads; ascending by seed.
@@ -368,10 +443,12 @@ impl Plans {
         seed: u64,
         deaths: &[(Peer, Death)],
         broadcasts: u32,
-    ) -> Result<Run> {
+        trace: bool,
+    ) -> Result<(Run, Watch)> {
         let ring = self.parameters.ring;
         let machines = vec![M::default(); ring.processes as usize];
-        let watch = Watch::new(&self.parameters);
+        let mut watch = Watch::new(&self.parameters);
+        watch.arrows = trace.then(Vec::new);
         let model = self.parameters.model;
         let mut world = World::new(model, &self.config, seed, machines, watch)?;
         for &(who, death) in deaths {
@@ -392,7 +469,7 @@ impl Plans {
             .map(|at| watch.one(at, &dead))
             .collect();
         watch.promises(&all, &dead, &forest);
-        Ok(Run {
+        let run = Run {
             seed,
             planned: watch.planned.map(|planned| planned.0),
             plan_messages: watch.plan_messages,
@@ -407,7 +484,8 @@ impl Plans {
             violation: watch.violation.take(),
             dead,
             events: outcome.events,
-        })
+        };
+        Ok((run, world.host))
     }
 }
 
