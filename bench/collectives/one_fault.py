@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MPI = ROOT / ".deps/openmpi/bin"
 LIBRARY = ROOT / "target/release"
 BOUND_SECONDS = 120
-LINE = re.compile(r"^ranks \d+ communicators \d+ outlive ([\d.]+) ulfm ([\d.]+)$", re.M)
+LINE = re.compile(r"^(outlive|ulfm) ([\d.]+)$", re.M)
 # coll ^han,cuda: they crash after a failure (open-mpi/ompi#13915).
 SAME_TREE = {
     "coll": "^han,cuda",
@@ -52,13 +52,26 @@ def measure(program: Path, ranks: int, communicators: int, first: int) -> tuple[
     for name, value in SAME_TREE.items():
         line += ["--mca", name, value]
     line += ["-n", ranks, program, communicators, first]
-    ended = subprocess.run(
-        list(map(str, line)), capture_output=True, text=True, timeout=BOUND_SECONDS, check=False
+    job = subprocess.Popen(
+        list(map(str, line)), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    found = LINE.search(ended.stdout)
-    if found is None:
-        raise RuntimeError(f"{ranks} ranks: no result\n{ended.stdout}{ended.stderr}")
-    return float(found[1]), float(found[2])
+    hangs = False
+    try:
+        said, complaints = job.communicate(timeout=BOUND_SECONDS)
+    except subprocess.TimeoutExpired:
+        hangs = True
+        job.terminate()  # Asked to end, mpirun ends its ranks.
+        said, complaints = job.communicate()
+    found = {name: float(ms) for name, ms in LINE.findall(said)}
+    if len(found) < 2:
+        order = ("outlive", "ulfm") if first == 0 else ("ulfm", "outlive")
+        where = next(name for name in order if name not in found)
+        how = f"hangs for {BOUND_SECONDS} s" if hangs else f"ends with {job.returncode}"
+        raise RuntimeError(
+            f"{ranks} ranks, {communicators} communicators: {how} in or after the part of {where}, "
+            f"which is number {order.index(where) + 1}\n{complaints}"
+        )
+    return found["outlive"], found["ulfm"]
 
 
 def shown(values: list[float]) -> str:
@@ -90,7 +103,7 @@ def main() -> int:
                 for run in range(options.runs):
                     try:
                         times = measure(program, ranks, communicators, run % 2)
-                    except (RuntimeError, subprocess.TimeoutExpired) as error:
+                    except RuntimeError as error:
                         lost += 1
                         print(f"run {run} is lost: {error}", file=sys.stderr)
                         continue

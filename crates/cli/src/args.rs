@@ -330,7 +330,12 @@ pub struct BenchOptions {
 #[command(next_help_heading = "collectives only")]
 pub struct CollectivesBench {
     /// Numbers of real processes
-    #[arg(long, value_name = "N,N,...", value_delimiter = ',', default_value = "8,16,32")]
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_value = "8,16,32"
+    )]
     pub ranks: Vec<u32>,
     /// Silence after which a process is bypassed
     #[arg(long, value_name = "MS", default_value_t = 500)]

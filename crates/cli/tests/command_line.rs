@@ -284,12 +284,21 @@ fn killed_processes_cost_time_outs() {
     assert!(median("8 processes, 2 serial faults") > 790.0);
     assert!(median("8 processes, 2 parallel faults") > 390.0);
     for wrong in [["--ranks", "4"], ["--ranks", "129"], ["--timeout-ms", "0"]] {
-        let output = outlive(dir.path(), &[&["bench", "collectives"][..], &wrong].concat());
+        let output = outlive(
+            dir.path(),
+            &[&["bench", "collectives"][..], &wrong].concat(),
+        );
         assert_eq!(output.status.code(), Some(64), "{wrong:?}");
     }
     let output = outlive(
         dir.path(),
-        &["bench", "collectives-cost", "--log2-processes", "3", "--json"],
+        &[
+            "bench",
+            "collectives-cost",
+            "--log2-processes",
+            "3",
+            "--json",
+        ],
     );
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["schema"], "outlive.bench.collectives-cost/1");

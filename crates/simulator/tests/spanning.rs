@@ -206,10 +206,8 @@ impl<const WHICH: u8> Machine for Planted<WHICH> {
                     ..
                 } if WHICH == UNSEEN => continue,
                 Output::Send { to, mut msg, body } => {
-                    if let (
-                        QUIET,
-                        Msg::Acknowledge { hurt, .. } | Msg::Complete { hurt, .. },
-                    ) = (WHICH, &mut msg)
+                    if let (QUIET, Msg::Acknowledge { hurt, .. } | Msg::Complete { hurt, .. }) =
+                        (WHICH, &mut msg)
                     {
                         *hurt = 0;
                     }
@@ -296,10 +294,7 @@ fn beside_a_gap(seed: u64) -> Parameters {
     let middle = first + gap / 2 + random.below(3) as u32;
     parameters.faults.dead = (first..first + gap).filter(|&who| who != middle).collect();
     let die = |who: u32, sends: u64| (who, Death::AfterSends(sends as u32));
-    let (left, right) = (
-        1 + random.below(3) as u32,
-        random.below(3) as u32,
-    );
+    let (left, right) = (1 + random.below(3) as u32, random.below(3) as u32);
     parameters.faults.named = vec![
         die(first - left, 2 + random.below(12)),
         die(first + gap + right, 2 + random.below(12)),

@@ -396,7 +396,13 @@ mod tests {
             dissemination("spanning-trees:3").unwrap(),
             Dissemination::SpanningTrees(3)
         );
-        for bad in ["spanning-trees", "spanning-trees:-1", "tree:2", "rumour", ""] {
+        for bad in [
+            "spanning-trees",
+            "spanning-trees:-1",
+            "tree:2",
+            "rumour",
+            "",
+        ] {
             assert!(dissemination(bad).is_err(), "{bad}");
         }
     }

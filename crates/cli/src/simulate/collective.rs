@@ -365,12 +365,7 @@ impl CollectiveOptions {
         Ok((report, violation))
     }
 
-    fn scenario<C>(
-        &self,
-        config: C,
-        call: Call,
-        deaths: &[(u32, Death)],
-    ) -> Scenario<C> {
+    fn scenario<C>(&self, config: C, call: Call, deaths: &[(u32, Death)]) -> Scenario<C> {
         let mut scenario = Scenario::new(config, self.network.model(), call);
         scenario.deaths = deaths.to_vec();
         scenario.exact = self.network.processes <= EXACT_MAX;

@@ -331,9 +331,11 @@ impl Plans {
         };
         let all = plans.parameters.broadcasts;
         let calm = plans.run_with::<SpanningTrees>(0, &[], all, false)?.0;
-        let short = plans.run_with::<SpanningTrees>(0, &[], 1, false)?.0;
         plans.horizon = calm.quiescence;
-        plans.auto_timeout = AUTO_FACTOR.saturating_mul(short.quiescence.max(8));
+        // No message is longer under way than the trees take to grow, nor than a broadcast.
+        let first = calm.broadcasts.first().and_then(|one| one.completion);
+        let calm = calm.planned.unwrap_or(0) + first.unwrap_or(0);
+        plans.auto_timeout = AUTO_FACTOR.saturating_mul(calm.max(8));
         let timeout = plans.parameters.timeout.unwrap_or(plans.auto_timeout);
         plans.timeout = timeout;
         let repair = plans.parameters.repair;

@@ -138,16 +138,37 @@ fn lines(processes: u32) -> Result<Vec<Line>> {
     let doubling = recursive_doubling(processes);
     Ok(vec![
         line("allreduce, recursive doubling", doubling),
-        line("allreduce, binomial tree, ours", tree(Shape::Binomial, Kind::Allreduce)?),
-        line("allreduce, 4-ary tree, ours", tree(Shape::Kary(4), Kind::Allreduce)?),
-        line("allreduce, optimal tree, ours", tree(Shape::Optimal, Kind::Allreduce)?),
+        line(
+            "allreduce, binomial tree, ours",
+            tree(Shape::Binomial, Kind::Allreduce)?,
+        ),
+        line(
+            "allreduce, 4-ary tree, ours",
+            tree(Shape::Kary(4), Kind::Allreduce)?,
+        ),
+        line(
+            "allreduce, optimal tree, ours",
+            tree(Shape::Optimal, Kind::Allreduce)?,
+        ),
         line("barrier, dissemination", dissemination(processes)),
-        line("barrier, binomial, ours", tree(Shape::Binomial, Kind::Barrier)?),
+        line(
+            "barrier, binomial, ours",
+            tree(Shape::Binomial, Kind::Barrier)?,
+        ),
         line("reduce, binomial", binomial(processes)),
-        line("reduce, binomial, ours", tree(Shape::Binomial, Kind::Reduce)?),
-        line("reduce, up-correction f = 1, ours", up_correction(processes, 1)?),
+        line(
+            "reduce, binomial, ours",
+            tree(Shape::Binomial, Kind::Reduce)?,
+        ),
+        line(
+            "reduce, up-correction f = 1, ours",
+            up_correction(processes, 1)?,
+        ),
         line("broadcast, binomial", binomial(processes)),
-        line("broadcast, binomial, ours", tree(Shape::Binomial, Kind::Bcast)?),
+        line(
+            "broadcast, binomial, ours",
+            tree(Shape::Binomial, Kind::Bcast)?,
+        ),
     ])
 }
 

@@ -98,11 +98,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
             let row = Row::new(what(""), "ms", &silent);
             table.rows.push(match case.serial {
                 0 => row,
-                _ => row.beside(
-                    "time-outs in series",
-                    &silent,
-                    &vec![wait; silent.len()],
-                ),
+                _ => row.beside("time-outs in series", &silent, &vec![wait; silent.len()]),
             });
             if !known.is_empty() {
                 table.rows.push(Row::new(what(", next call"), "ms", &again));

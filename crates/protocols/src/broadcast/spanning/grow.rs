@@ -26,6 +26,7 @@ impl Inner {
     fn offer(&mut self, to: Peer) {
         let child = Child {
             state: State::Offered,
+            nth: self.children.len() as u32,
             answered: false,
         };
         self.children.entry(to).or_insert(child);
@@ -141,7 +142,12 @@ impl SpanningTrees {
             (_, state) => state,
         };
         let answered = true;
-        inner.children.insert(from, Child { state, answered });
+        let heard = Child {
+            state,
+            answered,
+            ..child
+        };
+        inner.children.insert(from, heard);
         inner.hurt |= hurt;
         self.check_complete(cx, tree);
     }

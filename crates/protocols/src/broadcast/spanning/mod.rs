@@ -76,6 +76,8 @@ enum State {
 #[derive(Clone, Copy, Debug)]
 struct Child {
     state: State,
+    /// How many were offered the tree before: the earlier, the more it has below it.
+    nth: u32,
     /// It was heard since it was asked.
     answered: bool,
 }
@@ -182,14 +184,15 @@ impl SpanningTrees {
         *self.parents.get(tree as usize)?
     }
 
-    /// The children in a tree that are taken for alive, ascending.
+    /// The children in a tree that are taken for alive, in the order in which they were
+    /// offered it: those that have most below them first.
     pub fn children(&self, tree: u32) -> Vec<Peer> {
         let inner = self.inner.iter().find(|inner| inner.tree == tree);
-        let is_child = |child: &Child| matches!(child.state, State::Joined | State::Complete);
         let all = inner.into_iter().flat_map(|inner| &inner.children);
-        all.filter(|(_, child)| is_child(child))
-            .map(|(&who, _)| who)
-            .collect()
+        let taken = all.filter(|(_, c)| matches!(c.state, State::Joined | State::Complete));
+        let mut children: Vec<(u32, Peer)> = taken.map(|(&who, c)| (c.nth, who)).collect();
+        children.sort_unstable();
+        children.into_iter().map(|(_, who)| who).collect()
     }
 
     /// How often the trees were grown, as far as this process heard.

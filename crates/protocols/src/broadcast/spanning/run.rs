@@ -302,7 +302,9 @@ impl SpanningTrees {
 impl Running {
     fn start(&mut self, cx: &Cx<SpanningTrees>, children: Vec<Peer>) {
         self.waiting = children.iter().map(|&who| (who, false)).collect();
+        // Sent to from the end.
         self.to_send = children;
+        self.to_send.reverse();
         self.acknowledged = false;
         self.hurt = 0;
         self.patience = Patience {

@@ -88,9 +88,8 @@ impl Few {
 
     /// To the next deadline of anyone.
     fn pass(&mut self) -> bool {
-        let deadlines = (0..self.machines.len() as Peer).filter_map(|me| {
-            self.machines[me as usize].deadline(&cx(&self.config, me, self.now))
-        });
+        let deadlines = (0..self.machines.len() as Peer)
+            .filter_map(|me| self.machines[me as usize].deadline(&cx(&self.config, me, self.now)));
         let Some(next) = deadlines.min() else {
             return false;
         };
