@@ -5,8 +5,8 @@
 #
 # RUNS (100000) with failures before the start under checked correction, and as many
 # with up to f failures at any moment under failure-proof correction, over all trees
-# and gossip; then as many with spanning trees, of which up to one less than there are may
-# be hurt while they grow or are used. Prints a line for each kind; stops at the first broken promise.
+# and gossip; then as many with spanning trees and failures at any moment, at most one fewer
+# than trees. Prints a line for each kind; stops at the first broken promise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=${1:-100000}

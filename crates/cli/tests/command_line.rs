@@ -237,7 +237,7 @@ fn spanning_trees_are_simulated() {
     assert!(output.status.success(), "{}", said(&output));
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(answer["schema"], "outlive.simulate.spanning-trees/1");
-    assert_eq!(answer["parameters"]["correction"], "failure-proof:2");
+    assert_eq!(answer["parameters"]["correction"], "checked");
     assert_eq!(answer["summary"]["guaranteed"], true);
     assert_eq!(answer["summary"]["violations"], 0);
     assert!(answer["summary"]["switches"]["max"].as_u64().unwrap() > 0);

@@ -34,7 +34,7 @@ fn parameters(processes: u32, trees: u32) -> Parameters {
         },
         trees,
         gossip_time: None,
-        repair: Repair::FailureProof(trees - 1),
+        repair: Repair::Checked,
         timeout: None,
         broadcasts: 3,
         bytes: 1,
@@ -102,20 +102,24 @@ fn calm_trees_are_independent_and_cheap() {
                 "{:?}",
                 run.heights
             );
-            assert!(run.children_max <= 40, "{}", run.children_max);
+            assert!(run.children_max <= 60, "{}", run.children_max);
         }
     }
 }
 
 /// Failures before the start, then up to K - 1 at any moment: while the trees grow and
-/// while they are used. Every live process gets every broadcast.
+/// while they are used. Every live process gets every broadcast over the trees of one
+/// growth. Under failure-proof correction the hurt trees hold everybody too.
 #[test]
 fn every_live_process_gets_every_broadcast() {
     let (mut died, mut switched) = (0, 0);
     for seed in 0..seeds() {
         let parameters = scenario(seed);
         let failures = parameters.trees - 1;
-        let parameters = during(parameters, failures);
+        let mut parameters = during(parameters, failures);
+        if seed % 3 == 0 {
+            parameters.repair = Repair::FailureProof(failures);
+        }
         let plans = Plans::new(parameters.clone()).unwrap();
         assert!(plans.guaranteed());
         let run = plans.run(seed).unwrap();
@@ -128,12 +132,11 @@ fn every_live_process_gets_every_broadcast() {
     assert!(died > seeds() / 2 && switched > seeds() / 20);
 }
 
-/// Checked correction is enough if all that fail are dead before the start.
+/// Those that are dead before the start hurt no tree.
 #[test]
-fn checked_is_enough_for_those_that_are_dead_before() {
+fn the_dead_before_hurt_no_tree() {
     for seed in 0..seeds() / 4 {
-        let mut parameters = scenario(seed);
-        parameters.repair = Repair::Checked;
+        let parameters = scenario(seed);
         let run = run(&parameters, seed);
         assert_eq!(run.violation, None, "{seed}: {parameters:?}");
         assert_eq!((run.switches, run.generations), (0, 1));
@@ -145,9 +148,8 @@ fn checked_is_enough_for_those_that_are_dead_before() {
 fn trees_are_grown_again() {
     let mut again = 0;
     for seed in 0..seeds() / 2 {
-        let mut parameters = during(scenario(seed), 6);
+        let mut parameters = during(scenario(seed), 12);
         parameters.trees = 1 + (seed % 3) as u32;
-        parameters.repair = Repair::FailureProof(6);
         parameters.broadcasts = 6;
         let run = run(&parameters, seed);
         assert_eq!(run.violation, None, "{seed}: {parameters:?}");
@@ -264,20 +266,21 @@ fn weaker_rules_are_caught() {
     assert!(quiet > seeds() / 200 && unseen > 0, "{quiet} {unseen}");
 }
 
-/// Planted: a side of the ring is left after the first sender, where two may die.
+/// Planted: a side of the ring is left after the first sender, where two may die. The hurt
+/// tree does not hold everybody then, which failure-proof correction promises.
 #[test]
 fn a_weaker_correction_is_caught() {
-    let with = |repair: Repair| {
-        move |seed: u64| {
-            let mut parameters = beside_a_gap(seed);
+    let lacking = |repair: Repair| {
+        let lacks = |seed: &u64| {
+            let mut parameters = beside_a_gap(*seed);
             parameters.repair = repair;
-            parameters
-        }
+            run(&parameters, *seed).trees_lacking > 0
+        };
+        (0..seeds() / 4).filter(lacks).count()
     };
-    let right = caught::<SpanningTrees>(with(Repair::FailureProof(2)));
-    let weaker = caught::<SpanningTrees>(with(Repair::FailureProof(0)));
+    let weaker = lacking(Repair::FailureProof(0));
     println!("a correction without allowance was caught in {weaker} runs");
-    assert_eq!(right, 0);
+    assert_eq!(lacking(Repair::FailureProof(2)), 0);
     assert!(weaker > 0);
 }
 

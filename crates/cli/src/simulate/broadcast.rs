@@ -54,8 +54,8 @@ pub struct BroadcastOptions {
     )]
     gossip_time: String,
     /// none, opportunistic:D, optimized-opportunistic:D, checked or failure-proof:F
-    /// [default: checked; none for an acknowledged tree; failure-proof:K-1 for K spanning
-    /// trees, which take it or checked]
+    /// [default: checked; none for an acknowledged tree]; spanning trees take checked or
+    /// failure-proof:F
     #[arg(long, value_name = "CORRECTION")]
     pub(super) correction: Option<String>,
     /// All at once, or each as soon as its own part of the dissemination is sent

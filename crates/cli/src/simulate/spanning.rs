@@ -97,7 +97,7 @@ struct Answer<'a> {
 pub fn run(options: &BroadcastOptions, trees: u32, gossip_time: Option<u64>) -> Result<u8> {
     let began = Instant::now();
     let sweep = &options.sweep;
-    let (repair, correction) = repair(options, trees)?;
+    let (repair, correction) = repair(options)?;
     let plans = Plans::new(Parameters {
         ring: options.ring(),
         model: options.network.model(),
@@ -142,9 +142,9 @@ pub fn run(options: &BroadcastOptions, trees: u32, gossip_time: Option<u64>) -> 
     Ok(status)
 }
 
-fn repair(options: &BroadcastOptions, trees: u32) -> Result<(Repair, String)> {
-    let default = format!("failure-proof:{}", trees.saturating_sub(1));
-    let correction = options.correction.clone().unwrap_or(default);
+fn repair(options: &BroadcastOptions) -> Result<(Repair, String)> {
+    let correction = options.correction.clone();
+    let correction = correction.unwrap_or_else(|| "checked".to_owned());
     let remedy = "give checked or failure-proof:F for spanning trees: each must hold everybody";
     if options.start == StartName::Overlapped {
         let remedy = "leave it synchronized: gossip ends at one time for all";

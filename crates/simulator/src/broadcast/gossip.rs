@@ -47,6 +47,11 @@ const STEPS_MAX: u64 = 200;
 /// the expected longest gap K of the uncoloured, for which both neighbours send K
 /// messages to each side. Units are those of the model.
 pub fn best_time(processes: u32, dead: u32, model: &LogP) -> u64 {
+    best_time_spaced(processes, dead, model, 1)
+}
+
+/// The same if those that gossip stand so many places apart on the ring of the correction.
+pub fn best_time_spaced(processes: u32, dead: u32, model: &LogP, spacing: u32) -> u64 {
     if processes < 3 {
         return model.gap;
     }
@@ -67,7 +72,8 @@ pub fn best_time(processes: u32, dead: u32, model: &LogP) -> u64 {
         let reached = coloured.last().copied().unwrap_or(1.0);
         let share = reached / f64::from(processes);
         let gap = longest_expected(f64::from(processes), share.min(1.0 - 1e-12));
-        let end = until as f64 + 2.0 * coarse.gap as f64 * gap;
+        let places = gap * f64::from(spacing);
+        let end = until as f64 + 2.0 * coarse.gap as f64 * places;
         if end < best.0 {
             best = (end, until);
         }

@@ -10,7 +10,7 @@ mod gossip;
 pub mod spanning;
 
 pub use faults::{Faults, Moment, Quantity};
-pub use gossip::{best_time, expected_coloured};
+pub use gossip::{best_time, best_time_spaced, expected_coloured};
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

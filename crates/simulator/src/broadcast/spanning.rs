@@ -14,7 +14,7 @@ use outlive_protocols::broadcast::spanning::{
 use outlive_protocols::broadcast::tree::Ring;
 
 use super::faults::{Faults, Moment};
-use super::{best_time, refuse, stretched};
+use super::{best_time_spaced, refuse, stretched};
 use crate::logp::{Death, Host, Model, World};
 use crate::plot::{self, Arrow, Picture};
 
@@ -48,7 +48,7 @@ pub struct Parameters {
     pub model: Model,
     /// How many trees.
     pub trees: u32,
-    /// How long the gossip lasts; none: by [`best_time`] for those that gossip in a tree.
+    /// How long the gossip lasts; none: by [`best_time_spaced`] for those that gossip in a tree.
     pub gossip_time: Option<u64>,
     /// How trees reach those that the gossip missed.
     pub repair: Repair,
@@ -104,9 +104,11 @@ pub struct Run {
     pub heights: Vec<u32>,
     /// Most children of a process in one tree, the root left out.
     pub children_max: u32,
+    /// Trees of the last generation, hurt ones too, that do not hold every live process.
+    pub trees_lacking: u32,
     /// Broadcasts times live processes that missed them.
     pub uncoloured_live: u64,
-    /// The first broken promise.
+    /// The first broken promise, of those that hold if the run is guaranteed.
     pub violation: Option<String>,
     /// Entries of the simulator's calendar.
     pub events: u64,
@@ -121,6 +123,7 @@ struct Watch {
     completed: Vec<Option<u64>>,
     tree: Vec<u32>,
     messages: Vec<u64>,
+    /// When the first trees were complete, and which of the last were hurt then.
     planned: Option<(u64, Trees)>,
     plan_messages: u64,
     switches: u32,
@@ -204,7 +207,8 @@ impl<M: Grows> Host<M> for Watch {
     fn on_event(&mut self, who: Peer, now: Time, event: Event) {
         match event {
             Event::Planned { hurt, .. } => {
-                self.planned.get_or_insert((now.0, hurt));
+                let first = self.planned.map_or(now.0, |planned| planned.0);
+                self.planned = Some((first, hurt));
             }
             Event::Delivered {
                 number,
@@ -319,7 +323,8 @@ impl Plans {
             let dead = parameters.faults.most(ring) / trees;
             // The root serves the trees in turns.
             let turns = u64::from(trees - 1) * model.logp.gap;
-            best_time(members, dead.min(members - 1), &stretched(&model, 1)) + turns
+            let logp = stretched(&model, 1);
+            best_time_spaced(members, dead.min(members - 1), &logp, trees) + turns
         });
         let mut plans = Plans {
             config: config(gossip_time, 1 << 40)?,
@@ -363,21 +368,30 @@ impl Plans {
         self.timeout
     }
 
-    /// Every live process must get every broadcast: no more die while trees grow than the
-    /// repair allows, and a time-out is not shorter than four calm runs.
-    pub fn guaranteed(&self) -> bool {
+    /// How many may die on the way at most.
+    fn during(&self) -> u32 {
         let Parameters { faults, ring, .. } = &self.parameters;
-        let during = match faults.moment {
+        let drawn = match faults.moment {
             Moment::During => faults.drawn(*ring),
             Moment::Before | Moment::After => 0,
         };
-        let during = during.saturating_add(faults.named.len() as u32);
-        let timely = self.timeout >= self.auto_timeout / 2;
-        timely
-            && match self.parameters.repair {
-                Repair::Checked => during == 0,
-                Repair::FailureProof(failures) => during <= failures,
-            }
+        drawn.saturating_add(faults.named.len() as u32)
+    }
+
+    /// Every live process must get every broadcast: a time-out is not shorter than four calm
+    /// runs, and there are fewer failures than can use up all growths.
+    pub fn guaranteed(&self) -> bool {
+        let growths = self.config.generations_max;
+        self.timeout >= self.auto_timeout / 2
+            && self.during() < growths.saturating_mul(self.parameters.trees)
+    }
+
+    /// Hurt trees must hold every live process too.
+    fn proof(&self) -> bool {
+        match self.parameters.repair {
+            Repair::Checked => false,
+            Repair::FailureProof(failures) => self.during() <= failures,
+        }
     }
 
     /// One run.
@@ -465,7 +479,9 @@ impl Plans {
         dead.retain(|&who| world.dead(who));
         dead.sort_unstable();
         let machines: Vec<&SpanningTrees> = world.machines().iter().map(AsRef::as_ref).collect();
-        let forest = Forest::of(&self.config, &machines, &dead);
+        let hurt = world.host.planned.map_or(0, |planned| planned.1);
+        let hurt = if self.proof() { 0 } else { hurt };
+        let forest = Forest::of(&self.config, &machines, &dead, hurt);
         let watch = &mut world.host;
         let all: Vec<One> = (0..broadcasts as usize)
             .map(|at| watch.one(at, &dead))
@@ -483,6 +499,7 @@ impl Plans {
             generations: watch.generations,
             heights: forest.heights,
             children_max: forest.children_max,
+            trees_lacking: forest.lacking.count_ones(),
             violation: watch.violation.take(),
             dead,
             events: outcome.events,
@@ -546,18 +563,20 @@ impl Watch {
 struct Forest {
     heights: Vec<u32>,
     children_max: u32,
+    lacking: Trees,
     violation: Option<String>,
 }
 
 impl Forest {
-    /// Every live process must be in every tree, and its ways from the root must have no
-    /// process in common: the definition of independent trees.
-    fn of(config: &Config, machines: &[&SpanningTrees], dead: &[Peer]) -> Forest {
+    /// Every live process must be in every tree that is not `hurt`, and its ways from the
+    /// root must have no process in common: the definition of independent trees.
+    fn of(config: &Config, machines: &[&SpanningTrees], dead: &[Peer], hurt: Trees) -> Forest {
         let (root, trees) = (config.ring().root, config.trees());
         let generation = machines[root as usize].generation();
         let mut forest = Forest {
             heights: vec![0; trees as usize],
             children_max: 0,
+            lacking: 0,
             violation: None,
         };
         for (who, machine) in machines.iter().enumerate() {
@@ -568,7 +587,12 @@ impl Forest {
             let mut on_ways = BTreeSet::new();
             for tree in 0..trees {
                 match way(machines, root, generation, who, tree) {
-                    Err(what) => drop(forest.violation.get_or_insert(what)),
+                    Err(what) => {
+                        forest.lacking |= 1 << tree;
+                        if hurt >> tree & 1 == 0 {
+                            forest.violation.get_or_insert(what);
+                        }
+                    }
                     Ok(way) => {
                         let height = &mut forest.heights[tree as usize];
                         *height = (*height).max(way.len() as u32 + 1);

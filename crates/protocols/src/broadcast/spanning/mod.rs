@@ -28,9 +28,10 @@
 //! - a process offers or forwards in its own tree only, and only after it has told its
 //!   parent that it joined: so a tree with a dead inner process has a live one, or the
 //!   root, that waits for it;
-//! - a tree is complete at the root, and not hurt, only if every offer in it was answered
-//!   or made to a dead one that never forwarded; then all live processes are in it, as
-//!   long as at most so many died while it grew as [`Repair`] allows;
+//! - a tree is complete at the root, and not hurt, only if all who offered it live to have
+//!   all their offers answered or made to a dead one that never forwarded. So in this tree
+//!   nobody died as far as the correction sees, and checked correction holds its promise:
+//!   all live processes are in it, whatever else failed meanwhile;
 //! - a broadcast is completed only if all below the root have acknowledged it over one
 //!   tree that is not hurt: then every live process has it.
 //!

@@ -17,10 +17,11 @@ pub type Trees = u32;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Repair {
     /// On each side of the ring until the nearest sender heard there, by those that the
-    /// gossip reached: enough if nobody dies while the trees grow.
+    /// gossip reached. A tree in which no sender dies holds every live process then, and
+    /// one in which a sender dies is hurt.
     Checked,
-    /// On each side until so many senders and one more were heard: enough if at most so
-    /// many die while the trees grow.
+    /// On each side until so many senders and one more were heard: a hurt tree holds every
+    /// live process too, below the dead, if at most so many die while it grows.
     FailureProof(u32),
 }
 
