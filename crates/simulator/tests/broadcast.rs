@@ -5,29 +5,12 @@ mod reference;
 
 use outlive_base::Code;
 use outlive_base::rng::Sequence;
-use outlive_protocols::broadcast::tree::{Order, Ring, Shape};
+use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::broadcast::{Correction, LogP, Start};
-use outlive_simulator::broadcast::{Broadcasts, Faults, Moment, Parameters, Quantity, Run, Spread};
-use outlive_simulator::logp::Model;
+use outlive_simulator::broadcast::{Broadcasts, Moment, Parameters, Quantity, Run, Spread};
 
 fn parameters(processes: u32, shape: Shape) -> Parameters {
-    Parameters {
-        ring: Ring { processes, root: 0 },
-        model: Model {
-            logp: LogP {
-                latency: 2,
-                overhead: 1,
-                gap: 1,
-            },
-            byte_gap: 0,
-            half_duplex: false,
-        },
-        spread: Spread::Tree(shape, Order::Interleaved),
-        correction: Correction::Checked,
-        start: Start::Synchronized,
-        bytes: 1,
-        faults: Faults::none(),
-    }
+    Parameters::new(processes, shape)
 }
 
 fn run(parameters: Parameters) -> Run {

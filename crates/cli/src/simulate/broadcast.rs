@@ -4,10 +4,9 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use outlive_base::Result;
-use outlive_protocols::broadcast::tree::{Order, Ring, Shape};
-use outlive_protocols::broadcast::{Correction, LogP, Start};
-use outlive_simulator::broadcast::{Broadcasts, Faults, Parameters, Run, Spread};
-use outlive_simulator::logp::Model;
+use outlive_protocols::broadcast::tree::Ring;
+use outlive_protocols::broadcast::{Correction, Start};
+use outlive_simulator::broadcast::{Broadcasts, Parameters, Run, Spread};
 use serde::{Serialize, Serializer};
 
 use super::options::{
@@ -337,27 +336,6 @@ impl BroadcastOptions {
             max_gap: run.max_gap,
             acknowledged: acknowledging.then_some(run.acknowledged),
         }
-    }
-}
-
-/// What `bench simulate` runs.
-pub fn fault_free_binomial(processes: u32) -> Parameters {
-    Parameters {
-        ring: Ring { processes, root: 0 },
-        model: Model {
-            logp: LogP {
-                latency: 2,
-                overhead: 1,
-                gap: 1,
-            },
-            byte_gap: 0,
-            half_duplex: false,
-        },
-        spread: Spread::Tree(Shape::Binomial, Order::Interleaved),
-        correction: Correction::Checked,
-        start: Start::Synchronized,
-        bytes: 1,
-        faults: Faults::none(),
     }
 }
 

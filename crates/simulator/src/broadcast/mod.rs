@@ -18,7 +18,7 @@ use outlive_base::machine::Peer;
 use outlive_base::{Code, Entity, Error, Result, Time};
 use outlive_protocols::broadcast::tree::{Order, Ring, Shape};
 use outlive_protocols::broadcast::{
-    Broadcast, Cause, Command, Config, Correction, Event, Msg, Start,
+    Broadcast, Cause, Command, Config, Correction, Event, LogP, Msg, Start,
 };
 
 use crate::logp::{Death, Host, Model, World};
@@ -52,6 +52,30 @@ pub struct Parameters {
     pub bytes: u64,
     /// Who fails.
     pub faults: Faults,
+}
+
+impl Parameters {
+    /// Over a tree with interleaved ranks and synchronized checked correction, L = 2,
+    /// o = g = 1, nobody fails: what the published figures are about.
+    pub const fn new(processes: u32, shape: Shape) -> Parameters {
+        Parameters {
+            ring: Ring { processes, root: 0 },
+            model: Model {
+                logp: LogP {
+                    latency: 2,
+                    overhead: 1,
+                    gap: 1,
+                },
+                byte_gap: 0,
+                half_duplex: false,
+            },
+            spread: Spread::Tree(shape, Order::Interleaved),
+            correction: Correction::Checked,
+            start: Start::Synchronized,
+            bytes: 1,
+            faults: Faults::none(),
+        }
+    }
 }
 
 /// What a run came to. Times are in the units of the model.
@@ -400,7 +424,7 @@ pub fn sweep<R: Send>(
 }
 
 /// LogGP as LogP for messages of one size: what the trees and the gossip plan with.
-fn stretched(model: &Model, bytes: u64) -> outlive_protocols::broadcast::LogP {
+fn stretched(model: &Model, bytes: u64) -> LogP {
     let extra = (bytes - 1).saturating_mul(model.byte_gap);
     let extra = extra.min(u64::from(u32::MAX));
     let mut logp = model.logp;
