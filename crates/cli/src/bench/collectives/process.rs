@@ -88,6 +88,7 @@ pub fn run(words: &[&str]) -> Result<u8> {
         .filter_map(|word| word.parse().ok())
         .collect();
     let mut process = Process::new(listener, rank as u32, addresses, timeout, known != 0)?;
+    say("ready")?;
     // The benchmark ends by closing the pipe, or kills.
     while let Some(start) = hear()? {
         let start: u64 = start.trim().parse().unwrap_or(0);
