@@ -5,7 +5,8 @@
 #
 # RUNS (100000) with failures before the start under checked correction, and as many
 # with up to f failures at any moment under failure-proof correction, over all trees
-# and gossip. Prints a line for each kind; stops at the first broken promise.
+# and gossip; then as many with spanning trees and failures at any moment, at most one fewer
+# than trees. Prints a line for each kind; stops at the first broken promise.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=${1:-100000}
@@ -39,3 +40,13 @@ for start in synchronized overlapped; do
             --correction failure-proof:3 --faults 3 --fault-time during
     done
 done
+
+export SPANNING_RUNS=$runs
+if cargo test --release --locked -q -p outlive-simulator --test spanning -- \
+    --exact every_live_process_gets_every_broadcast >/dev/null; then
+    echo "PASS spanning-trees: $runs runs"
+else
+    echo "FAIL spanning-trees: SPANNING_RUNS=$runs cargo test --release -p outlive-simulator" \
+        "--test spanning every_live_process_gets_every_broadcast"
+    exit 1
+fi

@@ -3,7 +3,9 @@
  * Both run on MPI_COMM_WORLD of one job, in turns of short blocks, so that a change of
  * the machine's speed hits both: natively by the profiled names PMPI_*, through the
  * preloaded library by MPI_*. Prints a line a collective and size: medians of blocks in
- * nanoseconds, their ratio and difference, at rank 0. */
+ * nanoseconds, their ratio and difference, at rank 0.
+ *
+ *   pair PIN BLOCKS      PIN: 1 binds each rank to a core; BLOCKS: how many of each kind */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -11,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BLOCKS = 41 };
+enum { BLOCKS_MAX = 401 };
 static double *in, *out;
 
 static double block(int call, int ours, int count, int times) {
@@ -39,7 +41,9 @@ static int ascending(const void *a, const void *b) {
 
 int main(int argc, char **argv) {
     static const char *names[] = {"bcast", "reduce", "allreduce", "barrier"};
-    int rank, size, pin = argc > 1 ? atoi(argv[1]) : 1;
+    static const int sizes[] = {8, 64, 512, 4 << 10, 32 << 10, 64 << 10, 256 << 10, 1 << 20};
+    int rank, size, pin = argc > 1 ? atoi(argv[1]) : 1, blocks = argc > 2 ? atoi(argv[2]) : 41;
+    if (blocks < 1 || blocks > BLOCKS_MAX) return 2;
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     MPI_Comm_size(MPI_COMM_WORLD, &size);
@@ -51,20 +55,20 @@ int main(int argc, char **argv) {
     in = malloc(most), out = malloc(most);
     memset(in, 0, most), memset(out, 0, most);
     for (int call = 0; call < 4; call++)
-        for (int bytes = 8; bytes <= (1 << 20); bytes *= call == 3 ? 1 << 18 : 8) {
-            double native[BLOCKS], ours[BLOCKS];
-            int count = bytes / 8;
+        for (int s = 0; s < (call == 3 ? 1 : (int)(sizeof sizes / sizeof *sizes)); s++) {
+            static double native[BLOCKS_MAX], ours[BLOCKS_MAX];
+            int bytes = sizes[s], count = bytes / 8;
             double guess = block(call, 0, count, 3);
             int times = (int)((size > 2 ? 4e6 : 2e6) / (guess + 100)) + 1, agreed;
             PMPI_Allreduce(&times, &agreed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
             if (agreed > 2000) agreed = 2000;
-            for (int b = 0; b < BLOCKS; b++) {
+            for (int b = 0; b < blocks; b++) {
                 native[b] = block(call, 0, count, agreed);
                 ours[b] = block(call, 1, count, agreed);
             }
-            qsort(native, BLOCKS, sizeof *native, ascending);
-            qsort(ours, BLOCKS, sizeof *ours, ascending);
-            double n = native[BLOCKS / 2], o = ours[BLOCKS / 2];
+            qsort(native, (size_t)blocks, sizeof *native, ascending);
+            qsort(ours, (size_t)blocks, sizeof *ours, ascending);
+            double n = native[blocks / 2], o = ours[blocks / 2];
             if (rank == 0)
                 printf("%-9s %7d B  native %10.0f ns  outlive %10.0f ns  ratio %.3f  added %8.0f ns\n", names[call],
                        call == 3 ? 0 : bytes, n, o, o / n, o - n);

@@ -1,10 +1,14 @@
 #!/usr/bin/env bash
 # Native collectives and Outlive's in one job, in turns: two ranks on two cores.
 #
-#   bench/collectives/run.sh [RANKS]     more than two: not pinned, oversubscribed
+#   bench/collectives/run.sh [RANKS] [BLOCKS]
+#
+# RANKS (2): more than two are not pinned, and oversubscribed. BLOCKS (41): of each kind,
+# size and collective, an odd number; the figures are their medians.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 ranks=${1:-2}
+blocks=${2:-41}
 library=$PWD/target/release/liboutlive_mpi.so
 [ -f "$library" ] || cargo build --release --locked -p outlive-mpi
 work=$(mktemp -d)
@@ -20,5 +24,5 @@ for mpi in openmpi mpich; do
     options=()
     [ "$mpi" = mpich ] || options=(--allow-run-as-root --oversubscribe)
     echo "$mpi, $ranks ranks, load $(cut -d' ' -f1 /proc/loadavg)"
-    "$bin/mpirun" "${options[@]}" -n "$ranks" env LD_PRELOAD="$library" "$work/pair-$mpi" "$pin"
+    "$bin/mpirun" "${options[@]}" -n "$ranks" env LD_PRELOAD="$library" "$work/pair-$mpi" "$pin" "$blocks"
 done

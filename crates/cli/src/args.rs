@@ -319,9 +319,30 @@ pub struct BenchOptions {
     pub json: bool,
     #[command(flatten)]
     pub balance: BalanceBench,
+    #[command(flatten)]
+    pub collectives: CollectivesBench,
     /// What a process of the measured job is (set by bench itself)
     #[arg(long, hide = true)]
     pub role: Option<String>,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "collectives only")]
+pub struct CollectivesBench {
+    /// Numbers of real processes
+    #[arg(
+        long,
+        value_name = "N,N,...",
+        value_delimiter = ',',
+        default_value = "8,16,32"
+    )]
+    pub ranks: Vec<u32>,
+    /// Silence after which a process is bypassed
+    #[arg(long, value_name = "MS", default_value_t = 500)]
+    pub timeout_ms: u64,
+    /// collectives-cost: up to two to the power of this many simulated processes
+    #[arg(long, value_name = "N", default_value_t = 12)]
+    pub log2_processes: u32,
 }
 
 #[derive(Args, Debug)]
@@ -372,4 +393,8 @@ pub enum Benchmark {
     Hybrid,
     /// The simulator: a corrected broadcast over 2^20 processes
     Simulate,
+    /// An Allreduce after real processes were killed
+    Collectives,
+    /// Messages and steps of collectives without failures, beside the native algorithms
+    CollectivesCost,
 }

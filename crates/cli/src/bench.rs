@@ -1,5 +1,6 @@
 //! `outlive bench save|skip|recovery|idle|simulate`: what checkpoints cost on this machine;
-//! `outlive bench balance|hybrid`: see [`balance`].
+//! `outlive bench balance|hybrid`: see [`balance`]; `outlive bench collectives`: see
+//! [`collectives`].
 //!
 //! What checkpoints cost is measured on a real job: `outlive run` with keepers and agents, and
 //! ranks that are this program again ([`rank`]). Each figure stands beside a limit
@@ -7,6 +8,7 @@
 //! touched before; medians, with least and most.
 
 mod balance;
+mod collectives;
 mod idle;
 mod machine;
 mod rank;
@@ -24,7 +26,11 @@ use crate::args::{BenchOptions, Benchmark};
 /// Runs a measurement; 0 even if a goal is missed, for a figure is no failure.
 pub fn run(options: &BenchOptions) -> Result<u8> {
     if let Some(role) = &options.role {
-        return rank::run(role);
+        let words: Vec<&str> = role.split(':').collect();
+        return match words[..] {
+            ["collective", ..] => collectives::process::run(&words),
+            _ => rank::run(role),
+        };
     }
     let table = match options.what {
         Benchmark::Save => save::measure(options)?,
@@ -32,6 +38,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Benchmark::Recovery => recovery::measure(options)?,
         Benchmark::Idle => idle::measure(options)?,
         Benchmark::Simulate => simulate::measure(options)?,
+        Benchmark::Collectives => collectives::measure(options)?,
         Benchmark::All => {
             let mut all = save::measure(options)?;
             all.append(skip::measure(options)?);
@@ -40,6 +47,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             all
         }
         Benchmark::Balance => return balance::run(options),
+        Benchmark::CollectivesCost => return collectives::cost::print(options),
         Benchmark::Hybrid => return balance::hybrid::run(options),
     };
     table.print(options.json)

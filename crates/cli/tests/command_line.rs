@@ -227,6 +227,84 @@ fn simulations_are_counted() {
     );
 }
 
+/// Trees that are grown once and used by many broadcasts, with a failure on the way.
+#[test]
+fn spanning_trees_are_simulated() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "simulate broadcast --processes 60 --dissemination spanning-trees:3 --broadcasts \
+                 5 --faults 2 --fault-time during --runs 20 --plot picture.svg --json";
+    let output = outlive(dir.path(), &words.split(' ').collect::<Vec<_>>());
+    assert!(output.status.success(), "{}", said(&output));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["schema"], "outlive.simulate.spanning-trees/1");
+    assert_eq!(answer["parameters"]["correction"], "checked");
+    assert_eq!(answer["summary"]["guaranteed"], true);
+    assert_eq!(answer["summary"]["violations"], 0);
+    assert!(answer["summary"]["switches"]["max"].as_u64().unwrap() > 0);
+    for run in answer["runs"].as_array().unwrap() {
+        assert_eq!(run["broadcasts"].as_array().unwrap().len(), 5);
+        assert_eq!(run["heights"].as_array().unwrap().len(), 3);
+        assert_eq!(run["uncoloured_live"], 0);
+    }
+    let picture = std::fs::read_to_string(dir.path().join("picture.svg")).unwrap();
+    assert!(picture.starts_with("<svg") && picture.trim_end().ends_with("</svg>"));
+    for wrong in [
+        "--dissemination spanning-trees:0",
+        "--dissemination spanning-trees:33",
+        "--dissemination spanning-trees",
+        "--dissemination spanning-trees:2 --correction opportunistic:2",
+        "--dissemination spanning-trees:2 --start overlapped",
+        "--dissemination spanning-trees:2 --broadcasts 0",
+        "--dissemination spanning-trees:2 --timeout 0",
+        "--dissemination spanning-trees:2 --dead 0",
+    ] {
+        let mut words = vec!["simulate", "broadcast", "--processes", "8"];
+        words.extend(wrong.split(' '));
+        let output = outlive(dir.path(), &words);
+        assert_eq!(output.status.code(), Some(64), "{wrong}");
+        assert!(said(&output).contains("OL-100"), "{}", said(&output));
+    }
+}
+
+/// Real processes, one of them killed: the rest have the result after one time-out.
+#[test]
+fn killed_processes_cost_time_outs() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = "bench collectives --ranks 8 --rounds 1 --timeout-ms 400 --json";
+    let output = outlive(dir.path(), &words.split(' ').collect::<Vec<_>>());
+    assert!(output.status.success(), "{}", said(&output));
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let median = |what: &str| {
+        let rows = answer["rows"].as_array().unwrap();
+        let row = rows.iter().find(|row| row["what"] == what).unwrap();
+        row["ours"]["median"].as_f64().unwrap()
+    };
+    // Never less: nobody is told of a death. More is the machine's load.
+    assert!(median("8 processes, 1 fault") > 390.0);
+    assert!(median("8 processes, 2 serial faults") > 790.0);
+    assert!(median("8 processes, 2 parallel faults") > 390.0);
+    for wrong in [["--ranks", "4"], ["--ranks", "129"], ["--timeout-ms", "0"]] {
+        let output = outlive(
+            dir.path(),
+            &[&["bench", "collectives"][..], &wrong].concat(),
+        );
+        assert_eq!(output.status.code(), Some(64), "{wrong:?}");
+    }
+    let output = outlive(
+        dir.path(),
+        &[
+            "bench",
+            "collectives-cost",
+            "--log2-processes",
+            "3",
+            "--json",
+        ],
+    );
+    let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(answer["schema"], "outlive.bench.collectives-cost/1");
+    assert_eq!(answer["lines"].as_array().unwrap().len(), 5 * 11);
+}
+
 /// The published figure, named dead, and the form of the answer.
 #[test]
 fn broadcasts_are_simulated() {

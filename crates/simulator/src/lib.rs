@@ -7,7 +7,7 @@
 //! - [`wheel`]: a calendar for millions of short steps; [`logp`]: the world that costs
 //!   what LogP and LogGP say, for the time of a protocol.
 //! - [`ftco`]: collectives over a tree, with failures at any moment.
-//! - [`broadcast`]: broadcasts over it, with failures;
+//! - [`broadcast`]: broadcasts over it, with failures; [`plot`]: pictures of runs;
 //! - [`commit`]: whole histories of a job's checkpoints under faults, from a seed.
 //!
 //! A failing seed is replayed by `outlive_simulator::commit::explain(seed, ...)`,
@@ -20,5 +20,6 @@ pub mod engine;
 pub mod ftco;
 pub mod logp;
 pub mod network;
+pub mod plot;
 pub mod wheel;
 pub mod world;

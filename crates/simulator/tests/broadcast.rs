@@ -5,29 +5,12 @@ mod reference;
 
 use outlive_base::Code;
 use outlive_base::rng::Sequence;
-use outlive_protocols::broadcast::tree::{Order, Ring, Shape};
+use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::broadcast::{Correction, LogP, Start};
-use outlive_simulator::broadcast::{Broadcasts, Faults, Moment, Parameters, Quantity, Run, Spread};
-use outlive_simulator::logp::Model;
+use outlive_simulator::broadcast::{Broadcasts, Moment, Parameters, Quantity, Run, Spread};
 
 fn parameters(processes: u32, shape: Shape) -> Parameters {
-    Parameters {
-        ring: Ring { processes, root: 0 },
-        model: Model {
-            logp: LogP {
-                latency: 2,
-                overhead: 1,
-                gap: 1,
-            },
-            byte_gap: 0,
-            half_duplex: false,
-        },
-        spread: Spread::Tree(shape, Order::Interleaved),
-        correction: Correction::Checked,
-        start: Start::Synchronized,
-        bytes: 1,
-        faults: Faults::none(),
-    }
+    Parameters::new(processes, shape)
 }
 
 fn run(parameters: Parameters) -> Run {
@@ -299,6 +282,18 @@ fn the_gossip_time_chosen_is_near_the_best() {
             "{processes}: {chosen} against {best}"
         );
     }
+}
+
+/// A gossip time is also found where messages cost no time.
+#[test]
+fn gossip_without_latency_and_overhead() {
+    let mut parameters = parameters(64, Shape::Binomial);
+    parameters.spread = Spread::Gossip(None);
+    parameters.model.logp.latency = 0;
+    parameters.model.logp.overhead = 0;
+    let run = run(parameters);
+    assert_eq!(run.uncoloured_live, 0);
+    assert!(run.quiescence < 64);
 }
 
 /// The same seed gives the same run whatever the number of threads (P8).

@@ -3,12 +3,13 @@
 use std::time::Instant;
 
 use outlive_base::Result;
-use outlive_simulator::broadcast::Broadcasts;
+use outlive_protocols::broadcast::tree::Shape;
+use outlive_simulator::broadcast::{Broadcasts, Parameters};
 
 use super::machine::{self, Machine};
 use super::table::{Goal, Row, Table};
 use crate::args::BenchOptions;
-use crate::simulate::broadcast::{fault_free_binomial, peak_bytes};
+use crate::simulate::options::peak_bytes;
 
 /// Processes of the simulated broadcast.
 const PROCESSES: u32 = 1 << 20;
@@ -24,7 +25,8 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     let mut last = None;
     for round in 0..options.rounds.max(1) {
         let start = Instant::now();
-        let run = Broadcasts::new(fault_free_binomial(PROCESSES))?.run(round as u64)?;
+        let parameters = Parameters::new(PROCESSES, Shape::Binomial);
+        let run = Broadcasts::new(parameters)?.run(round as u64)?;
         let took = start.elapsed().as_secs_f64();
         seconds.push(took);
         rates.push(run.events as f64 / took / 1e6);

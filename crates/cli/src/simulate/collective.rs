@@ -4,24 +4,24 @@
 use std::time::Instant;
 
 use clap::Args;
-use outlive_base::{Code, Result, Time};
-use outlive_protocols::broadcast::LogP;
-use outlive_protocols::broadcast::tree::{Order, Ring};
+use outlive_base::{Result, Time};
+use outlive_protocols::broadcast::tree::Ring;
 use outlive_protocols::ftco::{Call, Config, Event, Kind, Plan};
 use outlive_protocols::reduce;
-use outlive_simulator::broadcast::{Faults, Moment};
 use outlive_simulator::ftco::check::{Expect, check};
 use outlive_simulator::ftco::{Report, Scenario, Value, run as simulate, run_any};
-use outlive_simulator::logp::Model;
+use outlive_simulator::logp::Death;
+use outlive_simulator::plot::DRAWN_MAX;
 use serde::Serialize;
 
-use super::broadcast::{FaultTime, OrderName, number, peak_bytes, quantity, refuse, shape};
+use super::options::{
+    Failures, FaultOptions, LISTED_MAX, Network, NetworkOptions, OrderName, SweepOptions, number,
+    peak_bytes, refuse, shape, status,
+};
 use crate::output;
 
 /// Processes up to which a result names each contributor in order.
 const EXACT_MAX: u32 = 1024;
-/// Runs that are listed as text.
-const LISTED_MAX: usize = 20;
 /// A time-out of its own choice is so many times the time without failures.
 const AUTO_FACTOR: u64 = 8;
 
@@ -37,43 +37,8 @@ The exit status is 70 if a guarantee is broken: a live process without the resul
 different results, an operand missing or counted twice. Nothing is promised for more
 than F failures with up-correction:F, or for a time-out below four times a calm run.")]
 pub struct CollectiveOptions {
-    /// Number of processes
-    #[arg(long, value_name = "P")]
-    processes: u32,
-    /// L: from the end of a send to the start of its reception
-    #[arg(
-        long,
-        value_name = "L",
-        default_value_t = 2,
-        allow_negative_numbers = true
-    )]
-    latency: u64,
-    /// o: of a process for each message, on either side
-    #[arg(
-        long,
-        value_name = "O",
-        default_value_t = 1,
-        allow_negative_numbers = true
-    )]
-    overhead: u64,
-    /// g: between two sends of a process, and two receptions [default: the overhead, at
-    /// least 1]
-    #[arg(long, value_name = "G", allow_negative_numbers = true)]
-    gap: Option<u64>,
-    /// G of LogGP: for each byte after the first
-    #[arg(
-        long,
-        value_name = "TIME",
-        default_value_t = 0,
-        allow_negative_numbers = true
-    )]
-    byte_gap: u64,
-    /// Bytes of an operand
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    bytes: u64,
-    /// A process sends or receives, never both at once
-    #[arg(long)]
-    half_duplex: bool,
+    #[command(flatten)]
+    network: NetworkOptions,
     /// binomial, kary:K, lame:K or optimal
     #[arg(long, value_name = "TREE", default_value = "binomial")]
     tree: String,
@@ -95,30 +60,10 @@ pub struct CollectiveOptions {
     /// Time before which a silent root is not replaced [default: the time-out]
     #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
     patience: Option<u64>,
-    /// Ranks that are dead before the start
-    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
-    dead: Vec<u32>,
-    /// More that fail, drawn by the seed (not rank 0, or the root): a number, or a share
-    /// like 2.5%
-    #[arg(
-        long,
-        value_name = "N|P%",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
-    faults: String,
-    /// When these fail
-    #[arg(long, value_name = "WHEN", default_value = "before")]
-    fault_time: FaultTime,
-    /// The first seed
-    #[arg(long, default_value_t = 1)]
-    seed: u64,
-    /// Runs, with consecutive seeds
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    runs: u64,
-    /// Print JSON
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    faults: FaultOptions,
+    #[command(flatten)]
+    sweep: SweepOptions,
 }
 
 #[derive(Args, Debug)]
@@ -139,22 +84,16 @@ pub struct ReduceOptions {
 struct Understood<'a> {
     collective: &'static str,
     algorithm: &'a str,
-    processes: u32,
+    #[serde(flatten)]
+    network: Network,
     root: u32,
-    latency: u64,
-    overhead: u64,
-    gap: u64,
-    byte_gap: u64,
-    bytes: u64,
-    half_duplex: bool,
     tree: &'a str,
     order: OrderName,
     timeout: u64,
     timeout_per_level: u64,
     patience: u64,
-    dead: &'a [u32],
-    faults: &'a str,
-    fault_time: FaultTime,
+    #[serde(flatten)]
+    failures: Failures<'a>,
     seed: u64,
     runs: u64,
 }
@@ -244,36 +183,32 @@ fn run_with(options: &CollectiveOptions, kind: Kind, root: u32, algorithm: &str)
     let timeout = options.timeout.unwrap_or(AUTO_FACTOR * horizon.max(8));
     let patience = options.patience.unwrap_or(timeout);
     machine.set_times(timeout, options.timeout_per_level, patience);
-    let faults = options.faults()?;
-    let ring = Ring {
-        processes: options.processes,
-        root,
-    };
-    let (mut runs, mut events) = (Vec::new(), 0);
-    for seed in options.seed..options.seed.saturating_add(options.runs) {
-        let deaths = faults.draw(ring, seed, horizon);
-        let (report, violation) = options.one(&machine, kind, root, &deaths, seed)?;
-        events += report.outcome.events;
-        runs.push(options.told(seed, &report, violation));
-    }
+    let faults = options.faults.faults()?;
+    let ring = options.ring(root);
     // A time-out must exceed four times the largest delay of a message; no delay is
     // larger than a whole calm run.
     let timely = timeout >= horizon.saturating_mul(4);
-    for run in &mut runs {
-        let tolerated = match &machine {
-            Machine::Ftco(_) => true,
-            Machine::UpCorrection(config) => run.dead.len() as u64 <= u64::from(config.failures),
-        };
-        run.guaranteed = timely && tolerated;
-    }
-    let summary = options.summary(&runs);
-    let status = if summary.violations > 0 {
-        Code::Internal.exit_status()
-    } else {
-        0
+    let sweep = &options.sweep;
+    let run = |seed| {
+        let deaths = faults.draw(ring, seed, horizon);
+        let (report, violation) = options.one(&machine, kind, root, &deaths, seed)?;
+        let mut run = options.told(seed, &report, violation);
+        run.guaranteed = timely && machine.tolerates(run.dead.len());
+        Ok((run, report.outcome.events))
     };
+    let threads = sweep.threads(options.network.processes);
+    let runs = outlive_simulator::broadcast::sweep(sweep.seed, sweep.runs, threads, run)?;
+    let events = runs.iter().map(|(_, events)| events).sum();
+    let runs: Vec<OneRun> = runs.into_iter().map(|(run, _)| run).collect();
+    let summary = options.summary(&runs);
+    let status = status(summary.violations > 0);
     let wall_seconds = began.elapsed().as_secs_f64();
-    if !options.json {
+    sweep.draw(|| {
+        let deaths = faults.draw(ring, sweep.seed, horizon);
+        let (report, _) = options.one(&machine, kind, root, &deaths, sweep.seed)?;
+        Ok(report.plot(options.network.processes))
+    })?;
+    if !sweep.json {
         return options.text(&runs, &summary, wall_seconds).map(|()| status);
     }
     let parameters = Understood {
@@ -283,24 +218,16 @@ fn run_with(options: &CollectiveOptions, kind: Kind, root: u32, algorithm: &str)
             _ => "allreduce",
         },
         algorithm,
-        processes: options.processes,
+        network: options.network.understood(),
         root,
-        latency: options.latency,
-        overhead: options.overhead,
-        gap: options.logp().gap,
-        byte_gap: options.byte_gap,
-        bytes: options.bytes,
-        half_duplex: options.half_duplex,
         tree: &options.tree,
         order: options.order,
         timeout,
         timeout_per_level: options.timeout_per_level,
         patience,
-        dead: &options.dead,
-        faults: &options.faults,
-        fault_time: options.fault_time,
-        seed: options.seed,
-        runs: options.runs,
+        failures: options.faults.understood(),
+        seed: sweep.seed,
+        runs: sweep.runs,
     };
     output::json(&Answer {
         schema: "outlive.simulate.collective/1",
@@ -315,6 +242,13 @@ fn run_with(options: &CollectiveOptions, kind: Kind, root: u32, algorithm: &str)
 }
 
 impl Machine {
+    fn tolerates(&self, failures: usize) -> bool {
+        match self {
+            Machine::Ftco(_) => true,
+            Machine::UpCorrection(config) => failures as u64 <= u64::from(config.failures),
+        }
+    }
+
     fn set_times(&mut self, timeout: u64, per_level: u64, patience: u64) {
         match self {
             Machine::Ftco(config) => {
@@ -332,19 +266,17 @@ impl Machine {
 }
 
 impl CollectiveOptions {
-    fn logp(&self) -> LogP {
-        LogP {
-            latency: self.latency,
-            overhead: self.overhead,
-            gap: self.gap.unwrap_or(self.overhead.max(1)),
+    const fn ring(&self, root: u32) -> Ring {
+        Ring {
+            processes: self.network.processes,
+            root,
         }
     }
 
     fn check(&self, root: u32) -> Result<()> {
-        if self.runs == 0 {
-            return refuse("runs", "0", "give 1 or more");
-        }
-        if self.processes == 0 {
+        let processes = self.network.processes;
+        self.sweep.check()?;
+        if processes == 0 {
             return refuse("processes", "0", "give 1 to 2^28 processes");
         }
         if self.timeout == Some(0) {
@@ -354,61 +286,42 @@ impl CollectiveOptions {
                 "give a time above four times that of a message",
             );
         }
-        if let Some(who) = self.dead.iter().find(|&&who| who >= self.processes) {
+        if let Some(who) = self.faults.dead.iter().find(|&&who| who >= processes) {
             return refuse(
                 "dead",
                 &who.to_string(),
                 "give ranks below the number of processes",
             );
         }
-        if root >= self.processes {
+        if root >= processes {
             return refuse(
                 "root",
                 &root.to_string(),
                 "give a rank below the number of processes",
             );
         }
-        let mut dead = self.dead.clone();
+        let mut dead = self.faults.dead.clone();
         dead.sort_unstable();
         dead.dedup();
-        let drawn = self.faults()?.drawn(Ring {
-            processes: self.processes,
-            root,
-        });
-        if dead.len() as u64 + u64::from(drawn) >= u64::from(self.processes) {
+        let drawn = self.faults.faults()?.drawn(self.ring(root));
+        if dead.len() as u64 + u64::from(drawn) >= u64::from(processes) {
             let all = format!("{} named and {drawn} drawn", dead.len());
             return refuse("faults", &all, "leave one process alive");
         }
         Ok(())
     }
 
-    fn faults(&self) -> Result<Faults> {
-        Ok(Faults {
-            dead: self.dead.clone(),
-            random: quantity(&self.faults)?,
-            moment: match self.fault_time {
-                FaultTime::Before => Moment::Before,
-                FaultTime::During => Moment::During,
-                FaultTime::After => Moment::After,
-            },
-            ..Faults::none()
-        })
-    }
-
     fn machine(&self, root: u32, algorithm: &str) -> Result<Machine> {
-        let (shape, logp) = (shape(&self.tree)?, self.logp());
+        let (shape, logp) = (shape(&self.tree)?, self.network.model().logp);
         logp.check()?;
-        let order = match self.order {
-            OrderName::Interleaved => Order::Interleaved,
-            OrderName::InOrder => Order::InOrder,
-        };
+        let (order, processes) = (self.order.order(), self.network.processes);
         let mut machine = match algorithm.split_once(':') {
             None if algorithm == "ftco" => {
-                Machine::Ftco(Config::new(Plan::new(shape, order, self.processes, &logp)?))
+                Machine::Ftco(Config::new(Plan::new(shape, order, processes, &logp)?))
             }
             Some(("up-correction", failures)) => {
                 let failures = number("algorithm", failures, "give up-correction:F")?;
-                let config = reduce::Config::new(shape, self.processes, root, failures, &logp)?;
+                let config = reduce::Config::new(shape, processes, root, failures, &logp)?;
                 Machine::UpCorrection(config)
             }
             _ => {
@@ -426,7 +339,7 @@ impl CollectiveOptions {
         machine: &Machine,
         kind: Kind,
         root: u32,
-        deaths: &[(u32, outlive_simulator::logp::Death)],
+        deaths: &[(u32, Death)],
         seed: u64,
     ) -> Result<(Report, Option<String>)> {
         let call = Call {
@@ -443,7 +356,7 @@ impl CollectiveOptions {
             }
         };
         let expect = Expect {
-            processes: self.processes,
+            processes: self.network.processes,
             calls: &[call],
             ordered: false,
             late: None,
@@ -452,21 +365,13 @@ impl CollectiveOptions {
         Ok((report, violation))
     }
 
-    fn scenario<C>(
-        &self,
-        config: C,
-        call: Call,
-        deaths: &[(u32, outlive_simulator::logp::Death)],
-    ) -> Scenario<C> {
-        let model = Model {
-            logp: self.logp(),
-            byte_gap: self.byte_gap,
-            half_duplex: self.half_duplex,
-        };
-        let mut scenario = Scenario::new(config, model, call);
+    fn scenario<C>(&self, config: C, call: Call, deaths: &[(u32, Death)]) -> Scenario<C> {
+        let mut scenario = Scenario::new(config, self.network.model(), call);
         scenario.deaths = deaths.to_vec();
-        scenario.exact = self.processes <= EXACT_MAX;
-        scenario.bytes = self.bytes;
+        scenario.exact = self.network.processes <= EXACT_MAX;
+        scenario.bytes = self.network.bytes;
+        // Kept for a picture only: it is little for so few.
+        scenario.trace = self.sweep.plot.is_some() && self.network.processes <= DRAWN_MAX;
         scenario.end = Time(u64::MAX / 4);
         scenario
     }
@@ -483,15 +388,15 @@ impl CollectiveOptions {
             _ => None,
         });
         let absent = value.map_or(Vec::new(), |value| value.absent.as_slice().to_vec());
-        let exact = self.processes <= EXACT_MAX;
+        let exact = self.network.processes <= EXACT_MAX;
         OneRun {
             seed,
             colouring_time: report.completion().0,
             quiescence: report.outcome.quiescence.0,
             messages: report.outcome.messages,
             dead: report.dead.clone(),
-            uncoloured_live: u64::from(self.processes) - report.dead.len() as u64 - done,
-            max_gap: longest_run(&absent, self.processes),
+            uncoloured_live: u64::from(self.network.processes) - report.dead.len() as u64 - done,
+            max_gap: longest_run(&absent, self.network.processes),
             value: value.map(|value| value.sum),
             contributed: value.map_or(0, |value| value.count),
             contributors: value.filter(|_| exact).map(|value| value.ranks.clone()),
@@ -517,7 +422,7 @@ impl CollectiveOptions {
             colouring_time_max: runs.iter().map(|run| run.colouring_time).max().unwrap_or(0),
             quiescence_mean: mean(|run| run.quiescence),
             messages_mean,
-            messages_per_process: messages_mean / f64::from(self.processes),
+            messages_per_process: messages_mean / f64::from(self.network.processes),
             uncoloured_live: runs.iter().map(|run| run.uncoloured_live).sum(),
             contributed_min: runs.iter().map(|run| run.contributed).min().unwrap_or(0),
             violations: broken(true),
@@ -546,7 +451,7 @@ impl CollectiveOptions {
                 dead,
             ];
             let mut row: Vec<String> = cells.iter().map(u64::to_string).collect();
-            row.push(format!("{} of {}", run.contributed, self.processes));
+            row.push(format!("{} of {}", run.contributed, self.network.processes));
             row.push(
                 run.value
                     .map_or_else(|| "none".into(), |value| value.to_string()),

@@ -4,6 +4,8 @@
 pub mod broadcast;
 mod collective;
 mod commit;
+pub mod options;
+mod spanning;
 
 use clap::{Args, Subcommand};
 use outlive_base::Result;

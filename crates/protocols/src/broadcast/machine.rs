@@ -25,40 +25,8 @@
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
 use outlive_base::{Time, rng};
 
+use super::side::Side;
 use super::types::{Cause, Command, Config, Correction, Dissemination, Event, Msg, Start};
-
-/// One direction on the ring.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-struct Side {
-    /// Sent to so many neighbours.
-    sent: u32,
-    /// Distinct senders heard from there, as far as they count.
-    heard: u32,
-    /// The distance of the farthest of them.
-    relied: u32,
-}
-
-impl Side {
-    /// Everybody between here and `needed` senders was sent to.
-    const fn done(self, needed: u32, limit: u32) -> bool {
-        self.sent >= limit || self.heard >= needed && self.sent >= self.relied
-    }
-
-    /// A sender was heard. The first `needed` count, of one the nearest: at least as far
-    /// as the nearest `needed`, and no list is kept.
-    const fn hear(&mut self, distance: u32, needed: u32) {
-        if needed == 1 && self.heard == 1 {
-            if distance < self.relied {
-                self.relied = distance;
-            }
-        } else if self.heard < needed {
-            self.heard += 1;
-            if distance > self.relied {
-                self.relied = distance;
-            }
-        }
-    }
-}
 
 /// The broadcast of one process.
 #[derive(Clone, Debug, Default)]

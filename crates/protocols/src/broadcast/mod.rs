@@ -2,11 +2,15 @@
 //!
 //! - [`tree`]: binomial, k-ary, Lamé and optimal trees as pure functions;
 //! - [`cost`]: the LogP model;
-//! - [`Broadcast`]: the machine, with what it is told, says and sends.
+//! - [`Broadcast`]: the machine, with what it is told, says and sends;
+//! - [`spanning`]: independent spanning trees, grown by corrected gossip and used by many
+//!   broadcasts.
 
 pub mod cost;
 mod growth;
 mod machine;
+mod side;
+pub mod spanning;
 pub mod tree;
 mod types;
 

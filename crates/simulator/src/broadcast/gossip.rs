@@ -17,7 +17,8 @@ pub fn expected_coloured(
 ) -> Vec<f64> {
     let live = f64::from(processes - dead.min(processes.saturating_sub(1)));
     let missed = libm::log1p(-1.0 / (f64::from(processes) - 1.0).max(1.000_001));
-    let (delay, gap) = (model.delay() as usize, model.gap as usize);
+    // What arrives at once would have to be known before it is computed: a step later.
+    let (delay, gap) = (model.delay().max(1) as usize, model.gap as usize);
     // Who begins at t sends at t, t + gap, ...: sends(t) = begun(t) + sends(t - gap).
     let mut coloured: Vec<f64> = Vec::new();
     let mut sends: Vec<f64> = Vec::new();
@@ -46,6 +47,11 @@ const STEPS_MAX: u64 = 200;
 /// the expected longest gap K of the uncoloured, for which both neighbours send K
 /// messages to each side. Units are those of the model.
 pub fn best_time(processes: u32, dead: u32, model: &LogP) -> u64 {
+    best_time_spaced(processes, dead, model, 1)
+}
+
+/// The same if those that gossip stand so many places apart on the ring of the correction.
+pub fn best_time_spaced(processes: u32, dead: u32, model: &LogP, spacing: u32) -> u64 {
     if processes < 3 {
         return model.gap;
     }
@@ -66,7 +72,8 @@ pub fn best_time(processes: u32, dead: u32, model: &LogP) -> u64 {
         let reached = coloured.last().copied().unwrap_or(1.0);
         let share = reached / f64::from(processes);
         let gap = longest_expected(f64::from(processes), share.min(1.0 - 1e-12));
-        let end = until as f64 + 2.0 * coarse.gap as f64 * gap;
+        let places = gap * f64::from(spacing);
+        let end = until as f64 + 2.0 * coarse.gap as f64 * places;
         if end < best.0 {
             best = (end, until);
         }

@@ -7,10 +7,10 @@
 
 mod faults;
 mod gossip;
-mod plot;
+pub mod spanning;
 
 pub use faults::{Faults, Moment, Quantity};
-pub use gossip::{best_time, expected_coloured};
+pub use gossip::{best_time, best_time_spaced, expected_coloured};
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -18,10 +18,11 @@ use outlive_base::machine::Peer;
 use outlive_base::{Code, Entity, Error, Result, Time};
 use outlive_protocols::broadcast::tree::{Order, Ring, Shape};
 use outlive_protocols::broadcast::{
-    Broadcast, Cause, Command, Config, Correction, Event, Msg, Start,
+    Broadcast, Cause, Command, Config, Correction, Event, LogP, Msg, Start,
 };
 
 use crate::logp::{Death, Host, Model, World};
+use crate::plot::{self, Arrow, Picture};
 
 /// How the message is first spread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,6 +52,30 @@ pub struct Parameters {
     pub bytes: u64,
     /// Who fails.
     pub faults: Faults,
+}
+
+impl Parameters {
+    /// Over a tree with interleaved ranks and synchronized checked correction, L = 2,
+    /// o = g = 1, nobody fails: what the published figures are about.
+    pub const fn new(processes: u32, shape: Shape) -> Parameters {
+        Parameters {
+            ring: Ring { processes, root: 0 },
+            model: Model {
+                logp: LogP {
+                    latency: 2,
+                    overhead: 1,
+                    gap: 1,
+                },
+                byte_gap: 0,
+                half_duplex: false,
+            },
+            spread: Spread::Tree(shape, Order::Interleaved),
+            correction: Correction::Checked,
+            start: Start::Synchronized,
+            bytes: 1,
+            faults: Faults::none(),
+        }
+    }
 }
 
 /// What a run came to. Times are in the units of the model.
@@ -90,15 +115,21 @@ struct Watch {
     arrows: Option<Vec<Arrow>>,
 }
 
-/// A message of a run that is drawn.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Arrow {
-    from: Peer,
-    to: Peer,
-    msg: Msg,
-    start: u64,
-    /// End of the reception, if there was one.
-    end: Option<u64>,
+/// Colour and meaning of the messages in a picture.
+const LEGEND: [(&str, &str); 4] = [
+    ("#1f6fb4", "dissemination"),
+    ("#d1610d", "correction to the left"),
+    ("#2a8f3c", "correction to the right"),
+    ("#888888", ""),
+];
+
+const fn kind(msg: Msg) -> usize {
+    match msg {
+        Msg::Spread => 0,
+        Msg::Leftward => 1,
+        Msg::Rightward => 2,
+        Msg::Acknowledge => 3,
+    }
 }
 
 impl Host<Broadcast> for Watch {
@@ -107,16 +138,15 @@ impl Host<Broadcast> for Watch {
             arrows.push(Arrow {
                 from,
                 to,
-                msg: *msg,
+                kind: kind(*msg),
                 start: now.0,
                 end: None,
             });
         }
     }
     fn on_receive(&mut self, from: Peer, to: Peer, msg: &Msg, now: Time) {
-        let same = |a: &&mut Arrow| (a.from, a.to, a.msg, a.end) == (from, to, *msg, None);
-        if let Some(arrow) = self.arrows.iter_mut().flatten().find(same) {
-            arrow.end = Some(now.0);
+        if let Some(arrows) = &mut self.arrows {
+            plot::received(arrows, from, to, kind(*msg), now.0);
         }
     }
     fn on_event(&mut self, who: Peer, now: Time, event: Event) {
@@ -240,14 +270,28 @@ impl Broadcasts {
         let deaths = self.deaths(seed);
         let few = self.parameters.ring.processes <= Self::DRAWN_MAX;
         let (run, watch) = self.run_with(seed, &deaths, few)?;
+        let picture = Picture {
+            title: format!(
+                "{} processes, {} dead: coloured at {}, quiescent at {}, {} messages",
+                self.parameters.ring.processes,
+                run.dead.len(),
+                run.colouring_time,
+                run.quiescence,
+                run.messages
+            ),
+            legend: &LEGEND,
+            dead: &run.dead,
+            quiescence: run.quiescence,
+            reached: &watch.coloured,
+        };
         Ok(match &watch.arrows {
-            Some(arrows) => plot::space_time(self, &run, &watch.coloured, arrows),
-            None => plot::curve(self, &run, &watch.coloured),
+            Some(arrows) => plot::space_time(&picture, arrows),
+            None => plot::curve(&picture),
         })
     }
 
     /// The most processes whose messages are drawn one by one.
-    pub const DRAWN_MAX: u32 = 64;
+    pub const DRAWN_MAX: u32 = plot::DRAWN_MAX;
 
     fn deaths(&self, seed: u64) -> Vec<(Peer, Death)> {
         let Parameters { ring, faults, .. } = &self.parameters;
@@ -327,47 +371,60 @@ impl Broadcasts {
         Ok((run, world.host))
     }
 
-    /// Runs with consecutive seeds on so many threads; ascending by seed. `each` is
-    /// called for every run as it ends, from any thread.
+    /// Runs with consecutive seeds on so many threads; ascending by seed.
     ///
     /// # Errors
     /// As [`Broadcasts::run`].
     pub fn sweep(&self, first: u64, runs: u64, threads: usize) -> Result<Vec<Run>> {
-        let runs = usize::try_from(runs).unwrap_or(usize::MAX);
-        let threads = threads.clamp(1, runs.max(1));
-        if threads == 1 {
-            return (0..runs as u64)
-                .map(|n| self.run(first.wrapping_add(n)))
-                .collect();
-        }
-        let next = AtomicUsize::new(0);
-        let part = || {
-            let mut done = Vec::new();
-            loop {
-                let n = next.fetch_add(1, Ordering::Relaxed);
-                if n >= runs {
-                    return done;
-                }
-                done.push((n, self.run(first.wrapping_add(n as u64))));
-            }
-        };
-        let mut all = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(part)).collect();
-            let parts = workers.into_iter().map(|worker| {
-                let ended = worker.join();
-                ended.map_err(|_| Error::internal("a thread of the sweep ended early".to_owned()))
-            });
-            parts
-                .collect::<Result<Vec<_>>>()
-                .map(|parts| parts.concat())
-        })?;
-        all.sort_by_key(|(n, _)| *n);
-        all.into_iter().map(|(_, run)| run).collect()
+        sweep(first, runs, threads, |seed| self.run(seed))
     }
 }
 
+/// What `run` gives for consecutive seeds, ascending, on so many threads.
+///
+/// # Errors
+/// The first error of a run.
+pub fn sweep<R: Send>(
+    first: u64,
+    runs: u64,
+    threads: usize,
+    run: impl Fn(u64) -> Result<R> + Sync,
+) -> Result<Vec<R>> {
+    let runs = usize::try_from(runs).unwrap_or(usize::MAX);
+    let threads = threads.clamp(1, runs.max(1));
+    if threads == 1 {
+        return (0..runs as u64)
+            .map(|n| run(first.wrapping_add(n)))
+            .collect();
+    }
+    let next = AtomicUsize::new(0);
+    let part = || {
+        let mut done = Vec::new();
+        loop {
+            let n = next.fetch_add(1, Ordering::Relaxed);
+            if n >= runs {
+                return done;
+            }
+            done.push((n, run(first.wrapping_add(n as u64))));
+        }
+    };
+    let mut all = Vec::new();
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(part)).collect();
+        for worker in workers {
+            let ended = worker.join();
+            let part = ended
+                .map_err(|_| Error::internal("a thread of the sweep ended early".to_owned()))?;
+            all.extend(part);
+        }
+        Ok(())
+    })?;
+    all.sort_by_key(|(n, _)| *n);
+    all.into_iter().map(|(_, run)| run).collect()
+}
+
 /// LogGP as LogP for messages of one size: what the trees and the gossip plan with.
-fn stretched(model: &Model, bytes: u64) -> outlive_protocols::broadcast::LogP {
+fn stretched(model: &Model, bytes: u64) -> LogP {
     let extra = (bytes - 1).saturating_mul(model.byte_gap);
     let extra = extra.min(u64::from(u32::MAX));
     let mut logp = model.logp;

@@ -22,6 +22,7 @@ pub use arena::{Arena, Value};
 pub use caller::{Caller, Planted, Said, Shared, Subject};
 
 use crate::logp::{Death, Host, Model, Outcome, World};
+use crate::plot::{self, Arrow, Picture};
 
 /// Everything that a run depends on.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ pub struct Scenario<C = ftco::Config> {
     pub bytes: u64,
     /// A fault to try the checker on.
     pub planted: Option<Planted>,
+    /// Every message is kept for a picture.
+    pub trace: bool,
     /// When the run is cut off.
     pub end: Time,
 }
@@ -67,6 +70,7 @@ impl<C> Scenario<C> {
             exact: true,
             bytes: 1,
             planted: None,
+            trace: false,
             end: Time::NEVER,
         }
     }
@@ -96,6 +100,7 @@ pub struct Report {
     pub violations: Vec<String>,
     /// Bodies held at the end.
     pub held: usize,
+    arrows: Option<Vec<Arrow>>,
 }
 
 impl Report {
@@ -114,16 +119,78 @@ impl Report {
             .filter(|(who, ..)| self.dead.binary_search(who).is_err());
         live.map(|(_, at, ..)| at).max().unwrap_or(Time::ZERO)
     }
+
+    /// A picture as SVG: of a run with [`Scenario::trace`] every message in space and time,
+    /// else how many have their first result. There is a row for each of `processes`.
+    pub fn plot(&self, processes: u32) -> String {
+        let mut reached = vec![u64::MAX; processes as usize];
+        for (who, at, ..) in self.results() {
+            let first = &mut reached[who as usize];
+            *first = (*first).min(at.0);
+        }
+        let picture = Picture {
+            title: format!(
+                "{processes} processes, {} dead: finished at {}, quiescent at {}, {} messages",
+                self.dead.len(),
+                self.completion().0,
+                self.outcome.quiescence.0,
+                self.outcome.messages
+            ),
+            legend: &LEGEND,
+            dead: &self.dead,
+            quiescence: self.outcome.quiescence.0,
+            reached: &reached,
+        };
+        match &self.arrows {
+            Some(arrows) => plot::space_time(&picture, arrows),
+            None => plot::curve(&picture),
+        }
+    }
 }
 
-struct Recorder(Vec<Line>, u64);
+struct Recorder {
+    lines: Vec<Line>,
+    bytes: u64,
+    arrows: Option<Vec<Arrow>>,
+}
+
+/// Colour and meaning of the messages in a picture.
+const LEGEND: [(&str, &str); 3] = [
+    ("#1f6fb4", "contributions"),
+    ("#d1610d", "claims"),
+    ("#2a8f3c", "results, questions and answers"),
+];
+
+fn kind<S: Subject>(msg: &S::Msg) -> usize {
+    match (S::gives(msg), S::claims(msg)) {
+        (true, _) => 0,
+        (_, true) => 1,
+        _ => 2,
+    }
+}
 
 impl<S: Subject> Host<Caller<S>> for Recorder {
     fn on_event(&mut self, who: Peer, at: Time, said: Said) {
-        self.0.push(Line { who, at, said });
+        self.lines.push(Line { who, at, said });
+    }
+    fn on_send(&mut self, from: Peer, to: Peer, msg: &S::Msg, now: Time) {
+        if let Some(arrows) = &mut self.arrows {
+            arrows.push(Arrow {
+                from,
+                to,
+                kind: kind::<S>(msg),
+                start: now.0,
+                end: None,
+            });
+        }
+    }
+    fn on_receive(&mut self, from: Peer, to: Peer, msg: &S::Msg, now: Time) {
+        if let Some(arrows) = &mut self.arrows {
+            plot::received(arrows, from, to, kind::<S>(msg), now.0);
+        }
     }
     fn bytes(&self, _msg: &S::Msg, body: Option<Body>) -> u64 {
-        if body.is_some() { self.1 } else { 1 }
+        if body.is_some() { self.bytes } else { 1 }
     }
 }
 
@@ -170,7 +237,11 @@ where
         Caller::new(timed, away)
     };
     let callers: Vec<Caller<S>> = (0..processes).map(caller).collect();
-    let recorder = Recorder(Vec::new(), scenario.bytes);
+    let recorder = Recorder {
+        lines: Vec::new(),
+        bytes: scenario.bytes,
+        arrows: scenario.trace.then(Vec::new),
+    };
     let mut world = World::new(scenario.model, &shared, seed, callers, recorder)?;
     for &(who, death) in &scenario.deaths {
         if who < processes {
@@ -182,7 +253,8 @@ where
     }
     let outcome = world.run(scenario.end);
     let dead = (0..processes).filter(|&who| world.dead(who)).collect();
-    let lines = std::mem::take(&mut world.host.0);
+    let lines = std::mem::take(&mut world.host.lines);
+    let arrows = world.host.arrows.take();
     drop(world);
     let held = shared.arena.borrow().held();
     Ok(Report {
@@ -191,5 +263,6 @@ where
         outcome,
         violations: shared.violations.take(),
         held,
+        arrows,
     })
 }
