@@ -77,6 +77,22 @@ def files() -> dict[str, Path]:
     return held
 
 
+# In the order of their dependencies.
+NETWORK = (
+    *("virtio/virtio", "virtio/virtio_ring", "virtio/virtio_pci_modern_dev"),
+    *("virtio/virtio_pci_legacy_dev", "virtio/virtio_pci"),
+    *("failover", "net/net_failover", "net/virtio_net"),
+)
+
+
+def network_modules() -> dict[str, Path]:
+    """What a node of a network needs: modules/net/NN.ko in the order of loading."""
+    root = WORK / "root/lib/modules" / release() / "kernel"
+    places = {"failover": root / "net/core/failover.ko"}
+    found = {name: places.get(name, root / f"drivers/{name}.ko") for name in NETWORK}
+    return {f"modules/net/{n:02}.ko": path for n, path in enumerate(found.values())}
+
+
 def with_libraries(program: Path) -> dict[str, Path]:
     """A dynamically linked program with its loader and libraries, at their paths."""
     said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
@@ -131,10 +147,12 @@ class Machine:
     cpus: int = 2
     extra: Mapping[str, Path] = field(default_factory=dict)
     line: str = ""
+    options: tuple[str, ...] = ()
     lines: list[tuple[float, str]] = field(default_factory=list)
     read_to: int = 0
 
     def __enter__(self) -> "Machine":
+        self.directory.mkdir(parents=True, exist_ok=True)
         image = initrd(self.scenario, self.extra, self.line, self.directory / "initrd")
         accel = os.environ.get("OUTLIVE_QEMU_ACCEL", "tcg")
         # One thread a processor; a processor with AVX2 and no more than the
@@ -146,6 +164,7 @@ class Machine:
             *("-serial", "stdio", "-monitor", "none"),
             *("-kernel", str(WORK / "root/boot" / f"vmlinuz-{release()}")),
             *("-initrd", str(image), "-append", f"{COMMON_LINE} {self.line}"),
+            *self.options,
         ]
         self.started = time.monotonic()
         # pylint: disable=consider-using-with
