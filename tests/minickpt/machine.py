@@ -156,10 +156,12 @@ class Machine:
         image = initrd(self.scenario, self.extra, self.line, self.directory / "initrd")
         accel = os.environ.get("OUTLIVE_QEMU_ACCEL", "tcg")
         # One thread a processor; a processor with AVX2 and no more than the
-        # emulator can do.
+        # emulator can do. It must not offer fast byte copies: the emulator makes them byte
+        # by byte, and where an earlier kernel's code lay, it looks for translated code at
+        # each byte (loading a kernel there took six times as long).
         command = [
             "qemu-system-x86_64",
-            *("-accel", accel, "-machine", "q35", "-cpu", "max", "-smp", str(self.cpus)),
+            *("-accel", accel, "-machine", "q35", "-cpu", "max,-erms", "-smp", str(self.cpus)),
             *("-m", str(MEMORY_MIB), "-nographic", "-no-reboot", "-nodefaults"),
             *("-serial", "stdio", "-monitor", "none"),
             *("-kernel", str(WORK / "root/boot" / f"vmlinuz-{release()}")),

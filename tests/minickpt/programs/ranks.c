@@ -10,6 +10,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+extern char **environ;
+
 int main(int argc, char **argv)
 {
 	long first = argc > 3 ? atol(argv[1]) : 0, count = argc > 3 ? atol(argv[2]) : 0;
