@@ -79,7 +79,7 @@ def files() -> dict[str, Path]:
 
 # In the order of their dependencies.
 NETWORK = (
-    *("virtio/virtio", "virtio/virtio_ring", "virtio/virtio_pci_modern_dev"),
+    *("virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_modern_dev"),
     *("virtio/virtio_pci_legacy_dev", "virtio/virtio_pci"),
     *("failover", "net/net_failover", "net/virtio_net"),
 )

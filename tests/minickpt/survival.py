@@ -65,8 +65,10 @@ def scenario(words: str, kinds: list[str], **pieces: str) -> str:
     )
 
 
-def survive(m: Machine, boots: int, timeout_s: float = 240.0) -> None:
-    """Through all boots to the end of the program; prints the times."""
+def survive(m: Machine, boots: int, timeout_s: float = 240.0) -> list[float]:
+    """Through all boots to the end of the program; prints the times, gives our share of
+    a bare boot at each.
+    """
     for boot in range(2, boots + 2):
         m.expect(f"BOOT {boot} ", timeout_s)
         # By our own segments: the kernel was told of all memory, not of a crash area.
@@ -74,35 +76,40 @@ def survive(m: Machine, boots: int, timeout_s: float = 240.0) -> None:
         assert told > MEMORY_MIB * 9 // 10, told
     m.expect("^TIMES", timeout_s, never="BAD|OL-")
     m.expect("EXIT 0", timeout_s, never="BAD|EXIT [1-9]|OL-")
-    print(table(m))
+    text, shares = table(m)
+    print(text)
+    return shares
 
 
 PARTS = ("saved", "kernel", "module", "files", "restored", "armed", "resumed")
 
 
-def table(m: Machine) -> str:
+def table(m: Machine) -> tuple[str, list[float]]:
     """Times by part of each survival beside the bare boot of the same machine, whose
-    first boot made the file system: that time is taken off.
+    first boot made the file system: that time is taken off. And our share of the bare boot
+    for each. All by the machine's own counter, which starts with its power.
     """
-    boot = m.expect_past(r"BOOT 1 uptime (\S+), of it (\S+) to (\S+) for")
-    clock, before, after = (float(value) for value in boot.groups())
-    bare = m.when("BOOT 1 ") - (after - before)
+    boot = m.expect_past(r"BOOT 1 uptime (\S+), of it (\S+) to (\S+) for .* ticks (\d+)")
+    clock, before, after = (float(value) for value in boot.groups()[:3])
     rows = ["from the panic to, in s: " + " ".join(f"{name:>8}" for name in PARTS)]
     rows[0] += "    image rebuild  rearm  sum, of a bare boot"
+    bare, shares = 0.0, []
     for _, line in m.lines:
-        if not (said := re.search(r"^TIMES generation (\d+) (.*)", line)):
+        if not (said := re.search(r"^TIMES generation (\d+) khz (\d+) (.*)", line)):
             continue
-        values = said[2].split()
+        bare = int(boot[4]) / int(said[2]) / 1e3 - (after - before)
+        values = said[3].split()
         at = {name: float(s) for name, s in zip(values[::2], values[1::2], strict=True)}
         ours = (at["saved"], at["restored"] - at["files"], at["resumed"] - at["restored"])
+        shares.append(sum(ours) / bare)
         rows.append(
             f"death {said[1]:>3}                 "
             + " ".join(f"{at[name]:8.3f}" for name in PARTS)
             + "".join(f"  {value:6.3f}" for value in ours)
-            + f"  {sum(ours):.3f}  {100 * sum(ours) / bare:.0f} %"
+            + f"  {sum(ours):.3f}  {100 * shares[-1]:.0f} %"
         )
     rows.append(
         f"a bare boot: {bare:.2f} s from power-on to the mounted file system,"
         f" {clock - (after - before):.2f} of them by the kernel's clock"
     )
-    return "\n".join(rows)
+    return "\n".join(rows), shares

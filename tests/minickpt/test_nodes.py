@@ -26,7 +26,7 @@ ROUNDS, BYTES, PAUSE_MS = 70, 20000, 100
 SCENARIO = """
 for module in /modules/net/*.ko; do insmod $module; done
 ifconfig lo 127.0.0.1 up
-ifconfig eth0 10.17.0.{node} netmask 255.255.255.0 up
+ifconfig eth0 10.17.0.{node} netmask 255.255.255.0 up || echo BAD network
 mkdir -p /dax/memory
 cp /key /tmp/key && chmod 600 /tmp/key
 export OUTLIVE_COMM_HOSTS=/hosts OUTLIVE_COMM_KEY=/tmp/key
@@ -46,7 +46,7 @@ echo; echo "NODE READY $BOOT"
 while kill -0 $P 2>/dev/null; do
     read -r -t 1 kind </dev/console && outlive-inject $kind
 done
-wait $P; echo; echo "EXIT $?"
+wait $P; status=$?; echo; echo "EXIT $status"
 """
 
 
@@ -158,7 +158,7 @@ def run(make: Make, tmp_path: Path, files: dict[str, Path], victims: list[int], 
         boots = [1] * nodes
         waits = list(zip(deaths, victims, strict=True))
         while ROUNDS - 1 not in clock.at:
-            number = int(first.expect(r"round (\d+)\s*$", 240)[1])
+            number = int(first.expect(r"round (\d+)\s*$", 240, never="BAD|EXIT|OL-")[1])
             clock.at[number] = first.lines[first.read_to - 1][0]
             if waits and number >= waits[0][0]:
                 _, victim = waits.pop(0)
@@ -166,7 +166,7 @@ def run(make: Make, tmp_path: Path, files: dict[str, Path], victims: list[int], 
                 machines[victim].send("panic\n")
         digest = first.expect(r"digest [0-9a-f]{16}", 120)[0]
         for machine, boot in zip(machines, boots, strict=True):
-            machine.expect("EXIT 0", 120)
+            machine.expect("EXIT 0", 120, never="BAD|EXIT [1-9]|OL-")
             machine.expect_past(f"NODE READY {boot}")
     added = ", ".join(f"{seconds:.2f}" for seconds in clock.added(deaths)) if deaths else "nothing"
     print(

@@ -46,6 +46,21 @@ def test_stress_by_ten_injections(machine: Make, outlive: dict[str, Path], words
         survive(m, len(kinds))
 
 
+@pytest.mark.skipif(not LONG, reason="in make test-minickpt")
+def test_our_share_of_a_bare_boot(machine: Make, outlive: dict[str, Path]) -> None:
+    """In instructions (the emulator's clock counts them, a nanosecond each), so that other
+    load on this machine changes nothing: image, rebuilding and arming again take at most a
+    fifth of a bare boot.
+    """
+    kinds = ["null", "panic", "null"]
+    words = "/bin/regstress 2 0 3000000 /dax/stop"
+    counting = ("-icount", "shift=0,sleep=off")
+    with machine(scenario(words, kinds), extra=outlive, options=counting) as m:
+        shares = survive(m, len(kinds), 400)
+    assert len(shares) == len(kinds)
+    assert max(shares) < 0.2, shares
+
+
 def flip(port: int, address: int) -> None:
     """Changes a bit of the machine's memory through the emulator's debugger port."""
     with socket.create_connection(("127.0.0.1", port), 30) as wire:
