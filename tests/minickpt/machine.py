@@ -168,6 +168,7 @@ class Machine:
             *("-initrd", str(image), "-append", f"{COMMON_LINE} {self.line}"),
             *self.options,
         ]
+        self.log = (self.directory / "serial.log").open("w", encoding="utf-8")
         self.started = time.monotonic()
         # pylint: disable=consider-using-with
         self.process = subprocess.Popen(
@@ -179,8 +180,7 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        text = "".join(f"{at:8.2f} {line}\n" for at, line in self.lines)
-        (self.directory / "serial.log").write_text(text, encoding="utf-8")
+        self.log.close()
         (self.directory / "initrd").unlink(missing_ok=True)
 
     def _read(self, until: float) -> bool:
@@ -198,6 +198,8 @@ class Machine:
         for line in whole:
             text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1bc|\r", "", line.decode(errors="replace"))
             self.lines.append((now, text))
+            self.log.write(f"{now:8.2f} {text}\n")
+        self.log.flush()
         return True
 
     def expect(

@@ -144,14 +144,10 @@ KEYS = [
 VI = "/bin/vim.tiny -u NONE -i NONE"
 
 
-def test_vi_goes_on_where_it_was(
-    machine: Make, outlive: dict[str, Path], packages: Path, tmp_path: Path
-) -> None:
+def test_vi_goes_on_where_it_was(machine: Make, outlive: dict[str, Path], packages: Path) -> None:
     """vi of Debian on a terminal: text that was never written, and what it can undo."""
-    keys = tmp_path / "keys"
-    keys.write_text("".join(KEYS), encoding="ascii")
     files = with_libraries(packages / "usr/bin/vim.tiny")
-    files |= {**with_libraries(Path("/usr/bin/chattr")), "keys": keys}
+    files |= with_libraries(Path("/usr/bin/chattr"))
     # Settings of a terminal die with the kernel.
     typed = """
     [ $BOOT = 1 ] || stty raw -echo </dev/console
@@ -161,7 +157,10 @@ def test_vi_goes_on_where_it_was(
     """
     after = f"""
     stty sane </dev/console
-    {VI} -s /keys /dax/out/alone </dev/console >/dev/null 2>&1
+    {VI} /dax/out/alone </dev/console >/dev/console & P=$!
+    until stty -a </dev/console | grep -qe -icanon; do usleep 100000; done
+    echo; echo "TYPE undisturbed"
+    wait $P
     cmp /dax/out/text /dax/out/alone || echo "BAD output"
     echo; echo "SAME $(tr '\\n' , </dax/out/text)"
     """
@@ -178,4 +177,6 @@ def test_vi_goes_on_where_it_was(
             m.expect(f"TYPE {boot}", 240)
             m.send(part)
         m.expect("EXIT 0", 120)
+        m.expect("TYPE undisturbed", 60)
+        m.send("".join(KEYS))
         assert m.expect(r"SAME (\S*)", 60)[1] == "one,two,three,four,six,"
