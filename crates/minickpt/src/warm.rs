@@ -149,8 +149,7 @@ pub fn next_line(line: &str, memory: &[Range]) -> Result<String> {
 pub struct Loaded {
     /// Its boot line.
     pub line: String,
-    /// Why it was not by segments of our own, which takes a fifth of the time, but by
-    /// kexec_file_load(2).
+    /// Why it was not by segments of our own, but by kexec_file_load(2), which is slower.
     pub slow: Option<String>,
 }
 
