@@ -72,8 +72,9 @@ def flip(port: int, address: int) -> None:
         def ask(text: str) -> str:
             said = f"${text}#{sum(text.encode()) % 256:02x}".encode()
             wire.sendall(said)
+            # It tells, unasked, that the machine stopped when we came.
             got = b""
-            while not (found := re.search(rb"\$([^#]*)#..", got)):
+            while not (found := re.search(rb"\$((?!T02)[^#]*)#..", got)):
                 got += wire.recv(4096)
             wire.sendall(b"+")
             return found[1].decode()
