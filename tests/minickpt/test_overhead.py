@@ -50,8 +50,8 @@ def kernels() -> dict[str, Path]:
 def test_protection_costs_few_instructions(
     machine: Make, outlive: dict[str, Path], kernels: dict[str, Path]
 ) -> None:
-    """Kernels (class S, or OUTLIVE_NAS_CLASS) with two threads on one processor, protected and not, with
-    everything that a death needs: module, next kernel, memory on DAX.
+    """Kernels (class S, or OUTLIVE_NAS_CLASS) with two threads on one processor, protected
+    and not, with everything that a death needs: module, next kernel, memory on DAX.
     """
     worse = []
     counting = ("-icount", "shift=0,sleep=off")
