@@ -154,11 +154,10 @@ class Machine:
     def __enter__(self) -> "Machine":
         self.directory.mkdir(parents=True, exist_ok=True)
         image = initrd(self.scenario, self.extra, self.line, self.directory / "initrd")
-        accel = os.environ.get("OUTLIVE_QEMU_ACCEL", "tcg,thread=single")
-        # One thread for all processors: with one for each, a processor was seen to go on
-        # with a breakpoint that the kernel had long replaced. No fast byte copies: the
-        # emulator makes them byte by byte, and where an earlier kernel's code lay, it looks
-        # for translated code at each byte. (Both: docs/design/minickpt-kernel.md.)
+        accel = os.environ.get("OUTLIVE_QEMU_ACCEL", "tcg")
+        # No fast byte copies: the emulator makes them byte by byte, and where an earlier
+        # kernel's code lay, it looks for translated code at each byte. A thread for each
+        # processor has a trap too. (Both: docs/design/minickpt-kernel.md.)
         command = [
             "qemu-system-x86_64",
             *("-accel", accel, "-machine", "q35", "-cpu", "max,-erms", "-smp", str(self.cpus)),
