@@ -36,7 +36,7 @@ check: deps ## the quick loop: formatting, lints, unit tests, structure (under 5
 test: deps ## everything that the continuous integration runs
 	scripts/test.sh all
 
-test-minickpt: deps build ## every way for a kernel to die, in an emulated machine (about 25 minutes)
+test-minickpt: deps build ## every way for a kernel to die, in emulated machines (about 45 minutes)
 	OUTLIVE_MINICKPT=long scripts/test.sh minickpt
 
 soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), random failures (SOAK_MINUTES=30)

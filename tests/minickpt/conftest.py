@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
-from machine import Machine
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(ROOT / "tests"), str(HERE)]
+from machine import WORK, Machine, with_libraries
 from skip import skip
 
 LONG = os.environ.get("OUTLIVE_MINICKPT", "") in ("long", "soak")
 SOAK = os.environ.get("OUTLIVE_MINICKPT", "") == "soak"
 
 
-@pytest.fixture(scope="session")
-def prepared() -> None:
-    """Kernel, modules and programs are there, or the test is skipped by name."""
+def prepare(*words: str) -> None:
+    """Runs prepare.sh; skips the test by name if something is missing."""
     done = subprocess.run(
-        [Path(__file__).parent / "prepare.sh"], capture_output=True, text=True, check=False
+        [HERE / "prepare.sh", *words], capture_output=True, text=True, check=False
     )
     if done.returncode == 69:
         skip("minickpt", done.stderr.strip().splitlines()[-1])
@@ -29,7 +29,30 @@ def prepared() -> None:
     assert "warning" not in done.stdout, done.stdout
 
 
+@pytest.fixture(scope="session")
+def prepared() -> None:
+    """Kernel, modules and programs are there, or the test is skipped by name."""
+    prepare()
+
+
 @pytest.fixture
 def machine(prepared: None, tmp_path: Path) -> Callable[..., Machine]:
     """Makes a machine that runs a scenario; its serial.log stays in tmp_path."""
-    return lambda scenario, **words: Machine(scenario, tmp_path, **words)
+    return lambda scenario, **words: Machine(scenario, words.pop("directory", tmp_path), **words)
+
+
+@pytest.fixture(scope="session")
+def outlive() -> dict[str, Path]:
+    """The command with its libraries, as files of the machine."""
+    named = os.environ.get("OUTLIVE_BIN")
+    places = (
+        [Path(named)] if named else [ROOT / f"target/{k}/outlive" for k in ("release", "debug")]
+    )
+    for place in places:
+        if place.exists():
+            small = WORK / "command/outlive"
+            small.parent.mkdir(parents=True, exist_ok=True)
+            subprocess.run(["strip", "-o", small, place], check=True)
+            return with_libraries(small)
+    skip("minickpt", "the command is not built; make build")
+    raise AssertionError("skip() ends the test")

@@ -30,12 +30,12 @@ if [ -e /boot/initrd ]; then
     AFTER=$(uptime)
 fi
 mount -t ext4 -o dax=always /dev/pmem0 /dax || echo "MOUNT FAILED"
-MOUNTED=$(uptime)
+MOUNTED=$(uptime) TICKS=$(omkctl ticks)
 if [ -e /boot/initrd ]; then
     mkdir -p /dax/boot && cp /boot/initrd /boot/vmlinuz /dax/boot/ && sync && rm /boot/*
 fi
 omkctl mark 4
-echo "BOOT $BOOT uptime $MOUNTED, of it $BEFORE to $AFTER for what only a first boot does"
+echo "BOOT $BOOT uptime $MOUNTED, of it $BEFORE to $AFTER for what only a first boot does, ticks $TICKS"
 omkctl query
 # Loads the next kernel.
 arm() { omkctl kload /dax/boot/vmlinuz /dax/boot/initrd "$(cat /next-line)"; }

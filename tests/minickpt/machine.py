@@ -77,6 +77,22 @@ def files() -> dict[str, Path]:
     return held
 
 
+# In the order of their dependencies.
+NETWORK = (
+    *("virtio/virtio_ring", "virtio/virtio", "virtio/virtio_pci_modern_dev"),
+    *("virtio/virtio_pci_legacy_dev", "virtio/virtio_pci"),
+    *("failover", "net/net_failover", "net/virtio_net"),
+)
+
+
+def network_modules() -> dict[str, Path]:
+    """What a node of a network needs: modules/net/NN.ko in the order of loading."""
+    root = WORK / "root/lib/modules" / release() / "kernel"
+    places = {"failover": root / "net/core/failover.ko"}
+    found = {name: places.get(name, root / f"drivers/{name}.ko") for name in NETWORK}
+    return {f"modules/net/{n:02}.ko": path for n, path in enumerate(found.values())}
+
+
 def with_libraries(program: Path) -> dict[str, Path]:
     """A dynamically linked program with its loader and libraries, at their paths."""
     said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout
@@ -131,22 +147,27 @@ class Machine:
     cpus: int = 2
     extra: Mapping[str, Path] = field(default_factory=dict)
     line: str = ""
+    options: tuple[str, ...] = ()
     lines: list[tuple[float, str]] = field(default_factory=list)
     read_to: int = 0
 
     def __enter__(self) -> "Machine":
+        self.directory.mkdir(parents=True, exist_ok=True)
         image = initrd(self.scenario, self.extra, self.line, self.directory / "initrd")
         accel = os.environ.get("OUTLIVE_QEMU_ACCEL", "tcg")
-        # One thread a processor; a processor with AVX2 and no more than the
-        # emulator can do.
+        # No fast byte copies: the emulator makes them byte by byte, and where an earlier
+        # kernel's code lay, it looks for translated code at each byte. A thread for each
+        # processor has a trap too. (Both: docs/design/minickpt-kernel.md.)
         command = [
             "qemu-system-x86_64",
-            *("-accel", accel, "-machine", "q35", "-cpu", "max", "-smp", str(self.cpus)),
+            *("-accel", accel, "-machine", "q35", "-cpu", "max,-erms", "-smp", str(self.cpus)),
             *("-m", str(MEMORY_MIB), "-nographic", "-no-reboot", "-nodefaults"),
             *("-serial", "stdio", "-monitor", "none"),
             *("-kernel", str(WORK / "root/boot" / f"vmlinuz-{release()}")),
             *("-initrd", str(image), "-append", f"{COMMON_LINE} {self.line}"),
+            *self.options,
         ]
+        self.log = (self.directory / "serial.log").open("w", encoding="utf-8")
         self.started = time.monotonic()
         # pylint: disable=consider-using-with
         self.process = subprocess.Popen(
@@ -158,8 +179,7 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self.process.kill()
         self.process.wait()
-        text = "".join(f"{at:8.2f} {line}\n" for at, line in self.lines)
-        (self.directory / "serial.log").write_text(text, encoding="utf-8")
+        self.log.close()
         (self.directory / "initrd").unlink(missing_ok=True)
 
     def _read(self, until: float) -> bool:
@@ -177,6 +197,8 @@ class Machine:
         for line in whole:
             text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]|\x1bc|\r", "", line.decode(errors="replace"))
             self.lines.append((now, text))
+            self.log.write(f"{now:8.2f} {text}\n")
+        self.log.flush()
         return True
 
     def expect(

@@ -2,7 +2,8 @@
 # Gets a stock Debian kernel with its headers (never installed on this machine),
 # builds the modules and the test programs against it, all under build/minickpt.
 #
-#   tests/minickpt/prepare.sh        does nothing where nothing changed
+#   tests/minickpt/prepare.sh            does nothing where nothing changed
+#   tests/minickpt/prepare.sh packages   Debian's vi and NumPy instead, under build/minickpt/debian
 #
 # Ends with 69 and says why where something is missing.
 set -euo pipefail
@@ -15,6 +16,20 @@ lacks() {
     echo "minickpt: $*" >&2
     exit 69
 }
+if [ "${1:-}" = packages ]; then
+    debian=$work/debian
+    [ -e "$debian/complete" ] && exit 0
+    mkdir -p "$debian/debs"
+    # The reference BLAS and LAPACK: small, and the same on every processor.
+    (cd "$debian/debs" && apt-get download -q vim-tiny python3-numpy libblas3 liblapack3 \
+        libgfortran5 libquadmath0) >"$work/apt.log" 2>&1 ||
+        lacks "apt-get download of vim-tiny and python3-numpy failed: $(tail -1 "$work/apt.log")"
+    for deb in "$debian"/debs/*.deb; do
+        dpkg -x "$deb" "$debian"
+    done
+    touch "$debian/complete"
+    exit 0
+fi
 [ "$(uname -m)" = x86_64 ] || lacks "emulated x86-64 kernels need an x86-64 build machine"
 command -v qemu-system-x86_64 >/dev/null || lacks "qemu-system-x86_64 is not installed (scripts/deps.sh)"
 command -v gcc-12 >/dev/null || lacks "gcc-12, which built Debian's kernel, is not installed"

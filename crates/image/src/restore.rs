@@ -7,7 +7,7 @@
 //! born with their old numbers; last come masks, vector state and registers. All are
 //! stopped until [`Restored::release`], so that a caller can arm itself again before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -37,7 +37,7 @@ pub struct Options {
     pub numbers: bool,
     /// What takes the place of pipes and sockets that led outside.
     pub stdio: Stdio,
-    /// Map shared files with MAP_SYNC: for DAX files.
+    /// Map shared files on DAX with MAP_SYNC.
     pub synchronous: bool,
     /// A seccomp program (`struct sock_filter`s) that all processes get.
     pub filter: Vec<u8>,
@@ -172,6 +172,8 @@ struct Restorer<'a> {
     descriptions: Inherited,
     /// Mapped files by path and whether they are written to.
     files: BTreeMap<(String, bool), i32>,
+    /// Of them, those that can be mapped with MAP_SYNC: others lie on no DAX.
+    synchronous: BTreeSet<i32>,
     executables: Vec<Option<i32>>,
 }
 
@@ -197,6 +199,7 @@ impl<'a> Restorer<'a> {
             least,
             descriptions: descriptors::open(&image.descriptions, options.stdio, least)?,
             files: BTreeMap::new(),
+            synchronous: BTreeSet::new(),
             executables: Vec::new(),
         };
         for process in &image.processes {
@@ -243,6 +246,9 @@ impl<'a> Restorer<'a> {
             other => other?,
         };
         let number = descriptors::give(file, self.least)?;
+        if writable && self.options.synchronous && sys::maps_synchronously(number) {
+            self.synchronous.insert(number);
+        }
         self.files.insert((path.clone(), writable), number);
         Ok(())
     }
@@ -427,7 +433,7 @@ impl<'a> Restorer<'a> {
             }
             _ => flags |= libc::MAP_ANONYMOUS,
         }
-        flags |= match (mapping.shared, fd != u64::MAX && self.options.synchronous) {
+        flags |= match (mapping.shared, self.synchronous.contains(&(fd as i32))) {
             // With MAP_SYNC the kernel knows no MAP_FIXED_NOREPLACE. The address space is
             // empty, and mappings that overlap were refused before.
             (true, true) => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC | libc::MAP_FIXED,

@@ -412,6 +412,23 @@ pub fn duplicate_above(fd: i32, least: i32) -> io::Result<i32> {
     answer(unsafe { libc::fcntl(fd, libc::F_DUPFD, least) }.into()).map(|fd| fd as i32)
 }
 
+/// True if a file can be mapped with MAP_SYNC: it is on DAX.
+pub fn maps_synchronously(fd: i32) -> bool {
+    // SAFETY: a new mapping of one page at an address of the kernel's choice, which nothing
+    // touches and which is unmapped at once.
+    unsafe {
+        let at = libc::mmap(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
+            fd,
+            0,
+        );
+        at != libc::MAP_FAILED && libc::munmap(at, 4096) == 0
+    }
+}
+
 /// Closes a descriptor by number.
 pub fn close(fd: i32) {
     // SAFETY: the callers own the number; a bad one is an error that changes nothing.

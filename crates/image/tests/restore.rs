@@ -75,6 +75,8 @@ impl Scene {
         let (image, contents) = self.dumped(child);
         let options = Options {
             numbers: true,
+            // Not for files that are on no DAX, as all of these.
+            synchronous: true,
             ..Options::default()
         };
         let restored = restore(&image, &contents, &options).expect("restore");
@@ -160,7 +162,8 @@ fn survives(words: &[&str], lines: usize) {
 }
 
 const PYTHON: &str = r#"
-import hashlib, os, signal, threading, time
+import hashlib, mmap, os, signal, sys, threading, time
+shared = mmap.mmap(os.open(sys.executable, os.O_RDONLY), 4096, mmap.MAP_SHARED, mmap.PROT_READ)
 class Count(threading.Thread):
     def run(self):
         self.digest = hashlib.sha256()
@@ -173,6 +176,7 @@ start = time.monotonic()
 value = 1.0
 for step in range(40):
     for _ in range(20000): value = (value * 1.0000001) % 7.0
+    value += shared[step]
     print(step, value, flush=True)
 for t in threads: t.join(); print(t.digest.hexdigest())
 os.kill(os.getpid(), signal.SIGUSR1)

@@ -30,7 +30,13 @@ pub struct Next {
 impl Next {
     fn load(&self) -> Result<()> {
         match &self.files {
-            Some((kernel, initrd)) => warm::load(kernel, initrd, self.line.as_deref()).map(drop),
+            Some((kernel, initrd)) => {
+                let loaded = warm::load(kernel, initrd, self.line.as_deref())?;
+                if let Some(why) = loaded.slow {
+                    eprintln!("outlive: the next kernel is loaded by kexec_file_load: {why}");
+                }
+                Ok(())
+            }
             None => Ok(()),
         }
     }

@@ -149,6 +149,79 @@ pub fn load_crash_kernel(kernel: &File, initrd: &File, line: &str) -> io::Result
     answer(result).map(drop)
 }
 
+/// Loads segments for the time after a panic (kexec_load(2), KEXEC_ON_CRASH): bytes and
+/// physical address of each. `entry` must lie in the crash area.
+pub(crate) fn load_crash_segments(
+    entry: u64,
+    segments: &[crate::segments::Segment<'_>],
+) -> io::Result<()> {
+    const ON_CRASH: u64 = 1;
+    const ARCH_X86_64: u64 = 62 << 16;
+    // struct kexec_segment: buf, bufsz, mem, memsz
+    let table: Vec<[u64; 4]> = segments
+        .iter()
+        .map(|part| {
+            let bytes = (part.bytes.as_ptr() as u64, part.bytes.len() as u64);
+            [bytes.0, bytes.1, part.at, part.room()]
+        })
+        .collect();
+    // SAFETY: the kernel reads as many bytes as each slice has; nothing is written here.
+    let result = unsafe {
+        libc::syscall(
+            libc::SYS_kexec_load,
+            entry,
+            table.len(),
+            table.as_ptr(),
+            ON_CRASH | ARCH_X86_64,
+        )
+    };
+    answer(result).map(drop)
+}
+
+/// A whole file, mapped for reading. It must not be cut while this lives.
+pub(crate) struct Mapped {
+    at: *mut libc::c_void,
+    length: usize,
+}
+
+impl Mapped {
+    /// Maps a file that is not empty.
+    pub fn new(file: &File) -> io::Result<Mapped> {
+        let length = usize::try_from(file.metadata()?.len())
+            .ok()
+            .filter(|length| *length > 0)
+            .ok_or(io::ErrorKind::InvalidData)?;
+        // SAFETY: a new mapping at an address of the kernel's choice.
+        let at = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                length,
+                libc::PROT_READ,
+                libc::MAP_PRIVATE | libc::MAP_POPULATE,
+                file.as_raw_fd(),
+                0,
+            )
+        };
+        if at == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        Ok(Mapped { at, length })
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping has that length and lives as long as this.
+        unsafe { std::slice::from_raw_parts(self.at.cast(), self.length) }
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; nothing borrows from it any more.
+        unsafe { libc::munmap(self.at, self.length) };
+    }
+}
+
 /// One ioctl of the module's device: `bytes` are read and written in place.
 pub(crate) fn control(device: &File, request: u64, bytes: &mut [u8]) -> io::Result<()> {
     // SAFETY: the callers give as many bytes as the request announces.

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::sys;
+use crate::{segments, sys};
 
 const MIB: u64 = 1 << 20;
 /// What makes a crash kernel an ordinary one: no dump mode, devices reset.
@@ -144,14 +144,23 @@ pub fn next_line(line: &str, memory: &[Range]) -> Result<String> {
     Ok(words.join(" "))
 }
 
+/// How the next kernel was loaded.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Loaded {
+    /// Its boot line.
+    pub line: String,
+    /// Why it was not by segments of our own, but by kexec_file_load(2), which is slower.
+    pub slow: Option<String>,
+}
+
 /// Loads the next kernel. `line` is its boot line; computed from the running kernel's if
 /// absent.
 ///
 /// # Errors
 /// [`Code::KernelUnready`] with what the kernel said.
-pub fn load(kernel: &Path, initrd: &Path, line: Option<&str>) -> Result<String> {
+pub fn load(kernel: &Path, initrd: &Path, line: Option<&str>) -> Result<Loaded> {
     let open = |path: &Path| File::open(path).map_err(|error| Error::io(path, "open", &error));
-    let computed = match line {
+    let line = match line {
         Some(line) => line.trim().to_owned(),
         None => {
             let running = std::fs::read_to_string("/proc/cmdline")
@@ -159,25 +168,65 @@ pub fn load(kernel: &Path, initrd: &Path, line: Option<&str>) -> Result<String> 
             next_line(running.trim(), &firmware_memory()?)?
         }
     };
-    sys::load_crash_kernel(&open(kernel)?, &open(initrd)?, &computed).map_err(|error| {
-        let remedy = match error.raw_os_error() {
-            Some(libc::EPERM) => "run it as root; kexec must not be locked down",
-            Some(libc::EADDRNOTAVAIL | libc::ENOMEM) => {
-                "raise crashkernel= on the boot line: kernel and initramfs must fit"
-            }
-            Some(libc::ENOEXEC | libc::EKEYREJECTED) => "give a bzImage that the kernel accepts",
-            Some(libc::EBUSY) => "another kexec is going on: try again",
-            _ => "outlive minickpt setup says what is missing",
-        };
-        let entity = Entity::File(kernel.display().to_string());
-        Error::new(
-            Code::KernelUnready,
-            entity,
-            format!("load the next kernel: {error}"),
-            remedy,
-        )
-    })?;
-    Ok(computed)
+    let files = (open(kernel)?, open(initrd)?);
+    let slow = match by_segments(&files.0, &files.1, &line) {
+        Ok(()) => None,
+        Err(why) => {
+            let loaded = sys::load_crash_kernel(&files.0, &files.1, &line);
+            loaded.map_err(|error| refused(kernel, &error))?;
+            Some(why)
+        }
+    };
+    Ok(Loaded { line, slow })
+}
+
+/// Loads segments of our own; why not, if so. Whatever it is, kexec_file_load(2) may do:
+/// it knows more kinds of machines, and says what is wrong.
+fn by_segments(kernel: &File, initrd: &File, line: &str) -> std::result::Result<(), String> {
+    if Path::new("/sys/firmware/efi").exists() {
+        // The next kernel needs the mappings of the firmware's calls.
+        return Err("the machine was booted by UEFI".into());
+    }
+    let failed = |what: &'static str| move |error: std::io::Error| format!("{what}: {error}");
+    let running = std::fs::read("/sys/kernel/boot_params/data")
+        .map_err(failed("/sys/kernel/boot_params/data"))?;
+    let text = std::fs::read_to_string("/proc/iomem").map_err(failed("/proc/iomem"))?;
+    let crash = crash_area(&text).ok_or("/proc/iomem shows no crash area")?;
+    let kernel = sys::Mapped::new(kernel).map_err(failed("map the kernel"))?;
+    let initrd = sys::Mapped::new(initrd).map_err(failed("map the initramfs"))?;
+    let plan = segments::plan(kernel.bytes(), initrd.bytes(), line, crash, &running)?;
+    sys::load_crash_segments(plan.entry, &plan.segments()).map_err(failed("kexec_load"))
+}
+
+/// The largest crash area in /proc/iomem (another one, for DMA, lies below 4 GiB).
+fn crash_area(text: &str) -> Option<Range> {
+    let areas = text.lines().filter_map(|line| {
+        let (range, name) = line.split_once(" : ")?;
+        let (start, end) = range.trim().split_once('-')?;
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let area = (number(start)?, number(end)?.checked_add(1)?);
+        (name.trim() == "Crash kernel" && area.0 > 0).then_some(area)
+    });
+    areas.max_by_key(|(start, end)| end - start)
+}
+
+fn refused(kernel: &Path, error: &std::io::Error) -> Error {
+    let remedy = match error.raw_os_error() {
+        Some(libc::EPERM) => "run it as root; kexec must not be locked down",
+        Some(libc::EADDRNOTAVAIL | libc::ENOMEM) => {
+            "raise crashkernel= on the boot line: kernel and initramfs must fit"
+        }
+        Some(libc::ENOEXEC | libc::EKEYREJECTED) => "give a bzImage that the kernel accepts",
+        Some(libc::EBUSY) => "another kexec is going on: try again",
+        _ => "outlive minickpt setup says what is missing",
+    };
+    let entity = Entity::File(kernel.display().to_string());
+    Error::new(
+        Code::KernelUnready,
+        entity,
+        format!("load the next kernel: {error}"),
+        remedy,
+    )
 }
 
 #[cfg(test)]
@@ -209,6 +258,15 @@ mod tests {
             let error = next_line(&line, &[(MIB, 1023 * MIB)]).unwrap_err();
             assert_eq!(error.code(), Code::KernelUnready);
         }
+    }
+
+    #[test]
+    fn the_crash_area_is_the_larger_one() {
+        let text = "00100000-1fffffff : System RAM\n  15000000-15ffffff : Crash kernel\n  \
+                    17000000-1effffff : Crash kernel\n20000000-2f7fffff : Persistent Memory\n";
+        assert_eq!(crash_area(text), Some((0x1700_0000, 0x1f00_0000)));
+        let hidden = "00000000-00000000 : Crash kernel\n";
+        assert_eq!(crash_area(hidden), None);
     }
 
     #[test]

@@ -1,5 +1,5 @@
 """Floats whose every bit depends on all before, a line each 20 sweeps, until
-the file argv[1] is there.
+the file argv[1] is there or argv[2] lines are printed.
 """
 
 import math
@@ -8,7 +8,8 @@ import sys
 
 x = [0.1 * i for i in range(64)]
 line = 0
-while not os.path.exists(sys.argv[1]):
+lines = int(sys.argv[2]) if len(sys.argv) > 2 else sys.maxsize
+while line < lines and not os.path.exists(sys.argv[1]):
     for _ in range(20):
         x = [
             math.sin(1.7 * v) + 0.5 * math.sqrt(abs(w))

@@ -4,7 +4,7 @@
  * the tests look at when a kernel died. Independent of the product's own
  * reader on purpose.
  *
- *   omkctl query | format | ack | check | dump | times
+ *   omkctl query | format | ack | check | dump | times | ticks
  *   omkctl register PID | unregister PID | arm 0|1 | mark N
  *   omkctl kload KERNEL INITRD LINE
  */
@@ -245,7 +245,7 @@ static void times(void)
 
 	if (pread(fd, &m, sizeof(m), OMK_MARKS_OFF) != sizeof(m) || !m.tsc_khz)
 		fail("marks");
-	printf("TIMES generation %llu", m.generation);
+	printf("TIMES generation %llu khz %llu", m.generation, m.tsc_khz);
 	for (i = 0; i < 8; i++)
 		if (m.tsc[i])
 			printf(" %s %.3f", names[i],
@@ -322,6 +322,8 @@ int main(int argc, char **argv)
 		dump();
 	else if (!strcmp(what, "times"))
 		times();
+	else if (!strcmp(what, "ticks"))
+		printf("%llu\n", (unsigned long long)__builtin_ia32_rdtsc());
 	else if (!strcmp(what, "ack"))
 		ack();
 	else if (!strcmp(what, "format"))
