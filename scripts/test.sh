@@ -30,6 +30,20 @@ tests_in() { # tests_in DIRECTORY: its pytest files
     fi
 }
 
+twice() { # twice DIRECTORY: what fails is run once more, alone, and named; failing twice is failing
+    local name=${1##*/}
+    local cache=build/$name-cache log=$results/$name-first.txt
+    rm -rf "$cache"
+    if "$python" -m pytest -q -rs -o cache_dir="$cache" "$1" >"$log" 2>&1; then
+        cat "$log"
+        return
+    fi
+    # Only the second run is counted.
+    sed 's/ in \([0-9.]*\)s/ after \1 seconds/' "$log"
+    echo "again, alone: what failed"
+    "$python" -m pytest -q -rsf -o cache_dir="$cache" --last-failed --last-failed-no-failures none "$1"
+}
+
 suite_fmt() {
     cargo fmt --all --check
 }
@@ -109,18 +123,8 @@ suite_e2e() {
         skip e2e "no .deps/python"
         return
     fi
-    # Whole jobs with real failures share one machine: what fails is run once more,
-    # alone, and named. Failing twice is failing.
-    local cache=build/e2e-cache log=$results/e2e-first.txt
-    rm -rf "$cache"
-    if "$python" -m pytest -q -rs -o cache_dir="$cache" tests/e2e >"$log" 2>&1; then
-        cat "$log"
-        return
-    fi
-    # Only the second run is counted.
-    sed 's/ in \([0-9.]*\)s/ after \1 seconds/' "$log"
-    echo "again, alone: what failed"
-    "$python" -m pytest -q -rsf -o cache_dir="$cache" --last-failed --last-failed-no-failures none tests/e2e
+    # Whole jobs with real failures share one machine.
+    twice tests/e2e
 }
 
 suite_sessions() { # reliable sessions between processes, and the kernels over them
@@ -136,7 +140,8 @@ suite_minickpt() { # OUTLIVE_MINICKPT=long: the whole; soak: a hundred deaths ea
         skip minickpt "no .deps/python"
         return
     fi
-    tests_in tests/minickpt
+    # The emulator itself hangs now and then: see docs/design/minickpt-kernel.md.
+    twice tests/minickpt
 }
 
 suite_demo() { # what the README shows must stay true
