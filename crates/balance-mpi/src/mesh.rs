@@ -251,11 +251,7 @@ impl Local {
     }
 
     /// The process of every ghost, as the directory knows it. Collective.
-    fn look_up(
-        &self,
-        net: &mut dyn Transport,
-        news: bool,
-    ) -> Result<BTreeMap<u64, Option<u32>>> {
+    fn look_up(&self, net: &mut dyn Transport, news: bool) -> Result<BTreeMap<u64, Option<u32>>> {
         let size = net.size();
         let at = |name: u64| rng::below(rng::draw(7, name, 0), u64::from(size)) as usize;
         let mut told: Vec<Writer> = (0..size).map(|_| Writer::new()).collect();

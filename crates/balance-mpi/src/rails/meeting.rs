@@ -58,7 +58,9 @@ pub fn meet(
     let mut addresses = Vec::new();
     for other in 0..size {
         let text = read(&folder.join(name(other)), end)?;
-        let parsed = core::str::from_utf8(&text).ok().and_then(|t| t.parse().ok());
+        let parsed = core::str::from_utf8(&text)
+            .ok()
+            .and_then(|t| t.parse().ok());
         addresses.push(parsed.ok_or_else(|| {
             Error::new(
                 Code::Corrupt,

@@ -219,7 +219,10 @@ fn two_deaths_at_once_and_one_survivor() {
         conserved(5, &all, 0, &seed);
         let all = run(3, 2, |me| if me == 1 { u64::MAX } else { 3 + frames / 9 });
         let last = &all[1].as_ref().unwrap()[1];
-        assert_eq!((&last.failed[..], last.outcome.exports.len()), (&[0, 2][..], 0));
+        assert_eq!(
+            (&last.failed[..], last.outcome.exports.len()),
+            (&[0, 2][..], 0)
+        );
     }
 }
 
@@ -247,7 +250,10 @@ fn bad_input_at_one_process_is_an_error_at_all_and_the_rails_go_on() {
     });
     for (first, second) in results {
         let error = first.unwrap_err();
-        assert_eq!((error.code(), error.entity()), (Code::InvalidArgument, &Entity::Rank(1)));
+        assert_eq!(
+            (error.code(), error.entity()),
+            (Code::InvalidArgument, &Entity::Rank(1))
+        );
         assert!(second.unwrap().failed.is_empty());
     }
 }
