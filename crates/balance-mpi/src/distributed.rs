@@ -15,7 +15,7 @@
 use std::collections::BTreeMap;
 
 use outlive_balance::borders::border;
-use outlive_balance::diffusion::Options;
+use outlive_balance::diffusion::{Options, Progress};
 use outlive_balance::flow::{self, FlowOptions, Scheme, Verdict};
 use outlive_balance::machine::{Command, Config, Diffusion, Event, Msg, View};
 use outlive_balance::select::{Outflow, Scratch, View as SelectView, centre, select};
@@ -72,6 +72,7 @@ pub fn balance(
     let speeds = net.all_gather(speed)?;
     let count_before: f64 = net.all_gather(local.own.len() as f64)?.iter().sum();
     let mut outcome = Outcome::default();
+    let mut progress = Progress::default();
     loop {
         let loads = net.all_gather(background + local.load())?;
         let ideal = loads.iter().sum::<f64>() / speeds.iter().sum::<f64>();
@@ -86,7 +87,7 @@ pub fn balance(
             outcome.imbalance.0 = imbalance;
         }
         outcome.imbalance.1 = imbalance;
-        if imbalance <= options.tolerance || outcome.rounds == options.rounds_max {
+        if !progress.goes_on(imbalance, options) {
             break;
         }
         outcome.rounds += 1;
