@@ -70,7 +70,7 @@ fn iteration_counts_of_the_table() {
     assert_eq!((hot[5], slab[5]), (103, 169), "the adaptive schedule");
     let random = row(&large, &scattered());
     assert_eq!(random[..5], [62, 21, 38, 81, 135], "{random:?}");
-    assert!(random[5] < random[3], "{random:?}");
+    assert_eq!(random[5], 34, "the adaptive schedule");
 }
 
 /// Independent draws have a smooth part, which the table's scattered numbers lack, and
