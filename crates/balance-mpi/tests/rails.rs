@@ -176,10 +176,7 @@ fn a_process_killed_within_a_balancing_is_left_out_and_nothing_else_is_lost() {
             let (imbalance, failed, _) = all[live[0]].calls[call].clone();
             let gone: Vec<u64> = list(&failed);
             let mut after = Vec::new();
-            for me in 0..4 {
-                let Some(one) = all[me].calls.get(call) else {
-                    continue;
-                };
+            for one in all.iter().filter_map(|one| one.calls.get(call)) {
                 assert_eq!(one.1, failed, "frame {frames}, call {call}");
                 after.extend(one.2.clone());
             }
@@ -199,12 +196,9 @@ fn a_process_killed_within_a_balancing_is_left_out_and_nothing_else_is_lost() {
             }
             assert!(imbalance < 0.6, "{imbalance}");
             within += u32::from(!gone.is_empty());
-            for me in 0..4 {
-                had[me] = all[me]
-                    .calls
-                    .get(call)
-                    .map_or(Vec::new(), |one| one.2.clone());
-            }
+            let ended = all.iter().map(|one| one.calls.get(call));
+            let had_now = ended.map(|one| one.map_or(Vec::new(), |one| one.2.clone()));
+            had = had_now.collect();
         }
     }
     assert!(within >= 8, "{within}");
