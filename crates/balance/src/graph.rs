@@ -237,6 +237,12 @@ impl Graph {
         }
     }
 
+    /// The neighbours of a task without the weights, which are not touched.
+    pub fn near(&self, task: u32) -> &[u32] {
+        let task = task as usize;
+        &self.neighbours()[self.offsets()[task]..self.offsets()[task + 1]]
+    }
+
     /// The number of neighbours of a task.
     pub fn degree(&self, task: u32) -> usize {
         self.offsets[task as usize + 1] - self.offsets[task as usize]

@@ -33,7 +33,7 @@ use peers::PEERS;
 /// What a migrated task weighs against a cut edge, for methods that can be told.
 const PRICES: [f64; 4] = [0.1, 1.0, 10.0, 100.0];
 /// The same for ours; the first is the default.
-const OUR_PRICES: [f64; 3] = [0.1, 0.5, 1.0];
+const OUR_PRICES: [f64; 4] = [0.1, 0.5, 1.0, 3.0];
 
 /// One method on one scenario and number of processes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
