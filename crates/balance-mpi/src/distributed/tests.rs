@@ -182,3 +182,25 @@ fn bad_input_at_one_process_is_an_error_at_all() {
         assert_eq!(result.unwrap().imbalance, (0.0, 0.0));
     }
 }
+
+/// Three rows of tasks without edges between them, each at processes of its own; all
+/// the weight is in the last one.
+#[test]
+fn load_passes_between_pieces_that_no_edge_joins() {
+    let row = |r: u32| (1..40).map(move |t| (40 * r + t - 1, 40 * r + t, 1.0));
+    let edges: Vec<(u32, u32, f64)> = (0..3).flat_map(row).collect();
+    let weights = (0..120).map(|t| if t < 80 { 1.0 } else { 4.0 }).collect();
+    let graph = Graph::from_edges(120, &edges, weights).unwrap();
+    let parts: Vec<u32> = (0..120).map(|t| t / 20).collect();
+    let (after, outcomes) = run(&graph, &parts, 6, &Options::default());
+    let all = Processes::uniform(6).unwrap();
+    let reference =
+        outlive_balance::diffusion::balance(&graph, &all, &parts, &Options::default()).unwrap();
+    let ours = measure(&graph, &all, &parts, &after).imbalance;
+    assert!(outcomes[0].imbalance.0 > 0.9);
+    assert!(
+        ours <= reference.imbalance.max(0.1) + 0.05,
+        "{ours} {}",
+        reference.imbalance
+    );
+}
