@@ -32,6 +32,9 @@ for cc in gcc clang; do
         echo '#include <outlive_sessions.h>' | "$cc" "-std=${language% *}" "${strict[@]}" \
             -I crates/sessions/include -fsyntax-only -x "${language#* }" -
         echo "PASS $cc outlive_sessions.h as ${language% *}"
+        echo '#include <outlive_balance.h>' | "$cc" "-std=${language% *}" "${strict[@]}" \
+            -I crates/balance-mpi/include -fsyntax-only -x "${language#* }" -
+        echo "PASS $cc outlive_balance.h as ${language% *}"
     done
     for source in bench/nas/*.c; do
         "$cc" -std=c11 "${strict[@]}" -Wshadow -Wno-unknown-pragmas -Wno-pedantic -DRANKS \

@@ -11,6 +11,14 @@
  *   outlive_balance_free(&result);
  *
  * All calls are collective. An error on one rank is an error on all.
+ *
+ * Without MPI, and so that a process that fails does not end the others, the same over
+ * TCP between the processes:
+ *
+ *   outlive_balance_rails *rails;
+ *   outlive_balance_meet(folder, NULL, rank, size, 0, &rails);
+ *   ... outlive_balance_on_rails(rails, &queries, NULL, &result) every few steps ...
+ *   outlive_balance_leave(rails);
  */
 #ifndef OUTLIVE_BALANCE_H
 #define OUTLIVE_BALANCE_H
@@ -41,7 +49,7 @@ typedef struct outlive_balance_options {
     double migration_price; /* edges that keeping an object is worth; 0: 0.1 */
     double speed;           /* of this rank, relative to others; 0: 1 */
     double background;      /* load of this rank that cannot move */
-    uint64_t seed;          /* the same on all ranks */
+    uint64_t seed;          /* the same on all ranks; chooses the order of pairs */
 } outlive_balance_options;
 
 typedef struct outlive_balance_result {
@@ -72,6 +80,30 @@ typedef struct outlive_balance_transport {
 /* Returns 0, or minus the number of an Outlive error code. */
 int outlive_balance_over(const outlive_balance_transport *transport, const outlive_balance_queries *queries,
                          const outlive_balance_options *options, outlive_balance_result *result);
+
+/* The processes of a job without MPI. */
+typedef struct outlive_balance_rails outlive_balance_rails;
+
+/* Meets the others: all ranks from 0 to size - 1 give one folder, on storage that all
+ * reach, not used by an earlier run. interface: an IP address of this process that the
+ * others reach; NULL is 127.0.0.1. patience_ms bounds this wait and every later one for
+ * a process that is not known to be dead; 0: ten minutes. Returns 0 and the rails, or
+ * minus the number of an Outlive error code and NULL. Rails are for one thread at a
+ * time. */
+int outlive_balance_meet(const char *folder, const char *interface, uint32_t rank, uint32_t size,
+                         uint64_t patience_ms, outlive_balance_rails **rails);
+/* As outlive_balance_over. If processes fail, also within the call, the others balance
+ * what they have among themselves; the objects of those that failed are gone, and edges
+ * to them are dropped. All that return 0 know the same failed ones, and no list names
+ * one of them. */
+int outlive_balance_on_rails(outlive_balance_rails *rails, const outlive_balance_queries *queries,
+                             const outlive_balance_options *options, outlive_balance_result *result);
+/* How many have failed or left, as of the last call; the first room of them in ranks. */
+uint32_t outlive_balance_failed(const outlive_balance_rails *rails, uint32_t *ranks, uint32_t room);
+/* The others go on without this process. NULL is fine. */
+void outlive_balance_leave(outlive_balance_rails *rails);
+
+/* Frees the lists of a result; all zero and NULL are fine. */
 void outlive_balance_free(outlive_balance_result *result);
 /* The text of this thread's last error. */
 const char *outlive_balance_error(void);

@@ -4,9 +4,8 @@
 //! handing over, then one sweep of pairwise refinement by rank of the pair. The
 //! kernels are those of the sequential reference. Deviations, for simplicity: loads
 //! and largest contacts are gathered on all processes (8 bytes a process each),
-//! pairs are refined whether or not their border changed, owners of ghosts are
-//! refreshed after the sweep and not within it, and separate components are joined
-//! only where a process has no neighbour at all.
+//! pairs are refined whether or not their border changed, and owners of ghosts are
+//! refreshed after the sweep and not within it.
 //!
 //! Invariants: every task has one owner at every moment in which no message of
 //! the handing over is under way; the number and the weight of all tasks are
@@ -15,7 +14,7 @@
 use std::collections::BTreeMap;
 
 use outlive_balance::borders::border;
-use outlive_balance::diffusion::Options;
+use outlive_balance::diffusion::{Options, Progress};
 use outlive_balance::flow::{self, FlowOptions, Scheme, Verdict};
 use outlive_balance::machine::{Command, Config, Diffusion, Event, Msg, View};
 use outlive_balance::select::{Outflow, Scratch, View as SelectView, centre, select};
@@ -72,6 +71,7 @@ pub fn balance(
     let speeds = net.all_gather(speed)?;
     let count_before: f64 = net.all_gather(local.own.len() as f64)?.iter().sum();
     let mut outcome = Outcome::default();
+    let mut progress = Progress::default();
     loop {
         let loads = net.all_gather(background + local.load())?;
         let ideal = loads.iter().sum::<f64>() / speeds.iter().sum::<f64>();
@@ -86,7 +86,7 @@ pub fn balance(
             outcome.imbalance.0 = imbalance;
         }
         outcome.imbalance.1 = imbalance;
-        if imbalance <= options.tolerance || outcome.rounds == options.rounds_max {
+        if !progress.goes_on(imbalance, options) {
             break;
         }
         outcome.rounds += 1;
@@ -117,25 +117,58 @@ pub fn balance(
     lists(net, &local, outcome)
 }
 
-/// Neighbours with contacts; a process without any is tied to those before and
-/// after it.
+/// Neighbours with contacts, and bridges as in the reference
+/// ([`outlive_balance::links::Links::of_tasks`]): a process without any neighbour is
+/// tied to those before and after it, and so is the lowest of every further component.
 fn links(net: &mut dyn Transport, local: &Local) -> Result<BTreeMap<u32, f64>> {
     let mut links = local.contacts();
     let largest = links.values().copied().fold(0.0, f64::max);
-    let all = net.all_gather(largest)?;
-    let me = local.me as usize;
-    for (a, b) in (1..all.len()).map(|b| (b - 1, b)) {
-        if (a == me || b == me) && (all[a] == 0.0 || all[b] == 0.0) {
-            let other = if a == me { b } else { a };
-            let contact = if all[a].max(all[b]) > 0.0 {
-                all[a].max(all[b])
-            } else {
-                1.0
+    let contact = net.all_gather(largest)?;
+    let mut component = components(net, &links)?;
+    for process in 0..contact.len() {
+        let before = process.checked_sub(1);
+        let apart = before.filter(|&b| component[b] != component[process]);
+        let lonely = contact[process] == 0.0;
+        // A chain of lonely processes would name each of its links twice.
+        let after =
+            Some(process + 1).filter(|&a| lonely && contact.get(a).is_some_and(|c| *c > 0.0));
+        let back = if lonely { before } else { apart };
+        for other in back.into_iter().chain(after) {
+            let weight = match contact[process].max(contact[other]) {
+                0.0 => 1.0,
+                weight => weight,
             };
-            links.entry(other as u32).or_insert(contact);
+            for (me, to) in [(process, other), (other, process)] {
+                if me == local.me as usize {
+                    links.entry(to as u32).or_insert(weight);
+                }
+            }
+            let (old, new) = (component[process], component[other]);
+            component
+                .iter_mut()
+                .filter(|c| **c == old)
+                .for_each(|c| *c = new);
         }
     }
     Ok(links)
+}
+
+/// The component of every process, named by its lowest one. Collective: each takes the
+/// lowest name among its neighbours, and the name of that one, until nothing changes.
+fn components(net: &mut dyn Transport, links: &BTreeMap<u32, f64>) -> Result<Vec<u32>> {
+    let me = net.rank() as usize;
+    let mut names: Vec<u32> = (0..net.size()).collect();
+    loop {
+        let near = links.keys().map(|&to| names[to as usize]);
+        let lowest = near.fold(names[me], u32::min);
+        let own = names[lowest as usize].min(lowest);
+        let all = net.all_gather(f64::from(own))?;
+        let all: Vec<u32> = all.into_iter().map(|name| name as u32).collect();
+        if all == names {
+            return Ok(names);
+        }
+        names = all;
+    }
 }
 
 fn diffuse(

@@ -11,9 +11,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use outlive_balance::diffusion::Options;
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::distributed::balance;
+use crate::distributed::{Outcome, balance};
 use crate::mesh::{Local, Task};
 use crate::transport::Transport;
+
+mod rails;
 
 /// What the C side supplies to reach other processes. Every function returns 0 or
 /// a positive number of its own that says what failed.
@@ -161,7 +163,7 @@ pub struct Queries {
 
 /// How to balance; zero everywhere means the defaults.
 #[repr(C)]
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct OptionsC {
     /// Imbalance that is good enough; 0: 0.02.
     pub tolerance: f64,
@@ -291,6 +293,30 @@ fn leak<T>(list: Vec<T>) -> *mut T {
     Box::into_raw(list.into_boxed_slice()).cast()
 }
 
+/// Keeps an error's text for this thread; its code as C sees it.
+fn answer(error: &Error) -> c_int {
+    let text = CString::new(error.to_string()).unwrap_or_default();
+    LAST.with(|last| *last.borrow_mut() = text);
+    -(c_int::from(error.code().number() as i16))
+}
+
+fn result_of(done: Outcome) -> ResultC {
+    let (exports, exports_to): (Vec<u64>, Vec<u32>) = done.exports.into_iter().unzip();
+    let (imports, imports_from): (Vec<u64>, Vec<u32>) = done.imports.into_iter().unzip();
+    ResultC {
+        imbalance_before: done.imbalance.0,
+        imbalance: done.imbalance.1,
+        rounds: done.rounds,
+        iterations: done.iterations,
+        exports_count: exports.len() as u64,
+        exports: leak(exports),
+        exports_to: leak(exports_to),
+        imports_count: imports.len() as u64,
+        imports: leak(imports),
+        imports_from: leak(imports_from),
+    }
+}
+
 /// Balances; collective over the transport. Returns 0, or minus the code of
 /// `outlive_balance_error`; `result` is then all zero.
 ///
@@ -310,13 +336,7 @@ pub unsafe extern "C" fn outlive_balance_over(
         let transport = transport.ok_or_else(|| absent("transport"))?;
         let queries = queries.ok_or_else(|| absent("queries"))?;
         // SAFETY: the caller's promise; null means the defaults.
-        let given = unsafe { options.as_ref() }.copied().unwrap_or(OptionsC {
-            tolerance: 0.0,
-            migration_price: 0.0,
-            speed: 0.0,
-            background: 0.0,
-            seed: 1,
-        });
+        let given = unsafe { options.as_ref() }.copied().unwrap_or_default();
         let mut local = collect(queries)?;
         local
             .own
@@ -329,20 +349,7 @@ pub unsafe extern "C" fn outlive_balance_over(
             (speed, given.background),
             &options,
         )?;
-        let (exports, exports_to): (Vec<u64>, Vec<u32>) = done.exports.into_iter().unzip();
-        let (imports, imports_from): (Vec<u64>, Vec<u32>) = done.imports.into_iter().unzip();
-        Ok(ResultC {
-            imbalance_before: done.imbalance.0,
-            imbalance: done.imbalance.1,
-            rounds: done.rounds,
-            iterations: done.iterations,
-            exports_count: exports.len() as u64,
-            exports: leak(exports),
-            exports_to: leak(exports_to),
-            imports_count: imports.len() as u64,
-            imports: leak(imports),
-            imports_from: leak(imports_from),
-        })
+        Ok(result_of(done))
     };
     let done = catch_unwind(AssertUnwindSafe(work));
     let done = done.unwrap_or_else(|_| Err(Error::internal("a panic in outlive_balance")));
@@ -358,9 +365,7 @@ pub unsafe extern "C" fn outlive_balance_over(
                 // SAFETY: not null, and the caller's; all zero is a valid result.
                 unsafe { result.write(core::mem::zeroed()) };
             }
-            let text = CString::new(error.to_string()).unwrap_or_default();
-            LAST.with(|last| *last.borrow_mut() = text);
-            -(c_int::from(error.code().number() as i16))
+            answer(&error)
         }
     }
 }

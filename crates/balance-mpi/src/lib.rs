@@ -6,11 +6,13 @@
 //! know. [`ffi`] is its C interface, in the style that users of Zoltan know. The C
 //! side supplies the transport: `c/outlive_balance_mpi.c`, compiled with the
 //! user's own `mpicc`, puts it onto a communicator, so the library depends on no
-//! MPI and works with every one.
+//! MPI and works with every one. Without MPI, [`rails`] runs it over TCP between the
+//! processes, and goes on without those that fail.
 
 pub mod distributed;
 pub mod ffi;
 
 pub mod mesh;
+pub mod rails;
 mod sweep;
 pub mod transport;

@@ -211,8 +211,47 @@ impl Local {
     /// Learns the owners of all ghosts from the directory. Collective.
     ///
     /// # Errors
-    /// The transport's.
+    /// The transport's; an edge to a task that no process has.
     pub fn refresh(&mut self, net: &mut dyn Transport, news: bool) -> Result<()> {
+        let owners = self.look_up(net, news)?;
+        self.owner.clear();
+        self.given.clear();
+        let mut nowhere = None;
+        for (name, process) in owners {
+            match process {
+                Some(process) => {
+                    self.owner.insert(name, process);
+                }
+                None => nowhere = Some(name),
+            }
+        }
+        let found = nowhere.map(|name| {
+            Error::new(
+                Code::InvalidArgument,
+                Entity::Rank(self.me),
+                format!("an edge leads to task {name}, which no process has"),
+                "list edges between existing tasks only",
+            )
+        });
+        together(net, found)
+    }
+
+    /// Drops the edges to tasks that no process has: they went with a process that
+    /// failed. Collective.
+    ///
+    /// # Errors
+    /// The transport's.
+    pub fn drop_lost(&mut self, net: &mut dyn Transport) -> Result<()> {
+        let owners = self.look_up(net, true)?;
+        let lost = |name: &u64| owners.get(name).is_some_and(Option::is_none);
+        for task in self.own.values_mut() {
+            task.edges.retain(|edge| !lost(&edge.0));
+        }
+        Ok(())
+    }
+
+    /// The process of every ghost, as the directory knows it. Collective.
+    fn look_up(&self, net: &mut dyn Transport, news: bool) -> Result<BTreeMap<u64, Option<u32>>> {
         let size = net.size();
         let at = |name: u64| rng::below(rng::draw(7, name, 0), u64::from(size)) as usize;
         let mut told: Vec<Writer> = (0..size).map(|_| Writer::new()).collect();
@@ -247,32 +286,15 @@ impl Local {
         };
         let answers = net.all_to_all(asked.iter().map(answer).collect())?;
         let mut next = vec![0usize; size as usize];
-        self.owner.clear();
-        self.given.clear();
-        let mut nowhere = None;
+        let mut owners = BTreeMap::new();
         for name in ghosts {
             let place = at(name);
             let four = answers[place].chunks_exact(4).nth(next[place]);
             next[place] += 1;
-            match four
-                .map(|four| word(four) as u32)
-                .filter(|&process| process < size)
-            {
-                Some(process) => {
-                    self.owner.insert(name, process);
-                }
-                None => nowhere = Some(name),
-            }
+            let process = four.map(|four| word(four) as u32);
+            owners.insert(name, process.filter(|&process| process < size));
         }
-        let found = nowhere.map(|name| {
-            Error::new(
-                Code::InvalidArgument,
-                Entity::Rank(self.me),
-                format!("an edge leads to task {name}, which no process has"),
-                "list edges between existing tasks only",
-            )
-        });
-        together(net, found)
+        Ok(owners)
     }
 
     /// Checks what the caller gave. Collective: all refuse what one finds bad.

@@ -88,8 +88,9 @@ pub fn band(
         if owner[task as usize] == me
             && !marks.has(task)
             && graph
-                .adjacent(task)
-                .any(|(near, _)| owner[near as usize] == other)
+                .near(task)
+                .iter()
+                .any(|&near| owner[near as usize] == other)
         {
             marks.mark(task);
             tasks.push(task);
@@ -101,7 +102,7 @@ pub fn band(
         let end = tasks.len();
         for slot in layer..end {
             operations += graph.degree(tasks[slot]) as u64;
-            for (near, _) in graph.adjacent(tasks[slot]) {
+            for &near in graph.near(tasks[slot]) {
                 if owner[near as usize] == me && marks.mark(near) {
                     tasks.push(near);
                 }
@@ -110,10 +111,20 @@ pub fn band(
         layer = end;
     }
     tasks.sort_unstable();
+    let (count, ends) = (
+        tasks.len(),
+        tasks.iter().map(|&task| graph.degree(task)).sum(),
+    );
     let mut out = Band {
-        offsets: vec![0],
+        offsets: Vec::with_capacity(count + 1),
+        to: Vec::with_capacity(ends),
+        edges: Vec::with_capacity(ends),
+        anchors: Vec::with_capacity(count),
+        weights: Vec::with_capacity(count),
+        homes: Vec::with_capacity(count),
         ..Band::default()
     };
+    out.offsets.push(0);
     for &task in &tasks {
         let mut anchor = 0.0;
         for (near, edge) in graph.adjacent(task) {

@@ -44,7 +44,7 @@ impl Borders {
     /// neighbours at theirs.
     pub fn moved(&mut self, graph: &Graph, owner: &[u32], task: u32) {
         let me = owner[task as usize];
-        for (near, _) in graph.adjacent(task) {
+        for &near in graph.near(task) {
             let other = owner[near as usize];
             if other != me {
                 insert(&mut self.of[me as usize], (other, task));
@@ -97,7 +97,7 @@ pub fn towards(border: &[(u32, u32)], other: u32) -> &[(u32, u32)] {
 }
 
 fn list(graph: &Graph, owner: &[u32], task: u32, border: &mut Border) {
-    for (near, _) in graph.adjacent(task) {
+    for &near in graph.near(task) {
         let other = owner[near as usize];
         if other != owner[task as usize] {
             border.push((other, task));

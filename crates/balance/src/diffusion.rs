@@ -41,12 +41,51 @@ pub struct Options {
     pub sweeps: u32,
     /// Passes within a pair.
     pub passes: u32,
-    /// Rounds of flow and selection at most.
+    /// Rounds of flow and selection at most; more only while they take tenth by tenth
+    /// off the imbalance ([`Progress`]): where load must pass through processes that
+    /// have little, a round moves it one process further.
     pub rounds_max: u32,
     /// The diffusion; its tolerance is a part of the one above.
     pub flow: FlowOptions,
     /// Chance: only the order of the pairs hangs on it.
     pub seed: u64,
+}
+
+/// Whether another round follows. Every process comes to the same answer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Progress {
+    best: f64,
+    /// Rounds since the best was bettered by a tenth.
+    idle: u32,
+    rounds: u32,
+}
+
+/// Rounds beyond the usual ones in which the imbalance may stand still: load that
+/// passes through processes does not lower the highest level in every one.
+const IDLE_MAX: u32 = 3;
+
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress {
+            best: f64::INFINITY,
+            idle: 0,
+            rounds: 0,
+        }
+    }
+}
+
+impl Progress {
+    /// True if another round follows, after those so far led to `imbalance`.
+    pub fn goes_on(&mut self, imbalance: f64, options: &Options) -> bool {
+        self.idle += 1;
+        if imbalance < 0.9 * self.best {
+            (self.best, self.idle) = (imbalance, 0);
+        }
+        let more = self.rounds < options.rounds_max || self.idle < IDLE_MAX;
+        let goes_on = imbalance > options.tolerance && more;
+        self.rounds += u32::from(goes_on);
+        goes_on
+    }
 }
 
 impl Default for Options {
@@ -107,7 +146,8 @@ pub fn balance(
     run.evacuate();
     let mut rounds = 0;
     let mut best: Option<(f64, Vec<u32>)> = None;
-    while rounds < options.rounds_max && run.imbalance() > options.tolerance {
+    let mut progress = Progress::default();
+    while progress.goes_on(run.imbalance(), options) {
         rounds += 1;
         let before = run.imbalance();
         if best.as_ref().is_none_or(|best| before < best.0) {

@@ -213,6 +213,36 @@ impl Graph {
     pub fn coordinates(&self) -> Option<&[[f64; 3]]> {
         self.coordinates.as_deref()
     }
+    /// The graph of some tasks, ascending, with the edges between them; numbers are
+    /// places in `own`.
+    ///
+    /// # Errors
+    /// None if the tasks ascend: the checks are those of [`Graph::new`].
+    pub fn part(&self, own: &[u32]) -> Result<Graph, BalanceError> {
+        let (mut offsets, mut to, mut edges) = (vec![0], Vec::new(), Vec::new());
+        for &task in own {
+            for (near, edge) in self.adjacent(task) {
+                if let Ok(place) = own.binary_search(&near) {
+                    to.push(place as u32);
+                    edges.push(edge);
+                }
+            }
+            offsets.push(to.len());
+        }
+        let weights = own.iter().map(|&task| self.weight(task)).collect();
+        let part = Graph::new(offsets, to, edges, weights)?;
+        match self.coordinates() {
+            Some(all) => part.with_coordinates(own.iter().map(|&t| all[t as usize]).collect()),
+            None => Ok(part),
+        }
+    }
+
+    /// The neighbours of a task without the weights, which are not touched.
+    pub fn near(&self, task: u32) -> &[u32] {
+        let task = task as usize;
+        &self.neighbours()[self.offsets()[task]..self.offsets()[task + 1]]
+    }
+
     /// The number of neighbours of a task.
     pub fn degree(&self, task: u32) -> usize {
         self.offsets[task as usize + 1] - self.offsets[task as usize]

@@ -7,7 +7,8 @@
 //! that is within the tolerance moves nothing (the refinement of the upper
 //! levels). A leaf's leader then chooses the tasks it gives away: those that talk
 //! most to the receiving domain and least to their own first; what it received,
-//! and what is overloaded, it places with the leaf's method.
+//! and what is overloaded, it places with the leaf's method. Each level has its own
+//! method: [`Levels`].
 //!
 //! Invariants: a leader holds its own domain only: one leaf's tasks, or one sum a
 //! child; the largest such database is reported in bytes and does not grow with
@@ -26,6 +27,8 @@ use crate::processes::Processes;
 const TASK_BYTES: u64 = 8 + 8 + 4 + 8 + 8;
 /// Bytes of a child's or a process's sum: load, speed, quota.
 const SUM_BYTES: u64 = 24;
+/// Bytes of a link between two leaves: both, and the contact.
+const PAIR_BYTES: u64 = 16;
 
 /// What a leaf does with its own tasks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,6 +37,82 @@ pub enum Leaf {
     Greedy,
     /// Only what an overloaded process has too much.
     Refine,
+    /// Diffusion between the processes of the leaf, along the edges of its tasks.
+    Diffusion,
+}
+
+/// How load passes between the children of a domain, whose leader knows sums only.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Upper {
+    /// The largest surplus meets the largest room, wherever they are: greedy on the
+    /// sums, and only what is too much moves.
+    Refine,
+    /// Diffusion along the edges between the leaves, which the leader must know; a
+    /// domain with a leaf without a present process falls back to [`Upper::Refine`].
+    Diffusion,
+}
+
+/// The method of each level of the tree.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Levels {
+    /// Within the leaves.
+    pub leaf: Leaf,
+    /// Bit k: the k-th level above the leaves, from 0, diffuses; the last bit stands
+    /// for all levels above as well.
+    diffusing: u32,
+}
+
+impl Levels {
+    /// The leaf's method, then those above it from below; the last holds for all
+    /// levels above it, and refinement if there is none.
+    pub fn new(leaf: Leaf, uppers: &[Upper]) -> Levels {
+        let last = uppers.last().copied().unwrap_or(Upper::Refine);
+        let at = |level: u32| uppers.get(level as usize).copied().unwrap_or(last);
+        let bits = (0..u32::BITS).filter(|&level| at(level) == Upper::Diffusion);
+        Levels {
+            leaf,
+            diffusing: bits.fold(0, |all, level| all | 1 << level),
+        }
+    }
+
+    /// From names: that of the leaf (greedy, refine or diffusion), then those of the
+    /// levels above (refine or diffusion).
+    ///
+    /// # Errors
+    /// The name that is none of these.
+    pub fn named<'a>(names: &[&'a str]) -> Result<Levels, &'a str> {
+        let leaf = match names.first() {
+            Some(&"greedy") => Leaf::Greedy,
+            None | Some(&"refine") => Leaf::Refine,
+            Some(&"diffusion") => Leaf::Diffusion,
+            Some(name) => return Err(name),
+        };
+        let upper = |name: &&'a str| match *name {
+            "refine" => Ok(Upper::Refine),
+            "diffusion" => Ok(Upper::Diffusion),
+            _ => Err(*name),
+        };
+        let uppers: Result<Vec<Upper>, &str> = names.iter().skip(1).map(upper).collect();
+        Ok(Levels::new(leaf, &uppers?))
+    }
+
+    /// The method of a level above the leaves, from 0.
+    pub fn upper(&self, level: u32) -> Upper {
+        match self.diffusing >> level.min(u32::BITS - 1) & 1 {
+            0 => Upper::Refine,
+            _ => Upper::Diffusion,
+        }
+    }
+
+    fn any_diffuses(&self) -> bool {
+        self.diffusing != 0
+    }
+}
+
+impl Default for Levels {
+    fn default() -> Levels {
+        Levels::new(Leaf::Refine, &[])
+    }
 }
 
 /// The shape of the tree and its methods.
@@ -45,8 +124,8 @@ pub struct Options {
     pub fan_out: usize,
     /// Imbalance that moves nothing.
     pub tolerance: f64,
-    /// The leaf's method.
-    pub leaf: Leaf,
+    /// The method of each level.
+    pub levels: Levels,
 }
 
 impl Default for Options {
@@ -55,7 +134,7 @@ impl Default for Options {
             group: 1024,
             fan_out: 1024,
             tolerance: 0.02,
-            leaf: Leaf::Refine,
+            levels: Levels::default(),
         }
     }
 }
@@ -187,10 +266,13 @@ impl<'a> Tree<'a> {
                 excess.min(0.0)
             });
         }
+        let diffuses = leaves > 1 && self.options.levels.any_diffuses();
+        let contacts = diffuses.then(|| self.leaf_contacts());
         let mut all = Vec::new();
         let (mut span, mut levels) = (1usize, 1u32);
         while span < leaves {
             span = span.saturating_mul(self.options.fan_out);
+            let upper = self.options.levels.upper(levels - 1);
             levels += 1;
             self.ledger.rounds += 2;
             for first in (0..leaves).step_by(span) {
@@ -201,7 +283,15 @@ impl<'a> Tree<'a> {
                 self.memory = self.memory.max(children as u64 * SUM_BYTES);
                 self.ledger
                     .send(leader, children as u64, children as u64 * SUM_BYTES);
-                match_domain(domain, &mut surplus, &mut all);
+                match &contacts {
+                    Some(contacts)
+                        if upper == Upper::Diffusion && self.can_diffuse(domain.clone()) =>
+                    {
+                        let pairs = self.diffuse_domain(domain, contacts, &mut surplus, &mut all);
+                        self.memory = self.memory.max(pairs * PAIR_BYTES);
+                    }
+                    _ => match_domain(domain, &mut surplus, &mut all),
+                }
             }
         }
         self.ledger.rounds += 3;
@@ -253,15 +343,19 @@ impl<'a> Tree<'a> {
             if new.is_empty() {
                 continue;
             }
+            self.tasks[leaf].extend(&new);
+            let new = match self.options.levels.leaf {
+                Leaf::Diffusion => self.settle_beside(leaf, new),
+                _ => new,
+            };
             let members = self.members(leaf);
             let mut loads: Vec<f64> = members.clone().map(|p| self.loads[p]).collect();
             let speeds = &self.processes.speeds()[members.clone()];
             let (parts, first) = (&mut self.parts, members.start as u32);
-            place(self.graph, speeds, &mut loads, new.clone(), |task, to| {
+            place(self.graph, speeds, &mut loads, new, |task, to| {
                 parts[task as usize] = first + to;
             });
             self.loads[members].copy_from_slice(&loads);
-            self.tasks[leaf].extend(new);
         }
     }
 
@@ -312,6 +406,10 @@ impl<'a> Tree<'a> {
             let database = own.len() as u64 * TASK_BYTES + members.len() as u64 * SUM_BYTES;
             self.memory = self.memory.max(database);
             let leader = members.start as u32;
+            let diffuses = self.options.levels.leaf == Leaf::Diffusion;
+            if diffuses && self.diffuse_leaf(leaf, &own, ideal) {
+                continue;
+            }
             let depth = u64::from(usize::BITS - own.len().leading_zeros());
             self.ledger.work(leader, own.len() as u64 * depth);
             self.ledger
@@ -321,7 +419,7 @@ impl<'a> Tree<'a> {
             let limit = ideal * (1.0 + self.options.tolerance);
             let (parts, first) = (&mut self.parts, leader);
             let mut spilled = own;
-            if self.options.leaf == Leaf::Refine {
+            if self.options.levels.leaf != Leaf::Greedy {
                 // Heaviest first stay, one above the limit too: light tasks can
                 // fill the gaps elsewhere, heavy ones cannot.
                 let graph = self.graph;
@@ -370,5 +468,6 @@ fn match_domain(domain: core::ops::Range<usize>, surplus: &mut [f64], all: &mut 
     }
 }
 
+mod diffusive;
 #[cfg(test)]
 mod tests;

@@ -213,7 +213,7 @@ pub fn girth(contacts: &[f64]) -> f64 {
 }
 
 /// Sorts pairs and adds up those that are equal, in the order given.
-fn merge(pairs: &mut Vec<(u32, u32, f64)>) {
+pub(crate) fn merge(pairs: &mut Vec<(u32, u32, f64)>) {
     pairs.sort_by_key(|&(a, b, _)| (a, b));
     pairs.dedup_by(|again, kept| {
         let same = (again.0, again.1) == (kept.0, kept.1);

@@ -9,6 +9,10 @@
 use crate::error::BalanceError;
 use crate::graph::Graph;
 
+/// Most processes of one call: what is kept of each must fit into memory, also where
+/// a mistyped number asks for it.
+pub const PROCESSES_MAX: usize = 1 << 24;
+
 /// Speeds and fixed loads of the processes.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Processes {
@@ -20,8 +24,9 @@ impl Processes {
     /// `count` processes of speed 1 without background load.
     ///
     /// # Errors
-    /// A count of zero or above `u32::MAX - 1`.
+    /// A count of zero or above [`PROCESSES_MAX`].
     pub fn uniform(count: usize) -> Result<Processes, BalanceError> {
+        bounded(count)?;
         Processes::new(vec![1.0; count], vec![0.0; count])
     }
 
@@ -38,13 +43,7 @@ impl Processes {
                 expected: speeds.len(),
             });
         }
-        if speeds.len() >= u32::MAX as usize {
-            return Err(BalanceError::Range {
-                what: "number of processes",
-                value: speeds.len() as u64,
-                bound: u64::from(u32::MAX),
-            });
-        }
+        bounded(speeds.len())?;
         let bad = |value: &&f64| !(value.is_finite() && **value >= 0.0);
         if let Some(&value) = speeds.iter().find(bad) {
             return Err(BalanceError::Value {
@@ -144,6 +143,17 @@ impl Processes {
                 bound: self.count() as u64,
             }),
         }
+    }
+}
+
+fn bounded(count: usize) -> Result<(), BalanceError> {
+    match count {
+        0..=PROCESSES_MAX => Ok(()),
+        _ => Err(BalanceError::Range {
+            what: "number of processes",
+            value: count as u64,
+            bound: PROCESSES_MAX as u64 + 1,
+        }),
     }
 }
 

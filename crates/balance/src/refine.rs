@@ -62,6 +62,30 @@ pub fn refine((a, b): (u32, u32), bands: (&Band, &Band), goal: &Goal) -> Refined
     }
 }
 
+/// How many places of a row have a seeker of their own.
+const SEEKERS: usize = 32;
+
+/// Finds numbers in an ascending list where the last one was found: the n-th neighbours
+/// of successive tasks are mostly successive themselves.
+#[derive(Clone, Copy, Default)]
+struct Seeker {
+    /// Where the last number is or would be.
+    at: usize,
+}
+
+impl Seeker {
+    fn find(&mut self, list: &[u32], number: u32) -> Option<usize> {
+        // The first place whose number is not below: at the last one or a step on.
+        let fits = |at: usize| {
+            let above = list.get(at).is_none_or(|&here| here >= number);
+            above && (at == 0 || list[at - 1] < number)
+        };
+        let near = (self.at..self.at + 3).find(|&at| at <= list.len() && fits(at));
+        self.at = near.unwrap_or_else(|| list.partition_point(|&here| here < number));
+        (list.get(self.at) == Some(&number)).then_some(self.at)
+    }
+}
+
 #[derive(PartialEq)]
 struct Entry {
     gain: f64,
@@ -137,12 +161,15 @@ impl<'a> Pair<'a> {
             });
         }
         for band in [left, right] {
+            let mut seekers = [[Seeker::default(); 2]; SEEKERS];
             for slot in 0..band.tasks.len() {
                 let row = band.offsets[slot] as usize..band.offsets[slot + 1] as usize;
-                for (name, &edge) in band.to[row.clone()].iter().zip(&band.edges[row]) {
-                    let local = match left.tasks.binary_search(name) {
-                        Ok(found) => Some(found),
-                        Err(_) => right.tasks.binary_search(name).ok().map(|r| r + first),
+                let ends = band.to[row.clone()].iter().zip(&band.edges[row]);
+                for (place, (name, &edge)) in ends.enumerate() {
+                    let [in_left, in_right] = &mut seekers[place % SEEKERS];
+                    let local = match in_left.find(&left.tasks, *name) {
+                        None => in_right.find(&right.tasks, *name).map(|r| r + first),
+                        found => found,
                     };
                     pair.operations += 1;
                     if let Some(local) = local {
@@ -349,6 +376,22 @@ mod tests {
         let (left, right) = (side(0, 1), side(1, 0));
         for moved in refine((0, 1), (&left, &right), goal).moves {
             parts[moved.task as usize] = moved.to;
+        }
+    }
+
+    #[test]
+    fn a_seeker_finds_what_a_search_finds() {
+        let mut random = outlive_base::rng::Sequence::new(5, 0);
+        for length in 0..40 {
+            let mut list: Vec<u32> = (0..length).map(|_| random.below(60) as u32).collect();
+            list.sort_unstable();
+            list.dedup();
+            let mut seeker = Seeker::default();
+            for _ in 0..300 {
+                let number = random.below(64) as u32;
+                let found = seeker.find(&list, number);
+                assert_eq!(found, list.binary_search(&number).ok(), "{list:?} {number}");
+            }
         }
     }
 

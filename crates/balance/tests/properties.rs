@@ -75,6 +75,16 @@ fn check(seed: u64, method: Method) {
             "{context}"
         );
     }
+    if method == Method::Diffusion {
+        // Termination: every loop has a bound. Of the rounds beyond the usual ones one in
+        // three takes a tenth off the imbalance, which is below 12 times the load.
+        let options = &settings.diffusion;
+        let extra = 3.0 * (12.0f64 / options.tolerance).log(1.0 / 0.9);
+        let rounds = f64::from(options.rounds_max) + extra;
+        let most = rounds * f64::from(options.flow.iterations_max);
+        let cost = done.cost.unwrap();
+        assert!((cost.iterations as f64) < most, "{context}: {cost:?}");
+    }
     let again = balance(method, &graph, &processes, &parts, &settings).unwrap();
     assert_eq!(again, done, "{context}");
 }

@@ -351,6 +351,10 @@ pub struct BalanceBench {
     /// shock or cloud [default: both]
     #[arg(long)]
     pub scenario: Option<String>,
+    /// Every case that docs/balance.md shows: shock with 96 (all its steps), 384, 768,
+    /// 1536 and 6144 processes, cloud with 96, 384 and 768 (all its steps). Takes hours
+    #[arg(long, conflicts_with_all = ["processes", "first", "shrink"])]
+    pub every_case: bool,
     /// Numbers of processes [default: 96,768 for shock, 96 for cloud]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub processes: Option<Vec<usize>>,
@@ -370,7 +374,7 @@ pub struct BalanceBench {
     /// zoltan-hsfc, zoltan-phg, zoltan-phg-repartition, scotch, scotch-remap, metis
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub peers: Option<Vec<String>>,
-    /// Seconds after which a partitioner is given up
+    /// Seconds of processor time after which a partitioner is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub timeout: u64,
 }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use outlive_balance::command;
+use outlive_balance::hybrid::Levels;
 use outlive_balance::parse::write_partition;
 use outlive_balance::plot;
 use outlive_balance::replay::Settings;
@@ -69,6 +70,21 @@ struct How {
     /// Edge weight that keeping a task at home is worth, in average edges.
     #[arg(long, value_name = "W", default_value_t = 0.1)]
     migration_price: f64,
+    /// hybrid: the method of each level, from the leaves up: greedy, refine or
+    /// diffusion, then refine or diffusion; the last holds for all above.
+    #[arg(
+        long,
+        value_name = "NAME,...",
+        value_delimiter = ',',
+        default_value = "refine"
+    )]
+    levels: Vec<String>,
+    /// hybrid: processes in a leaf domain.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    group: usize,
+    /// hybrid: children of a domain.
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    fan_out: usize,
     /// Seed of everything that is drawn.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -81,13 +97,32 @@ struct How {
 }
 
 impl How {
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> Result<Settings> {
         let mut settings = Settings::default();
+        settings.hybrid.levels = levels(&self.levels)?;
+        settings.hybrid.group = self.group;
+        settings.hybrid.fan_out = self.fan_out;
         settings.diffusion.tolerance = self.tolerance;
         settings.diffusion.migration_price = self.migration_price;
         settings.diffusion.seed = self.seed;
-        settings
+        Ok(settings)
     }
+}
+
+/// The methods of a tree's levels by their names.
+///
+/// # Errors
+/// `InvalidArgument` with the name that there is not.
+pub fn levels(names: &[String]) -> Result<Levels> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Levels::named(&names).map_err(|name| {
+        Error::new(
+            Code::InvalidArgument,
+            Entity::Option("levels".into()),
+            format!("there is no method '{name}' for that level"),
+            "first greedy, refine or diffusion, then refine or diffusion",
+        )
+    })
 }
 
 /// Runs the command; what it prints goes to standard output.
@@ -115,7 +150,7 @@ fn run_graph(command: &Balance) -> Result<()> {
     let start = start
         .as_ref()
         .map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
-    let settings = command.how.settings();
+    let settings = command.how.settings()?;
     let (report, parts) = command::balance(&graph, count, method, start, &settings, &cpu_seconds)?;
     if let Some(path) = &command.parts_out {
         write(path, &write_partition(&parts))?;
@@ -133,7 +168,7 @@ fn run_replay(replay: &Replay) -> Result<()> {
     let mut scenario = Scenario::new(kind, replay.processes, replay.shrink, replay.how.seed)?;
     let left = kind.steps().saturating_sub(replay.first + 1);
     let range = (replay.first, replay.steps.unwrap_or(left));
-    let settings = replay.how.settings();
+    let settings = replay.how.settings()?;
     let (report, picture) =
         command::run_scenario(&mut scenario, method, range, &settings, &cpu_seconds)?;
     if let Some(path) = &replay.how.plot {

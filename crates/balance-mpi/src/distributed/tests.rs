@@ -128,3 +128,79 @@ fn an_edge_to_nowhere_is_refused_by_all_that_see_it() {
     let error = balance(&mut net, local, (1.0, 0.0), &Options::default()).unwrap_err();
     assert_eq!(error.code(), outlive_base::Code::InvalidArgument);
 }
+
+/// Two processes, each with one task; returns both results.
+fn two(tasks: [(u64, Task); 2]) -> Vec<outlive_base::Result<Outcome>> {
+    std::thread::scope(|scope| {
+        let run = |(mut net, task): (Threads, (u64, Task))| {
+            let mut local = Local::default();
+            local.own.insert(task.0, task.1);
+            balance(&mut net, local, (1.0, 0.0), &Options::default())
+        };
+        let all: Vec<_> = Threads::all(2)
+            .into_iter()
+            .zip(tasks)
+            .map(|both| scope.spawn(move || run(both)))
+            .collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    })
+}
+
+fn task(home: u32, weight: f64, edges: &[(u64, f64)]) -> Task {
+    Task {
+        weight,
+        home,
+        at: None,
+        edges: edges.to_vec(),
+    }
+}
+
+/// Whatever is bad at one process is an error at both, and none of them waits for the
+/// other.
+#[test]
+fn bad_input_at_one_process_is_an_error_at_all() {
+    const FAR: u64 = u64::MAX - 1;
+    let good = task(1, 1.0, &[(0, 1.0)]);
+    let bad = [
+        ("zero", task(0, 0.0, &[(FAR, 1.0)])),
+        ("negative", task(0, -1.0, &[(FAR, 1.0)])),
+        ("not a number", task(0, f64::NAN, &[(FAR, 1.0)])),
+        ("edge of zero", task(0, 1.0, &[(FAR, 0.0)])),
+        ("another weight there", task(0, 1.0, &[(FAR, 2.0)])),
+        ("one end only", task(0, 1.0, &[])),
+        ("own neighbour", task(0, 1.0, &[(0, 1.0), (FAR, 1.0)])),
+        ("to nowhere", task(0, 1.0, &[(5, 1.0), (FAR, 1.0)])),
+    ];
+    for (what, one) in bad {
+        for result in two([(0, one), (FAR, good.clone())]) {
+            let error = result.unwrap_err();
+            assert_eq!(error.code(), outlive_base::Code::InvalidArgument, "{what}");
+        }
+    }
+    // And global numbers of 64 bits are as good as small ones.
+    for result in two([(0, task(0, 1.0, &[(FAR, 1.0)])), (FAR, good)]) {
+        assert_eq!(result.unwrap().imbalance, (0.0, 0.0));
+    }
+}
+
+/// Three rows of tasks without edges between them, each at processes of its own; all
+/// the weight is in the last one.
+#[test]
+fn load_passes_between_pieces_that_no_edge_joins() {
+    let row = |r: u32| (1..40).map(move |t| (40 * r + t - 1, 40 * r + t, 1.0));
+    let edges: Vec<(u32, u32, f64)> = (0..3).flat_map(row).collect();
+    let weights = (0..120).map(|t| if t < 80 { 1.0 } else { 4.0 }).collect();
+    let graph = Graph::from_edges(120, &edges, weights).unwrap();
+    let parts: Vec<u32> = (0..120).map(|t| t / 20).collect();
+    let (after, outcomes) = run(&graph, &parts, 6, &Options::default());
+    let all = Processes::uniform(6).unwrap();
+    let reference =
+        outlive_balance::diffusion::balance(&graph, &all, &parts, &Options::default()).unwrap();
+    let ours = measure(&graph, &all, &parts, &after).imbalance;
+    assert!(outcomes[0].imbalance.0 > 0.9);
+    assert!(
+        ours <= reference.imbalance.max(0.1) + 0.05,
+        "{ours} {}",
+        reference.imbalance
+    );
+}

@@ -264,7 +264,7 @@ impl<'a> Run<'a> {
             let weight = self.graph.weight(task);
             self.owner[task as usize] = to;
             self.borders.moved(self.graph, &self.owner, task);
-            for (near, _) in self.graph.adjacent(task) {
+            for &near in self.graph.near(task) {
                 let other = self.owner[near as usize];
                 for end in [from, to] {
                     if end != other {

@@ -1,6 +1,10 @@
-//! Diffusion in a tree of domains: between leaves, along the edges of their tasks.
+//! Diffusion in a tree of domains: between leaves along the edges of their tasks,
+//! and between the processes of a leaf.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Transfer, Tree};
+use crate::diffusion;
 use crate::flow::{self, FlowOptions, Scheme};
 use crate::links::{Links, merge};
 use crate::processes::Processes;
@@ -81,5 +85,70 @@ impl Tree<'_> {
             }
         }
         count
+    }
+
+    /// Gives tasks that came to the process of the leaf that they talk to most, from
+    /// those that touch it inwards; returns those that talk to none.
+    pub(super) fn settle_beside(&mut self, leaf: usize, mut new: Vec<u32>) -> Vec<u32> {
+        let members = self.members(leaf);
+        let mut waiting: BTreeSet<u32> = new.iter().copied().collect();
+        loop {
+            let before = waiting.len();
+            for &task in &new {
+                let mut ties: BTreeMap<u32, f64> = BTreeMap::new();
+                for (near, edge) in self.graph.adjacent(task) {
+                    let process = self.parts[near as usize];
+                    let speed = self.processes.speeds()[process as usize];
+                    let inside = members.contains(&(process as usize)) && speed > 0.0;
+                    if inside && !waiting.contains(&near) {
+                        *ties.entry(process).or_insert(0.0) += edge;
+                    }
+                }
+                let best = ties.into_iter().max_by(|a, b| a.1.total_cmp(&b.1));
+                if let Some((process, _)) = best {
+                    self.parts[task as usize] = process;
+                    self.loads[process as usize] += self.graph.weight(task);
+                    waiting.remove(&task);
+                }
+            }
+            new.retain(|task| waiting.contains(task));
+            if waiting.is_empty() || waiting.len() == before {
+                return new;
+            }
+        }
+    }
+
+    /// Balances a leaf by diffusion between its processes, computed by its leader.
+    /// False if the leaf has no present process.
+    pub(super) fn diffuse_leaf(&mut self, leaf: usize, own: &[u32], ideal: f64) -> bool {
+        let (members, first) = (self.members(leaf), (leaf * self.options.group) as u32);
+        let speeds = self.processes.speeds()[members.clone()].to_vec();
+        let background = self.processes.background()[members].to_vec();
+        let Ok(processes) = Processes::new(speeds, background) else {
+            return false;
+        };
+        let mut own = own.to_vec();
+        own.sort_unstable();
+        let Ok(graph) = self.graph.part(&own) else {
+            return false;
+        };
+        let inner = own.iter().map(|&task| self.parts[task as usize] - first);
+        let inner: Vec<u32> = inner.collect();
+        // The leaf as a whole may be above the ideal by what coarse tasks left.
+        let level = processes.ideal(&processes.loads(&graph, &inner));
+        let limit = ideal * (1.0 + self.options.tolerance);
+        let options = diffusion::Options {
+            tolerance: (limit / level.max(f64::MIN_POSITIVE) - 1.0)
+                .max(self.options.tolerance / 4.0),
+            ..diffusion::Options::default()
+        };
+        let Ok(done) = diffusion::balance(&graph, &processes, &inner, &options) else {
+            return false;
+        };
+        self.ledger.work(first, done.cost.operations_total);
+        for (task, part) in own.into_iter().zip(done.parts) {
+            self.parts[task as usize] = first + part;
+        }
+        true
     }
 }

@@ -12,6 +12,8 @@ const MANY: usize = 6144;
 /// One goal.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Goal {
+    /// Scenario and processes.
+    case: String,
     what: &'static str,
     ours: f64,
     /// The peer's figure, or the bound.
@@ -34,6 +36,7 @@ impl Goal {
             f64::INFINITY
         };
         Goal {
+            case: String::new(),
             what,
             ours,
             theirs,
@@ -43,6 +46,25 @@ impl Goal {
             is_met: ratio >= wanted,
             possible: None,
         }
+    }
+
+    /// A row of the summary.
+    pub fn row(&self) -> String {
+        let possible = self
+            .possible
+            .map_or(String::new(), |most| format!("{most:.2}"));
+        let verdict = if self.is_met { "met" } else { "NOT MET" };
+        format!(
+            "{:24}{:30}{:9.4}{:9.4}{:8.2}{:9.2}{:>10}  {}: {verdict}",
+            self.case,
+            self.what,
+            self.ours,
+            self.theirs,
+            self.ratio,
+            self.wanted,
+            possible,
+            self.who
+        )
     }
 
     /// One line.
@@ -117,6 +139,13 @@ pub fn of(lines: &[Line]) -> Vec<Goal> {
             10.0,
         ));
     }
+    let case = format!(
+        "{}, {}, {} steps",
+        ours.scenario, ours.processes, ours.steps
+    );
+    goals
+        .iter_mut()
+        .for_each(|goal| goal.case.clone_from(&case));
     goals
 }
 

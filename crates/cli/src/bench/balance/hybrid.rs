@@ -1,7 +1,7 @@
 //! `outlive bench hybrid`: trees of domains against one central leader that knows
 //! all tasks, on the work of HPC Colony 2006, section 2.4, tables 2 and 3.
 //!
-//! The central leader is charged its measured processor time, without what it costs
+//! Levels are named from the leaves up. The central leader is charged its measured processor time, without what it costs
 //! to gather all tasks; a tree the modelled time of `outlive balance`.
 
 use outlive_balance::replay::{Figures, Method, Settings, step};
@@ -12,7 +12,24 @@ use serde::Serialize;
 use crate::args::BenchOptions;
 use crate::balance::cpu_seconds;
 
-const METHODS: [Method; 3] = [Method::Hybrid, Method::Greedy, Method::Refine];
+/// Name, method, and the methods of a tree's levels from the leaves up.
+const METHODS: [(&str, Method, &[&str]); 7] = [
+    ("refine", Method::Hybrid, &["refine"]),
+    ("greedy, refine", Method::Hybrid, &["greedy", "refine"]),
+    (
+        "refine, diffusion",
+        Method::Hybrid,
+        &["refine", "diffusion"],
+    ),
+    (
+        "diffusion, refine",
+        Method::Hybrid,
+        &["diffusion", "refine"],
+    ),
+    ("diffusion", Method::Hybrid, &["diffusion"]),
+    ("central greedy", Method::Greedy, &[]),
+    ("central refine", Method::Refine, &[]),
+];
 
 #[derive(Serialize)]
 struct Line {
@@ -31,12 +48,14 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
     if !options.json {
         println!(
             "{:>10}  {:18}{:>12}{:>12}{:>11}{:>11}{:>12}",
-            "processes", "method", "ms", "leader kB", "imbalance", "of all", "cut"
+            "processes", "levels", "ms", "leader kB", "imbalance", "of all", "cut"
         );
     }
     for processes in asked.unwrap_or_else(|| vec![8_192, 16_384, 131_072]) {
         let (graph, all, parts) = colony(processes)?;
-        for method in METHODS {
+        for (name, method, levels) in METHODS {
+            let levels: Vec<String> = levels.iter().map(|&name| name.to_owned()).collect();
+            settings.hybrid.levels = crate::balance::levels(&levels)?;
             let (_, mut figures) = step(method, &graph, &all, &parts, &settings, &cpu_seconds)?;
             if figures.memory_bytes_max == 0.0 {
                 // A central leader holds every task and every process.
@@ -45,7 +64,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             if !options.json {
                 println!(
                     "{processes:>10}  {:18}{:12.2}{:12.0}{:11.4}{:11.4}{:12.0}",
-                    method.name(),
+                    name,
                     figures.seconds_max_per_process * 1e3,
                     figures.memory_bytes_max / 1e3,
                     figures.imbalance,
@@ -55,7 +74,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             }
             lines.push(Line {
                 processes,
-                method: method.name(),
+                method: name,
                 figures,
             });
         }

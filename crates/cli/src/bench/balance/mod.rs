@@ -26,13 +26,14 @@ use crate::balance::cpu_seconds;
 mod goals;
 pub mod hybrid;
 mod peers;
+mod table;
 
 use peers::PEERS;
 
 /// What a migrated task weighs against a cut edge, for methods that can be told.
 const PRICES: [f64; 4] = [0.1, 1.0, 10.0, 100.0];
 /// The same for ours; the first is the default.
-const OUR_PRICES: [f64; 3] = [0.1, 0.5, 1.0];
+const OUR_PRICES: [f64; 4] = [0.1, 0.5, 1.0, 3.0];
 
 /// One method on one scenario and number of processes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -75,33 +76,64 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         goals: Vec::new(),
         skipped: Vec::new(),
     };
-    for kind in kinds {
-        let counts = match (&how.processes, kind) {
-            (Some(counts), _) => counts.clone(),
-            (None, Kind::Shock) => vec![96, 768],
-            (None, _) => vec![96],
-        };
-        for processes in counts {
-            let mut case = Case::new(options, kind, processes)?;
-            case.ours()?;
-            case.others(&mut report.skipped)?;
-            let goals = goals::of(&case.lines);
-            if !options.json {
-                print(&case, &goals);
-            }
-            report.lines.append(&mut case.lines);
-            report.goals.extend(goals);
+    let asked: Vec<(Kind, usize, bool)> = match how.every_case {
+        true => EVERY
+            .iter()
+            .copied()
+            .filter(|c| kinds.contains(&c.0))
+            .collect(),
+        false => cases(&kinds, how.processes.as_deref()),
+    };
+    for (kind, processes, whole) in asked {
+        let mut case = Case::new(options, kind, processes, whole)?;
+        case.ours()?;
+        case.others(&mut report.skipped)?;
+        let goals = goals::of(&case.lines);
+        if !options.json {
+            table::case(&case.lines, case.range, &goals);
         }
+        report.lines.append(&mut case.lines);
+        report.goals.extend(goals);
     }
     if options.json {
         let text = serde_json::to_string(&report).map_err(|e| Error::internal(e.to_string()))?;
         println!("{text}");
     } else {
+        table::summary(&report.goals);
         for line in &report.skipped {
             println!("skipped: {line}");
         }
     }
     Ok(0)
+}
+
+/// Every case of docs/balance.md; true: with all the steps of its scenario.
+const EVERY: [(Kind, usize, bool); 8] = [
+    (Kind::Cloud, 96, true),
+    (Kind::Cloud, 384, true),
+    (Kind::Cloud, 768, true),
+    (Kind::Shock, 384, false),
+    (Kind::Shock, 768, false),
+    (Kind::Shock, 1536, false),
+    (Kind::Shock, 6144, false),
+    (Kind::Shock, 96, true),
+];
+
+fn cases(kinds: &[Kind], asked: Option<&[usize]>) -> Vec<(Kind, usize, bool)> {
+    let mut all = Vec::new();
+    for &kind in kinds {
+        let usual: &[usize] = match kind {
+            Kind::Shock => &[96, 768],
+            _ => &[96],
+        };
+        all.extend(
+            asked
+                .unwrap_or(usual)
+                .iter()
+                .map(|&count| (kind, count, false)),
+        );
+    }
+    all
 }
 
 struct Case<'a> {
@@ -112,15 +144,23 @@ struct Case<'a> {
 }
 
 impl<'a> Case<'a> {
-    fn new(options: &'a BenchOptions, kind: Kind, processes: usize) -> Result<Case<'a>> {
+    fn new(
+        options: &'a BenchOptions,
+        kind: Kind,
+        processes: usize,
+        whole: bool,
+    ) -> Result<Case<'a>> {
         let how = &options.balance;
-        let first = how
-            .first
-            .unwrap_or(kind.steps() / 2 / how.shrink.max(1) as u32);
+        let middle = kind.steps() / 2 / how.shrink.max(1) as u32;
+        let first = match whole {
+            true => 0,
+            false => how.first.unwrap_or(middle),
+        };
         let left = kind.steps().saturating_sub(first + 1);
+        let steps = if whole { left } else { how.steps.min(left) };
         Ok(Case {
             scenario: Scenario::new(kind, processes, how.shrink, 1)?,
-            range: (first, how.steps.min(left)),
+            range: (first, steps),
             lines: Vec::new(),
             options,
         })
@@ -244,54 +284,4 @@ impl<'a> Case<'a> {
         }
         Ok(())
     }
-}
-
-fn print(case: &Case<'_>, goals: &[goals::Goal]) {
-    let Some(first) = case.lines.first() else {
-        return;
-    };
-    println!(
-        "{}, {} processes, {} tasks, steps {} to {}, tolerance {}",
-        first.scenario,
-        first.processes,
-        first.tasks,
-        case.range.0 + 1,
-        case.range.0 + case.range.1,
-        first.tolerance,
-    );
-    println!(
-        "  {:32}{:>10}{:>10}{:>10}{:>10}{:>9}{:>10}{:>9}{:>11}{:>9}",
-        "",
-        "imbalance",
-        "migration",
-        "no less",
-        "of all",
-        "cut max",
-        "cut",
-        "ms",
-        "operations",
-        "messages"
-    );
-    for line in &case.lines {
-        let f = &line.figures;
-        print!(
-            "  {:32}{:10.4}{:10.4}{:10.4}{:10.4}{:9.4}{:10.0}{:9.3}",
-            line.who,
-            f.imbalance,
-            f.migration,
-            f.migration_least,
-            f.migration_total,
-            f.edge_cut_max,
-            f.edge_cut_total,
-            f.seconds_max_per_process * 1e3,
-        );
-        match line.ours {
-            true => println!("{:11.0}{:9.0}", f.operations_max, f.messages_max),
-            false => println!(),
-        }
-    }
-    for goal in goals {
-        println!("  {}", goal.text());
-    }
-    println!();
 }

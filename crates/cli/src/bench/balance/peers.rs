@@ -105,7 +105,8 @@ impl Peer {
         )
     }
 
-    /// Runs it over the steps of `folder`, which [`export`] wrote, into `out`.
+    /// Runs it over the steps of `folder`, which [`export`] wrote, for at most `bound`
+    /// of processor time: so the load of the machine does not decide who finishes.
     /// Returns the mean processor time of a step, in seconds.
     pub fn run(
         &self,
@@ -113,8 +114,9 @@ impl Peer {
         folder: &Path,
         (first, steps): (u32, u32),
         (processes, tolerance, price): (usize, f64, f64),
-        timeout: Duration,
+        bound: Duration,
     ) -> Result<f64> {
+        forget(folder)?;
         let child = Command::new(program)
             .arg(folder)
             .arg(self.name)
@@ -126,8 +128,22 @@ impl Peer {
             .stderr(Stdio::null())
             .spawn();
         let mut child = child.map_err(|error| Error::io(program, "start", &error))?;
-        if !ended(&mut child, timeout) {
-            return Err(self.lacking(format!("no end within {} s", timeout.as_secs())));
+        if !ended(&mut child, bound) {
+            let done = (first + 1..=first + steps).take_while(|&step| {
+                // A step's parts are written whole before the next one begins.
+                output(folder, step + 1).exists()
+            });
+            let (done, within) = (done.count(), bound.as_secs());
+            let remedy = "allow a longer --timeout, or name other --peers";
+            return Err(Error::new(
+                Code::TimedOut,
+                Entity::Option(self.name.into()),
+                format!(
+                    "{processes} processes, price {price}: no end within {within} s of \
+                     processor time; at least {done} of {steps} steps were done"
+                ),
+                remedy,
+            ));
         }
         let done = child.wait_with_output();
         let done = done.map_err(|error| Error::io(program, "read", &error))?;
@@ -140,13 +156,16 @@ impl Peer {
     }
 }
 
-/// Waits for the end, at most so long; kills it then.
-fn ended(child: &mut Child, timeout: Duration) -> bool {
+/// Waits for the end, for at most `bound` of the child's processor time, and fifty
+/// times that on the clock; kills it then.
+fn ended(child: &mut Child, bound: Duration) -> bool {
     let start = Instant::now();
     loop {
+        let clock = start.elapsed();
+        let used = processor_time(child.id()).unwrap_or(clock);
         match child.try_wait() {
             Ok(Some(_)) => return true,
-            Ok(None) if start.elapsed() < timeout => {
+            Ok(None) if used < bound && clock < bound * 50 => {
                 std::thread::sleep(Duration::from_millis(20));
             }
             _ => {
@@ -156,6 +175,37 @@ fn ended(child: &mut Child, timeout: Duration) -> bool {
             }
         }
     }
+}
+
+/// What a process has used, from /proc/PID/stat: fields 14 and 15, user and system, in
+/// ticks.
+fn processor_time(process: u32) -> Option<Duration> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The name, in parentheses, may hold anything.
+    let after = text.rsplit_once(')')?.1;
+    let mut fields = after.split_whitespace().skip(11);
+    let mut field = || fields.next()?.parse::<u64>().ok();
+    let ticks = field()? + field()?;
+    let a_second = rustix::param::clock_ticks_per_second();
+    Some(Duration::from_millis(ticks * 1000 / a_second.max(1)))
+}
+
+/// Where a peer leaves the parts of a step.
+fn output(folder: &Path, step: u32) -> PathBuf {
+    folder.join(format!("parts-{step}.bin"))
+}
+
+/// Removes the parts that another peer left.
+fn forget(folder: &Path) -> Result<()> {
+    let failed = |error: std::io::Error| Error::io(folder, "read", &error);
+    for entry in std::fs::read_dir(folder).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let name = path.file_name().and_then(|name| name.to_str());
+        if name.is_some_and(|name| name.starts_with("parts-")) {
+            std::fs::remove_file(&path).map_err(failed)?;
+        }
+    }
+    Ok(())
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
@@ -205,7 +255,7 @@ pub fn judge(scenario: &mut Scenario, range: (u32, u32), folder: &Path) -> Resul
     let mut all = Vec::new();
     for step in range.0 + 1..=range.0 + range.1 {
         scenario.go_to(step)?;
-        let after = parts(&folder.join(format!("parts-{step}.bin")))?;
+        let after = parts(&output(folder, step))?;
         all.push(command::judge(&scenario.graph, count, &before, &after)?);
         before = after;
     }
