@@ -1,0 +1,686 @@
+//! One collective at one process: reduce, broadcast, and how it ends.
+
+use std::collections::VecDeque;
+
+use outlive_base::Time;
+use outlive_base::machine::{Body, Cx, Fault, Machine as _, Op, Output, Peer, Ready};
+
+use super::recover::Gather;
+use super::{Config, MODEL, Machine, Msg, Part};
+use crate::broadcast::{self, Broadcast};
+use crate::ftco::fold::NONE;
+use crate::ftco::{Call, Command, Event, Kind, Why};
+use crate::reduce::{self, Reduce};
+
+/// Longest wait between two questions, as a multiple of the first.
+const ASK_FACTOR: u64 = 64;
+
+pub(super) struct Env<'a, 'b> {
+    pub cx: &'a Cx<'b, Machine>,
+    pub dead: &'a [Peer],
+    pub active: &'a mut Vec<u32>,
+    pub paced: &'a mut Time,
+    pub out: &'a mut VecDeque<Output<Machine>>,
+    pub sends: &'a mut VecDeque<Output<Machine>>,
+}
+
+impl Env<'_, '_> {
+    pub fn event(&mut self, event: Event) {
+        self.out.push_back(Output::Event(event));
+    }
+    pub fn retain(&mut self, body: Option<Body>) -> u32 {
+        if let Some(body) = body {
+            self.out.push_back(Output::Retain { body });
+        }
+        body.map_or(NONE, |body| body.0)
+    }
+    pub fn release(&mut self, body: u32) {
+        if body != NONE {
+            let body = Body(body);
+            self.sends.push_back(Output::Release { body });
+        }
+    }
+    pub fn config(&self) -> &Config {
+        self.cx.config
+    }
+}
+
+/// What comes of polling a slot.
+pub(super) enum Turn {
+    Send(Output<Machine>),
+    /// A correction waits for its pace.
+    Held,
+    /// The call ended; who leads from now on.
+    Ended {
+        lead: Option<Peer>,
+    },
+    Idle,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Phase {
+    /// Nothing is known of it, or only what others said.
+    Idle,
+    Started,
+    Ended,
+    /// Ended without a result.
+    Failed,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Answer {
+    None,
+    /// It is in the call.
+    Entered,
+    NotEntered,
+}
+
+#[derive(Debug)]
+struct Spreading {
+    machine: Broadcast,
+    config: broadcast::Config,
+    /// This process's virtual time.
+    at: Time,
+}
+
+#[derive(Debug)]
+struct Reducing {
+    machine: Reduce,
+    config: reduce::Config,
+}
+
+#[derive(Debug)]
+pub(super) struct Slot {
+    pub seq: u32,
+    pub kind: Kind,
+    pub root: Peer,
+    phase: Phase,
+    /// Who was the first to say which call it is.
+    told: Option<Peer>,
+    pub start: Time,
+    pub own: u32,
+    pub value: u32,
+    /// The call is decided here: by `value`, or lost.
+    pub has: bool,
+    pub lost: bool,
+    pub by: Peer,
+    /// Answered a claim: results are taken from claimants only.
+    pub sealed: bool,
+    spread: Option<Box<Spreading>>,
+    reduce: Option<Box<Reducing>>,
+    early: Vec<(Peer, reduce::Msg, u32)>,
+    /// Wait for this process's operand.
+    pub claimants: Vec<Peer>,
+    pub gather: Option<Box<Gather>>,
+    /// Is to collect once it is called.
+    pub due: bool,
+    /// Passed over in this call, though not known to be dead.
+    pub gone: Vec<Peer>,
+    pub ask_at: Time,
+    pub ask_every: Time,
+    /// Who was asked last, when, and whether it answered.
+    pub asked: Option<(Peer, Time, bool)>,
+    /// Who was asked for its part of the reduce, and what it answered.
+    pub probed: Vec<(Peer, Answer)>,
+    pub probe_at: Time,
+}
+
+impl Slot {
+    pub fn empty(seq: u32) -> Slot {
+        Slot {
+            seq,
+            kind: Kind::Bcast,
+            root: 0,
+            phase: Phase::Idle,
+            told: None,
+            start: Time::ZERO,
+            own: NONE,
+            value: NONE,
+            has: false,
+            lost: false,
+            by: 0,
+            sealed: false,
+            spread: None,
+            reduce: None,
+            early: Vec::new(),
+            claimants: Vec::new(),
+            gather: None,
+            due: false,
+            gone: Vec::new(),
+            ask_at: Time::NEVER,
+            ask_every: Time::ZERO,
+            asked: None,
+            probed: Vec::new(),
+            probe_at: Time::NEVER,
+        }
+    }
+
+    pub fn ended(&self) -> bool {
+        matches!(self.phase, Phase::Ended | Phase::Failed)
+    }
+    pub fn entered(&self) -> bool {
+        self.phase != Phase::Idle
+    }
+    pub fn failed(&self) -> bool {
+        self.phase == Phase::Failed
+    }
+
+    pub fn send(&self, env: &mut Env, to: Peer, part: Part, body: u32) {
+        let msg = self.msg(part);
+        let body = (body != NONE).then_some(Body(body));
+        env.sends.push_back(Output::Send { to, msg, body });
+    }
+
+    fn msg(&self, part: Part) -> Msg {
+        let Slot {
+            seq,
+            root,
+            by,
+            kind,
+            ..
+        } = *self;
+        Msg {
+            seq,
+            root,
+            by,
+            kind,
+            part,
+        }
+    }
+
+    /// The caller enters.
+    pub fn start(&mut self, env: &mut Env, call: Call, lead: Peer) {
+        let own_root = matches!(call.kind, Kind::Bcast | Kind::Reduce | Kind::Gather);
+        let root = if own_root { call.root } else { lead };
+        let lacks = call.value.is_none() && (call.kind.up() || root == env.cx.me);
+        self.own = call.value.map_or(NONE, |body| body.0);
+        self.start = env.cx.now;
+        if let Some(peer) = self.told
+            && (self.kind, self.root) != (call.kind, root)
+        {
+            if peer < env.cx.me {
+                self.send(env, peer, Part::Out, NONE);
+                return self.fail(env, Why::Mismatch);
+            }
+            let own = self.own;
+            self.own = NONE;
+            self.retire(env);
+            *self = Slot::empty(self.seq);
+            (self.own, self.start) = (own, env.cx.now);
+            (self.kind, self.root) = (call.kind, root);
+            self.send(env, peer, Part::Mismatch, NONE);
+        }
+        (self.kind, self.root) = (call.kind, root);
+        self.told = Some(env.cx.me);
+        if lacks || root >= env.config().processes {
+            return self.fail(env, Why::Argument);
+        }
+        if !super::serves(call.kind, call.ordered) {
+            return self.fail(env, Why::Unordered);
+        }
+        self.phase = Phase::Started;
+        self.ask_every = env.config().ask;
+        self.ask_at = self.start + self.ask_every;
+        self.probe_at = self.start + Time(env.config().timeout.0 / 2);
+        self.enter(env);
+        env.active.push(self.seq);
+        self.without_root(env);
+    }
+
+    fn enter(&mut self, env: &mut Env) {
+        for claimant in std::mem::take(&mut self.claimants) {
+            self.give(env, claimant);
+        }
+        if self.has {
+            return;
+        }
+        if self.kind == Kind::Bcast {
+            if self.root == env.cx.me && !self.sealed {
+                self.decide(env, self.own, env.cx.me);
+                self.begin_spread(env);
+            }
+        } else if !self.sealed {
+            self.begin_reduce(env);
+        }
+        if self.due && !self.has {
+            self.collect(env);
+        }
+    }
+
+    /// The result is known here.
+    pub fn decide(&mut self, env: &mut Env, value: u32, by: Peer) {
+        (self.has, self.value, self.by) = (true, value, by);
+        env.active.push(self.seq);
+    }
+
+    fn begin_reduce(&mut self, env: &mut Env) {
+        let Ok(config) = env.config().reduce(self.root) else {
+            return self.fail(env, Why::Argument);
+        };
+        let machine = Reduce::new();
+        self.reduce = Some(Box::new(Reducing { machine, config }));
+        let call = Call {
+            kind: Kind::Reduce,
+            root: self.root,
+            value: Some(Body(self.own)),
+            ordered: false,
+        };
+        let mut out: Vec<Peer> = env.dead.to_vec();
+        out.extend(&self.gone);
+        self.reducing(env, |machine, cx| {
+            for peer in out {
+                machine.on_command(cx, Command::Dead { peer });
+            }
+            machine.on_command(cx, Command::Start(call));
+        });
+        for (from, msg, body) in std::mem::take(&mut self.early) {
+            self.adopt(env, from, msg, body);
+        }
+    }
+
+    /// Feeds the reduce a message whose body is kept already.
+    fn adopt(&mut self, env: &mut Env, from: Peer, msg: reduce::Msg, body: u32) {
+        let kept = (body != NONE).then_some(Body(body));
+        let before = env.out.len();
+        self.reducing(env, |machine, cx| machine.on_message(cx, from, msg, kept));
+        let wanted = |output: &Output<Machine>| matches!(output, Output::Retain { body } if Some(*body) == kept);
+        match env.out.iter().skip(before).position(wanted) {
+            Some(at) => drop(env.out.remove(before + at)),
+            None => env.release(body),
+        }
+    }
+
+    /// Feeds the reduce, and carries on what it says.
+    pub fn reducing(&mut self, env: &mut Env, feed: impl FnOnce(&mut Reduce, &Cx<Reduce>)) {
+        let Some(mut inner) = self.reduce.take() else {
+            return;
+        };
+        let Cx { me, now, seed, .. } = *env.cx;
+        let Reducing { machine, config } = &mut *inner;
+        let cx = Cx {
+            me,
+            now,
+            config,
+            seed,
+        };
+        feed(machine, &cx);
+        let ended = self.drain(env, machine, &cx);
+        match ended {
+            None => self.reduce = Some(inner),
+            Some(ended) => {
+                let kept = ended.unwrap_or(None);
+                machine.retire(kept);
+                self.drain(env, machine, &cx);
+                self.reduced(env, ended);
+            }
+        }
+    }
+
+    /// What the reduce says, on its way out. Its end, if it has come to it.
+    fn drain(
+        &self,
+        env: &mut Env,
+        machine: &mut Reduce,
+        cx: &Cx<Reduce>,
+    ) -> Option<Result<Option<Body>, Why>> {
+        let mut ended = None;
+        while let Some(output) = machine.poll(cx, Ready::ALL) {
+            let out = match output {
+                Output::Send { to, msg, body } => {
+                    let msg = self.msg(Part::Reduce(msg));
+                    env.sends.push_back(Output::Send { to, msg, body });
+                    continue;
+                }
+                Output::Release { body } => {
+                    env.sends.push_back(Output::Release { body });
+                    continue;
+                }
+                Output::Event(Event::Done { value, .. }) => {
+                    ended = Some(Ok(value));
+                    continue;
+                }
+                Output::Event(Event::Failed { why, .. }) => {
+                    ended = Some(Err(why));
+                    continue;
+                }
+                Output::Event(Event::Silent { peer, .. }) => Output::Event(Event::Silent {
+                    seq: self.seq,
+                    peer,
+                }),
+                Output::Event(event) => Output::Event(event),
+                Output::Retain { body } => Output::Retain { body },
+                Output::Combine {
+                    acc, arg, acc_left, ..
+                } => Output::Combine {
+                    op: Op(self.seq << 1),
+                    acc,
+                    arg,
+                    acc_left,
+                },
+                Output::Persist { .. } => continue, // It persists nothing.
+            };
+            env.out.push_back(out);
+        }
+        ended
+    }
+
+    fn reduced(&mut self, env: &mut Env, ended: Result<Option<Body>, Why>) {
+        let at_root = self.root == env.cx.me;
+        match ended {
+            Ok(value) if at_root => {
+                self.decide(env, value.map_or(NONE, |body| body.0), env.cx.me);
+                if self.kind.down() {
+                    self.begin_spread(env);
+                }
+            }
+            Ok(_) if !self.kind.down() => self.decide(env, NONE, self.root),
+            Ok(_) => {}
+            Err(Why::TooMany) => self.collect(env),
+            Err(why) => {
+                for to in 0..env.config().processes {
+                    if to != env.cx.me && !self.passed(env, to) {
+                        self.send(env, to, Part::Out, NONE);
+                    }
+                }
+                self.fail(env, why);
+            }
+        }
+    }
+
+    /// The reduce is needed no more.
+    pub fn drop_reduce(&mut self, env: &mut Env) {
+        for (.., body) in std::mem::take(&mut self.early) {
+            env.release(body);
+        }
+        if let Some(mut inner) = self.reduce.take() {
+            let Cx { me, now, seed, .. } = *env.cx;
+            let Reducing { machine, config } = &mut *inner;
+            machine.retire(None);
+            let cx = Cx {
+                me,
+                now,
+                config,
+                seed,
+            };
+            self.drain(env, machine, &cx);
+        }
+    }
+
+    pub fn combined(&mut self, env: &mut Env, gathering: bool, result: Result<(), Fault>) {
+        if gathering {
+            self.gathered(env, result.is_ok());
+        } else {
+            self.reducing(env, |machine, cx| machine.on_done(cx, Op(0), result));
+        }
+    }
+
+    fn begin_spread(&mut self, env: &mut Env) {
+        self.spreading(env, Time::ZERO, |machine, cx| {
+            machine.on_command(cx, broadcast::Command::Start);
+        });
+    }
+
+    fn spreading(&mut self, env: &mut Env, at: Time, feed: impl FnOnce(&mut Broadcast, &Cx<Broadcast>)) {
+        if self.spread.is_none() {
+            let Ok(config) = env.config().broadcast(self.root) else {
+                return;
+            };
+            let machine = Broadcast::default();
+            self.spread = Some(Box::new(Spreading {
+                machine,
+                config,
+                at,
+            }));
+        }
+        if let Some(inner) = &mut self.spread {
+            let Spreading {
+                machine,
+                config,
+                at,
+            } = &mut **inner;
+            feed(machine, &spread_cx(env.cx, self.seq, *at, config));
+            if env.active.last() != Some(&self.seq) {
+                env.active.push(self.seq);
+            }
+        }
+    }
+
+    pub fn message(&mut self, env: &mut Env, from: Peer, msg: Msg, body: Option<Body>) {
+        if self.failed() {
+            if matches!(msg.part, Part::Ask(_) | Part::Claim) {
+                self.send(env, from, Part::Out, NONE);
+            }
+            return;
+        }
+        match self.told {
+            None => {
+                (self.kind, self.root, self.told) = (msg.kind, msg.root, Some(from));
+            }
+            Some(_) if (self.kind, self.root) == (msg.kind, msg.root) => {}
+            Some(_) => return self.other_call(env, from, msg),
+        }
+        match msg.part {
+            Part::Spread(inner, at) => self.spread_message(env, from, inner, at, body),
+            Part::Reduce(inner) => self.reduce_message(env, from, inner, body),
+            Part::Ask(dead) => self.asked_by(env, from, dead),
+            Part::Wait(entered) => self.waits(from, entered),
+            Part::Claim => self.claimed(env, from),
+            Part::Give => self.given(env, from, body),
+            Part::Result(lost) => self.result(env, from, (lost, msg.by), body),
+            Part::Gone if self.waiting(env) => self.fail(env, Why::Expired),
+            Part::Gone => {}
+            Part::Mismatch => self.other_call(env, from, msg),
+            Part::Out => self.pass_over(env, from, false),
+        }
+    }
+
+    /// `from` is in another call: the call of the lower rank counts.
+    fn other_call(&mut self, env: &mut Env, from: Peer, msg: Msg) {
+        if self.phase != Phase::Started {
+            return;
+        }
+        let seq = self.seq;
+        env.event(Event::Mismatch { seq, peer: from });
+        if from < env.cx.me {
+            self.send(env, from, Part::Out, NONE);
+            self.fail(env, Why::Mismatch);
+        } else {
+            if msg.part != Part::Mismatch {
+                self.send(env, from, Part::Mismatch, NONE);
+            }
+            self.pass_over(env, from, false);
+        }
+    }
+
+    fn spread_message(
+        &mut self,
+        env: &mut Env,
+        from: Peer,
+        msg: broadcast::Msg,
+        at: u32,
+        body: Option<Body>,
+    ) {
+        if !self.has && self.sealed {
+            return;
+        }
+        if !self.has {
+            self.drop_reduce(env);
+            self.drop_gather(env);
+            let value = env.retain(body);
+            self.decide(env, value, self.root);
+        } else if self.spread.is_none() {
+            return; // It came from a claimant.
+        }
+        let at = Time(u64::from(at));
+        self.spreading(env, at, |machine, cx| machine.on_message(cx, from, msg, None));
+    }
+
+    fn reduce_message(&mut self, env: &mut Env, from: Peer, msg: reduce::Msg, body: Option<Body>) {
+        if self.phase == Phase::Idle && !self.has && !self.sealed {
+            let again = |&(peer, m, _): &(Peer, reduce::Msg, u32)| (peer, m.step) == (from, msg.step);
+            let full = self.early.len() > env.config().processes as usize;
+            if !full && !self.early.iter().any(again) {
+                let body = env.retain(body);
+                self.early.push((from, msg, body));
+            }
+            return;
+        }
+        self.reducing(env, |machine, cx| machine.on_message(cx, from, msg, body));
+    }
+
+    /// The next message of the broadcast, or the end of the call.
+    pub fn turn(&mut self, env: &mut Env) -> Turn {
+        while let Some(inner) = &mut self.spread {
+            let Spreading {
+                machine,
+                config,
+                at,
+            } = &mut **inner;
+            // Tried on a copy: what must wait for its pace is decided anew then.
+            let mut next = machine.clone();
+            match next.poll(&spread_cx(env.cx, self.seq, *at, config), Ready::ALL) {
+                None => break,
+                Some(Output::Send { to, msg, .. }) => {
+                    let correction = msg != broadcast::Msg::Spread;
+                    let dead = env.dead.binary_search(&to).is_ok();
+                    if correction && !dead && env.cx.now < *env.paced {
+                        return Turn::Held;
+                    }
+                    *machine = next;
+                    let arrival = at.0.saturating_add(MODEL.delay());
+                    *at = *at + Time(MODEL.gap);
+                    if dead {
+                        continue;
+                    }
+                    if correction {
+                        *env.paced = env.cx.now + env.cx.config.pace;
+                    }
+                    let arrival = u32::try_from(arrival).unwrap_or(u32::MAX);
+                    let msg = self.msg(Part::Spread(msg, arrival));
+                    let body = (self.value != NONE).then_some(Body(self.value));
+                    return Turn::Send(Output::Send { to, msg, body });
+                }
+                Some(_) => *machine = next,
+            }
+        }
+        if self.phase != Phase::Started || !self.has || self.gather.is_some() {
+            return Turn::Idle;
+        }
+        self.phase = Phase::Ended;
+        let here = self.kind.down() || self.root == env.cx.me;
+        let value = (here && self.value != NONE).then_some(Body(self.value));
+        env.event(Event::Done {
+            seq: self.seq,
+            value,
+            by: self.by,
+        });
+        Turn::Ended {
+            lead: self.kind.synchronises().then_some(self.by),
+        }
+    }
+
+    pub fn fail(&mut self, env: &mut Env, why: Why) {
+        if self.ended() {
+            return;
+        }
+        self.phase = Phase::Failed;
+        self.drop_reduce(env);
+        self.drop_gather(env);
+        let seq = self.seq;
+        env.event(Event::Failed { seq, why });
+    }
+
+    /// Lets all bodies go.
+    pub fn retire(&mut self, env: &mut Env) {
+        self.drop_reduce(env);
+        self.drop_gather(env);
+        if self.value != self.own {
+            env.release(self.value);
+        }
+        env.release(self.own);
+        (self.own, self.value) = (NONE, NONE);
+    }
+
+    pub fn timeout(&mut self, env: &mut Env) {
+        if self.phase == Phase::Started && env.cx.now >= self.start + env.config().bound {
+            return self.fail(env, Why::Bound);
+        }
+        self.probe(env);
+        if !self.waiting(env) {
+            return;
+        }
+        if self.ask_due(env.cx).is_some_and(|at| at <= env.cx.now)
+            && let Some((peer, ..)) = self.asked
+        {
+            self.pass_over(env, peer, true);
+        }
+        if self.waiting(env) && self.ask_at <= env.cx.now {
+            self.ask_every = Time(
+                (self.ask_every.0.saturating_mul(2))
+                    .min(env.config().ask.0.saturating_mul(ASK_FACTOR)),
+            );
+            self.ask_at = env.cx.now + self.ask_every;
+            self.ask(env);
+        }
+    }
+
+    /// Those whose operand or part of the reduce is awaited are asked; who did not answer the last
+    /// time is passed over.
+    fn probe(&mut self, env: &mut Env) {
+        if env.cx.now < self.probe_at {
+            return;
+        }
+        let reducing = self.reduce.iter().flat_map(|inner| inner.machine.awaited());
+        let awaited: Vec<Peer> = reducing.chain(self.ungathered()).collect();
+        let probed = std::mem::take(&mut self.probed);
+        let too_late = env.cx.now >= self.start + env.config().late;
+        self.probe_at = env.cx.now + Time((env.config().timeout.0 / 2).max(1));
+        for peer in awaited {
+            let last = probed.iter().find(|(other, _)| *other == peer);
+            let silent = match last {
+                Some((_, Answer::None)) => true,
+                Some((_, Answer::NotEntered)) => too_late,
+                Some((_, Answer::Entered)) | None => false,
+            };
+            if silent {
+                self.pass_over(env, peer, true);
+            } else if !self.passed(env, peer) {
+                self.probed.push((peer, Answer::None));
+                self.send(env, peer, Part::Ask(false), NONE);
+            }
+        }
+    }
+
+    pub fn deadline(&self, cx: &Cx<Machine>) -> Option<Time> {
+        let awaits = self.reduce.is_some() || self.gather.is_some();
+        let probe = awaits.then_some(self.probe_at);
+        if self.phase != Phase::Started {
+            return probe;
+        }
+        let bound = self.start + cx.config.bound;
+        let elsewhere = self.root != cx.me || self.sealed;
+        let waiting = !self.has && self.kind.down() && self.gather.is_none() && elsewhere;
+        let ask = waiting.then_some(self.ask_at);
+        let asked = self.ask_due(cx).filter(|_| waiting);
+        [Some(bound), probe, ask, asked]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+}
+
+fn spread_cx<'a>(
+    cx: &Cx<Machine>,
+    seq: u32,
+    at: Time,
+    config: &'a broadcast::Config,
+) -> Cx<'a, Broadcast> {
+    // Each call gossips to others.
+    let seed = outlive_base::rng::draw(cx.seed, u64::from(seq), 0);
+    Cx {
+        me: cx.me,
+        now: at,
+        config,
+        seed,
+    }
+}
