@@ -60,7 +60,7 @@ fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         encrypt: boolean(config, "encrypt")?,
         report: options.report,
         executable: PathBuf::from("/proc/self/exe"),
-        environment: collectives::environment(options.collectives, options.collectives_rail)?,
+        environment: collectives::environment(&options)?,
         words: options.command,
         timeline: Timeline::new(quiet, options.verbose),
     })

@@ -190,15 +190,15 @@ impl Slot {
 
     /// The caller enters.
     pub fn start(&mut self, env: &mut Env, call: Call, lead: Peer) {
-        let own_root = matches!(call.kind, Kind::Bcast | Kind::Reduce | Kind::Gather);
-        let root = if own_root { call.root } else { lead };
+        let root = if rooted(call.kind) { call.root } else { lead };
         let lacks = call.value.is_none() && (call.kind.up() || root == env.cx.me);
         self.own = call.value.map_or(NONE, |body| body.0);
         self.start = env.cx.now;
         if let Some(peer) = self.told
             && (self.kind, self.root) != (call.kind, root)
         {
-            if peer < env.cx.me {
+            let stale = self.kind == call.kind && !rooted(call.kind);
+            if peer < env.cx.me && !stale {
                 self.send(env, peer, Part::Out, NONE);
                 return self.fail(env, Why::Mismatch);
             }
@@ -208,7 +208,9 @@ impl Slot {
             *self = Slot::empty(self.seq);
             (self.own, self.start) = (own, env.cx.now);
             (self.kind, self.root) = (call.kind, root);
-            self.send(env, peer, Part::Mismatch, NONE);
+            if !stale {
+                self.send(env, peer, Part::Mismatch, NONE);
+            }
         }
         (self.kind, self.root) = (call.kind, root);
         self.told = Some(env.cx.me);
@@ -457,6 +459,9 @@ impl Slot {
                 (self.kind, self.root, self.told) = (msg.kind, msg.root, Some(from));
             }
             Some(_) if (self.kind, self.root) == (msg.kind, msg.root) => {}
+            // Of one who heard another end of the call before and of whom nobody knows more:
+            // it is dead, or called dead and will find itself passed over.
+            Some(_) if self.kind == msg.kind && !rooted(msg.kind) => return,
             Some(_) => return self.other_call(env, from, msg),
         }
         match msg.part {
@@ -667,6 +672,11 @@ impl Slot {
             .flatten()
             .min()
     }
+}
+
+/// True for calls whose root the caller names.
+fn rooted(kind: Kind) -> bool {
+    matches!(kind, Kind::Bcast | Kind::Reduce | Kind::Gather)
 }
 
 fn spread_cx<'a>(
