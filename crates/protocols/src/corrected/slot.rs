@@ -267,6 +267,10 @@ impl Slot {
             value: Some(Body(self.own)),
             ordered: false,
         };
+        // First what came, also from those who are dead by now: it counts.
+        for (from, msg, body) in std::mem::take(&mut self.early) {
+            self.adopt(env, from, msg, body);
+        }
         let mut out: Vec<Peer> = env.dead.to_vec();
         out.extend(&self.gone);
         self.reducing(env, |machine, cx| {
@@ -275,9 +279,6 @@ impl Slot {
             }
             machine.on_command(cx, Command::Start(call));
         });
-        for (from, msg, body) in std::mem::take(&mut self.early) {
-            self.adopt(env, from, msg, body);
-        }
     }
 
     /// Feeds the reduce a message whose body is kept already.
