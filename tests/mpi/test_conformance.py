@@ -56,8 +56,6 @@ def test_mpi_jobs_come_to_the_simulated_outcome(
     for scenario in ran:
         settings = {"": family, "RAIL": rail, "FAILURES": "1"}
         line = [*shield, program, *words(scenario)]
-        ended = mpi.start(
-            scenario["processes"], *line, options=options, preload=False, **settings
-        )
+        ended = mpi.start(scenario["processes"], *line, options=options, preload=False, **settings)
         came = got(ended.stdout)
         assert came == scenario["outcome"], (scenario, ended.stdout, ended.stderr)

@@ -42,15 +42,15 @@ pub fn environment(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
     let text = |number: Option<f64>| number.map(|number| number.to_string());
     let given = [
         ("_RAIL", rail),
-        ("_FAILURES", options.collectives_failures.map(|f| f.to_string())),
+        (
+            "_FAILURES",
+            options.collectives_failures.map(|f| f.to_string()),
+        ),
         ("_MTBF_S", text(options.collectives_mtbf)),
         ("_DURATION_S", text(options.collectives_duration)),
         ("_RISK", text(options.collectives_risk)),
     ];
-    let mut variables = vec![
-        ("LD_PRELOAD".into(), preload),
-        (PREFIX.into(), how.into()),
-    ];
+    let mut variables = vec![("LD_PRELOAD".into(), preload), (PREFIX.into(), how.into())];
     for (name, value) in given {
         if let Some(value) = value {
             variables.push((format!("{PREFIX}{name}").into(), value.into()));

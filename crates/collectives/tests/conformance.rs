@@ -451,9 +451,23 @@ where
 {
     for scenario in scenarios() {
         let want = simulated::<M>(&scenario);
-        assert_eq!(want.len() as u32, live_at_the_end(&scenario), "{scenario:?}");
-        assert_eq!(over_threads::<M>(&scenario), want, "threads, {}: {scenario:?}", M::NAME);
-        assert_eq!(over_tcp::<M>(&scenario), want, "TCP, {}: {scenario:?}", M::NAME);
+        assert_eq!(
+            want.len() as u32,
+            live_at_the_end(&scenario),
+            "{scenario:?}"
+        );
+        assert_eq!(
+            over_threads::<M>(&scenario),
+            want,
+            "threads, {}: {scenario:?}",
+            M::NAME
+        );
+        assert_eq!(
+            over_tcp::<M>(&scenario),
+            want,
+            "TCP, {}: {scenario:?}",
+            M::NAME
+        );
         lines.push_str(&line::<M>(&scenario, &want));
     }
 }
@@ -472,5 +486,8 @@ fn every_driver_comes_to_the_simulated_outcome() {
         std::fs::write(kept, &lines).expect("writes");
     }
     let kept = std::fs::read_to_string(kept).expect("is kept");
-    assert_eq!(lines, kept, "conformance.jsonl is not what the simulator says");
+    assert_eq!(
+        lines, kept,
+        "conformance.jsonl is not what the simulator says"
+    );
 }

@@ -433,9 +433,7 @@ impl Layer {
             quiet = if moved { 0 } else { quiet.saturating_add(1) };
             if quiet > SPINS {
                 let now = world.rail.now();
-                let until = world
-                    .deadline()
-                    .map_or(now + NAP, |at| at.min(now + NAP));
+                let until = world.deadline().map_or(now + NAP, |at| at.min(now + NAP));
                 world.rail.wait(until);
                 drop(world);
                 std::thread::yield_now();

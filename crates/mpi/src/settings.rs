@@ -135,7 +135,11 @@ impl Settings {
                 Some(f) => f.min(most) as u32,
                 None => 1,
             },
-            pace: Time(1000 * whole("_PACE_US", 0, " of microseconds")?.unwrap_or(50).min(most)),
+            pace: Time(
+                1000 * whole("_PACE_US", 0, " of microseconds")?
+                    .unwrap_or(50)
+                    .min(most),
+            ),
             corrected_bytes: whole("_CORRECTED_BYTES", 0, " of bytes")?.unwrap_or(65_536) as usize,
             verbose: get("_VERBOSE").is_some_and(|(_, value)| value == "1"),
         };
@@ -191,7 +195,11 @@ fn derived(get: &impl Fn(&str) -> Option<(String, String)>) -> Result<Option<u32
         }
     };
     if let Some((full, value)) = get("_FAILURES") {
-        return Err(refuse(&full, &value, "give this, or a mean time between failures"));
+        return Err(refuse(
+            &full,
+            &value,
+            "give this, or a mean time between failures",
+        ));
     }
     let risk = risk.map_or(tolerance::RISK, |(_, risk)| risk);
     tolerance::failures(mtbf, duration, risk).map(Some)

@@ -84,7 +84,10 @@ mod tests {
                 let f = failures(1.0, mean, risk).expect("good");
                 assert!(exceeded(mean, f) <= risk * 1.000_001, "{mean} {risk}: {f}");
                 if f > 0 {
-                    assert!(exceeded(mean, f - 1) > risk * 0.999_999, "{mean} {risk}: {f}");
+                    assert!(
+                        exceeded(mean, f - 1) > risk * 0.999_999,
+                        "{mean} {risk}: {f}"
+                    );
                 }
             }
         }

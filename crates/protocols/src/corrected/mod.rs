@@ -143,9 +143,7 @@ impl Machine {
     /// Lets the oldest ended collectives go.
     fn trim(&mut self, cx: &Cx<Self>) {
         let retained = cx.config.retained.max(2);
-        while self.begun() - self.base > retained
-            && self.slots.front().is_some_and(Slot::ended)
-        {
+        while self.begun() - self.base > retained && self.slots.front().is_some_and(Slot::ended) {
             let seq = self.base;
             self.with(cx, seq, |slot, env| slot.retire(env));
             self.slots.pop_front();

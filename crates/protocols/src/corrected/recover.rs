@@ -327,7 +327,11 @@ impl Slot {
             for body in gather.fold.bodies() {
                 env.release(body);
             }
-            let others: Vec<Peer> = gather.claimed.into_iter().filter(|&one| one != from).collect();
+            let others: Vec<Peer> = gather
+                .claimed
+                .into_iter()
+                .filter(|&one| one != from)
+                .collect();
             self.tell(env, &others);
         }
     }
@@ -335,6 +339,8 @@ impl Slot {
     /// Those whose operands are awaited here.
     pub fn ungathered(&self) -> impl Iterator<Item = Peer> + '_ {
         let sources = self.gather.iter().flat_map(|gather| &gather.fold.sources);
-        sources.filter(|source| !source.given).map(|source| source.peer)
+        sources
+            .filter(|source| !source.given)
+            .map(|source| source.peer)
     }
 }

@@ -423,7 +423,12 @@ impl Slot {
         });
     }
 
-    fn spreading(&mut self, env: &mut Env, at: Time, feed: impl FnOnce(&mut Broadcast, &Cx<Broadcast>)) {
+    fn spreading(
+        &mut self,
+        env: &mut Env,
+        at: Time,
+        feed: impl FnOnce(&mut Broadcast, &Cx<Broadcast>),
+    ) {
         if self.spread.is_none() {
             let Ok(config) = env.config().broadcast(self.root) else {
                 return;
@@ -518,12 +523,15 @@ impl Slot {
             return; // It came from a claimant.
         }
         let at = Time(u64::from(at));
-        self.spreading(env, at, |machine, cx| machine.on_message(cx, from, msg, None));
+        self.spreading(env, at, |machine, cx| {
+            machine.on_message(cx, from, msg, None)
+        });
     }
 
     fn reduce_message(&mut self, env: &mut Env, from: Peer, msg: reduce::Msg, body: Option<Body>) {
         if self.phase == Phase::Idle && !self.has && !self.sealed {
-            let again = |&(peer, m, _): &(Peer, reduce::Msg, u32)| (peer, m.step) == (from, msg.step);
+            let again =
+                |&(peer, m, _): &(Peer, reduce::Msg, u32)| (peer, m.step) == (from, msg.step);
             let full = self.early.len() > env.config().processes as usize;
             if !full && !self.early.iter().any(again) {
                 let body = env.retain(body);
@@ -668,10 +676,7 @@ impl Slot {
         let waiting = !self.has && self.kind.down() && self.gather.is_none() && elsewhere;
         let ask = waiting.then_some(self.ask_at);
         let asked = self.ask_due(cx).filter(|_| waiting);
-        [Some(bound), probe, ask, asked]
-            .into_iter()
-            .flatten()
-            .min()
+        [Some(bound), probe, ask, asked].into_iter().flatten().min()
     }
 }
 

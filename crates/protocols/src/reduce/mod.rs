@@ -156,7 +156,9 @@ impl Reduce {
     pub fn awaited(&self) -> impl Iterator<Item = Peer> + '_ {
         let open = matches!(self.phase, Phase::Group | Phase::Tree);
         let sources = self.work.fold.sources.iter().filter(move |_| open);
-        sources.filter(|source| !source.given).map(|source| source.peer)
+        sources
+            .filter(|source| !source.given)
+            .map(|source| source.peer)
     }
 
     /// Lets go of every body but the own operand and `kept`: the machine has ended, or

@@ -16,7 +16,7 @@ Errors are :class:`outlive.Error`.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Protocol, Union
+from typing import Any, Callable, Protocol
 
 from outlive._types import Error
 
@@ -115,7 +115,7 @@ def dead() -> list[int]:
     return _ask(loaded.outlive_mpi_dead, "process")
 
 
-def absent(comm: Union[Communicator, int]) -> list[int]:
+def absent(comm: Communicator | int) -> list[int]:
     """Ranks of ``comm`` that did not contribute to its last collective, ascending.
 
     That is the last Reduce, Allreduce or Barrier whose result this process got: all of

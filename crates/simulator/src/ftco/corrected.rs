@@ -137,7 +137,11 @@ mod tests {
 
     #[test]
     fn planted_faults_are_caught() {
-        for planted in [Planted::CountedTwice, Planted::LostAbsent, Planted::LostBypass] {
+        for planted in [
+            Planted::CountedTwice,
+            Planted::LostAbsent,
+            Planted::LostBypass,
+        ] {
             let caught = failing(0..300, Some(planted)).len();
             assert!(caught >= 3, "{planted:?} was caught {caught} times");
         }
