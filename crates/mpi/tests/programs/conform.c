@@ -44,6 +44,8 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     int root = atoi(argv[2]), calls = atoi(argv[3]), late = atoi(argv[5]), dies = atoi(argv[6]);
+    /* MPI_Init is over everywhere: a death in it is not survived. */
+    MPI_Barrier(MPI_COMM_WORLD);
     if (outlive_mpi_active() != 1 || !bury(argv[4], rank)) return 3;
     for (int call = 0; call < calls; call++) {
         if (call == 0 && rank == late) nap(500);

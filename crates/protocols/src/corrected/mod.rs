@@ -33,6 +33,7 @@
 //! double a message.
 
 mod recover;
+mod reducing;
 mod slot;
 mod types;
 

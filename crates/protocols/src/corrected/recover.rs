@@ -10,7 +10,8 @@
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Machine as _, Op, Output, Peer};
 
-use super::slot::{Answer, Env, Slot};
+use super::reducing::Answer;
+use super::slot::{Env, Slot};
 use super::{Machine, Part};
 use crate::ftco::fold::{Fold, NONE, Source, Step};
 use crate::ftco::{Command, Event, Kind, Why};
