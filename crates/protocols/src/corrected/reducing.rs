@@ -194,7 +194,7 @@ impl Slot {
         msg: reduce::Msg,
         body: Option<Body>,
     ) {
-        if self.phase == Phase::Idle && !self.has && !self.sealed {
+        if !self.entered() && !self.has && !self.sealed {
             let again =
                 |&(peer, m, _): &(Peer, reduce::Msg, u32)| (peer, m.step) == (from, msg.step);
             let full = self.early.len() > env.config().processes as usize;

@@ -3,15 +3,15 @@
 use std::collections::VecDeque;
 
 use outlive_base::Time;
-use outlive_base::machine::{Body, Cx, Fault, Machine as _, Op, Output, Peer, Ready};
+use outlive_base::machine::{Body, Cx, Machine as _, Output, Peer, Ready};
 
 use super::recover::Gather;
 use super::reducing::{Answer, Reducing};
 use super::{Config, MODEL, Machine, Msg, Part};
 use crate::broadcast::{self, Broadcast};
 use crate::ftco::fold::NONE;
-use crate::ftco::{Call, Command, Event, Kind, Why};
-use crate::reduce::{self, Reduce};
+use crate::ftco::{Call, Event, Kind, Why};
+use crate::reduce;
 
 /// Longest wait between two questions, as a multiple of the first.
 const ASK_FACTOR: u64 = 64;
