@@ -43,6 +43,7 @@ soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), ra
 	OUTLIVE_SESSION_SEEDS=$(or $(SESSION_SEEDS),5000) $(CARGO) test --locked -p outlive-network --test session_sim
 	scripts/sweep-broadcast.sh
 	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- 0 100000
+	$(CARGO) run --release --locked -q -p outlive-simulator --example corrected_sweep -- 0 100000
 	scripts/soak.py --minutes $(or $(SOAK_MINUTES),30) --calm-minutes $(or $(OUTLIVE_SOAK_MINUTES),20)
 	OUTLIVE_MINICKPT=soak scripts/test.sh minickpt
 

@@ -173,6 +173,19 @@ pub struct RunOptions {
     /// What the collectives' messages travel on
     #[arg(long, value_name = "RAIL", requires = "collectives")]
     pub collectives_rail: Option<CollectivesRail>,
+    /// Corrected collectives: how many failures they tolerate
+    #[arg(long, value_name = "F", requires = "collectives")]
+    pub collectives_failures: Option<u32>,
+    /// Instead: as many as a mean time between failures of the whole job suggests
+    #[arg(long, value_name = "SECONDS", requires = "collectives_duration")]
+    #[arg(conflicts_with = "collectives_failures")]
+    pub collectives_mtbf: Option<f64>,
+    /// ... for a job that runs so long
+    #[arg(long, value_name = "SECONDS", requires = "collectives_mtbf")]
+    pub collectives_duration: Option<f64>,
+    /// ... if more may fail with this probability
+    #[arg(long, value_name = "P", requires = "collectives_mtbf")]
+    pub collectives_risk: Option<f64>,
     /// The command, started as it is written
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
@@ -183,6 +196,10 @@ pub struct RunOptions {
 pub enum Collectives {
     /// Fault-tolerant collective operations: survivors get a result
     Ftco,
+    /// The same by up-correction and a corrected tree: up to f failures cost no waiting
+    CorrectedTree,
+    /// The same by up-correction and corrected gossip
+    CorrectedGossip,
     /// The MPI library's own
     Native,
 }

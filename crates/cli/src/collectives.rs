@@ -6,41 +6,70 @@ use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::args::{Collectives, CollectivesRail};
+use crate::args::{Collectives, CollectivesRail, RunOptions};
 
 /// The library's file name.
 const LIBRARY: &str = "liboutlive_mpi.so";
+/// The variables of the library begin so.
+const PREFIX: &str = "OUTLIVE_COLLECTIVES";
 /// Where it is instead of beside the command.
 const VARIABLE: &str = "OUTLIVE_MPI_LIBRARY";
 
 /// The variables that the command's processes inherit.
 ///
 /// # Errors
-/// [`Code::NotFound`] if the library is not where this command was installed.
-pub fn environment(
-    how: Option<Collectives>,
-    rail: Option<CollectivesRail>,
-) -> Result<Vec<(OsString, OsString)>> {
-    if !matches!(how, Some(Collectives::Ftco)) {
-        return Ok(Vec::new());
+/// [`Code::NotFound`] if the library is not where this command was installed,
+/// [`Code::InvalidArgument`] if f is named for collectives that have none.
+pub fn environment(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
+    let how = match options.collectives {
+        None | Some(Collectives::Native) => return none(options),
+        Some(Collectives::Ftco) => "ftco",
+        Some(Collectives::CorrectedTree) => "corrected-tree",
+        Some(Collectives::CorrectedGossip) => "corrected-gossip",
+    };
+    if how == "ftco" {
+        none(options)?;
     }
     let mut preload = library()?.into_os_string();
     if let Some(others) = std::env::var_os("LD_PRELOAD").filter(|others| !others.is_empty()) {
         preload.push(":");
         preload.push(others);
     }
-    let mut variables = vec![
-        ("LD_PRELOAD".into(), preload),
-        ("OUTLIVE_COLLECTIVES".into(), "ftco".into()),
+    let rail = options.collectives_rail.map(|rail| match rail {
+        CollectivesRail::Mpi => "mpi".to_owned(),
+        CollectivesRail::Tcp => "tcp".to_owned(),
+    });
+    let text = |number: Option<f64>| number.map(|number| number.to_string());
+    let given = [
+        ("_RAIL", rail),
+        (
+            "_FAILURES",
+            options.collectives_failures.map(|f| f.to_string()),
+        ),
+        ("_MTBF_S", text(options.collectives_mtbf)),
+        ("_DURATION_S", text(options.collectives_duration)),
+        ("_RISK", text(options.collectives_risk)),
     ];
-    if let Some(rail) = rail {
-        let name = match rail {
-            CollectivesRail::Mpi => "mpi",
-            CollectivesRail::Tcp => "tcp",
-        };
-        variables.push(("OUTLIVE_COLLECTIVES_RAIL".into(), name.into()));
+    let mut variables = vec![("LD_PRELOAD".into(), preload), (PREFIX.into(), how.into())];
+    for (name, value) in given {
+        if let Some(value) = value {
+            variables.push((format!("{PREFIX}{name}").into(), value.into()));
+        }
     }
     Ok(variables)
+}
+
+/// No variables, or an error if f was named where there is none.
+fn none(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
+    if options.collectives_failures.is_none() && options.collectives_mtbf.is_none() {
+        return Ok(Vec::new());
+    }
+    Err(Error::new(
+        Code::InvalidArgument,
+        Entity::Option("collectives".to_owned()),
+        "only corrected collectives tolerate a number of failures; ftco tolerates any",
+        "give --collectives corrected-tree or corrected-gossip",
+    ))
 }
 
 fn library() -> Result<PathBuf> {

@@ -52,6 +52,7 @@ fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     }
     let node_storage = Some(config.get("node-storage")).filter(|path| !path.is_empty());
     let quiet = options.quiet;
+    let environment = collectives::environment(&options)?;
     Ok(Run {
         settings,
         store: PathBuf::from(config.get("store")),
@@ -60,7 +61,7 @@ fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         encrypt: boolean(config, "encrypt")?,
         report: options.report,
         executable: PathBuf::from("/proc/self/exe"),
-        environment: collectives::environment(options.collectives, options.collectives_rail)?,
+        environment,
         words: options.command,
         timeline: Timeline::new(quiet, options.verbose),
     })

@@ -17,6 +17,10 @@ use crate::rail::Rail;
 
 /// What a machine needs beside [`Machine`] to leave its process.
 pub trait Wired: Machine {
+    /// Bytes that may wait in the rail before this machine sends no more: the rail's
+    /// back-pressure. Machines that send only what is awaited need none.
+    const WINDOW: usize = usize::MAX;
+
     /// The message as bytes.
     fn encode(msg: Self::Msg) -> [u8; MESSAGE_BYTES_MAX];
     /// The message of these bytes; `None` if there is none such.
@@ -326,7 +330,8 @@ impl<M: Wired> Engine<M> {
             return;
         };
         loop {
-            let (now, send) = (rail.now(), rail.ready());
+            let now = rail.now();
+            let send = rail.ready() && (M::WINDOW == usize::MAX || rail.waiting() < M::WINDOW);
             let ready = Ready {
                 send,
                 persist: true,

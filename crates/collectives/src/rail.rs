@@ -1,8 +1,13 @@
 //! What moves frames between the processes of a job.
 
+use std::time::Duration;
+
 use outlive_base::Time;
 
 use crate::frame::Frame;
+
+/// A receiver that takes nothing for so long is late, and holds up nobody else.
+pub const STALL: Duration = Duration::from_millis(100);
 
 /// Point-to-point frames among `size` processes.
 ///
@@ -18,6 +23,9 @@ pub trait Rail {
     fn now(&self) -> Time;
     /// False while so much waits to be sent that machines shall not be pulled.
     fn ready(&self) -> bool;
+    /// Bytes that were sent and have not left this process. What is stuck for longer than
+    /// [`STALL`] is not counted: its receiver is late, and others must not wait for that.
+    fn waiting(&self) -> usize;
     /// Takes a frame for `to`.
     fn send(&mut self, to: u32, frame: Frame);
     /// Makes progress; the next frame that arrived, with its sender.

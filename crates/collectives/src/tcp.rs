@@ -342,6 +342,14 @@ impl Rail for Tcp {
     fn ready(&self) -> bool {
         self.queued < QUEUE_BYTES
     }
+    fn waiting(&self) -> usize {
+        if self.queued == 0 {
+            return 0;
+        }
+        let now = Instant::now();
+        let moving = self.outgoing.values().filter(|out| !out.stalled(now));
+        moving.map(Outgoing::queued).sum()
+    }
     fn send(&mut self, to: u32, frame: Frame) {
         if let Some(out) = self.outgoing_to(to) {
             let before = out.queued();

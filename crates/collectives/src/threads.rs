@@ -89,6 +89,9 @@ impl Rail for Threads {
     fn ready(&self) -> bool {
         true
     }
+    fn waiting(&self) -> usize {
+        0
+    }
     fn send(&mut self, to: u32, frame: Frame) {
         if let Some((inbox, bell)) = self.shared.boxes.get(to as usize) {
             let mut inbox = open(inbox);

@@ -1,9 +1,15 @@
-//! The same scenarios on the simulator and on every rail: the outcome must be the same.
+//! The same scenarios on the simulator and on every rail, by both families: the outcome
+//! must be the same.
 //!
 //! An outcome is what each live process got: the sum of the contributors' values, and
 //! the list of the absent. Deaths before the call are dropped rails (threads), closed
 //! sockets (TCP) or processes dead from the start (simulation); a death during it comes
-//! after the process gave its contribution away, so that all worlds must count it.
+//! after the process gave its contribution away and while the call waits for a late one,
+//! so that all worlds must count it.
+//!
+//! The outcomes lie in `conformance.jsonl` (OUTLIVE_WRITE_CONFORMANCE=1 writes it anew):
+//! `tests/mpi/test_conformance.py` runs the same scenarios as MPI jobs against it, on the
+//! rail over MPI's own messages and over TCP, with ranks that kill themselves.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,14 +18,15 @@ use std::thread;
 use std::time::Duration;
 
 use outlive_base::Time;
-use outlive_collectives::engine::{Bounds, Engine, Start};
+use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
 use outlive_collectives::tcp::{Listener, Options, Tcp};
 use outlive_collectives::threads::Threads;
 use outlive_collectives::{Content, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::ftco::{Call, Command, Config, Event, Kind, Machine, Plan};
-use outlive_simulator::ftco::Scenario as Simulated;
+use outlive_protocols::corrected::{self, Spread};
+use outlive_protocols::ftco::{self, Call, Command, Event, Kind, Plan};
+use outlive_simulator::ftco::{Scenario as Simulated, Subject, run_any};
 use outlive_simulator::logp::{Death, Model};
 
 const MODEL: LogP = LogP {
@@ -39,6 +46,8 @@ struct Scenario {
     dead: Vec<u32>,
     /// Enters the first call when the others have waited for it.
     late: Option<u32>,
+    /// Dies in the first call, once it has sent a message.
+    dies: Option<u32>,
 }
 
 fn scenarios() -> Vec<Scenario> {
@@ -50,6 +59,7 @@ fn scenarios() -> Vec<Scenario> {
         calls: 1,
         dead: Vec::new(),
         late: None,
+        dies: None,
     };
     let mut all = Vec::new();
     for kind in [Kind::Bcast, Kind::Reduce, Kind::Allreduce, Kind::Barrier] {
@@ -77,6 +87,11 @@ fn scenarios() -> Vec<Scenario> {
             late: Some(3),
             ..plain("a latecomer", 5, kind, 0)
         });
+        all.push(Scenario {
+            late: Some(3),
+            dies: Some(if kind == Kind::Bcast { 4 } else { 7 }),
+            ..plain("one dies during the call", 8, kind, 0)
+        });
     }
     all
 }
@@ -85,16 +100,58 @@ fn scenarios() -> Vec<Scenario> {
 type Got = Option<(u64, Vec<u32>)>;
 type Outcome = Vec<(u32, Vec<Got>)>;
 
-fn config(processes: u32, unit: Time) -> Config {
-    let plan = Plan::new(Shape::Binomial, Order::InOrder, processes, &MODEL).expect("a plan");
-    let mut config = Config::new(plan);
-    // Death is told, so nothing is decided by the clock.
-    config.timeout = Time(unit.0 * 1_000_000);
-    config.timeout_per_level = Time(0);
-    config.patience = Time(unit.0 * 2_000_000);
-    config.late = Time(unit.0 * 4_000_000);
-    config.bound = Time(unit.0 * 8_000_000);
-    config
+/// One of the machines that carry out collectives.
+trait Family: Subject + Wired {
+    const NAME: &'static str;
+    /// Times in units of `unit`; death is told, so nothing is decided by the clock.
+    fn config(processes: u32, unit: Time) -> Self::Config;
+    /// As `config`, for a world in which nobody tells of a death: silence does.
+    fn silent(processes: u32) -> Self::Config;
+}
+
+impl Family for ftco::Machine {
+    const NAME: &'static str = "ftco";
+    fn config(processes: u32, unit: Time) -> ftco::Config {
+        let plan = Plan::new(Shape::Binomial, Order::InOrder, processes, &MODEL).expect("a plan");
+        ftco::Config {
+            timeout: Time(unit.0 * 1_000_000),
+            timeout_per_level: Time(0),
+            patience: Time(unit.0 * 2_000_000),
+            late: Time(unit.0 * 4_000_000),
+            bound: Time(unit.0 * 8_000_000),
+            ..ftco::Config::new(plan)
+        }
+    }
+    fn silent(processes: u32) -> ftco::Config {
+        ftco::Config {
+            timeout: Time(1_000),
+            patience: Time(2_000),
+            ..ftco::Machine::config(processes, Time(1))
+        }
+    }
+}
+
+impl Family for corrected::Machine {
+    const NAME: &'static str = "corrected-tree";
+    fn config(processes: u32, unit: Time) -> corrected::Config {
+        let tree = Spread::Tree(Shape::Binomial);
+        corrected::Config {
+            pace: Time(unit.0 / 20),
+            timeout: Time(unit.0 * 1_000_000),
+            patience: Time(unit.0 * 2_000_000),
+            ask: Time(unit.0 * 1_000),
+            late: Time(unit.0 * 4_000_000),
+            bound: Time(unit.0 * 8_000_000),
+            ..corrected::Config::new(processes, tree, 1).expect("valid")
+        }
+    }
+    fn silent(processes: u32) -> corrected::Config {
+        corrected::Config {
+            timeout: Time(1_000),
+            patience: Time(2_000),
+            ..corrected::Machine::config(processes, Time(1))
+        }
+    }
 }
 
 fn call(scenario: &Scenario) -> Call {
@@ -129,15 +186,16 @@ impl Operator for Sum {
     }
 }
 
-fn one_call(
+fn one_call<M: Family>(
     rail: &mut impl Rail,
-    engine: &mut Engine<Machine>,
+    engine: &mut Engine<M>,
     key: Key,
     number: u32,
     scenario: &Scenario,
     turns: &Barrier,
-) -> Got {
+) -> Option<Got> {
     let call = call(scenario);
+    let dying = number == 0 && scenario.dies == Some(rail.me());
     let giving = call.kind != Kind::Bcast || call.root == rail.me();
     let value = match call.kind {
         Kind::Barrier => Vec::new(),
@@ -159,7 +217,11 @@ fn one_call(
             engine.death(&*rail, dead);
         }
         engine.pump(rail, key, Some(&mut sum));
-        if std::mem::take(&mut entering) {
+        if dying && engine.counts().sent > 0 && rail.flushed() {
+            turns.wait(); // Now the late one enters, who meets a death.
+            return None;
+        }
+        if !dying && std::mem::take(&mut entering) {
             turns.wait();
         }
         while let Some((event, content)) = engine.event(key) {
@@ -170,10 +232,10 @@ fn one_call(
                         assert!(rail.now() < end, "{}: unsent", scenario.name);
                         serve(rail, engine, key);
                     }
-                    return content.map(|content| {
+                    return Some(content.map(|content| {
                         let number = content.bytes[..].try_into().map_or(0, u64::from_le_bytes);
                         (number, content.absent.to_vec())
-                    });
+                    }));
                 }
                 Event::Failed { why, .. } => panic!("{}: {why:?}", scenario.name),
                 _ => {}
@@ -184,7 +246,7 @@ fn one_call(
     }
 }
 
-fn serve(rail: &mut impl Rail, engine: &mut Engine<Machine>, key: Key) {
+fn serve<M: Family>(rail: &mut impl Rail, engine: &mut Engine<M>, key: Key) {
     while let Some((from, frame)) = rail.receive() {
         engine.deliver(&*rail, from, frame);
     }
@@ -195,27 +257,27 @@ fn serve(rail: &mut impl Rail, engine: &mut Engine<Machine>, key: Key) {
     rail.wait(rail.now() + Time::from_ms(5));
 }
 
-/// A live process; it goes on serving until all are done.
-fn live(
+/// A live process; it goes on serving until all are done. Nothing of one that dies.
+fn live<M: Family>(
     mut rail: impl Rail,
     scenario: &Scenario,
     turns: &Barrier,
     done: &AtomicUsize,
     alive: usize,
-) -> Vec<Got> {
+) -> Option<Vec<Got>> {
     let key = Key {
         comm: 7,
         sequence: 0,
         incarnation: 0,
         protocol: 1,
     };
-    let mut engine = Engine::new(0, Bounds::default());
+    let mut engine = Engine::<M>::new(0, Bounds::default());
     let start = Start {
         key,
         members: (0..scenario.processes).collect(),
         me: rail.me(),
-        machine: Machine::new(),
-        config: Arc::new(config(scenario.processes, Time(1_000_000))),
+        machine: M::fresh(),
+        config: Arc::new(M::config(scenario.processes, Time(1_000_000))),
         seed: 1,
     };
     engine.start(&rail, start);
@@ -226,7 +288,7 @@ fn live(
     let calls = 0..scenario.calls;
     let got = calls
         .map(|number| one_call(&mut rail, &mut engine, key, number, scenario, turns))
-        .collect();
+        .collect::<Option<Vec<Got>>>()?;
     assert_eq!(engine.counts().refused, 0);
     // Goes on serving: others may still want to be heard.
     done.fetch_add(1, Ordering::AcqRel);
@@ -235,12 +297,13 @@ fn live(
         assert!(rail.now() < end, "{}: the others hang", scenario.name);
         serve(&mut rail, &mut engine, key);
     }
-    got
+    Some(got)
 }
 
-fn on_rails<R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>>) -> Outcome {
+fn on_rails<M: Family, R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>>) -> Outcome {
     let alive = rails.iter().flatten().count();
     let (turns, done) = (Barrier::new(alive), AtomicUsize::new(0));
+    let alive = alive - usize::from(scenario.dies.is_some());
     thread::scope(|scope| {
         let (turns, done) = (&turns, &done);
         let spawned: Vec<_> = rails
@@ -250,18 +313,18 @@ fn on_rails<R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>>) -> Outco
             .map(|(me, rail)| {
                 (
                     me,
-                    scope.spawn(move || live(rail, scenario, turns, done, alive)),
+                    scope.spawn(move || live::<M>(rail, scenario, turns, done, alive)),
                 )
             })
             .collect();
         let joined = spawned
             .into_iter()
             .map(|(me, thread)| (me as u32, thread.join().expect("no panic")));
-        joined.collect()
+        joined.filter_map(|(me, got)| Some((me, got?))).collect()
     })
 }
 
-fn over_threads(scenario: &Scenario) -> Outcome {
+fn over_threads<M: Family>(scenario: &Scenario) -> Outcome {
     let rails = Threads::all(scenario.processes).into_iter().enumerate();
     let rails = rails.map(|(me, rail)| {
         if scenario.dead.contains(&(me as u32)) {
@@ -270,10 +333,10 @@ fn over_threads(scenario: &Scenario) -> Outcome {
         }
         Some(rail)
     });
-    on_rails(scenario, rails.collect())
+    on_rails::<M, _>(scenario, rails.collect())
 }
 
-fn over_tcp(scenario: &Scenario) -> Outcome {
+fn over_tcp<M: Family>(scenario: &Scenario) -> Outcome {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let listeners: Vec<_> = (0..scenario.processes)
         .map(|_| Listener::bind(any).expect("listens"))
@@ -297,33 +360,35 @@ fn over_tcp(scenario: &Scenario) -> Outcome {
         Some(rail)
     });
     let rails = rails.collect();
-    on_rails(scenario, rails)
+    on_rails::<M, _>(scenario, rails)
 }
 
-fn simulated(scenario: &Scenario) -> Outcome {
+fn simulated<M: Family>(scenario: &Scenario) -> Outcome
+where
+    M::Config: Clone,
+{
     let model = Model {
         logp: MODEL,
         byte_gap: 0,
         half_duplex: false,
     };
-    let mut run = Simulated::new(config(scenario.processes, Time(1)), model, call(scenario));
+    let mut run = Simulated::new(M::silent(scenario.processes), model, call(scenario));
     run.calls = vec![call(scenario); scenario.calls as usize];
     run.exact = true;
     run.deaths = scenario
         .dead
         .iter()
         .map(|dead| (*dead, Death::At(Time(0))))
+        .chain(scenario.dies.map(|dies| (dies, Death::AfterSends(1))))
         .collect();
-    // In the simulated world nobody tells of a death: silence does.
-    run.config.timeout = Time(1_000);
-    run.config.patience = Time(2_000);
     if let Some(late) = scenario.late {
         run.enters = vec![Time(0); scenario.processes as usize];
         run.enters[late as usize] = Time(300);
     }
-    let report = outlive_simulator::ftco::run(&run, 3).expect("a simulation");
+    let report = run_any::<M>(&run, 3).expect("a simulation");
     assert_eq!(report.violations, Vec::<String>::new(), "{}", scenario.name);
-    let live = (0..scenario.processes).filter(|who| !scenario.dead.contains(who));
+    let gone = |who: &u32| scenario.dead.contains(who) || scenario.dies == Some(*who);
+    let live = (0..scenario.processes).filter(|who| !gone(who));
     live.map(|me| {
         let mut got: Vec<(u32, Got)> = report
             .results()
@@ -347,11 +412,82 @@ fn simulated(scenario: &Scenario) -> Outcome {
     .collect()
 }
 
+/// One line of JSON: the scenario, and what its live processes got.
+fn line<M: Family>(scenario: &Scenario, outcome: &Outcome) -> String {
+    let Scenario {
+        name,
+        processes,
+        kind,
+        root,
+        calls,
+        dead,
+        late,
+        dies,
+    } = scenario;
+    let rank = |rank: &Option<u32>| rank.map_or("null".to_owned(), |rank| rank.to_string());
+    let got = |got: &Got| match got {
+        None => "null".to_owned(),
+        Some((sum, absent)) => format!("[{sum}, {absent:?}]"),
+    };
+    let of = |(rank, calls): &(u32, Vec<Got>)| {
+        let calls: Vec<String> = calls.iter().map(got).collect();
+        format!("\"{rank}\": [{}]", calls.join(", "))
+    };
+    let outcome: Vec<String> = outcome.iter().map(of).collect();
+    format!(
+        "{{\"family\": \"{}\", \"name\": \"{name}\", \"kind\": \"{kind:?}\", \
+         \"processes\": {processes}, \"root\": {root}, \"calls\": {calls}, \"dead\": {dead:?}, \
+         \"late\": {}, \"dies\": {}, \"outcome\": {{{}}}}}\n",
+        M::NAME,
+        rank(late),
+        rank(dies),
+        outcome.join(", ")
+    )
+}
+
+fn conforms<M: Family>(lines: &mut String)
+where
+    M::Config: Clone,
+{
+    for scenario in scenarios() {
+        let want = simulated::<M>(&scenario);
+        assert_eq!(
+            want.len() as u32,
+            live_at_the_end(&scenario),
+            "{scenario:?}"
+        );
+        assert_eq!(
+            over_threads::<M>(&scenario),
+            want,
+            "threads, {}: {scenario:?}",
+            M::NAME
+        );
+        assert_eq!(
+            over_tcp::<M>(&scenario),
+            want,
+            "TCP, {}: {scenario:?}",
+            M::NAME
+        );
+        lines.push_str(&line::<M>(&scenario, &want));
+    }
+}
+
+fn live_at_the_end(scenario: &Scenario) -> u32 {
+    scenario.processes - scenario.dead.len() as u32 - u32::from(scenario.dies.is_some())
+}
+
 #[test]
 fn every_driver_comes_to_the_simulated_outcome() {
-    for scenario in scenarios() {
-        let want = simulated(&scenario);
-        assert_eq!(over_threads(&scenario), want, "threads: {scenario:?}");
-        assert_eq!(over_tcp(&scenario), want, "TCP: {scenario:?}");
+    let mut lines = String::new();
+    conforms::<ftco::Machine>(&mut lines);
+    conforms::<corrected::Machine>(&mut lines);
+    let kept = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance.jsonl");
+    if std::env::var_os("OUTLIVE_WRITE_CONFORMANCE").is_some() {
+        std::fs::write(kept, &lines).expect("writes");
     }
+    let kept = std::fs::read_to_string(kept).expect("is kept");
+    assert_eq!(
+        lines, kept,
+        "conformance.jsonl is not what the simulator says"
+    );
 }

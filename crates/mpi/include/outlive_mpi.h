@@ -11,14 +11,17 @@ extern "C" {
 /* 1 if Outlive serves this process's collectives, else 0. */
 int outlive_mpi_active(void);
 
-/* Ranks of `comm` that did not contribute to the last Reduce, Allreduce or Barrier on it,
+/* Ranks of `comm` that did not contribute to the last Reduce, Allreduce or Barrier on it
+ * (of any family: ftco, corrected-tree, corrected-gossip),
  * as far as this process got its result (every process of an Allreduce or Barrier, the
  * root of a Reduce). The first `capacity` of them, ascending, go into `ranks` (may be
  * NULL if capacity is 0). Returns how many there are, or a negative OUTLIVE_E_ code:
  * -101 if Outlive does not serve this communicator, -100 for a negative capacity. */
 int outlive_mpi_absent(MPI_Comm comm, int ranks[], int capacity);
 
-/* Ranks of MPI_COMM_WORLD that this process knows to be dead; like above. */
+/* Ranks of MPI_COMM_WORLD that this process knows to be dead; like above. News that have
+ * arrived are taken in first; a result does not wait for them, so a rank may be absent from
+ * a result before it is on this list. */
 int outlive_mpi_dead(int ranks[], int capacity);
 
 #ifdef __cplusplus

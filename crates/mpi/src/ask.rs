@@ -64,6 +64,8 @@ pub unsafe extern "C" fn outlive_mpi_dead(ranks: *mut c_int, capacity: c_int) ->
     let Some(layer) = layer() else {
         return fail(Code::NotOpen);
     };
+    // A result does not wait for the news of a death: what has arrived is taken in now.
+    layer.ask_failures();
     // SAFETY: the caller's promise.
     unsafe { give(&layer.dead(), ranks, capacity) }
 }

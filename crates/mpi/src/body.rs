@@ -19,6 +19,8 @@ pub struct Shape {
     datatype: Handle,
     /// Packed bytes of all.
     pub bytes: usize,
+    /// Bytes of the data alone: the same on all ranks, however each lays them out.
+    pub data_bytes: usize,
     extent: isize,
     true_lower: isize,
     true_extent: isize,
@@ -63,6 +65,7 @@ impl Shape {
             count,
             datatype,
             bytes,
+            data_bytes: bytes,
             extent,
             true_lower,
             true_extent,

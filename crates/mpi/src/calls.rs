@@ -8,14 +8,13 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use outlive_collectives::Content;
 use outlive_protocols::ftco::{Call, Kind, Why};
 
 use crate::body::{Nothing, Reduction, Shape};
 use crate::comms::Comm;
-use crate::layer::{Layer, layer};
+use crate::layer::{Family, Layer, layer};
 use crate::native::{Handle, Native};
 use crate::pair::{Pair, Reduce};
 
@@ -98,6 +97,10 @@ impl Ours {
         (revoked != 0).then_some(self.native.constants.err_revoked)
     }
 
+    fn numbered(&self, call: &Call, family: Family) -> Result<u32, Why> {
+        self.layer.number(&self.comm, call, family)
+    }
+
     fn call(&self, kind: Kind, root: c_int, ordered: bool) -> Call {
         Call {
             kind,
@@ -118,8 +121,12 @@ pub fn barrier(comm: Handle) -> Option<c_int> {
         return Some(ours.end(pair.barrier()));
     }
     let call = ours.call(Kind::Barrier, 0, false);
+    let family = ours.layer.family(&call, 0);
     let value = Some(Content::default());
-    let ended = ours.layer.run(&ours.comm, call, value, &mut Nothing);
+    let ended = ours.numbered(&call, family).and_then(|_| {
+        let Ours { layer, comm, .. } = &ours;
+        layer.run(comm, call, family, value, &mut Nothing)
+    });
     Some(ours.end(ended.map_or_else(|why| ours.why(why), |_| 0)))
 }
 
@@ -157,7 +164,12 @@ pub unsafe fn bcast(
         Err(code) => return Some(ours.end(code)),
     };
     let call = ours.call(Kind::Bcast, root, false);
-    let code = match ours.layer.run(&ours.comm, call, value, &mut Nothing) {
+    let family = ours.layer.family(&call, shape.data_bytes);
+    let ended = ours.numbered(&call, family).and_then(|_| {
+        let Ours { layer, comm, .. } = &ours;
+        layer.run(comm, call, family, value, &mut Nothing)
+    });
+    let code = match ended {
         Err(why) => ours.why(why),
         Ok(_) if giving => 0,
         Ok(outcome) => match outcome.content {
@@ -238,18 +250,23 @@ pub unsafe fn reduce(args: Args, comm: Handle) -> Option<c_int> {
         Ok(value) => value,
         Err(code) => return Some(ours.end(code)),
     };
-    let mut operator = Reduction {
-        shape,
-        op,
-        commutes,
-        call: ours.comm.calls.load(Ordering::Acquire),
-    };
     // The tree is in the order of ranks only from rank 0: others turn it.
     let call = match args.root {
         Some(root) if commutes || root == 0 => ours.call(Kind::Reduce, root, !commutes),
         _ => ours.call(Kind::Allreduce, 0, !commutes),
     };
-    let code = match ours.layer.run(&ours.comm, call, Some(value), &mut operator) {
+    let family = ours.layer.family(&call, shape.data_bytes);
+    let ended = ours.numbered(&call, family).and_then(|number| {
+        let Ours { layer, comm, .. } = &ours;
+        let mut operator = Reduction {
+            shape,
+            op,
+            commutes,
+            call: number,
+        };
+        layer.run(comm, call, family, Some(value), &mut operator)
+    });
+    let code = match ended {
         Err(why) => ours.why(why),
         Ok(outcome) => {
             let due = args.root.is_none_or(|root| root == ours.comm.me as c_int);

@@ -13,6 +13,7 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::layer::Family;
 use crate::native::{Handle, Native};
 
 /// What is known of a communicator.
@@ -29,10 +30,12 @@ pub struct Comm {
     pub ours: bool,
     /// The tag of a pair's messages on the shadow communicator.
     pub tag: c_int,
-    /// Collectives started on it.
-    pub calls: AtomicU32,
-    /// The engine holds an instance for it.
-    pub started: AtomicBool,
+    /// Collectives started on it, of each family.
+    pub calls: [AtomicU32; Family::COUNT],
+    /// Those since the last that synchronised.
+    pub ahead: [AtomicU32; Family::COUNT],
+    /// The engines hold an instance for it.
+    pub started: [AtomicBool; Family::COUNT],
     /// Who was missing from the last collective.
     pub absent: Mutex<Arc<Vec<u32>>>,
 }
@@ -182,8 +185,9 @@ impl Comms {
             ours,
             tag: 1 + (2 * *number + pair) as c_int,
             members: members.into(),
-            calls: AtomicU32::new(0),
-            started: AtomicBool::new(false),
+            calls: Default::default(),
+            ahead: Default::default(),
+            started: Default::default(),
             absent: Mutex::default(),
         });
         *number += 1;

@@ -14,15 +14,32 @@ use outlive_collectives::tcp::Tcp;
 use outlive_collectives::{Content, Engine, Frame, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::ftco::{self, Call, Command, Config, Event, Plan, Why};
+use outlive_protocols::corrected::{self, Spread};
+use outlive_protocols::ftco::{self, Call, Command, Event, Kind, Plan, Why};
 
 use crate::comms::{Comm, Comms};
 use crate::native::Native;
-use crate::settings::Settings;
+use crate::settings::{Mode, Settings};
 use crate::shadow::Shadow;
 
-/// The engine's number of the fault-tolerant collectives.
-const PROTOCOL: u8 = 1;
+/// Which machine carries out a call; the same on all ranks of its communicator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Family {
+    /// Over a tree, with bypass of the silent.
+    Ftco,
+    /// Up-correction and corrected broadcast.
+    Corrected,
+}
+
+impl Family {
+    /// How many there are.
+    pub const COUNT: usize = 2;
+}
+
+/// Most calls in a row that let a process run ahead of others; then comes a barrier, so
+/// that what late ones need is still retained (64 results).
+const AHEAD_MAX: u32 = 32;
 /// How long a process sleeps at most before it looks around again.
 const NAP: Time = Time(1_000_000);
 /// How long a finished call waits for what it sent to leave.
@@ -62,6 +79,9 @@ impl Rail for AnyRail {
     fn ready(&self) -> bool {
         either!(self, rail => rail.ready())
     }
+    fn waiting(&self) -> usize {
+        either!(self, rail => rail.waiting())
+    }
     fn send(&mut self, to: u32, frame: Frame) {
         either!(self, rail => rail.send(to, frame));
     }
@@ -79,12 +99,28 @@ impl Rail for AnyRail {
     }
 }
 
-/// Rail and engine: what the lock guards.
+/// Rail and engines: what the lock guards.
 pub struct World {
     rail: AnyRail,
-    engine: Engine<ftco::Machine>,
+    ftco: Engine<ftco::Machine>,
+    corrected: Engine<corrected::Machine>,
     /// Calls whose end is another thread's to hear.
     news: u64,
+}
+
+macro_rules! engine {
+    ($world:expr, $family:expr, $one:ident => $call:expr) => {
+        match $family {
+            Family::Ftco => {
+                let $one = &mut $world.ftco;
+                $call
+            }
+            Family::Corrected => {
+                let $one = &mut $world.corrected;
+                $call
+            }
+        }
+    };
 }
 
 impl World {
@@ -92,18 +128,50 @@ impl World {
     fn round(&mut self, current: Key, op: Option<&mut dyn Operator>) -> bool {
         let mut moved = false;
         while let Some((from, frame)) = self.rail.receive() {
-            self.engine.deliver(&self.rail, from, frame);
+            if frame.key.protocol == Family::Corrected as u8 {
+                self.corrected.deliver(&self.rail, from, frame);
+            } else {
+                self.ftco.deliver(&self.rail, from, frame);
+            }
             moved = true;
         }
         while let Some(dead) = self.rail.death() {
-            self.engine.death(&self.rail, dead);
+            self.ftco.death(&self.rail, dead);
+            self.corrected.death(&self.rail, dead);
             moved = true;
         }
-        self.engine.pump(&mut self.rail, current, op);
+        // Who combines is the current call's machine; the other one gets no operator.
+        if current.protocol == Family::Corrected as u8 {
+            self.ftco.pump(&mut self.rail, current, None);
+            self.corrected.pump(&mut self.rail, current, op);
+        } else {
+            self.ftco.pump(&mut self.rail, current, op);
+            self.corrected.pump(&mut self.rail, current, None);
+        }
         self.news += u64::from(moved);
         moved
     }
+
+    fn deadline(&self) -> Option<Time> {
+        let both = [self.ftco.deadline(), self.corrected.deadline()];
+        both.into_iter().flatten().min()
+    }
+
+    /// What has ended in `key`: its number, and its result.
+    fn ended(&mut self, key: Key, family: Family) -> Option<Ended> {
+        loop {
+            match engine!(self, family, engine => engine.event(key)) {
+                None => return None,
+                Some((Event::Done { seq, .. }, content)) => return Some((seq, Ok(content))),
+                Some((Event::Failed { seq, why }, _)) => return Some((seq, Err(why))),
+                // Information only.
+                Some(_) => {}
+            }
+        }
+    }
 }
+
+type Ended = (u32, std::result::Result<Option<Content>, Why>);
 
 /// See the module.
 pub struct Layer {
@@ -161,12 +229,18 @@ pub struct Outcome {
     pub absent: Arc<Vec<u32>>,
 }
 
-fn key(comm: &Comm) -> Key {
+/// The gossip time of `outlive simulate broadcast --gossip-time auto`, in the units of the
+/// machine's virtual time.
+fn gossip_time(processes: u32) -> u64 {
+    outlive_simulator::broadcast::best_time(processes, 0, &corrected::MODEL)
+}
+
+fn key(comm: &Comm, family: Family) -> Key {
     Key {
         comm: comm.id,
         sequence: 0,
         incarnation: 0,
-        protocol: PROTOCOL,
+        protocol: family as u8,
     }
 }
 
@@ -193,7 +267,8 @@ impl Layer {
             wounded: AtomicBool::new(false),
             world: Mutex::new(World {
                 rail,
-                engine: Engine::new(0, Bounds::default()),
+                ftco: Engine::new(0, Bounds::default()),
+                corrected: Engine::new(0, Bounds::default()),
                 news: 0,
             }),
         }
@@ -209,7 +284,20 @@ impl Layer {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn config(&self, processes: u32) -> Result<Config> {
+    /// Who carries out a call with so many bytes of data. Corrections repeat the data and
+    /// keep no order, so long ones and operators that do not commute go over the tree.
+    pub fn family(&self, call: &Call, bytes: usize) -> Family {
+        let fits = bytes <= self.settings.corrected_bytes;
+        let mode = self.settings.mode;
+        let corrected = matches!(mode, Mode::CorrectedTree | Mode::CorrectedGossip);
+        if corrected && fits && corrected::serves(call.kind, call.ordered) {
+            Family::Corrected
+        } else {
+            Family::Ftco
+        }
+    }
+
+    fn ftco(&self, processes: u32) -> Result<ftco::Config> {
         let model = LogP {
             latency: 2,
             overhead: 1,
@@ -217,7 +305,7 @@ impl Layer {
         };
         let plan = Plan::new(Shape::Binomial, Order::InOrder, processes, &model)?;
         let bound = self.settings.bound;
-        let mut config = Config::new(plan);
+        let mut config = ftco::Config::new(plan);
         // Late is not dead: without a time-out only a known death ends the waiting.
         config.timeout = self.settings.timeout.unwrap_or(bound);
         config.patience = config.timeout + config.timeout;
@@ -226,21 +314,83 @@ impl Layer {
         Ok(config)
     }
 
-    fn start(&self, world: &mut World, comm: &Comm) -> Result<()> {
-        if comm.started.swap(true, Ordering::AcqRel) {
+    fn corrected(&self, processes: u32) -> Result<corrected::Config> {
+        let spread = match self.settings.mode {
+            Mode::CorrectedGossip => Spread::Gossip(Time(gossip_time(processes))),
+            _ => Spread::Tree(Shape::Binomial),
+        };
+        let Settings {
+            bound, failures, ..
+        } = self.settings;
+        let mut config = corrected::Config::new(processes, spread, failures)?;
+        config.pace = self.settings.pace;
+        config.timeout = self.settings.timeout.unwrap_or(bound);
+        config.patience = config.timeout + config.timeout;
+        config.ask = config.ask.min(Time(config.timeout.0 / 2));
+        config.late = bound;
+        config.bound = bound;
+        Ok(config)
+    }
+
+    fn start(&self, world: &mut World, comm: &Comm, family: Family) -> Result<()> {
+        if comm.started[family as usize].swap(true, Ordering::AcqRel) {
             return Ok(());
         }
-        let config = self.config(comm.members.len() as u32)?;
-        let start = Start {
-            key: key(comm),
-            members: Arc::clone(&comm.members),
-            me: comm.me,
-            machine: ftco::Machine::new(),
-            config: Arc::new(config),
-            seed: comm.id,
-        };
-        world.engine.start(&world.rail, start);
+        let processes = comm.members.len() as u32;
+        let (key, members, seed) = (key(comm, family), Arc::clone(&comm.members), comm.id);
+        match family {
+            Family::Ftco => world.ftco.start(
+                &world.rail,
+                Start {
+                    key,
+                    members,
+                    me: comm.me,
+                    machine: ftco::Machine::new(),
+                    config: Arc::new(self.ftco(processes)?),
+                    seed,
+                },
+            ),
+            Family::Corrected => world.corrected.start(
+                &world.rail,
+                Start {
+                    key,
+                    members,
+                    me: comm.me,
+                    machine: corrected::Machine::new(),
+                    config: Arc::new(self.corrected(processes)?),
+                    seed,
+                },
+            ),
+        }
         Ok(())
+    }
+
+    /// The number of the next call of this family on `comm`, before which a barrier may
+    /// be due: every rank counts alike.
+    ///
+    /// # Errors
+    /// Why that barrier failed.
+    pub fn number(
+        &self,
+        comm: &Comm,
+        call: &Call,
+        family: Family,
+    ) -> std::result::Result<u32, Why> {
+        let ahead = &comm.ahead[family as usize];
+        if call.kind.synchronises() {
+            ahead.store(0, Ordering::Release);
+        } else if ahead.fetch_add(1, Ordering::AcqRel) >= AHEAD_MAX {
+            ahead.store(1, Ordering::Release);
+            let barrier = Call {
+                kind: Kind::Barrier,
+                root: 0,
+                value: None,
+                ordered: false,
+            };
+            let empty = Some(Content::default());
+            self.run(comm, barrier, family, empty, &mut crate::body::Nothing)?;
+        }
+        Ok(comm.calls[family as usize].load(Ordering::Acquire))
     }
 
     /// Runs one collective of `comm` to its end.
@@ -251,43 +401,39 @@ impl Layer {
         &self,
         comm: &Comm,
         call: Call,
+        family: Family,
         value: Option<Content>,
         op: &mut dyn Operator,
     ) -> std::result::Result<Outcome, Why> {
-        let key = key(comm);
+        let key = key(comm, family);
         let mut world = self.world();
-        if self.start(&mut world, comm).is_err() {
+        if self.start(&mut world, comm, family).is_err() {
             return Err(Why::Argument);
         }
-        let number = comm.calls.fetch_add(1, Ordering::AcqRel);
-        let World { rail, engine, .. } = &mut *world;
+        let number = comm.calls[family as usize].fetch_add(1, Ordering::AcqRel);
         let value = value.map(|content| (number, content));
-        engine.command(&*rail, key, value, |value| {
-            Command::Start(Call { value, ..call })
-        });
+        {
+            let world = &mut *world;
+            let start = |value| Command::Start(Call { value, ..call });
+            engine!(world, family, engine => engine.command(&world.rail, key, value, start));
+        }
         let mut quiet = 0u32;
         loop {
             let moved = world.round(key, Some(&mut *op));
-            while let Some((event, content)) = world.engine.event(key) {
-                match event {
-                    Event::Done { seq, .. } if seq == number => {
-                        self.note_deaths(&world);
-                        self.flush(world, key);
-                        return Ok(self.outcome(comm, content));
-                    }
-                    Event::Failed { seq, why } if seq == number => return Err(why),
-                    // Information, or the end of a call that another thread waits for
-                    // (which MPI forbids on one communicator).
-                    _ => {}
+            while let Some((seq, ended)) = world.ended(key, family) {
+                // The end of a call that another thread waits for is not looked at (MPI
+                // forbids two on one communicator).
+                if seq == number {
+                    let content = ended?;
+                    self.note_deaths(&world);
+                    self.flush(world, key);
+                    return Ok(self.outcome(comm, content));
                 }
             }
             quiet = if moved { 0 } else { quiet.saturating_add(1) };
             if quiet > SPINS {
                 let now = world.rail.now();
-                let until = world
-                    .engine
-                    .deadline()
-                    .map_or(now + NAP, |at| at.min(now + NAP));
+                let until = world.deadline().map_or(now + NAP, |at| at.min(now + NAP));
                 world.rail.wait(until);
                 drop(world);
                 std::thread::yield_now();
@@ -326,14 +472,14 @@ impl Layer {
     }
 
     fn note_deaths(&self, world: &World) {
-        if world.engine.dead().next().is_some() {
+        if world.ftco.dead().next().is_some() {
             self.wounded.store(true, Ordering::Release);
         }
     }
 
     /// World ranks that are known to be dead, ascending.
     pub fn dead(&self) -> Vec<u32> {
-        self.world().engine.dead().collect()
+        self.world().ftco.dead().collect()
     }
 
     /// Tells the engine of deaths that a pair met.

@@ -2,12 +2,18 @@
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
-//! | `OUTLIVE_COLLECTIVES` | `ftco`, `native` | `ftco` |
+//! | `OUTLIVE_COLLECTIVES` | `ftco`, `corrected-tree`, `corrected-gossip`, `native` | `ftco` |
 //! | `OUTLIVE_COLLECTIVES_RAIL` | `mpi`, `tcp`, `auto` | `auto` |
 //! | `OUTLIVE_COLLECTIVES_BOUND_MS` | longest wait of one collective | 3 600 000 |
 //! | `OUTLIVE_COLLECTIVES_TIMEOUT_MS` | silence after which a process that is not known to be dead is bypassed; 0: never | 0 |
 //! | `OUTLIVE_COLLECTIVES_SILENCE_MS` | TCP: a host that does not answer for so long is dead | 10 000 |
 //! | `OUTLIVE_COLLECTIVES_INTERFACE` | TCP: the address to listen at | the loopback if all ranks share the host name, else the host's |
+//! | `OUTLIVE_COLLECTIVES_FAILURES` | corrected: f, the failures tolerated | 1 |
+//! | `OUTLIVE_COLLECTIVES_MTBF_S` | or f from this mean time between failures of the job, | |
+//! | `OUTLIVE_COLLECTIVES_DURATION_S` | the time that it runs, | |
+//! | `OUTLIVE_COLLECTIVES_RISK` | and the probability of more ([`crate::tolerance`]) | 1e-6 |
+//! | `OUTLIVE_COLLECTIVES_PACE_US` | corrected: between two corrections of a process | 50 |
+//! | `OUTLIVE_COLLECTIVES_CORRECTED_BYTES` | corrected: longer data go over the tree of `ftco` | 65 536 |
 //! | `OUTLIVE_COLLECTIVES_VERBOSE` | `1`: rank 0 says on stderr what it does | |
 
 use std::net::IpAddr;
@@ -15,11 +21,17 @@ use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result, Time};
 
+use crate::tolerance;
+
 /// Which collectives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
     /// Fault-tolerant collective operations.
     Ftco,
+    /// Up-correction, and broadcast by a corrected tree.
+    CorrectedTree,
+    /// Up-correction, and broadcast by corrected gossip.
+    CorrectedGossip,
     /// The native library's own.
     Native,
 }
@@ -48,6 +60,12 @@ pub struct Settings {
     pub silence: Duration,
     /// TCP: where to listen.
     pub interface: Option<IpAddr>,
+    /// Corrected: how many failures are tolerated.
+    pub failures: u32,
+    /// Corrected: between two corrections of a process.
+    pub pace: Time,
+    /// Corrected: longer data go over the tree.
+    pub corrected_bytes: usize,
     /// Say on stderr what happens.
     pub verbose: bool,
 }
@@ -74,18 +92,21 @@ impl Settings {
                 .filter(|value| !value.is_empty())
                 .map(|value| (full, value))
         };
-        let number = |name: &str, least: u64| match get(name) {
+        let whole = |name: &str, least: u64, unit: &str| match get(name) {
             None => Ok(None),
             Some((full, value)) => match value.parse::<u64>() {
                 Ok(number) if number >= least => Ok(Some(number)),
-                _ => Err(refuse(&full, &value, "give a whole number of milliseconds")),
+                _ => Err(refuse(&full, &value, &format!("give a whole number{unit}"))),
             },
         };
-        Ok(Settings {
+        let number = |name, least| whole(name, least, " of milliseconds");
+        let most = u64::from(u32::MAX);
+        let derived = derived(&get)?;
+        let mut settings = Settings {
             mode: match get("") {
                 None => Mode::Ftco,
                 Some((full, value)) => mode(&value).ok_or_else(|| {
-                    let remedy = "give ftco or native";
+                    let remedy = "give ftco, corrected-tree, corrected-gossip or native";
                     refuse(&full, &value, remedy)
                 })?,
             },
@@ -110,15 +131,86 @@ impl Settings {
                     Err(_) => return Err(refuse(&full, &value, "give an IP address of this node")),
                 },
             },
+            failures: match whole("_FAILURES", 0, "")? {
+                Some(f) => f.min(most) as u32,
+                None => 1,
+            },
+            pace: Time(
+                1000 * whole("_PACE_US", 0, " of microseconds")?
+                    .unwrap_or(50)
+                    .min(most),
+            ),
+            corrected_bytes: whole("_CORRECTED_BYTES", 0, " of bytes")?.unwrap_or(65_536) as usize,
             verbose: get("_VERBOSE").is_some_and(|(_, value)| value == "1"),
-        })
+        };
+        settings.failures = derived.unwrap_or(settings.failures);
+        Ok(settings)
     }
+
+    /// Which collectives, in words.
+    pub fn says(&self) -> String {
+        let name = match self.mode {
+            Mode::Ftco => "ftco",
+            Mode::CorrectedTree => "corrected-tree",
+            Mode::CorrectedGossip => "corrected-gossip",
+            Mode::Native => "native",
+        };
+        match self.mode {
+            Mode::Ftco | Mode::Native => name.to_owned(),
+            _ => format!("{name}, f = {},", self.failures),
+        }
+    }
+
+    /// A number that differs, nearly always, where ranks would not understand each other.
+    pub fn fingerprint(&self) -> u32 {
+        let Settings {
+            mode,
+            rail,
+            failures,
+            corrected_bytes,
+            ..
+        } = self;
+        let text = format!("{mode:?} {rail:?} {failures} {corrected_bytes}");
+        let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
+        text.bytes().fold(0x811c_9dc5, hash)
+    }
+}
+
+/// f from a mean time between failures, if one is given.
+fn derived(get: &impl Fn(&str) -> Option<(String, String)>) -> Result<Option<u32>> {
+    let real = |name: &str| match get(name) {
+        None => Ok(None),
+        Some((full, value)) => match value.parse::<f64>() {
+            Ok(number) => Ok(Some((full, number))),
+            Err(_) => Err(refuse(&full, &value, "give a number")),
+        },
+    };
+    let (mtbf, duration, risk) = (real("_MTBF_S")?, real("_DURATION_S")?, real("_RISK")?);
+    let (mtbf, duration) = match (mtbf, duration, risk.clone()) {
+        (Some((_, mtbf)), Some((_, duration)), _) => (mtbf, duration),
+        (None, None, None) => return Ok(None),
+        (Some((full, _)), None, _) | (None, Some((full, _)), _) | (None, None, Some((full, _))) => {
+            let remedy = "give both OUTLIVE_COLLECTIVES_MTBF_S and OUTLIVE_COLLECTIVES_DURATION_S";
+            return Err(refuse(&full, "alone", remedy));
+        }
+    };
+    if let Some((full, value)) = get("_FAILURES") {
+        return Err(refuse(
+            &full,
+            &value,
+            "give this, or a mean time between failures",
+        ));
+    }
+    let risk = risk.map_or(tolerance::RISK, |(_, risk)| risk);
+    tolerance::failures(mtbf, duration, risk).map(Some)
 }
 
 /// The mode of this name.
 pub fn mode(name: &str) -> Option<Mode> {
     Some(match name {
         "ftco" => Mode::Ftco,
+        "corrected-tree" => Mode::CorrectedTree,
+        "corrected-gossip" => Mode::CorrectedGossip,
         "native" => Mode::Native,
         _ => return None,
     })
@@ -149,8 +241,14 @@ mod tests {
         assert_eq!((some.mode, some.rail), (Mode::Native, Some(RailKind::Tcp)));
         assert_eq!(some.timeout, Some(Time::from_ms(250)));
         for (name, value) in [
-            ("OUTLIVE_COLLECTIVES", "corrected-tree"),
+            ("OUTLIVE_COLLECTIVES", "corrected"),
             ("OUTLIVE_COLLECTIVES_RAIL", "ucx"),
+            ("OUTLIVE_COLLECTIVES_FAILURES", "-1"),
+            ("OUTLIVE_COLLECTIVES_PACE_US", "slow"),
+            ("OUTLIVE_COLLECTIVES_CORRECTED_BYTES", "64K"),
+            ("OUTLIVE_COLLECTIVES_MTBF_S", "3600"),
+            ("OUTLIVE_COLLECTIVES_DURATION_S", "an hour"),
+            ("OUTLIVE_COLLECTIVES_RISK", "1e-3"),
             ("OUTLIVE_COLLECTIVES_BOUND_MS", "0"),
             ("OUTLIVE_COLLECTIVES_INTERFACE", "eth0"),
         ] {
@@ -158,5 +256,22 @@ mod tests {
             assert_eq!(error.code(), Code::Config);
             assert!(error.to_string().contains(name), "{error}");
         }
+    }
+
+    #[test]
+    fn f_is_given_or_derived_and_not_both() {
+        let mtbf = ("OUTLIVE_COLLECTIVES_MTBF_S", "86400");
+        let hour = ("OUTLIVE_COLLECTIVES_DURATION_S", "3600");
+        let f = ("OUTLIVE_COLLECTIVES_FAILURES", "7");
+        let risk = ("OUTLIVE_COLLECTIVES_RISK", "0.5");
+        assert_eq!(with(&[]).expect("default").failures, 1);
+        assert_eq!(with(&[f]).expect("good").failures, 7);
+        assert_eq!(with(&[mtbf, hour]).expect("good").failures, 3);
+        assert_eq!(with(&[mtbf, hour, risk]).expect("good").failures, 0);
+        let both = with(&[mtbf, hour, f]).expect_err("one or the other");
+        assert!(both.to_string().contains("_FAILURES"), "{both}");
+        let (one, other) = (with(&[f]).expect("good"), with(&[]).expect("default"));
+        assert_ne!(one.fingerprint(), other.fingerprint());
+        assert_eq!(one.fingerprint(), with(&[f]).expect("good").fingerprint());
     }
 }

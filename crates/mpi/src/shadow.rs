@@ -10,6 +10,7 @@ use std::ffi::c_int;
 use std::time::Instant;
 
 use outlive_base::Time;
+use outlive_collectives::rail::STALL;
 use outlive_collectives::{Frame, Rail};
 
 use crate::native::{Handle, Native, Status};
@@ -24,7 +25,8 @@ const IDLE_POLLS: u32 = 64;
 struct Sending {
     request: Handle,
     /// Read by MPI until the request is done.
-    _bytes: Vec<u8>,
+    bytes: Vec<u8>,
+    begun: Instant,
 }
 
 /// See the module.
@@ -148,6 +150,13 @@ impl Rail for Shadow {
     fn ready(&self) -> bool {
         self.sending.len() < SENDS_MAX
     }
+    fn waiting(&self) -> usize {
+        let Some(since) = Instant::now().checked_sub(STALL) else {
+            return 0;
+        };
+        let moving = self.sending.iter().filter(|one| one.begun >= since);
+        moving.map(|one| one.bytes.len()).sum()
+    }
     fn send(&mut self, to: u32, frame: Frame) {
         if self.dead.get(to as usize).copied().unwrap_or(true) {
             return;
@@ -179,7 +188,8 @@ impl Rail for Shadow {
         if result == 0 {
             self.sending.push(Sending {
                 request,
-                _bytes: bytes,
+                bytes,
+                begun: Instant::now(),
             });
         }
     }

@@ -34,13 +34,27 @@ pub fn begin(native: &'static Native) {
         (native.comm_rank)(world, &mut me);
         (native.comm_size)(world, &mut size);
     }
-    // Every rank serves or none does: the native library cannot mix.
-    let mut all = 0;
+    // Every rank serves or none does, and all alike: the native library cannot mix.
     let wanted = wanted(native);
-    let good = c_int::from(matches!(wanted, Ok(Some(_))));
-    let together = agree(native, good, &mut all) && all == size;
+    let print = match &wanted {
+        // Never 0, which stands for none.
+        Ok(Some(settings)) => (settings.fingerprint() >> 1) as c_int | 1,
+        _ => 0,
+    };
+    let all = everyone(native, print);
+    let together = all.iter().all(|other| *other == print);
     let settings = match wanted {
         Ok(Some(settings)) if together => settings,
+        Ok(Some(_)) if !all.contains(&0) => {
+            let error = Error::new(
+                Code::Config,
+                Entity::Option("OUTLIVE_COLLECTIVES".into()),
+                "its variables are not the same on all ranks",
+                "give every rank the same environment",
+            );
+            eprintln!("outlive: rank {me}: native collectives stay in use: {error}");
+            return;
+        }
         Err(error) => {
             eprintln!("outlive: rank {me}: native collectives stay in use: {error}");
             return;
@@ -48,8 +62,7 @@ pub fn begin(native: &'static Native) {
         _ => return,
     };
     let made = make(native, settings, me as u32, size as u32);
-    let together = agree(native, c_int::from(made.is_ok()), &mut all) && all == size;
-    if !together {
+    if everyone(native, c_int::from(made.is_ok())).contains(&0) {
         if let Err(error) = made {
             eprintln!("outlive: rank {me}: native collectives stay in use: {error}");
         }
@@ -58,8 +71,8 @@ pub fn begin(native: &'static Native) {
     if let Ok(layer) = made {
         if layer.settings.verbose && me == 0 {
             eprintln!(
-                "outlive: {:?} collectives for {size} ranks over {} ({:?}{})",
-                layer.settings.mode,
+                "outlive: {} collectives for {size} ranks over {} ({:?}{})",
+                layer.settings.says(),
                 if layer.pairs { "MPI messages" } else { "TCP" },
                 native.family,
                 if layer.ulfm {
@@ -73,8 +86,8 @@ pub fn begin(native: &'static Native) {
     }
 }
 
-/// Sums a number over the world, natively.
-fn agree(native: &Native, own: c_int, sum: &mut c_int) -> bool {
+/// Everyone's number, by rank; a 0 more if MPI could not tell.
+fn everyone(native: &Native, own: c_int) -> Vec<c_int> {
     let mut size = 0;
     // SAFETY: MPI is initialised; one int a rank fits the vector.
     unsafe {
@@ -90,8 +103,10 @@ fn agree(native: &Native, own: c_int, sum: &mut c_int) -> bool {
             constants.byte,
             constants.world,
         );
-        *sum = all.iter().sum();
-        result == 0
+        if result != 0 {
+            all.push(0);
+        }
+        all
     }
 }
 
@@ -258,7 +273,8 @@ pub fn end(native: &Native) -> bool {
         };
         let value = Some(outlive_collectives::Content::default());
         // If it fails, its bound has passed: the end comes anyway.
-        let _ = layer.run(&comm, call, value, &mut Nothing);
+        let family = layer.family(&call, 0);
+        let _ = layer.run(&comm, call, family, value, &mut Nothing);
     }
     layer.ask_failures();
     let whole = layer.dead().is_empty();

@@ -5,6 +5,7 @@
 //! - [`broadcast`]: trees, gossip and their correction on the ring;
 //! - [`commit`]: one decision per (incarnation, version, level), and the opening
 //!   of an incarnation after a failure;
+//! - [`corrected`]: collectives by up-correction and corrected broadcast.
 //! - [`detector`]: who is silent, who is dead.
 //! - [`ftco`]: collectives over a tree that bypass the silent and the dead.
 //! - [`reduce`]: a reduce that up to f failures cannot slow by more than one time-out.
@@ -16,6 +17,7 @@
 pub mod agreement;
 pub mod broadcast;
 pub mod commit;
+pub mod corrected;
 pub mod detector;
 pub mod ftco;
 pub mod nodes;

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import outlive
-from outlive import balance
+from outlive import balance, collectives
 
 
 def train(steps: int) -> float:
@@ -40,3 +40,10 @@ def even(seconds: list[float]) -> list[int]:
     done: balance.Balanced = balance.balance(rows, 2, [0, 0], weights=seconds, tolerance=0.1)
     print(done.imbalance, done.migration, done.iterations)
     return [int(part) for part in done.parts]
+
+
+def missing(world: collectives.Communicator) -> list[int]:
+    """Who contributed, of a communicator or a handle."""
+    if not collectives.active() or collectives.library() is None:
+        return []
+    return collectives.absent(world) + collectives.absent(0x44000000) + collectives.dead()

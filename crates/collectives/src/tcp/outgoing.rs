@@ -12,6 +12,7 @@ use rustix::net::{
 use super::Options;
 use super::proof::{self, CHALLENGE_BYTES, KEY_BYTES};
 use crate::frame::{Bytes, Content, Frame, HEADER_BYTES};
+use crate::rail::STALL;
 
 /// Pause between two calls to a host that did not answer.
 const RETRY: Duration = Duration::from_millis(100);
@@ -48,6 +49,8 @@ pub(super) struct Outgoing {
     fresh: bool,
     queue: VecDeque<Waiting>,
     queued: usize,
+    /// When bytes last left, or began to wait.
+    moved: Instant,
 }
 
 fn connect(address: SocketAddr) -> io::Result<TcpStream> {
@@ -83,6 +86,7 @@ impl Outgoing {
             fresh: false,
             queue: VecDeque::new(),
             queued: 0,
+            moved: Instant::now(),
         };
         out.dial();
         out
@@ -136,7 +140,15 @@ impl Outgoing {
         self.queued
     }
 
+    /// What waits has not moved for long.
+    pub(super) fn stalled(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.moved) > STALL
+    }
+
     pub(super) fn queue(&mut self, frame: Frame) {
+        if self.queue.is_empty() {
+            self.moved = Instant::now();
+        }
         let waiting = Waiting {
             header: frame.header(),
             list: frame
@@ -238,6 +250,7 @@ impl Outgoing {
                 return Err(ErrorKind::WriteZero.into());
             }
             first.sent += written;
+            self.moved = Instant::now();
             if first.sent == first.bytes() {
                 self.queued -= first.bytes();
                 self.queue.pop_front();

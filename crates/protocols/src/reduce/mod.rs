@@ -152,6 +152,34 @@ impl Reduce {
         self.await_all(cx, sources, self.own);
     }
 
+    /// Those from whom a message is awaited now.
+    pub fn awaited(&self) -> impl Iterator<Item = Peer> + '_ {
+        let open = matches!(self.phase, Phase::Group | Phase::Tree);
+        let sources = self.work.fold.sources.iter().filter(move |_| open);
+        sources
+            .filter(|source| !source.given)
+            .map(|source| source.peer)
+    }
+
+    /// Lets go of every body but the own operand and `kept`: the machine has ended, or
+    /// its result has come on another way. It takes no more messages.
+    pub fn retire(&mut self, kept: Option<Body>) {
+        let kept = kept.map_or(NONE, |body| body.0);
+        let mut held: Vec<u32> = self.work.fold.bodies().collect();
+        held.extend(self.work.early.drain(..).map(|(.., body)| body));
+        held.push(self.value);
+        held.sort_unstable();
+        held.dedup();
+        for body in held {
+            if body != self.own && body != kept {
+                self.release(body);
+            }
+        }
+        self.work.fold = Fold::default();
+        self.value = NONE;
+        self.phase = Phase::Done;
+    }
+
     /// Waits for those below in the tree.
     fn climb(&mut self, cx: &C) {
         self.phase = Phase::Tree;

@@ -306,6 +306,20 @@ impl<S: Subject> Machine for Caller<S> {
                     let mut arena = cx.config.arena.borrow_mut();
                     self.say(cx, &mut arena, event);
                 }
+                // A machine that begins its next call when a message has left.
+                Output::Combine {
+                    op,
+                    acc,
+                    arg,
+                    acc_left,
+                } => {
+                    let good = cx.config.arena.borrow_mut().combine(acc, arg, acc_left);
+                    if !good {
+                        let text = format!("rank {}: combines what it let go", cx.me);
+                        cx.config.violations.borrow_mut().push(text);
+                    }
+                    self.machine.on_done(&inner(cx), op, Ok(()));
+                }
                 output => {
                     let text = format!("rank {}: {output:?} after the ports' turn", cx.me);
                     cx.config.violations.borrow_mut().push(text);

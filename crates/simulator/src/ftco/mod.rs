@@ -7,6 +7,7 @@
 mod arena;
 mod caller;
 pub mod check;
+pub mod corrected;
 pub mod sweep;
 
 #[cfg(test)]

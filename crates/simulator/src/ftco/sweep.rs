@@ -129,7 +129,12 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario> {
 }
 
 /// So many different ranks, each with its moment.
-fn deaths(random: &mut Sequence, processes: u32, faults: u64, timeout: u64) -> Vec<(Peer, Death)> {
+pub(super) fn deaths(
+    random: &mut Sequence,
+    processes: u32,
+    faults: u64,
+    timeout: u64,
+) -> Vec<(Peer, Death)> {
     let mut dead: Vec<(Peer, Death)> = Vec::new();
     while (dead.len() as u64) < faults.min(u64::from(processes) - 1) {
         // Low ranks are near the root in every tree.

@@ -1,0 +1,290 @@
+//! Collectives by correction: every live process gets a result without anybody being
+//! detected as dead first, as long as at most f die.
+//!
+//! *Bcast*: a tree or gossip, then correction on the ring, checked or failure-proof
+//! ([`crate::broadcast`]; Hoefler et al., IPDPS 2017; Küttler et al., PPoPP 2019).
+//! *Reduce*: up-correction groups and f + 1 trees ([`crate::reduce`]; Küttler and Härtig,
+//! arXiv 2602.22445). *Allreduce* and *Barrier*: the reduce to one process, from there
+//! the broadcast.
+//!
+//! *Beyond f, and when the root dies*: a process without a result asks for it, the root
+//! first; if the root is dead the lowest rank that lives. That one asks everybody
+//! (`recover`): whoever has the result gives it and all get it, else it is put together
+//! there from the operands. Costs a message to and from each, and nothing else does.
+//!
+//! One [`Machine`] serves one communicator at one process: it numbers the collectives,
+//! starts each when the one before has ended here, and keeps a bounded number of results
+//! for those who come late. It passes a broadcast on before it is called itself.
+//!
+//! Invariants:
+//! - A process that answered a claim without a result takes one from claimants only: so a
+//!   claimant who hears of no result from anybody alive knows that there is none.
+//! - A message that can wait does: corrections leave when the port is free and
+//!   [`Config::pace`] has passed since the last, and each is decided from all that was
+//!   heard until then. So back-pressure makes them fewer, never wrong.
+//! - Gossip is timed by virtual time ([`MODEL`]), which goes on with sends.
+//! - If nobody is called dead who lives: all who live get one result (of a Bcast whose
+//!   root died: the data, or none of them any), in which all of them are counted once,
+//!   with the list of the absent.
+//! - No wait without a bound (P5): [`Config::bound`] ends every call.
+//! - State is O(P) bits at a claimant while it collects, else O(children + faults + f).
+//!
+//! Operators must commute. Assumed: fail-stop processes; links that neither lose nor
+//! double a message.
+
+mod recover;
+mod reducing;
+mod slot;
+mod types;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+
+use outlive_base::Time;
+use outlive_base::machine::{Body, Cx, Fault, Op, Output, Peer, Ready};
+
+use crate::ftco::{Call, Command, Event, Kind, Record, Why};
+use slot::{Env, Slot, Turn};
+
+pub use types::*;
+
+/// All corrected collectives of one communicator at one process. See the module.
+#[derive(Debug, Default)]
+pub struct Machine {
+    /// Sequence number of the first slot.
+    base: u32,
+    /// Sequence number of the next call.
+    next: u32,
+    /// Who puts together the results that have no root of the caller's.
+    lead: Peer,
+    slots: VecDeque<Slot>,
+    /// Calls that wait for the end of the one before.
+    queued: VecDeque<Call>,
+    /// Known to be dead, ascending.
+    dead: Vec<Peer>,
+    /// Sequence numbers of broadcasts that go on, and of calls that may have ended.
+    active: Vec<u32>,
+    /// No correction leaves before.
+    paced: Time,
+    /// A correction waits for that.
+    held: bool,
+    /// Events, operators and bodies to keep: never wait for a port.
+    out: VecDeque<Output<Machine>>,
+    /// Messages, and bodies to let go after them.
+    sends: VecDeque<Output<Machine>>,
+}
+
+impl Machine {
+    /// A machine that has seen no call.
+    pub fn new() -> Machine {
+        Machine::default()
+    }
+
+    /// The sequence number of the next call that begins.
+    fn begun(&self) -> u32 {
+        self.next - self.queued.len() as u32
+    }
+
+    fn with<T>(
+        &mut self,
+        cx: &Cx<Self>,
+        seq: u32,
+        act: impl FnOnce(&mut Slot, &mut Env) -> T,
+    ) -> Option<T> {
+        let at = seq.checked_sub(self.base)?;
+        let slot = self.slots.get_mut(at as usize)?;
+        let mut env = Env {
+            cx,
+            dead: &self.dead,
+            active: &mut self.active,
+            paced: &mut self.paced,
+            out: &mut self.out,
+            sends: &mut self.sends,
+        };
+        Some(act(slot, &mut env))
+    }
+
+    /// Slots up to that of `seq`, at most `ahead` before the next call.
+    fn reach(&mut self, cx: &Cx<Self>, seq: u32) -> bool {
+        if seq < self.base || seq >= self.begun().saturating_add(cx.config.ahead.max(1)) {
+            return false;
+        }
+        while self.slots.len() <= (seq - self.base) as usize {
+            let seq = self.base + self.slots.len() as u32;
+            self.slots.push_back(Slot::empty(seq));
+        }
+        true
+    }
+
+    /// Begins queued calls whose turn has come. True if one was.
+    fn begin(&mut self, cx: &Cx<Self>) -> bool {
+        let seq = self.begun();
+        let before = seq.checked_sub(self.base + 1);
+        let before = before.and_then(|at| self.slots.get(at as usize));
+        if before.is_some_and(|slot| !slot.ended()) {
+            return false;
+        }
+        let Some(call) = self.queued.pop_front() else {
+            return false;
+        };
+        if !self.reach(cx, seq) {
+            let why = Why::Busy;
+            self.out
+                .push_back(Output::Event(Event::Failed { seq, why }));
+            return true;
+        }
+        let lead = self.lead;
+        self.with(cx, seq, |slot, env| slot.start(env, call, lead));
+        self.trim(cx);
+        true
+    }
+
+    /// Lets the oldest ended collectives go.
+    fn trim(&mut self, cx: &Cx<Self>) {
+        let retained = cx.config.retained.max(2);
+        while self.begun() - self.base > retained && self.slots.front().is_some_and(Slot::ended) {
+            let seq = self.base;
+            self.with(cx, seq, |slot, env| slot.retire(env));
+            self.slots.pop_front();
+            self.base += 1;
+        }
+    }
+
+    fn each(&mut self, cx: &Cx<Self>, act: impl Fn(&mut Slot, &mut Env)) {
+        for seq in self.base..self.base + self.slots.len() as u32 {
+            self.with(cx, seq, &act);
+        }
+    }
+
+    /// The next message of a broadcast, or the end of a call.
+    fn turn(&mut self, cx: &Cx<Self>) -> Option<Output<Self>> {
+        self.held = false;
+        let mut at = 0;
+        while let Some(&seq) = self.active.get(at) {
+            match self.with(cx, seq, Slot::turn) {
+                Some(Turn::Send(output)) => return Some(output),
+                Some(Turn::Held) => {
+                    self.held = true;
+                    at += 1;
+                }
+                Some(Turn::Ended { lead }) => {
+                    self.active.remove(at);
+                    self.lead = lead.unwrap_or(self.lead);
+                    return self.out.pop_front();
+                }
+                Some(Turn::Idle) | None => {
+                    self.active.remove(at);
+                }
+            }
+        }
+        None
+    }
+}
+
+impl outlive_base::machine::Machine for Machine {
+    type Config = Config;
+    type Msg = Msg;
+    type Command = Command;
+    type Record = Record;
+    type Event = Event;
+
+    fn on_message(&mut self, cx: &Cx<Self>, from: Peer, msg: Msg, body: Option<Body>) {
+        let processes = cx.config.processes;
+        if from >= processes || from == cx.me || msg.root >= processes {
+            return;
+        }
+        if msg.seq < self.base {
+            if matches!(msg.part, Part::Ask(_) | Part::Claim) {
+                let msg = Msg {
+                    part: Part::Gone,
+                    ..msg
+                };
+                self.sends.push_back(Output::Send {
+                    to: from,
+                    msg,
+                    body: None,
+                });
+            }
+            return;
+        }
+        if self.reach(cx, msg.seq) {
+            self.with(cx, msg.seq, |slot, env| slot.message(env, from, msg, body));
+        }
+    }
+
+    fn on_command(&mut self, cx: &Cx<Self>, command: Command) {
+        match command {
+            Command::Start(call) => {
+                self.next += 1;
+                self.queued.push_back(call);
+                self.begin(cx);
+            }
+            Command::Dead { peer } => {
+                let Err(at) = self.dead.binary_search(&peer) else {
+                    return;
+                };
+                if peer != cx.me && peer < cx.config.processes {
+                    self.dead.insert(at, peer);
+                    self.each(cx, |slot, env| slot.lost(env, peer));
+                }
+            }
+            Command::Returned { peer } => self.dead.retain(|&other| other != peer),
+            Command::Prepare { .. } | Command::Run { .. } => {
+                let (seq, why) = (self.next, Why::Argument);
+                self.out
+                    .push_back(Output::Event(Event::Failed { seq, why }));
+            }
+        }
+    }
+
+    fn on_timeout(&mut self, cx: &Cx<Self>) {
+        self.each(cx, Slot::timeout);
+    }
+
+    fn on_done(&mut self, cx: &Cx<Self>, op: Op, result: Result<(), Fault>) {
+        let (seq, gathering) = (op.0 >> 1, op.0 & 1 == 1);
+        self.with(cx, seq, |slot, env| {
+            slot.combined(env, gathering, result);
+        });
+    }
+
+    fn poll(&mut self, cx: &Cx<Self>, ready: Ready) -> Option<Output<Self>> {
+        loop {
+            if let Some(output) = self.out.pop_front() {
+                return Some(output);
+            }
+            if let Some(front) = self.sends.front() {
+                if !ready.send && matches!(front, Output::Send { .. }) {
+                    return None;
+                }
+                return self.sends.pop_front();
+            }
+            if !ready.send {
+                return None;
+            }
+            if let Some(output) = self.turn(cx) {
+                return Some(output);
+            }
+            if self.queued.is_empty() || !self.begin(cx) {
+                return None;
+            }
+        }
+    }
+
+    fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
+        let due = self.slots.iter().filter_map(|slot| slot.deadline(cx));
+        let paced = self.held.then_some(self.paced);
+        due.chain(paced).min()
+    }
+
+    fn recover(_cx: &Cx<Self>, _log: impl Iterator<Item = Record>) -> Self {
+        Machine::new()
+    }
+}
+
+/// True if the machine carries out this kind of call: it keeps no order of operands.
+pub fn serves(kind: Kind, ordered: bool) -> bool {
+    !(ordered && kind.up())
+}

@@ -1,0 +1,60 @@
+//! Bytes and bounds; behaviour is tested in the simulator.
+
+use super::*;
+use crate::broadcast::{self, tree::Shape};
+use crate::reduce;
+
+#[test]
+fn messages_come_back_from_their_bytes_and_nothing_else_is_one() {
+    assert!(size_of::<Msg>() <= outlive_base::machine::MESSAGE_BYTES_MAX);
+    let up = |step, clean| Part::Reduce(reduce::Msg { step, clean });
+    let parts = [
+        Part::Spread(broadcast::Msg::Spread, 0),
+        Part::Spread(broadcast::Msg::Leftward, 7),
+        Part::Spread(broadcast::Msg::Rightward, u32::MAX),
+        up(reduce::MsgStep::Exchange, true),
+        up(reduce::MsgStep::Up, false),
+        Part::Ask(true),
+        Part::Ask(false),
+        Part::Wait(true),
+        Part::Claim,
+        Part::Give,
+        Part::Result(true),
+        Part::Gone,
+        Part::Mismatch,
+        Part::Out,
+    ];
+    for (seq, part) in (0x0102_0304..).zip(parts) {
+        let msg = Msg {
+            seq,
+            root: 5,
+            by: 6,
+            kind: Kind::Barrier,
+            part,
+        };
+        assert_eq!(Msg::decode(msg.encode()), Some(msg));
+    }
+    let mut decoded = 0;
+    for tag in 0..=255 {
+        for detail in 0..=255 {
+            let mut bytes = [0; Msg::BYTES];
+            (bytes[17], bytes[18]) = (tag, detail);
+            decoded += usize::from(Msg::decode(bytes).is_some());
+            bytes[16] = 7;
+            assert_eq!(Msg::decode(bytes), None, "no such kind");
+        }
+    }
+    // 4 of the broadcast; a flag each for 2 of the reduce, asking, waiting and the
+    // result; the five others do not look at it.
+    assert_eq!(decoded, 4 + 5 * 2 + 5 * 256);
+}
+
+#[test]
+fn wrong_sizes_and_shapes_are_refused() {
+    let tree = Spread::Tree(Shape::Binomial);
+    assert!(Config::new(0, tree, 1).is_err());
+    assert!(Config::new(4, Spread::Tree(Shape::Kary(0)), 1).is_err());
+    let alone = Config::new(1, tree, 5).expect("one process");
+    assert_eq!(alone.failures, 0);
+    assert!(serves(Kind::Bcast, true) && !serves(Kind::Allreduce, true));
+}

@@ -1,0 +1,149 @@
+//! Corrected collectives under the same worlds and the same checker as those over a
+//! tree: any of them, failures before, during and after, also of roots, also more than f.
+
+use outlive_base::Time;
+use outlive_base::machine::Peer;
+use outlive_base::rng::Sequence;
+use outlive_protocols::broadcast::LogP;
+use outlive_protocols::broadcast::tree::Shape;
+use outlive_protocols::corrected::{Config, Machine, Msg, Part, Spread};
+use outlive_protocols::ftco::{Call, Kind};
+use outlive_protocols::reduce;
+
+use super::caller::Subject;
+use super::check::{Expect, check};
+use super::sweep::deaths;
+use super::{Planted, Report, Scenario, run_any};
+use crate::logp::Model;
+
+impl Subject for Machine {
+    fn fresh() -> Self {
+        Machine::new()
+    }
+    fn processes(config: &Config) -> u32 {
+        config.processes
+    }
+    fn gives(msg: &Msg) -> bool {
+        let up = |msg: &reduce::Msg| msg.step == reduce::MsgStep::Up;
+        matches!(msg.part, Part::Give) || matches!(&msg.part, Part::Reduce(msg) if up(msg))
+    }
+    fn claims(msg: &Msg) -> bool {
+        matches!(msg.part, Part::Claim)
+    }
+}
+
+const KINDS: [Kind; 4] = [Kind::Bcast, Kind::Reduce, Kind::Allreduce, Kind::Barrier];
+
+/// The scenario of a seed.
+///
+/// # Errors
+/// None for the parameters drawn here.
+pub fn scenario(seed: u64) -> outlive_base::Result<Scenario<Config>> {
+    let mut random = Sequence::new(seed, 0x636f_7272);
+    let processes = match random.below(3) {
+        0 => 1 + random.below(6),
+        1 => 2 + random.below(15),
+        _ => 2 + random.below(47),
+    } as u32;
+    let logp = LogP {
+        latency: 1 + random.below(8),
+        overhead: 1 + random.below(2),
+        gap: 2,
+    };
+    let spread = match random.below(4) {
+        0 => Spread::Gossip(Time(1 + random.below(16))),
+        1 => Spread::Tree(Shape::Kary(1 + random.below(4) as u32)),
+        2 => Spread::Tree(Shape::Lame(1 + random.below(4) as u32)),
+        _ => Spread::Tree(Shape::Binomial),
+    };
+    let timeout = 4000;
+    let config = Config {
+        pace: Time(random.below(2) * random.below(20)),
+        timeout: Time(timeout),
+        patience: Time(timeout + random.below(timeout)),
+        ask: Time(200 + random.below(timeout)),
+        bound: Time(timeout * (60 + 8 * u64::from(processes))),
+        ..Config::new(processes, spread, random.below(4) as u32)?
+    };
+    let calls = 1 + random.below(4);
+    let calls = (0..calls).map(|_| {
+        let kind = KINDS[random.below(KINDS.len() as u64) as usize];
+        let rooted = matches!(kind, Kind::Bcast | Kind::Reduce) && random.below(2) == 0;
+        let root = if rooted {
+            random.below(u64::from(processes)) as Peer
+        } else {
+            0
+        };
+        Call {
+            kind,
+            root,
+            value: None,
+            ordered: false,
+        }
+    });
+    let calls: Vec<Call> = calls.collect();
+    let model = Model {
+        logp,
+        byte_gap: 0,
+        half_duplex: random.below(4) == 0,
+    };
+    let mut scenario = Scenario::new(config, model, calls[0]);
+    scenario.calls = calls;
+    let skew = [1, timeout / 8][random.below(2) as usize];
+    scenario.enters = (0..processes).map(|_| Time(random.below(skew))).collect();
+    scenario.interval = Time(random.below(60));
+    let faults = match random.below(8) {
+        0 => 0,
+        1..=4 => 1 + random.below(3),
+        5 | 6 => random.below(u64::from(processes)),
+        _ => u64::from(processes) - 1,
+    };
+    scenario.deaths = deaths(&mut random, processes, faults, timeout);
+    scenario.end = Time(u64::MAX / 4);
+    Ok(scenario)
+}
+
+/// Runs the scenario of a seed and checks it.
+///
+/// # Errors
+/// What broke the guarantee.
+pub fn one(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
+    let mut scenario = scenario(seed).map_err(|error| error.to_string())?;
+    scenario.planted = planted;
+    let report = run_any::<Machine>(&scenario, seed).map_err(|error| error.to_string())?;
+    let expect = Expect {
+        processes: scenario.config.processes,
+        calls: &scenario.calls,
+        ordered: false,
+        late: None,
+    };
+    check(&expect, &report).map(|()| report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failing(seeds: std::ops::Range<u64>, planted: Option<Planted>) -> Vec<(u64, String)> {
+        let failed = seeds.filter_map(|seed| Some((seed, one(seed, planted).err()?)));
+        failed.collect()
+    }
+
+    #[test]
+    fn every_live_process_gets_the_result() {
+        let failed = failing(0..2000, None);
+        assert_eq!(failed.len(), 0, "{:?}", &failed[..failed.len().min(3)]);
+    }
+
+    #[test]
+    fn planted_faults_are_caught() {
+        for planted in [
+            Planted::CountedTwice,
+            Planted::LostAbsent,
+            Planted::LostBypass,
+        ] {
+            let caught = failing(0..300, Some(planted)).len();
+            assert!(caught >= 3, "{planted:?} was caught {caught} times");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+"""The scenarios of the conformance suite as MPI jobs: on the rail over MPI's own messages
+and over TCP, processes that really die, against what the simulator says of each."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import ROOT, SHIELD, library
+
+LINES = (ROOT / "crates/collectives/tests/conformance.jsonl").read_text().splitlines()
+SCENARIOS = [json.loads(line) for line in LINES]
+FAMILIES = sorted({scenario["family"] for scenario in SCENARIOS})
+
+
+def got(text: str) -> dict[str, list[Any]]:
+    """What each rank printed: of each call the sum and the absent, or None."""
+    ranks: dict[str, list[Any]] = {}
+    lines = [line.split()[1:] for line in text.splitlines() if line.startswith("got ")]
+    for rank, _, total, *absent in sorted(lines, key=lambda words: int(words[1])):
+        value = None if total == "-" else [int(total), [int(other) for other in absent]]
+        ranks.setdefault(rank, []).append(value)
+    return ranks
+
+
+def scenarios(family: str, *, deaths: bool | None) -> list[dict[str, Any]]:
+    """Those of a family; with deaths, without, or both. Two ranks have a way of their own."""
+
+    def wanted(scenario: dict[str, Any]) -> bool:
+        dying = bool(scenario["dead"]) or scenario["dies"] is not None
+        return scenario["family"] == family and deaths in (None, dying)
+
+    return [scenario for scenario in SCENARIOS if wanted(scenario)]
+
+
+def words(scenario: dict[str, Any]) -> list[object]:
+    dead = ",".join(map(str, scenario["dead"])) or "-"
+    late, dies = (-1 if scenario[key] is None else scenario[key] for key in ("late", "dies"))
+    return [scenario["kind"], scenario["root"], scenario["calls"], dead, late, dies]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("name", "rail", "deaths"),
+    [("openmpi", "mpi", None), ("mpich", "mpi", False), ("mpich", "tcp", None)],
+)
+def test_mpi_jobs_come_to_the_simulated_outcome(
+    tmp_path: Path, name: str, rail: str, deaths: bool | None, family: str
+) -> None:
+    mpi = library(name)
+    program = mpi.build("conform.c", tmp_path, linked=True)
+    options = {"openmpi": ("--with-ft", "ulfm"), "mpich": ("-disable-auto-cleanup",)}[name]
+    shield = [SHIELD] if (name, rail) == ("mpich", "tcp") else []
+    ran = scenarios(family, deaths=deaths)
+    assert len(ran) >= 16
+    for scenario in ran:
+        settings = {"": family, "RAIL": rail, "FAILURES": "1"}
+        line = [*shield, program, *words(scenario)]
+        ended = mpi.start(scenario["processes"], *line, options=options, preload=False, **settings)
+        came = got(ended.stdout)
+        assert came == scenario["outcome"], (scenario, ended.stdout, ended.stderr)
