@@ -13,7 +13,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Barrier};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
@@ -192,7 +192,7 @@ fn one_call<M: Family>(
     key: Key,
     number: u32,
     scenario: &Scenario,
-    turns: &Barrier,
+    entered: &AtomicUsize,
 ) -> Option<Got> {
     let call = call(scenario);
     let dying = number == 0 && scenario.dies == Some(rail.me());
@@ -207,7 +207,6 @@ fn one_call<M: Family>(
     });
     let mut sum = Sum { call: number };
     let end = rail.now() + Time::from_secs(60);
-    // The late one waits here before it enters, the others once they have entered.
     let mut entering = number == 0 && scenario.late.is_some_and(|late| late != rail.me());
     loop {
         while let Some((from, frame)) = rail.receive() {
@@ -218,11 +217,11 @@ fn one_call<M: Family>(
         }
         engine.pump(rail, key, Some(&mut sum));
         if dying && engine.counts().sent > 0 && rail.flushed() {
-            turns.wait(); // Now the late one enters, who meets a death.
+            entered.fetch_add(1, Ordering::AcqRel);
             return None;
         }
         if !dying && std::mem::take(&mut entering) {
-            turns.wait();
+            entered.fetch_add(1, Ordering::AcqRel);
         }
         while let Some((event, content)) = engine.event(key) {
             match event {
@@ -261,7 +260,7 @@ fn serve<M: Family>(rail: &mut impl Rail, engine: &mut Engine<M>, key: Key) {
 fn live<M: Family>(
     mut rail: impl Rail,
     scenario: &Scenario,
-    turns: &Barrier,
+    entered: &AtomicUsize,
     done: &AtomicUsize,
     alive: usize,
 ) -> Option<Vec<Got>> {
@@ -282,12 +281,18 @@ fn live<M: Family>(
     };
     engine.start(&rail, start);
     if scenario.late == Some(rail.me()) {
-        // Then the others are in the call: their frames lie here already.
-        turns.wait();
+        // Until the others are in the call, and the one that dies there is dead. The rail
+        // is served meanwhile: they may have to connect to it.
+        let others = scenario.processes as usize - scenario.dead.len() - 1;
+        let end = rail.now() + Time::from_secs(60);
+        while entered.load(Ordering::Acquire) < others {
+            assert!(rail.now() < end, "{}: the others do not enter", scenario.name);
+            serve(&mut rail, &mut engine, key);
+        }
     }
     let calls = 0..scenario.calls;
     let got = calls
-        .map(|number| one_call(&mut rail, &mut engine, key, number, scenario, turns))
+        .map(|number| one_call(&mut rail, &mut engine, key, number, scenario, entered))
         .collect::<Option<Vec<Got>>>()?;
     assert_eq!(engine.counts().refused, 0);
     // Goes on serving: others may still want to be heard.
@@ -302,10 +307,10 @@ fn live<M: Family>(
 
 fn on_rails<M: Family, R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>>) -> Outcome {
     let alive = rails.iter().flatten().count();
-    let (turns, done) = (Barrier::new(alive), AtomicUsize::new(0));
+    let (entered, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let alive = alive - usize::from(scenario.dies.is_some());
     thread::scope(|scope| {
-        let (turns, done) = (&turns, &done);
+        let (entered, done) = (&entered, &done);
         let spawned: Vec<_> = rails
             .into_iter()
             .enumerate()
@@ -313,7 +318,7 @@ fn on_rails<M: Family, R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>
             .map(|(me, rail)| {
                 (
                     me,
-                    scope.spawn(move || live::<M>(rail, scenario, turns, done, alive)),
+                    scope.spawn(move || live::<M>(rail, scenario, entered, done, alive)),
                 )
             })
             .collect();
