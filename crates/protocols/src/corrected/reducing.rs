@@ -149,14 +149,7 @@ impl Slot {
             Ok(_) if !self.kind.down() => self.decide(env, NONE, self.root),
             Ok(_) => {}
             Err(Why::TooMany) => self.collect(env),
-            Err(why) => {
-                for to in 0..env.config().processes {
-                    if to != env.cx.me && !self.passed(env, to) {
-                        self.send(env, to, Part::Out, NONE);
-                    }
-                }
-                self.fail(env, why);
-            }
+            Err(why) => self.quit(env, why),
         }
     }
 

@@ -185,9 +185,9 @@ impl Slot {
             && (self.kind, self.root) != (call.kind, root)
         {
             let stale = self.kind == call.kind && !rooted(call.kind);
-            if peer < env.cx.me && !stale {
-                self.send(env, peer, Part::Out, NONE);
-                return self.fail(env, Why::Mismatch);
+            if peer == root && !stale {
+                (self.kind, self.root) = (call.kind, root);
+                return self.quit(env, Why::Mismatch);
             }
             let own = self.own;
             self.own = NONE;
@@ -310,16 +310,18 @@ impl Slot {
         }
     }
 
-    /// `from` is in another call: the call of the lower rank counts.
+    /// `from` is in another call: that of the root counts.
     fn other_call(&mut self, env: &mut Env, from: Peer, msg: Msg) {
+        if self.phase == Phase::Ended && msg.part != Part::Mismatch {
+            self.send(env, from, Part::Mismatch, NONE);
+        }
         if self.phase != Phase::Started {
             return;
         }
         let seq = self.seq;
         env.event(Event::Mismatch { seq, peer: from });
-        if from < env.cx.me {
-            self.send(env, from, Part::Out, NONE);
-            self.fail(env, Why::Mismatch);
+        if from == self.root {
+            self.quit(env, Why::Mismatch);
         } else {
             if msg.part != Part::Mismatch {
                 self.send(env, from, Part::Mismatch, NONE);
@@ -402,6 +404,16 @@ impl Slot {
         Turn::Ended {
             lead: self.kind.synchronises().then_some(self.by),
         }
+    }
+
+    /// Fails, and tells the others to go on without this process.
+    pub fn quit(&mut self, env: &mut Env, why: Why) {
+        for to in 0..env.config().processes {
+            if to != env.cx.me && !self.passed(env, to) {
+                self.send(env, to, Part::Out, NONE);
+            }
+        }
+        self.fail(env, why);
     }
 
     pub fn fail(&mut self, env: &mut Env, why: Why) {

@@ -123,6 +123,7 @@ pub fn one(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use outlive_protocols::ftco::{Event, Why};
 
     fn failing(seeds: std::ops::Range<u64>, planted: Option<Planted>) -> Vec<(u64, String)> {
         let failed = seeds.filter_map(|seed| Some((seed, one(seed, planted).err()?)));
@@ -133,6 +134,48 @@ mod tests {
     fn every_live_process_gets_the_result() {
         let failed = failing(0..2000, None);
         assert_eq!(failed.len(), 0, "{:?}", &failed[..failed.len().min(3)]);
+    }
+
+    #[test]
+    fn another_call_on_one_rank_ends_there_and_elsewhere_without_it() {
+        let logp = LogP {
+            latency: 2,
+            overhead: 1,
+            gap: 1,
+        };
+        let model = Model {
+            logp,
+            byte_gap: 0,
+            half_duplex: false,
+        };
+        let call = |kind| Call {
+            kind,
+            root: 0,
+            value: None,
+            ordered: false,
+        };
+        for wrong in 1..8 {
+            let config = Config::new(8, Spread::Tree(Shape::Binomial), 1).expect("valid");
+            let mut scenario = Scenario::new(config, model, call(Kind::Allreduce));
+            scenario.other = Some((wrong, vec![call(Kind::Bcast)]));
+            let report = run_any::<Machine>(&scenario, 1).expect("runs");
+            let failed = report.lines.iter().find_map(|line| match line.said.event {
+                Event::Failed { why, .. } => Some((line.who, why)),
+                _ => None,
+            });
+            assert_eq!(failed, Some((wrong, Why::Mismatch)));
+            let results: Vec<_> = report.results().collect();
+            assert_eq!(results.len(), 7, "all others have a result");
+            for (_, at, _, value) in results {
+                let value = value.expect("a value");
+                assert_eq!(value.absent.as_slice(), [wrong]);
+                assert_eq!(value.count, 7);
+                assert!(
+                    at < scenario.config.timeout,
+                    "without waiting for a time-out"
+                );
+            }
+        }
     }
 
     #[test]
