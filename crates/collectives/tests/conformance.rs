@@ -12,8 +12,8 @@
 //! rail over MPI's own messages and over TCP, with ranks that kill themselves.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -286,7 +286,11 @@ fn live<M: Family>(
         let others = scenario.processes as usize - scenario.dead.len() - 1;
         let end = rail.now() + Time::from_secs(60);
         while entered.load(Ordering::Acquire) < others {
-            assert!(rail.now() < end, "{}: the others do not enter", scenario.name);
+            assert!(
+                rail.now() < end,
+                "{}: the others do not enter",
+                scenario.name
+            );
             serve(&mut rail, &mut engine, key);
         }
     }
