@@ -7,6 +7,7 @@
 
 mod contents;
 mod core;
+mod ends;
 mod faults;
 mod flush;
 mod ipc_server;

@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::Part;
 
@@ -18,8 +18,6 @@ use crate::ranks::{Reuse, Use, ranks_of, slab_tag};
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.
 const ARM_PATIENCE: Duration = Duration::from_millis(1000);
-/// So many versions in a row that ranks have passed are no coincidence.
-const PASSED_MAX: u32 = 12;
 
 impl Agent {
     /// Gives a command to the commit machine.
@@ -509,7 +507,7 @@ impl Agent {
     }
 
     /// Rounds that are over need no memory of their own.
-    fn retire_rounds(&mut self) {
+    pub(crate) fn retire_rounds(&mut self) {
         let (stable, source) = (self.stable, self.incarnation);
         self.rounds.retain(|&version, round| {
             round.flushing || !round.told || !round.is_decided(&stable, (source, version))
@@ -566,92 +564,6 @@ impl Agent {
             self.warn(error);
         }
     }
-
-    pub(crate) fn on_stable(&mut self, version: Version, level: Level) {
-        let at = (self.incarnation, version);
-        let known = &mut self.stable[level as usize];
-        if known.is_some_and(|known| known >= at) {
-            return;
-        }
-        *known = Some(at);
-        if let Some(round) = self.rounds.get_mut(&version) {
-            round.levels = round.levels.with(level);
-        }
-        self.line.stable.insert((at.0, at.1, level));
-        self.ranks.set_committed(level, version);
-        self.answer_waits();
-        if self.me == NodeId(0) {
-            self.tell(&Notice::Checkpoint {
-                version,
-                step: Step::Stable(level),
-            });
-        }
-        self.retire_rounds();
-        if level != Level::Memory {
-            self.collect();
-        }
-    }
-
-    pub(crate) fn on_aborted(
-        &mut self,
-        version: Version,
-        level: Option<Level>,
-        why: Why,
-        culprit: Option<NodeId>,
-    ) {
-        if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
-            match level {
-                Some(level) => drop(known.remove(&level)),
-                None => known.clear(),
-            }
-        }
-        let mut quiet = false;
-        if let (Some(level), Some(round)) = (level, self.rounds.get_mut(&version)) {
-            // Met again after a restart: a level that it never had is no news.
-            quiet = !round.levels.contains(level);
-            round.levels = round.levels.without(level);
-            if !quiet && round.levels.is_empty() {
-                // Nothing will come of it, captured or not: the slots are free again.
-                self.withdraw(version);
-            }
-        }
-        if level.is_none() {
-            for block in self.ranks.iter().filter_map(|entry| entry.block()) {
-                block.set_aborted(version);
-            }
-            self.withdraw(version);
-            self.want_later();
-        }
-        // The end of a version can also come level by level.
-        let live = |round: &Round| !round.void && !round.levels.is_empty();
-        if level.is_some()
-            && self
-                .policy
-                .wanted
-                .is_some_and(|(wanted, _)| wanted == version)
-            && !self.rounds.get(&version).is_some_and(live)
-        {
-            self.want_later();
-        }
-        // Ranks that had passed, or memory still being made, are no failure; but if it
-        // is always so, they do not offer the same versions.
-        quiet |= level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
-        if self.me == NodeId(0) && matches!(why, Why::Passed | Why::Overtaken) {
-            self.policy.passed = self.policy.passed.saturating_add(1);
-            if self.policy.passed == PASSED_MAX {
-                self.warn(abort_error(version, Why::Overtaken, culprit));
-            }
-        }
-        if self.me == NodeId(0) && !quiet {
-            let error = abort_error(version, why, culprit);
-            self.tell(&Notice::Checkpoint {
-                version,
-                step: Step::Aborted { level, error },
-            });
-        }
-        self.retire_rounds();
-        self.answer_waits();
-    }
 }
 
 impl Round {
@@ -665,48 +577,4 @@ impl Round {
         !self.levels.is_empty()
             && levels.all(|level| stable[level as usize].is_some_and(|known| known >= at))
     }
-}
-
-fn abort_error(version: Version, why: Why, culprit: Option<NodeId>) -> Error {
-    let entity = culprit.map_or(Entity::Version(version.0), |node| Entity::Node(node.0));
-    let (code, reason, remedy) = match why {
-        Why::Timeout => (
-            Code::CommitAborted,
-            "did not answer within its bound",
-            "raise --commit-timeout if storage is slow; look at the node otherwise",
-        ),
-        Why::NoRoom => (
-            Code::MemoryBudget,
-            "no staging memory",
-            "raise --memory or protect less",
-        ),
-        Why::RankLost => (Code::RankLost, "a rank ended", "the job is restarted"),
-        Why::Overtaken | Why::Passed => (
-            Code::CommitAborted,
-            "a rank passed the version or left the job",
-            "let all ranks offer the same versions",
-        ),
-        Why::Storage => (
-            Code::Io,
-            "could not be written or verified",
-            "see the warnings",
-        ),
-        Why::Partner => (
-            Code::Io,
-            "the partner could not keep the copy",
-            "see the warnings",
-        ),
-        Why::NodeLost => (Code::NodeLost, "a node was lost", "the job is restarted"),
-        _ => (
-            Code::CommitAborted,
-            "the round ended",
-            "nothing: the next version will be offered",
-        ),
-    };
-    Error::new(
-        code,
-        entity,
-        format!("version {}: {reason}", version.0),
-        remedy,
-    )
 }

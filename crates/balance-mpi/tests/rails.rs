@@ -42,6 +42,9 @@ impl Rail for Mortal {
         self.1 -= 1;
         self.0.send(to, frame);
     }
+    fn waiting(&self) -> usize {
+        self.0.waiting()
+    }
     fn receive(&mut self) -> Option<(u32, Frame)> {
         self.0.receive()
     }

@@ -36,6 +36,9 @@ impl Rail for Mortal {
         self.left -= 1;
         rail.send(to, frame);
     }
+    fn waiting(&self) -> usize {
+        self.rail.as_ref().map_or(0, Rail::waiting)
+    }
     fn receive(&mut self) -> Option<(u32, Frame)> {
         self.rail.as_mut().and_then(Rail::receive)
     }

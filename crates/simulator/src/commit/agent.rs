@@ -9,7 +9,7 @@ use outlive_protocols::commit::{Command, Event, Levels, Planted, Record, Why};
 use super::*;
 
 /// Memory slots of a node: two that hold, one that fills.
-const SLOTS: usize = 3;
+pub(super) const SLOTS: usize = 3;
 
 /// Bytes of all ranks of a node (a word stands for a rank's bytes) and the digest
 /// that was computed when they were captured.
@@ -54,7 +54,7 @@ pub(super) struct Work {
 }
 
 impl Work {
-    fn new(levels: Levels, ranks: usize, since: Time) -> Work {
+    pub fn new(levels: Levels, ranks: usize, since: Time) -> Work {
         Work {
             levels: Some(levels),
             captured: vec![None; ranks],
@@ -254,32 +254,6 @@ impl History {
         );
     }
 
-    /// Ranks of other nodes capture a version that was not armed.
-    fn join(&mut self, world: &mut W, who: Process, v: u64, levels: Levels) {
-        let home = self.home(who);
-        if let Some(work) = home.work.get_mut(&v) {
-            // Met by an agent that was started anew: its levels come with this.
-            if work.levels.is_none() {
-                work.levels = Some(levels);
-                self.flush_all(world, who, v);
-                self.finish(world, who, v);
-            }
-            return;
-        }
-        let gone = home.aborted.contains(&v) || home.furthest() >= v;
-        let room = home.mem.len() + usize::from(!home.work.is_empty()) <= SLOTS;
-        let mut work = Work::new(levels, home.called.len(), world.now);
-        work.passed = gone;
-        home.work.insert(v, work);
-        if home.armed.is_none() && room {
-            home.armed = Some(v);
-        }
-        if gone {
-            let (version, why) = (version(v), Why::Passed);
-            self.tell(world, who, 500, Command::CaptureFailed { version, why });
-        }
-    }
-
     /// A rank goes one step and calls `checkpoint`. It never waits.
     pub(super) fn step(&mut self, world: &mut W, who: Process, rank: usize, epoch: u32) {
         if epoch != self.epoch || self.home(who).lost {
@@ -332,58 +306,7 @@ impl History {
         world.after(delay, Action::Step { who, rank, epoch });
     }
 
-    /// The first version that a rank offers past an armed one takes its place.
-    fn capture_past(
-        &mut self,
-        world: &mut W,
-        who: Process,
-        rank: usize,
-        (armed, v): (u64, u64),
-        state: u64,
-    ) {
-        let (all, now) = (self.options.levels, world.now);
-        let home = self.home(who);
-        let up = home.up;
-        let levels = home.work.get(&armed).map(|work| work.levels.unwrap_or(all));
-        let Some(levels) = levels.filter(|_| !home.aborted.contains(&v)) else {
-            return;
-        };
-        let begins = !home.work.contains_key(&v);
-        if begins {
-            let work = Work::new(levels, home.called.len(), now);
-            home.work.insert(v, work);
-        }
-        if begins && up {
-            let version = version(v);
-            world.command(who, Command::Force { version, levels });
-        }
-        self.capture(world, who, rank, v, state);
-        if up {
-            let (version, why) = (version(armed), Why::Passed);
-            world.command(who, Command::CaptureFailed { version, why });
-        }
-    }
-
-    /// Tells of versions that this rank will not capture any more.
-    fn find_passed(&mut self, world: &mut W, who: Process, rank: usize, v: u64) {
-        let home = self.home(who);
-        if !home.up {
-            return;
-        }
-        let mut passed = Vec::new();
-        for (&at, work) in home.work.range_mut(..v) {
-            if work.captured[rank].is_none() && !work.passed {
-                work.passed = true;
-                passed.push(at);
-            }
-        }
-        for at in passed {
-            let (version, why) = (version(at), Why::Passed);
-            self.tell(world, who, 500, Command::CaptureFailed { version, why });
-        }
-    }
-
-    fn capture(&mut self, world: &mut W, who: Process, rank: usize, v: u64, state: u64) {
+    pub(super) fn capture(&mut self, world: &mut W, who: Process, rank: usize, v: u64, state: u64) {
         let home = self.home(who);
         let Some(work) = home.work.get_mut(&v) else {
             return;
@@ -419,7 +342,7 @@ impl History {
         }
     }
 
-    fn flush_all(&mut self, world: &mut W, who: Process, v: u64) {
+    pub(super) fn flush_all(&mut self, world: &mut W, who: Process, v: u64) {
         let home = self.home(who);
         let (life, key) = (home.life, (home.incarnation, v));
         let Some(levels) = home.work.get(&v).and_then(|work| work.levels) else {
@@ -579,7 +502,7 @@ impl History {
     }
 
     /// Ends a version's work when all its levels are decided.
-    fn finish(&mut self, world: &mut W, who: Process, v: u64) {
+    pub(super) fn finish(&mut self, world: &mut W, who: Process, v: u64) {
         let all = self.options.levels;
         let home = self.home(who);
         let key = (home.incarnation, v);

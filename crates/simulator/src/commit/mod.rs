@@ -10,6 +10,7 @@ mod chaos;
 mod checker;
 mod launcher;
 mod options;
+mod passing;
 mod restart;
 
 use std::collections::BTreeMap;
