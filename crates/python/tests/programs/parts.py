@@ -122,12 +122,13 @@ def routed() -> None:
     job = outlive.open()
     start = job.restore(default=1)
     if start > 1:
-        print("file", Path(job.route(start, "data.txt")).read_text())
+        # One string, for other ranks write to the same pipe.
+        print(f"file {Path(job.route(start, 'data.txt')).read_text()}")
     for step in range(start, 6):
         if step > start or start == 1:
             Path(job.route(step, "data.txt")).write_text(f"step {step}")
         save(job, step, None)
-    print("from", start)
+    print(f"from {start}")
     job.close()
 
 
