@@ -97,7 +97,9 @@ impl Job {
     /// # Errors
     /// As [`Job::checkpoint`].
     pub fn wanted(&mut self, version: u64) -> Result<bool> {
-        if let Some(decision) = self.decision.filter(|d| d.version == version) {
+        if let Some(decision) = self.decision.filter(|d| d.version == version)
+            && self.is_newest(version)
+        {
             let alive = self.alive();
             return self.noted(alive).map(|()| decision.armed.is_some());
         }
@@ -181,7 +183,7 @@ impl Job {
             if self.next == u64::MAX {
                 self.next = self.held_next;
             }
-            if decision.version == version {
+            if decision.version == version && self.is_newest(version) {
                 return Ok(Some(decision.armed));
             }
             if decision.armed.is_some() {
@@ -223,6 +225,12 @@ impl Job {
         } else {
             self.next
         }
+    }
+
+    /// True if this version was offered last. An answer of "no" is not taken back when
+    /// the fast path passes it by.
+    fn is_newest(&self, version: u64) -> bool {
+        version + 1 == self.next_version()
     }
 
     /// True if the answer of `wanted` for this version is still to be kept.

@@ -169,6 +169,11 @@ fn a_c_program_survives() {
     let flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O2"];
     build("gcc", &flags, &here("tests/programs/smoke.c"), &program);
     first_second_alone(&program, &["field", "nothing"]);
+    run(Command::new(&program)
+        .arg("zeros")
+        .env("LD_LIBRARY_PATH", directory.path())
+        .env("OUTLIVE_RANK", "2")
+        .env("OUTLIVE_SIZE", "3"));
 }
 
 #[test]

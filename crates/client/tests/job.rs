@@ -366,6 +366,27 @@ fn an_agent_that_never_answers_costs_a_bounded_time() {
 }
 
 #[test]
+fn a_bound_beyond_all_bounds_is_cut() {
+    let agent = TestAgent::start(1);
+    let environment = agent.environment(0);
+    let options = Options {
+        timeout: Duration::MAX,
+        ..Options::default()
+    };
+    let mut job = Job::open_with(&options, &|name| {
+        let found = environment.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.clone())
+    })
+    .unwrap();
+    let mut u = memory(10, 1);
+    protect(&mut job, "u", &mut u);
+    assert_eq!(job.checkpoint_now(1).unwrap(), Outcome::Taken);
+    let waited = job.wait(1, Level::Memory, Some(Duration::MAX));
+    assert_eq!(waited.unwrap(), Waited::Committed);
+    job.close().unwrap();
+}
+
+#[test]
 fn versions_rise() {
     let agent = TestAgent::start(1);
     for mut job in [
@@ -472,6 +493,14 @@ fn wanted_and_checkpoint_agree() {
         Outcome::Skipped,
         "3 was not offered after all"
     );
+    for late in [
+        job.checkpoint(3).unwrap_err(),
+        job.checkpoint_now(3).unwrap_err(),
+        job.wanted(3).unwrap_err(),
+    ] {
+        assert_eq!(late.code(), Code::VersionOrder, "4 has passed it");
+    }
+    assert!(!job.wanted(5).unwrap());
     agent.arm(0, 6).unwrap();
     assert!(job.wanted(6).unwrap());
     assert_eq!(job.checkpoint(7).unwrap(), Outcome::Skipped);
