@@ -3,9 +3,9 @@
 //!
 //! Invariants: a version is offered only with a commit record (P1); of several
 //! commits of a level the highest ballot wins; void versions are never offered;
-//! every version that is passed over is named with the reason (P2). Levels in
-//! memory leave no record here: the agent knows them. There is no database: each
-//! scan reads the directories.
+//! every version that is passed over is named with the reason (P2). Of the level memory
+//! there are records here and no copies: those the agent knows. There is no database:
+//! each scan reads the directories.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -172,7 +172,7 @@ pub struct Catalogue {
     pub entries: Vec<Entry>,
     /// Damaged records.
     pub damaged: Vec<PathBuf>,
-    /// What could not be read.
+    /// What could not be read, and where there are records of another job or key.
     pub errors: Vec<Error>,
     #[serde(skip)]
     inventories: Vec<Inventory>,
@@ -202,7 +202,7 @@ impl Catalogue {
                 .collect(),
             errors: inventories
                 .iter()
-                .flat_map(|it| it.errors.clone())
+                .flat_map(|it| it.errors.iter().cloned().chain(it.of_others()))
                 .collect(),
             inventories,
         }

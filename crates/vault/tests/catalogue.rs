@@ -360,6 +360,43 @@ fn gc_removes_what_is_superseded_and_goes_on_after_a_crash() {
     );
 }
 
+/// The key of a job was lost and made anew: its records are another job's from then on.
+/// What they speak of is named, and stays for the day when the key is put back.
+#[test]
+fn what_another_key_has_committed_is_named_and_not_removed() {
+    let job = Job::new();
+    job.save(1, 10, &[Level::Disk, Level::Partner], 3);
+    let all = job.nodes[0].found().unwrap().len();
+    let anew = NodeStore::at(job.nodes[0].root(), JOB + 1);
+    let commit = |version| Record::Commit {
+        incarnation: Incarnation(2),
+        version: Version(version),
+        level: Level::Disk,
+        ballot: 1,
+        ranks: 1,
+        parts: vec![],
+    };
+    anew.records().persist(&commit(50)).unwrap();
+    let policy = GcPolicy {
+        stable: [Level::Disk, Level::Partner, Level::Shared]
+            .map(|level| (Incarnation(2), Version(50), level))
+            .into(),
+        keep: 1,
+        ..GcPolicy::default()
+    };
+    assert!(anew.gc(&policy).unwrap().removed.is_empty());
+    assert_eq!(anew.found().unwrap().len(), all);
+    let nodes = [(NodeId(0), job.nodes[0].root().into())];
+    let catalogue = Catalogue::scan(job.dir.path(), &nodes, JOB + 1);
+    let [error] = &catalogue.errors[..] else {
+        panic!("{:?}", catalogue.errors)
+    };
+    assert_eq!(error.code(), Code::KeyMismatch);
+    assert!(error.reason().starts_with("3 records"), "{error}");
+    // With the key back everything is as it was.
+    assert_eq!(job.choice(&[]), Some((1, 10, Level::Disk)));
+}
+
 #[test]
 fn records_of_versions_long_gone_are_forgotten() {
     let dir = tempfile::tempdir().unwrap();
@@ -380,6 +417,62 @@ fn records_of_versions_long_gone_are_forgotten() {
             .all(|it| it.checkpoint().unwrap().1 > Version(6))
             && left.len() == 64
     );
+}
+
+/// Versions of the levels memory and shared leave no container on a node, and so no
+/// tombstone: their records must not pile up all the same.
+#[test]
+fn records_of_versions_without_a_copy_here_are_forgotten_too() {
+    for level in [Level::Memory, Level::Shared] {
+        let dir = tempfile::tempdir().unwrap();
+        let node = NodeStore::create(dir.path(), JOB).unwrap();
+        let at = |version| (Incarnation(1), Version(version));
+        let commit = |version| Record::Commit {
+            incarnation: Incarnation(1),
+            version: Version(version),
+            level,
+            ballot: 1,
+            ranks: 1,
+            parts: vec![],
+        };
+        let pin = Record::Pin {
+            incarnation: Incarnation(1),
+            version: Version(3),
+        };
+        node.records().persist(&pin).unwrap();
+        for version in 1..=80 {
+            node.records().persist(&commit(version)).unwrap();
+        }
+        let policy = |levels: BTreeSet<Level>| GcPolicy {
+            stable: (1..=79)
+                .map(|v| (Incarnation(1), Version(v), level))
+                .collect(),
+            keep: 2,
+            in_use: BTreeSet::from([at(5)]),
+            levels: (1..=80).map(|v| (at(v), levels.clone())).collect(),
+        };
+        let versions = || -> BTreeSet<u64> {
+            let records = node.records().scan().unwrap().records;
+            records
+                .iter()
+                .map(|it| it.checkpoint().unwrap().1.0)
+                .collect()
+        };
+        // Not known at which levels they are, or known to be stronger than what replaced
+        // them: all stay.
+        let unknown = GcPolicy {
+            levels: BTreeMap::new(),
+            ..policy(BTreeSet::new())
+        };
+        for policy in [unknown, policy(BTreeSet::from([Level::Partner]))] {
+            assert_eq!(node.gc(&policy).unwrap().records, 0, "{level}");
+        }
+        // 78, 79 and 80 are not replaced; 64 of the others stay for listings.
+        let removed = node.gc(&policy(BTreeSet::from([level]))).unwrap().records;
+        assert_eq!(removed, 77 - 64 - 2, "{level}");
+        let left: BTreeSet<u64> = (14..=80).chain([3, 5]).collect();
+        assert_eq!(versions(), left, "{level}");
+    }
 }
 
 #[test]
