@@ -180,8 +180,9 @@ int outlive_wait(outlive_job *job, uint64_t version, int level, uint32_t timeout
 
 /* A path in node storage for a file of `version` that the program writes by
  * itself (LAMMPS, HDF5, torch.save). Write and close it before
- * outlive_checkpoint(version): then it is protected like a region and may be
- * removed. `name`: 1 to 255 bytes without '/', unique in the rank.
+ * outlive_checkpoint(version): then it is protected like a region. After that call,
+ * captured or skipped, the file itself may be gone: it is removed to free the space.
+ * `name`: 1 to 255 bytes without '/', unique in the rank.
  * After a restore, with the restored version, the path of the file as it was.
  * `path` receives a zero-terminated path of at most `capacity` bytes;
  * -OUTLIVE_E_INVALID_ARGUMENT if it does not fit. */

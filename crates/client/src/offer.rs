@@ -239,6 +239,14 @@ impl Job {
             .is_some_and(|decision| decision.version == version)
     }
 
+    /// The first version whose checkpoint may still come.
+    pub(crate) fn first_open(&self) -> u64 {
+        match self.decision {
+            Some(decision) if self.is_newest(decision.version) => decision.version,
+            _ => self.next_version(),
+        }
+    }
+
     pub(crate) fn go_on_from(&mut self, version: u64) {
         if self.decision.is_none() {
             self.next = self.next.max(version);
