@@ -23,7 +23,8 @@ program heat
   end interface
 
   real(real64), parameter :: alpha = 0.25_real64, hot = 100.0_real64
-  real(real64), allocatable :: u(:), next(:)
+  real(real64), allocatable, target :: u(:)
+  real(real64), allocatable :: next(:)
   type(outlive_job) :: job
   integer(int64) :: step, steps
   integer :: rank, ranks, ierror, code, cells, first, last, left, right, sleep_us

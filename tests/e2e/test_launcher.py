@@ -1,11 +1,14 @@
 """The launcher itself: killed, interrupted, started twice, given nonsense."""
 
+import json
 import os
+import re
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
-from harness import LEFT_S, OUTLIVE, Job, Run, kill, processes, until
+from harness import LEFT_S, OUTLIVE, ROOT, Job, Run, kill, processes, until
 from skip import skip
 
 
@@ -219,3 +222,19 @@ def test_nodes_of_a_killed_launcher_are_ended_before_the_next_begin(job: Job) ->
     result = job.survive(program=program)
     assert set(result.said("restored")) == {newest}
     assert not [pid for pid in old.values() if pid in processes(job.token)]
+
+
+def test_the_configuration_of_the_documentation_is_understood(job: Job) -> None:
+    page = (ROOT / "docs" / "reference" / "configuration.md").read_text()
+    blocks = re.findall(r"^```toml\n(.*?)^```$", page, re.M | re.S)
+    assert blocks
+    for block in blocks:
+        file = job.dir / "config.toml"
+        file.write_text(block)
+        words = [OUTLIVE, "config", "explain", "--config", file, "--json"]
+        done = subprocess.run(words, capture_output=True, text=True, env=job.environment())
+        assert done.returncode == 0, done.stderr
+        told = json.loads(done.stdout)
+        origins = [value["origin"] for value in told["values"]]
+        lines = [line for line in block.splitlines() if "=" in line]
+        assert sum(str(file) in origin for origin in origins) == len(lines), told

@@ -22,8 +22,9 @@
 ! negative of an OUTLIVE_E_ number.
 !
 ! What is protected must have the TARGET attribute in the program (so that the
-! compiler knows that a restore changes it), must be contiguous, and must be
-! protected again, under the same name, after it was allocated anew.
+! compiler knows that a restore changes it), must be contiguous (a section with gaps is
+! refused with error 100), and must be protected again, under the same name, after it was
+! allocated anew.
 !
 ! The specific procedures of outlive_protect differ in type and rank only.
 module outlive
@@ -418,44 +419,44 @@ contains
     subroutine protect_real32_1(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        real(real32), intent(inout), target, contiguous :: x(:)
+        real(real32), intent(inout), target :: x(:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_real32_1
 
     subroutine protect_real32_2(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        real(real32), intent(inout), target, contiguous :: x(:,:)
+        real(real32), intent(inout), target :: x(:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_real32_2
 
     subroutine protect_real32_3(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        real(real32), intent(inout), target, contiguous :: x(:,:,:)
+        real(real32), intent(inout), target :: x(:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_real32_3
 
     subroutine protect_real32_4(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        real(real32), intent(inout), target, contiguous :: x(:,:,:,:)
+        real(real32), intent(inout), target :: x(:,:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_real32_4
 
@@ -470,44 +471,44 @@ contains
     subroutine protect_real64_1(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        real(real64), intent(inout), target, contiguous :: x(:)
+        real(real64), intent(inout), target :: x(:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_real64_1
 
     subroutine protect_real64_2(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        real(real64), intent(inout), target, contiguous :: x(:,:)
+        real(real64), intent(inout), target :: x(:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_real64_2
 
     subroutine protect_real64_3(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        real(real64), intent(inout), target, contiguous :: x(:,:,:)
+        real(real64), intent(inout), target :: x(:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_real64_3
 
     subroutine protect_real64_4(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        real(real64), intent(inout), target, contiguous :: x(:,:,:,:)
+        real(real64), intent(inout), target :: x(:,:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_real64_4
 
@@ -522,44 +523,44 @@ contains
     subroutine protect_int32_1(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        integer(int32), intent(inout), target, contiguous :: x(:)
+        integer(int32), intent(inout), target :: x(:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_int32_1
 
     subroutine protect_int32_2(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        integer(int32), intent(inout), target, contiguous :: x(:,:)
+        integer(int32), intent(inout), target :: x(:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_int32_2
 
     subroutine protect_int32_3(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        integer(int32), intent(inout), target, contiguous :: x(:,:,:)
+        integer(int32), intent(inout), target :: x(:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_int32_3
 
     subroutine protect_int32_4(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        integer(int32), intent(inout), target, contiguous :: x(:,:,:,:)
+        integer(int32), intent(inout), target :: x(:,:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_int32_4
 
@@ -574,44 +575,44 @@ contains
     subroutine protect_int64_1(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        integer(int64), intent(inout), target, contiguous :: x(:)
+        integer(int64), intent(inout), target :: x(:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_int64_1
 
     subroutine protect_int64_2(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        integer(int64), intent(inout), target, contiguous :: x(:,:)
+        integer(int64), intent(inout), target :: x(:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_int64_2
 
     subroutine protect_int64_3(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        integer(int64), intent(inout), target, contiguous :: x(:,:,:)
+        integer(int64), intent(inout), target :: x(:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_int64_3
 
     subroutine protect_int64_4(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        integer(int64), intent(inout), target, contiguous :: x(:,:,:,:)
+        integer(int64), intent(inout), target :: x(:,:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_int64_4
 
@@ -626,44 +627,44 @@ contains
     subroutine protect_complex32_1(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        complex(real32), intent(inout), target, contiguous :: x(:)
+        complex(real32), intent(inout), target :: x(:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_complex32_1
 
     subroutine protect_complex32_2(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        complex(real32), intent(inout), target, contiguous :: x(:,:)
+        complex(real32), intent(inout), target :: x(:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_complex32_2
 
     subroutine protect_complex32_3(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        complex(real32), intent(inout), target, contiguous :: x(:,:,:)
+        complex(real32), intent(inout), target :: x(:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_complex32_3
 
     subroutine protect_complex32_4(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        complex(real32), intent(inout), target, contiguous :: x(:,:,:,:)
+        complex(real32), intent(inout), target :: x(:,:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_complex32_4
 
@@ -678,44 +679,44 @@ contains
     subroutine protect_complex64_1(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        complex(real64), intent(inout), target, contiguous :: x(:)
+        complex(real64), intent(inout), target :: x(:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_complex64_1
 
     subroutine protect_complex64_2(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        complex(real64), intent(inout), target, contiguous :: x(:,:)
+        complex(real64), intent(inout), target :: x(:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_complex64_2
 
     subroutine protect_complex64_3(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        complex(real64), intent(inout), target, contiguous :: x(:,:,:)
+        complex(real64), intent(inout), target :: x(:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_complex64_3
 
     subroutine protect_complex64_4(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        complex(real64), intent(inout), target, contiguous :: x(:,:,:,:)
+        complex(real64), intent(inout), target :: x(:,:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_complex64_4
 
@@ -730,44 +731,44 @@ contains
     subroutine protect_logical_1(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        logical, intent(inout), target, contiguous :: x(:)
+        logical, intent(inout), target :: x(:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_logical_1
 
     subroutine protect_logical_2(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        logical, intent(inout), target, contiguous :: x(:,:)
+        logical, intent(inout), target :: x(:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_logical_2
 
     subroutine protect_logical_3(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        logical, intent(inout), target, contiguous :: x(:,:,:)
+        logical, intent(inout), target :: x(:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_logical_3
 
     subroutine protect_logical_4(job, name, x, ierr)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
-        logical, intent(inout), target, contiguous :: x(:,:,:,:)
+        logical, intent(inout), target :: x(:,:,:,:)
         integer, intent(out) :: ierr
         type(c_ptr) :: address
         address = c_null_ptr
-        if (size(x) > 0) address = c_loc(x)
+        if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
         call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
     end subroutine protect_logical_4
 end module outlive

@@ -106,7 +106,7 @@ typedef struct outlive_job outlive_job;
 /* How to join. Zero-initialise, set `size`, change what is needed. */
 typedef struct outlive_options {
     size_t   size;       /* sizeof(outlive_options); must be set */
-    int32_t  rank;       /* -1: from the launcher's environment */
+    int32_t  rank;       /* -1, or 0 while ranks is 0: from the launcher's environment */
     int32_t  ranks;      /* number of ranks; 0: from the launcher's environment */
     uint32_t timeout_ms; /* bound of every wait on the agent; 0: 10000 */
     uint32_t flags;      /* 0 */
@@ -171,16 +171,18 @@ int outlive_checkpoint_now(outlive_job *job, uint64_t version);
  * prepare something costly (files, serialised objects) only when it is wanted. */
 int outlive_wanted(outlive_job *job, uint64_t version);
 
-/* Waits until `version` is committed at `level` and stable: OUTLIVE_OK. An
- * aborted version, or one that this rank did not capture: -OUTLIVE_E_COMMIT_ABORTED.
- * The bound passed (0: the job's own bound): -OUTLIVE_E_TIMED_OUT. Unprotected: OUTLIVE_SKIPPED, at once, for nothing
- * is saved and OK would be a lie. */
+/* Waits until `version`, or a newer one that takes its place, is committed at `level` or
+ * a stronger one, and stable: OUTLIVE_OK. Before that, if it was aborted, or was offered
+ * here and neither it nor a newer one was captured: -OUTLIVE_E_COMMIT_ABORTED. The bound
+ * passed (0: the job's own bound): -OUTLIVE_E_TIMED_OUT. Unprotected: OUTLIVE_SKIPPED, at
+ * once, for nothing is saved and OK would be a lie. */
 int outlive_wait(outlive_job *job, uint64_t version, int level, uint32_t timeout_ms);
 
 /* A path in node storage for a file of `version` that the program writes by
  * itself (LAMMPS, HDF5, torch.save). Write and close it before
- * outlive_checkpoint(version): then it is protected like a region and may be
- * removed. `name`: 1 to 255 bytes without '/', unique in the rank.
+ * outlive_checkpoint(version): then it is protected like a region. After that call,
+ * captured or skipped, the file itself may be gone: it is removed to free the space.
+ * `name`: 1 to 255 bytes without '/', unique in the rank.
  * After a restore, with the restored version, the path of the file as it was.
  * `path` receives a zero-terminated path of at most `capacity` bytes;
  * -OUTLIVE_E_INVALID_ARGUMENT if it does not fit. */
@@ -197,7 +199,8 @@ int outlive_close(outlive_job **job);
 /* A short text for a return value of any function here; never NULL. */
 const char *outlive_strerror(int code);
 
-/* The last error on this handle (NULL: of this thread's outlive_open): one line
+/* The last error on this handle (NULL: of this thread's last outlive_open or
+ * outlive_close that failed): one line
  * with code, what is affected, the reason and the remedy. Returns its length;
  * writes at most `capacity` bytes, zero-terminated; "" if there was none. */
 size_t outlive_last_error(outlive_job *job, char *text, size_t capacity);

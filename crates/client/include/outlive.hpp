@@ -84,6 +84,10 @@ template <class C>
 struct contiguous<C, std::void_t<decltype(std::declval<C &>().data()), decltype(std::declval<C &>().size())>>
     : std::bool_constant<plain<std::remove_pointer_t<decltype(std::declval<C &>().data())>> &&
                          !std::is_const_v<std::remove_pointer_t<decltype(std::declval<C &>().data())>>> {};
+
+/** True for what shows elements by data(): a view is no object whose own bytes are meant. */
+template <class C, class = void> struct has_data : std::false_type {};
+template <class C> struct has_data<C, std::void_t<decltype(std::declval<C &>().data())>> : std::true_type {};
 } // namespace detail
 
 /** A rank's handle on its job. Closes it when it goes, unless an exception is on
@@ -123,8 +127,9 @@ public:
     void protect(const char *name, C &&container, std::error_code &code) noexcept {
         protect(name, static_cast<void *>(container.data()), container.size() * sizeof *container.data(), code);
     }
-    /** One object of a trivially copyable type. */
-    template <class T, std::enable_if_t<detail::plain<T> && !detail::contiguous<T>::value, int> = 0>
+    /** One object of a trivially copyable type. A view of elements that cannot be filled
+     * (a span of const, a string_view) is refused: its own bytes are an address. */
+    template <class T, std::enable_if_t<detail::plain<T> && !detail::has_data<T>::value, int> = 0>
     void protect(const char *name, T &object, std::error_code &code) noexcept {
         protect(name, static_cast<void *>(std::addressof(object)), sizeof(T), code);
     }

@@ -40,7 +40,8 @@ const LAUNCHERS: &[(&str, &str, &[&str])] = &[
     (
         "PMIx",
         "PMIX_RANK",
-        &["OMPI_COMM_WORLD_SIZE", "OMPI_UNIVERSE_SIZE", "SLURM_NTASKS"],
+        // Not OMPI_UNIVERSE_SIZE: that counts slots, of which a job may leave some free.
+        &["OMPI_COMM_WORLD_SIZE", "SLURM_NTASKS"],
     ),
     ("PMI", "PMI_RANK", &["PMI_SIZE"]),
     ("Slurm", "SLURM_PROCID", &["SLURM_NTASKS"]),
@@ -111,29 +112,43 @@ pub fn surroundings(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Option<Su
     let Some(agent) = lookup("OUTLIVE_AGENT").filter(|path| !path.is_empty()) else {
         return Ok(None);
     };
-    let number = |name: &str| -> Result<Option<u32>> {
-        let Some(text) = lookup(name).filter(|text| !text.is_empty()) else {
-            return Ok(None);
-        };
-        text.trim()
-            .parse::<u32>()
-            .ok()
-            .filter(|&number| number > 0)
-            .map(Some)
-            .ok_or_else(|| {
-                Error::new(
-                    Code::Config,
-                    Entity::Option(name.into()),
-                    format!("'{}' is no positive number", cut(&text)),
-                    "start the program by outlive run and leave the variable alone",
-                )
-            })
-    };
+    let remedy = "start the program by outlive run and leave the variable alone";
+    let number = |name| positive(lookup, name, remedy);
     Ok(Some(Surroundings {
         agent,
         nodes: number("OUTLIVE_NODES")?,
         incarnation: number("OUTLIVE_INCARNATION")?.unwrap_or(0),
     }))
+}
+
+/// `OUTLIVE_COPY_THREADS`: threads that copy in a capture, if told.
+pub fn copy_threads(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Option<usize>> {
+    let remedy = "give a number of threads, or unset it";
+    let told = positive(lookup, "OUTLIVE_COPY_THREADS", remedy)?;
+    Ok(told.map(|threads| threads as usize))
+}
+
+/// A variable that holds a positive number; `None` if it is not set, or empty.
+fn positive(
+    lookup: &dyn Fn(&str) -> Option<String>,
+    name: &str,
+    remedy: &str,
+) -> Result<Option<u32>> {
+    let Some(text) = lookup(name).filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let number = text.trim().parse::<u32>().ok();
+    number
+        .filter(|&number| number > 0)
+        .map(Some)
+        .ok_or_else(|| {
+            Error::new(
+                Code::Config,
+                Entity::Option(name.into()),
+                format!("'{}' is no positive number", cut(&text)),
+                remedy,
+            )
+        })
 }
 
 /// The emulated node on which a rank lives: `rank * nodes / ranks`, rounded down.
@@ -197,7 +212,6 @@ mod tests {
                 ],
                 (1, 2),
             ),
-            (&[("PMIX_RANK", "6"), ("OMPI_UNIVERSE_SIZE", "8")], (6, 8)),
             // srun --mpi=pmix.
             (
                 &[
@@ -236,6 +250,8 @@ mod tests {
             (&[("RANK", "0"), ("WORLD_SIZE", "0")], "rank 0 of 0"),
             (&[("RANK", "0"), ("WORLD_SIZE", "4000000000")], "4000000000"),
             (&[("PMIX_RANK", "1")], "PMIx"),
+            // Eight slots, and nobody says how many of them are used.
+            (&[("PMIX_RANK", "1"), ("OMPI_UNIVERSE_SIZE", "8")], "PMIx"),
         ] {
             let error = found(variables).unwrap_err();
             assert_eq!(error.code(), Code::RankUnknown);
@@ -290,5 +306,20 @@ mod tests {
         assert_eq!(lost.socket(place).unwrap_err().code(), Code::Config);
         let bad = with(&[("OUTLIVE_AGENT", "/a"), ("OUTLIVE_NODES", "0")]);
         assert_eq!(bad.unwrap_err().code(), Code::Config);
+    }
+
+    #[test]
+    fn the_number_of_copying_threads_is_understood_or_refused() {
+        let with = |text: &str| copy_threads(&|_| Some(text.to_owned()));
+        assert_eq!(copy_threads(&|_| None).unwrap(), None);
+        assert_eq!((with("").unwrap(), with(" 4 ").unwrap()), (None, Some(4)));
+        for bad in ["0", "-1", "four", "4.0"] {
+            let error = with(bad).unwrap_err();
+            assert_eq!(error.code(), Code::Config);
+            assert!(
+                error.to_string().contains("OUTLIVE_COPY_THREADS"),
+                "{error}"
+            );
+        }
     }
 }

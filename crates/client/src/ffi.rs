@@ -132,8 +132,10 @@ unsafe fn read_options(options: *const COptions) -> Result<Options> {
         0 => DEFAULT_TIMEOUT_MS,
         ms => u64::from(ms),
     };
+    // A structure of zeros asks for nothing: rank 0 is meant only beside a number of ranks.
+    let given = read.ranks > 0 || read.rank != 0;
     Ok(Options {
-        rank: u32::try_from(read.rank).ok(),
+        rank: u32::try_from(read.rank).ok().filter(|_| given),
         ranks: u32::try_from(read.ranks).ok().filter(|&ranks| ranks > 0),
         timeout: Duration::from_millis(timeout_ms),
         ..Options::default()

@@ -18,6 +18,9 @@ use crate::route::Routes;
 /// Bound of every wait on the agent unless [`Options::timeout`] says otherwise.
 pub const DEFAULT_TIMEOUT_MS: u64 = 10_000;
 
+/// Longest bound of a wait: what a request can carry, 49 days. Longer ones are cut to it.
+pub(crate) const TIMEOUT_MAX: Duration = Duration::from_millis(u32::MAX as u64);
+
 /// How to join a job.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -25,9 +28,10 @@ pub struct Options {
     pub rank: Option<u32>,
     /// The number of ranks; `None`: from the launcher's environment.
     pub ranks: Option<u32>,
-    /// Bound of every wait on the agent.
+    /// Bound of every wait on the agent, from 1 ms to 49 days.
     pub timeout: Duration,
-    /// Threads that copy in a capture, the calling one included.
+    /// Threads that copy in a capture, the calling one included. `OUTLIVE_COPY_THREADS`
+    /// in the environment comes before it.
     pub copy_threads: usize,
 }
 
@@ -139,9 +143,9 @@ impl Job {
     /// saves nothing.
     ///
     /// # Errors
-    /// 200 if the rank cannot be found (only under `outlive run`), 100 for an
-    /// impossible rank, 300 or 301 if the agent does not answer, or the agent's own
-    /// refusal (201, 305).
+    /// 200 if the rank cannot be found (only under `outlive run`) or is impossible, 300
+    /// if the agent does not answer, 600 if a variable of `outlive run` makes no sense, or
+    /// the agent's own refusal (200, 201, 202, 305).
     pub fn open(options: &Options) -> Result<Job> {
         Job::open_with(options, &|name| std::env::var(name).ok())
     }
@@ -161,7 +165,12 @@ impl Job {
                 environment::checked(rank.unwrap_or(found.rank), ranks.unwrap_or(found.ranks))?
             }
         };
-        let timeout = options.timeout.max(Duration::from_millis(1));
+        let timeout = options.timeout.clamp(Duration::from_millis(1), TIMEOUT_MAX);
+        let copy_threads = match environment::copy_threads(lookup) {
+            Ok(asked) => asked.unwrap_or(options.copy_threads),
+            Err(_) if surroundings.is_none() => options.copy_threads,
+            Err(error) => return Err(error),
+        };
         let guard = ForkGuard::new().map_err(|e| Error::io("memory", "map a page", &e))?;
         let (control, link) = match surroundings {
             None => (private_control(place)?, None),
@@ -170,9 +179,6 @@ impl Job {
                 (map_control(&link, place)?, Some(link))
             }
         };
-        let copy_threads = lookup("OUTLIVE_COPY_THREADS")
-            .and_then(|text| text.trim().parse().ok())
-            .unwrap_or(options.copy_threads);
         // A rank that was started anew under a living control block goes on there.
         let next = if link.is_some() { control.called() } else { 0 };
         let job = Job {

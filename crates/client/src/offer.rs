@@ -97,7 +97,9 @@ impl Job {
     /// # Errors
     /// As [`Job::checkpoint`].
     pub fn wanted(&mut self, version: u64) -> Result<bool> {
-        if let Some(decision) = self.decision.filter(|d| d.version == version) {
+        if let Some(decision) = self.decision.filter(|d| d.version == version)
+            && self.is_newest(version)
+        {
             let alive = self.alive();
             return self.noted(alive).map(|()| decision.armed.is_some());
         }
@@ -181,7 +183,7 @@ impl Job {
             if self.next == u64::MAX {
                 self.next = self.held_next;
             }
-            if decision.version == version {
+            if decision.version == version && self.is_newest(version) {
                 return Ok(Some(decision.armed));
             }
             if decision.armed.is_some() {
@@ -225,10 +227,24 @@ impl Job {
         }
     }
 
+    /// True if this version was offered last. An answer of "no" is not taken back when
+    /// the fast path passes it by.
+    fn is_newest(&self, version: u64) -> bool {
+        version + 1 == self.next_version()
+    }
+
     /// True if the answer of `wanted` for this version is still to be kept.
     pub(crate) fn is_decided(&self, version: u64) -> bool {
         self.decision
             .is_some_and(|decision| decision.version == version)
+    }
+
+    /// The first version whose checkpoint may still come.
+    pub(crate) fn first_open(&self) -> u64 {
+        match self.decision {
+            Some(decision) if self.is_newest(decision.version) => decision.version,
+            _ => self.next_version(),
+        }
     }
 
     pub(crate) fn go_on_from(&mut self, version: u64) {

@@ -122,11 +122,8 @@ impl Job {
                 Ok(Restored::Version(version))
             }
             Err(error) => {
-                // Still there: the program may protect other regions and try again. If
-                // it ends instead, the report says why.
-                let (version, code) = (Version(checkpoint.version), Some(error.code()));
                 self.pending = Pending::Found(checkpoint);
-                let _ = self.request(&ToAgent::Restored { version, code }, None);
+                self.refuse_restore(error.code());
                 Err(error)
             }
         }
@@ -243,6 +240,17 @@ impl Job {
             self.note(error);
         }
         self.noted(result)
+    }
+
+    /// Tells the agent why the version to restore does not fit, for a binding that finds
+    /// out by itself. It is still there: the program may protect other regions and try
+    /// again. If it ends instead, the report says why.
+    pub fn refuse_restore(&mut self, code: Code) {
+        let Pending::Found(checkpoint) = &self.pending else {
+            return;
+        };
+        let (version, code) = (Version(checkpoint.version), Some(code));
+        let _ = self.request(&ToAgent::Restored { version, code }, None);
     }
 
     /// Bytes of a region in the version that a restore will fill; `None` if there is

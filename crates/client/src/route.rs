@@ -122,13 +122,15 @@ impl Routes {
         Ok(files)
     }
 
-    /// Forgets versions that have passed.
+    /// Forgets versions that have passed, and removes their files: what was captured lies
+    /// in a slab, and what was skipped would fill the node's storage.
     fn forget_before(&mut self, version: u64, keep: Option<u64>) {
-        let private = self.private.is_some();
         self.routes.retain(|route| {
             let stays = route.version >= version || Some(route.version) == keep;
-            if !stays && private {
+            if !stays {
                 let _ = std::fs::remove_file(&route.path);
+                // The version's directory, with its last file.
+                let _ = route.path.parent().map(std::fs::remove_dir);
             }
             stays
         });
@@ -237,7 +239,8 @@ impl Job {
                 "give each region and file its own name",
             ));
         }
-        self.routes.forget_before(version, restored);
+        let first = self.first_open();
+        self.routes.forget_before(first, restored);
         if self.routes.routes.len() >= FILES_MAX {
             return Err(Error::new(
                 Code::InvalidArgument,

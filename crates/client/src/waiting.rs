@@ -5,18 +5,19 @@ use outlive_base::{Code, Entity, Error, Level, Result, Version};
 use outlive_capture::ipc::{ToAgent, ToRank, VersionState};
 use std::time::Instant;
 
-use crate::job::{Job, Waited};
+use crate::job::{Job, TIMEOUT_MAX, Waited};
 
 /// What a wait may exceed its bound by, for the agent's answer to arrive.
 const GRACE: Duration = Duration::from_millis(500);
 
 impl Job {
-    /// Waits until `version` is committed at `level`, at most `timeout` (the job's
-    /// own if `None`) and half a second for the answer to arrive.
+    /// Waits until `version`, or a newer one that takes its place, is committed at `level`
+    /// or a stronger one, at most `timeout` (the job's own if `None`) and half a second for
+    /// the answer to arrive.
     ///
     /// # Errors
-    /// 501 if it was aborted, or was skipped by this rank, 106 if the time passed, 300 or 301 if there is no
-    /// agent.
+    /// 501 if it was aborted, or was skipped by this rank and nothing newer captured, 106
+    /// if the time passed, 300 or 301 if there is no agent.
     pub fn wait(
         &mut self,
         version: u64,
@@ -27,7 +28,7 @@ impl Job {
         self.noted(result)
     }
 
-    /// True if this rank has offered `version`, and it was not captured.
+    /// True if this rank has offered `version`, and has captured neither it nor a newer one.
     fn was_left_out(&self, version: Version) -> bool {
         let newest = self.version_taken.max(self.version_restored);
         Some(version.0) > newest && version.0 < self.next_version() && !self.is_decided(version.0)
@@ -53,6 +54,7 @@ impl Job {
             VersionState::Aborted
         } else {
             let start = Instant::now();
+            let timeout = timeout.min(TIMEOUT_MAX);
             let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
             let request = ToAgent::Wait {
                 version: wanted,

@@ -169,6 +169,11 @@ fn a_c_program_survives() {
     let flags = ["-std=c99", "-Wall", "-Wextra", "-Werror", "-O2"];
     build("gcc", &flags, &here("tests/programs/smoke.c"), &program);
     first_second_alone(&program, &["field", "nothing"]);
+    run(Command::new(&program)
+        .arg("zeros")
+        .env("LD_LIBRARY_PATH", directory.path())
+        .env("OUTLIVE_RANK", "2")
+        .env("OUTLIVE_SIZE", "3"));
 }
 
 #[test]
@@ -273,9 +278,10 @@ fn an_installed_library_is_found_by_pkg_config_and_cmake() {
             .args(flags.split_whitespace())
             .arg("-o")
             .arg(&program));
+        // As a user starts it: nothing says where the library lies but the program.
         run(Command::new(&program)
             .arg("alone")
-            .env("LD_LIBRARY_PATH", prefix.join("lib")));
+            .env_remove("LD_LIBRARY_PATH"));
         let flags = run(Command::new("pkg-config")
             .args(["--cflags", "--libs", "--static", "outlive"])
             .env("PKG_CONFIG_PATH", prefix.join("lib/pkgconfig")));

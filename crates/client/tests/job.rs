@@ -4,10 +4,9 @@
 
 mod support;
 
-use outlive::{Code, Job, Kind, Level, Options, Outcome, Region, Restored, Source, Waited};
+use outlive::{Code, Job, Level, Options, Outcome, Region, Restored, Source, Waited};
 use outlive_base::Version;
 use outlive_capture::ipc::ToAgent;
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::TestAgent;
 
@@ -366,6 +365,27 @@ fn an_agent_that_never_answers_costs_a_bounded_time() {
 }
 
 #[test]
+fn a_bound_beyond_all_bounds_is_cut() {
+    let agent = TestAgent::start(1);
+    let environment = agent.environment(0);
+    let options = Options {
+        timeout: Duration::MAX,
+        ..Options::default()
+    };
+    let mut job = Job::open_with(&options, &|name| {
+        let found = environment.iter().find(|(key, _)| *key == name);
+        found.map(|(_, value)| value.clone())
+    })
+    .unwrap();
+    let mut u = memory(10, 1);
+    protect(&mut job, "u", &mut u);
+    assert_eq!(job.checkpoint_now(1).unwrap(), Outcome::Taken);
+    let waited = job.wait(1, Level::Memory, Some(Duration::MAX));
+    assert_eq!(waited.unwrap(), Waited::Committed);
+    job.close().unwrap();
+}
+
+#[test]
 fn versions_rise() {
     let agent = TestAgent::start(1);
     for mut job in [
@@ -472,6 +492,14 @@ fn wanted_and_checkpoint_agree() {
         Outcome::Skipped,
         "3 was not offered after all"
     );
+    for late in [
+        job.checkpoint(3).unwrap_err(),
+        job.checkpoint_now(3).unwrap_err(),
+        job.wanted(3).unwrap_err(),
+    ] {
+        assert_eq!(late.code(), Code::VersionOrder, "4 has passed it");
+    }
+    assert!(!job.wanted(5).unwrap());
     agent.arm(0, 6).unwrap();
     assert!(job.wanted(6).unwrap());
     assert_eq!(job.checkpoint(7).unwrap(), Outcome::Skipped);
@@ -583,57 +611,6 @@ fn an_injected_failure_asks_and_survives_if_it_is_another_that_dies() {
             "asked once, when it is reached"
         );
     }
-}
-
-#[test]
-fn routed_files_are_captured_and_come_back() {
-    let agent = TestAgent::start(1);
-    let mut job = open(&agent);
-    let mut u = memory(100, 2);
-    protect(&mut job, "u", &mut u);
-    agent.arm(0, 3).unwrap();
-    let path = job.route(3, "out.h5").unwrap();
-    std::fs::write(&path, memory(5_000, 8)).unwrap();
-    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
-    assert_eq!(job.route(3, "out.h5").unwrap(), path);
-    assert_eq!(job.checkpoint(3).unwrap(), Outcome::Taken);
-    let content = agent.content(0, 3);
-    assert_eq!(
-        (content[1].0.kind, &content[1].1),
-        (Kind::File, &memory(5_000, 8))
-    );
-
-    agent.arm(0, 4).unwrap();
-    job.route(4, "missing").unwrap();
-    assert_eq!(job.checkpoint(4).unwrap_err().code(), Code::RouteMissing);
-    assert_eq!(agent.failed(4), Code::RouteMissing);
-    assert_eq!(job.route(4, "late").unwrap_err().code(), Code::VersionOrder);
-    for name in ["", "a/b", "..", "u"] {
-        assert_eq!(
-            job.route(5, name).unwrap_err().code(),
-            Code::InvalidArgument,
-            "{name}"
-        );
-    }
-    agent.arm(0, 5).unwrap();
-    assert_eq!(
-        job.checkpoint(5).unwrap(),
-        Outcome::Taken,
-        "files belong to their version"
-    );
-    assert_eq!(agent.content(0, 5).len(), 1);
-
-    std::fs::remove_file(&path).unwrap();
-    drop(job);
-    agent.next_incarnation();
-    agent.offer(0, 3, &content);
-    let mut job = open(&agent);
-    protect(&mut job, "u", &mut u);
-    assert_eq!(job.restore().unwrap(), Restored::Version(3));
-    let path = job.route(3, "out.h5").unwrap();
-    assert_eq!(std::fs::read(&path).unwrap(), memory(5_000, 8));
-    let mode = std::fs::metadata(&path).unwrap().permissions().mode();
-    assert_eq!(mode & 0o777, 0o640);
 }
 
 #[test]

@@ -207,9 +207,7 @@ impl Job {
     ) -> PyResult<Bound<'py, PyAny>> {
         let done = match self.look(py)? {
             None => self.first_start(py, state).map(|()| None),
-            Some(found) => self
-                .take_over(py, state, &found)
-                .map(|()| Some(found.version)),
+            Some(found) => self.take_over_or_refuse(py, state, &found),
         };
         match done {
             Ok(Some(version)) => Ok(version.into_pyobject(py)?.into_any()),

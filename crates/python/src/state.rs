@@ -164,14 +164,40 @@ impl Job {
         Ok(())
     }
 
-    /// Fills the state and gives the version; what is left to do is `Plan.finish`.
-    pub(crate) fn take_over(
+    /// Fills the state and gives the version. If it does not fit, the agent is told why:
+    /// the report names it, and the same is not tried again and again.
+    pub(crate) fn take_over_or_refuse(
         &self,
         py: Python<'_>,
         state: Option<&Bound<'_, PyAny>>,
         found: &Found,
-    ) -> PyResult<()> {
-        let plan = match (state, &found.tree) {
+    ) -> PyResult<Option<u64>> {
+        let plan = match self.plan(py, state, found) {
+            Ok(plan) => plan,
+            Err(exception) => {
+                if exception.is_instance_of::<PyException>(py) {
+                    let code = from_exception(py, &exception).code();
+                    // Whether or not it can be told, the exception is what counts.
+                    let _ = self.detached(py, |client| {
+                        client.refuse_restore(code);
+                        Ok(())
+                    });
+                }
+                return Err(exception);
+            }
+        };
+        self.take_over(py, plan.as_ref(), found)?;
+        Ok(Some(found.version))
+    }
+
+    /// How the state is going to be filled; an exception if it does not fit.
+    fn plan<'py>(
+        &self,
+        py: Python<'py>,
+        state: Option<&Bound<'py, PyAny>>,
+        found: &Found,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(match (state, &found.tree) {
             (None, None) => None,
             (None, Some(_)) => {
                 return Err(raise(
@@ -204,8 +230,16 @@ impl Job {
                 let tree = PyBytes::new(py, tree);
                 Some(module.call_method1("Plan", (state, tree, regions, found.version))?)
             }
-        };
-        let spots: Vec<Spot> = match &plan {
+        })
+    }
+
+    fn take_over(
+        &self,
+        py: Python<'_>,
+        plan: Option<&Bound<'_, PyAny>>,
+        found: &Found,
+    ) -> PyResult<()> {
+        let spots: Vec<Spot> = match plan {
             None => Vec::new(),
             Some(plan) => plan
                 .call_method0("targets")?

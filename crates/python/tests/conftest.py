@@ -50,7 +50,12 @@ class Protected:
     directory: Path
 
     def run(
-        self, options: list[str], program: str, *arguments: str, launcher: tuple[str, ...] = ()
+        self,
+        options: list[str],
+        program: str,
+        *arguments: str,
+        launcher: tuple[str, ...] = (),
+        fails: bool = False,
     ) -> tuple[dict, str]:
         """Runs one of the programs beside the tests; gives report and output."""
         report = self.directory / "report.json"
@@ -62,7 +67,7 @@ class Protected:
             text=True,
             timeout=BOUND_S,
         )
-        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert (done.returncode != 0) == fails, f"{command}\n{done.stdout}\n{done.stderr}"
         return json.loads(report.read_text()), done.stdout
 
 

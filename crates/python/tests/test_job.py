@@ -229,6 +229,13 @@ def test_another_state_is_named_and_left_alone(protected: Protected) -> None:
     assert begun(output) == begun(output, "n 15 a [15.0, 15.0, 15.0]") == 1
 
 
+def test_a_state_that_does_not_fit_is_in_the_report(protected: Protected) -> None:
+    report, _ = protected.run(LOST_RANK, "parts.py", "unfit", fails=True)
+    codes = {one["code"] for one in report["warnings"] + report["errors"]}
+    assert "OL-104" in codes, report
+    assert report["restarts"] <= 2  # the same is not tried again and again
+
+
 def test_a_failed_save_raises_nothing(protected: Protected) -> None:
     _, output = protected.run([], "parts.py", "failing")
     assert "failed 2" in output

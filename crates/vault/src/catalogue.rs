@@ -1,11 +1,9 @@
-//! All versions of a job, from the records and files of all places that can be
-//! reached, and the newest that can be rebuilt.
+//! All versions of a job, from the records and files of all places that can be reached.
 //!
 //! Invariants: a version is offered only with a commit record (P1); of several
-//! commits of a level the highest ballot wins; void versions are never offered;
-//! every version that is passed over is named with the reason (P2). Levels in
-//! memory leave no record here: the agent knows them. There is no database: each
-//! scan reads the directories.
+//! commits of a level the highest ballot wins; void versions are never offered. Of the
+//! level memory there are records here and no copies: those the agent knows. There is no
+//! database: each scan reads the directories.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -15,7 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::inventory::Inventory;
-use crate::lineage::Lineage;
 use crate::record::Part;
 use crate::versions::entries;
 
@@ -104,30 +101,6 @@ impl Entry {
     }
 }
 
-/// Where the bytes of one node come from.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Source {
-    /// The node whose ranks they are.
-    pub node: NodeId,
-    /// What the container must be.
-    pub part: Part,
-    /// The copy.
-    pub copy: CopyState,
-}
-
-/// A version that can be rebuilt.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Choice {
-    /// Its incarnation.
-    pub incarnation: Incarnation,
-    /// Its number.
-    pub version: Version,
-    /// The strongest level that a source is taken from.
-    pub level: Level,
-    /// One source a node, by node.
-    pub sources: Vec<Source>,
-}
-
 /// A version that was passed over.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Rejected {
@@ -137,15 +110,6 @@ pub struct Rejected {
     pub version: Version,
     /// Why, for people.
     pub reason: String,
-}
-
-/// The answer of [`Catalogue::newest_restorable`].
-#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Answer {
-    /// The newest version that can be rebuilt, if any.
-    pub choice: Option<Choice>,
-    /// Newer versions that cannot, newest first.
-    pub rejected: Vec<Rejected>,
 }
 
 /// One copy's check.
@@ -172,7 +136,7 @@ pub struct Catalogue {
     pub entries: Vec<Entry>,
     /// Damaged records.
     pub damaged: Vec<PathBuf>,
-    /// What could not be read.
+    /// What could not be read, and where there are records of another job or key.
     pub errors: Vec<Error>,
     #[serde(skip)]
     inventories: Vec<Inventory>,
@@ -202,15 +166,10 @@ impl Catalogue {
                 .collect(),
             errors: inventories
                 .iter()
-                .flat_map(|it| it.errors.clone())
+                .flat_map(|it| it.errors.iter().cloned().chain(it.of_others()))
                 .collect(),
             inventories,
         }
-    }
-
-    /// The line of incarnations.
-    pub fn lineage(&self) -> Lineage {
-        Lineage::new(self.inventories.iter().flat_map(|it| &it.records))
     }
 
     /// The versions as they would be without the `lost` nodes: neither their copies
@@ -246,84 +205,6 @@ impl Catalogue {
             }
         }
         checks
-    }
-
-    /// The newest version that can be rebuilt when the `lost` nodes are gone with all
-    /// that they hold. Headers and indexes of the copies are checked, the data is not:
-    /// whoever reads it checks it, and asks again without the copy that failed
-    /// ([`Catalogue::candidates`] has all copies).
-    pub fn newest_restorable(&self, lost: &BTreeSet<NodeId>) -> Answer {
-        let mut answer = Answer::default();
-        let entries = self.without(lost).into_iter();
-        for entry in entries.filter(|entry| !entry.is_gone()) {
-            match self.choose(&entry) {
-                Ok(choice) => {
-                    answer.choice = Some(choice);
-                    break;
-                }
-                Err(reason) => answer.rejected.push(Rejected {
-                    incarnation: entry.incarnation,
-                    version: entry.version,
-                    reason,
-                }),
-            }
-        }
-        answer
-    }
-
-    /// All committed versions on the line without the `lost` nodes, newest first, with
-    /// all copies that are left.
-    pub fn candidates(&self, lost: &BTreeSet<NodeId>) -> Vec<Entry> {
-        let mut entries = self.without(lost);
-        entries.retain(|entry| offered(entry).is_ok() && !entry.is_gone());
-        entries
-    }
-
-    fn choose(&self, entry: &Entry) -> Result<Choice, String> {
-        offered(entry)?;
-        let mut sources = Vec::new();
-        for state in &entry.parts {
-            let mut reasons = Vec::new();
-            let copy = state
-                .copies
-                .iter()
-                .find(|copy| match check(copy, &state.part, false) {
-                    Ok(()) => true,
-                    Err(error) => {
-                        reasons.push(format!(
-                            "{} at {}: {}",
-                            copy.level,
-                            shown(copy.place),
-                            error.reason()
-                        ));
-                        false
-                    }
-                });
-            let Some(copy) = copy else {
-                let reasons = if reasons.is_empty() {
-                    "none is left".into()
-                } else {
-                    reasons.join("; ")
-                };
-                return Err(format!("no copy of {}: {reasons}", state.part.node));
-            };
-            let (part, copy) = (state.part.clone(), copy.clone());
-            sources.push(Source {
-                node: part.node,
-                part,
-                copy,
-            });
-        }
-        Ok(Choice {
-            incarnation: entry.incarnation,
-            version: entry.version,
-            level: sources
-                .iter()
-                .map(|source| source.copy.level)
-                .max()
-                .unwrap_or(Level::Disk),
-            sources,
-        })
     }
 }
 

@@ -438,7 +438,11 @@ fn in_parallel<J: Send, S>(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(run);
+            // A process that may start no more threads does it all by itself.
+            let helper = std::thread::Builder::new();
+            if helper.spawn_scoped(scope, run).is_err() {
+                break;
+            }
         }
         run();
     });

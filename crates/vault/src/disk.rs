@@ -19,19 +19,22 @@ use crate::error::WriteError;
 /// Prefix of unfinished files.
 pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-";
 
-/// Opens for reading, direct if `direct` and possible.
+/// Opens for reading, direct if `direct` and possible. What is no file does not hold up
+/// who opens it (a pipe waits for a writer otherwise).
 pub(crate) fn open_read(path: &Path, direct: bool) -> io::Result<File> {
-    if direct {
+    let open = |flags: OFlags| {
+        let flags = flags | OFlags::NONBLOCK;
         let mut options = OpenOptions::new();
-        options
-            .read(true)
-            .custom_flags(OFlags::DIRECT.bits() as i32);
-        match options.open(path) {
+        options.read(true).custom_flags(flags.bits() as i32);
+        options.open(path)
+    };
+    if direct {
+        match open(OFlags::DIRECT) {
             Err(error) if error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
             done => return done,
         }
     }
-    let file = File::open(path)?;
+    let file = open(OFlags::empty())?;
     if direct {
         drop_cache(&file);
     }
@@ -44,14 +47,26 @@ fn drop_cache(file: &File) {
     let _ = rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed);
 }
 
-/// Switches a file back to buffered transfers.
-fn clear_direct(file: &File) -> io::Result<()> {
-    let flags = rustix::fs::fcntl_getfl(file)?;
-    Ok(rustix::fs::fcntl_setfl(file, flags - OFlags::DIRECT)?)
-}
-
-fn is_direct(file: &File) -> bool {
-    rustix::fs::fcntl_getfl(file).is_ok_and(|flags| flags.contains(OFlags::DIRECT))
+/// One transfer of a file: again if a signal interrupts it, and once again, buffered, if a
+/// direct one is refused for its alignment. Also if the file is buffered by then: another
+/// of its threads may have met the same and been faster.
+fn transfer(
+    file: &File,
+    mut attempt: impl FnMut() -> rustix::io::Result<usize>,
+) -> io::Result<usize> {
+    let mut refused = false;
+    loop {
+        match attempt() {
+            Ok(count) => return Ok(count),
+            Err(Errno::INTR) => {}
+            Err(Errno::INVAL) if !refused => {
+                let flags = rustix::fs::fcntl_getfl(file)?;
+                rustix::fs::fcntl_setfl(file, flags - OFlags::DIRECT)?;
+                refused = true;
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Writes all slices from `offset` on. A direct file that refuses the alignment goes
@@ -63,15 +78,12 @@ pub(crate) fn write_all(
 ) -> io::Result<()> {
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
-        match rustix::io::pwritev(file, slices, offset) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(count) => {
+        match transfer(file, || rustix::io::pwritev(file, slices, offset))? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            count => {
                 offset += count as u64;
                 IoSlice::advance_slices(&mut slices, count);
             }
-            Err(Errno::INTR) => {}
-            Err(Errno::INVAL) if is_direct(file) => clear_direct(file)?,
-            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
@@ -85,15 +97,12 @@ pub(crate) fn read_all(
 ) -> io::Result<()> {
     IoSliceMut::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
-        match rustix::io::preadv(file, slices, offset) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => {
+        match transfer(file, || rustix::io::preadv(file, slices, offset))? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
                 offset += count as u64;
                 IoSliceMut::advance_slices(&mut slices, count);
             }
-            Err(Errno::INTR) => {}
-            Err(Errno::INVAL) if is_direct(file) => clear_direct(file)?,
-            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
@@ -110,14 +119,54 @@ pub(crate) fn sync_directory(path: &Path) -> Result<(), WriteError> {
     sync().map_err(|error| WriteError::io(path, "sync", error))
 }
 
-/// Creates a directory and its parents, private to the user. One that is there is
-/// left as it is.
+/// Creates a directory and its parents, private to the user, and makes the entries of
+/// those that are new durable: what is committed below them must not go with a name that
+/// was never written. One that is there is left as it is.
 pub(crate) fn create_directory(path: &Path) -> Result<(), WriteError> {
+    let missing = missing_directories(path);
     std::fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)
         .create(path)
-        .map_err(|error| WriteError::io(path, "create", error))
+        .map_err(|error| WriteError::io(path, "create", error))?;
+    missing
+        .iter()
+        .try_for_each(|made| sync_directory(parent(made)))
+}
+
+/// The directory and its parents as far as they do not exist, outermost first.
+fn missing_directories(path: &Path) -> Vec<&Path> {
+    let mut missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|at| *at != Path::new("") && !at.exists())
+        .collect();
+    missing.reverse();
+    missing
+}
+
+/// Numbers of unfinished files: unique in this process.
+static NEXT: AtomicU64 = AtomicU64::new(0);
+
+/// Names that are tried for an unfinished file.
+const NAMES_MAX: u32 = 1000;
+
+fn create_file(path: &Path, direct: bool) -> io::Result<File> {
+    let open = |flags: OFlags| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true).mode(0o600);
+        options.custom_flags(flags.bits() as i32).open(path)
+    };
+    if !direct {
+        return open(OFlags::empty());
+    }
+    match open(OFlags::DIRECT) {
+        Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
+            // Some kernels create the file before they refuse the flag.
+            let _ = std::fs::remove_file(path);
+            open(OFlags::empty())
+        }
+        done => done,
+    }
 }
 
 /// A file under construction.
@@ -132,39 +181,32 @@ impl Temporary {
     /// Starts a file that will be `target`, in the same directory; direct if asked
     /// for and possible.
     pub(crate) fn create(target: &Path, direct: bool) -> Result<Temporary, WriteError> {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = target
             .file_name()
             .map(|name| name.to_string_lossy().into_owned());
         let name = name.ok_or_else(|| {
             WriteError::Input(format!("{} does not name a file", target.display()))
         })?;
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("{TEMPORARY_PREFIX}{}-{number}-{name}", std::process::id());
-        let path = target.with_file_name(name);
-        let open = |flags: OFlags| {
-            let mut options = OpenOptions::new();
-            options.read(true).write(true).create_new(true).mode(0o600);
-            options.custom_flags(flags.bits() as i32).open(&path)
-        };
-        let mut file = open(if direct {
-            OFlags::DIRECT
-        } else {
-            OFlags::empty()
-        });
-        if direct && matches!(&file, Err(error) if error.kind() == io::ErrorKind::InvalidInput) {
-            // Some kernels create the file before they refuse the flag.
-            let _ = std::fs::remove_file(&path);
-            file = open(OFlags::empty());
-        }
-        match file {
-            Ok(file) => Ok(Temporary {
-                file,
-                path,
-                target: target.to_owned(),
-                live: true,
-            }),
-            Err(error) => Err(WriteError::io(target, "create", error)),
+        let mut tried = 1;
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let unfinished = format!("{TEMPORARY_PREFIX}{}-{number}-{name}", std::process::id());
+            let path = target.with_file_name(unfinished);
+            match create_file(&path, direct) {
+                Ok(file) => {
+                    return Ok(Temporary {
+                        file,
+                        path,
+                        target: target.to_owned(),
+                        live: true,
+                    });
+                }
+                // Of a dead process of our number, or of a living one of another machine.
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < NAMES_MAX => {
+                    tried += 1;
+                }
+                Err(error) => return Err(WriteError::io(target, "create", error)),
+            }
         }
     }
 
@@ -266,4 +308,66 @@ pub(crate) fn sweep(directory: &Path) -> Result<(), WriteError> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn new_directories_are_made_durable_from_the_first_that_was_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a/b/c");
+        std::fs::create_dir(dir.path().join("a")).unwrap();
+        let missing = missing_directories(&path);
+        assert_eq!(missing, [dir.path().join("a/b"), path.clone()]);
+        create_directory(&path).unwrap();
+        assert!(path.is_dir() && missing_directories(&path).is_empty());
+        assert_eq!(missing_directories(Path::new("nowhere/x")).len(), 2);
+    }
+
+    /// Unfinished files of a process with our number, for example of an agent in a
+    /// container that died: nobody sweeps a directory that many share.
+    #[test]
+    fn leftovers_of_another_process_do_not_stop_a_write() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("a.rec");
+        let first = NEXT.load(Ordering::Relaxed);
+        for number in first..first + 100 {
+            let name = format!("{TEMPORARY_PREFIX}{}-{number}-a.rec", std::process::id());
+            std::fs::write(dir.path().join(name), b"old").unwrap();
+        }
+        for direct in [false, true] {
+            let file = Temporary::create(&target, direct).unwrap();
+            assert_eq!(file.file.metadata().unwrap().len(), 0);
+            file.publish().unwrap();
+        }
+        assert_eq!(std::fs::read(&target).unwrap(), b"");
+    }
+
+    /// Two threads whose misaligned transfers of one direct file are refused at once: the
+    /// second finds the file buffered already, and tries again all the same.
+    #[test]
+    fn a_transfer_is_repeated_whoever_has_switched_the_file() {
+        let file = tempfile::tempfile().unwrap();
+        let after = |errors: &[Errno]| {
+            let mut errors = errors.iter().copied();
+            transfer(&file, || errors.next().map_or(Ok(7), Err))
+        };
+        assert_eq!(after(&[]).unwrap(), 7);
+        assert_eq!(after(&[Errno::INVAL]).unwrap(), 7);
+        let interrupted = [Errno::INTR, Errno::INVAL, Errno::INTR, Errno::INTR];
+        assert_eq!(after(&interrupted).unwrap(), 7);
+        let refused = after(&[Errno::INVAL, Errno::INVAL]).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
+        let full = after(&[Errno::NOSPC]).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        // A direct file is buffered afterwards.
+        let dir = tempfile::tempdir().unwrap();
+        let direct = create_file(&dir.path().join("a"), true).unwrap();
+        write_all(&direct, &mut [IoSlice::new(&[1; 1000])], 0).unwrap();
+        let mut bytes = [0; 1000];
+        read_exact(&direct, &mut bytes, 0).unwrap();
+        assert_eq!(bytes, [1; 1000]);
+    }
 }

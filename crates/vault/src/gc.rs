@@ -5,10 +5,12 @@
 //! at least the same tolerance *of the same kind*: local copies (disk, partner)
 //! against local levels, shared copies against the shared level. A tombstone is
 //! durable before its copy goes. Pins and versions in use stay. What is unknown is
-//! taken for the strongest that it could be.
+//! taken for the strongest that it could be. What records of another job or key speak of
+//! is not ours to remove.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::path::PathBuf;
 
 use outlive_base::{ContainerId, Error, Incarnation, Level, Version};
 
@@ -122,17 +124,58 @@ impl<'a> Rules<'a> {
         if self.aborted.contains(&checkpoint) && !self.committed.contains(&checkpoint) {
             return true;
         }
-        let tolerance = self.tolerance(checkpoint, copy);
+        let tolerance = self.tolerance(checkpoint, copy).max(Level::Disk);
+        self.is_replaced(checkpoint, tolerance)
+    }
+
+    /// True if enough newer versions on the line are stable at `level`, or at a stronger
+    /// one of the same kind.
+    fn is_replaced(&self, checkpoint: Checkpoint, level: Level) -> bool {
         let newer: BTreeSet<Checkpoint> = self
             .policy
             .stable
             .iter()
-            .filter(|(_, _, level)| same_kind(copy, *level) && *level >= tolerance.max(Level::Disk))
+            .filter(|(_, _, at)| same_kind(level, *at) && *at >= level)
             .map(|(incarnation, version, _)| (*incarnation, *version))
             .filter(|newer| *newer > checkpoint && !self.line.is_void(newer.0, newer.1))
             .collect();
         newer.len() >= self.policy.keep.max(1)
     }
+
+    /// True if what is recorded here of a version without copies here (its bytes lie in
+    /// memory or in shared storage, or it was aborted) is of no use any more.
+    fn is_over(&self, checkpoint: Checkpoint, committed: &BTreeSet<Level>) -> bool {
+        if self.pinned.contains(&checkpoint) || self.policy.in_use.contains(&checkpoint) {
+            return false;
+        }
+        if self.line.is_void(checkpoint.0, checkpoint.1) {
+            return true;
+        }
+        let strongest = BTreeSet::from([Level::Partner, Level::Shared]);
+        let known = self.policy.levels.get(&checkpoint).unwrap_or(&strongest);
+        let replaced = |level: &Level| self.is_replaced(checkpoint, *level);
+        // One that was aborted at all levels is over once anything newer is stable.
+        let newer = |(incarnation, version, _): &(Incarnation, Version, Level)| {
+            (*incarnation, *version) > checkpoint
+        };
+        known.union(committed).all(replaced) && self.policy.stable.iter().any(newer)
+    }
+}
+
+/// The checkpoints that records of another job or key speak of, by their names
+/// (`commit-i1-v20-disk-b1.rec`): with another key their content means nothing to us.
+fn foreign(names: &[PathBuf]) -> BTreeSet<Checkpoint> {
+    let number = |word: &str, letter| word.strip_prefix(letter)?.parse::<u64>().ok();
+    let checkpoint = |path: &PathBuf| {
+        let name = path.file_stem()?.to_str()?;
+        let mut words = name.split('-').skip(1);
+        let incarnation = u32::try_from(number(words.next()?, 'i')?).ok()?;
+        Some((
+            Incarnation(incarnation),
+            Version(number(words.next()?, 'v')?),
+        ))
+    };
+    names.iter().filter_map(checkpoint).collect()
 }
 
 /// Removes what may go from one store.
@@ -141,7 +184,8 @@ pub(crate) fn collect(
     found: Vec<Found>,
     policy: &GcPolicy,
 ) -> Result<GcReport, Error> {
-    let records = store.scan()?.records;
+    let scan = store.scan()?;
+    let (records, foreign) = (scan.records, foreign(&scan.foreign));
     let rules = Rules::new(&records, policy);
     let mut report = GcReport::default();
     let mut tombs: BTreeSet<(ContainerId, Level)> = records
@@ -157,7 +201,8 @@ pub(crate) fn collect(
         let checkpoint = (copy.id.incarnation, copy.id.version);
         // A tombstone without its removal: a crash came between.
         let buried = tombs.contains(&(copy.id, copy.level));
-        if !buried && !rules.may_go(checkpoint, copy.level) {
+        let theirs = foreign.contains(&checkpoint) && !rules.committed.contains(&checkpoint);
+        if theirs || !buried && !rules.may_go(checkpoint, copy.level) {
             present.insert(checkpoint);
             continue;
         }
@@ -184,7 +229,8 @@ pub(crate) fn collect(
     Ok(report)
 }
 
-/// Removes the records of versions whose copies here are long gone, tombstones last.
+/// Removes the records of versions whose copies here are long gone, or that never had any
+/// here and are long replaced, tombstones last.
 fn forget(
     store: &RecordStore,
     records: &[Record],
@@ -192,9 +238,24 @@ fn forget(
     present: &BTreeSet<Checkpoint>,
     rules: &Rules<'_>,
 ) -> Result<usize, Error> {
+    let mut committed: BTreeMap<Checkpoint, BTreeSet<Level>> = BTreeMap::new();
+    for record in records {
+        let Some(checkpoint) = record.checkpoint() else {
+            continue;
+        };
+        let levels = committed.entry(checkpoint).or_default();
+        if let Record::Commit { level, .. } = record {
+            levels.insert(*level);
+        }
+    }
+    let over = committed
+        .iter()
+        .filter(|(checkpoint, levels)| rules.is_over(**checkpoint, levels))
+        .map(|(checkpoint, _)| *checkpoint);
     let gone: BTreeSet<Checkpoint> = tombs
         .iter()
         .map(|(id, _)| (id.incarnation, id.version))
+        .chain(over)
         .filter(|checkpoint| !present.contains(checkpoint) && !rules.pinned.contains(checkpoint))
         .collect();
     let old: BTreeSet<Checkpoint> = gone.into_iter().rev().skip(RECORDS_KEPT).collect();

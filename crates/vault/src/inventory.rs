@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Error, Level, NodeId};
+use outlive_base::{Code, Entity, Error, Level, NodeId};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{Part, Record};
@@ -65,6 +65,21 @@ impl Inventory {
             foreign: scan.foreign,
             errors,
         }
+    }
+
+    /// The records of another job or key, if there are any: ignored, but not in silence,
+    /// for a job whose key was lost has no other trace of what it has saved.
+    pub(crate) fn of_others(&self) -> Option<Error> {
+        let directory = self.foreign.first()?.parent()?;
+        Some(Error::new(
+            Code::KeyMismatch,
+            Entity::File(directory.display().to_string()),
+            format!(
+                "{} records of another job, or of this one under another key, are ignored",
+                self.foreign.len()
+            ),
+            "put the job's own key back into its directory (STORE/JOB/key), or use another --job",
+        ))
     }
 
     /// The file of a container at a level, if it is here and not being removed.

@@ -31,16 +31,13 @@ mod versions;
 mod write;
 
 pub use aligned::{Buffer, Page, is_aligned};
-pub use catalogue::{
-    Answer, Catalogue, Choice, CopyCheck, CopyState, Entry, LevelState, PartState, Rejected, Source,
-};
+pub use catalogue::{Catalogue, CopyCheck, CopyState, Entry, LevelState, PartState, Rejected};
 pub use container::{Container, RankEntry};
 pub use error::{Place, ReadError, WriteError};
 pub use format::{ContainerHead, FORMAT_VERSION, FRAME_BYTES, FRAME_BYTES_MAX, PAGE, Sealed};
 pub use gc::{Checkpoint, GcPolicy, GcReport};
 pub use inventory::Inventory;
 pub use layout::{Layout, RankImage};
-pub use lineage::Lineage;
 pub use pace::Pace;
 pub use record::{LIST_MAX, Part, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX};
 pub use records::{Exclusive, RecordStore, Scan};

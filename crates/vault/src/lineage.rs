@@ -58,11 +58,6 @@ impl Lineage {
         line
     }
 
-    /// The newest incarnation that is recorded.
-    pub fn current(&self) -> Option<Incarnation> {
-        self.current
-    }
-
     /// True if a record says that the version is not on the line.
     pub fn is_void(&self, incarnation: Incarnation, version: Version) -> bool {
         match (self.last.get(&incarnation), self.current) {

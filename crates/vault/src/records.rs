@@ -213,7 +213,7 @@ impl RecordStore {
 
     fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        let file = std::fs::File::open(path)?;
+        let file = disk::open_read(path, false)?;
         file.take(RECORD_BYTES_MAX as u64 + 1)
             .read_to_end(&mut bytes)?;
         Ok(bytes)

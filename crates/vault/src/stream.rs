@@ -68,7 +68,7 @@ impl Container {
             let _ = back.send(Buffer::new(chunk));
         }
         std::thread::scope(|scope| {
-            let reader = scope.spawn(move || {
+            let reader = std::thread::Builder::new().spawn_scoped(scope, move || {
                 let mut offset = 0;
                 while offset < length {
                     let Ok(mut buffer) = free.recv() else { break };
@@ -82,6 +82,8 @@ impl Container {
                 }
                 Ok(())
             });
+            let reader =
+                reader.map_err(|error| ReadError::io(self.path(), "start a thread", error))?;
             let mut sent = Ok(());
             for (buffer, bytes) in filled.iter() {
                 sent = out.write_all(&buffer[..bytes]);
@@ -246,13 +248,14 @@ fn receive_rank(
     let name: &Path = &name;
     std::thread::scope(|scope| {
         let (arrived, unchecked) = mpsc::sync_channel::<(Spot, Sums, &[u8])>(UNCHECKED);
-        let checker = scope.spawn(move || {
+        let checker = std::thread::Builder::new().spawn_scoped(scope, move || {
             for (spot, sums, payload) in unchecked {
                 check_payload(&spot, &sums, payload)
                     .map_err(|error| refused_at(name, plan, &spot, error))?;
             }
             Ok(())
         });
+        let checker = checker.map_err(|error| ReadError::io(name, "start a thread", error))?;
         let mut page = [0; PAGE];
         let mut rest = room.data;
         let mut needed = 0;

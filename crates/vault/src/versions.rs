@@ -1,7 +1,7 @@
 //! From the records and files of many places to one table of versions.
 //!
-//! Invariants: of several commits of a level the highest ballot wins, and only the
-//! places that record that very commit count for its stability; a copy under a
+//! Invariants: of several commits of a level the highest ballot wins; every place that
+//! records the decision, in whatever ballot, counts for its stability; a copy under a
 //! tombstone is no copy; the order of places and records does not matter.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ use crate::record::{Part, Record};
 /// What the records of one version say.
 #[derive(Default)]
 struct Known<'r> {
-    /// Per level: the winning commit and the places that record it.
+    /// Per level: the winning commit and the places that record the decision.
     commits: BTreeMap<Level, (&'r Record, BTreeSet<NodeId>)>,
     aborts: BTreeMap<Option<Level>, &'r str>,
     pinned: bool,

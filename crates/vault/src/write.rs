@@ -137,7 +137,11 @@ pub fn write_container(
     let threads = options.threads.clamp(1, THREADS_MAX).min(batches.len());
     std::thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(work);
+            // A process that may start no more threads does it all by itself.
+            let helper = std::thread::Builder::new();
+            if helper.spawn_scoped(scope, work).is_err() {
+                break;
+            }
         }
         work();
     });
@@ -174,7 +178,7 @@ pub fn store_stream(
     }
     std::thread::scope(|scope| {
         let file = &file;
-        let writer = scope.spawn(move || {
+        let writer = std::thread::Builder::new().spawn_scoped(scope, move || {
             for (buffer, bytes, offset) in from_stream {
                 let mut slices = [IoSlice::new(&buffer[..bytes])];
                 options.transfer(path, file, &mut slices, offset)?;
@@ -183,6 +187,7 @@ pub fn store_stream(
             }
             Ok(())
         });
+        let writer = writer.map_err(|error| WriteError::io(path, "start a thread", error))?;
         let read = feed(path, reader, length, options, &free, &to_disk);
         drop(to_disk);
         let written = writer

@@ -225,6 +225,62 @@ fn a_full_file_system_is_reported_and_left_clean() {
 
 /// The child of the test below; does nothing by itself.
 #[test]
+fn helper_may_start_no_thread() {
+    use rustix::process::{Resource, Rlimit, setrlimit};
+    let Some(dir) = std::env::var_os("OUTLIVE_TEST_NO_THREADS") else {
+        return;
+    };
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    setrlimit(Resource::Nproc, none).unwrap();
+    if rustix::process::geteuid().is_root() {
+        // Root is exempt. Only this thread changes: nothing else runs in the child.
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
+    }
+    assert!(std::thread::Builder::new().spawn(|| {}).is_err());
+    let path = Path::new(&dir).join("a.olc");
+    let ranks = ranks();
+    let layout = layout(id(1, 1, 0), &ranks);
+    let sealed = write_container(&path, &layout, &WriteOptions::default()).unwrap();
+    let container = Container::open(&path).unwrap();
+    container.verify(Some(&sealed)).unwrap();
+    for want in &ranks {
+        let mut data = outlive_vault::Buffer::new(want.data.len());
+        container.read_rank(want.rank, &mut data).unwrap();
+        assert!(data[..] == want.wanted()[..]);
+    }
+    // What needs a second thread says so.
+    let stream = bytes(&layout);
+    let (options, length) = (WriteOptions::default(), stream.len() as u64);
+    let stored = store_stream(&path, &mut &stream[..], length, &options).unwrap_err();
+    let sent = container.send_to(&mut Vec::new()).unwrap_err();
+    let mut sink = common::Collect::default();
+    let received = outlive_vault::receive(&mut &stream[..], None, &mut sink).unwrap_err();
+    for error in [stored.into(), sent.into(), received.into()] {
+        let error: Error = error;
+        assert!(error.reason().starts_with("start a thread"), "{error}");
+    }
+    container.verify(Some(&sealed)).unwrap();
+}
+
+#[test]
+fn without_threads_a_copy_is_slower_or_refused_and_nothing_panics() {
+    let dir = tempfile::tempdir().unwrap();
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o777);
+    std::fs::set_permissions(dir.path(), open).unwrap();
+    let output = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_may_start_no_thread", "--nocapture"])
+        .env("OUTLIVE_TEST_NO_THREADS", dir.path())
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+}
+
+/// The child of the test below; does nothing by itself.
+#[test]
 fn helper_writes_until_it_is_killed() {
     struct Tells;
     impl WriteHook for Tells {

@@ -269,6 +269,31 @@ fn of_many_writers_one_creates_the_shared_record() {
 }
 
 #[test]
+fn what_is_no_file_is_damage_and_holds_nobody_up() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = RecordStore::open(dir.path(), JOB).unwrap();
+    store.persist(&commit(1, 2)).unwrap();
+    let pipe = dir.path().join("pin-i1-v5.rec");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let directory = dir.path().join("pin-i1-v6.rec");
+    std::fs::create_dir(&directory).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    let found = pipe.clone();
+    // Not joined: it would wait for a writer of the pipe for ever.
+    std::thread::spawn(move || {
+        let container = outlive_vault::Container::open(&found).unwrap_err();
+        tell.send((store.scan().unwrap(), Error::from(container)))
+    });
+    let (scan, error) = told
+        .recv_timeout(std::time::Duration::from_secs(30))
+        .unwrap();
+    assert_eq!(scan.records, [commit(1, 2)]);
+    assert_eq!(scan.damaged, [pipe, directory]);
+    assert_eq!(error.code(), Code::Corrupt);
+}
+
+#[test]
 fn a_scan_tolerates_writers() {
     let dir = tempfile::tempdir().unwrap();
     let store = RecordStore::open(dir.path(), JOB).unwrap();

@@ -1,5 +1,6 @@
 /* A program as a user writes it, run by tests/c.rs: with "first" it captures and
- * is left there, with "second" it restores and checks; "alone" is unprotected. */
+ * is left there, with "second" it restores and checks; "alone" is unprotected, and so
+ * is "zeros". */
 #include <outlive.h>
 
 #include <stdio.h>
@@ -76,6 +77,26 @@ static int texts(void) {
     return 0;
 }
 
+/* Options that are zero but for their size ask for nothing: rank 2 of 3 comes from the
+ * environment that the test has set. */
+static int zeros(void) {
+    outlive_job     *job = NULL;
+    outlive_options  options = {0};
+    outlive_status_t status = {0};
+    options.size = sizeof options;
+    status.size = sizeof status;
+    CHECK(outlive_open(&options, &job) == OUTLIVE_OK);
+    CHECK(outlive_status(job, &status) == OUTLIVE_OK);
+    CHECK(status.rank == 2 && status.ranks == 3);
+    CHECK(outlive_close(&job) == OUTLIVE_OK);
+    options.ranks = 7;
+    CHECK(outlive_open(&options, &job) == OUTLIVE_OK);
+    CHECK(outlive_status(job, &status) == OUTLIVE_OK);
+    CHECK(status.rank == 0 && status.ranks == 7);
+    CHECK(outlive_close(&job) == OUTLIVE_OK);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     outlive_job     *job = NULL;
     outlive_options  options = {0};
@@ -85,6 +106,7 @@ int main(int argc, char **argv) {
     size_t           bytes = 0, i;
     uint64_t         step = 0;
     int              told, taken = 0;
+    if (strcmp(mode, "zeros") == 0) return zeros();
     if (null_handles() || texts()) return 1;
     options.size = sizeof options;
     options.rank = -1;

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 #include <cstring>
+#include <string_view>
 #include <vector>
 
 #define CHECK(condition)                                                    \
@@ -25,6 +26,15 @@ struct Scalar {
     double a;
     int    b;
 };
+
+template <class T, class = void> struct can_protect : std::false_type {};
+template <class T>
+struct can_protect<T, std::void_t<decltype(std::declval<outlive::Job &>().protect(
+                          "", std::declval<T>(), std::declval<std::error_code &>()))>> : std::true_type {};
+static_assert(can_protect<std::vector<double> &>::value && can_protect<Span>::value);
+static_assert(can_protect<Scalar &>::value && can_protect<double (&)[3]>::value);
+static_assert(!can_protect<double *&>::value && !can_protect<const std::vector<double> &>::value);
+static_assert(!can_protect<std::string_view &>::value, "the bytes of a view are an address");
 
 int run(const char *mode) {
     const bool          second = std::strcmp(mode, "second") == 0;

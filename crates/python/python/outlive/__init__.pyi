@@ -24,7 +24,7 @@ __version__: Final[str]
 Level = Literal["memory", "disk", "partner", "shared"]
 
 class Error(Exception):
-    """An error of Outlive; ``OutliveError`` codes are stable, see ``docs/errors.md``."""
+    """An error of Outlive; its codes are stable, see ``docs/errors.md``."""
 
     code: int
     """The stable number, for example 104."""
@@ -123,7 +123,8 @@ class Job:
     def wait(self, version: int, level: Level = "memory", timeout: float | None = None) -> None:
         """Wait until ``version`` is committed at ``level``; raises Error 501 or 106.
 
-        ``timeout`` in seconds; that of :func:`open` if None. Unprotected: returns.
+        A newer version or a stronger level will do. ``timeout`` in seconds; that of
+        :func:`open` if None. Unprotected: returns.
         """
 
     def route(self, version: int, name: str) -> str:

@@ -11,7 +11,7 @@ Level = Literal["memory", "disk", "partner", "shared"]
 
 
 class Error(Exception):
-    """An error of Outlive; ``OutliveError`` codes are stable, see ``docs/errors.md``."""
+    """An error of Outlive; its codes are stable, see ``docs/errors.md``."""
 
     def __init__(self, code: int, entity: str, reason: str, remedy: str) -> None:
         super().__init__(code, entity, reason, remedy)

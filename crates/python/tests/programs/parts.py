@@ -53,6 +53,15 @@ def mismatch() -> None:
     job.close()
 
 
+def unfit() -> None:
+    """The second start has another shape, and ends by the exception."""
+    job = outlive.open()
+    state = {"a": np.zeros(3 if job.status().incarnation == 1 else 4)}
+    for step in range(job.restore(state, default=1), 6):
+        save(job, step, state)
+    job.close()
+
+
 def failing() -> None:
     """A save that fails raises nothing, and the next one is made."""
     job = outlive.open()
