@@ -289,3 +289,18 @@ fn fresh_holds_until_a_version_of_this_run_is_stable() {
     world.gone(0, Some(Ended::Signal(9)));
     assert_eq!(world.sup.report().failures[1].version, Some(3));
 }
+
+#[test]
+fn processes_that_cannot_be_ended_are_told_of_and_not_waited_for_without_end() {
+    let mut world = World::running(settings(2), 2);
+    world.stubborn = true;
+    world.gone(0, Some(Ended::Signal(11)));
+    world.pass(4_900);
+    assert!(world.sup.report().warnings.is_empty());
+    world.pass(500);
+    assert_eq!(world.sup.report().warnings[0].code, "OL-502");
+    assert_eq!(world.starts(), 1, "nothing is started beside them");
+    world.pass(400_000);
+    assert_eq!((world.exit(), world.starts()), (75, 1));
+    assert_eq!(world.codes(), ["OL-502"]);
+}
