@@ -420,6 +420,7 @@ impl Driver {
     fn end(self, outcome: Outcome, report_file: Option<&Path>) -> u8 {
         self.fleet.kill_all();
         self.tree.kill_all(&BTreeSet::new());
+        self.fleet.remove_sockets(self.store.job().nodes);
         let report = self.report();
         let text = report.to_json();
         self.timeline.summary(&report, outcome.verdict);

@@ -250,6 +250,17 @@ impl Fleet {
         killed.collect()
     }
 
+    /// Removes the sockets of all slots and their directory: a job of another name would
+    /// not find them to use them again.
+    pub fn remove_sockets(&self, nodes: u32) {
+        for node in (0..nodes).map(NodeId) {
+            let _ = std::fs::remove_file(self.common.socket(node));
+        }
+        if let Err(error) = std::fs::remove_dir(&self.common.run_dir) {
+            tracing::info!(%error, "the directory of the sockets stays");
+        }
+    }
+
     /// SIGKILL to every keeper. Their agents end with them.
     pub fn kill_all(&self) {
         for keeper in self.keepers.values() {

@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 /// The schema of `job.json`.
 pub const JOB_SCHEMA: &str = "outlive.job/1";
+/// Most nodes that a job can have.
+const NODES_MAX: u32 = 1 << 16;
 /// Longest path of a Unix socket on Linux, without the final zero.
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -297,6 +299,11 @@ fn read_job(path: &Path) -> Result<Option<JobFile>> {
     if job.schema != JOB_SCHEMA {
         return Err(unknown(format!("schema {}", job.schema)));
     }
+    // What is counted up must not overflow, and nodes are listed one by one.
+    let counted = job.incarnation < u32::MAX / 2 && job.epoch < u64::MAX / 2;
+    if !counted || !(1..=NODES_MAX).contains(&job.nodes) {
+        return Err(unknown("a number is out of range".to_owned()));
+    }
     Ok(Some(job))
 }
 
@@ -500,10 +507,25 @@ mod tests {
     fn a_damaged_job_file_is_a_coded_error() {
         let dir = tempfile::tempdir().unwrap();
         drop(Store::open(dir.path(), &name(), 1, None).unwrap());
+        let other = JobName::new("good").unwrap();
+        drop(Store::open(dir.path(), &other, 1, None).unwrap());
         for text in ["", "{", "{\"schema\":\"outlive.job/9\"}"] {
             fs::write(dir.path().join("job/job.json"), text).unwrap();
             let error = Store::open(dir.path(), &name(), 1, None).unwrap_err();
             assert_eq!(error.code(), Code::FormatUnknown, "{text}");
+        }
+        let good = fs::read_to_string(dir.path().join("good/job.json")).unwrap();
+        for (number, bad) in [
+            ("\"nodes\": 1", "\"nodes\": 4294967295"),
+            ("\"nodes\": 1", "\"nodes\": 0"),
+            ("\"incarnation\": 0", "\"incarnation\": 4294967295"),
+            ("\"epoch\": 0", "\"epoch\": 18446744073709551615"),
+        ] {
+            let text = good.replace(number, bad);
+            assert_ne!(text, good);
+            fs::write(dir.path().join("job/job.json"), text).unwrap();
+            let error = read_job_of(&dir.path().join("job")).unwrap_err();
+            assert_eq!(error.code(), Code::FormatUnknown, "{bad}");
         }
     }
 

@@ -242,6 +242,7 @@ impl World {
             .args([&nodes.to_string(), inject, &restarts.to_string()])
             .args(command)
             .env("DIR", self.dir.path())
+            .env("XDG_RUNTIME_DIR", self.dir.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -261,6 +262,7 @@ impl World {
             .args(["1", "", "0"])
             .args(command)
             .env("DIR", self.dir.path())
+            .env("XDG_RUNTIME_DIR", self.dir.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -360,6 +362,8 @@ fn undisturbed() {
     let (status, report) = world.run(2, "", 0, &["/bin/sh", "-c", &script]);
     assert_eq!(status, 0, "{}", world.log());
     assert_eq!((report.ranks, report.failures.len()), (Some(4), 0));
+    let sockets = std::fs::read_dir(world.path("outlive")).unwrap();
+    assert_eq!(sockets.count(), 0, "no socket is left behind");
     assert!(world.log().contains("out\n"), "output passes through");
 }
 

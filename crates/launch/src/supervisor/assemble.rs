@@ -381,8 +381,12 @@ impl Supervisor {
             return self.give_up(now, error, None);
         }
         // Another node takes the slot of one that cannot keep a record (P9), unless what
-        // lies there may be the only copy: then the user can make room.
-        let only = self.slots.values().any(|slot| slot.replaced);
+        // lies there may be the only copy, for another node lost its own, or nothing is
+        // known to be stable that outlives a node (P3): then the user can make room.
+        let last = &self.report.checkpoints.last;
+        let outlives = |level: &Level| last.contains_key(level.name());
+        let only = self.slots.values().any(|slot| slot.replaced)
+            || ![Level::Partner, Level::Shared].iter().any(outlives);
         if let (Code::Io, Entity::Node(node), 1.., false) =
             (error.code(), error.entity(), self.spares_left, only)
         {
