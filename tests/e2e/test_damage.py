@@ -167,6 +167,15 @@ def test_a_full_disk_and_a_lost_partner_keep_what_is_stored(job: Job) -> None:
     assert job.survive().said("restored")
 
 
+@pytest.mark.parametrize("levels", ["memory,disk", "disk"])
+def test_a_full_disk_and_a_lost_rank_keep_what_lies_on_no_other_node(job: Job, levels: str) -> None:
+    # No level outlives a node, so nobody takes the place of the one with the full disk.
+    faults = ("full:node:1@version=45", "rank:5@version=95")
+    result = job.run("--levels", levels, inject=faults)
+    assert result.status == 74 and result.codes("errors") == {"OL-400"}, result.err
+    assert min(job.survive("--levels", levels).said("restored")) >= 20
+
+
 def test_hostile_files_in_the_store(job: Job) -> None:
     newest = stopped(job)
     for node in range(job.nodes):

@@ -1,10 +1,14 @@
 """The launcher itself: killed, interrupted, started twice, given nonsense."""
 
+import fcntl
 import json
 import os
+import pty
 import re
+import shutil
 import signal
 import subprocess
+import termios
 from pathlib import Path
 
 import pytest
@@ -117,8 +121,55 @@ def test_two_interrupts_end_a_program_that_ignores_them(job: Job) -> None:
 def test_a_command_that_is_not_there(job: Job) -> None:
     result = job.run(program=["/no/such/program"], bound_s=10)
     assert result.status == 127 and "OL-505" in result.err and "/no/such/program" in result.err
+    assert result.report["result"] == "failed" and result.report["exit_status"] == 127
+    assert result.codes("errors") == {"OL-505"} and result.report["errors"][0]["remedy"]
     result = job.run(program=[str(job.dir)], bound_s=10)
     assert result.status == 127 and "OL-505" in result.err
+
+
+def test_a_run_that_is_refused_is_in_the_report(job: Job) -> None:
+    # An older report there must not be taken for this run's.
+    job.steps = 20
+    job.survive()
+    for options, status, code in (
+        (("--levels", "tape"), 64, "OL-100"),
+        (("--config", str(job.dir / "none")), 78, "OL-600"),
+        (("--emulate-nodes", "2"), 64, "OL-100"),
+    ):
+        result = job.run(*options, bound_s=10)
+        assert result.status == result.report["exit_status"] == status, result.err
+        assert result.report["result"] == "failed" and result.codes("errors") == {code}
+
+
+def test_the_terminals_interrupt_reaches_a_command_that_reads_elsewhere(job: Job) -> None:
+    # Its input is no terminal, so it has a group of its own, and hears of it by us.
+    heard, ready = job.dir / "heard", job.dir / "ready"
+    script = f"trap 'touch {heard}; exit 0' INT; touch {ready}; while :; do sleep 0.05; done"
+    words = [str(OUTLIVE), "run", "--store", str(job.store), "--kill-grace", "60s", "--"]
+    master, slave = pty.openpty()
+
+    def on_the_terminal() -> None:
+        os.setsid()
+        fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+
+    process = subprocess.Popen(
+        [*words, "/bin/sh", "-c", script],
+        stdin=subprocess.DEVNULL,
+        stdout=slave,
+        stderr=slave,
+        env=job.environment(),
+        preexec_fn=on_the_terminal,
+    )
+    try:
+        until("the command", ready.exists)
+        os.write(master, b"\x03")
+        assert process.wait(20) == 130
+        assert heard.exists()
+    finally:
+        process.kill()
+        process.wait()
+        os.close(master)
+        os.close(slave)
 
 
 def test_a_command_that_dies_at_once(job: Job) -> None:
@@ -192,6 +243,19 @@ def test_nonsense_on_the_command_line(job: Job, options: tuple[str, ...]) -> Non
 def test_a_report_that_cannot_be_written(job: Job) -> None:
     result = job.run("--report", str(job.dir / "no" / "dir" / "r.json"), bound_s=10)
     assert result.status == 74 and "r.json" in result.err
+
+
+def test_a_report_that_cannot_be_written_at_the_end_does_not_spoil_the_job(job: Job) -> None:
+    folder, door = job.dir / "reports", job.dir / "door"
+    folder.mkdir()
+    program = job.program("--pause", 65, door)
+    run = job.start("--report", str(folder / "report.json"), program=program)
+    until("the pause", Path(f"{door}.reached").exists)
+    shutil.rmtree(folder)
+    door.touch()
+    result = run.end()
+    assert result.status == 0 and "OL-404" in result.err, result.err
+    job.check(program)
 
 
 def test_another_number_of_nodes(job: Job) -> None:

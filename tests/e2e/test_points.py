@@ -19,6 +19,8 @@ POINTS = [
 ]
 # Only the coordinator commits and says what is stable.
 LEADS = ("commit:send", "stable:send")
+# A node that is silent for so long is given up.
+SHORT = ("--suspect-timeout", "500ms", "--dead-timeout", "1500ms", "--heartbeat", "50ms")
 # The coordinator does not send itself what it prepared.
 OTHERS = ("prepared:send",)
 
@@ -68,6 +70,23 @@ def test_an_agent_dies_and_then_its_node(job: Job, point: str) -> None:
     result = job.survive(inject=faults)
     assert result.failure()["version"] >= 90, result.err
     sound(job)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        "slow:node:1@phase=flush:prepared,nth=3,rate=10MiB",
+        "full:node:1@phase=prepared:persist,nth=3,for=200ms",
+        "partition:node:1@phase=prepared:send,nth=3,for=300ms",
+        "freeze:node:1@phase=flush:prepared,nth=3,for=300ms",
+    ],
+)
+def test_what_does_not_kill_lets_the_agent_go_on(job: Job, fault: str) -> None:
+    # Longer than it takes to give up a node that falls silent at the point.
+    job.steps = 800
+    result = job.survive(*SHORT, inject=(fault,))
+    assert result.report["injected"] == [fault]
+    assert result.failures == [] and "silent" not in result.err.replace("silence", "")
 
 
 def sound(job: Job) -> None:

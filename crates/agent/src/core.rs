@@ -44,6 +44,9 @@ const TICK_CALM: Duration = Duration::from_millis(100);
 const LOOKS_TO_CALM: u32 = 20;
 /// Messages of the network that may wait for this thread.
 const NETWORK_QUEUE: usize = 4096;
+/// Messages of ranks that may wait for this thread; beyond that they wait in their
+/// sockets.
+const RANKS_QUEUE: usize = 4096;
 /// Warnings that are remembered for `outlive status`.
 pub(crate) const WARNINGS_MAX: usize = 16;
 
@@ -180,6 +183,10 @@ pub(crate) struct Agent {
     pub kept_records: Vec<Record>,
     pub memory_maker: Pool,
     pub work: Sender<Work>,
+    /// What the network brings, and what of it came while this thread was held at a
+    /// fail point.
+    pub network: Receiver<NetEvent>,
+    pub put_off: VecDeque<NetEvent>,
     pub config: Option<JobConfig>,
     pub commit: Option<Driver<Commit>>,
     pub detector: Option<Driver<Detector>>,
@@ -238,12 +245,14 @@ pub fn run(spec: AgentSpec) -> Result<()> {
     let termination = Termination::catch()
         .map_err(|error| Error::internal(format!("cannot wait for SIGTERM: {error}")))?;
     let (net_events, net) = bounded::<NetEvent>(NETWORK_QUEUE);
-    let (rank_events, ranks) = unbounded::<IpcEvent>();
+    let (rank_events, ranks) = bounded::<IpcEvent>(RANKS_QUEUE);
     let (work, done) = unbounded::<Work>();
-    let mut agent = Agent::new(spec, net_events, work)?;
+    let mut agent = Agent::new(spec, (net_events, net), work)?;
     let _server = IpcServer::start(&agent.spec.socket, rank_events)?;
     agent.hello();
-    agent.turn_until_over(&net, &ranks, &done, &termination);
+    agent.turn_until_over(&ranks, &done, &termination);
+    // A server that waits for room must not be waited for.
+    drop(ranks);
     Ok(())
 }
 
@@ -266,7 +275,11 @@ fn kept_records(
 }
 
 impl Agent {
-    fn new(spec: AgentSpec, events: Sender<NetEvent>, work: Sender<Work>) -> Result<Agent> {
+    fn new(
+        spec: AgentSpec,
+        (events, network): (Sender<NetEvent>, Receiver<NetEvent>),
+        work: Sender<Work>,
+    ) -> Result<Agent> {
         let deposit = Deposit::from_env()?;
         let mut left = match &deposit {
             Some(deposit) => deposit.adopt()?,
@@ -312,6 +325,8 @@ impl Agent {
             kept_records,
             memory_maker: Pool::start("memory", 1)?,
             work,
+            network,
+            put_off: VecDeque::new(),
             config: None,
             commit: None,
             detector: None,
@@ -380,17 +395,20 @@ impl Agent {
 
     fn turn_until_over(
         &mut self,
-        net: &Receiver<NetEvent>,
         ranks: &Receiver<IpcEvent>,
         done: &Receiver<Work>,
         termination: &Termination,
     ) {
         let mut next_tick = Instant::now() + TICK;
+        let net = self.network.clone();
         while !self.over {
             self.stirred = false;
             let wake = self
                 .next_deadline()
                 .map_or(next_tick, |at| at.min(next_tick));
+            while let Some(event) = self.put_off.pop_front() {
+                self.on_network(event);
+            }
             let wait = wake.saturating_duration_since(Instant::now());
             select! {
                 recv(net) -> event => match event {

@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The faults in force.
 #[derive(Debug, Default)]
@@ -78,15 +78,6 @@ impl Faults {
                 (bytes as f64 / rate as f64).min(60.0),
             ));
         }
-    }
-}
-
-/// Blocks until killed or until `bound` has passed: what a process does at a fail
-/// point while the launcher acts.
-pub fn wait_for_fate(bound: Duration) {
-    let until = Instant::now() + bound;
-    while let Some(left) = until.checked_duration_since(Instant::now()) {
-        std::thread::sleep(left.min(Duration::from_millis(50)));
     }
 }
 

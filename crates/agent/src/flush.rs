@@ -9,6 +9,7 @@
 use std::io::{IoSlice, Write};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread::{Scope, ScopedJoinHandle};
 
 use crossbeam_channel::Sender;
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
@@ -143,8 +144,14 @@ impl Flush {
             for &target in &self.targets {
                 match target {
                     Target::Disk => {}
-                    Target::Partner(_) => partner = Some(scope.spawn(move || copy(target))),
-                    _ => drop(scope.spawn(move || report(target.level(), copy(target)))),
+                    Target::Partner(_) => {
+                        partner = Some((target, start(scope, move || copy(target))))
+                    }
+                    // Without another thread they follow each other.
+                    _ => match start(scope, move || report(target.level(), copy(target))) {
+                        Ok(thread) => drop(thread),
+                        Err(_) => report(target.level(), copy(target)),
+                    },
                 }
             }
             if !has(Level::Disk) && !has(Level::Partner) {
@@ -154,10 +161,13 @@ impl Flush {
             if has(Level::Disk) {
                 report(Level::Disk, own.clone());
             }
-            if let Some(partner) = partner {
-                let copied = partner
-                    .join()
-                    .unwrap_or_else(|_| Err(Error::internal("a copy panicked")));
+            if let Some((target, thread)) = partner {
+                let copied = match thread {
+                    Ok(thread) => thread
+                        .join()
+                        .unwrap_or_else(|_| Err(Error::internal("a copy panicked"))),
+                    Err(_) => copy(target),
+                };
                 report(Level::Partner, own.and(copied));
             }
         });
@@ -178,12 +188,15 @@ impl Flush {
                 .iter()
                 .map(|&target| {
                     let (this, layout) = (&self, &layout);
-                    scope.spawn(move || this.copy(layout, target).map(drop))
+                    let copy = move || this.copy(layout, target).map(drop);
+                    start(scope, copy).map_err(|_| copy)
                 })
                 .collect();
-            copies.into_iter().try_for_each(|copy| {
-                copy.join()
-                    .unwrap_or_else(|_| Err(Error::internal("a copy panicked")))
+            copies.into_iter().try_for_each(|copy| match copy {
+                Ok(thread) => thread
+                    .join()
+                    .unwrap_or_else(|_| Err(Error::internal("a copy panicked"))),
+                Err(copy) => copy(),
             })
         })
     }
@@ -294,6 +307,16 @@ impl Flush {
             StreamReply::Coming { .. } => Err(Error::internal("an odd answer on a stream")),
         }
     }
+}
+
+/// Starts a thread; a process that may have no more of them is no reason to panic.
+fn start<'scope, T: Send + 'scope>(
+    scope: &'scope Scope<'scope, '_>,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<ScopedJoinHandle<'scope, T>> {
+    std::thread::Builder::new()
+        .name("outlive-copy".into())
+        .spawn_scoped(scope, work)
 }
 
 fn write_vectored_all(out: &mut impl Write, segments: &[&[u8]]) -> std::io::Result<()> {

@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crossbeam_channel::Sender;
+use crossbeam_channel::{SendTimeoutError, Sender};
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_capture::ipc::{Connection as Socket, IpcError, Listener, ToAgent};
 use rustix::event::epoll;
@@ -22,6 +23,11 @@ use rustix::process::{Pid, PidfdFlags};
 
 /// Most connections at once: a bound against a program that leaks them.
 pub const CONNECTIONS_MAX: usize = 16_384;
+
+/// Between two looks, while there is no room for an event, at whether all is over.
+const ROOM_LOOK: Duration = Duration::from_millis(50);
+/// Pause after a caller could not be taken, for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(20);
 
 const LISTENER: u64 = 0;
 const WAKE: u64 = 1;
@@ -94,10 +100,11 @@ impl IpcServer {
                 let mut serve = Serve {
                     poll,
                     listener,
-                    _wake: wake,
+                    wake,
                     events,
                     connections: BTreeMap::new(),
                     next: FIRST_TOKEN,
+                    troubled: false,
                 };
                 while serve.turn() {}
             })
@@ -136,10 +143,12 @@ fn watch(poll: &OwnedFd, fd: BorrowedFd<'_>, data: u64) -> rustix::io::Result<()
 struct Serve {
     poll: OwnedFd,
     listener: Listener,
-    _wake: OwnedFd,
+    wake: OwnedFd,
     events: Sender<IpcEvent>,
     connections: BTreeMap<u64, Connection>,
     next: u64,
+    /// The last caller could not be taken, and that was told.
+    troubled: bool,
 }
 
 impl Serve {
@@ -154,7 +163,7 @@ impl Serve {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(error) => {
                 let error = Error::io("epoll", "wait for ranks", &error.into());
-                let _ = self.events.send(IpcEvent::Trouble(error));
+                self.tell(IpcEvent::Trouble(error));
                 return false;
             }
         }
@@ -172,8 +181,21 @@ impl Serve {
         true
     }
 
-    fn tell(&self, event: IpcEvent) -> bool {
-        self.events.send(event).is_ok()
+    /// Waits for room, so that messages wait in the ranks' sockets; false at the end.
+    fn tell(&self, mut event: IpcEvent) -> bool {
+        loop {
+            match self.events.send_timeout(event, ROOM_LOOK) {
+                Ok(()) => return true,
+                Err(SendTimeoutError::Disconnected(_)) => return false,
+                Err(SendTimeoutError::Timeout(_)) if self.is_over() => return false,
+                Err(SendTimeoutError::Timeout(back)) => event = back,
+            }
+        }
+    }
+
+    /// True if the server was dropped: the write end of the pipe is closed.
+    fn is_over(&self) -> bool {
+        is_readable(&self.wake)
     }
 
     fn accept(&mut self) -> bool {
@@ -181,6 +203,11 @@ impl Serve {
             Ok(accepted) => accepted,
             Err(IpcError::TimedOut | IpcError::Closed | IpcError::Foreign(_)) => return true,
             Err(error) => {
+                // It is there still, and would be met again at once.
+                std::thread::sleep(ACCEPT_PAUSE);
+                if std::mem::replace(&mut self.troubled, true) {
+                    return true;
+                }
                 let error = Error::new(
                     Code::AgentUnreachable,
                     Entity::Call,
@@ -191,6 +218,9 @@ impl Serve {
             }
         };
         if self.connections.len() >= CONNECTIONS_MAX {
+            if std::mem::replace(&mut self.troubled, true) {
+                return true;
+            }
             return self.tell(IpcEvent::Trouble(Error::new(
                 Code::AgentUnreachable,
                 Entity::Call,
@@ -198,6 +228,7 @@ impl Serve {
                 "look for a program that opens the job again and again without closing it",
             )));
         }
+        self.troubled = false;
         let token = self.next;
         self.next += 1;
         let pid = peer.pid.max(0) as u32;
@@ -298,17 +329,16 @@ impl Serve {
 
 /// True if the connection's process has ended (its pidfd is readable).
 fn has_exited(connection: &Connection) -> bool {
-    connection.pidfd.as_ref().is_some_and(|pidfd| {
-        let mut poll = [rustix::event::PollFd::new(
-            pidfd,
-            rustix::event::PollFlags::IN,
-        )];
-        let now = rustix::event::Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        matches!(rustix::event::poll(&mut poll, Some(&now)), Ok(1..))
-    })
+    connection.pidfd.as_ref().is_some_and(is_readable)
+}
+
+fn is_readable(fd: &OwnedFd) -> bool {
+    let mut poll = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
+    let now = rustix::event::Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(rustix::event::poll(&mut poll, Some(&now)), Ok(1..))
 }
 
 fn cannot_listen(path: &Path, error: &IpcError) -> Error {

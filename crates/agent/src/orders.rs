@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use outlive_base::machine::Machine;
 use outlive_base::{Error, Level, NodeId, Result, Time};
-use outlive_network::{DownReason, Identity};
+use outlive_network::{DownReason, Event as NetEvent, Identity};
 use outlive_protocols::commit::Why;
 use outlive_protocols::{commit, detector};
 use outlive_vault::Record;
@@ -16,6 +16,19 @@ use crate::core::{Agent, AtVersion, Work};
 use crate::machines::{Driver, Effect};
 use crate::peers::PeerMessage;
 use crate::protocol::{Fault, JobConfig, Notice, Order, encode};
+
+/// What may be put off at a fail point; then its wait is over.
+const PUT_OFF_MAX: usize = 1 << 16;
+
+/// The order in a message of the launcher.
+fn launchers_order(event: &NetEvent) -> Option<Order> {
+    match event {
+        NetEvent::Message { from, bytes } if from.peer == NodeId::LAUNCHER => {
+            crate::protocol::decode(bytes).ok()
+        }
+        _ => None,
+    }
+}
 
 impl Agent {
     pub(crate) fn on_order(&mut self, order: Order) {
@@ -214,10 +227,23 @@ impl Agent {
     }
 
     /// Tells the launcher if an injection waits at this place, and waits for it.
-    pub(crate) fn fail_point(&self, name: &str) {
-        if let Some(id) = self.faults.reached(name) {
-            self.tell(&Notice::InjectReached { id, version: None });
-            crate::faults::wait_for_fate(Agent::hold_max());
+    pub(crate) fn fail_point(&mut self, name: &str) {
+        debug_assert!(crate::protocol::FAIL_POINTS.contains(&name));
+        let Some(id) = self.faults.reached(name) else {
+            return;
+        };
+        self.tell(&Notice::InjectReached { id, version: None });
+        let until = Instant::now() + Agent::hold_max();
+        while let Ok(event) = self.network.recv_deadline(until) {
+            match launchers_order(&event) {
+                Some(Order::InjectDone { id: done }) if done == id => return,
+                // What is to happen here, unless it ends this process.
+                Some(Order::Inject { id, fault }) => self.inject(id, fault),
+                _ => self.put_off.push_back(event),
+            }
+            if self.put_off.len() >= PUT_OFF_MAX {
+                return;
+            }
         }
     }
 

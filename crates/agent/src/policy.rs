@@ -147,7 +147,8 @@ impl Agent {
         let Some(called) = self.ranks.called_max() else {
             return;
         };
-        let ahead = called.0 + 1 + (self.policy.rate * ARM_AHEAD.as_secs_f64()) as u64;
+        let soon = (self.policy.rate * ARM_AHEAD.as_secs_f64()) as u64;
+        let ahead = called.0.saturating_add(1).saturating_add(soon);
         let policy = config.policy;
         let due = policy
             .interval_ms
@@ -155,9 +156,9 @@ impl Agent {
         let next = if due || self.policy.now_wanted {
             Some(ahead)
         } else {
-            policy.every.filter(|&every| every != 0).map(|every| {
+            policy.every.filter(|&every| every != 0).and_then(|every| {
                 let restored = self.restored.map_or(0, |(_, version)| version.0);
-                (ahead.max(restored + 1)).next_multiple_of(every)
+                ahead.max(restored + 1).checked_next_multiple_of(every)
             })
         };
         // An armed version holds a slot and the round of others: only what is near, by

@@ -71,7 +71,7 @@ pub struct Policy {
 }
 
 /// Bounds, all in milliseconds (P5); every one can be set on the command line or
-/// in the configuration under the name given here.
+/// in the configuration (`docs/reference/configuration.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Bounds {
@@ -148,6 +148,17 @@ pub struct JobConfig {
     pub keep: u32,
 }
 
+/// The named points at which [`Fault::FailPoint`] can wait: before a record is made
+/// durable or a message is sent, and after a level is written and read back.
+pub const FAIL_POINTS: [&str; 6] = [
+    "prepared:persist",
+    "prepared:send",
+    "commit:persist",
+    "commit:send",
+    "stable:send",
+    "flush:prepared",
+];
+
 /// A fault that the agent carries out on itself, for tests and rehearsals.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Fault {
@@ -166,7 +177,7 @@ pub enum Fault {
     /// Tell the launcher when the named point is reached for the n-th time
     /// (1: the first), and wait there, bounded, for what it does.
     FailPoint {
-        /// For example `commit:send`.
+        /// One of [`FAIL_POINTS`].
         point: String,
         /// Count.
         nth: u32,

@@ -39,11 +39,12 @@ pub const fn node_of(rank: Rank, ranks: u32, nodes: u32) -> NodeId {
     NodeId((rank.0 as u64 * nodes as u64 / ranks) as u32)
 }
 
-/// The ranks that live on `node`.
+/// The ranks that live on `node`: as many steps as there are, however many the job has.
 pub fn ranks_of(node: NodeId, ranks: u32, nodes: u32) -> impl Iterator<Item = Rank> {
-    (0..ranks)
-        .map(Rank)
-        .filter(move |&rank| node_of(rank, ranks, nodes) == node)
+    let (ranks, nodes) = (u64::from(ranks), u64::from(nodes.max(1)));
+    let first = |node: u64| (node * ranks).div_ceil(nodes).min(ranks) as u32;
+    let node = u64::from(node.0);
+    (first(node)..first(node + 1)).map(Rank)
 }
 
 /// What a slot is used for.
@@ -451,7 +452,21 @@ mod tests {
                 .collect();
             all.sort();
             assert_eq!(all, (0..ranks).map(Rank).collect::<Vec<_>>());
+            for node in (0..nodes).map(NodeId) {
+                assert!(ranks_of(node, ranks, nodes).all(|r| node_of(r, ranks, nodes) == node));
+            }
         }
+        // As many as a rank may claim: found without counting through all of them.
+        let last = NodeId(1023);
+        assert_eq!(
+            ranks_of(last, u32::MAX, 1024).next(),
+            Some(Rank(u32::MAX - (1 << 22) + 1))
+        );
+        assert_eq!(
+            ranks_of(last, u32::MAX, 1024).size_hint().1,
+            Some((1 << 22) - 1)
+        );
+        assert_eq!(ranks_of(NodeId(0), 0, 4).next(), None);
         assert_eq!(node_of(Rank(5), 8, 4), NodeId(2));
     }
 

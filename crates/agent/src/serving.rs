@@ -258,7 +258,7 @@ impl Agent {
             ));
         }
         let nodes = self.nodes();
-        if node_of(rank, ranks, nodes) != self.me {
+        if rank.0 >= ranks || node_of(rank, ranks, nodes) != self.me {
             return Err(Error::new(
                 Code::RankUnknown,
                 entity,
@@ -394,7 +394,7 @@ impl Agent {
         if entry.slots[slot].capacity() >= bytes {
             return Ok(());
         }
-        let after = used - entry.slots[slot].capacity() + bytes;
+        let after = (used - entry.slots[slot].capacity()).saturating_add(bytes);
         if after > budget {
             return Err(no_memory(self.me.0, after, budget));
         }

@@ -29,7 +29,11 @@ impl Pool {
                 .name(format!("outlive-{name}"))
                 .spawn(move || {
                     for job in queue {
-                        job();
+                        // Its own end is late or lost then; the thread is still there.
+                        let job = std::panic::AssertUnwindSafe(job);
+                        if std::panic::catch_unwind(job).is_err() {
+                            tracing::error!(pool = name, "a job panicked");
+                        }
                     }
                 })
                 .map_err(|error| Error::io("thread", "start a worker", &error))?;

@@ -320,6 +320,7 @@ pub struct BenchOptions {
     pub what: Benchmark,
     /// MiB of the program's memory, over all ranks
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub mib: u64,
     /// Pairs of measurements
     #[arg(long, value_name = "N", default_value_t = 9)]

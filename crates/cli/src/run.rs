@@ -8,7 +8,7 @@ use outlive_agent::protocol::{Bounds, LevelSetting, Policy};
 use outlive_base::{Code, Entity, Error, JobName, Level, Result};
 use outlive_launch::supervisor::Settings;
 use outlive_launch::timeline::Timeline;
-use outlive_launch::{Run, inject, units};
+use outlive_launch::{Run, driver, inject, units};
 
 use crate::args::RunOptions;
 use crate::collectives;
@@ -21,8 +21,23 @@ const MEMORY_MIN: u64 = 1 << 20;
 
 /// Runs the job; the exit status.
 pub fn run(options: RunOptions) -> Result<u8> {
-    let config = Config::load(&options.settings, options.config.as_deref())?;
-    outlive_launch::run(plan(&config, options)?)
+    let (report, mut job) = (options.report.clone(), options.job.clone());
+    let mut nodes = 0;
+    let begun = Config::load(&options.settings, options.config.as_deref())
+        .and_then(|config| plan(&config, options))
+        .and_then(|run| {
+            nodes = run.settings.nodes;
+            job = Some(run.settings.job.to_string());
+            outlive_launch::run(run)
+        });
+    if let (Err(error), Some(path)) = (&begun, &report) {
+        // Where the report itself is the trouble, the error above is what to say.
+        let job = job.unwrap_or_default();
+        if let Err(second) = driver::report_refusal(path, &job, nodes, error) {
+            tracing::warn!(%second, "the report of the refusal is not written");
+        }
+    }
+    begun
 }
 
 fn plan(config: &Config, options: RunOptions) -> Result<Run> {

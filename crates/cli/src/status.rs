@@ -35,11 +35,10 @@ struct Status {
     report: Option<Report>,
 }
 
-/// Finds the job that is meant.
+/// Finds the job that is meant: the one that is named, else the newest.
 ///
 /// # Errors
-/// [`Code::NotFound`] if there is none; [`Code::InvalidArgument`] if there are
-/// several and none is named.
+/// [`Code::NotFound`] if there is none.
 pub fn choose(choice: &JobChoice) -> Result<Found> {
     let flags = Settings {
         store: choice.store.clone(),

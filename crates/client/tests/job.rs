@@ -6,7 +6,8 @@ mod support;
 
 use outlive::{Code, Job, Level, Options, Outcome, Region, Restored, Source, Waited};
 use outlive_base::Version;
-use outlive_capture::ipc::ToAgent;
+use outlive_capture::{control::ControlBlock, ipc::ToAgent};
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::TestAgent;
 
@@ -268,7 +269,11 @@ fn an_agent_that_dies_comes_back_to_the_same_control_block() {
     agent.arm(0, 4).unwrap();
     let back = std::thread::scope(|scope| {
         let back = scope.spawn(|| {
-            std::thread::sleep(Duration::from_millis(200));
+            let (begun, offered) = (Instant::now(), ControlBlock::called);
+            while agent.control(0, offered) <= 4 {
+                assert!(begun.elapsed() < support::PATIENCE, "not offered");
+                std::thread::yield_now();
+            }
             agent.revive();
             agent
         });

@@ -123,6 +123,11 @@ impl Tree {
         }
     }
 
+    /// True if the terminal's signals reach the command too.
+    pub fn shares_terminal(&self) -> bool {
+        self.group == Group::Shared
+    }
+
     /// Begins to end everything: `first` now, SIGKILL at `kill_at`.
     pub fn end(&mut self, first: Option<i32>, kill_at: Time) {
         if let Some(number) = first {
@@ -147,9 +152,10 @@ impl Tree {
         let me = std::process::id();
         let left = match now >= ending.kill_at {
             true => process::signal_descendants(me, keepers, Signal::KILL),
-            false => process::descendants(me, keepers).len(),
+            false => process::descendants(me, keepers).map(|pids| pids.len()),
         };
-        ending.quiet_scans = if left == 0 { ending.quiet_scans + 1 } else { 0 };
+        let quiet = matches!(left, Ok(0));
+        ending.quiet_scans = if quiet { ending.quiet_scans + 1 } else { 0 };
         // The command's own end must have been reaped, so that its status is known.
         if ending.quiet_scans < QUIET_SCANS || self.root.is_some() {
             return false;
@@ -162,7 +168,10 @@ impl Tree {
     pub fn kill_all(&self, keepers: &BTreeSet<u32>) {
         let me = std::process::id();
         for _ in 0..100 {
-            if process::signal_descendants(me, keepers, Signal::KILL) == 0 {
+            if matches!(
+                process::signal_descendants(me, keepers, Signal::KILL),
+                Ok(0)
+            ) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(2));

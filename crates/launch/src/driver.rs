@@ -15,7 +15,7 @@ use outlive_base::{Code, Entity, Error, NodeId, Result, Time};
 use outlive_network as network;
 
 use crate::command::{Recipe, Tree};
-use crate::fleet::{self, Common, Fleet};
+use crate::fleet::{Common, Fleet};
 use crate::report::Report;
 use crate::store::{self, Store};
 use crate::supervisor::{Action, Input, Outcome, Settings, Supervisor};
@@ -66,6 +66,7 @@ pub fn run(mut run: Run) -> Result<u8> {
     // Everything the user gave is looked at before the first process starts.
     let executable = find(&run.words)?;
     tracing::info!(command = %executable.display(), "found");
+    crate::sys::raise_limit();
     let (seen_to, seen) = unbounded::<Seen>();
     let watcher = Watcher::start(seen_to)?;
     let set = &mut run.settings;
@@ -106,7 +107,7 @@ pub fn run(mut run: Run) -> Result<u8> {
     };
     if let Some(path) = &run.report {
         // A report that cannot be written is better known now than after days.
-        store::write_atomic(path, Report::new(&set.job, set.nodes).to_json().as_bytes())?;
+        store::write_named(path, Report::new(&set.job, set.nodes).to_json().as_bytes())?;
     }
     let driver = Driver {
         begun: Instant::now(),
@@ -124,7 +125,19 @@ pub fn run(mut run: Run) -> Result<u8> {
         written_at: Instant::now(),
         written: None,
     };
-    driver.run(run.report.as_deref())
+    Ok(driver.run(run.report.as_deref()))
+}
+
+/// Writes the report of a run that could not begin, where the user wants one: an older
+/// report must not be taken for this run's.
+///
+/// # Errors
+/// Those of the file system.
+pub fn report_refusal(path: &Path, job: &str, nodes: u32, error: &Error) -> Result<()> {
+    store::write_named(
+        path,
+        Report::refused(job, nodes, error).to_json().as_bytes(),
+    )
 }
 
 /// A hash of name and key: differs between jobs of the same name in two stores, and
@@ -209,7 +222,7 @@ impl Driver {
         self.begun.elapsed().into()
     }
 
-    fn run(mut self, report_file: Option<&Path>) -> Result<u8> {
+    fn run(mut self, report_file: Option<&Path>) -> u8 {
         loop {
             if let Some(outcome) = self.act() {
                 return self.end(outcome, report_file);
@@ -260,7 +273,8 @@ impl Driver {
             Seen::Rank { rank, pid, ended } => self.tell(Input::RankGone { rank, pid, ended }),
             Seen::Signal(caught) => self.tell(Input::Interrupt {
                 signal: caught.signal,
-                from_terminal: caught.from_terminal,
+                // A command with a group of its own hears nothing of the terminal.
+                from_terminal: caught.from_terminal && self.tree.shares_terminal(),
             }),
             Seen::Child { pid, ended } => {
                 if let Some((node, epoch)) = self.fleet.ended(pid) {
@@ -357,15 +371,17 @@ impl Driver {
                     .kill_node(node, &pids, &self.store.node_dir(node));
             }
             Action::KillKeeper { node } => self.fleet.kill_keeper(node),
-            Action::Kill { pids } => drop(fleet::kill(&pids)),
+            Action::Kill { pids } => drop(self.fleet.kill(&pids)),
             Action::Freeze { keeper, pids, stop } => self.fleet.freeze(keeper, &pids, stop),
             Action::WatchRank { rank, pid } => {
+                self.fleet.meet(pid);
                 if !self.watcher.add(rank, pid) {
                     let ended = None;
                     self.tell(Input::RankGone { rank, pid, ended });
                 }
             }
             Action::StartCommand { incarnation } => {
+                self.fleet.part();
                 if let Err(error) = self.tree.start(incarnation) {
                     self.tell(Input::CommandFailed { error });
                 }
@@ -401,18 +417,22 @@ impl Driver {
         report
     }
 
-    fn end(self, outcome: Outcome, report_file: Option<&Path>) -> Result<u8> {
+    fn end(self, outcome: Outcome, report_file: Option<&Path>) -> u8 {
         self.fleet.kill_all();
         self.tree.kill_all(&BTreeSet::new());
+        self.fleet.remove_sockets(self.store.job().nodes);
         let report = self.report();
         let text = report.to_json();
         self.timeline.summary(&report, outcome.verdict);
         self.reporter.finish(text.clone());
         self.endpoint.shutdown();
-        if let Some(path) = report_file {
-            store::write_atomic(path, text.as_bytes())?;
+        if let Some(path) = report_file
+            && let Err(error) = store::write_named(path, text.as_bytes())
+        {
+            // The job's own end counts: the report lies in its directory too.
+            self.timeline.error(&error);
         }
-        Ok(outcome.exit_status)
+        outcome.exit_status
     }
 }
 

@@ -76,6 +76,8 @@ pub struct Fleet {
     common: Common,
     keepers: BTreeMap<NodeId, Keeper>,
     fencing: BTreeMap<NodeId, Fencing>,
+    /// When each rank's process began.
+    met: BTreeMap<u32, u64>,
 }
 
 impl Fleet {
@@ -85,6 +87,7 @@ impl Fleet {
             common,
             keepers: BTreeMap::new(),
             fencing: BTreeMap::new(),
+            met: BTreeMap::new(),
         }
     }
 
@@ -143,7 +146,7 @@ impl Fleet {
 
     /// SIGKILL to the keeper and `pids`; [`Fleet::fenced`] tells when all are gone.
     pub fn fence(&mut self, node: NodeId, epoch: u64, pids: &[u32]) {
-        let mut alive = kill(pids);
+        let mut alive = self.kill(pids);
         if let Some(keeper) = self.keepers.get(&node) {
             process::signal(&keeper.process.fd, Signal::KILL);
             if let Some(fd) = process::open_pid(keeper.process.pid) {
@@ -175,7 +178,7 @@ impl Fleet {
     /// An injection: the node goes, with its storage.
     pub fn kill_node(&self, node: NodeId, pids: &[u32], dir: &Path) {
         self.kill_keeper(node);
-        drop(kill(pids));
+        drop(self.kill(pids));
         if let Err(error) = store::wipe(dir) {
             tracing::warn!(%error, "cannot wipe a killed node's storage");
         }
@@ -195,7 +198,7 @@ impl Fleet {
             process::signal(&keeper.process.fd, with);
         }
         for pid in pids {
-            if let Some(fd) = process::open_pid(*pid) {
+            if let Some(fd) = self.open(*pid) {
                 process::signal(&fd, with);
             }
         }
@@ -221,22 +224,49 @@ impl Fleet {
         }
     }
 
+    /// A rank is this process: from now on its number means this one only.
+    pub fn meet(&mut self, pid: u32) {
+        if let Some(started) = process::started(pid) {
+            self.met.insert(pid, started);
+        }
+    }
+
+    /// The command is started anew: its ranks will be others.
+    pub fn part(&mut self) {
+        self.met.clear();
+    }
+
+    fn open(&self, pid: u32) -> Option<OwnedFd> {
+        process::open_same(pid, self.met.get(&pid).copied())
+    }
+
+    /// SIGKILL to processes of this job; those that were alive.
+    pub fn kill(&self, pids: &[u32]) -> Vec<Process> {
+        let open = |pid: &u32| Some((*pid, self.open(*pid)?));
+        let killed = pids.iter().filter_map(open).map(|(pid, fd)| {
+            process::signal(&fd, Signal::KILL);
+            Process { pid, fd }
+        });
+        killed.collect()
+    }
+
+    /// Removes the sockets of all slots and their directory: a job of another name would
+    /// not find them to use them again.
+    pub fn remove_sockets(&self, nodes: u32) {
+        for node in (0..nodes).map(NodeId) {
+            let _ = std::fs::remove_file(self.common.socket(node));
+        }
+        if let Err(error) = std::fs::remove_dir(&self.common.run_dir) {
+            tracing::info!(%error, "the directory of the sockets stays");
+        }
+    }
+
     /// SIGKILL to every keeper. Their agents end with them.
     pub fn kill_all(&self) {
         for keeper in self.keepers.values() {
             process::signal(&keeper.process.fd, Signal::KILL);
         }
     }
-}
-
-/// SIGKILL to processes; those that were alive.
-pub fn kill(pids: &[u32]) -> Vec<Process> {
-    let open = |pid: &u32| Some((*pid, process::open_pid(*pid)?));
-    let killed = pids.iter().filter_map(open).map(|(pid, fd)| {
-        process::signal(&fd, Signal::KILL);
-        Process { pid, fd }
-    });
-    killed.collect()
 }
 
 fn has_ended(process: &Process) -> bool {

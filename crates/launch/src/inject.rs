@@ -11,6 +11,7 @@
 
 use core::fmt;
 
+use outlive_agent::protocol::FAIL_POINTS;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Rank, Result, Version};
 
 use crate::units;
@@ -74,7 +75,7 @@ pub enum When {
     AfterMs(u64),
     /// When the agent comes to a named point for the n-th time.
     Phase {
-        /// For example `commit:send`.
+        /// One of [`FAIL_POINTS`].
         point: String,
         /// From 1.
         nth: u32,
@@ -201,9 +202,9 @@ fn when(text: &str, when: &str, extra: &Extra) -> Result<When> {
             .ok_or_else(|| refuse(text, "has no version number after 'version='".into()));
     }
     if let Some(point) = when.strip_prefix("phase=") {
-        let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, ':' | '-' | '_');
-        if point.is_empty() || !point.chars().all(allowed) {
-            return Err(refuse(text, "has no fail point after 'phase='".into()));
+        if !FAIL_POINTS.contains(&point) {
+            let known = FAIL_POINTS.join(", ");
+            return Err(refuse(text, format!("names none of the points {known}")));
         }
         return Ok(When::Phase {
             point: point.to_owned(),
@@ -382,7 +383,8 @@ mod tests {
             "corrupt:node:1@5s,level=tape",
             "slow:node:1@5s,rate",
             "node:1@phase=",
-            "node:1@phase=x,nth=0",
+            "node:1@phase=commit:sent",
+            "node:1@phase=commit:send,nth=0",
         ] {
             let error = parse(text, 4).expect_err(text);
             assert_eq!(error.code(), Code::InvalidArgument, "{text}");

@@ -7,13 +7,14 @@
 //! execute is not reaped under the hands of `Command::spawn`.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::{fs, io};
 
 use outlive_base::{Code, Entity, Error, Result};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
 use serde::{Deserialize, Serialize};
 
@@ -110,6 +111,7 @@ pub fn spawn(mut command: Command, group: Group, tied: bool) -> Result<Process> 
     let prepare = move || {
         // Blocked signals are inherited: a shell without SIGCHLD waits for ever.
         sys::restore_mask()?;
+        sys::restore_limit()?;
         match group {
             Group::Session => drop(rustix::process::setsid()?),
             Group::Own => rustix::process::setpgid(None, None)?,
@@ -127,16 +129,19 @@ pub fn spawn(mut command: Command, group: Group, tied: bool) -> Result<Process> 
     // SAFETY: `prepare` only makes system calls and allocates nothing.
     unsafe { command.pre_exec(prepare) };
     let guard = reap_lock();
-    let child = command
+    let mut child = command
         .spawn()
         .map_err(|error| start_failed(&program, &error))?;
     let pid = child.id();
-    let fd = open_pid(pid);
+    // Not reaped yet, so the number is the child's.
+    let fd = find_pid(pid);
+    let fd = fd.map_err(|error| {
+        let _ = child.kill();
+        let _ = child.wait();
+        start_failed(&program, &error.into())
+    })?;
     drop(guard);
-    match fd {
-        Some(fd) => Ok(Process { pid, fd }),
-        None => Err(Error::internal("a child vanished before it was reaped")),
-    }
+    Ok(Process { pid, fd })
 }
 
 /// The group of processes that a child is put in.
@@ -164,16 +169,24 @@ fn start_failed(program: &str, error: &std::io::Error) -> Error {
     )
 }
 
-/// Opens the process with this number, if there is one.
+/// Opens the process with this number, if there is one and a descriptor can be had.
 pub fn open_pid(pid: u32) -> Option<OwnedFd> {
-    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
-    rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+    find_pid(pid).ok()
+}
+
+/// Opens the process with this number.
+///
+/// # Errors
+/// `SRCH` if there is none; else no descriptor can be had, whatever the process does.
+pub fn find_pid(pid: u32) -> rustix::io::Result<OwnedFd> {
+    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    rustix::process::pidfd_open(number.ok_or(Errno::SRCH)?, PidfdFlags::empty())
 }
 
 /// Sends a signal; a process that has ended is no error.
 pub fn signal(fd: &OwnedFd, signal: Signal) {
     if let Err(error) = rustix::process::pidfd_send_signal(fd, signal)
-        && error != rustix::io::Errno::SRCH
+        && error != Errno::SRCH
     {
         tracing::warn!(%error, ?signal, "cannot signal a process");
     }
@@ -212,7 +225,17 @@ fn parse_stat(text: &str) -> Option<Stat> {
 }
 
 fn stat(pid: u32) -> Option<Stat> {
-    parse_stat(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    read_stat(pid).ok().flatten()
+}
+
+/// `None`: there is no such process. An error: who knows.
+fn read_stat(pid: u32) -> io::Result<Option<Stat>> {
+    match fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(text) => Ok(parse_stat(&text)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// How a process that has ended but is not yet reaped by its parent ended.
@@ -230,14 +253,17 @@ pub fn started(pid: u32) -> Option<u64> {
 
 /// All processes below `root` that have not ended, except those at or below a
 /// process in `spared`. Orphans count: `root` is their subreaper.
-pub fn descendants(root: u32, spared: &BTreeSet<u32>) -> Vec<u32> {
+///
+/// # Errors
+/// If /proc cannot be read (no descriptor is left): that is not the same as nobody.
+pub fn descendants(root: u32, spared: &BTreeSet<u32>) -> io::Result<Vec<u32>> {
     let mut children: BTreeMap<u32, Vec<(u32, bool)>> = BTreeMap::new();
-    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+    for entry in fs::read_dir("/proc")?.flatten() {
         let name = entry.file_name();
         let Some(pid) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
             continue;
         };
-        if let Some(stat) = stat(pid) {
+        if let Some(stat) = read_stat(pid)? {
             let siblings = children.entry(stat.parent).or_default();
             siblings.push((pid, stat.zombie));
         }
@@ -255,23 +281,39 @@ pub fn descendants(root: u32, spared: &BTreeSet<u32>) -> Vec<u32> {
             }
         }
     }
-    found
+    Ok(found)
 }
 
-/// Signals every process below `root` except `spared`; returns how many there were.
-pub fn signal_descendants(root: u32, spared: &BTreeSet<u32>, with: Signal) -> usize {
-    let pids = descendants(root, spared);
+/// Signals every process below `root` except `spared`; returns how many there were,
+/// those included for which no descriptor could be had.
+///
+/// # Errors
+/// Those of [`descendants`].
+pub fn signal_descendants(root: u32, spared: &BTreeSet<u32>, with: Signal) -> io::Result<usize> {
+    let pids = descendants(root, spared)?;
     let mut count = 0;
     for pid in pids {
-        let Some(fd) = open_pid(pid) else { continue };
-        // The number may have been given away since the scan: look again, now that
-        // the descriptor pins it.
-        if is_below(pid, root, spared) {
-            signal(&fd, with);
-            count += 1;
+        match find_pid(pid) {
+            // The number may have been given away since the scan: look again, now that
+            // the descriptor pins it.
+            Ok(fd) if is_below(pid, root, spared) => signal(&fd, with),
+            Ok(_) | Err(Errno::SRCH) => continue,
+            Err(error) => tracing::warn!(pid, %error, "cannot signal a process"),
         }
+        count += 1;
     }
-    count
+    Ok(count)
+}
+
+/// Opens a process by number if it is the one that [`started`] then, or, where that is
+/// not known, if it is below this one: the number may have passed to a stranger since.
+pub fn open_same(pid: u32, then: Option<u64>) -> Option<OwnedFd> {
+    let fd = open_pid(pid)?;
+    let same = match then {
+        Some(then) => started(pid) == Some(then),
+        None => is_below(pid, std::process::id(), &BTreeSet::new()),
+    };
+    same.then_some(fd)
 }
 
 /// Follows parents from `pid` to `root` without meeting a spared process.

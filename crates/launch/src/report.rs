@@ -49,7 +49,7 @@ pub struct Report {
 /// One failure and what became of it.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct FailureEntry {
-    /// `node`, `keeper`, `rank` or `command`.
+    /// `node`, `rank` or `command`.
     pub kind: String,
     /// For example `node:2`, `rank:3`.
     pub place: String,
@@ -139,11 +139,26 @@ impl From<&Error> for ErrorEntry {
 }
 
 impl Report {
+    /// The report of a run that could not begin: `job` as it was given, 0 nodes if that
+    /// was not understood.
+    pub fn refused(job: &str, nodes: u32, error: &Error) -> Report {
+        Report {
+            result: "failed".to_owned(),
+            exit_status: error.code().exit_status(),
+            errors: vec![error.into()],
+            ..Report::named(job, nodes)
+        }
+    }
+
     /// The report of a run that begins.
     pub fn new(job: &JobName, nodes: u32) -> Report {
+        Report::named(job.as_str(), nodes)
+    }
+
+    fn named(job: &str, nodes: u32) -> Report {
         Report {
             schema: SCHEMA.to_owned(),
-            job: job.as_str().to_owned(),
+            job: job.to_owned(),
             result: "running".to_owned(),
             exit_status: 0,
             nodes,

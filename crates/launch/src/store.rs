@@ -18,6 +18,8 @@ use serde::{Deserialize, Serialize};
 
 /// The schema of `job.json`.
 pub const JOB_SCHEMA: &str = "outlive.job/1";
+/// Most nodes that a job can have.
+const NODES_MAX: u32 = 1 << 16;
 /// Longest path of a Unix socket on Linux, without the final zero.
 const SOCKET_PATH_MAX: usize = 107;
 
@@ -297,6 +299,11 @@ fn read_job(path: &Path) -> Result<Option<JobFile>> {
     if job.schema != JOB_SCHEMA {
         return Err(unknown(format!("schema {}", job.schema)));
     }
+    // What is counted up must not overflow, and nodes are listed one by one.
+    let counted = job.incarnation < u32::MAX / 2 && job.epoch < u64::MAX / 2;
+    if !counted || !(1..=NODES_MAX).contains(&job.nodes) {
+        return Err(unknown("a number is out of range".to_owned()));
+    }
     Ok(Some(job))
 }
 
@@ -396,6 +403,24 @@ pub fn run_dir(job_hash: u64) -> Result<PathBuf> {
     Ok(base.join(hash))
 }
 
+/// Writes a file that the user named: as [`write_atomic`], through links; what is no
+/// regular file (`/dev/null`, a pipe) is written to and not replaced.
+///
+/// # Errors
+/// Those of the file system.
+pub fn write_named(path: &Path, bytes: &[u8]) -> Result<()> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match fs::metadata(&target) {
+        Ok(meta) if !meta.is_file() && !meta.is_dir() => OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&target)
+            .and_then(|mut file| file.write_all(bytes))
+            .map_err(|error| Error::io(path, "write", &error)),
+        _ => write_atomic(&target, bytes),
+    }
+}
+
 /// Writes a file so that readers see the old or the new one, never half.
 ///
 /// # Errors
@@ -482,11 +507,53 @@ mod tests {
     fn a_damaged_job_file_is_a_coded_error() {
         let dir = tempfile::tempdir().unwrap();
         drop(Store::open(dir.path(), &name(), 1, None).unwrap());
+        let other = JobName::new("good").unwrap();
+        drop(Store::open(dir.path(), &other, 1, None).unwrap());
         for text in ["", "{", "{\"schema\":\"outlive.job/9\"}"] {
             fs::write(dir.path().join("job/job.json"), text).unwrap();
             let error = Store::open(dir.path(), &name(), 1, None).unwrap_err();
             assert_eq!(error.code(), Code::FormatUnknown, "{text}");
         }
+        let good = fs::read_to_string(dir.path().join("good/job.json")).unwrap();
+        for (number, bad) in [
+            ("\"nodes\": 1", "\"nodes\": 4294967295"),
+            ("\"nodes\": 1", "\"nodes\": 0"),
+            ("\"incarnation\": 0", "\"incarnation\": 4294967295"),
+            ("\"epoch\": 0", "\"epoch\": 18446744073709551615"),
+        ] {
+            let text = good.replace(number, bad);
+            assert_ne!(text, good);
+            fs::write(dir.path().join("job/job.json"), text).unwrap();
+            let error = read_job_of(&dir.path().join("job")).unwrap_err();
+            assert_eq!(error.code(), Code::FormatUnknown, "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_named_file_is_written_through_links_and_a_pipe_is_not_replaced() {
+        use std::os::unix::fs::FileTypeExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_named(&link, b"new").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        // Nobody reads: an error, not a wait.
+        assert!(write_named(&pipe, b"unread").is_err());
+        let flags = libc::O_NONBLOCK;
+        let mut open = OpenOptions::new();
+        let mut reader = open.read(true).custom_flags(flags).open(&pipe).unwrap();
+        write_named(&pipe, b"text").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        write_named(&dir.path().join("fresh"), b"x").unwrap();
+        assert_eq!(fs::read(dir.path().join("fresh")).unwrap(), b"x");
     }
 
     #[test]

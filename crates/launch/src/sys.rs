@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
 use crate::process::Ended;
 
 /// A signal that reached the launcher.
@@ -17,8 +19,20 @@ pub struct Caught {
     pub from_terminal: bool,
 }
 
-/// Signals that the launcher takes through a descriptor instead of handlers.
+/// Signals that the launcher takes through a descriptor instead of handlers, unless it
+/// was started with them ignored (`nohup`, or in the background of a script): a blocked
+/// signal would come although it is ignored.
 pub const SIGNALS: [i32; 4] = [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+
+/// True if this process ignores the signal.
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: sigaction is plain data, for which all zeroes are valid; nothing is set.
+    unsafe {
+        let mut now = std::mem::zeroed::<libc::sigaction>();
+        libc::sigaction(signal, std::ptr::null(), &mut now) == 0
+            && now.sa_sigaction == libc::SIG_IGN
+    }
+}
 
 /// The mask that this process had when it began: what its children get.
 static ORIGINAL: OnceLock<libc::sigset_t> = OnceLock::new();
@@ -39,6 +53,35 @@ pub fn restore_mask() -> io::Result<()> {
     }
 }
 
+/// The limit of open files that this process had when it began: what its children get.
+static FILES: OnceLock<Rlimit> = OnceLock::new();
+
+/// Raises the limit of open files as far as allowed: a descriptor stands for each rank
+/// on this machine. [`restore_limit`] undoes it for children.
+pub fn raise_limit() {
+    let before = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: before.maximum,
+        maximum: before.maximum,
+    };
+    FILES.get_or_init(|| before);
+    if let Err(error) = setrlimit(Resource::Nofile, raised) {
+        tracing::info!(%error, "the limit of open files stays");
+    }
+}
+
+/// Gives a child the limit of open files that the launcher was started with. For use
+/// between fork and exec: it only makes a system call.
+///
+/// # Errors
+/// That of `setrlimit`.
+pub fn restore_limit() -> io::Result<()> {
+    match FILES.get() {
+        Some(before) => Ok(setrlimit(Resource::Nofile, before.clone())?),
+        None => Ok(()),
+    }
+}
+
 /// Blocks [`SIGNALS`] in this thread and those it starts, and returns the
 /// descriptor that reports them. [`restore_mask`] undoes it for children.
 ///
@@ -47,9 +90,11 @@ pub fn restore_mask() -> io::Result<()> {
 pub fn signals() -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before use; pointers are to locals.
     unsafe {
+        // A parent that ignores its children passes that on: their ends would be lost.
+        libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&mut set);
-        for signal in SIGNALS {
+        for signal in SIGNALS.into_iter().filter(|signal| !is_ignored(*signal)) {
             libc::sigaddset(&mut set, signal);
         }
         let mut before = set;

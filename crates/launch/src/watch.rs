@@ -71,10 +71,16 @@ impl Watcher {
         Ok(Watcher { shared })
     }
 
-    /// Watches a rank's process. One that is gone already is told as such.
+    /// Watches a rank's process; false if it is gone already. One for which no
+    /// descriptor can be had is left to its agent, which watches it too.
     pub fn add(&self, rank: Rank, pid: u32) -> bool {
-        let Some(fd) = process::open_pid(pid) else {
-            return false;
+        let fd = match process::find_pid(pid) {
+            Ok(fd) => fd,
+            Err(rustix::io::Errno::SRCH) => return false,
+            Err(error) => {
+                tracing::warn!(%rank, pid, %error, "a rank is watched by its agent alone");
+                return true;
+            }
         };
         let mut added = self
             .shared

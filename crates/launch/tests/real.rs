@@ -16,14 +16,17 @@ use outlive_launch::process;
 use outlive_launch::report::Report;
 use outlive_launch::supervisor::Settings;
 use outlive_launch::timeline::Timeline;
+use outlive_launch::watch::{Seen, Watcher};
 use outlive_launch::{Run, inject};
 use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     match words.first().map(String::as_str) {
         Some("keeper") => Fake::start().serve(),
         Some("rank") => rank(&words[1..]),
+        Some("exhausted") => exhausted(),
         Some("job") => job(&words[1..]),
         _ => tests(words.iter().find(|word| !word.starts_with('-'))),
     }
@@ -149,8 +152,8 @@ impl Fake {
     }
 }
 
-/// `rank R N [STATUS]`: registers, waits (long in the first incarnation, unless
-/// STATUS is given), ends.
+/// `rank R N [STATUS]`: registers; in the first incarnation waits to be killed, unless
+/// STATUS is given; else waits until the launcher knows all ranks, and ends.
 fn rank(words: &[String]) -> ExitCode {
     let number = |word: &String| word.parse::<u32>().unwrap();
     let env_number = |name| number(&std::env::var(name).unwrap());
@@ -161,8 +164,16 @@ fn rank(words: &[String]) -> ExitCode {
     let text = format!("{rank} {ranks} {}", std::process::id());
     let socket = UnixDatagram::unbound().unwrap();
     socket.send_to(text.as_bytes(), path).unwrap();
-    let stays = env_number("OUTLIVE_INCARNATION") == 1 && words.get(2).is_none();
-    std::thread::sleep(Duration::from_millis(if stays { 60_000 } else { 300 }));
+    let incarnation = env_number("OUTLIVE_INCARNATION");
+    while incarnation == 1 && words.get(2).is_none() {
+        std::thread::park();
+    }
+    let log = PathBuf::from(std::env::var_os("DIR").unwrap()).join("log");
+    until("the launcher knows all ranks", || {
+        let log = std::fs::read_to_string(&log).unwrap_or_default();
+        let (_, here) = log.rsplit_once(&format!("{} started", Incarnation(incarnation)))?;
+        here.contains("ranks joined").then_some(())
+    });
     ExitCode::from(words.get(2).map_or(0, number) as u8)
 }
 
@@ -231,6 +242,27 @@ impl World {
             .args([&nodes.to_string(), inject, &restarts.to_string()])
             .args(command)
             .env("DIR", self.dir.path())
+            .env("XDG_RUNTIME_DIR", self.dir.path())
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().unwrap())
+            .stderr(log)
+            .spawn()
+            .unwrap()
+    }
+
+    /// Starts the launcher, which may not restart, from a shell that did this before
+    /// (bash, for dash does not ignore SIGCHLD).
+    fn after(&self, before: &str, command: &[&str]) -> Child {
+        let log = std::fs::File::create(self.path("log")).unwrap();
+        Command::new("/bin/bash")
+            .args(["-c", &format!("{before}; exec \"$@\""), "sh"])
+            .arg(std::env::current_exe().unwrap())
+            .arg("job")
+            .arg(self.dir.path())
+            .args(["1", "", "0"])
+            .args(command)
+            .env("DIR", self.dir.path())
+            .env("XDG_RUNTIME_DIR", self.dir.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
             .stderr(log)
@@ -330,6 +362,8 @@ fn undisturbed() {
     let (status, report) = world.run(2, "", 0, &["/bin/sh", "-c", &script]);
     assert_eq!(status, 0, "{}", world.log());
     assert_eq!((report.ranks, report.failures.len()), (Some(4), 0));
+    let sockets = std::fs::read_dir(world.path("outlive")).unwrap();
+    assert_eq!(sockets.count(), 0, "no socket is left behind");
     assert!(world.log().contains("out\n"), "output passes through");
 }
 
@@ -357,6 +391,94 @@ fn the_commands_status() {
     assert_eq!(status, 139);
     assert!(report.failures[0].cause.contains("SIGSEGV"));
     assert_eq!(report.incarnations, [2], "the same job goes on counting");
+}
+
+/// A rank is killed and seen before the command says by its own end why: its status is
+/// the job's. The command waits until the launcher has found the killed rank.
+fn the_commands_status_after_a_killed_rank() {
+    let world = World::new();
+    let me = std::env::current_exe().unwrap();
+    let script = format!(
+        r#"'{}' rank 0 1 & p=$!; until grep -q "ranks joined" "$DIR/log"; do :; done
+        kill -9 $p; until grep -q "rank:0 lost" "$DIR/log"; do :; done; exit 7"#,
+        me.display()
+    );
+    let (status, report) = world.run(1, "", 0, &["/bin/sh", "-c", &script]);
+    assert_eq!((status, report.exit_status), (7, 7), "{}", world.log());
+    let cause = &report.failures[0].cause;
+    assert!(
+        cause.contains("SIGKILL") && cause.contains("exit code 7"),
+        "{cause}"
+    );
+}
+
+/// As under nohup: a signal that the user has made ignored ends nothing.
+fn ignored_signals() {
+    let world = World::new();
+    let script = "echo $$ >> \"$DIR/pids\"; exec sleep 1000";
+    let child = world.after("trap '' HUP INT", &["/bin/sh", "-c", script]);
+    world.pids(1);
+    let launcher = process::open_pid(child.id()).unwrap();
+    for signal in [Signal::HUP, Signal::INT, Signal::TERM] {
+        process::signal(&launcher, signal);
+    }
+    let status = world.wait(child);
+    let log = world.log();
+    assert_eq!(status, 143, "{log}");
+    assert!(!log.contains("SIGHUP") && !log.contains("SIGINT"), "{log}");
+}
+
+/// A parent that ignores its children's ends passes that on to the launcher.
+fn ignored_children() {
+    let world = World::new();
+    let child = world.after("trap '' CHLD", &["/bin/sh", "-c", "exit 7"]);
+    assert_eq!(world.wait(child), 7, "{}", world.log());
+}
+
+/// Out of descriptors, the launcher does not take a rank that lives for one that is
+/// gone, nor processes that it cannot see for none.
+fn no_descriptor_is_left() {
+    let me = std::env::current_exe().unwrap();
+    let out = Command::new(me).arg("exhausted").output().unwrap();
+    let said = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{said}");
+}
+
+fn exhausted() -> ExitCode {
+    let (to, _seen) = crossbeam_channel::unbounded::<Seen>();
+    let watcher = Watcher::start(to).unwrap();
+    let mut child = Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+    let files = getrlimit(Resource::Nofile);
+    let few = Rlimit {
+        current: Some(64),
+        maximum: files.maximum,
+    };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let mut held = Vec::new();
+    while let Ok(file) = std::fs::File::open("/dev/null") {
+        held.push(file);
+    }
+    let watched = watcher.add(Rank(0), child.id());
+    let (me, nobody) = (std::process::id(), Default::default());
+    let known = process::descendants(me, &nobody).is_ok()
+        || process::signal_descendants(me, &nobody, Signal::KILL).is_ok();
+    drop(held);
+    setrlimit(Resource::Nofile, files).unwrap();
+    child.kill().unwrap();
+    // The watcher reaps it.
+    until("its end", || (!alive(child.id())).then_some(()));
+    eprintln!("watched {watched}, known {known}");
+    ExitCode::from(u8::from(!watched || known))
+}
+
+/// The limit of open files is the user's, though the launcher raises its own.
+fn the_commands_limits() {
+    let world = World::new();
+    let script = "ulimit -Sn > \"$DIR/limit\"";
+    let child = world.after("ulimit -Sn 200", &["/bin/sh", "-c", script]);
+    assert_eq!(world.wait(child), 0, "{}", world.log());
+    let limit = std::fs::read_to_string(world.path("limit")).unwrap();
+    assert_eq!(limit.trim(), "200");
 }
 
 fn dies_at_once() {
@@ -388,7 +510,7 @@ fn fugitives() {
     let pids = world.pids(3);
     assert!(pids.iter().all(|pid| alive(*pid)), "{pids:?}");
     let launcher = process::open_pid(child.id()).unwrap();
-    process::signal(&launcher, rustix::process::Signal::TERM);
+    process::signal(&launcher, Signal::TERM);
     assert_eq!(world.wait(child), 143, "{}", world.log());
     let left: Vec<_> = pids.iter().filter(|pid| alive(**pid)).collect();
     assert!(left.is_empty(), "{left:?} got away\n{}", world.log());
@@ -400,7 +522,7 @@ fn a_killed_launcher_leaves_nothing() {
     let script = "echo $$ >> \"$DIR/pids\"; exec sleep 1000";
     let mut child = world.start(2, "", 3, &["/bin/sh", "-c", script]);
     let mut pids = world.pids(1);
-    pids.extend(process::descendants(child.id(), &Default::default()));
+    pids.extend(process::descendants(child.id(), &Default::default()).unwrap());
     assert!(pids.len() >= 3, "two keepers and the command: {pids:?}");
     child.kill().unwrap();
     child.wait().unwrap();
@@ -421,7 +543,7 @@ fn two_launchers() {
     assert!(log.contains("OL-502") && log.contains(&holder), "{log}");
     let launcher = process::open_pid(first.id()).unwrap();
     for _ in 0..2 {
-        process::signal(&launcher, rustix::process::Signal::INT);
+        process::signal(&launcher, Signal::INT);
     }
     until("it ended", || first.try_wait().unwrap());
 }
@@ -443,7 +565,7 @@ fn wiped() {
 }
 
 fn tests(filter: Option<&String>) -> ExitCode {
-    let all: [(&str, fn()); 13] = [
+    let all: [(&str, fn()); 18] = [
         ("undisturbed", undisturbed),
         ("killed_rank", killed_rank),
         ("killed_node", killed_node),
@@ -451,6 +573,14 @@ fn tests(filter: Option<&String>) -> ExitCode {
         ("killed_keeper", killed_keeper),
         ("frozen_node", frozen_node),
         ("the_commands_status", the_commands_status),
+        (
+            "the_commands_status_after_a_killed_rank",
+            the_commands_status_after_a_killed_rank,
+        ),
+        ("ignored_signals", ignored_signals),
+        ("ignored_children", ignored_children),
+        ("no_descriptor_is_left", no_descriptor_is_left),
+        ("the_commands_limits", the_commands_limits),
         ("dies_at_once", dies_at_once),
         ("no_such_command", no_such_command),
         ("fugitives", fugitives),

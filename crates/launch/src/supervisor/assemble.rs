@@ -284,6 +284,36 @@ impl Supervisor {
         {
             self.recovery_overdue(now, since);
         }
+        if let Phase::Assembling { since } = self.phase
+            && self.command == CommandState::Ending
+        {
+            self.check_ending(now, since);
+        }
+    }
+
+    /// Processes of the last start that do not end, though they were killed: the next
+    /// waits for them (a process that gives back much memory takes its time), told of
+    /// after `fence_ms`, for `recovery_ms` at most.
+    fn check_ending(&mut self, now: Time, since: Time) {
+        let stuck = |bound: u64| {
+            Error::new(
+                Code::JobBusy,
+                Entity::Job(self.set.job.to_string()),
+                format!("processes of the command did not end within {bound} ms of SIGKILL"),
+                "look for processes in state D; a new run goes on from the newest version",
+            )
+        };
+        let (fence, recovery) = (self.set.fence_ms, self.set.bounds.recovery_ms);
+        if self.over(now, since, recovery) {
+            let error = stuck(recovery);
+            return self.give_up(now, error, None);
+        }
+        let told = self.ending_since.filter(|at| self.over(now, *at, fence));
+        if told.is_some() {
+            let error = stuck(fence);
+            self.ending_since = None;
+            self.warn(error);
+        }
     }
 
     pub(super) fn over(&self, now: Time, since: Time, bound_ms: u64) -> bool {
@@ -325,7 +355,7 @@ impl Supervisor {
                 Code::AgentTimeout,
                 Entity::Job(self.set.job.to_string()),
                 format!("no decision within {bound} ms"),
-                "raise bounds.recovery_ms or look at the agents' warnings",
+                "raise --recovery-timeout or look at the agents' warnings",
             );
             return self.on_open_failed(now, Incarnation(self.last_incarnation), error);
         }
@@ -351,8 +381,12 @@ impl Supervisor {
             return self.give_up(now, error, None);
         }
         // Another node takes the slot of one that cannot keep a record (P9), unless what
-        // lies there may be the only copy: then the user can make room.
-        let only = self.slots.values().any(|slot| slot.replaced);
+        // lies there may be the only copy, for another node lost its own, or nothing is
+        // known to be stable that outlives a node (P3): then the user can make room.
+        let last = &self.report.checkpoints.last;
+        let outlives = |level: &Level| last.contains_key(level.name());
+        let only = self.slots.values().any(|slot| slot.replaced)
+            || ![Level::Partner, Level::Shared].iter().any(outlives);
         if let (Code::Io, Entity::Node(node), 1.., false) =
             (error.code(), error.entity(), self.spares_left, only)
         {

@@ -18,7 +18,7 @@ impl Supervisor {
             for rank in without {
                 self.warn_not_closed(rank);
             }
-            self.end_command(Some(libc::SIGTERM), self.set.kill_grace_ms);
+            self.end_command(now, Some(libc::SIGTERM), self.set.kill_grace_ms);
             return self.wind_down(now, Verdict::Ok);
         }
         if let Some(rank) = self.unexplained.keys().next().copied() {
@@ -62,7 +62,7 @@ impl Supervisor {
         if self.is_alive() {
             // The terminal has told the command already.
             let forward = (!from_terminal).then_some(signal);
-            self.end_command(forward, self.set.kill_grace_ms);
+            self.end_command(now, forward, self.set.kill_grace_ms);
             self.wind_down(now, Verdict::Interrupted(status));
         }
     }
@@ -108,8 +108,11 @@ impl Supervisor {
             self.warn(Error::new(
                 Code::AgentTimeout,
                 Entity::Job(self.set.job.to_string()),
-                "flushes were not finished within drain_ms",
-                "versions that were stable before are kept; raise bounds.drain_ms",
+                format!(
+                    "flushes were not finished within {} ms",
+                    self.set.bounds.drain_ms
+                ),
+                "versions that were stable before are kept; raise --drain-timeout",
             ));
         }
         let slots = self.slots.iter();

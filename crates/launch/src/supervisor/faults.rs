@@ -13,6 +13,11 @@ use crate::report::FailureEntry;
 /// because its node did.
 const ONE_FAILURE_MS: u64 = 2_000;
 
+/// How long the command may take, when the job is over because a rank was killed, to
+/// say by its own end why: its launcher kills the others when one rank fails, and which
+/// of their deaths is seen first is chance.
+const CAUSE_MS: u64 = 1_000;
+
 /// A failure as it is found.
 pub(super) struct Found {
     pub place: Place,
@@ -85,9 +90,12 @@ impl Supervisor {
             return self.give_up(now, error, None);
         }
         if let Some(error) = self.count_start(now, found, status) {
-            return self.give_up(now, error, self.quick_first);
+            let (status, own) = self.quick_first.unwrap_or((status, true));
+            self.provisional = !own;
+            return self.give_up(now, error, Some(status));
         }
         if self.set.max_restarts == 0 {
+            self.provisional = found.is_collateral();
             return self.give_up(now, error, Some(status));
         }
         if self.restarts >= self.set.max_restarts {
@@ -142,8 +150,9 @@ impl Supervisor {
             return None;
         }
         self.quick += 1;
-        if self.quick == 1 {
-            self.quick_first = Some(status);
+        let own = !found.is_collateral();
+        if self.quick == 1 || (own && self.quick_first.is_none_or(|(_, own)| !own)) {
+            self.quick_first = Some((status, own));
         }
         // The back-off does not help a job that cannot start, so it is not waited for.
         (self.quick >= self.set.quick_max && self.restarts < self.set.max_restarts).then(|| {
@@ -163,7 +172,7 @@ impl Supervisor {
     /// Stops what runs of the present incarnation; the next is opened when nothing
     /// is left of it.
     pub(super) fn leave_incarnation(&mut self, now: Time) {
-        self.end_command(None, 0);
+        self.end_command(now, None, 0);
         let up: Vec<NodeId> = self.up().collect();
         for node in up {
             self.order(node, Order::EndRanks);
@@ -177,9 +186,10 @@ impl Supervisor {
         self.phase = Phase::Assembling { since: now };
     }
 
-    pub(super) fn end_command(&mut self, signal: Option<i32>, grace_ms: u64) {
+    pub(super) fn end_command(&mut self, now: Time, signal: Option<i32>, grace_ms: u64) {
         if self.command == CommandState::Running {
             self.command = CommandState::Ending;
+            self.ending_since = Some(now + Time::from_ms(grace_ms));
             self.actions
                 .push_back(Action::EndCommand { signal, grace_ms });
         }
@@ -193,12 +203,14 @@ impl Supervisor {
         let status = status.unwrap_or(error.code().exit_status());
         self.report.errors.push((&error).into());
         self.tell(Event::Fatal(error));
-        self.end_command(None, 0);
+        self.end_command(now, None, if self.provisional { CAUSE_MS } else { 0 });
         self.wind_down(now, Verdict::Failed(status.max(1)));
     }
 
     pub(super) fn wind_down(&mut self, now: Time, verdict: Verdict) {
         self.verdict = Some(verdict);
+        // Nothing more is to be found out about ranks that were seen to go.
+        self.unexplained.clear();
         self.phase = Phase::Finishing {
             since: now,
             asked: false,
@@ -282,11 +294,20 @@ impl Supervisor {
         if ended.is_success() || ended.is_kill() || killed(ended.exit_status()) {
             return;
         }
+        self.own_status(ended);
         let collateral =
             |place: &Place| matches!(place, Place::Rank(rank) if self.collateral.contains(rank));
         if let Some(index) = self.open.iter().position(|(place, _)| collateral(place)) {
             let entry = &mut self.open_entries()[index];
             entry.cause += &format!("; the command ended with {ended}");
+        }
+    }
+
+    /// A process ended by itself, and the job's exit status is so far that of one that
+    /// was killed.
+    pub(super) fn own_status(&mut self, ended: Ended) {
+        if std::mem::take(&mut self.provisional) {
+            self.verdict = Some(Verdict::Failed(ended.exit_status().max(1)));
         }
     }
 

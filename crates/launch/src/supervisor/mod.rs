@@ -33,6 +33,9 @@ pub use types::{Action, Event, Input, Outcome, Settings, Storage, Verdict};
 use crate::process::Ended;
 use crate::report::{FailureEntry, Report};
 
+/// Warnings that are told and kept of one run.
+const WARNINGS_MAX: usize = 100;
+
 /// What the supervisor is doing.
 #[derive(Debug)]
 enum Phase {
@@ -122,6 +125,8 @@ pub struct Supervisor {
     set: Settings,
     phase: Phase,
     command: CommandState,
+    /// Since when the command's processes have been killed, until that was told.
+    ending_since: Option<Time>,
     slots: BTreeMap<NodeId, Slot>,
     ranks_total: Option<u32>,
     /// Registered ranks of this incarnation that ended without failing.
@@ -143,8 +148,12 @@ pub struct Supervisor {
     fruitless: u32,
     /// Starts in a row that ended at once.
     quick: u32,
-    /// The exit status of the first of them.
-    quick_first: Option<u8>,
+    /// The exit status of the first of them that ended by itself, else of the first,
+    /// and whether it was its own.
+    quick_first: Option<(u8, bool)>,
+    /// The job's exit status is that of a rank that was killed by who knows whom: the
+    /// first own status that is seen before the end takes its place.
+    provisional: bool,
     not_before: Time,
     ready_at: Option<Time>,
     command_status: Option<Ended>,
@@ -179,6 +188,7 @@ impl Supervisor {
         let mut supervisor = Supervisor {
             phase: Phase::Assembling { since: now },
             command: CommandState::None,
+            ending_since: None,
             slots: (0..set.nodes).map(slot).collect(),
             ranks_total: None,
             left: BTreeSet::new(),
@@ -192,6 +202,7 @@ impl Supervisor {
             fruitless: 0,
             quick: 0,
             quick_first: None,
+            provisional: false,
             not_before: now,
             ready_at: None,
             command_status: None,
@@ -288,13 +299,24 @@ impl Supervisor {
     }
 
     fn warn(&mut self, error: Error) {
-        // Bounded: a peer that warns without end must not fill our memory.
-        if self.report.warnings.contains(&(&error).into()) {
-            return;
+        // Bounded: who warns without end, or knocks without the key, must fill neither
+        // our memory nor the terminal.
+        if self.report.warnings.contains(&(&error).into())
+            || self.report.warnings.len() >= WARNINGS_MAX
+        {
+            return tracing::info!(%error, "not told again");
         }
-        if self.report.warnings.len() < 100 {
-            self.report.warnings.push((&error).into());
-        }
+        self.report.warnings.push((&error).into());
+        let last = self.report.warnings.len() == WARNINGS_MAX;
+        let error = match last {
+            false => error,
+            true => Error::new(
+                error.code(),
+                error.entity().clone(),
+                format!("{} (the last warning that is shown)", error.reason()),
+                error.remedy(),
+            ),
+        };
         self.tell(Event::Warning(error));
     }
 

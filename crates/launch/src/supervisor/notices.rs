@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use outlive_agent::protocol::{NodeStatus, Notice, Order, RankEnd, Step};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Time, Version};
 
-use super::{Action, Event, Phase, SlotState, Supervisor};
+use super::{Action, Event, Phase, Place, SlotState, Supervisor};
 use crate::process::Ended;
 
 impl Supervisor {
@@ -248,6 +248,12 @@ impl Supervisor {
     /// were killed because of it.
     fn late_cause(&mut self, now: Time, rank: Rank, ended: Option<Ended>) {
         let own = ended.is_some_and(|ended| !ended.is_success() && !ended.is_kill());
+        if let (true, true, Some(ended)) = (self.provisional, own, ended) {
+            self.own_status(ended);
+            if let Some(entry) = self.open_entries().last_mut() {
+                entry.cause += &format!("; {} ended with {ended}", Place::Rank(rank));
+            }
+        }
         let late = !self.is_running() && self.is_alive() && !self.open.is_empty();
         if late && (own || self.rank_hits.contains_key(&rank)) {
             self.rank_found(now, rank, ended);

@@ -109,6 +109,64 @@ fn without_restarts_the_commands_status_is_ours() {
     }
 }
 
+/// The launcher of the ranks kills those that are left when one fails: which of them is
+/// seen first is chance, whose status counts is not.
+#[test]
+fn the_first_own_status_wins_over_a_killed_rank_seen_before() {
+    let killed = Some(Ended::Signal(9));
+    let world = |max_restarts| {
+        let mut set = settings(1);
+        set.max_restarts = max_restarts;
+        let mut world = World::running(set, 2);
+        world.stubborn = true;
+        world
+    };
+    // The command says it by its end.
+    let mut by_command = world(0);
+    by_command.gone(1, killed);
+    assert!(
+        by_command.outcome.is_none(),
+        "the command may still say why"
+    );
+    by_command.command_ended(Ended::Code(3));
+    by_command.input(Input::TreeEnded);
+    assert_eq!(by_command.exit(), 3);
+    assert!(
+        by_command.sup.report().failures[0]
+            .cause
+            .contains("exit code 3")
+    );
+    // The rank that failed is seen after the one that was killed; then the command,
+    // which we have ended, too.
+    let mut by_rank = world(0);
+    by_rank.gone(1, killed);
+    by_rank.gone(0, Some(Ended::Code(4)));
+    by_rank.command_ended(Ended::Code(5));
+    by_rank.input(Input::TreeEnded);
+    assert_eq!(by_rank.exit(), 4);
+    assert!(by_rank.sup.report().failures[0].cause.contains("rank:0"));
+    // Nobody knows better.
+    let mut nobody = world(0);
+    nobody.gone(1, killed);
+    nobody.command_ended(Ended::Signal(9));
+    nobody.input(Input::TreeEnded);
+    assert_eq!(nobody.exit(), 137);
+    // On every start: the first own status of all of them.
+    for (first, exit) in [(Ended::Signal(9), 9), (Ended::Code(8), 8)] {
+        let mut quick = world(10);
+        for ended in [first, Ended::Signal(9), Ended::Signal(9)] {
+            quick.gone(1, Some(ended));
+            if quick.starts() == 3 {
+                quick.command_ended(Ended::Code(9));
+            }
+            quick.input(Input::TreeEnded);
+            quick.pass(1_500);
+        }
+        assert_eq!((quick.exit(), quick.starts()), (exit, 3));
+        assert_eq!(quick.codes(), ["OL-506"]);
+    }
+}
+
 #[test]
 fn a_command_that_cannot_be_started_is_not_tried_again() {
     let mut world = World::new(settings(1), 1);
@@ -271,4 +329,35 @@ fn a_node_lost_after_the_end_does_not_spoil_it() {
     world.keeper_ended(1);
     assert_eq!(world.exit(), 0);
     assert!(world.sup.report().failures.is_empty());
+}
+
+#[test]
+fn a_rank_that_vanished_before_the_good_end_is_warned_of_once() {
+    let mut world = World::running(settings(2), 2);
+    // The flushes of node 1 take their time.
+    world.mute.insert(NodeId(1));
+    world.down(0, RankEnd::Lost);
+    world.command_ended(Ended::Code(0));
+    world.pass(500);
+    let warnings = &world.sup.report().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:?}");
+    assert!(warnings[0].reason.contains("outlive_close"));
+}
+
+#[test]
+fn warnings_without_end_are_told_up_to_a_bound() {
+    let mut world = World::running(settings(1), 1);
+    let stranger = |port: u32| {
+        let addr = outlive_base::Entity::Address(format!("10.0.0.1:{port}"));
+        Error::new(Code::KeyMismatch, addr, "another key", "x")
+    };
+    for port in 0..500 {
+        let error = stranger(port);
+        world.input(Input::Refused { error });
+    }
+    let told = |a: &Action| matches!(a, Action::Tell(Event::Warning(_)));
+    assert_eq!(
+        (world.count(told), world.sup.report().warnings.len()),
+        (100, 100)
+    );
 }

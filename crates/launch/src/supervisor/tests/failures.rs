@@ -289,3 +289,52 @@ fn fresh_holds_until_a_version_of_this_run_is_stable() {
     world.gone(0, Some(Ended::Signal(9)));
     assert_eq!(world.sup.report().failures[1].version, Some(3));
 }
+
+#[test]
+fn processes_that_cannot_be_ended_are_told_of_and_not_waited_for_without_end() {
+    let mut world = World::running(settings(2), 2);
+    world.stubborn = true;
+    world.gone(0, Some(Ended::Signal(11)));
+    world.pass(4_900);
+    assert!(world.sup.report().warnings.is_empty());
+    world.pass(500);
+    assert_eq!(world.sup.report().warnings[0].code, "OL-502");
+    assert_eq!(world.starts(), 1, "nothing is started beside them");
+    world.pass(400_000);
+    assert_eq!((world.exit(), world.starts()), (75, 1));
+    assert_eq!(world.codes(), ["OL-502"]);
+}
+
+/// A disk that takes no records may hold the only copy of what is committed (P3).
+#[test]
+fn a_full_disk_is_given_up_only_if_what_lies_there_is_safe_elsewhere() {
+    for (level, emptied, status) in [(Level::Disk, 0, 74), (Level::Partner, 1, 0)] {
+        let mut world = World::running(settings(2), 2);
+        let version = Version(40);
+        world.newest = Some(version);
+        let step = Step::Stable(level);
+        world.notice(0, Notice::Checkpoint { version, step });
+        let node = outlive_base::Entity::Node(1);
+        world.open_fails = Some(Error::new(Code::Io, node, "no space", "make room"));
+        world.stubborn = true;
+        world.gone(0, Some(Ended::Signal(9)));
+        world.input(Input::TreeEnded);
+        if status == 0 {
+            world.open_fails = None;
+        }
+        world.pass(10_000);
+        let empty = |a: &Action| {
+            matches!(
+                a,
+                Action::StartNode {
+                    storage: Storage::Empty,
+                    ..
+                }
+            )
+        };
+        assert_eq!(world.count(empty), emptied, "{level}");
+        if status != 0 {
+            assert_eq!(world.exit(), status);
+        }
+    }
+}
