@@ -23,12 +23,27 @@ fn messages_come_back_from_their_bytes_and_nothing_else_is_one() {
         Part::Gone,
         Part::Mismatch,
         Part::Out,
+        Part::Branch {
+            generation: 0x0506_0708,
+            trees: 1 << 31 | 1,
+        },
+        Part::Grow {
+            what: Grow::Rightward,
+            tree: 31,
+            at: u32::MAX,
+        },
+        Part::Grow {
+            what: Grow::Full,
+            tree: 0,
+            at: 0,
+        },
     ];
     for (seq, part) in (0x0102_0304..).zip(parts) {
+        let branch = matches!(part, Part::Branch { .. });
         let msg = Msg {
             seq,
             root: 5,
-            by: 6,
+            by: if branch { 5 } else { 6 },
             kind: Kind::Barrier,
             part,
         };
@@ -45,8 +60,8 @@ fn messages_come_back_from_their_bytes_and_nothing_else_is_one() {
         }
     }
     // 4 of the broadcast; a flag each for 2 of the reduce, asking, waiting and the
-    // result; the five others do not look at it.
-    assert_eq!(decoded, 4 + 5 * 2 + 5 * 256);
+    // result; 9 of the growth; the six others do not look at it.
+    assert_eq!(decoded, 4 + 5 * 2 + 9 + 6 * 256);
 }
 
 #[test]

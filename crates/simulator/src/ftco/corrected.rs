@@ -30,6 +30,12 @@ impl Subject for Machine {
     fn claims(msg: &Msg) -> bool {
         matches!(msg.part, Part::Claim)
     }
+    fn asks(msg: &Msg) -> bool {
+        matches!(msg.part, Part::Ask(_))
+    }
+    fn branches(msg: &Msg) -> bool {
+        matches!(msg.part, Part::Branch { .. })
+    }
 }
 
 const KINDS: [Kind; 4] = [Kind::Bcast, Kind::Reduce, Kind::Allreduce, Kind::Barrier];
