@@ -249,6 +249,12 @@ impl Forest {
         })
     }
 
+    /// A root's: those that are whole.
+    pub fn whole(&self, root: Peer) -> Option<Trees> {
+        let kept = self.kept.get(&root)?;
+        kept.grower.whole(&kept.config)
+    }
+
     /// A broadcast came down these trees of `root`.
     pub fn pass(
         &self,

@@ -47,6 +47,7 @@ use std::collections::VecDeque;
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Op, Output, Peer, Ready};
 
+use crate::broadcast::spanning::Trees;
 use crate::ftco::{Call, Command, Event, Kind, Record, Why};
 use kept::Forest;
 use slot::{Env, Slot, Turn};
@@ -85,6 +86,12 @@ impl Machine {
     /// A machine that has seen no call.
     pub fn new() -> Machine {
         Machine::default()
+    }
+
+    /// At a root: the trees that are kept and, as far as is known, whole; `None` if there are
+    /// none, or if they still grow. A bit each.
+    pub fn whole_trees(&self, root: Peer) -> Option<Trees> {
+        self.forest.whole(root)
     }
 
     /// The sequence number of the next call that begins.

@@ -260,16 +260,6 @@ pub struct Msg {
     pub part: Part,
 }
 
-const KINDS: [Kind; 7] = [
-    Kind::Bcast,
-    Kind::Reduce,
-    Kind::Allreduce,
-    Kind::Barrier,
-    Kind::Gather,
-    Kind::Allgather,
-    Kind::Agree,
-];
-
 impl Msg {
     /// Bytes on the wire.
     pub const BYTES: usize = 20;
@@ -362,7 +352,7 @@ impl Msg {
             root: word(4),
             // It is the root who put together what goes down its trees.
             by: if branch { word(4) } else { word(8) },
-            kind: *KINDS.get(usize::from(bytes[16]))?,
+            kind: Kind::of(bytes[16])?,
             part,
         })
     }
