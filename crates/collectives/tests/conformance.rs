@@ -573,7 +573,11 @@ where
         .iter()
         .map(|dead| (*dead, Death::At(Time(0))))
         .chain(scenario.dies.map(|dies| (dies, died(scenario, 150))))
-        .chain(scenario.leaves.map(|leaves| (leaves, died(scenario, 5_000))))
+        .chain(
+            scenario
+                .leaves
+                .map(|leaves| (leaves, died(scenario, 5_000))),
+        )
         .collect();
     if scenario.at > 0 {
         run.interval = Time(INTERVAL);

@@ -298,7 +298,10 @@ mod tests {
         assert_eq!(kept(&[]), 0);
         assert_eq!((kept(&[tree]), kept(&[gossip])), (0, 3));
         assert_eq!((kept(&[gossip, f("0")]), kept(&[gossip, f("4")])), (2, 6));
-        assert_eq!((kept(&[gossip, f("31")]), kept(&[gossip, f("32")])), (32, 0));
+        assert_eq!(
+            (kept(&[gossip, f("31")]), kept(&[gossip, f("32")])),
+            (32, 0)
+        );
         assert_eq!(kept(&[tree, trees("2")]), 2);
         assert_eq!(kept(&[gossip, trees("0")]), 0);
         for wrong in ["1", "33", "-1", "many"] {

@@ -28,7 +28,8 @@ fn main() -> ExitCode {
             sweep::sweep_of(kept::one, seeds.clone(), threads, None),
         ),
     ] {
-        broken |= summary.tell(name);
+        println!("{name}: {summary}");
+        broken |= !summary.failed.is_empty();
     }
     ExitCode::from(u8::from(broken))
 }

@@ -358,7 +358,10 @@ impl Forest {
     }
 
     pub fn deadline(&self, cx: &Cx<Machine>) -> Option<Time> {
-        self.kept.values().filter_map(|kept| kept.deadline(cx)).min()
+        self.kept
+            .values()
+            .filter_map(|kept| kept.deadline(cx))
+            .min()
     }
 }
 

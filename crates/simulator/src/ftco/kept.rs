@@ -7,21 +7,20 @@
 use outlive_base::Time;
 use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
-use outlive_protocols::corrected::{Config, Keep};
+use outlive_protocols::corrected::{Config, Keep, MODEL, Spread};
 use outlive_protocols::ftco::{Call, Kind};
 
 use super::{Planted, Report, Scenario, corrected};
 use crate::broadcast::best_time_spaced;
-use crate::logp::Death;
+use crate::logp::{Death, Model};
 
 /// The gossip time with which trees over so many processes grow well, in the units of the
 /// machine's virtual time.
 pub fn gossip_time(processes: u32, trees: u32) -> Time {
-    let model = outlive_protocols::corrected::MODEL;
     let members = processes.saturating_sub(1).div_ceil(trees.max(1)) + 1;
     // The root serves the trees in turns.
-    let turns = u64::from(trees.saturating_sub(1)) * model.gap;
-    Time(best_time_spaced(members, 0, &model, trees) + turns)
+    let turns = u64::from(trees.saturating_sub(1)) * MODEL.gap;
+    Time(best_time_spaced(members, 0, &MODEL, trees) + turns)
 }
 
 /// The scenario of a seed, and whether none of its calls may need a question.
@@ -89,15 +88,48 @@ pub fn one(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
     Ok(report)
 }
 
+/// Bcasts of rank 0 by corrected gossip, the next when the last is over; with so many trees
+/// kept, or none.
+///
+/// # Errors
+/// As [`Config::new`] and [`Config::keeping`].
+pub fn series(
+    processes: u32,
+    failures: u32,
+    trees: u32,
+    calls: usize,
+) -> outlive_base::Result<Scenario<Config>> {
+    let model = Model {
+        logp: MODEL,
+        byte_gap: 0,
+        half_duplex: false,
+    };
+    let spread = Spread::Gossip(Time(best_time_spaced(processes, 0, &MODEL, 1)));
+    let mut config = Config::new(processes, spread, failures)?;
+    if trees > 0 {
+        let gossip = gossip_time(processes, trees);
+        config = config.keeping(Keep { trees, gossip })?;
+    }
+    let call = Call {
+        kind: Kind::Bcast,
+        root: 0,
+        value: None,
+        ordered: false,
+    };
+    let mut scenario = Scenario::new(config, model, call);
+    scenario.calls = vec![call; calls];
+    // Corrections are paced.
+    scenario.interval = Time(u64::from(processes) * 200_000);
+    Ok(scenario)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_protocols::broadcast::LogP;
-    use outlive_protocols::corrected::{Machine, Spread};
+    use outlive_protocols::corrected::Machine;
 
     use crate::ftco::run_any;
     use crate::ftco::sweep::sweep_of;
-    use crate::logp::Model;
 
     #[test]
     fn every_live_process_gets_every_result() {
@@ -107,7 +139,10 @@ mod tests {
             used += u32::from(report.branches > 0);
             dead += u32::from(report.branches > 0 && !report.dead.is_empty());
         }
-        assert!(used > 900 && dead > 400, "trees in {used} runs, {dead} with deaths");
+        assert!(
+            used > 900 && dead > 400,
+            "trees in {used} runs, {dead} with deaths"
+        );
     }
 
     #[test]
@@ -123,38 +158,8 @@ mod tests {
         }
     }
 
-    /// Bcasts of rank 0, one after the other.
-    fn series(processes: u32, failures: u32, trees: u32, calls: usize) -> Scenario<Config> {
-        let logp = LogP {
-            latency: 2,
-            overhead: 1,
-            gap: 1,
-        };
-        let model = Model {
-            logp,
-            byte_gap: 0,
-            half_duplex: false,
-        };
-        let spread = Spread::Gossip(Time(14));
-        let mut config = Config::new(processes, spread, failures).expect("valid");
-        if trees > 0 {
-            let gossip = gossip_time(processes, trees);
-            config = config.keeping(Keep { trees, gossip }).expect("valid");
-        }
-        let call = Call {
-            kind: Kind::Bcast,
-            root: 0,
-            value: None,
-            ordered: false,
-        };
-        let mut scenario = Scenario::new(config, model, call);
-        scenario.calls = vec![call; calls];
-        scenario.interval = Time(2_000_000);
-        scenario
-    }
-
-    fn messages(scenario: &Scenario<Config>) -> u64 {
-        let report = run_any::<Machine>(scenario, 7).expect("runs");
+    fn messages(scenario: outlive_base::Result<Scenario<Config>>) -> u64 {
+        let report = run_any::<Machine>(&scenario.expect("valid"), 7).expect("runs");
         assert_eq!(report.asked, 0);
         report.outcome.messages
     }
@@ -162,23 +167,27 @@ mod tests {
     #[test]
     fn a_broadcast_over_kept_trees_costs_f_and_one_messages_a_process() {
         for (failures, trees) in [(0, 1), (0, 2), (1, 2), (1, 3), (2, 4), (3, 4)] {
-            let at = |calls| messages(&series(128, failures, trees, calls));
+            let at = |calls| messages(series(128, failures, trees, calls));
             let each = at(30) - at(20);
             let most = 10 * 127 * u64::from(failures + 1);
             // The root serves a child of several trees once, and nobody its own parent.
-            assert!(each <= most && each > most * 3 / 4, "{failures} {trees}: {each}");
-            let without = messages(&series(128, failures, 0, 30)) - messages(&series(128, failures, 0, 20));
+            assert!(
+                each <= most && each > most * 3 / 4,
+                "{failures} {trees}: {each}"
+            );
+            let without =
+                messages(series(128, failures, 0, 30)) - messages(series(128, failures, 0, 20));
             assert!(each * 2 < without, "{failures}: {each} against {without}");
         }
     }
 
     #[test]
     fn trees_that_a_death_hurt_are_left_and_grown_again_without_a_question() {
-        let mut scenario = series(64, 1, 3, 40);
+        let mut scenario = series(64, 1, 3, 40).expect("valid");
         scenario.told = Some(Time(50));
         // One after the other, each in another tree (place on the ring modulo 3).
         let died = [(1, 8), (2, 12), (3, 16), (4, 20)];
-        let at = |call: u64| Death::At(Time(call * 2_000_000 + 9));
+        let at = |call: u64| Death::At(Time(call * scenario.interval.0 + 9));
         scenario.deaths = died.map(|(who, call)| (who, at(call))).to_vec();
         let report = run_any::<Machine>(&scenario, 3).expect("runs");
         assert_eq!(report.asked, 0);

@@ -248,10 +248,13 @@ where
             _ => (Time::ZERO, Time::ZERO),
         };
         let heard = scenario.told.map(|delay| {
-            let at_a_time = scenario.deaths.iter().filter_map(|&(who, death)| match death {
-                Death::At(at) if who != rank => Some((at + delay, who)),
-                _ => None,
-            });
+            let at_a_time = scenario
+                .deaths
+                .iter()
+                .filter_map(|&(who, death)| match death {
+                    Death::At(at) if who != rank => Some((at + delay, who)),
+                    _ => None,
+                });
             at_a_time.collect()
         });
         Caller::new(timed, away).hears(heard.unwrap_or_default())

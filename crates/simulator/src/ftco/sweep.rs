@@ -1,6 +1,8 @@
 //! Many scenarios, each a function of its seed: any tree, any collective, failures
 //! before, during and after, at any time and between any two sends.
 
+use std::fmt;
+
 use outlive_base::Time;
 use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
@@ -40,29 +42,29 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Prints what a sweep of this name came to, and the first broken seeds; true if there
-    /// are any.
-    pub fn tell(&self, name: &str) -> bool {
-        println!(
-            "{name}: {} runs, {} deaths ({} of rank 0), {} messages, {} broken",
-            self.runs,
-            self.deaths,
-            self.roots,
-            self.messages,
-            self.failed.len()
-        );
-        for (seed, violation) in self.failed.iter().take(20) {
-            println!("seed {seed}: {violation}");
-        }
-        !self.failed.is_empty()
-    }
-
     fn add(&mut self, other: Summary) {
         self.runs += other.runs;
         self.deaths += other.deaths;
         self.roots += other.roots;
         self.messages += other.messages;
         self.failed.extend(other.failed);
+    }
+}
+
+/// A line of figures, and one for each of the first broken seeds.
+impl fmt::Display for Summary {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} runs, {} deaths ({} of rank 0), {} messages, {} broken",
+            self.runs,
+            self.deaths,
+            self.roots,
+            self.messages,
+            self.failed.len()
+        )?;
+        let mut broken = self.failed.iter().take(20);
+        broken.try_for_each(|(seed, violation)| write!(out, "\nseed {seed}: {violation}"))
     }
 }
 
@@ -175,12 +177,7 @@ pub(super) fn surround<C>(
 }
 
 /// So many different ranks, each with its moment.
-fn deaths(
-    random: &mut Sequence,
-    processes: u32,
-    faults: u64,
-    timeout: u64,
-) -> Vec<(Peer, Death)> {
+fn deaths(random: &mut Sequence, processes: u32, faults: u64, timeout: u64) -> Vec<(Peer, Death)> {
     let mut dead: Vec<(Peer, Death)> = Vec::new();
     while (dead.len() as u64) < faults.min(u64::from(processes) - 1) {
         // Low ranks are near the root in every tree.
