@@ -14,6 +14,8 @@
 //! `tests/mpi/test_conformance.py` runs the same scenarios as MPI jobs against it, on the
 //! rail over MPI's own messages and over TCP, with ranks that kill themselves.
 
+mod watched;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -24,13 +26,14 @@ use outlive_base::Time;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
 use outlive_collectives::tcp::{Listener, Options, Tcp};
 use outlive_collectives::threads::Threads;
-use outlive_collectives::{Content, Frame, Key, Operator, Rail};
+use outlive_collectives::{Content, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::corrected::{self, Keep, Spread};
 use outlive_protocols::ftco::{self, Call, Command, Event, Kind, Plan};
 use outlive_simulator::ftco::{Scenario as Simulated, Subject, run_any};
 use outlive_simulator::logp::{Death, Model};
+use watched::Watched;
 
 const MODEL: LogP = LogP {
     latency: 2,
@@ -223,51 +226,6 @@ impl Family for corrected::Machine {
         // f is 1.
         self.whole_trees(root)
             .is_some_and(|trees| trees.count_ones() > 1)
-    }
-}
-
-/// A rail that counts what leaves.
-struct Watched<R> {
-    rail: R,
-    /// Frames with a body.
-    given: u64,
-    /// Those down trees that are kept.
-    branches: u64,
-    branch: fn(&Frame) -> bool,
-}
-
-impl<R: Rail> Rail for Watched<R> {
-    fn me(&self) -> u32 {
-        self.rail.me()
-    }
-    fn size(&self) -> u32 {
-        self.rail.size()
-    }
-    fn now(&self) -> Time {
-        self.rail.now()
-    }
-    fn ready(&self) -> bool {
-        self.rail.ready()
-    }
-    fn waiting(&self) -> usize {
-        self.rail.waiting()
-    }
-    fn send(&mut self, to: u32, frame: Frame) {
-        self.given += u64::from(frame.body.is_some());
-        self.branches += u64::from((self.branch)(&frame));
-        self.rail.send(to, frame);
-    }
-    fn receive(&mut self) -> Option<(u32, Frame)> {
-        self.rail.receive()
-    }
-    fn death(&mut self) -> Option<u32> {
-        self.rail.death()
-    }
-    fn wait(&mut self, until: Time) {
-        self.rail.wait(until);
-    }
-    fn flushed(&mut self) -> bool {
-        self.rail.flushed()
     }
 }
 

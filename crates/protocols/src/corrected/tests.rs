@@ -98,7 +98,13 @@ fn trees_of_too_many_roots_are_declined() {
     let mut full = Vec::new();
     while let Some(output) = machine.poll(&cx, Ready::ALL) {
         if let Output::Send { to, msg, .. } = output
-            && matches!(msg.part, Part::Grow { what: Grow::Full, .. })
+            && matches!(
+                msg.part,
+                Part::Grow {
+                    what: Grow::Full,
+                    ..
+                }
+            )
         {
             full.push(to);
         }
