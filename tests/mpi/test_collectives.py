@@ -36,7 +36,9 @@ def test_corrected_results_are_right(mpi: Mpi, tmp_path: Path, how: str) -> None
     ]:
         ended = mpi.start(8, program, VERBOSE="1", bound=240, **settings)
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        served = f"outlive: {how}, f = {settings['FAILURES']}, collectives for 8"
+        failures = settings["FAILURES"]
+        kept = f" {int(failures) + 2} trees kept," if how == "corrected-gossip" else ""
+        served = f"outlive: {how}, f = {failures},{kept} collectives for 8"
         assert served in ended.stderr, "what was asked for serves"
         counts.update(CHECKS.findall(ended.stdout))
     assert len(counts) == 1, "the same checks ran over each"
@@ -129,6 +131,7 @@ def test_wrong_settings_leave_the_native_library_and_are_named(tmp_path: Path) -
         {"RAIL": "pigeon"},
         {"BOUND_MS": "-1"},
         {"": "corrected-tree", "MTBF_S": "3600"},
+        {"": "corrected-gossip", "FAILURES": "2", "TREES": "2"},
         {"FAILURES": "1", "MTBF_S": "3600", "DURATION_S": "60"},
     ]:
         ended = mpi.start(1, program, **settings)

@@ -186,6 +186,11 @@ pub struct RunOptions {
     /// ... if more may fail with this probability
     #[arg(long, value_name = "P", requires = "collectives_mtbf")]
     pub collectives_risk: Option<f64>,
+    /// Corrected collectives: spanning trees that are kept from call to call, at least F + 1
+    /// [default: F + 2 for corrected-gossip, else 0: none]
+    #[arg(long, value_name = "K", requires = "collectives")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=32))]
+    pub collectives_trees: Option<u32>,
     /// The command, started as it is written
     #[arg(last = true, required = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,

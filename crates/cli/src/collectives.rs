@@ -19,7 +19,7 @@ const VARIABLE: &str = "OUTLIVE_MPI_LIBRARY";
 ///
 /// # Errors
 /// [`Code::NotFound`] if the library is not where this command was installed,
-/// [`Code::InvalidArgument`] if f is named for collectives that have none.
+/// [`Code::InvalidArgument`] if f or trees are named for collectives that have none.
 pub fn environment(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
     let how = match options.collectives {
         None | Some(Collectives::Native) => return none(options),
@@ -46,6 +46,7 @@ pub fn environment(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
             "_FAILURES",
             options.collectives_failures.map(|f| f.to_string()),
         ),
+        ("_TREES", options.collectives_trees.map(|k| k.to_string())),
         ("_MTBF_S", text(options.collectives_mtbf)),
         ("_DURATION_S", text(options.collectives_duration)),
         ("_RISK", text(options.collectives_risk)),
@@ -59,15 +60,19 @@ pub fn environment(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
     Ok(variables)
 }
 
-/// No variables, or an error if f was named where there is none.
+/// No variables, or an error if f or trees were named where there are none.
 fn none(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
-    if options.collectives_failures.is_none() && options.collectives_mtbf.is_none() {
+    let reason = if options.collectives_failures.is_some() || options.collectives_mtbf.is_some() {
+        "only corrected collectives tolerate a number of failures; ftco tolerates any"
+    } else if options.collectives_trees.is_some() {
+        "only corrected collectives keep spanning trees"
+    } else {
         return Ok(Vec::new());
-    }
+    };
     Err(Error::new(
         Code::InvalidArgument,
         Entity::Option("collectives".to_owned()),
-        "only corrected collectives tolerate a number of failures; ftco tolerates any",
+        reason,
         "give --collectives corrected-tree or corrected-gossip",
     ))
 }

@@ -66,6 +66,20 @@ fn mistakes_are_coded() {
             &[
                 "run",
                 "--collectives",
+                "ftco",
+                "--collectives-trees",
+                "2",
+                "--",
+                "true",
+            ],
+            64,
+            "OL-100",
+            "keep spanning trees",
+        ),
+        (
+            &[
+                "run",
+                "--collectives",
                 "corrected-tree",
                 "--collectives-mtbf",
                 "3600",

@@ -14,7 +14,7 @@ use outlive_collectives::tcp::Tcp;
 use outlive_collectives::{Content, Engine, Frame, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::corrected::{self, Spread};
+use outlive_protocols::corrected::{self, Keep, Spread};
 use outlive_protocols::ftco::{self, Call, Command, Event, Kind, Plan, Why};
 
 use crate::comms::{Comm, Comms};
@@ -323,6 +323,11 @@ impl Layer {
             bound, failures, ..
         } = self.settings;
         let mut config = corrected::Config::new(processes, spread, failures)?;
+        let trees = self.settings.trees;
+        if trees > 0 {
+            let gossip = outlive_simulator::ftco::kept::gossip_time(processes, trees);
+            config = config.keeping(Keep { trees, gossip })?;
+        }
         config.pace = self.settings.pace;
         config.timeout = self.settings.timeout.unwrap_or(bound);
         config.patience = config.timeout + config.timeout;

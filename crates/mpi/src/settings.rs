@@ -13,6 +13,7 @@
 //! | `OUTLIVE_COLLECTIVES_DURATION_S` | the time that it runs, | |
 //! | `OUTLIVE_COLLECTIVES_RISK` | and the probability of more ([`crate::tolerance`]) | 1e-6 |
 //! | `OUTLIVE_COLLECTIVES_PACE_US` | corrected: between two corrections of a process | 50 |
+//! | `OUTLIVE_COLLECTIVES_TREES` | corrected: spanning trees that are kept from call to call; 0: none | f + 2 for `corrected-gossip`, else 0 |
 //! | `OUTLIVE_COLLECTIVES_CORRECTED_BYTES` | corrected: longer data go over the tree of `ftco` | 65 536 |
 //! | `OUTLIVE_COLLECTIVES_VERBOSE` | `1`: rank 0 says on stderr what it does | |
 
@@ -20,6 +21,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result, Time};
+use outlive_protocols::broadcast::spanning::TREES_MAX;
 
 use crate::tolerance;
 
@@ -64,6 +66,8 @@ pub struct Settings {
     pub failures: u32,
     /// Corrected: between two corrections of a process.
     pub pace: Time,
+    /// Corrected: spanning trees that are kept; 0: none.
+    pub trees: u32,
     /// Corrected: longer data go over the tree.
     pub corrected_bytes: usize,
     /// Say on stderr what happens.
@@ -140,11 +144,33 @@ impl Settings {
                     .unwrap_or(50)
                     .min(most),
             ),
+            trees: 0,
             corrected_bytes: whole("_CORRECTED_BYTES", 0, " of bytes")?.unwrap_or(65_536) as usize,
             verbose: get("_VERBOSE").is_some_and(|(_, value)| value == "1"),
         };
         settings.failures = derived.unwrap_or(settings.failures);
+        let given = whole("_TREES", 0, "")?.zip(get("_TREES"));
+        settings.trees = settings.kept_trees(given)?;
         Ok(settings)
+    }
+
+    /// How many trees are kept, if this number was given for them.
+    fn kept_trees(&self, given: Option<(u64, (String, String))>) -> Result<u32> {
+        let least = u64::from(self.failures) + 1;
+        let most = u64::from(TREES_MAX);
+        match given {
+            Some((0, _)) => Ok(0),
+            Some((trees, _)) if (least..=most).contains(&trees) => Ok(trees as u32),
+            Some((_, (full, value))) => {
+                let remedy = format!("give 0, or f + 1 = {least} to {most}");
+                Err(refuse(&full, &value, &remedy))
+            }
+            // One more than are used at once: a death costs no new growth.
+            None if self.mode == Mode::CorrectedGossip && least <= most => {
+                Ok(most.min(least + 1) as u32)
+            }
+            None => Ok(0),
+        }
     }
 
     /// Which collectives, in words.
@@ -157,6 +183,9 @@ impl Settings {
         };
         match self.mode {
             Mode::Ftco | Mode::Native => name.to_owned(),
+            _ if self.trees > 0 => {
+                format!("{name}, f = {}, {} trees kept,", self.failures, self.trees)
+            }
             _ => format!("{name}, f = {},", self.failures),
         }
     }
@@ -167,10 +196,11 @@ impl Settings {
             mode,
             rail,
             failures,
+            trees,
             corrected_bytes,
             ..
         } = self;
-        let text = format!("{mode:?} {rail:?} {failures} {corrected_bytes}");
+        let text = format!("{mode:?} {rail:?} {failures} {trees} {corrected_bytes}");
         let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
         text.bytes().fold(0x811c_9dc5, hash)
     }
@@ -256,6 +286,31 @@ mod tests {
             assert_eq!(error.code(), Code::Config);
             assert!(error.to_string().contains(name), "{error}");
         }
+    }
+
+    #[test]
+    fn trees_are_kept_for_gossip_or_where_they_are_asked_for() {
+        let gossip = ("OUTLIVE_COLLECTIVES", "corrected-gossip");
+        let tree = ("OUTLIVE_COLLECTIVES", "corrected-tree");
+        let f = |f| ("OUTLIVE_COLLECTIVES_FAILURES", f);
+        let trees = |trees| ("OUTLIVE_COLLECTIVES_TREES", trees);
+        let kept = |pairs: &[_]| with(pairs).expect("good").trees;
+        assert_eq!(kept(&[]), 0);
+        assert_eq!((kept(&[tree]), kept(&[gossip])), (0, 3));
+        assert_eq!((kept(&[gossip, f("0")]), kept(&[gossip, f("4")])), (2, 6));
+        assert_eq!(
+            (kept(&[gossip, f("31")]), kept(&[gossip, f("32")])),
+            (32, 0)
+        );
+        assert_eq!(kept(&[tree, trees("2")]), 2);
+        assert_eq!(kept(&[gossip, trees("0")]), 0);
+        for wrong in ["1", "33", "-1", "many"] {
+            let error = with(&[gossip, trees(wrong)]).expect_err(wrong);
+            assert!(error.to_string().contains("_TREES"), "{error}");
+        }
+        let (one, other) = (with(&[gossip]), with(&[gossip, trees("0")]));
+        let print = |settings: Result<Settings>| settings.expect("good").fingerprint();
+        assert_ne!(print(one), print(other));
     }
 
     #[test]

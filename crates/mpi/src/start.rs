@@ -262,6 +262,7 @@ pub fn end(native: &Native) -> bool {
     let Some(layer) = layer::layer() else {
         return true;
     };
+    let mut missed = false;
     if let Some(comm) = layer.comms.get(native.constants.world)
         && comm.ours
     {
@@ -274,10 +275,13 @@ pub fn end(native: &Native) -> bool {
         let value = Some(outlive_collectives::Content::default());
         // If it fails, its bound has passed: the end comes anyway.
         let family = layer.family(&call, 0);
-        let _ = layer.run(&comm, call, family, value, &mut Nothing);
+        let ended = layer.run(&comm, call, family, value, &mut Nothing);
+        // Its result says the same to all, also to those who have not heard of a death: a rank
+        // that alone went on to the native finalisation would wait there for the others.
+        missed = ended.is_ok_and(|outcome| !outcome.absent.is_empty());
     }
     layer.ask_failures();
-    let whole = layer.dead().is_empty();
+    let whole = !missed && layer.dead().is_empty();
     if whole {
         layer.linger(LINGER, Duration::ZERO);
     } else {

@@ -35,17 +35,7 @@ fn main() -> std::process::ExitCode {
             sweep::sweep_corrected(seeds, threads, None),
         ),
     ] {
-        println!(
-            "{name}: {} runs, {} deaths ({} of rank 0), {} messages, {} broken",
-            summary.runs,
-            summary.deaths,
-            summary.roots,
-            summary.messages,
-            summary.failed.len()
-        );
-        for (seed, violation) in summary.failed.iter().take(20) {
-            println!("seed {seed}: {violation}");
-        }
+        println!("{name}: {summary}");
         broken |= !summary.failed.is_empty();
     }
     std::process::ExitCode::from(u8::from(broken))

@@ -10,8 +10,8 @@ use outlive_simulator::broadcast::{Broadcasts, Parameters, Run, Spread};
 use serde::{Serialize, Serializer};
 
 use super::options::{
-    Failures, FaultOptions, LISTED_MAX, Network, NetworkOptions, OrderName, Spans, SweepOptions,
-    number, peak_bytes, refuse, shape, status,
+    Answer, Failures, FaultOptions, LISTED_MAX, Network, NetworkOptions, OrderName, Spans,
+    SweepOptions, number, peak_bytes, refuse, shape, status,
 };
 use super::spanning;
 use crate::output;
@@ -162,17 +162,6 @@ struct Summary {
     runs_with_uncoloured: usize,
     /// The correction promises that no live process misses the message.
     guaranteed: bool,
-}
-
-#[derive(Serialize)]
-struct Answer<'a> {
-    schema: &'static str,
-    parameters: Understood<'a>,
-    runs: Vec<OneRun<'a>>,
-    summary: Summary,
-    events: u64,
-    wall_seconds: f64,
-    peak_bytes: u64,
 }
 
 /// Runs the broadcasts; 0 unless the correction broke its promise.

@@ -15,8 +15,8 @@ use outlive_simulator::plot::DRAWN_MAX;
 use serde::Serialize;
 
 use super::options::{
-    Failures, FaultOptions, LISTED_MAX, Network, NetworkOptions, OrderName, SweepOptions, number,
-    peak_bytes, refuse, shape, status,
+    Answer, Failures, FaultOptions, LISTED_MAX, Network, NetworkOptions, OrderName, SweepOptions,
+    number, peak_bytes, refuse, shape, status,
 };
 use crate::output;
 
@@ -141,17 +141,6 @@ struct Summary {
     violations: usize,
     /// Of runs for which nothing is promised.
     unpromised_violations: usize,
-}
-
-#[derive(Serialize)]
-struct Answer<'a> {
-    schema: &'static str,
-    parameters: Understood<'a>,
-    runs: Vec<OneRun>,
-    summary: Summary,
-    events: u64,
-    wall_seconds: f64,
-    peak_bytes: u64,
 }
 
 enum Machine {

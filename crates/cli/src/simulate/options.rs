@@ -16,6 +16,19 @@ pub const LISTED_MAX: usize = 20;
 /// Processes simulated at once, over all threads: bounds the memory.
 const AT_ONCE_MAX: u64 = 1 << 21;
 
+/// What a simulation answers: its parameters as they were understood, each run, all together.
+#[derive(Serialize)]
+pub struct Answer<P, R, S> {
+    /// Name and version of what follows.
+    pub schema: &'static str,
+    pub parameters: P,
+    pub runs: Vec<R>,
+    pub summary: S,
+    pub events: u64,
+    pub wall_seconds: f64,
+    pub peak_bytes: u64,
+}
+
 /// The processes and what lies between them.
 #[derive(Args, Debug)]
 pub struct NetworkOptions {

@@ -10,7 +10,7 @@ use outlive_simulator::broadcast::spanning::{One, Parameters, Plans, Run};
 use serde::Serialize;
 
 use super::broadcast::{BroadcastOptions, StartName, correction_of};
-use super::options::{Failures, LISTED_MAX, Network, Spans, peak_bytes, refuse, status};
+use super::options::{Answer, Failures, LISTED_MAX, Network, Spans, peak_bytes, refuse, status};
 use crate::output;
 
 /// The parameters as they were understood.
@@ -80,17 +80,6 @@ struct Summary {
     /// Of runs in which none may be.
     violations: usize,
     guaranteed: bool,
-}
-
-#[derive(Serialize)]
-struct Answer<'a> {
-    schema: &'static str,
-    parameters: Understood<'a>,
-    runs: Vec<OneRun<'a>>,
-    summary: Summary,
-    events: u64,
-    wall_seconds: f64,
-    peak_bytes: u64,
 }
 
 /// Runs them; 0 unless a promise was broken.

@@ -1,10 +1,10 @@
 /* One scenario of crates/collectives/tests/conformance.rs as an MPI job:
  *
- *   conform KIND ROOT CALLS DEAD LATE DIES
+ *   conform KIND ROOT CALLS DEAD LATE DIES [AT LEAVES]
  *
  * DEAD: ranks that kill themselves before the first call, or -; LATE: a rank that enters
- * it half a second after the others, or -1; DIES: a rank that kills itself a quarter of a
- * second after it entered it, or -1. The operand of rank r is r + 1. Each live rank prints
+ * the call AT (0) half a second after the others, or -1; DIES: a rank that kills itself a
+ * quarter of a second after it entered it, or -1; LEAVES: one that does so after it, or -1. The operand of rank r is r + 1. Each live rank prints
  * a line a call: "got RANK CALL SUM ABSENT...", with - for the sum where none is due. */
 #include <mpi.h>
 #include <outlive_mpi.h>
@@ -44,12 +44,13 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     int root = atoi(argv[2]), calls = atoi(argv[3]), late = atoi(argv[5]), dies = atoi(argv[6]);
+    int at = argc > 8 ? atoi(argv[7]) : 0, leaves = argc > 8 ? atoi(argv[8]) : -1;
     /* MPI_Init is over everywhere: a death in it is not survived. */
     MPI_Barrier(MPI_COMM_WORLD);
     if (outlive_mpi_active() != 1 || !bury(argv[4], rank)) return 3;
     for (int call = 0; call < calls; call++) {
-        if (call == 0 && rank == late) nap(500);
-        if (call == 0 && rank == dies) {
+        if (call == at && rank == late) nap(500);
+        if (call == at && rank == dies) {
             struct itimerval quarter = {{0, 0}, {0, 250000}};
             signal(SIGALRM, die);
             setitimer(ITIMER_REAL, &quarter, NULL);
@@ -71,7 +72,7 @@ int main(int argc, char **argv) {
         default: return 2;
         }
         if (good != MPI_SUCCESS) return 4;
-        if (call == 0 && rank == dies) pause();
+        if (call == at && rank == dies) pause();
         char line[512];
         int missing[16], absent = due ? outlive_mpi_absent(MPI_COMM_WORLD, missing, 16) : 0;
         int length = snprintf(line, sizeof line, "got %d %d ", rank, call);
@@ -81,6 +82,7 @@ int main(int argc, char **argv) {
             length += snprintf(line + length, sizeof line - (size_t)length, " %d", missing[i]);
         line[length++] = '\n';
         if (write(1, line, (size_t)length) != length) return 5;
+        if (call == at && rank == leaves) raise(SIGKILL);
     }
     MPI_Finalize();
     return 0;

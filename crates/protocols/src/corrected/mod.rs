@@ -5,7 +5,8 @@
 //! ([`crate::broadcast`]; Hoefler et al., IPDPS 2017; Küttler et al., PPoPP 2019).
 //! *Reduce*: up-correction groups and f + 1 trees ([`crate::reduce`]; Küttler and Härtig,
 //! arXiv 2602.22445). *Allreduce* and *Barrier*: the reduce to one process, from there
-//! the broadcast.
+//! the broadcast. With [`Config::keep`] the broadcast goes down trees that were grown once
+//! (`kept`), and is corrected only until they are there.
 //!
 //! *Beyond f, and when the root dies*: a process without a result asks for it, the root
 //! first; if the root is dead the lowest rank that lives. That one asks everybody
@@ -32,6 +33,7 @@
 //! Operators must commute. Assumed: fail-stop processes; links that neither lose nor
 //! double a message.
 
+mod kept;
 mod recover;
 mod reducing;
 mod slot;
@@ -45,9 +47,12 @@ use std::collections::VecDeque;
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Op, Output, Peer, Ready};
 
+use crate::broadcast::spanning::Trees;
 use crate::ftco::{Call, Command, Event, Kind, Record, Why};
+use kept::Forest;
 use slot::{Env, Slot, Turn};
 
+pub use kept::ROOTS_MAX;
 pub use types::*;
 
 /// All corrected collectives of one communicator at one process. See the module.
@@ -66,6 +71,7 @@ pub struct Machine {
     dead: Vec<Peer>,
     /// Sequence numbers of broadcasts that go on, and of calls that may have ended.
     active: Vec<u32>,
+    forest: Forest,
     /// No correction leaves before.
     paced: Time,
     /// A correction waits for that.
@@ -80,6 +86,12 @@ impl Machine {
     /// A machine that has seen no call.
     pub fn new() -> Machine {
         Machine::default()
+    }
+
+    /// At a root: the trees that are kept and, as far as is known, whole; `None` if there are
+    /// none, or if they still grow. A bit each.
+    pub fn whole_trees(&self, root: Peer) -> Option<Trees> {
+        self.forest.whole(root)
     }
 
     /// The sequence number of the next call that begins.
@@ -99,6 +111,7 @@ impl Machine {
             cx,
             dead: &self.dead,
             active: &mut self.active,
+            forest: &mut self.forest,
             paced: &mut self.paced,
             out: &mut self.out,
             sends: &mut self.sends,
@@ -179,7 +192,9 @@ impl Machine {
                 }
             }
         }
-        None
+        let (to, msg) = self.forest.turn(cx)?;
+        let body = None;
+        Some(Output::Send { to, msg, body })
     }
 }
 
@@ -194,6 +209,9 @@ impl outlive_base::machine::Machine for Machine {
         let processes = cx.config.processes;
         if from >= processes || from == cx.me || msg.root >= processes {
             return;
+        }
+        if matches!(msg.part, Part::Grow { .. }) {
+            return self.forest.message(cx, &self.dead, from, msg);
         }
         if msg.seq < self.base {
             if matches!(msg.part, Part::Ask(_) | Part::Claim) {
@@ -228,9 +246,13 @@ impl outlive_base::machine::Machine for Machine {
                 if peer != cx.me && peer < cx.config.processes {
                     self.dead.insert(at, peer);
                     self.each(cx, |slot, env| slot.lost(env, peer));
+                    self.forest.lost(cx, peer);
                 }
             }
-            Command::Returned { peer } => self.dead.retain(|&other| other != peer),
+            Command::Returned { peer } => {
+                self.dead.retain(|&other| other != peer);
+                self.forest.returned(cx, peer);
+            }
             Command::Prepare { .. } | Command::Run { .. } => {
                 let (seq, why) = (self.next, Why::Argument);
                 self.out
@@ -241,6 +263,7 @@ impl outlive_base::machine::Machine for Machine {
 
     fn on_timeout(&mut self, cx: &Cx<Self>) {
         self.each(cx, Slot::timeout);
+        self.forest.timeout(cx);
     }
 
     fn on_done(&mut self, cx: &Cx<Self>, op: Op, result: Result<(), Fault>) {
@@ -276,7 +299,7 @@ impl outlive_base::machine::Machine for Machine {
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
         let due = self.slots.iter().filter_map(|slot| slot.deadline(cx));
         let paced = self.held.then_some(self.paced);
-        due.chain(paced).min()
+        due.chain(paced).chain(self.forest.deadline(cx)).min()
     }
 
     fn recover(_cx: &Cx<Self>, _log: impl Iterator<Item = Record>) -> Self {

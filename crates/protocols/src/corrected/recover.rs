@@ -100,6 +100,9 @@ impl Slot {
 
     pub fn asked_by(&mut self, env: &mut Env, from: Peer, dead: bool) {
         if self.has && self.kind.down() {
+            if self.missed(env.cx) {
+                env.forest.doubt(env.cx.me);
+            }
             return self.result_to(env, from);
         }
         self.send(env, from, Part::Wait(self.entered()), NONE);

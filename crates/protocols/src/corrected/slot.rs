@@ -5,9 +5,11 @@ use std::collections::VecDeque;
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Machine as _, Output, Peer, Ready};
 
+use super::kept::{Branches, Forest};
 use super::recover::Gather;
 use super::reducing::{Answer, Reducing};
 use super::{Config, MODEL, Machine, Msg, Part};
+use crate::broadcast::spanning::Trees;
 use crate::broadcast::{self, Broadcast};
 use crate::ftco::fold::NONE;
 use crate::ftco::{Call, Event, Kind, Why};
@@ -20,6 +22,7 @@ pub(super) struct Env<'a, 'b> {
     pub cx: &'a Cx<'b, Machine>,
     pub dead: &'a [Peer],
     pub active: &'a mut Vec<u32>,
+    pub forest: &'a mut Forest,
     pub paced: &'a mut Time,
     pub out: &'a mut VecDeque<Output<Machine>>,
     pub sends: &'a mut VecDeque<Output<Machine>>,
@@ -94,6 +97,8 @@ pub(super) struct Slot {
     /// Answered a claim: results are taken from claimants only.
     pub sealed: bool,
     spread: Option<Box<Spreading>>,
+    /// Instead of that: down trees that are kept.
+    branches: Option<Box<Branches>>,
     pub reduce: Option<Box<Reducing>>,
     pub early: Vec<(Peer, reduce::Msg, u32)>,
     /// Wait for this process's operand.
@@ -128,6 +133,7 @@ impl Slot {
             by: 0,
             sealed: false,
             spread: None,
+            branches: None,
             reduce: None,
             early: Vec::new(),
             claimants: Vec::new(),
@@ -243,6 +249,10 @@ impl Slot {
     }
 
     pub fn begin_spread(&mut self, env: &mut Env) {
+        if let Some(branches) = env.forest.begin(env.cx, env.dead) {
+            self.branches = Some(Box::new(branches));
+            return;
+        }
         self.spreading(env, Time::ZERO, |machine, cx| {
             machine.on_command(cx, broadcast::Command::Start);
         });
@@ -297,6 +307,10 @@ impl Slot {
         }
         match msg.part {
             Part::Spread(inner, at) => self.spread_message(env, from, inner, at, body),
+            Part::Branch { generation, trees } => {
+                self.branch(env, from, (generation, trees), body);
+            }
+            Part::Grow { .. } => {} // Of no call.
             Part::Reduce(inner) => self.reduce_message(env, from, inner, body),
             Part::Ask(dead) => self.asked_by(env, from, dead),
             Part::Wait(entered) => self.waits(from, entered),
@@ -355,6 +369,55 @@ impl Slot {
         });
     }
 
+    /// The result came down trees that are kept: it is passed on, once.
+    fn branch(
+        &mut self,
+        env: &mut Env,
+        from: Peer,
+        (generation, trees): (u32, Trees),
+        body: Option<Body>,
+    ) {
+        if let Some(branches) = &mut self.branches {
+            branches.to.retain(|&to| to != from); // It has it.
+            return;
+        }
+        if self.sealed || self.has && (self.lost || self.by != self.root) {
+            return;
+        }
+        if !self.has {
+            self.drop_reduce(env);
+            self.drop_gather(env);
+            let value = env.retain(body);
+            self.decide(env, value, self.root);
+        }
+        let mut branches = env.forest.pass(env.cx, (self.root, generation, trees));
+        branches.to.retain(|&to| to != from);
+        self.branches = Some(Box::new(branches));
+        env.active.push(self.seq);
+    }
+
+    /// The next who gets the result down the trees.
+    fn next_branch(&mut self, env: &Env) -> Option<Output<Machine>> {
+        let branches = self.branches.as_mut()?;
+        let (generation, trees) = (branches.generation, branches.trees);
+        while let Some(to) = branches.to.pop() {
+            if env.dead.binary_search(&to).is_err() {
+                let msg = self.msg(Part::Branch { generation, trees });
+                let body = (self.value != NONE).then_some(Body(self.value));
+                return Some(Output::Send { to, msg, body });
+            }
+        }
+        None
+    }
+
+    /// True if the result left the root down its trees so long ago that who asks now must
+    /// have been missed by them.
+    pub fn missed(&self, cx: &Cx<Machine>) -> bool {
+        let since = self.branches.as_ref().map(|branches| branches.since);
+        let here = self.root == cx.me;
+        here && since.is_some_and(|since| cx.now >= since + Time(cx.config.ask.0 / 2))
+    }
+
     /// The next message of the broadcast, or the end of the call.
     pub fn turn(&mut self, env: &mut Env) -> Turn {
         while let Some(inner) = &mut self.spread {
@@ -389,6 +452,9 @@ impl Slot {
                 }
                 Some(_) => *machine = next,
             }
+        }
+        if let Some(output) = self.next_branch(env) {
+            return Turn::Send(output);
         }
         if self.phase != Phase::Started || !self.has || self.gather.is_some() {
             return Turn::Idle;

@@ -23,12 +23,27 @@ fn messages_come_back_from_their_bytes_and_nothing_else_is_one() {
         Part::Gone,
         Part::Mismatch,
         Part::Out,
+        Part::Branch {
+            generation: 0x0506_0708,
+            trees: 1 << 31 | 1,
+        },
+        Part::Grow {
+            what: Grow::Rightward,
+            tree: 31,
+            at: u32::MAX,
+        },
+        Part::Grow {
+            what: Grow::Full,
+            tree: 0,
+            at: 0,
+        },
     ];
     for (seq, part) in (0x0102_0304..).zip(parts) {
+        let branch = matches!(part, Part::Branch { .. });
         let msg = Msg {
             seq,
             root: 5,
-            by: 6,
+            by: if branch { 5 } else { 6 },
             kind: Kind::Barrier,
             part,
         };
@@ -45,8 +60,56 @@ fn messages_come_back_from_their_bytes_and_nothing_else_is_one() {
         }
     }
     // 4 of the broadcast; a flag each for 2 of the reduce, asking, waiting and the
-    // result; the five others do not look at it.
-    assert_eq!(decoded, 4 + 5 * 2 + 5 * 256);
+    // result; 9 of the growth; the six others do not look at it.
+    assert_eq!(decoded, 4 + 5 * 2 + 9 + 6 * 256);
+}
+
+/// Of more roots than a process has room for it takes no trees, and says so.
+#[test]
+fn trees_of_too_many_roots_are_declined() {
+    use outlive_base::machine::Machine as _;
+    let keep = Keep {
+        trees: 2,
+        gossip: Time(8),
+    };
+    let config = Config::new(100, Spread::Tree(Shape::Binomial), 1).expect("valid");
+    let config = config.keeping(keep).expect("valid");
+    let cx = Cx {
+        me: 0,
+        now: Time(1),
+        config: &config,
+        seed: 1,
+    };
+    let mut machine = Machine::new();
+    for root in 1..=ROOTS_MAX as u32 + 1 {
+        let offer = Msg {
+            seq: 1,
+            root,
+            by: 8,
+            kind: Kind::Bcast,
+            part: Part::Grow {
+                what: Grow::Gossip,
+                tree: 0,
+                at: 4,
+            },
+        };
+        machine.on_message(&cx, root, offer, None);
+    }
+    let mut full = Vec::new();
+    while let Some(output) = machine.poll(&cx, Ready::ALL) {
+        if let Output::Send { to, msg, .. } = output
+            && matches!(
+                msg.part,
+                Part::Grow {
+                    what: Grow::Full,
+                    ..
+                }
+            )
+        {
+            full.push(to);
+        }
+    }
+    assert_eq!(full, [ROOTS_MAX as u32 + 1]);
 }
 
 #[test]
@@ -56,5 +119,10 @@ fn wrong_sizes_and_shapes_are_refused() {
     assert!(Config::new(4, Spread::Tree(Shape::Kary(0)), 1).is_err());
     let alone = Config::new(1, tree, 5).expect("one process");
     assert_eq!(alone.failures, 0);
+    for (trees, gossip) in [(0, 1), (2, 1), (33, 1), (3, 1 << 40)] {
+        let gossip = Time(gossip);
+        let two = Config::new(8, tree, 2).expect("valid");
+        assert!(two.keeping(Keep { trees, gossip }).is_err(), "{trees}");
+    }
     assert!(serves(Kind::Bcast, true) && !serves(Kind::Allreduce, true));
 }

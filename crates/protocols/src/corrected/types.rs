@@ -3,6 +3,7 @@
 use outlive_base::machine::Peer;
 use outlive_base::{Code, Entity, Error, Result, Time};
 
+use crate::broadcast::spanning::Trees;
 use crate::broadcast::tree::{Order, PROCESSES_MAX, Ring, Shape};
 use crate::broadcast::{self, Correction, LogP, Start};
 use crate::ftco::Kind;
@@ -15,6 +16,17 @@ pub enum Spread {
     Tree(Shape),
     /// By gossip until this virtual time, in the units of [`MODEL`].
     Gossip(Time),
+}
+
+/// Trees that each root keeps, instead of spreading and correcting every result; see
+/// [`Config::keeping`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Keep {
+    /// How many, from f + 1 to 32. Each beyond f + 1 is for one more death until they are
+    /// grown anew.
+    pub trees: u32,
+    /// How long gossip lasts while they grow, in the units of [`MODEL`].
+    pub gossip: Time,
 }
 
 /// The LogP model of virtual time: a process's own clock goes on by `gap` with each of
@@ -58,6 +70,8 @@ pub struct Config {
     pub retained: u32,
     /// How far a sender may be ahead of this process, in collectives.
     pub ahead: u32,
+    /// Trees that are kept; `None`: every result is spread and corrected for itself.
+    pub keep: Option<Keep>,
 }
 
 impl Config {
@@ -88,11 +102,36 @@ impl Config {
             bound: Time::from_secs(600),
             retained: 64,
             ahead: 1024,
+            keep: None,
         };
         // For their checks: later ones differ in the root only.
         config.broadcast(0)?;
         config.reduce(0)?;
         Ok(config)
+    }
+
+    /// Results go down trees that are kept. [`Config::spread`] serves until they are grown,
+    /// and when fewer than f + 1 of them are whole.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] for fewer than f + 1 trees, more than 32, or a gossip
+    /// longer than 2^31.
+    pub fn keeping(mut self, keep: Keep) -> Result<Config> {
+        let refuse = |option: &str, reason: String, remedy: &str| {
+            let entity = Entity::Option(option.into());
+            Err(Error::new(Code::InvalidArgument, entity, reason, remedy))
+        };
+        if keep.trees <= self.failures {
+            let reason = format!("{} trees for {} failures", keep.trees, self.failures);
+            return refuse("trees", reason, "give one more than failures, or more");
+        }
+        if keep.gossip.0 > 1 << 31 {
+            let reason = format!("{} is above 2^31", keep.gossip.0);
+            return refuse("gossip-time", reason, "give a shorter one");
+        }
+        self.keep = Some(keep);
+        self.spanning(0)?;
+        Ok(self)
     }
 
     /// The broadcast from this root.
@@ -134,6 +173,22 @@ impl Config {
 pub enum Part {
     /// The broadcast of the result (the body), which arrives at this virtual time.
     Spread(broadcast::Msg, u32),
+    /// The result (the body) down the trees of the root that are kept.
+    Branch {
+        /// Which were grown.
+        generation: u32,
+        /// Those that carry it, a bit each.
+        trees: Trees,
+    },
+    /// Trees of the root grow: [`Msg::seq`] is their generation.
+    Grow {
+        /// What it says.
+        what: Grow,
+        /// In which tree.
+        tree: u8,
+        /// The virtual time at which it arrives.
+        at: u32,
+    },
     /// The reduce.
     Reduce(reduce::Msg),
     /// I wait for the result, or for your part. True: and the root is dead.
@@ -155,6 +210,41 @@ pub enum Part {
     Out,
 }
 
+/// What is said while trees grow ([`crate::broadcast::spanning::Msg`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Grow {
+    /// An offer by gossip, which ends at the virtual time [`Msg::by`].
+    Gossip,
+    /// An offer to the left; as above.
+    Leftward,
+    /// An offer to the right; as above.
+    Rightward,
+    /// I took your offer and may have children.
+    Joined,
+    /// I took it, and all below me did; [`Msg::by`]: hurt trees, a bit each.
+    Complete,
+    /// I have another parent.
+    Declined,
+    /// Are you alive?
+    Ask,
+    /// Yes.
+    Wait,
+    /// To the root: I have no room for your trees.
+    Full,
+}
+
+const GROWS: [Grow; 9] = [
+    Grow::Gossip,
+    Grow::Leftward,
+    Grow::Rightward,
+    Grow::Joined,
+    Grow::Complete,
+    Grow::Declined,
+    Grow::Ask,
+    Grow::Wait,
+    Grow::Full,
+];
+
 /// A message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Msg {
@@ -162,7 +252,7 @@ pub struct Msg {
     pub seq: u32,
     /// Its root; of those without: who puts the result together unless it dies.
     pub root: Peer,
-    /// [`Part::Result`]: who put it together.
+    /// [`Part::Result`]: who put it together. [`Part::Grow`]: see [`Grow`].
     pub by: Peer,
     /// Which collective.
     pub kind: Kind,
@@ -170,23 +260,14 @@ pub struct Msg {
     pub part: Part,
 }
 
-const KINDS: [Kind; 7] = [
-    Kind::Bcast,
-    Kind::Reduce,
-    Kind::Allreduce,
-    Kind::Barrier,
-    Kind::Gather,
-    Kind::Allgather,
-    Kind::Agree,
-];
-
 impl Msg {
     /// Bytes on the wire.
     pub const BYTES: usize = 20;
 
-    /// Little-endian: sequence number, root, by, virtual time u32; kind, part, and what
-    /// the part holds u8; 0.
+    /// Little-endian: sequence number, root, by (of a branch: its trees), virtual time (of a
+    /// branch: its generation) u32; kind, part, and what the part holds u8, twice.
     pub fn encode(self) -> [u8; Msg::BYTES] {
+        let (mut by, mut more) = (self.by, 0);
         let (tag, detail, time) = match self.part {
             Part::Spread(broadcast::Msg::Spread, at) => (0, 0, at),
             Part::Spread(broadcast::Msg::Leftward, at) => (0, 1, at),
@@ -201,13 +282,21 @@ impl Msg {
             Part::Gone => (8, 0, 0),
             Part::Mismatch => (9, 0, 0),
             Part::Out => (10, 0, 0),
+            Part::Branch { generation, trees } => {
+                by = trees;
+                (11, 0, generation)
+            }
+            Part::Grow { what, tree, at } => {
+                more = tree;
+                (12, what as u8, at)
+            }
         };
         let mut bytes = [0; Msg::BYTES];
         bytes[0..4].copy_from_slice(&self.seq.to_le_bytes());
         bytes[4..8].copy_from_slice(&self.root.to_le_bytes());
-        bytes[8..12].copy_from_slice(&self.by.to_le_bytes());
+        bytes[8..12].copy_from_slice(&by.to_le_bytes());
         bytes[12..16].copy_from_slice(&time.to_le_bytes());
-        bytes[16..19].copy_from_slice(&[self.kind as u8, tag, detail]);
+        bytes[16..20].copy_from_slice(&[self.kind as u8, tag, detail, more]);
         bytes
     }
 
@@ -246,13 +335,24 @@ impl Msg {
             8 => Part::Gone,
             9 => Part::Mismatch,
             10 => Part::Out,
+            11 => Part::Branch {
+                generation: time,
+                trees: word(8),
+            },
+            12 => Part::Grow {
+                what: *GROWS.get(usize::from(detail))?,
+                tree: bytes[19],
+                at: time,
+            },
             _ => return None,
         };
+        let branch = matches!(part, Part::Branch { .. });
         Some(Msg {
             seq: word(0),
             root: word(4),
-            by: word(8),
-            kind: *KINDS.get(usize::from(bytes[16]))?,
+            // It is the root who put together what goes down its trees.
+            by: if branch { word(4) } else { word(8) },
+            kind: Kind::of(bytes[16])?,
             part,
         })
     }

@@ -75,6 +75,21 @@ pub enum Kind {
 }
 
 impl Kind {
+    const ALL: [Kind; 7] = [
+        Kind::Bcast,
+        Kind::Reduce,
+        Kind::Allreduce,
+        Kind::Barrier,
+        Kind::Gather,
+        Kind::Allgather,
+        Kind::Agree,
+    ];
+
+    /// The kind of this number on the wire.
+    pub(crate) fn of(number: u8) -> Option<Kind> {
+        Kind::ALL.get(usize::from(number)).copied()
+    }
+
     /// True if contributions go up the tree.
     pub const fn up(self) -> bool {
         !matches!(self, Kind::Bcast)
@@ -275,15 +290,6 @@ impl Msg {
 
     /// The reverse of [`Msg::encode`]; `None` if a kind or verb is unknown.
     pub fn decode(bytes: [u8; Msg::BYTES]) -> Option<Msg> {
-        const KINDS: [Kind; 7] = [
-            Kind::Bcast,
-            Kind::Reduce,
-            Kind::Allreduce,
-            Kind::Barrier,
-            Kind::Gather,
-            Kind::Allgather,
-            Kind::Agree,
-        ];
         const VERBS: [Verb; 8] = [
             Verb::Give,
             Verb::Claim,
@@ -301,7 +307,7 @@ impl Msg {
             seq: word(0),
             root: word(4),
             by: word(8),
-            kind: *KINDS.get(usize::from(bytes[12]))?,
+            kind: Kind::of(bytes[12])?,
             verb: *VERBS.get(usize::from(bytes[13]))?,
         })
     }

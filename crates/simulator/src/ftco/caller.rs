@@ -23,6 +23,14 @@ pub trait Subject:
     fn gives(msg: &Self::Msg) -> bool;
     /// True if the message claims one.
     fn claims(msg: &Self::Msg) -> bool;
+    /// True if the message asks where a result or an operand stays.
+    fn asks(_msg: &Self::Msg) -> bool {
+        false
+    }
+    /// True if the message takes a result down a tree that is kept.
+    fn branches(_msg: &Self::Msg) -> bool {
+        false
+    }
 }
 
 impl Subject for ftco::Machine {
@@ -81,6 +89,8 @@ pub enum Planted {
     LostAbsent,
     /// An orphan puts its own result together at once.
     HastyOrphan,
+    /// Who passes a result on down trees that are kept forgets some of its children.
+    ForgottenChild,
 }
 
 /// What a process says to the one who watches the run.
@@ -98,6 +108,8 @@ pub struct Caller<S: Subject> {
     machine: S,
     /// When it enters which call; the first last.
     calls: Vec<(Time, Call)>,
+    /// Who is told to be dead, and when; the first last.
+    news: Vec<(Time, Peer)>,
     /// From when to when it does nothing at all.
     away: (Time, Time),
     waiting: Vec<(Peer, S::Msg, Option<Body>)>,
@@ -131,12 +143,20 @@ impl<S: Subject> Caller<S> {
         Caller {
             machine: S::fresh(),
             calls,
+            news: Vec::new(),
             away,
             waiting: Vec::new(),
             said: VecDeque::new(),
             gives: 0,
             hasty: false,
         }
+    }
+
+    /// Is told of these deaths at these times.
+    pub fn hears(mut self, mut news: Vec<(Time, Peer)>) -> Caller<S> {
+        news.sort_unstable_by(|a, b| b.cmp(a));
+        self.news = news;
+        self
     }
 
     fn is_away(&self, now: Time) -> bool {
@@ -151,6 +171,13 @@ impl<S: Subject> Caller<S> {
             self.machine.on_message(&inner(cx), from, msg, body);
         }
         self.drain(cx, waiting.iter().filter_map(|&(.., body)| body).collect());
+        while let Some(&(at, peer)) = self.news.last()
+            && at <= cx.now
+        {
+            self.news.pop();
+            self.machine.on_command(&inner(cx), Command::Dead { peer });
+            self.drain(cx, Vec::new());
+        }
         while let Some(&(at, mut call)) = self.calls.last()
             && at <= cx.now
         {
@@ -295,6 +322,10 @@ impl<S: Subject> Machine for Caller<S> {
             match self.machine.poll(&inner(cx), ready)? {
                 Output::Send { msg, .. }
                     if S::claims(&msg) && cx.config.planted == Some(Planted::LostBypass) => {}
+                Output::Send { to, msg, .. }
+                    if S::branches(&msg)
+                        && to % 5 == 4
+                        && cx.config.planted == Some(Planted::ForgottenChild) => {}
                 Output::Send { to, msg, body } => {
                     let body = body.and_then(|body| self.copy(cx, msg, body));
                     return Some(Output::Send { to, msg, body });
@@ -330,11 +361,9 @@ impl<S: Subject> Machine for Caller<S> {
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
         let due = self.machine.deadline(&inner(cx));
-        let next = self.calls.last().map(|&(at, _)| at);
-        let due = match (due, next) {
-            (Some(a), Some(b)) => Some(a.min(b)),
-            (a, b) => a.or(b),
-        };
+        let call = self.calls.last().map(|&(at, _)| at);
+        let news = self.news.last().map(|&(at, _)| at);
+        let due = [due, call, news].into_iter().flatten().min();
         if self.is_away(cx.now) {
             return Some(self.away.1);
         }

@@ -2,19 +2,15 @@
 //! tree: any of them, failures before, during and after, also of roots, also more than f.
 
 use outlive_base::Time;
-use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
-use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::Shape;
 use outlive_protocols::corrected::{Config, Machine, Msg, Part, Spread};
-use outlive_protocols::ftco::{Call, Kind};
+use outlive_protocols::ftco::Kind;
 use outlive_protocols::reduce;
 
 use super::caller::Subject;
 use super::check::{Expect, check};
-use super::sweep::deaths;
-use super::{Planted, Report, Scenario, run_any};
-use crate::logp::Model;
+use super::{Planted, Report, Scenario, run_any, sweep};
 
 impl Subject for Machine {
     fn fresh() -> Self {
@@ -29,6 +25,12 @@ impl Subject for Machine {
     }
     fn claims(msg: &Msg) -> bool {
         matches!(msg.part, Part::Claim)
+    }
+    fn asks(msg: &Msg) -> bool {
+        matches!(msg.part, Part::Ask(_))
+    }
+    fn branches(msg: &Msg) -> bool {
+        matches!(msg.part, Part::Branch { .. })
     }
 }
 
@@ -45,11 +47,7 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario<Config>> {
         1 => 2 + random.below(15),
         _ => 2 + random.below(47),
     } as u32;
-    let logp = LogP {
-        latency: 1 + random.below(8),
-        overhead: 1 + random.below(2),
-        gap: 2,
-    };
+    let logp = sweep::logp(&mut random);
     let spread = match random.below(4) {
         0 => Spread::Gossip(Time(1 + random.below(16))),
         1 => Spread::Tree(Shape::Kary(1 + random.below(4) as u32)),
@@ -66,40 +64,11 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario<Config>> {
         ..Config::new(processes, spread, random.below(4) as u32)?
     };
     let calls = 1 + random.below(4);
-    let calls = (0..calls).map(|_| {
-        let kind = KINDS[random.below(KINDS.len() as u64) as usize];
-        let rooted = matches!(kind, Kind::Bcast | Kind::Reduce) && random.below(2) == 0;
-        let root = if rooted {
-            random.below(u64::from(processes)) as Peer
-        } else {
-            0
-        };
-        Call {
-            kind,
-            root,
-            value: None,
-            ordered: false,
-        }
-    });
-    let calls: Vec<Call> = calls.collect();
-    let model = Model {
-        logp,
-        byte_gap: 0,
-        half_duplex: random.below(4) == 0,
-    };
+    let calls = sweep::calls_of(&KINDS, &mut random, (calls, processes), false);
+    let model = sweep::model(&mut random, logp);
     let mut scenario = Scenario::new(config, model, calls[0]);
     scenario.calls = calls;
-    let skew = [1, timeout / 8][random.below(2) as usize];
-    scenario.enters = (0..processes).map(|_| Time(random.below(skew))).collect();
-    scenario.interval = Time(random.below(60));
-    let faults = match random.below(8) {
-        0 => 0,
-        1..=4 => 1 + random.below(3),
-        5 | 6 => random.below(u64::from(processes)),
-        _ => u64::from(processes) - 1,
-    };
-    scenario.deaths = deaths(&mut random, processes, faults, timeout);
-    scenario.end = Time(u64::MAX / 4);
+    sweep::surround(&mut random, &mut scenario, processes, timeout);
     Ok(scenario)
 }
 
@@ -110,7 +79,12 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario<Config>> {
 pub fn one(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
     let mut scenario = scenario(seed).map_err(|error| error.to_string())?;
     scenario.planted = planted;
-    let report = run_any::<Machine>(&scenario, seed).map_err(|error| error.to_string())?;
+    checked(&scenario, seed)
+}
+
+/// Runs a scenario and checks it.
+pub(super) fn checked(scenario: &Scenario<Config>, seed: u64) -> Result<Report, String> {
+    let report = run_any::<Machine>(scenario, seed).map_err(|error| error.to_string())?;
     let expect = Expect {
         processes: scenario.config.processes,
         calls: &scenario.calls,
@@ -123,17 +97,14 @@ pub fn one(seed: u64, planted: Option<Planted>) -> Result<Report, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_protocols::ftco::{Event, Why};
-
-    fn failing(seeds: std::ops::Range<u64>, planted: Option<Planted>) -> Vec<(u64, String)> {
-        let failed = seeds.filter_map(|seed| Some((seed, one(seed, planted).err()?)));
-        failed.collect()
-    }
+    use crate::logp::Model;
+    use outlive_protocols::broadcast::LogP;
+    use outlive_protocols::ftco::{Call, Event, Why};
 
     #[test]
     fn every_live_process_gets_the_result() {
-        let failed = failing(0..2000, None);
-        assert_eq!(failed.len(), 0, "{:?}", &failed[..failed.len().min(3)]);
+        let summary = sweep::sweep_of(one, 0..2000, 2, None);
+        assert_eq!(summary.failed, []);
     }
 
     #[test]
@@ -185,7 +156,7 @@ mod tests {
             Planted::LostAbsent,
             Planted::LostBypass,
         ] {
-            let caught = failing(0..300, Some(planted)).len();
+            let caught = sweep::sweep_of(one, 0..300, 2, Some(planted)).failed.len();
             assert!(caught >= 3, "{planted:?} was caught {caught} times");
         }
     }

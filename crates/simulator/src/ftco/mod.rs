@@ -8,6 +8,7 @@ mod arena;
 mod caller;
 pub mod check;
 pub mod corrected;
+pub mod kept;
 pub mod sweep;
 
 #[cfg(test)]
@@ -44,6 +45,8 @@ pub struct Scenario<C = ftco::Config> {
     pub other: Option<(Peer, Vec<Call>)>,
     /// Who dies when.
     pub deaths: Vec<(Peer, Death)>,
+    /// So long after a death at a time everybody is told of it; `None`: nobody ever is.
+    pub told: Option<Time>,
     /// Whether results name who contributed, or only how many.
     pub exact: bool,
     /// Bytes of an operand (LogGP); other messages have 1.
@@ -68,6 +71,7 @@ impl<C> Scenario<C> {
             away: None,
             other: None,
             deaths: Vec::new(),
+            told: None,
             exact: true,
             bytes: 1,
             planted: None,
@@ -101,6 +105,10 @@ pub struct Report {
     pub violations: Vec<String>,
     /// Bodies held at the end.
     pub held: usize,
+    /// Messages that asked where a result or an operand stays.
+    pub asked: u64,
+    /// Messages that took a result down trees that are kept.
+    pub branches: u64,
     arrows: Option<Vec<Arrow>>,
 }
 
@@ -152,6 +160,8 @@ impl Report {
 struct Recorder {
     lines: Vec<Line>,
     bytes: u64,
+    asked: u64,
+    branches: u64,
     arrows: Option<Vec<Arrow>>,
 }
 
@@ -175,6 +185,8 @@ impl<S: Subject> Host<Caller<S>> for Recorder {
         self.lines.push(Line { who, at, said });
     }
     fn on_send(&mut self, from: Peer, to: Peer, msg: &S::Msg, now: Time) {
+        self.asked += u64::from(S::asks(msg));
+        self.branches += u64::from(S::branches(msg));
         if let Some(arrows) = &mut self.arrows {
             arrows.push(Arrow {
                 from,
@@ -235,12 +247,24 @@ where
             Some((who, from, until)) if who == rank => (from, until),
             _ => (Time::ZERO, Time::ZERO),
         };
-        Caller::new(timed, away)
+        let heard = scenario.told.map(|delay| {
+            let at_a_time = scenario
+                .deaths
+                .iter()
+                .filter_map(|&(who, death)| match death {
+                    Death::At(at) if who != rank => Some((at + delay, who)),
+                    _ => None,
+                });
+            at_a_time.collect()
+        });
+        Caller::new(timed, away).hears(heard.unwrap_or_default())
     };
     let callers: Vec<Caller<S>> = (0..processes).map(caller).collect();
     let recorder = Recorder {
         lines: Vec::new(),
         bytes: scenario.bytes,
+        asked: 0,
+        branches: 0,
         arrows: scenario.trace.then(Vec::new),
     };
     let mut world = World::new(scenario.model, &shared, seed, callers, recorder)?;
@@ -256,6 +280,7 @@ where
     let dead = (0..processes).filter(|&who| world.dead(who)).collect();
     let lines = std::mem::take(&mut world.host.lines);
     let arrows = world.host.arrows.take();
+    let (asked, branches) = (world.host.asked, world.host.branches);
     drop(world);
     let held = shared.arena.borrow().held();
     Ok(Report {
@@ -264,6 +289,8 @@ where
         outcome,
         violations: shared.violations.take(),
         held,
+        asked,
+        branches,
         arrows,
     })
 }

@@ -1,6 +1,8 @@
 //! Many scenarios, each a function of its seed: any tree, any collective, failures
 //! before, during and after, at any time and between any two sends.
 
+use std::fmt;
+
 use outlive_base::Time;
 use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
@@ -49,6 +51,23 @@ impl Summary {
     }
 }
 
+/// A line of figures, and one for each of the first broken seeds.
+impl fmt::Display for Summary {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            out,
+            "{} runs, {} deaths ({} of rank 0), {} messages, {} broken",
+            self.runs,
+            self.deaths,
+            self.roots,
+            self.messages,
+            self.failed.len()
+        )?;
+        let mut broken = self.failed.iter().take(20);
+        broken.try_for_each(|(seed, violation)| write!(out, "\nseed {seed}: {violation}"))
+    }
+}
+
 /// The scenario of a seed, with what is true of it.
 ///
 /// # Errors
@@ -61,11 +80,7 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario> {
         2 => 16 + random.below(17),
         _ => 2 + random.below(63),
     } as u32;
-    let logp = LogP {
-        latency: 1 + random.below(8),
-        overhead: 1 + random.below(2),
-        gap: 2,
-    };
+    let logp = logp(&mut random);
     let shape = match random.below(5) {
         0 => Shape::Binomial,
         1 => Shape::Kary(1 + random.below(4) as u32),
@@ -89,9 +104,41 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario> {
         ..Config::new(plan)
     };
     let calls = 1 + random.below(3);
-    let kinds = |random: &mut Sequence| KINDS[random.below(KINDS.len() as u64) as usize];
+    let ordered = order == Order::InOrder;
+    let calls = calls_of(&KINDS, &mut random, (calls, processes), ordered);
+    let mut scenario = Scenario::new(config, model(&mut random, logp), calls[0]);
+    scenario.calls = calls;
+    surround(&mut random, &mut scenario, processes, timeout);
+    Ok(scenario)
+}
+
+/// A network.
+pub(super) fn logp(random: &mut Sequence) -> LogP {
+    LogP {
+        latency: 1 + random.below(8),
+        overhead: 1 + random.below(2),
+        gap: 2,
+    }
+}
+
+pub(super) fn model(random: &mut Sequence, logp: LogP) -> Model {
+    Model {
+        logp,
+        byte_gap: 0,
+        half_duplex: random.below(4) == 0,
+    }
+}
+
+/// So many calls by so many processes, some of another root than rank 0; of operators that
+/// keep an order, if they may.
+pub(super) fn calls_of(
+    kinds: &[Kind],
+    random: &mut Sequence,
+    (calls, processes): (u64, u32),
+    ordered: bool,
+) -> Vec<Call> {
     let calls = (0..calls).map(|_| {
-        let kind = kinds(&mut random);
+        let kind = kinds[random.below(kinds.len() as u64) as usize];
         let rooted = matches!(kind, Kind::Bcast | Kind::Reduce | Kind::Gather);
         let root = if rooted && random.below(2) == 0 {
             random.below(u64::from(processes)) as Peer
@@ -102,17 +149,19 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario> {
             kind,
             root,
             value: None,
-            ordered: order == Order::InOrder && random.below(3) > 0,
+            ordered: ordered && random.below(3) > 0,
         }
     });
-    let calls: Vec<Call> = calls.collect();
-    let model = Model {
-        logp,
-        byte_gap: 0,
-        half_duplex: random.below(4) == 0,
-    };
-    let mut scenario = Scenario::new(config, model, calls[0]);
-    scenario.calls = calls;
+    calls.collect()
+}
+
+/// When who enters, and who dies.
+pub(super) fn surround<C>(
+    random: &mut Sequence,
+    scenario: &mut Scenario<C>,
+    processes: u32,
+    timeout: u64,
+) {
     // Entering at once, or within an eighth of the time-out.
     let skew = [1, timeout / 8][random.below(2) as usize];
     scenario.enters = (0..processes).map(|_| Time(random.below(skew))).collect();
@@ -123,18 +172,12 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario> {
         5 | 6 => random.below(u64::from(processes)),
         _ => u64::from(processes) - 1,
     };
-    scenario.deaths = deaths(&mut random, processes, faults, timeout);
+    scenario.deaths = deaths(random, processes, faults, timeout);
     scenario.end = Time(u64::MAX / 4);
-    Ok(scenario)
 }
 
 /// So many different ranks, each with its moment.
-pub(super) fn deaths(
-    random: &mut Sequence,
-    processes: u32,
-    faults: u64,
-    timeout: u64,
-) -> Vec<(Peer, Death)> {
+fn deaths(random: &mut Sequence, processes: u32, faults: u64, timeout: u64) -> Vec<(Peer, Death)> {
     let mut dead: Vec<(Peer, Death)> = Vec::new();
     while (dead.len() as u64) < faults.min(u64::from(processes) - 1) {
         // Low ranks are near the root in every tree.
@@ -295,7 +338,8 @@ pub fn sweep_corrected(
     sweep_of(one_corrected, seeds, threads, planted)
 }
 
-fn sweep_of(
+/// Runs of these seeds, each checked by `one`, on so many threads.
+pub fn sweep_of(
     one: fn(u64, Option<Planted>) -> Result<Report, String>,
     seeds: std::ops::Range<u64>,
     threads: u64,

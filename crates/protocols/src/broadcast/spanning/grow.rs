@@ -23,9 +23,10 @@ impl Inner {
         }
     }
 
-    fn offer(&mut self, to: Peer) {
+    /// Who is known to be dead is not waited for.
+    fn offer(&mut self, to: Peer, dead: bool) {
         let child = Child {
-            state: State::Offered,
+            state: if dead { State::Dead } else { State::Offered },
             nth: self.children.len() as u32,
             answered: false,
         };
@@ -153,7 +154,7 @@ impl SpanningTrees {
     }
 
     /// If all offers in a tree are answered, the parent is told.
-    fn check_complete(&mut self, cx: &Cx<Self>, tree: u32) {
+    pub(super) fn check_complete(&mut self, cx: &Cx<Self>, tree: u32) {
         let Some(inner) = self.inner.iter_mut().find(|inner| inner.tree == tree) else {
             return;
         };
@@ -216,7 +217,7 @@ impl SpanningTrees {
                 continue;
             };
             inner.drawn += 1;
-            inner.offer(to);
+            inner.offer(to, self.gone.contains(&to));
             let msg = Msg::Offer {
                 generation: self.generation,
                 tree,
@@ -245,7 +246,7 @@ impl SpanningTrees {
                 continue;
             };
             let to = ring.rank(place);
-            inner.offer(to);
+            inner.offer(to, self.gone.contains(&to));
             let msg = Msg::Offer {
                 generation: self.generation,
                 tree: inner.tree,

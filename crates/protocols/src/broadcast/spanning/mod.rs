@@ -50,7 +50,7 @@ mod run;
 mod tests;
 mod types;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
@@ -157,6 +157,8 @@ pub struct SpanningTrees {
     say: VecDeque<Say>,
     outbox: VecDeque<(Peer, Msg)>,
     running: Option<Running>,
+    /// Known to be dead, not from their silence here.
+    gone: BTreeSet<Peer>,
     /// The highest seen.
     attempt: u32,
     /// The highest number delivered.
@@ -199,6 +201,53 @@ impl SpanningTrees {
     /// How often the trees were grown, as far as this process heard.
     pub const fn generation(&self) -> u32 {
         self.generation
+    }
+
+    /// The root: the trees that are grown and not known to be hurt; `None` while they grow.
+    pub fn whole(&self, config: &Config) -> Option<Trees> {
+        let all = Trees::MAX >> (TREES_MAX - config.trees);
+        self.planned.then_some(all & !self.hurt)
+    }
+
+    /// When this process ends its gossip, if it takes part in it at `now`. A driver without a
+    /// clock that all share may put its time there once nothing else is to be sent.
+    pub fn gossip_end(&self, now: Time) -> Option<Time> {
+        (!self.inner.is_empty() && now < self.until).then_some(self.until)
+    }
+
+    /// A process is known to be dead.
+    fn lost(&mut self, cx: &Cx<Self>, who: Peer) {
+        if !self.gone.insert(who) {
+            return;
+        }
+        let trees = cx.config.inner_in(who).map_or(0, bit);
+        if cx.me == cx.config.ring.root && self.generation > 0 {
+            // It may have joined: where it did, its parent hears of it as well.
+            self.hurt |= trees;
+        }
+        let mut waited = Vec::new();
+        for inner in &mut self.inner {
+            let Some(child) = inner.children.get_mut(&who) else {
+                continue;
+            };
+            match child.state {
+                State::Declined | State::Dead => continue,
+                State::Joined | State::Complete => inner.hurt |= trees,
+                State::Offered => {}
+            }
+            child.state = State::Dead;
+            waited.push(inner.tree);
+        }
+        for tree in waited {
+            self.check_complete(cx, tree);
+        }
+        if let Some(running) = &mut self.running
+            && running.waiting.remove(&who).is_some()
+        {
+            running.hurt |= trees;
+            running.to_send.retain(|&to| to != who);
+            self.check_acknowledged(cx);
+        }
     }
 
     fn event(&mut self, event: Event) {
@@ -309,8 +358,15 @@ impl Machine for SpanningTrees {
     }
 
     fn on_command(&mut self, cx: &Cx<Self>, command: Command) {
-        if cx.me != cx.config.ring.root {
-            return;
+        match command {
+            Command::Dead { peer } => return self.lost(cx, peer),
+            Command::Returned { peer } => {
+                self.gone.remove(&peer);
+                return;
+            }
+            _ if cx.me != cx.config.ring.root => return,
+            Command::Again if self.planned && self.running.is_none() => self.plan(cx),
+            Command::Plan | Command::Again | Command::Broadcast { .. } => {}
         }
         if let Command::Broadcast { body } = command {
             if self.queue.len() >= QUEUE_MAX {
@@ -364,7 +420,7 @@ impl Machine for SpanningTrees {
     }
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
-        let gossip = (!self.inner.is_empty() && cx.now < self.until).then_some(self.until);
+        let gossip = self.gossip_end(cx.now);
         let growing = self.inner.iter().filter(|i| i.offered && !i.complete);
         let growing = growing.map(|inner| inner.patience.end(cx.config));
         let running = self.running.as_ref();

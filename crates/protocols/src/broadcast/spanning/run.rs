@@ -189,7 +189,7 @@ impl SpanningTrees {
 
     /// If all below have acknowledged, the parent is told; at the root the broadcast is
     /// complete or goes over another tree.
-    fn check_acknowledged(&mut self, cx: &Cx<Self>) {
+    pub(super) fn check_acknowledged(&mut self, cx: &Cx<Self>) {
         let Some(running) = &mut self.running else {
             return;
         };

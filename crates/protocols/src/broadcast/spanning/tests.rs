@@ -165,6 +165,40 @@ fn another_tree_is_taken() {
     }
 }
 
+/// A death that is told is waited for by nobody, and its tree is not used; trees that are
+/// grown again are whole without the dead.
+#[test]
+fn a_death_that_is_told_needs_no_time_out() {
+    let mut few = Few::new(9, 2);
+    few.command(Command::Plan);
+    while few.machines[0].whole(&few.config).is_none() {
+        assert!(few.pass(), "{:?}", few.events);
+    }
+    assert_eq!(few.machines[0].whole(&few.config), Some(0b11));
+    let inner = few.config.ring.rank(few.config.member(0, 1));
+    few.mute = Some(inner);
+    for who in (0..9).filter(|&who| who != inner) {
+        let here = cx(&few.config, who, few.now);
+        few.machines[who as usize].on_command(&here, Command::Dead { peer: inner });
+    }
+    assert_eq!(few.machines[0].whole(&few.config), Some(0b10));
+    few.command(Command::Broadcast { body: None });
+    assert_eq!(few.completed(), 1, "at once");
+    assert!(few.events.contains(&(0, Event::Switched { to: 1 })));
+    let live = (0..9).filter(|&who| who != inner);
+    assert!(live.clone().all(|who| few.delivered(who) == [1]));
+    few.command(Command::Again);
+    assert_eq!(few.machines[0].whole(&few.config), None, "they grow");
+    while few.machines[0].whole(&few.config).is_none() {
+        assert!(few.pass(), "{:?}", few.events);
+        assert!(few.now < TIMEOUT.0, "without a time-out");
+    }
+    assert_eq!(few.machines[0].whole(&few.config), Some(0b11));
+    few.command(Command::Broadcast { body: None });
+    assert_eq!(few.completed(), 2);
+    assert!(live.clone().all(|who| few.delivered(who) == [1, 2]));
+}
+
 /// The root bounds what waits; others take no commands.
 #[test]
 fn too_many_broadcasts_are_refused() {

@@ -229,12 +229,26 @@ impl Msg {
     }
 }
 
-/// What the root is asked; other processes ignore it.
+/// What a process is asked or told. Processes other than the root ignore what only the
+/// root can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Command {
-    /// Grow the trees, before the first broadcast.
+    /// The root: grow the trees, before the first broadcast.
     Plan,
-    /// Broadcast; grows the trees first if there are none. Broadcasts go one after the
+    /// The root: grow them anew, unless they grow just now. For a layer above that found
+    /// them of no use; one after the other, broadcasts do so themselves.
+    Again,
+    /// Any: a process is known to be dead. It is waited for no longer, without a time-out.
+    Dead {
+        /// Who.
+        peer: Peer,
+    },
+    /// Any: one that was called dead lives.
+    Returned {
+        /// Who.
+        peer: Peer,
+    },
+    /// The root: broadcast; grows the trees first if there are none. Broadcasts go one after the
     /// other, those that wait are at most [`QUEUE_MAX`].
     Broadcast {
         /// The payload.

@@ -1,0 +1,50 @@
+//! A rail seen from outside, for the tests of the drivers.
+
+use outlive_base::Time;
+use outlive_collectives::{Frame, Rail};
+
+/// A rail that counts what leaves.
+pub struct Watched<R> {
+    pub rail: R,
+    /// Frames with a body.
+    pub given: u64,
+    /// Those down trees that are kept.
+    pub branches: u64,
+    /// True of the latter.
+    pub branch: fn(&Frame) -> bool,
+}
+
+impl<R: Rail> Rail for Watched<R> {
+    fn me(&self) -> u32 {
+        self.rail.me()
+    }
+    fn size(&self) -> u32 {
+        self.rail.size()
+    }
+    fn now(&self) -> Time {
+        self.rail.now()
+    }
+    fn ready(&self) -> bool {
+        self.rail.ready()
+    }
+    fn waiting(&self) -> usize {
+        self.rail.waiting()
+    }
+    fn send(&mut self, to: u32, frame: Frame) {
+        self.given += u64::from(frame.body.is_some());
+        self.branches += u64::from((self.branch)(&frame));
+        self.rail.send(to, frame);
+    }
+    fn receive(&mut self) -> Option<(u32, Frame)> {
+        self.rail.receive()
+    }
+    fn death(&mut self) -> Option<u32> {
+        self.rail.death()
+    }
+    fn wait(&mut self, until: Time) {
+        self.rail.wait(until);
+    }
+    fn flushed(&mut self) -> bool {
+        self.rail.flushed()
+    }
+}
