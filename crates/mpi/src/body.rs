@@ -5,11 +5,55 @@
 //! `MPI_Reduce_local`, on the bytes where the datatype has no gaps, else on unpacked
 //! copies with the datatype's own layout.
 
+use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
 use outlive_collectives::{Content, Operator};
 
 use crate::native::{Handle, Native};
+
+/// Longer data are the native library's.
+const BYTES_MAX: usize = c_int::MAX as usize - 4096;
+/// Datatypes that are remembered.
+const NAMED: usize = 32;
+
+thread_local! {
+    /// MPI's own datatypes without gaps, and their bytes: no program can free them, so
+    /// what was asked once stays true.
+    static SIZES: [Cell<(Handle, c_int)>; NAMED] = const { [const { Cell::new((0, 0)) }; NAMED] };
+}
+
+fn place(datatype: Handle) -> usize {
+    (datatype ^ datatype >> 6 ^ datatype >> 11) % NAMED
+}
+
+fn named(datatype: Handle) -> Option<c_int> {
+    let (known, size) = SIZES.with(|sizes| sizes[place(datatype)].get());
+    (known == datatype && size > 0).then_some(size)
+}
+
+/// Remembers a datatype without gaps if it is one of MPI's own.
+fn remember(native: &Native, datatype: Handle, size: c_int) {
+    let combiner = |datatype| {
+        let (mut ints, mut addresses, mut types, mut combiner) = (0, 0, 0, -1);
+        // SAFETY: a datatype that MPI knows; pointers to locals.
+        let result = unsafe {
+            let ask = native.type_envelope;
+            ask(
+                datatype,
+                &mut ints,
+                &mut addresses,
+                &mut types,
+                &mut combiner,
+            )
+        };
+        (result == 0).then_some(combiner)
+    };
+    let own = combiner(native.constants.byte);
+    if own.is_some() && combiner(datatype) == own {
+        SIZES.with(|sizes| sizes[place(datatype)].set((datatype, size)));
+    }
+}
 
 /// A datatype and how many of it.
 #[derive(Clone, Copy)]
@@ -39,6 +83,9 @@ impl Shape {
         datatype: Handle,
         comm: Handle,
     ) -> Result<Shape, c_int> {
+        if let Some(size) = named(datatype) {
+            return Shape::dense(native, count, datatype, size, comm);
+        }
         let (mut size, mut packed) = (0, 0);
         let (mut lower, mut extent, mut true_lower, mut true_extent) = (0, 0, 0, 0);
         // SAFETY: pointers to locals; a wrong datatype is MPI's to refuse.
@@ -55,7 +102,7 @@ impl Shape {
             return Err(result);
         }
         let bytes = usize::try_from(i64::from(size) * i64::from(count)).map_err(|_| 0)?;
-        if bytes > c_int::MAX as usize - 4096 || size < 0 {
+        if bytes > BYTES_MAX || size < 0 {
             return Err(0);
         }
         let dense =
@@ -72,7 +119,9 @@ impl Shape {
             dense,
             comm,
         };
-        if !dense && bytes > 0 {
+        if dense {
+            remember(native, datatype, size);
+        } else if bytes > 0 {
             // SAFETY: as above.
             let result = unsafe { (native.pack_size)(count, datatype, comm, &mut packed) };
             if result != 0 {
@@ -81,6 +130,36 @@ impl Shape {
             shape.bytes = packed as usize;
         }
         Ok(shape)
+    }
+
+    fn dense(
+        native: &'static Native,
+        count: c_int,
+        datatype: Handle,
+        size: c_int,
+        comm: Handle,
+    ) -> Result<Shape, c_int> {
+        let bytes = usize::try_from(i64::from(size) * i64::from(count)).map_err(|_| 0)?;
+        if bytes > BYTES_MAX {
+            return Err(0);
+        }
+        Ok(Shape {
+            native,
+            count,
+            datatype,
+            bytes,
+            data_bytes: bytes,
+            extent: size as isize,
+            true_lower: 0,
+            true_extent: size as isize,
+            dense: true,
+            comm,
+        })
+    }
+
+    /// How many of which datatype.
+    pub fn what(&self) -> (c_int, Handle) {
+        (self.count, self.datatype)
     }
 
     /// True if the data are their own packed form.

@@ -146,17 +146,17 @@ pub unsafe fn bcast(
         return Some(ours.end(code));
     }
     let datatype = ours.native.clean(datatype);
-    if let Some(pair) = Pair::of(ours.layer, &ours.comm) {
-        // SAFETY: the caller's promise.
-        let code = unsafe { pair.bcast(data, count, datatype, root) };
-        let failed = ours.native.constants.err_failed;
-        return Some(ours.end(if code == -1 { failed } else { code }));
-    }
     let shape = match Shape::of(ours.native, count, datatype, ours.comm.handle) {
         Ok(shape) => shape,
         Err(0) => return None,
         Err(code) => return Some(ours.end(code)),
     };
+    if let Some(pair) = Pair::of(ours.layer, &ours.comm) {
+        // SAFETY: the caller's promise.
+        let code = unsafe { pair.bcast(data, &shape, root) };
+        let failed = ours.native.constants.err_failed;
+        return Some(ours.end(if code == -1 { failed } else { code }));
+    }
     let giving = root == ours.comm.me as c_int;
     // SAFETY: the caller's promise.
     let value = match giving.then(|| unsafe { shape.pack(data) }).transpose() {

@@ -11,8 +11,9 @@ use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use crate::lane::meet::Way;
 use crate::layer::Family;
 use crate::native::{Handle, Native};
 
@@ -36,6 +37,8 @@ pub struct Comm {
     pub ahead: [AtomicU32; Family::COUNT],
     /// The engines hold an instance for it.
     pub started: [AtomicBool; Family::COUNT],
+    /// What a pair's data go through, once both have agreed.
+    pub way: OnceLock<Way>,
     /// Who was missing from the last collective.
     pub absent: Mutex<Arc<Vec<u32>>>,
 }
@@ -188,6 +191,7 @@ impl Comms {
             calls: Default::default(),
             ahead: Default::default(),
             started: Default::default(),
+            way: OnceLock::new(),
             absent: Mutex::default(),
         });
         *number += 1;

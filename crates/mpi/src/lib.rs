@@ -12,6 +12,7 @@ pub mod body;
 pub mod calls;
 pub mod comms;
 pub mod exports;
+pub mod lane;
 pub mod layer;
 pub mod native;
 pub mod pair;

@@ -54,6 +54,8 @@ pub struct Constants {
     pub status_source: usize,
     /// `MPI_ERR_OTHER`.
     pub err_other: c_int,
+    /// `MPI_ERR_TRUNCATE`.
+    pub err_truncate: c_int,
     /// A process failed: ULFM's code where the library has one.
     pub err_failed: c_int,
     /// `MPI_ERR_ROOT`.
@@ -146,6 +148,7 @@ native! {
     type_size = "PMPI_Type_size": fn(Handle, *mut c_int);
     type_extent = "PMPI_Type_get_extent": fn(Handle, *mut isize, *mut isize);
     type_true_extent = "PMPI_Type_get_true_extent": fn(Handle, *mut isize, *mut isize);
+    type_envelope = "PMPI_Type_get_envelope": fn(Handle, *mut c_int, *mut c_int, *mut c_int, *mut c_int);
     pack = "PMPI_Pack": fn(*const c_void, c_int, Handle, *mut c_void, c_int, *mut c_int, Handle);
     unpack = "PMPI_Unpack": fn(*const c_void, c_int, *mut c_int, *mut c_void, c_int, Handle, Handle);
     pack_size = "PMPI_Pack_size": fn(c_int, Handle, Handle, *mut c_int);
@@ -225,6 +228,7 @@ impl Library {
                 tag_ub: 0,
                 status_source: 0,
                 err_other: 16,
+                err_truncate: 15,
                 err_failed: 75,
                 err_root: 8,
                 err_revoked: 77,
@@ -245,6 +249,7 @@ impl Library {
                 tag_ub: 0x6440_0001,
                 status_source: 8,
                 err_other: 15,
+                err_truncate: 14,
                 err_failed: 15,
                 err_root: 7,
                 err_revoked: 15,
@@ -265,6 +270,7 @@ impl Library {
                 tag_ub: 501,
                 status_source: 0,
                 err_other: 16,
+                err_truncate: 15,
                 err_failed: 16,
                 err_root: 8,
                 err_revoked: 16,

@@ -15,6 +15,7 @@
 //! | `OUTLIVE_COLLECTIVES_PACE_US` | corrected: between two corrections of a process | 50 |
 //! | `OUTLIVE_COLLECTIVES_TREES` | corrected: spanning trees that are kept from call to call; 0: none | f + 2 for `corrected-gossip`, else 0 |
 //! | `OUTLIVE_COLLECTIVES_CORRECTED_BYTES` | corrected: longer data go over the tree of `ftco` | 65 536 |
+//! | `OUTLIVE_COLLECTIVES_SHARED_MEMORY` | `on`, `off`: pairs on one host talk through it | `on` |
 //! | `OUTLIVE_COLLECTIVES_VERBOSE` | `1`: rank 0 says on stderr what it does | |
 
 use std::net::IpAddr;
@@ -70,6 +71,8 @@ pub struct Settings {
     pub trees: u32,
     /// Corrected: longer data go over the tree.
     pub corrected_bytes: usize,
+    /// Pairs on one host talk through shared memory.
+    pub shared_memory: bool,
     /// Say on stderr what happens.
     pub verbose: bool,
 }
@@ -146,6 +149,14 @@ impl Settings {
             ),
             trees: 0,
             corrected_bytes: whole("_CORRECTED_BYTES", 0, " of bytes")?.unwrap_or(65_536) as usize,
+            shared_memory: match get("_SHARED_MEMORY") {
+                None => true,
+                Some((full, value)) => match value.as_str() {
+                    "on" => true,
+                    "off" => false,
+                    _ => return Err(refuse(&full, &value, "give on or off")),
+                },
+            },
             verbose: get("_VERBOSE").is_some_and(|(_, value)| value == "1"),
         };
         settings.failures = derived.unwrap_or(settings.failures);
@@ -198,9 +209,11 @@ impl Settings {
             failures,
             trees,
             corrected_bytes,
+            shared_memory,
             ..
         } = self;
-        let text = format!("{mode:?} {rail:?} {failures} {trees} {corrected_bytes}");
+        let text =
+            format!("{mode:?} {rail:?} {failures} {trees} {corrected_bytes} {shared_memory}");
         let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
         text.bytes().fold(0x811c_9dc5, hash)
     }
@@ -273,6 +286,7 @@ mod tests {
         for (name, value) in [
             ("OUTLIVE_COLLECTIVES", "corrected"),
             ("OUTLIVE_COLLECTIVES_RAIL", "ucx"),
+            ("OUTLIVE_COLLECTIVES_SHARED_MEMORY", "maybe"),
             ("OUTLIVE_COLLECTIVES_FAILURES", "-1"),
             ("OUTLIVE_COLLECTIVES_PACE_US", "slow"),
             ("OUTLIVE_COLLECTIVES_CORRECTED_BYTES", "64K"),

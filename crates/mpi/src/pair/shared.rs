@@ -1,0 +1,495 @@
+//! A pair's data through shared memory.
+//!
+//! The giver's length decides how a message comes, and its head says so; the receiver
+//! compares that with its own call. Long data go as MPI messages once both have seen that
+//! they are the same, so nobody is left in MPI. Operands are combined in the order of
+//! ranks, whatever the operator. While this side waits, MPI makes progress, the late are
+//! answered, and the core is given up.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+use std::sync::{MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::{Met, Pair, Reduce, with_scratch};
+use crate::body::Shape;
+use crate::lane::meet::{Counted, Way, meet};
+use crate::lane::{Ended, Head, Kind, Lane, Over, Wait, ring};
+
+/// Longer data are announced through the lane and sent as an MPI message.
+const LONG_BYTES: usize = 256 << 10;
+/// Looks at the lane before anything else is looked at.
+const SPINS: u32 = 300;
+/// Looks between two rounds of progress after that.
+const SPINS_BETWEEN: u32 = 20;
+/// Rounds of progress between two looks at the clock.
+const ROUNDS: u32 = 64;
+/// Rounds of progress before the core is given up, where each process can have one: some
+/// 100 us, for who gives it up gets it back a time slice later if others want it.
+const ROUNDS_ALONE: u32 = 200;
+/// Calls that find the other there already, between two rounds of progress.
+const CALLS: u32 = 16;
+
+/// Rounds of progress before the core is given up.
+fn rounds_alone(processes: u32) -> u32 {
+    static CORES: OnceLock<u32> = OnceLock::new();
+    let cores = *CORES.get_or_init(|| {
+        // SAFETY: asks for a number.
+        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
+        u32::try_from(online).unwrap_or(1)
+    });
+    // More processes than cores: the other may need this one to get anywhere.
+    if processes > cores { 0 } else { ROUNDS_ALONE }
+}
+
+/// Waits for the other. See the module.
+struct Patience<'a> {
+    pair: &'a Pair<'a>,
+    spins: u32,
+    rounds: u32,
+    begun: Option<Instant>,
+}
+
+impl<'a> Patience<'a> {
+    fn of(pair: &'a Pair<'a>) -> Patience<'a> {
+        Patience {
+            pair,
+            spins: 0,
+            rounds: 0,
+            begun: None,
+        }
+    }
+
+    #[cold]
+    fn look_around(&mut self) -> Option<Over> {
+        self.spins = SPINS - SPINS_BETWEEN;
+        let layer = self.pair.layer;
+        layer.progress();
+        if self.pair.other_dead() {
+            return Some(Over::Dead);
+        }
+        self.rounds = self.rounds.checked_add(1).unwrap_or(ROUNDS_ALONE);
+        if self.rounds % ROUNDS == 1 {
+            let begun = *self.begun.get_or_insert_with(Instant::now);
+            if begun.elapsed() > Duration::from_nanos(layer.settings.bound.0) {
+                return Some(Over::Bound);
+            }
+        }
+        if self.rounds > rounds_alone(layer.size) {
+            std::thread::yield_now();
+        }
+        None
+    }
+}
+
+impl Wait for Patience<'_> {
+    #[inline]
+    fn idle(&mut self) -> Option<Over> {
+        self.spins += 1;
+        if self.spins < SPINS {
+            std::hint::spin_loop();
+            return None;
+        }
+        self.look_around()
+    }
+    #[inline]
+    fn moved(&mut self) {
+        self.spins = 0;
+        self.rounds = 0;
+    }
+}
+
+/// Chunks of data of `bytes` in elements of `size`.
+fn chunk(bytes: usize, size: usize) -> u32 {
+    let most = ring::CHUNK.min(bytes);
+    // An element longer than a slot is not combined in parts.
+    (if size <= most && size > 0 {
+        most / size * size
+    } else {
+        most
+    }) as u32
+}
+
+/// The head of the message that the receiver of a long one answers with.
+fn ready(head: &Head, bytes: usize) -> Head {
+    Head {
+        kind: Kind::Ready,
+        long: true,
+        bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
+        chunk: 0,
+        ..*head
+    }
+}
+
+/// Stands for data of no length, or to be thrown away.
+const NOTHING: *const u8 = ptr::dangling();
+
+impl Pair<'_> {
+    /// The lane, for one call; an error where the other could not be met, or not any more.
+    fn lane(&self) -> Option<Result<MutexGuard<'_, Counted>, Met>> {
+        let lane = match self.comm.way.get_or_init(|| meet(self)) {
+            Way::Messages => return None,
+            Way::None => return Some(Err(Met::Failed(self.native.constants.err_other))),
+            Way::Lane(lane) => lane.lock().unwrap_or_else(PoisonError::into_inner),
+        };
+        Some(match lane.lane.closed() {
+            None => Ok(lane),
+            Some(Over::Dead) => Err(Met::Alone),
+            Some(Over::Bound) => Err(Met::Failed(self.native.constants.err_other)),
+        })
+    }
+
+    fn head(&self, lane: &mut Lane, kind: Kind, root: c_int, bytes: usize, size: usize) -> Head {
+        let call = lane.begin();
+        // Requests of the program make progress also where nobody ever waits here.
+        if call.is_multiple_of(CALLS) || bytes >= ring::CHUNK {
+            self.layer.progress();
+        }
+        let long = bytes > LONG_BYTES;
+        Head {
+            call,
+            kind,
+            root: root as u8,
+            long,
+            bytes: bytes as u32,
+            chunk: if long { 0 } else { chunk(bytes, size) },
+        }
+    }
+
+    /// What an exchange came to; `own` is what this side expected.
+    fn came(&self, ended: Ended, own: &Head) -> Met {
+        let constants = &self.native.constants;
+        match ended {
+            Ended::Done(_) => Met::Both,
+            Ended::Alone => Met::Alone,
+            Ended::Failed(code) => Met::Failed(code),
+            Ended::Differs(Some(head)) if head.kind == own.kind && head.bytes > own.bytes => {
+                Met::Failed(constants.err_truncate)
+            }
+            Ended::Differs(_) | Ended::Closed => Met::Failed(constants.err_other),
+        }
+    }
+
+    /// Only gives.
+    unsafe fn put(&self, lane: &mut Lane, own: Head, data: *const u8) -> Met {
+        // SAFETY: the caller's: `data` has the bytes of the head.
+        let ended = unsafe { lane.exchange(own, Some(data), None, false, &mut Patience::of(self)) };
+        self.came(ended, &own)
+    }
+
+    /// Before a long message is sent: the receiver says that it waits for just that.
+    fn put_long(&self, lane: &mut Lane, own: Head) -> Met {
+        // SAFETY: of a long message no data are given.
+        let met = unsafe { self.put(lane, own, NOTHING) };
+        if !matches!(met, Met::Both) {
+            return met;
+        }
+        let answer = ready(&own, own.bytes as usize);
+        let mut nothing = |_, _: *mut u8, _| 0;
+        let take: crate::lane::Take = &mut nothing;
+        // SAFETY: nothing is given.
+        let ended =
+            unsafe { lane.exchange(answer, None, Some(take), false, &mut Patience::of(self)) };
+        self.came(ended, &answer)
+    }
+
+    /// Only takes. True if what was expected comes as a message now.
+    fn get(
+        &self,
+        lane: &mut Lane,
+        own: Head,
+        mut take: impl FnMut(usize, *mut u8, usize) -> c_int,
+    ) -> Result<bool, Met> {
+        let take: crate::lane::Take = &mut take;
+        // SAFETY: nothing is given.
+        let ended = unsafe { lane.exchange(own, None, Some(take), false, &mut Patience::of(self)) };
+        let (head, wanted) = match ended {
+            Ended::Done(Some(head)) => (head, true),
+            Ended::Differs(Some(head)) => (head, false),
+            _ => return Err(self.came(ended, &own)),
+        };
+        if head.long && head.kind == own.kind {
+            // No length is that long: a refusal.
+            let bytes = if wanted {
+                head.bytes as usize
+            } else {
+                usize::MAX
+            };
+            // SAFETY: no data are given.
+            let told = unsafe { self.put(lane, ready(&own, bytes), NOTHING) };
+            if wanted {
+                return if matches!(told, Met::Both) {
+                    Ok(true)
+                } else {
+                    Err(told)
+                };
+            }
+        }
+        if wanted {
+            Ok(false)
+        } else {
+            Err(self.came(ended, &own))
+        }
+    }
+
+    /// MPI_Barrier; `None`: by messages.
+    pub(super) fn barrier_by_lane(&self) -> Option<Met> {
+        let mut lane = match self.lane()? {
+            Ok(lane) => lane,
+            Err(met) => return Some(met),
+        };
+        let own = self.head(&mut lane.lane, Kind::Barrier, 0, 0, 1);
+        // SAFETY: no data are given.
+        Some(unsafe { self.swap_by_lane(&mut lane.lane, own, NOTHING, false, |_, _, _| 0) })
+    }
+
+    unsafe fn swap_by_lane(
+        &self,
+        lane: &mut Lane,
+        own: Head,
+        give: *const u8,
+        after: bool,
+        mut take: impl FnMut(usize, *mut u8, usize) -> c_int,
+    ) -> Met {
+        let take: crate::lane::Take = &mut take;
+        let wait = &mut Patience::of(self);
+        // SAFETY: the caller's: `give` has the bytes of the head.
+        let ended = unsafe { lane.exchange(own, Some(give), Some(take), after, wait) };
+        self.came(ended, &own)
+    }
+
+    /// MPI_Bcast; `None`: by messages.
+    ///
+    /// # Safety
+    /// As MPI_Bcast.
+    pub(super) unsafe fn bcast_by_lane(
+        &self,
+        data: *mut c_void,
+        shape: &Shape,
+        root: c_int,
+    ) -> Option<Met> {
+        let mut lane = match self.lane()? {
+            Ok(lane) => lane,
+            Err(met) => return Some(met),
+        };
+        let lane = &mut lane.lane;
+        let own = self.head(lane, Kind::Bcast, root, shape.data_bytes, 1);
+        if root == self.comm.me as c_int {
+            if self.other_dead() {
+                return Some(Met::Alone);
+            }
+            // SAFETY: the caller's promise.
+            return unsafe { self.bcast_from_here(lane, own, data, shape) };
+        }
+        // SAFETY: the caller's promise.
+        let got = unsafe {
+            if shape.is_dense() {
+                let to = data.cast::<u8>();
+                self.get(lane, own, |at, from, bytes| {
+                    ptr::copy_nonoverlapping(from, to.add(at), bytes);
+                    0
+                })
+            } else {
+                self.get_sparse(lane, own, data, shape)
+            }
+        };
+        match got {
+            Ok(true) => None,
+            Ok(false) => Some(Met::Both),
+            Err(met) => Some(met),
+        }
+    }
+
+    /// # Safety
+    /// As MPI_Bcast.
+    unsafe fn bcast_from_here(
+        &self,
+        lane: &mut Lane,
+        own: Head,
+        data: *const c_void,
+        shape: &Shape,
+    ) -> Option<Met> {
+        if own.long {
+            return match self.put_long(lane, own) {
+                Met::Both => None,
+                met => Some(met),
+            };
+        }
+        if shape.is_dense() {
+            // SAFETY: the caller's promise.
+            return Some(unsafe { self.put(lane, own, data.cast()) });
+        }
+        // SAFETY: the caller's promise.
+        let packed = match unsafe { shape.pack(data) } {
+            Ok(content) => content.bytes,
+            Err(code) => return Some(Met::Failed(code)),
+        };
+        if packed.len() == own.bytes as usize {
+            // SAFETY: the packed data have that length.
+            return Some(unsafe { self.put(lane, own, packed.as_ptr()) });
+        }
+        // MPI packs them with something else: it is to send them itself.
+        let own = Head {
+            long: true,
+            chunk: 0,
+            ..own
+        };
+        match self.put_long(lane, own) {
+            Met::Both => None,
+            met => Some(met),
+        }
+    }
+
+    /// Data with gaps are put together first.
+    ///
+    /// # Safety
+    /// As MPI_Bcast.
+    unsafe fn get_sparse(
+        &self,
+        lane: &mut Lane,
+        own: Head,
+        data: *mut c_void,
+        shape: &Shape,
+    ) -> Result<bool, Met> {
+        let room = if own.long { 0 } else { own.bytes as usize };
+        with_scratch(room, |scratch| {
+            let long = self.get(lane, own, |at, from, bytes| {
+                // SAFETY: within the room: only what has the own length is taken.
+                unsafe { ptr::copy_nonoverlapping(from, scratch.add(at), bytes) };
+                0
+            })?;
+            // SAFETY: the room holds all of the packed data.
+            let packed = unsafe { std::slice::from_raw_parts(scratch, room) };
+            // SAFETY: the caller's promise.
+            if long || room == 0 || unsafe { shape.unpack(packed, data) } {
+                return Ok(long);
+            }
+            Err(Met::Failed(self.native.constants.err_other))
+        })
+    }
+
+    /// MPI_Reduce and MPI_Allreduce of dense data; `None`: by messages.
+    ///
+    /// # Safety
+    /// As MPI_Reduce.
+    pub(super) unsafe fn reduce_by_lane(&self, what: &Reduce) -> Option<Met> {
+        let mut lane = match self.lane()? {
+            Ok(lane) => lane,
+            Err(met) => return Some(met),
+        };
+        let lane = &mut lane.lane;
+        let size = what.bytes / what.count.max(1) as usize;
+        let (kind, root) = match what.root {
+            None => (Kind::Allreduce, 0),
+            Some(root) => (Kind::Reduce, root),
+        };
+        let own = self.head(lane, kind, root, what.bytes, size);
+        if what.root.is_some_and(|root| root != self.comm.me as c_int) {
+            if self.other_dead() {
+                return Some(Met::Alone);
+            }
+            if !own.long {
+                // SAFETY: the caller's promise.
+                return Some(unsafe { self.put(lane, own, what.give.cast()) });
+            }
+            return match self.put_long(lane, own) {
+                Met::Both => None,
+                met => Some(met),
+            };
+        }
+        if own.long {
+            return match self.reduce_long(lane, own) {
+                Met::Both => None,
+                met => Some(met),
+            };
+        }
+        // In place, a death in the middle must not leave half a result; and what does not
+        // fit a slot is not combined in parts.
+        let parts = own.bytes > own.chunk;
+        let whole = parts && (size > ring::CHUNK || (self.layer.ulfm && what.in_place()));
+        // SAFETY: the caller's promise.
+        Some(unsafe {
+            if whole {
+                self.reduce_whole(lane, own, what)
+            } else {
+                self.reduce_parts(lane, own, what, size)
+            }
+        })
+    }
+
+    fn reduce_long(&self, lane: &mut Lane, own: Head) -> Met {
+        if own.kind == Kind::Allreduce {
+            // Both send: it is enough that both see that they mean the same.
+            // SAFETY: of a long message no data are given.
+            return unsafe { self.swap_by_lane(lane, own, NOTHING, false, |_, _, _| 0) };
+        }
+        match self.get(lane, own, |_, _, _| 0) {
+            Ok(_) => Met::Both,
+            Err(met) => met,
+        }
+    }
+
+    unsafe fn fetch_by_lane(
+        &self,
+        lane: &mut Lane,
+        own: Head,
+        what: &Reduce,
+        after: bool,
+        take: impl FnMut(usize, *mut u8, usize) -> c_int,
+    ) -> Met {
+        if what.root.is_none() {
+            // SAFETY: the caller's promise.
+            return unsafe { self.swap_by_lane(lane, own, what.give.cast(), after, take) };
+        }
+        match self.get(lane, own, take) {
+            Ok(_) => Met::Both,
+            Err(met) => met,
+        }
+    }
+
+    /// Each chunk of the other's operand is combined where it lies.
+    unsafe fn reduce_parts(&self, lane: &mut Lane, own: Head, what: &Reduce, size: usize) -> Met {
+        let (give, result) = (what.give.cast::<u8>(), what.result.cast::<u8>());
+        let (in_place, last) = (what.in_place(), self.comm.me == 1);
+        let local = self.native.reduce_local;
+        let (datatype, op) = (what.datatype, what.op);
+        // SAFETY: chunks lie within the operands, in whole elements; right := left (op)
+        // right (MPI 4.1, section 6.9.7), and rank 0 stands left.
+        let take = |at: usize, from: *mut u8, bytes: usize| unsafe {
+            let count = (bytes / size) as c_int;
+            let (own, to) = (give.add(at), result.add(at));
+            if last {
+                if !in_place {
+                    ptr::copy_nonoverlapping(own, to, bytes);
+                }
+                return local(from.cast(), to.cast(), count, datatype, op);
+            }
+            if !in_place {
+                ptr::copy_nonoverlapping(from, to, bytes);
+                return local(own.cast(), to.cast(), count, datatype, op);
+            }
+            let code = local(to.cast(), from.cast(), count, datatype, op);
+            ptr::copy_nonoverlapping(from, to, bytes);
+            code
+        };
+        // SAFETY: the caller's promise.
+        unsafe { self.fetch_by_lane(lane, own, what, in_place, take) }
+    }
+
+    /// The other's operand is put together before anything is combined.
+    unsafe fn reduce_whole(&self, lane: &mut Lane, own: Head, what: &Reduce) -> Met {
+        with_scratch(what.bytes, |scratch| {
+            let take = |at: usize, from: *mut u8, bytes: usize| {
+                // SAFETY: only what has the own length is taken.
+                unsafe { ptr::copy_nonoverlapping(from, scratch.add(at), bytes) };
+                0
+            };
+            // SAFETY: the caller's promise.
+            match unsafe { self.fetch_by_lane(lane, own, what, false, take) } {
+                // SAFETY: the scratch holds the other's operand.
+                Met::Both => unsafe { self.combine(what, scratch.cast()) },
+                met => met,
+            }
+        })
+    }
+}
