@@ -140,6 +140,8 @@ pub struct Ucx {
     arrived: VecDeque<(u32, Frame)>,
     deaths: VecDeque<u32>,
     met: BTreeSet<u32>,
+    /// Why UCX made no connection to a process when it was last tried.
+    unreached: BTreeMap<u32, Error>,
     queued: usize,
     unflushed: bool,
     /// Connections that are to be tried again.
@@ -197,6 +199,7 @@ impl Ucx {
             arrived: VecDeque::new(),
             deaths: VecDeque::new(),
             met: BTreeSet::new(),
+            unreached: BTreeMap::new(),
             queued: 0,
             unflushed: false,
             down: false,
@@ -204,21 +207,29 @@ impl Ucx {
         })
     }
 
-    /// Connects to the process after this one, so that transports which reach nobody are
-    /// noticed at once.
+    /// Connects to another process, so that transports which reach nobody are noticed at
+    /// once.
     ///
     /// # Errors
-    /// [`Code::Config`] if UCX has no transport to it, else what UCX says.
+    /// [`Code::Config`] if UCX has no transport to any, else what UCX says.
     pub fn probe(&mut self) -> Result<()> {
         let size = self.cards.len() as u32;
-        let peer = (self.me + 1) % size;
-        if peer == self.me {
-            return Ok(());
+        let mut result = Ok(());
+        // Who died already is not reached either: then the next one tells.
+        for step in 1..size {
+            let peer = (self.me + step) % size;
+            match self
+                .worker
+                .connect(peer, &self.cards[peer as usize].worker, 0)
+            {
+                Ok(link) => {
+                    self.worker.disconnect(link);
+                    return Ok(());
+                }
+                Err(error) => result = Err(error),
+            }
         }
-        let address = self.cards[peer as usize].worker.clone();
-        let link = self.worker.connect(peer, &address, 0)?;
-        self.worker.disconnect(link);
-        Ok(())
+        result
     }
 
     /// Opens the control connections to every other process now, so that a death is noticed
@@ -232,7 +243,7 @@ impl Ucx {
     /// longer. Called by all at about one time.
     ///
     /// # Errors
-    /// [`Code::Config`] if UCX has no transport to the next process.
+    /// [`Code::Config`] if UCX has no transport to a process that lives.
     pub fn meet(&mut self, bound: Duration) -> Result<()> {
         self.probe()?;
         let size = self.cards.len() as u32;
@@ -247,8 +258,14 @@ impl Ucx {
             let mut awaited = others.filter(|peer| self.control.alive(*peer));
             let all = awaited.all(|peer| self.met.contains(&peer));
             let flushed = self.flushed();
-            if all && flushed || Instant::now() >= end {
+            if all && flushed {
                 return Ok(());
+            }
+            if Instant::now() >= end {
+                let control = &self.control;
+                let living = |(peer, _): &(u32, Error)| control.alive(*peer);
+                let unreached = std::mem::take(&mut self.unreached).into_iter().find(living);
+                return unreached.map_or(Ok(()), |(_, error)| Err(error));
             }
             let until = self.now() + Time::from_ms(20);
             self.turn();
@@ -308,9 +325,13 @@ impl Ucx {
             Ok(link) => {
                 out.connected(link, token);
                 self.links.insert(token, peer);
+                self.unreached.remove(&peer);
             }
-            // Its end of shared memory may be gone with it: its host is asked.
-            Err(_) => self.broke(peer),
+            // It may be gone: its host is asked.
+            Err(error) => {
+                self.unreached.insert(peer, error);
+                self.broke(peer);
+            }
         }
     }
 
@@ -592,7 +613,14 @@ impl Drop for Ucx {
         }
         let end = Instant::now() + CLOSE;
         while self.worker.closing() && Instant::now() < end {
-            self.worker.progress();
+            self.turn();
+        }
+        if self.worker.closing() || !self.flights.is_empty() || self.incoming.fetching() {
+            // UCX 1.13 ends the process if a worker is closed with a rendezvous that its
+            // sender gave up. A guest leaves such a worker open, and what it may touch.
+            self.worker.keep();
+            std::mem::forget(std::mem::take(&mut self.flights));
+            std::mem::forget(std::mem::take(&mut self.incoming));
         }
     }
 }

@@ -340,6 +340,8 @@ pub(super) struct Worker {
     inbox: NonNull<Inbox>,
     /// A warning of UCX while it was opened.
     pub(super) warning: String,
+    /// It is not closed at its end.
+    kept: bool,
 }
 
 // SAFETY: one owner uses it at a time; UCX is told so (UCS_THREAD_MODE_SERIALIZED).
@@ -383,6 +385,7 @@ impl Worker {
             raw,
             inbox,
             warning: words(&buffer),
+            kept: false,
         };
         // SAFETY: the worker is open.
         let room = unsafe { outlive_ucx_header_bytes_max(raw.as_ptr()) };
@@ -521,6 +524,11 @@ impl Worker {
         })
     }
 
+    /// It stays open at its end, until the process's own.
+    pub(super) fn keep(&mut self) {
+        self.kept = true;
+    }
+
     /// Begins to push out all that was sent.
     pub(super) fn flush(&mut self) {
         // SAFETY: the worker is open.
@@ -536,6 +544,9 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
+        if self.kept {
+            return;
+        }
         // SAFETY: from `open`; C calls back no more once it is closed.
         unsafe {
             outlive_ucx_close(self.raw.as_ptr());

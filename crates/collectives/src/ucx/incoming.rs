@@ -95,6 +95,11 @@ impl Incoming {
         order.put(fetch.sequence, frame, |frame| give(fetch.from, frame));
     }
 
+    /// True while UCX may write to a buffer.
+    pub(super) fn fetching(&self) -> bool {
+        !self.fetches.is_empty()
+    }
+
     /// A process is gone: what is here of its frames goes on.
     pub(super) fn end(&mut self, peer: u32, mut give: impl FnMut(u32, Frame)) {
         if let Some(order) = self.orders.get_mut(&peer) {
