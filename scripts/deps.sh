@@ -63,6 +63,18 @@ if [ ${#apt_packages[@]} -gt 0 ]; then
     fi
 fi
 
+# Collectives over UCX, an optional feature, and UCX's own benchmark: not every
+# architecture has them.
+if ! pkg-config --exists ucx 2>/dev/null || ! command -v ucx_perftest >/dev/null 2>&1; then
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then
+        say "installing with apt, if it has them: libucx-dev ucx-utils"
+        DEBIAN_FRONTEND=noninteractive apt-get install --no-install-recommends -y -qq \
+            libucx-dev ucx-utils >/dev/null 2>&1 || say "no UCX: its tests are skipped by name"
+    else
+        say "optional, for collectives over UCX: apt-get install libucx-dev ucx-utils"
+    fi
+fi
+
 [ "${1:-}" != --apt ] || exit 0
 
 # Rust is not installed from here: how is the user's choice.

@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
-all=(fmt lint clippy unit structure build doc c fortran python examples mpi e2e sessions minickpt demo book)
+all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e sessions minickpt demo book)
 results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
@@ -71,6 +71,31 @@ suite_unit() {
     timeout 2400 cargo test --locked
 }
 
+ucx_here() { # UCX's headers and library: the feature ucx can be built and tested
+    pkg-config --exists 'ucx >= 1.11' 2>/dev/null
+}
+
+suite_ucx() { # collectives over UCX, under each kind of transport
+    if ! ucx_here; then
+        skip ucx "UCX (libucx-dev, pkg-config) is not installed"
+        return
+    fi
+    for compiler in gcc clang; do
+        # shellcheck disable=SC2046 # several flags
+        "$compiler" -std=gnu11 -Wall -Wextra -Wpedantic -Wswitch-enum -Werror -O2 -fsyntax-only \
+            $(pkg-config --cflags ucx) crates/collectives/c/ucx.c || return
+    done
+    cargo clippy --locked -p outlive-collectives -p outlive-mpi --all-targets \
+        --features outlive-collectives/ucx,outlive-mpi/ucx -- -D warnings || return
+    # Shared memory is used where UCX is told to report its peers' failures.
+    for variables in UCX_TLS=tcp,self UCX_TLS=all 'UCX_TLS=sm,self UCX_MM_ERROR_HANDLING=y'; do
+        echo "with $variables"
+        # shellcheck disable=SC2086 # several variables
+        env $variables timeout 1200 cargo test --locked -p outlive-collectives --features ucx \
+            --lib --test conformance --test ucx || return
+    done
+}
+
 suite_structure() {
     "$system_python" -m unittest discover -s tests/structure -t tests/structure
 }
@@ -114,6 +139,12 @@ suite_mpi() { # collectives over each MPI library, with ranks killed
     if [ ! -x "$python" ]; then
         skip mpi "no .deps/python"
         return
+    fi
+    rm -rf build/ucx
+    if ucx_here; then
+        # Kept beside the other, which most tests take.
+        cargo build --locked -p outlive-mpi --features ucx && mkdir -p build/ucx &&
+            cp target/debug/liboutlive_mpi.so build/ucx/ || return
     fi
     cargo build --locked -p outlive-mpi && tests_in tests/mpi
 }

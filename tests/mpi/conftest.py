@@ -4,7 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,10 @@ from skip import skip  # noqa: E402
 
 PROGRAMS = ROOT / "crates/mpi/tests/programs"
 LIBRARY = Path(os.environ.get("OUTLIVE_MPI_LIBRARY", ROOT / "target/debug/liboutlive_mpi.so"))
+# The same with the feature ucx, which scripts/test.sh builds where UCX is.
+UCX_LIBRARY = Path(
+    os.environ.get("OUTLIVE_MPI_UCX_LIBRARY", ROOT / "build/ucx/liboutlive_mpi.so")
+)
 SHIELD = ROOT / "crates/mpi/tools/outlive-shield"
 
 
@@ -26,13 +30,14 @@ class Mpi:
     name: str
     compiler: Path
     run: tuple[str, ...]
+    layer: Path = LIBRARY
 
     def build(self, source: str, into: Path, *, linked: bool = False) -> Path:
         program = into / f"{Path(source).stem}-{self.name}"
         words = [str(self.compiler), "-O1", str(PROGRAMS / source), "-o", str(program)]
         if linked:
-            words += [f"-I{ROOT}/crates/mpi/include", f"-L{LIBRARY.parent}"]
-            words += ["-loutlive_mpi", f"-Wl,-rpath,{LIBRARY.parent}"]
+            words += [f"-I{ROOT}/crates/mpi/include", f"-L{self.layer.parent}"]
+            words += ["-loutlive_mpi", f"-Wl,-rpath,{self.layer.parent}"]
         subprocess.run(words, check=True, timeout=120)
         return program
 
@@ -48,7 +53,7 @@ class Mpi:
         """Runs to the end; `settings` are OUTLIVE_COLLECTIVES_* without that start."""
         wanted = {f"OUTLIVE_COLLECTIVES{'_' + k if k else ''}": v for k, v in settings.items()}
         if preload:
-            wanted["LD_PRELOAD"] = str(LIBRARY)
+            wanted["LD_PRELOAD"] = str(self.layer)
         words = ("env", *(f"{k}={v}" for k, v in wanted.items()), *words)
         line = [*self.run, *options, "-n", str(ranks), *map(str, words)]
         return subprocess.run(line, capture_output=True, text=True, timeout=bound)
@@ -76,6 +81,13 @@ def library(name: str) -> Mpi:
     if not LIBRARY.exists():
         pytest.fail(f"no {LIBRARY}: cargo build -p outlive-mpi")
     return mpi
+
+
+def with_ucx(name: str) -> Mpi:
+    """The MPI of this name, under the layer that was built with UCX."""
+    if not UCX_LIBRARY.exists():
+        skip("ucx", f"no {UCX_LIBRARY}: scripts/test.sh mpi builds it where libucx-dev is")
+    return replace(library(name), layer=UCX_LIBRARY)
 
 
 @pytest.fixture(params=list(ALL))

@@ -1,12 +1,12 @@
 """The scenarios of the conformance suite as MPI jobs: on the rail over MPI's own messages
-and over TCP, processes that really die, against what the simulator says of each."""
+and over TCP and UCX, processes that really die, against what the simulator says of each."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import ROOT, SHIELD, library
+from conftest import ROOT, SHIELD, library, with_ucx
 
 LINES = (ROOT / "crates/collectives/tests/conformance.jsonl").read_text().splitlines()
 SCENARIOS = [json.loads(line) for line in LINES]
@@ -50,15 +50,20 @@ def words(scenario: dict[str, Any]) -> list[object]:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
     ("name", "rail", "deaths"),
-    [("openmpi", "mpi", None), ("mpich", "mpi", False), ("mpich", "tcp", None)],
+    [
+        ("openmpi", "mpi", None),
+        ("mpich", "mpi", False),
+        ("mpich", "tcp", None),
+        ("mpich", "ucx", None),
+    ],
 )
 def test_mpi_jobs_come_to_the_simulated_outcome(
     tmp_path: Path, name: str, rail: str, deaths: bool | None, family: str
 ) -> None:
-    mpi = library(name)
+    mpi = with_ucx(name) if rail == "ucx" else library(name)
     program = mpi.build("conform.c", tmp_path, linked=True)
     options = {"openmpi": ("--with-ft", "ulfm"), "mpich": ("-disable-auto-cleanup",)}[name]
-    shield = [SHIELD] if (name, rail) == ("mpich", "tcp") else []
+    shield = [SHIELD] if name == "mpich" and rail != "mpi" else []
     ran = scenarios(family, deaths=deaths)
     assert len(ran) >= 16
     for scenario in ran:

@@ -216,6 +216,8 @@ pub enum CollectivesRail {
     Mpi,
     /// Our own TCP connections
     Tcp,
+    /// Our own connections over UCX, where the library was built with it
+    Ucx,
 }
 
 /// Which job.

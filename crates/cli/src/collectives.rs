@@ -38,6 +38,7 @@ pub fn environment(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
     let rail = options.collectives_rail.map(|rail| match rail {
         CollectivesRail::Mpi => "mpi".to_owned(),
         CollectivesRail::Tcp => "tcp".to_owned(),
+        CollectivesRail::Ucx => "ucx".to_owned(),
     });
     let text = |number: Option<f64>| number.map(|number| number.to_string());
     let given = [

@@ -3,8 +3,8 @@
 //! An [`Engine`] holds many instances of one machine, feeds them what a [`Rail`]
 //! receives, carries out what they ask for, and keeps finished instances for
 //! latecomers. A rail moves frames between processes: [`threads`] in one process,
-//! [`tcp`] between processes; the MPI layer adds one over the job's own
-//! point-to-point messages.
+//! [`tcp`] between processes, `ucx` between processes over UCX (with the feature of
+//! that name); the MPI layer adds one over the job's own point-to-point messages.
 //!
 //! Invariants:
 //! - Nothing here judges a process dead because it is slow. A rail reports a death
@@ -22,6 +22,8 @@ pub mod frame;
 pub mod rail;
 pub mod tcp;
 pub mod threads;
+#[cfg(feature = "ucx")]
+pub mod ucx;
 mod wired;
 
 pub use arena::{Arena, Operator};

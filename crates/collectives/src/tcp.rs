@@ -14,6 +14,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+#[cfg(feature = "ucx")]
+use std::os::fd::BorrowedFd;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
@@ -25,7 +27,7 @@ use crate::rail::Rail;
 
 mod incoming;
 mod outgoing;
-mod proof;
+pub(crate) mod proof;
 
 use incoming::{Incoming, Read};
 use outgoing::{Outgoing, Progress};
@@ -192,6 +194,27 @@ impl Tcp {
         }
     }
 
+    /// Calls `peer` if that was not done yet, so that its death is noticed.
+    #[cfg(feature = "ucx")]
+    pub(crate) fn call(&mut self, peer: u32) {
+        self.outgoing_to(peer);
+    }
+
+    /// False once it has left or is known to be dead.
+    #[cfg(feature = "ucx")]
+    pub(crate) fn alive(&self, peer: u32) -> bool {
+        self.life.get(peer as usize) == Some(&Life::Alive)
+    }
+
+    /// [`Rail::wait`] ends when this descriptor can be read, too.
+    #[cfg(feature = "ucx")]
+    pub(crate) fn also(&self, descriptor: BorrowedFd<'_>) -> Result<()> {
+        // A token that no connection gets: its events only wake.
+        let data = epoll::EventData::new_u64(LISTENER - 1);
+        let added = epoll::add(&self.epoll, descriptor, data, epoll::EventFlags::IN);
+        added.map_err(|error| network(self.addresses[self.me as usize], "epoll", &error.into()))
+    }
+
     fn outgoing_to(&mut self, peer: u32) -> Option<&mut Outgoing> {
         if peer == self.me || *self.life.get(peer as usize)? != Life::Alive {
             return None;
@@ -289,8 +312,8 @@ impl Tcp {
         }
     }
 
-    /// A connection from `peer` broke: its listener is asked.
-    fn doubt(&mut self, peer: u32) {
+    /// A connection from or to `peer` broke: its listener is asked.
+    pub(crate) fn doubt(&mut self, peer: u32) {
         if let Some(out) = self.outgoing.get_mut(&peer) {
             out.recall(Instant::now() + self.options.silence);
             self.watch(peer);

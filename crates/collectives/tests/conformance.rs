@@ -3,7 +3,7 @@
 //!
 //! An outcome is what each live process got: the sum of the contributors' values, and
 //! the list of the absent. Deaths before the call are dropped rails (threads), closed
-//! sockets (TCP) or processes dead from the start (simulation); a death during it comes
+//! sockets (TCP), closed workers (UCX, with that feature) or processes dead from the start (simulation); a death during it comes
 //! after the process gave its contribution away and while the call waits for a late one,
 //! so that all worlds must count it.
 //!
@@ -12,7 +12,7 @@
 //!
 //! The outcomes lie in `conformance.jsonl` (OUTLIVE_WRITE_CONFORMANCE=1 writes it anew):
 //! `tests/mpi/test_conformance.py` runs the same scenarios as MPI jobs against it, on the
-//! rail over MPI's own messages and over TCP, with ranks that kill themselves.
+//! rail over MPI's own messages, over TCP and over UCX, with ranks that kill themselves.
 
 mod watched;
 
@@ -26,6 +26,8 @@ use outlive_base::Time;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
 use outlive_collectives::tcp::{Listener, Options, Tcp};
 use outlive_collectives::threads::Threads;
+#[cfg(feature = "ucx")]
+use outlive_collectives::ucx::{self, Door, Ucx};
 use outlive_collectives::{Content, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
@@ -503,6 +505,36 @@ fn over_tcp<M: Family>(scenario: &Scenario) -> Outcome {
     on_rails::<M, _>(scenario, rails)
 }
 
+#[cfg(feature = "ucx")]
+fn over_ucx<M: Family>(scenario: &Scenario) -> Outcome {
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let options = ucx::Options {
+        control: Options {
+            silence: Duration::from_secs(20),
+            incarnation: 0,
+        },
+        library: None,
+    };
+    let doors: Vec<_> = (0..scenario.processes)
+        .map(|_| {
+            let listener = Listener::bind(any).expect("listens");
+            Door::open(listener, options.clone()).expect("UCX")
+        })
+        .collect();
+    let cards: Vec<_> = doors.iter().map(Door::card).collect();
+    let rails = doors.into_iter().enumerate().map(|(me, door)| {
+        // Worker and listener of a dead process go with it.
+        if scenario.dead.contains(&(me as u32)) {
+            return None;
+        }
+        let mut rail = Ucx::new(door, me as u32, &cards, [9; 32]).expect("a rail");
+        rail.call_all();
+        Some(rail)
+    });
+    let rails: Vec<_> = rails.collect();
+    on_rails::<M, _>(scenario, rails)
+}
+
 /// Between two calls in the simulator, where the call that matters is not the first.
 const INTERVAL: u64 = 10_000;
 
@@ -636,6 +668,13 @@ where
             over_tcp::<M>(&scenario),
             want,
             "TCP, {}: {scenario:?}",
+            M::NAME
+        );
+        #[cfg(feature = "ucx")]
+        assert_eq!(
+            over_ucx::<M>(&scenario),
+            want,
+            "UCX, {}: {scenario:?}",
             M::NAME
         );
         lines.push_str(&line::<M>(&scenario, &want));

@@ -11,6 +11,8 @@ use std::time::Duration;
 use outlive_base::{Error, Result, Time};
 use outlive_collectives::engine::{Bounds, Start};
 use outlive_collectives::tcp::Tcp;
+#[cfg(feature = "ucx")]
+use outlive_collectives::ucx::Ucx;
 use outlive_collectives::{Content, Engine, Frame, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
@@ -44,6 +46,8 @@ const AHEAD_MAX: u32 = 32;
 const NAP: Time = Time(1_000_000);
 /// How long a finished call waits for what it sent to leave.
 const FLUSH: Time = Time(1_000_000_000);
+/// How long the goodbye to the others may take.
+const LEAVE: Duration = Duration::from_millis(500);
 /// Rounds without sleep first.
 const SPINS: u32 = 200;
 /// Most processes that all call each other at the start, to notice deaths at once.
@@ -55,6 +59,9 @@ pub enum AnyRail {
     Shadow(Shadow),
     /// Our own connections.
     Tcp(Box<Tcp>),
+    /// Our own connections over UCX.
+    #[cfg(feature = "ucx")]
+    Ucx(Box<Ucx>),
 }
 
 macro_rules! either {
@@ -62,6 +69,8 @@ macro_rules! either {
         match $rail {
             AnyRail::Shadow($one) => $call,
             AnyRail::Tcp($one) => $call,
+            #[cfg(feature = "ucx")]
+            AnyRail::Ucx($one) => $call,
         }
     };
 }
@@ -529,10 +538,23 @@ impl Layer {
         }
     }
 
+    /// What frames travel on, in words.
+    pub fn rail_name(&self) -> &'static str {
+        match &self.world().rail {
+            AnyRail::Shadow(_) => "MPI messages",
+            AnyRail::Tcp(_) => "TCP",
+            #[cfg(feature = "ucx")]
+            AnyRail::Ucx(_) => "UCX",
+        }
+    }
+
     /// Ends the rail: the others hear a goodbye, not a death.
     pub fn leave(&self) {
-        if let AnyRail::Tcp(tcp) = &mut self.world().rail {
-            tcp.leave(Duration::from_millis(500));
+        match &mut self.world().rail {
+            AnyRail::Shadow(_) => {}
+            AnyRail::Tcp(tcp) => tcp.leave(LEAVE),
+            #[cfg(feature = "ucx")]
+            AnyRail::Ucx(ucx) => ucx.leave(LEAVE),
         }
     }
 

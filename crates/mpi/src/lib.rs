@@ -11,6 +11,7 @@ pub mod ask;
 pub mod body;
 pub mod calls;
 pub mod comms;
+mod connect;
 pub mod exports;
 pub mod lane;
 pub mod layer;

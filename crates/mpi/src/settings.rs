@@ -3,11 +3,12 @@
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `OUTLIVE_COLLECTIVES` | `ftco`, `corrected-tree`, `corrected-gossip`, `native` | `ftco` |
-//! | `OUTLIVE_COLLECTIVES_RAIL` | `mpi`, `tcp`, `auto` | `auto` |
+//! | `OUTLIVE_COLLECTIVES_RAIL` | `mpi`, `tcp`, `ucx`, `auto` | `auto` |
 //! | `OUTLIVE_COLLECTIVES_BOUND_MS` | longest wait of one collective | 3 600 000 |
 //! | `OUTLIVE_COLLECTIVES_TIMEOUT_MS` | silence after which a process that is not known to be dead is bypassed; 0: never | 0 |
-//! | `OUTLIVE_COLLECTIVES_SILENCE_MS` | TCP: a host that does not answer for so long is dead | 10 000 |
-//! | `OUTLIVE_COLLECTIVES_INTERFACE` | TCP: the address to listen at | the loopback if all ranks share the host name, else the host's |
+//! | `OUTLIVE_COLLECTIVES_SILENCE_MS` | TCP, UCX: a host that does not answer for so long is dead | 10 000 |
+//! | `OUTLIVE_COLLECTIVES_INTERFACE` | TCP, UCX: the address to listen at | the loopback if all ranks share the host name, else the host's |
+//! | `OUTLIVE_COLLECTIVES_UCX_LIBRARY` | UCX: its `libucp.so.0` | what the MPI library loaded, else the system's |
 //! | `OUTLIVE_COLLECTIVES_FAILURES` | corrected: f, the failures tolerated | 1 |
 //! | `OUTLIVE_COLLECTIVES_MTBF_S` | or f from this mean time between failures of the job, | |
 //! | `OUTLIVE_COLLECTIVES_DURATION_S` | the time that it runs, | |
@@ -19,6 +20,7 @@
 //! | `OUTLIVE_COLLECTIVES_VERBOSE` | `1`: rank 0 says on stderr what it does | |
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result, Time};
@@ -46,6 +48,8 @@ pub enum RailKind {
     Mpi,
     /// Our own TCP connections.
     Tcp,
+    /// Our own connections over UCX.
+    Ucx,
 }
 
 /// See the module.
@@ -59,10 +63,12 @@ pub struct Settings {
     pub bound: Time,
     /// Silence after which a process is bypassed; `None`: never.
     pub timeout: Option<Time>,
-    /// TCP: silence of a host after which it is dead.
+    /// TCP, UCX: silence of a host after which it is dead.
     pub silence: Duration,
-    /// TCP: where to listen.
+    /// TCP, UCX: where to listen.
     pub interface: Option<IpAddr>,
+    /// UCX: its library.
+    pub ucx_library: Option<PathBuf>,
     /// Corrected: how many failures are tolerated.
     pub failures: u32,
     /// Corrected: between two corrections of a process.
@@ -122,8 +128,9 @@ impl Settings {
                 Some((full, value)) => match value.as_str() {
                     "mpi" => Some(RailKind::Mpi),
                     "tcp" => Some(RailKind::Tcp),
+                    "ucx" => Some(RailKind::Ucx),
                     "auto" => None,
-                    _ => return Err(refuse(&full, &value, "give mpi, tcp or auto")),
+                    _ => return Err(refuse(&full, &value, "give mpi, tcp, ucx or auto")),
                 },
             },
             bound: Time::from_ms(number("_BOUND_MS", 1)?.unwrap_or(3_600_000)),
@@ -138,6 +145,7 @@ impl Settings {
                     Err(_) => return Err(refuse(&full, &value, "give an IP address of this node")),
                 },
             },
+            ucx_library: get("_UCX_LIBRARY").map(|(_, value)| PathBuf::from(value)),
             failures: match whole("_FAILURES", 0, "")? {
                 Some(f) => f.min(most) as u32,
                 None => 1,
@@ -283,9 +291,20 @@ mod tests {
         .expect("good");
         assert_eq!((some.mode, some.rail), (Mode::Native, Some(RailKind::Tcp)));
         assert_eq!(some.timeout, Some(Time::from_ms(250)));
+        let ucx = with(&[
+            ("OUTLIVE_COLLECTIVES_RAIL", "ucx"),
+            (
+                "OUTLIVE_COLLECTIVES_UCX_LIBRARY",
+                "/opt/ucx/lib/libucp.so.0",
+            ),
+        ])
+        .expect("good");
+        assert_eq!(ucx.rail, Some(RailKind::Ucx));
+        let library = Some(PathBuf::from("/opt/ucx/lib/libucp.so.0"));
+        assert_eq!(ucx.ucx_library, library);
         for (name, value) in [
             ("OUTLIVE_COLLECTIVES", "corrected"),
-            ("OUTLIVE_COLLECTIVES_RAIL", "ucx"),
+            ("OUTLIVE_COLLECTIVES_RAIL", "pigeon"),
             ("OUTLIVE_COLLECTIVES_SHARED_MEMORY", "maybe"),
             ("OUTLIVE_COLLECTIVES_FAILURES", "-1"),
             ("OUTLIVE_COLLECTIVES_PACE_US", "slow"),

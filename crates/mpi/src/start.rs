@@ -1,24 +1,19 @@
 //! From MPI_Init to MPI_Finalize.
 
 use std::ffi::{c_int, c_void};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_collectives::tcp::{self, KEY_BYTES, Listener, Tcp};
 use outlive_protocols::ftco::{Call, Kind};
 
 use crate::body::Nothing;
 use crate::comms::Comms;
+use crate::connect;
 use crate::layer::{self, AnyRail, Layer};
 use crate::native::Native;
 use crate::settings::{Mode, RailKind, Settings};
 use crate::shadow::Shadow;
 
-/// Longest host name that is compared.
-const NAME_BYTES: usize = 64;
-/// What each rank tells the others: host name, and its listener's address as text.
-const CARD_BYTES: usize = NAME_BYTES + 64;
 /// How long a rank that knows of a death serves the late ones at its end, at most ...
 const LINGER: Duration = Duration::from_secs(2);
 /// ... and at least.
@@ -73,7 +68,7 @@ pub fn begin(native: &'static Native) {
             eprintln!(
                 "outlive: {} collectives for {size} ranks over {} ({:?}{})",
                 layer.settings.says(),
-                if layer.pairs { "MPI messages" } else { "TCP" },
+                layer.rail_name(),
                 native.family,
                 if layer.ulfm {
                     ", failures from ULFM"
@@ -87,7 +82,7 @@ pub fn begin(native: &'static Native) {
 }
 
 /// Everyone's number, by rank; a 0 more if MPI could not tell.
-fn everyone(native: &Native, own: c_int) -> Vec<c_int> {
+pub(crate) fn everyone(native: &Native, own: c_int) -> Vec<c_int> {
     let mut size = 0;
     // SAFETY: MPI is initialised; one int a rank fits the vector.
     unsafe {
@@ -141,118 +136,13 @@ fn make(native: &'static Native, settings: Settings, me: u32, size: u32) -> Resu
         && native.failure_get_acked.is_some();
     let rail = match settings.rail.unwrap_or(RailKind::Mpi) {
         RailKind::Mpi => AnyRail::Shadow(Shadow::new(native, shadow, me, size, ulfm)),
-        RailKind::Tcp => AnyRail::Tcp(Box::new(connect(native, &settings, me, size)?)),
+        RailKind::Tcp => AnyRail::Tcp(Box::new(connect::tcp(native, &settings, me, size)?)),
+        #[cfg(feature = "ucx")]
+        RailKind::Ucx => AnyRail::Ucx(Box::new(connect::ucx(native, &settings, me, size)?)),
+        #[cfg(not(feature = "ucx"))]
+        RailKind::Ucx => return Err(connect::no_ucx()),
     };
     Ok(Layer::new(native, comms, settings, shadow, rail, ulfm))
-}
-
-fn host_name() -> String {
-    let name = rustix::system::uname();
-    name.nodename().to_string_lossy().into_owned()
-}
-
-/// Everyone's card, by rank; called by all or by none.
-fn cards(native: &Native, own: &str, size: u32) -> Result<Vec<String>> {
-    let mut card = [0u8; CARD_BYTES];
-    let length = own.len().min(CARD_BYTES);
-    card[..length].copy_from_slice(&own.as_bytes()[..length]);
-    let mut all = vec![0u8; CARD_BYTES * size as usize];
-    // SAFETY: MPI is initialised; the vector has room for a card a rank.
-    let result = unsafe {
-        let (bytes, byte) = (CARD_BYTES as c_int, native.constants.byte);
-        let (give, take) = (card.as_ptr().cast(), all.as_mut_ptr().cast());
-        (native.allgather)(give, bytes, byte, take, bytes, byte, native.constants.world)
-    };
-    if result != 0 {
-        return Err(Error::internal("MPI_Allgather failed at the start"));
-    }
-    let text = |card: &[u8]| {
-        let end = card
-            .iter()
-            .position(|byte| *byte == 0)
-            .unwrap_or(card.len());
-        String::from_utf8_lossy(&card[..end]).into_owned()
-    };
-    Ok(all.chunks_exact(CARD_BYTES).map(text).collect())
-}
-
-fn connect(native: &Native, settings: &Settings, me: u32, size: u32) -> Result<Tcp> {
-    let hosts = cards(native, &host_name(), size)?;
-    let one_host = hosts.iter().all(|host| *host == hosts[0]);
-    let listener = listen(settings, one_host);
-    let told = match listener.as_ref().map(Listener::address) {
-        Ok(Ok(address)) => address.to_string(),
-        _ => String::new(),
-    };
-    // Both exchanges happen on every rank, also where something failed.
-    let told = cards(native, &told, size)?;
-    let mut key = [0u8; KEY_BYTES];
-    if me == 0 {
-        getrandom::fill(&mut key)
-            .map_err(|error| Error::internal(format!("no random bytes: {error}")))?;
-    }
-    // SAFETY: MPI is initialised; the key has that many bytes.
-    let spread = unsafe {
-        let (bytes, byte) = (KEY_BYTES as c_int, native.constants.byte);
-        (native.bcast)(
-            key.as_mut_ptr().cast(),
-            bytes,
-            byte,
-            0,
-            native.constants.world,
-        )
-    };
-    if spread != 0 {
-        return Err(Error::internal("MPI_Bcast failed at the start"));
-    }
-    let listener = listener?;
-    let parse = |(rank, text): (usize, &String)| {
-        text.parse::<SocketAddr>().map_err(|_| {
-            Error::new(
-                Code::Network,
-                Entity::Rank(rank as u32),
-                "it has no address to be called at",
-                "set OUTLIVE_COLLECTIVES_INTERFACE to an address of each node",
-            )
-        })
-    };
-    let addresses = told
-        .iter()
-        .enumerate()
-        .map(parse)
-        .collect::<Result<Vec<_>>>()?;
-    let options = tcp::Options {
-        silence: settings.silence,
-        incarnation: 0,
-    };
-    let mut rail = Tcp::new(listener, me, addresses, key, options)?;
-    if size <= layer::CALL_ALL_MAX {
-        rail.call_all();
-    }
-    Ok(rail)
-}
-
-fn listen(settings: &Settings, one_host: bool) -> Result<Listener> {
-    let address = match settings.interface {
-        Some(address) => address,
-        None if one_host => IpAddr::V4(Ipv4Addr::LOCALHOST),
-        None => {
-            let name = host_name();
-            let found = (name.as_str(), 0).to_socket_addrs();
-            let mut found = found.into_iter().flatten().map(|address| address.ip());
-            found
-                .find(|address| !address.is_loopback())
-                .ok_or_else(|| {
-                    Error::new(
-                        Code::Network,
-                        Entity::Address(name.clone()),
-                        "the host's name has no address that others reach",
-                        "set OUTLIVE_COLLECTIVES_INTERFACE to an address of each node",
-                    )
-                })?
-        }
-    };
-    Listener::bind(SocketAddr::new(address, 0))
 }
 
 /// Before the native finalisation: everyone alive comes, latecomers are served. True if
