@@ -3,5 +3,8 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,liboutlive.so.0");
+    // Not rustc-cdylib-link-arg: that reaches the shared libraries of crates that depend on
+    // this one too (cargo issue 9562), and a Python module of this name would be taken for
+    // the C library by the loader. Executables of this package do not mind.
+    println!("cargo:rustc-link-arg=-Wl,-soname,liboutlive.so.0");
 }

@@ -12,6 +12,7 @@ import numpy as np
 import outlive
 import pytest
 from conftest import BOUND_S, PROGRAMS, Protected, mpich
+from outlive import _native
 
 
 @pytest.fixture
@@ -159,6 +160,13 @@ def test_a_forked_child_is_refused(job: outlive.Job) -> None:
     child.join(30)
     assert child.exitcode == 0
     assert job.checkpoint(10) is False
+
+
+def test_the_module_does_not_carry_the_name_of_the_library() -> None:
+    # Under the name of the C library the loader would give it to C programs in its place.
+    file = _native.__file__
+    told = subprocess.run(["readelf", "-d", file], capture_output=True, text=True, check=True)
+    assert "NEEDED" in told.stdout and "liboutlive" not in told.stdout
 
 
 def test_the_header_is_there() -> None:
