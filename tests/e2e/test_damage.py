@@ -107,13 +107,31 @@ def test_a_node_directory_gone_between_two_runs(job: Job) -> None:
     assert set(result.said("restored")) == {newest}
 
 
-def test_the_key_of_another_job(job: Job) -> None:
+@pytest.mark.parametrize("instead", [None, bytes(range(32))])
+def test_the_key_lost_or_replaced(job: Job, instead: bytes | None) -> None:
+    newest = stopped(job)
+    key = job.home / "key"
+    kept = key.read_bytes()
+    key.unlink()
+    if instead is not None:
+        key.write_bytes(instead)
+        key.chmod(0o600)
+    # A start from the beginning would take the place of what was saved.
+    result = job.run(bound_s=20)
+    assert result.status != 0 and "OL-306" in result.err and "--fresh" in result.err
+    key.write_bytes(kept)
+    key.chmod(0o600)
+    result = job.survive()
+    assert set(result.said("restored")) == {newest}
+
+
+def test_begun_anew_under_a_new_key(job: Job) -> None:
     stopped(job)
-    (job.home / "key").write_bytes(bytes(range(32)))
-    result = job.run()
-    # The containers are of a job with another key: nothing of them is taken.
-    assert result.status != 0 or not result.said("restored"), result.err
-    assert not job.result.exists() or result.status == 0
+    (job.home / "key").unlink()
+    before = job.containers(0)
+    result = job.survive("--fresh")
+    assert result.said("fresh") and not result.said("restored")
+    assert before and all(path.exists() for path in before), "of the other key, and left"
 
 
 def test_a_key_that_is_cut_off(job: Job) -> None:

@@ -30,7 +30,13 @@ impl Agent {
             });
         }
         self.retire_rounds();
-        if level != Level::Memory {
+        // The memory has its slots; what else the level leaves behind is a record each.
+        let alone = || {
+            self.config
+                .as_ref()
+                .is_none_or(|config| config.levels.len() <= 1)
+        };
+        if level != Level::Memory || alone() {
             self.collect();
         }
     }

@@ -70,15 +70,11 @@ pub fn run(mut run: Run) -> Result<u8> {
     let (seen_to, seen) = unbounded::<Seen>();
     let watcher = Watcher::start(seen_to)?;
     let set = &mut run.settings;
-    let store = Store::open(&run.store, &set.job, set.nodes, run.node_storage.as_deref())?;
+    let mut store = Store::open(&run.store, &set.job, set.nodes, run.node_storage.as_deref())?;
     set.last_incarnation = store.job().incarnation;
     set.epoch_base = store.job().epoch;
     let key_file = store.key_file();
-    let key = match key_file.exists() {
-        true => network::JobKey::load(&key_file)?,
-        false => network::JobKey::create(&key_file)?,
-    };
-    let job_hash = job_hash(set.job.as_str(), &key_file)?;
+    let (key, job_hash) = store.key(set.fresh)?;
     let (events_to, events) = bounded(NETWORK_QUEUE);
     let identity = network::Identity {
         peer: NodeId::LAUNCHER,

@@ -13,8 +13,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Result};
+use outlive_network::JobKey;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
+
+use crate::driver::job_hash;
 
 /// The schema of `job.json`.
 pub const JOB_SCHEMA: &str = "outlive.job/1";
@@ -42,6 +45,10 @@ pub struct JobFile {
     pub incarnation: u32,
     /// The largest epoch that was used.
     pub epoch: u64,
+    /// The number that the key and the name give ([`crate::driver::job_hash`]): under
+    /// another key the checkpoints are not this job's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<u64>,
 }
 
 /// A job's directory, held by this process.
@@ -93,6 +100,7 @@ impl Store {
                 },
                 incarnation: 0,
                 epoch: 0,
+                key: None,
             },
         };
         let store = Store {
@@ -122,6 +130,41 @@ impl Store {
     /// The file of the job's key.
     pub fn key_file(&self) -> PathBuf {
         self.dir.join("key")
+    }
+    /// The job's key: that of the file, or a new one if the job was never run, or if it
+    /// begins anew (`fresh`). Returned with what stands for it in containers and records.
+    ///
+    /// # Errors
+    /// [`Code::KeyMismatch`] if the job was run with another key, or its key is gone: its
+    /// checkpoints would be taken for another job's, and a new start for the first. Those
+    /// of reading and writing the file.
+    pub fn key(&mut self, fresh: bool) -> Result<(JobKey, u64)> {
+        let file = self.key_file();
+        let was_run = self.job.incarnation > 0 || self.job.key.is_some();
+        let refuse = |reason: &str| {
+            Err(Error::new(
+                Code::KeyMismatch,
+                Entity::File(file.display().to_string()),
+                reason,
+                "put the job's key back, or begin anew with --fresh, which leaves the \
+                 checkpoints of the other key where they are",
+            ))
+        };
+        let key = match file.exists() {
+            true => JobKey::load(&file)?,
+            false if was_run && !fresh => {
+                return refuse("the key of the job's checkpoints is gone");
+            }
+            false => JobKey::create(&file)?,
+        };
+        let hash = job_hash(self.job.name.as_str(), &file)?;
+        if self.job.key.is_some_and(|known| known != hash) && !fresh {
+            return refuse("the job's checkpoints were made with another key");
+        }
+        if self.job.key.replace(hash) != Some(hash) {
+            self.write_job()?;
+        }
+        Ok((key, hash))
     }
     /// Remembers durably that an incarnation is being opened.
     ///
@@ -486,6 +529,35 @@ mod tests {
         let store = Store::open(dir.path(), &name(), 4, None).unwrap();
         assert_eq!((store.job().incarnation, store.job().epoch), (3, 77));
         assert_eq!(store.job().ranks, Some(8));
+    }
+
+    #[test]
+    fn a_job_that_was_run_is_not_begun_anew_under_another_key() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Store::open(dir.path(), &name(), 1, None).unwrap();
+        let hash = open().key(false).unwrap().1;
+        assert_eq!(open().key(false).unwrap().1, hash);
+        let file = open().key_file();
+        let kept = fs::read(&file).unwrap();
+        fs::remove_file(&file).unwrap();
+        assert_eq!(open().key(false).unwrap_err().code(), Code::KeyMismatch);
+        assert!(!file.exists(), "nothing is put in its place");
+        let other = open().key(true).unwrap().1;
+        assert_ne!(other, hash);
+        assert_eq!(open().key(false).unwrap().1, other);
+        fs::write(&file, &kept).unwrap();
+        assert_eq!(open().key(false).unwrap_err().code(), Code::KeyMismatch);
+        assert_eq!(open().key(true).unwrap().1, hash);
+        // As versions before this one left it: the number alone tells that it was run.
+        let mut old = open();
+        old.job.key = None;
+        old.record(3, 1, None).unwrap();
+        drop(old);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(open().key(false).unwrap_err().code(), Code::KeyMismatch);
+        fs::write(&file, &kept).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(open().key(false).unwrap().1, hash);
     }
 
     #[test]

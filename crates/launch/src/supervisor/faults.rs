@@ -120,7 +120,8 @@ impl Supervisor {
                 Code::RankCount | Code::RegionMissing | Code::RegionSize | Code::RegionUnclaimed
             )
         };
-        self.restore_error.take().filter(same_again)
+        let errors = std::mem::take(&mut self.restore_errors);
+        errors.into_values().find(same_again)
     }
 
     /// Counts starts that brought nothing; says so if the job dies at once every time.

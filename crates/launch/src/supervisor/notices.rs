@@ -65,13 +65,15 @@ impl Supervisor {
             }
             Notice::RankUp { rank, ranks, pid } => self.on_rank_up(now, node, rank, ranks, pid),
             Notice::RankDown { rank, pid, end } => self.on_rank_down(now, node, rank, pid, end),
-            Notice::Restored { rank, outcome } => {
-                if let Err(error) = outcome {
+            Notice::Restored { rank, outcome } => match outcome {
+                Err(error) => {
                     tracing::info!(%rank, %error, "restore failed");
                     self.warn(error.clone());
-                    self.restore_error = Some(error);
+                    self.restore_errors.insert(Some(rank), error);
                 }
-            }
+                // Refused at first, then with what fits.
+                Ok(_) => drop(self.restore_errors.remove(&Some(rank))),
+            },
             Notice::Checkpoint { version, step } => self.on_step(version, step),
             Notice::Suspected { node: peer, .. } => self.on_suspected_by(node, peer),
             Notice::Cleared { node: peer } => {
@@ -89,7 +91,7 @@ impl Supervisor {
             Notice::InjectReached { id, version } => self.on_reached(now, node, id, version),
             Notice::Warning(error) => {
                 if error.code() == Code::RankCount {
-                    self.restore_error = Some(error.clone());
+                    self.restore_errors.insert(None, error.clone());
                 }
                 self.warn(error);
             }
@@ -319,7 +321,7 @@ impl Supervisor {
         // From now on there is something of this run to restore.
         self.fresh = false;
         // A program that could not restore has forgiven that.
-        self.restore_error = None;
+        self.restore_errors.clear();
         self.tell(Event::Stable { version, level });
     }
 
