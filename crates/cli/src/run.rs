@@ -31,11 +31,9 @@ pub fn run(options: RunOptions) -> Result<u8> {
             outlive_launch::run(run)
         });
     if let (Err(error), Some(path)) = (&begun, &report) {
-        // Where the report itself is the trouble, the error above is what to say.
+        // If that cannot be written either, the first error is what to say.
         let job = job.unwrap_or_default();
-        if let Err(second) = driver::report_refusal(path, &job, nodes, error) {
-            tracing::warn!(%second, "the report of the refusal is not written");
-        }
+        let _ = driver::report_refusal(path, &job, nodes, error);
     }
     begun
 }

@@ -77,7 +77,7 @@ pub fn raise_limit() {
 /// That of `setrlimit`.
 pub fn restore_limit() -> io::Result<()> {
     match FILES.get() {
-        Some(before) => Ok(setrlimit(Resource::Nofile, before.clone())?),
+        Some(before) => Ok(setrlimit(Resource::Nofile, *before)?),
         None => Ok(()),
     }
 }
