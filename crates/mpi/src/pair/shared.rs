@@ -18,11 +18,13 @@ use crate::lane::{Ended, Head, Kind, Lane, Over, Wait, ring};
 use crate::native::Family;
 
 /// Longer data are announced through the lane and sent as an MPI message: Open MPI copies
-/// such data once, out of the other process; MPICH twice, as the lane does.
-fn long_bytes(family: Family) -> usize {
-    match family {
-        Family::OpenMpi => 256 << 10,
-        Family::Mpich | Family::Standard => 4 << 20,
+/// such data once, out of the other process; MPICH twice, as the lane does. A lane
+/// combines out of the copy, so its reductions pay longer.
+fn long_bytes(family: Family, kind: Kind) -> usize {
+    match (family, kind) {
+        (Family::OpenMpi, Kind::Bcast) => 48 << 10,
+        (Family::OpenMpi, _) => 256 << 10,
+        (Family::Mpich | Family::Standard, _) => 4 << 20,
     }
 }
 
@@ -135,7 +137,7 @@ impl Pair<'_> {
         if call.is_multiple_of(CALLS) || bytes >= ring::CHUNK {
             self.layer.progress();
         }
-        let long = bytes > long_bytes(self.native.family);
+        let long = bytes > long_bytes(self.native.family, kind);
         Head {
             call,
             kind,
