@@ -35,7 +35,7 @@ pub enum Way {
     None,
 }
 
-/// A lane, and its place among [`LANES_MAX`].
+/// A lane, and its place among the most that a process has.
 pub struct Counted {
     /// The lane.
     pub lane: Lane,

@@ -56,7 +56,9 @@ impl Wait for At {
     fn moved(&mut self) {}
 }
 
-const DEAD: At = At(Over::Dead);
+fn dead() -> At {
+    At(Over::Dead)
+}
 
 fn head(call: u32, kind: Kind, bytes: usize) -> Head {
     Head {
@@ -187,20 +189,20 @@ fn a_giver_runs_ahead_as_far_as_there_are_slots() {
     let [zero, one] = &mut both.lanes;
     for call in 1..=ring::SLOTS as u32 {
         let data = call.to_le_bytes();
-        let ended = give(zero, head(call, Kind::Reduce, 4), &data, &mut DEAD);
+        let ended = give(zero, head(call, Kind::Reduce, 4), &data, &mut dead());
         assert_eq!(ended, Ended::Done(None), "{call}");
     }
     // The next waits, and the other is said to be dead: not given.
     let next = head(ring::SLOTS as u32 + 1, Kind::Reduce, 4);
-    assert_eq!(give(zero, next, &[0; 4], &mut DEAD), Ended::Alone);
+    assert_eq!(give(zero, next, &[0; 4], &mut dead()), Ended::Alone);
     assert_eq!(zero.closed(), Some(Over::Dead));
     // What was given arrives, also after a death.
     for call in 1..=ring::SLOTS as u32 {
-        let (ended, got) = take(one, head(call, Kind::Reduce, 4), &mut DEAD);
+        let (ended, got) = take(one, head(call, Kind::Reduce, 4), &mut dead());
         assert!(matches!(ended, Ended::Done(Some(_))), "{call}");
         assert_eq!(got, call.to_le_bytes());
     }
-    let (ended, _) = take(one, next, &mut DEAD);
+    let (ended, _) = take(one, next, &mut dead());
     assert_eq!(ended, Ended::Alone);
     assert_eq!(one.closed(), Some(Over::Dead));
 }
@@ -232,7 +234,7 @@ fn half_a_message_of_a_dead_process_is_none() {
             };
         }
         let mut mine = pattern(4, bytes);
-        let ended = swap(zero, own, &mut mine, &mut DEAD);
+        let ended = swap(zero, own, &mut mine, &mut dead());
         if stops == chunks {
             assert_eq!(ended, Ended::Done(Some(own)));
             assert_eq!(zero.closed(), None);
@@ -253,30 +255,30 @@ fn what_differs_is_told_and_the_next_call_is_right_again() {
             zero,
             head(call, Kind::Bcast, gives),
             &pattern(1, gives),
-            &mut DEAD,
+            &mut dead(),
         );
-        let (ended, got) = take(one, head(call, Kind::Bcast, asks), &mut DEAD);
+        let (ended, got) = take(one, head(call, Kind::Bcast, asks), &mut dead());
         assert_eq!(ended, Ended::Differs(Some(head(call, Kind::Bcast, gives))));
         assert!(got.iter().all(|byte| *byte == 0xee), "untouched");
     }
     // Another kind, another root.
-    give(zero, head(4, Kind::Reduce, 8), &[1; 8], &mut DEAD);
-    let (ended, _) = take(one, head(4, Kind::Bcast, 8), &mut DEAD);
+    give(zero, head(4, Kind::Reduce, 8), &[1; 8], &mut dead());
+    let (ended, _) = take(one, head(4, Kind::Bcast, 8), &mut dead());
     assert_eq!(ended, Ended::Differs(Some(head(4, Kind::Reduce, 8))));
     let turned = Head {
         root: 1,
         ..head(5, Kind::Reduce, 8)
     };
-    give(zero, turned, &[1; 8], &mut DEAD);
-    let (ended, _) = take(one, head(5, Kind::Reduce, 8), &mut DEAD);
+    give(zero, turned, &[1; 8], &mut dead());
+    let (ended, _) = take(one, head(5, Kind::Reduce, 8), &mut dead());
     assert_eq!(ended, Ended::Differs(Some(turned)));
     // A message that nobody asked for is found in the next call, and is over with it.
-    give(zero, head(6, Kind::Bcast, 8), &[6; 8], &mut DEAD);
-    give(zero, head(7, Kind::Bcast, 8), &[7; 8], &mut DEAD);
-    let (ended, _) = take(one, head(7, Kind::Bcast, 8), &mut DEAD);
+    give(zero, head(6, Kind::Bcast, 8), &[6; 8], &mut dead());
+    give(zero, head(7, Kind::Bcast, 8), &[7; 8], &mut dead());
+    let (ended, _) = take(one, head(7, Kind::Bcast, 8), &mut dead());
     assert_eq!(ended, Ended::Differs(Some(head(7, Kind::Bcast, 8))));
-    give(zero, head(8, Kind::Bcast, 8), &[8; 8], &mut DEAD);
-    let (ended, got) = take(one, head(8, Kind::Bcast, 8), &mut DEAD);
+    give(zero, head(8, Kind::Bcast, 8), &[8; 8], &mut dead());
+    let (ended, got) = take(one, head(8, Kind::Bcast, 8), &mut dead());
     assert_eq!(ended, Ended::Done(Some(head(8, Kind::Bcast, 8))));
     assert_eq!(got, [8; 8]);
 }
@@ -307,8 +309,8 @@ fn swapped_data_that_differ_in_length_are_an_error_on_both_sides() {
 fn a_call_that_the_other_passed_by_closes_the_lane() {
     let mut both = Both::new();
     let [zero, one] = &mut both.lanes;
-    give(zero, head(2, Kind::Bcast, 8), &[2; 8], &mut DEAD);
-    let (ended, _) = take(one, head(1, Kind::Bcast, 8), &mut DEAD);
+    give(zero, head(2, Kind::Bcast, 8), &[2; 8], &mut dead());
+    let (ended, _) = take(one, head(1, Kind::Bcast, 8), &mut dead());
     assert_eq!(ended, Ended::Differs(None));
     assert_eq!(one.closed(), Some(Over::Bound));
     // The other does not wait for its bound.
@@ -337,7 +339,7 @@ fn words_that_are_no_head_close_the_lane() {
         // SAFETY: the slot is free.
         unsafe { zero.out.ring.describe(slot, words) };
         zero.out.publish();
-        let (ended, _) = take(one, head(1, Kind::Bcast, 8), &mut DEAD);
+        let (ended, _) = take(one, head(1, Kind::Bcast, 8), &mut dead());
         assert_eq!(ended, Ended::Differs(None), "{words:?}");
     }
 }
@@ -347,17 +349,17 @@ fn an_operator_that_fails_does_not_leave_the_lane_out_of_step() {
     let mut both = Both::new();
     let [zero, one] = &mut both.lanes;
     let own = head(1, Kind::Reduce, 3 * ring::CHUNK);
-    give(zero, own, &pattern(1, 3 * ring::CHUNK), &mut DEAD);
+    give(zero, own, &pattern(1, 3 * ring::CHUNK), &mut dead());
     let mut calls = 0;
     let mut fail = |_, _: *mut u8, _| {
         calls += 1;
         17
     };
     // SAFETY: nothing is given.
-    let ended = unsafe { one.exchange(own, None, Some(&mut fail), false, &mut DEAD) };
+    let ended = unsafe { one.exchange(own, None, Some(&mut fail), false, &mut dead()) };
     assert_eq!((ended, calls), (Ended::Failed(17), 1));
-    give(zero, head(2, Kind::Bcast, 8), &[2; 8], &mut DEAD);
-    let (_, got) = take(one, head(2, Kind::Bcast, 8), &mut DEAD);
+    give(zero, head(2, Kind::Bcast, 8), &[2; 8], &mut dead());
+    let (_, got) = take(one, head(2, Kind::Bcast, 8), &mut dead());
     assert_eq!(got, [2; 8]);
 }
 

@@ -8,39 +8,34 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr;
-use std::sync::{MutexGuard, OnceLock, PoisonError};
+use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{Met, Pair, Reduce, with_scratch};
 use crate::body::Shape;
 use crate::lane::meet::{Counted, Way, meet};
 use crate::lane::{Ended, Head, Kind, Lane, Over, Wait, ring};
+use crate::native::Family;
 
-/// Longer data are announced through the lane and sent as an MPI message.
-const LONG_BYTES: usize = 256 << 10;
+/// Longer data are announced through the lane and sent as an MPI message: Open MPI copies
+/// such data once, out of the other process; MPICH twice, as the lane does. A lane
+/// combines out of the copy, so its reductions pay longer.
+fn long_bytes(family: Family, kind: Kind) -> usize {
+    match (family, kind) {
+        (Family::OpenMpi, Kind::Bcast) => 48 << 10,
+        (Family::OpenMpi, _) => 256 << 10,
+        (Family::Mpich | Family::Standard, _) => 4 << 20,
+    }
+}
+
 /// Looks at the lane before anything else is looked at.
 const SPINS: u32 = 300;
 /// Looks between two rounds of progress after that.
 const SPINS_BETWEEN: u32 = 20;
 /// Rounds of progress between two looks at the clock.
 const ROUNDS: u32 = 64;
-/// Rounds of progress before the core is given up, where each process can have one: some
-/// 100 us, for who gives it up gets it back a time slice later if others want it.
-const ROUNDS_ALONE: u32 = 200;
 /// Calls that find the other there already, between two rounds of progress.
 const CALLS: u32 = 16;
-
-/// Rounds of progress before the core is given up.
-fn rounds_alone(processes: u32) -> u32 {
-    static CORES: OnceLock<u32> = OnceLock::new();
-    let cores = *CORES.get_or_init(|| {
-        // SAFETY: asks for a number.
-        let online = unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) };
-        u32::try_from(online).unwrap_or(1)
-    });
-    // More processes than cores: the other may need this one to get anywhere.
-    if processes > cores { 0 } else { ROUNDS_ALONE }
-}
 
 /// Waits for the other. See the module.
 struct Patience<'a> {
@@ -68,16 +63,14 @@ impl<'a> Patience<'a> {
         if self.pair.other_dead() {
             return Some(Over::Dead);
         }
-        self.rounds = self.rounds.checked_add(1).unwrap_or(ROUNDS_ALONE);
+        self.rounds = self.rounds.wrapping_add(1);
         if self.rounds % ROUNDS == 1 {
             let begun = *self.begun.get_or_insert_with(Instant::now);
             if begun.elapsed() > Duration::from_nanos(layer.settings.bound.0) {
                 return Some(Over::Bound);
             }
         }
-        if self.rounds > rounds_alone(layer.size) {
-            std::thread::yield_now();
-        }
+        std::thread::yield_now();
         None
     }
 }
@@ -95,7 +88,6 @@ impl Wait for Patience<'_> {
     #[inline]
     fn moved(&mut self) {
         self.spins = 0;
-        self.rounds = 0;
     }
 }
 
@@ -145,7 +137,7 @@ impl Pair<'_> {
         if call.is_multiple_of(CALLS) || bytes >= ring::CHUNK {
             self.layer.progress();
         }
-        let long = bytes > LONG_BYTES;
+        let long = bytes > long_bytes(self.native.family, kind);
         Head {
             call,
             kind,

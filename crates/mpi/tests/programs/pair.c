@@ -43,7 +43,7 @@ static void compose(void *in, void *inout, int *count, MPI_Datatype *type) {
 
 static void lengths(MPI_Comm comm) {
     /* Around the head's line, a slot, the whole ring, and what goes as a message. */
-    static const int bytes[] = {0, 8, 88, 96, 104, 128, 4096, 8184, 8192, 8200, 65536, 131072, 131080, 262144, 262152, 3000000};
+    static const int bytes[] = {0, 8, 88, 96, 104, 128, 4096, 8184, 8192, 8200, 65536, 131072, 131080, 262144, 262152, 3000000, 4194304, 4194312};
     MPI_Op op;
     MPI_Datatype map;
     int me;
@@ -268,7 +268,7 @@ static void agreed(void) {
 }
 
 static void differs(void) {
-    enum { MANY = 100000 };
+    enum { MANY = 1200000 };
     static long many[MANY];
     int long_ones[2] = {1000, MANY};
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
