@@ -17,9 +17,7 @@ from skip import skip  # noqa: E402
 PROGRAMS = ROOT / "crates/mpi/tests/programs"
 LIBRARY = Path(os.environ.get("OUTLIVE_MPI_LIBRARY", ROOT / "target/debug/liboutlive_mpi.so"))
 # The same with the feature ucx, which scripts/test.sh builds where UCX is.
-UCX_LIBRARY = Path(
-    os.environ.get("OUTLIVE_MPI_UCX_LIBRARY", ROOT / "build/ucx/liboutlive_mpi.so")
-)
+UCX_LIBRARY = Path(os.environ.get("OUTLIVE_MPI_UCX_LIBRARY", ROOT / "build/ucx/liboutlive_mpi.so"))
 SHIELD = ROOT / "crates/mpi/tools/outlive-shield"
 
 

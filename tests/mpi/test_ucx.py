@@ -67,9 +67,7 @@ def test_late_is_not_dead(tmp_path: Path) -> None:
     mpi = with_ucx("mpich")
     program = mpi.build("killed.c", tmp_path, linked=True)
     for how in ["ftco", *CORRECTED]:
-        ended = mpi.start(
-            3, program, 0, 1000, 3, 1, 2, 300, preload=False, RAIL="ucx", **{"": how}
-        )
+        ended = mpi.start(3, program, 0, 1000, 3, 1, 2, 300, preload=False, RAIL="ucx", **{"": how})
         assert survivors(ended.stdout) == {0: 3, 1: 3, 2: 3}, ended.stdout + ended.stderr
 
 

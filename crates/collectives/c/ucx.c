@@ -74,7 +74,8 @@ struct outlive_ucx {
     size_t address_bytes;
     size_t header_bytes_max;
     int fd;
-    int flushing;
+    uintptr_t flush;    /* the number of the last flush */
+    int flushing;       /* it is not over */
     void *owner;
     struct outlive_ucx_calls calls;
     struct outlive_ucx_link *links;
@@ -426,6 +427,8 @@ void outlive_ucx_disconnect(struct outlive_ucx_link *link) {
                                  .user_data = link};
     ucs_status_ptr_t result;
     link->ended = 1;
+    /* A flush may wait for this endpoint for ever; the next one does not. */
+    link->world->flushing = 0;
     inside++;
     result = api.ucp_ep_close_nbx(link->ep, &param);
     inside--;
@@ -516,23 +519,30 @@ int outlive_ucx_fetch(outlive_ucx *world, void *descriptor, uint8_t *buffer, siz
 }
 
 static void flushed(void *request, ucs_status_t status, void *user) {
-    outlive_ucx *world = user;
+    struct token *token = user;
     (void)status;
-    world->flushing = 0;
+    if ((uintptr_t)token->user == token->world->flush) {
+        token->world->flushing = 0;
+    }
+    free(token);
     api.ucp_request_free(request);
 }
 
 /* Begins to flush what was sent. */
 void outlive_ucx_flush(outlive_ucx *world) {
+    struct token *token = wrap(world, (void *)++world->flush);
     ucp_request_param_t param = {.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
                                                  UCP_OP_ATTR_FIELD_USER_DATA,
                                  .cb.send = flushed,
-                                 .user_data = world};
-    ucs_status_ptr_t result;
+                                 .user_data = token};
+    if (token == NULL) {
+        return;
+    }
     inside++;
-    result = api.ucp_worker_flush_nbx(world->worker, &param);
+    world->flushing =
+        outcome(api.ucp_worker_flush_nbx(world->worker, &param), token) == UCS_INPROGRESS;
     inside--;
-    world->flushing = UCS_PTR_IS_PTR(result);
 }
 
-int outlive_ucx_flushing(const outlive_ucx *world) { return world->flushing; }
+/* 1 until a flush that was begun is over. */
+unsigned outlive_ucx_flushing(const outlive_ucx *world) { return (unsigned)world->flushing; }

@@ -206,6 +206,12 @@ impl Tcp {
         self.life.get(peer as usize) == Some(&Life::Alive)
     }
 
+    /// True once the process has answered a call: it lived then, and served its rail.
+    #[cfg(feature = "ucx")]
+    pub(crate) fn answered(&self, peer: u32) -> bool {
+        self.outgoing.get(&peer).is_some_and(Outgoing::answered)
+    }
+
     /// [`Rail::wait`] ends when this descriptor can be read, too.
     #[cfg(feature = "ucx")]
     pub(crate) fn also(&self, descriptor: BorrowedFd<'_>) -> Result<()> {

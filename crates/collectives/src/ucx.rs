@@ -48,7 +48,7 @@ const FLYING_MAX: usize = 4096;
 /// Pause between two connections to a process that UCX did not reach.
 const RETRY: Duration = Duration::from_millis(100);
 /// Receives without a look at the control connections, which costs a system call.
-const POLLS: u32 = 64;
+const POLLS: u32 = 16;
 /// Rounds without news after which nothing is on its way from a process that died ...
 const QUIET: u32 = 16;
 /// ... and most rounds until then.
@@ -207,31 +207,6 @@ impl Ucx {
         })
     }
 
-    /// Connects to another process, so that transports which reach nobody are noticed at
-    /// once.
-    ///
-    /// # Errors
-    /// [`Code::Config`] if UCX has no transport to any, else what UCX says.
-    pub fn probe(&mut self) -> Result<()> {
-        let size = self.cards.len() as u32;
-        let mut result = Ok(());
-        // Who died already is not reached either: then the next one tells.
-        for step in 1..size {
-            let peer = (self.me + step) % size;
-            match self
-                .worker
-                .connect(peer, &self.cards[peer as usize].worker, 0)
-            {
-                Ok(link) => {
-                    self.worker.disconnect(link);
-                    return Ok(());
-                }
-                Err(error) => result = Err(error),
-            }
-        }
-        result
-    }
-
     /// Opens the control connections to every other process now, so that a death is noticed
     /// at once.
     pub fn call_all(&mut self) {
@@ -245,35 +220,59 @@ impl Ucx {
     /// # Errors
     /// [`Code::Config`] if UCX has no transport to a process that lives.
     pub fn meet(&mut self, bound: Duration) -> Result<()> {
-        self.probe()?;
-        let size = self.cards.len() as u32;
-        let me = self.me;
+        let size = self.size();
+        self.greet((0..size).collect(), bound)
+    }
+
+    /// As [`Ucx::meet`], with the two neighbours alone: what is wrong with the transports
+    /// shows, and the others are connected to when there is something for them.
+    ///
+    /// # Errors
+    /// As for [`Ucx::meet`].
+    pub fn meet_neighbours(&mut self, bound: Duration) -> Result<()> {
+        let (me, size) = (self.me, self.size());
+        self.greet(vec![(me + 1) % size, (me + size - 1) % size], bound)
+    }
+
+    fn greet(&mut self, mut peers: Vec<u32>, bound: Duration) -> Result<()> {
+        peers.retain(|peer| *peer != self.me);
         let hello = self.sign(HELLO);
-        for peer in (0..size).filter(|peer| *peer != me) {
-            self.send(peer, hello.clone());
+        for peer in &peers {
+            self.send(*peer, hello.clone());
         }
         let end = Instant::now() + bound;
         loop {
-            let others = (0..size).filter(|peer| *peer != me);
-            let mut awaited = others.filter(|peer| self.control.alive(*peer));
-            let all = awaited.all(|peer| self.met.contains(&peer));
+            peers.retain(|peer| self.control.alive(*peer));
+            let met = peers.iter().all(|peer| self.met.contains(peer));
             let flushed = self.flushed();
-            if all && flushed {
+            if met && flushed {
                 return Ok(());
             }
+            // Both lived when that was tried: it is not their death.
+            let refused = peers.iter().find_map(|peer| self.unreached.get(peer));
+            let unfit = refused.filter(|error| error.code() == Code::Config);
+            if let Some(error) = unfit.filter(|_| self.asked_again()) {
+                return Err(error.clone());
+            }
             if Instant::now() >= end {
-                let control = &self.control;
-                let living = |(peer, _): &(u32, Error)| control.alive(*peer);
-                let unreached = std::mem::take(&mut self.unreached).into_iter().find(living);
-                return unreached.map_or(Ok(()), |(_, error)| Err(error));
+                return Ok(());
             }
             let until = self.now() + Time::from_ms(20);
-            self.turn();
+            self.sleep(until);
             self.listen();
-            if !(all && self.worker.flushing()) {
-                self.sleep(until);
-            }
         }
+    }
+
+    /// True if everyone who UCX did not reach has answered on the control connection since.
+    fn asked_again(&self) -> bool {
+        let mut peers = self.unreached.keys();
+        peers.all(|peer| self.control.answered(*peer))
+    }
+
+    /// Looks at once who died, which a receive does only now and then.
+    pub fn look(&mut self) {
+        self.turn();
+        self.listen();
     }
 
     /// Sends what waits and says goodbye to all, for at most `bound`.
@@ -284,8 +283,9 @@ impl Ucx {
             self.sleep(until);
             self.listen();
         }
-        self.control
-            .leave(end.saturating_duration_since(Instant::now()));
+        // The goodbye needs its time, too: without it they would take this for a death.
+        let left = end.saturating_duration_since(Instant::now());
+        self.control.leave(left.max(bound / 2));
     }
 
     /// Messages that came from strangers, who do not hold the job's key.
@@ -317,7 +317,10 @@ impl Ucx {
         };
         // What a broken connection still held comes back first, to keep its place.
         let tried = out.retry.is_some_and(|at| at > Instant::now());
-        if out.link.is_some() || out.flying > 0 || tried {
+        // UCX is not asked to reach who may be dead: 1.13 ends the process if the other one
+        // dies at the wrong moment of a set-up. Who has answered lives, or did a moment ago.
+        if out.link.is_some() || out.flying > 0 || tried || !self.control.answered(peer) {
+            self.down |= out.link.is_none();
             return;
         }
         let address = &self.cards[peer as usize].worker;
@@ -405,6 +408,7 @@ impl Ucx {
         }
         self.links.remove(&out.token);
         if let Some(link) = out.disconnected(Instant::now() + RETRY) {
+            self.unflushed = true;
             self.worker.disconnect(link);
         }
         self.down = true;
@@ -458,7 +462,7 @@ impl Ucx {
 
     fn reconnect(&mut self) {
         let now = Instant::now();
-        let due = |out: &Outgoing| out.link.is_none() && out.retry.is_some_and(|at| at <= now);
+        let due = |out: &Outgoing| out.link.is_none() && out.retry.is_none_or(|at| at <= now);
         let due: Vec<u32> = self
             .outgoing
             .iter()
@@ -506,6 +510,7 @@ impl Ucx {
             self.queued -= out.queued;
             self.links.remove(&out.token);
             if let Some(link) = out.disconnected(Instant::now()) {
+                self.unflushed = true;
                 self.worker.disconnect(link);
             }
         }
@@ -593,6 +598,9 @@ impl Rail for Ucx {
     fn flushed(&mut self) -> bool {
         if self.queued > 0 || self.worker.flushing() {
             self.turn();
+            if self.down {
+                self.listen();
+            }
         }
         if self.queued > 0 || self.worker.flushing() {
             return false;

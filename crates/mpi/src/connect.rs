@@ -202,7 +202,7 @@ pub(crate) fn ucx(native: &Native, settings: &Settings, me: u32, size: u32) -> R
     if size <= layer::CALL_ALL_MAX {
         rail.meet(settings.silence)?;
     } else {
-        rail.probe()?;
+        rail.meet_neighbours(settings.silence)?;
     }
     Ok(rail)
 }

@@ -499,8 +499,11 @@ impl Layer {
     /// Tells the engine of deaths that a pair met.
     pub fn ask_failures(&self) {
         let mut world = self.world();
-        if let AnyRail::Shadow(shadow) = &mut world.rail {
-            shadow.ask_failures();
+        match &mut world.rail {
+            AnyRail::Shadow(shadow) => shadow.ask_failures(),
+            AnyRail::Tcp(_) => {}
+            #[cfg(feature = "ucx")]
+            AnyRail::Ucx(ucx) => ucx.look(),
         }
         self.progress_on(&mut world);
     }

@@ -136,6 +136,12 @@ impl Outgoing {
         }
     }
 
+    /// The other side has answered the last call.
+    #[cfg(feature = "ucx")]
+    pub(super) fn answered(&self) -> bool {
+        matches!(self.state, State::Open(_))
+    }
+
     pub(super) fn queued(&self) -> usize {
         self.queued
     }

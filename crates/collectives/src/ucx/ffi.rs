@@ -77,7 +77,7 @@ unsafe extern "C" {
         user: *mut c_void,
     ) -> c_int;
     fn outlive_ucx_flush(world: *mut c_void);
-    fn outlive_ucx_flushing(world: *const c_void) -> c_int;
+    fn outlive_ucx_flushing(world: *const c_void) -> c_uint;
 }
 
 /// Words that C wrote.
