@@ -1,6 +1,6 @@
 //! Diffusion balancing over a transport: what each process runs.
 //!
-//! A round is: loads known, flow by [`outlive_balance::machine`], selection,
+//! A round is: loads known, two flows by [`outlive_balance::machine`], selection,
 //! handing over, then one sweep of pairwise refinement by rank of the pair. The
 //! kernels are those of the sequential reference. Deviations, for simplicity: loads
 //! and largest contacts are gathered on all processes (8 bytes a process each),
@@ -48,6 +48,8 @@ pub(crate) const CENTRE: u32 = 1;
 pub(crate) const BAND: u32 = 2;
 pub(crate) const MOVES: u32 = 3;
 pub(crate) const GIVEN: u32 = 4;
+/// The second flow of a round.
+pub(crate) const NARROW: u32 = 5;
 
 pub(crate) fn tag(round: u32, kind: u32) -> u32 {
     round * KINDS + kind
@@ -94,8 +96,19 @@ pub fn balance(
         let links = links(net, &local)?;
         let slack = options.tolerance * options.slack;
         let load = flow::with_slack(background + local.load(), ideal * speed, slack);
-        let (flows, iterations) = diffuse(net, (round, speed, load), &links, options)?;
+        let (mut flows, iterations) = diffuse(net, (round, FLOW), (speed, load), &links, options)?;
         outcome.iterations += iterations;
+        if options.narrow {
+            let narrow = flows.iter().map(|&(to, amount)| {
+                let contact = links.get(&to).copied().unwrap_or(1.0);
+                (to, flow::narrowed(contact, amount, ideal))
+            });
+            let narrow = narrow.collect();
+            let (again, iterations) =
+                diffuse(net, (round, NARROW), (speed, load), &narrow, options)?;
+            flows = again;
+            outcome.iterations += iterations;
+        }
         hand_over(net, &mut local, round, &links, &flows, options)?;
         local.refresh(net, true)?;
         let limit = ideal * (1.0 + options.tolerance);
@@ -173,7 +186,8 @@ fn components(net: &mut dyn Transport, links: &BTreeMap<u32, f64>) -> Result<Vec
 
 fn diffuse(
     net: &mut dyn Transport,
-    (round, speed, load): (u32, f64, f64),
+    (round, kind): (u32, u32),
+    (speed, load): (f64, f64),
     links: &BTreeMap<u32, f64>,
     options: &Options,
 ) -> Result<(Vec<(Peer, f64)>, u32)> {
@@ -200,7 +214,7 @@ fn diffuse(
     let mut machine = Diffusion::new(&config);
     let neighbours = links.iter().map(|(&to, &contact)| (to, contact)).collect();
     let command = Command::Start {
-        epoch: round,
+        epoch: tag(round, kind),
         load,
         speed,
         neighbours,
@@ -211,13 +225,13 @@ fn diffuse(
     loop {
         while let Some(output) = machine.poll(&cx, Ready::ALL) {
             match output {
-                Output::Send { to, msg, .. } => net.send(to, tag(round, FLOW), &encode(&msg))?,
+                Output::Send { to, msg, .. } => net.send(to, tag(round, kind), &encode(&msg))?,
                 Output::Event(Event::Flow { to, amount }) => flows.push((to, amount)),
                 Output::Event(Event::Done { iterations, .. }) => return Ok((flows, iterations)),
                 _ => {}
             }
         }
-        let (from, bytes) = net.receive(None, tag(round, FLOW))?;
+        let (from, bytes) = net.receive(None, tag(round, kind))?;
         let msg = decode(&bytes).map_err(damaged)?;
         machine.on_message(&cx, from, msg, None);
     }

@@ -30,12 +30,23 @@ pub trait Transport {
     /// # Errors
     /// The medium's.
     fn all_gather(&mut self, value: f64) -> Result<Vec<f64>>;
-    /// Gives `bytes[p]` to process p; returns what each process gave.
+    /// Gives `bytes[p]` to process p; returns what each process gave. Unless the medium
+    /// has a way of its own: a message to each.
     ///
     /// # Errors
     /// The medium's.
-    fn all_to_all(&mut self, bytes: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>>;
+    fn all_to_all(&mut self, bytes: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        for (to, bytes) in bytes.iter().enumerate() {
+            self.send(to as u32, ALL_TAG, bytes)?;
+        }
+        let from = 0..self.size();
+        from.map(|from| Ok(self.receive(Some(from), ALL_TAG)?.1))
+            .collect()
+    }
 }
+
+/// The tag of an all-to-all by messages; the balancing's own are small.
+const ALL_TAG: u32 = u32::MAX;
 
 type Mail = VecDeque<(u32, u32, Vec<u8>)>;
 
@@ -87,9 +98,6 @@ fn poisoned<T>(_: T) -> Error {
     )
 }
 
-/// The tag of [`Threads`]' own all-to-all.
-const ALL_TAG: u32 = u32::MAX;
-
 impl Transport for Threads {
     fn rank(&self) -> u32 {
         self.rank
@@ -125,16 +133,6 @@ impl Transport for Threads {
         self.shared.barrier.wait();
         let all = self.shared.values.lock().map_err(poisoned)?.clone();
         self.shared.barrier.wait();
-        Ok(all)
-    }
-    fn all_to_all(&mut self, bytes: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        for (to, bytes) in bytes.iter().enumerate() {
-            self.send(to as u32, ALL_TAG, bytes)?;
-        }
-        let mut all = Vec::new();
-        for from in 0..self.size() {
-            all.push(self.receive(Some(from), ALL_TAG)?.1);
-        }
         Ok(all)
     }
 }

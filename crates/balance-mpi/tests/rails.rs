@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used)] // a panic is how a test reports
 
 use std::collections::BTreeSet;
+use std::io::{BufRead as _, BufReader};
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -250,10 +251,13 @@ fn a_c_program_goes_on_when_one_of_its_processes_is_killed() {
                 .unwrap()
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(150));
-    let victim = Pid::from_child(&all[2]);
-    kill_process(victim, Signal::KILL).unwrap();
-    all.remove(2).wait().unwrap();
+    let mut victim = all.remove(2);
+    let mut said = BufReader::new(victim.stdout.take().unwrap()).lines();
+    // All have met, and ten of its sixty calls have returned.
+    let tenth = said.nth(9).unwrap().unwrap();
+    assert!(tenth.starts_with("9 failed objects"), "{tenth}");
+    kill_process(Pid::from_child(&victim), Signal::KILL).unwrap();
+    victim.wait().unwrap();
     let mut calls = BTreeSet::new();
     // What the three have together, call by call.
     let mut together = vec![Vec::new(); 60];

@@ -1,10 +1,10 @@
 //! The strip of tasks on one side of a border between two processes: all that a
-//! process tells its neighbour so that one of them can refine the border.
+//! process tells its neighbour so that one of them can refine the border, or the part
+//! of the border that changed.
 //!
-//! Invariants: tasks ascend; every edge leads to a task of one of the two bands
-//! (edges into the process behind the band are summed up in `anchor`, edges to
-//! third processes stay cut whatever happens and are left out); the border itself
-//! is always part of the band.
+//! Invariants: tasks ascend; every edge leads to a task of this band or to one of the
+//! other process, in its band or not (edges into the process behind the band are summed
+//! up in `anchor`, edges to third processes stay cut whatever happens and are left out).
 
 use crate::graph::Graph;
 
@@ -69,8 +69,9 @@ impl Marks {
 }
 
 /// The band of `me` towards `other`, `depth` layers deep (at least the border).
-/// `border` must hold all tasks of `me` that touch `other`; entries that are no
-/// longer `me`'s are skipped. Returns the operations too. `load`, `speed` and
+/// `border` holds tasks of `me` that touch `other`; entries that no longer are that are
+/// skipped, and the border tasks that it does not hold stay where they are unless they
+/// are in another layer. Returns the operations too. `load`, `speed` and
 /// `count` are left for the caller to fill.
 pub fn band(
     graph: &Graph,
@@ -83,32 +84,41 @@ pub fn band(
 ) -> (Band, u64) {
     marks.begin();
     let mut operations = 0;
-    let mut tasks = Vec::new();
+    let mut tasks = Vec::with_capacity(border.len());
+    // The border: what touches the other process, and what it leads to behind itself.
+    let mut behind = Vec::new();
     for &task in border {
-        if owner[task as usize] == me
-            && !marks.has(task)
-            && graph
-                .near(task)
-                .iter()
-                .any(|&near| owner[near as usize] == other)
-        {
-            marks.mark(task);
-            tasks.push(task);
+        if owner[task as usize] != me || marks.has(task) {
+            continue;
         }
-        operations += graph.degree(task) as u64;
-    }
-    let mut layer = 0;
-    for _ in 1..depth.max(1) {
-        let end = tasks.len();
-        for slot in layer..end {
-            operations += graph.degree(tasks[slot]) as u64;
-            for &near in graph.near(tasks[slot]) {
-                if owner[near as usize] == me && marks.mark(near) {
-                    tasks.push(near);
-                }
+        let start = behind.len();
+        let mut touches = false;
+        for &near in graph.near(task) {
+            let process = owner[near as usize];
+            touches |= process == other;
+            if process == me && depth > 1 {
+                behind.push(near);
             }
         }
-        layer = end;
+        operations += graph.degree(task) as u64;
+        if touches {
+            marks.mark(task);
+            tasks.push(task);
+        } else {
+            behind.truncate(start);
+        }
+    }
+    for layer in 1..depth.max(1) {
+        let first = tasks.len();
+        tasks.extend(behind.drain(..).filter(|&near| marks.mark(near)));
+        if layer + 1 == depth {
+            break;
+        }
+        for &task in &tasks[first..] {
+            operations += graph.degree(task) as u64;
+            let near = graph.near(task).iter().copied();
+            behind.extend(near.filter(|&near| owner[near as usize] == me));
+        }
     }
     tasks.sort_unstable();
     let (count, ends) = (

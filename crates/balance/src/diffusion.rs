@@ -45,6 +45,9 @@ pub struct Options {
     /// off the imbalance ([`Progress`]): where load must pass through processes that
     /// have little, a round moves it one process further.
     pub rounds_max: u32,
+    /// A second flow that keeps to the links of the first that carry much
+    /// ([`crate::flow::narrowed`]): moves less, and takes the iterations twice.
+    pub narrow: bool,
     /// The diffusion; its tolerance is a part of the one above.
     pub flow: FlowOptions,
     /// Chance: only the order of the pairs hangs on it.
@@ -94,10 +97,11 @@ impl Default for Options {
             tolerance: 0.02,
             migration_price: 0.1,
             slack: 0.5,
-            band_depth: 2,
+            band_depth: 1,
             sweeps: 1,
             passes: 2,
             rounds_max: 6,
+            narrow: true,
             flow: FlowOptions {
                 tolerance: 0.25,
                 ..FlowOptions::default()
@@ -137,12 +141,13 @@ pub fn balance(
     if start <= options.tolerance {
         return Ok(Outcome {
             parts: parts.to_vec(),
-            cost: Cost::default(),
+            cost: run::cost_of_looking(processes.count(), parts),
             imbalance: start,
             rounds: 0,
         });
     }
     let mut run = Run::new(graph, processes, parts, options);
+    run.count_sums();
     run.evacuate();
     let mut rounds = 0;
     let mut best: Option<(f64, Vec<u32>)> = None;
@@ -155,6 +160,7 @@ pub fn balance(
         }
         let moved = run.round();
         let refined = run.sweep(rounds);
+        run.count_sums();
         if !moved && !refined {
             break;
         }

@@ -274,7 +274,7 @@ impl<'a> Tree<'a> {
             span = span.saturating_mul(self.options.fan_out);
             let upper = self.options.levels.upper(levels - 1);
             levels += 1;
-            self.ledger.rounds += 2;
+            self.ledger.wait_all(2);
             for first in (0..leaves).step_by(span) {
                 let domain = first..(first + span).min(leaves);
                 let leader = (first * self.options.group) as u32;
@@ -294,7 +294,7 @@ impl<'a> Tree<'a> {
                 }
             }
         }
-        self.ledger.rounds += 3;
+        self.ledger.wait_all(3);
         self.empty_absent(&mut all);
         (all, levels)
     }

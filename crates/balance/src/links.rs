@@ -143,6 +143,15 @@ impl Links {
         Links::from_pairs(x * y, row.chain(column))
     }
 
+    /// The same links with other contacts: `contact(link)` for each, above zero and the
+    /// same for a link and its reverse.
+    pub fn with_contacts(&self, contact: impl Fn(usize) -> f64) -> Links {
+        Links {
+            contacts: (0..self.len()).map(contact).collect(),
+            ..self.clone()
+        }
+    }
+
     /// The number of processes.
     pub fn count(&self) -> usize {
         self.offsets.len() - 1

@@ -4,7 +4,7 @@
 //! A process greets its neighbours, then iterates in step with them: it sends its
 //! level (load over speed) over each open link and goes on when it has theirs. A
 //! pair stops without a word when both ends see its flow stay below the
-//! threshold. Sums and the global check run on a binary tree of the present
+//! threshold. Sums and the global check run on a tree of the present
 //! processes; the iteration goes on while a verdict is on its way, and waits for
 //! it only at the iteration where it takes effect.
 //!
@@ -22,7 +22,7 @@
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
 
-use crate::flow::{FlowOptions, QUIET, Schedule, Verdict, link_weight};
+use crate::flow::{FlowOptions, QUIET, Schedule, TREE_FAN_OUT, Verdict, link_weight};
 
 /// What all processes share.
 #[derive(Clone, Debug)]
@@ -204,8 +204,8 @@ pub struct Diffusion {
     /// The last check whose verdict was carried out.
     settled: Option<u32>,
     /// What each child said last, and whether it awaits the verdict.
-    children: [Option<(u32, f64, f64)>; 2],
-    down_due: [bool; 2],
+    children: [Option<(u32, f64, f64)>; TREE_FAN_OUT],
+    down_due: [bool; TREE_FAN_OUT],
     /// The check that this process has taken part in last and its own share.
     own: Option<(u32, f64, f64)>,
     up_due: bool,
@@ -258,8 +258,8 @@ impl Diffusion {
             converged: false,
             verdict: None,
             settled: None,
-            children: [None; 2],
-            down_due: [false; 2],
+            children: [None; TREE_FAN_OUT],
+            down_due: [false; TREE_FAN_OUT],
             own: None,
             up_due: false,
             progress: Time::ZERO,
@@ -316,7 +316,7 @@ impl Machine for Diffusion {
                 second,
                 ..
             } => {
-                for which in 0..2 {
+                for which in 0..TREE_FAN_OUT {
                     if self.child(cx, which) == Some(from) {
                         self.children[which] = Some((check, first, second));
                         self.down_due[which] =

@@ -15,7 +15,7 @@ use crate::band::Band;
 use crate::select::Move;
 
 /// Moves without progress after which a pass gives up.
-const STALL_MAX: usize = 48;
+const STALL_MAX: usize = 24;
 /// Differences of cost below this are rounding.
 const EPSILON: f64 = 1e-9;
 
@@ -172,9 +172,16 @@ impl<'a> Pair<'a> {
                         found => found,
                     };
                     pair.operations += 1;
-                    if let Some(local) = local {
-                        pair.to.push(local as u32);
-                        pair.edges.push(edge);
+                    match local {
+                        Some(local) => {
+                            pair.to.push(local as u32);
+                            pair.edges.push(edge);
+                        }
+                        // Over there, and not to be moved.
+                        None => {
+                            let here = pair.offsets.len() - 1;
+                            pair.anchors[here][1 - pair.side[here] as usize] += edge;
+                        }
                     }
                 }
                 pair.offsets.push(pair.to.len() as u32);
@@ -241,9 +248,11 @@ impl<'a> Pair<'a> {
         for task in (0..self.side.len()).rev() {
             self.gains[task] = self.gain(task);
             self.operations += self.row(task).len() as u64;
-            let cut = self
-                .row(task)
-                .any(|s| self.side[self.to[s] as usize] != self.side[task]);
+            let own = self.side[task];
+            let cut = self.anchors[task][1 - own as usize] > 0.0
+                || self
+                    .row(task)
+                    .any(|s| self.side[self.to[s] as usize] != own);
             if cut {
                 self.push(task);
             }

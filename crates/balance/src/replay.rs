@@ -156,8 +156,16 @@ pub struct Figures {
     pub messages_max: f64,
     /// Operations on the longest chain of dependent work.
     pub operations_max: f64,
-    /// Steps in which a process waits for a message.
+    /// Messages on it, one after the other.
     pub rounds: f64,
+    /// Those of them in which the flow was found.
+    pub rounds_flow: f64,
+    /// Those of them that refinement waited for.
+    pub rounds_refine: f64,
+    /// Operations on it that looked at each task, and found borders and neighbours.
+    pub operations_borders: f64,
+    /// Operations on it that refined.
+    pub operations_refine: f64,
     /// The largest database of a process in bytes; 0 where it is not counted.
     pub memory_bytes_max: f64,
 }
@@ -191,6 +199,10 @@ impl Figures {
             messages_max: cost.messages_max as f64,
             operations_max: cost.operations_max as f64,
             rounds: cost.rounds as f64,
+            rounds_flow: cost.rounds_flow as f64,
+            rounds_refine: cost.rounds_refine as f64,
+            operations_borders: cost.operations_borders as f64,
+            operations_refine: cost.operations_refine as f64,
             memory_bytes_max: done.memory_bytes_max.unwrap_or(0) as f64,
         }
     }
@@ -215,6 +227,10 @@ impl Figures {
             messages_max: mean(|f| f.messages_max),
             operations_max: mean(|f| f.operations_max),
             rounds: mean(|f| f.rounds),
+            rounds_flow: mean(|f| f.rounds_flow),
+            rounds_refine: mean(|f| f.rounds_refine),
+            operations_borders: mean(|f| f.operations_borders),
+            operations_refine: mean(|f| f.operations_refine),
             memory_bytes_max: mean(|f| f.memory_bytes_max),
         }
     }

@@ -11,8 +11,6 @@ use outlive_protocols::ftco::Kind;
 use super::{Rails, Stop, Word};
 use crate::transport::Transport;
 
-/// The tag of all-to-all; the balancing's own are small.
-const ALL_TAG: u32 = u32::MAX;
 /// Bytes of one value in an all-gather: rank and value.
 const VALUE_BYTES: usize = 12;
 
@@ -161,16 +159,5 @@ impl<R: Rail> Transport for Attempt<'_, R> {
         }
         let all: Option<Vec<f64>> = all.into_iter().collect();
         all.ok_or_else(|| self.stop(Stop::Abandoned))
-    }
-
-    fn all_to_all(&mut self, bytes: Vec<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        for (to, bytes) in bytes.iter().enumerate() {
-            self.send(to as u32, ALL_TAG, bytes)?;
-        }
-        let mut all = Vec::new();
-        for from in 0..self.size() {
-            all.push(self.receive(Some(from), ALL_TAG)?.1);
-        }
-        Ok(all)
     }
 }

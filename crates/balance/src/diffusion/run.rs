@@ -2,10 +2,10 @@
 
 use crate::band::Marks;
 use crate::borders::Borders;
-use crate::cost::Ledger;
+use crate::cost::{Cost, Ledger, Phase};
 use crate::diffusion::Options;
 use crate::error::BalanceError;
-use crate::flow::{self, Flow, FlowOptions, Scheme};
+use crate::flow::{self, Flow, FlowOptions, Scheme, TREE_FAN_OUT, tree_depth};
 use crate::graph::Graph;
 use crate::links::Links;
 use crate::metrics;
@@ -14,6 +14,27 @@ use crate::select::{Move, Outflow, Scratch, View, centre, select};
 
 /// Bytes of one message of the flow protocol.
 const FLOW_BYTES: u64 = 32;
+
+/// What it costs to find that nothing is to be done: each looks at its tasks, and all
+/// learn the sums.
+pub(super) fn cost_of_looking(processes: usize, parts: &[u32]) -> Cost {
+    let mut ledger = Ledger::new(processes);
+    for &part in parts {
+        ledger.work(part, 1);
+    }
+    count_sums(&mut ledger, processes);
+    ledger.cost()
+}
+
+/// All learn the sum of the loads and the largest.
+fn count_sums(ledger: &mut Ledger, processes: usize) {
+    ledger.begin(Phase::Flow);
+    ledger.wait_all(2 * u64::from(tree_depth(processes)));
+    let messages = TREE_FAN_OUT as u64 + 1;
+    for process in 0..processes as u32 {
+        ledger.send(process, messages, FLOW_BYTES * messages);
+    }
+}
 
 /// A balancing under way.
 pub(super) struct Run<'a> {
@@ -28,6 +49,11 @@ pub(super) struct Run<'a> {
     pub(super) borders: Borders,
     /// Pairs whose border changed since it was refined, the lower first; may repeat.
     pub(super) changed: Vec<(u32, u32)>,
+    /// The sweep before or in which a task last moved, or a neighbour of it did: there a
+    /// border is refined. The sweeps count from 1.
+    pub(super) touched: Vec<u32>,
+    /// The sweep that moves are for now.
+    pub(super) stamp: u32,
     /// The average edge weight.
     edge: f64,
     pub(super) price: f64,
@@ -66,6 +92,8 @@ impl<'a> Run<'a> {
             counts: tasks.iter().map(Vec::len).collect(),
             borders: Borders::new(graph, processes.count(), parts),
             changed: Vec::new(),
+            touched: vec![0; graph.tasks()],
+            stamp: 1,
             edge: average,
             price: options.migration_price * average,
             marks: Marks::new(graph.tasks()),
@@ -160,9 +188,18 @@ impl<'a> Run<'a> {
 
     /// Flow and selection. True if a task moved.
     pub(super) fn round(&mut self) -> bool {
+        self.ledger.begin(Phase::Borders);
         let links = self.links();
-        let flow = self.flow(&links);
+        self.ledger.begin(Phase::Flow);
+        let mut flow = self.flow(&links);
         self.count_flow(&links, &flow);
+        if self.options.narrow {
+            let ideal = self.processes.ideal(&self.loads);
+            let narrow = |link| flow::narrowed(links.contact(link), flow.amounts[link], ideal);
+            flow = self.flow(&links.with_contacts(narrow));
+            self.count_flow(&links, &flow);
+        }
+        self.ledger.begin(Phase::Select);
         for process in 0..links.count() as u32 {
             self.list(process);
         }
@@ -199,7 +236,7 @@ impl<'a> Run<'a> {
             self.ledger.work(me, operations);
             all.push((me, moves));
         }
-        self.ledger.rounds += 2;
+        self.ledger.wait_neighbours(&links);
         let moved = all.iter().any(|(_, moves)| !moves.is_empty());
         for (me, moves) in all {
             self.announce(me, links.degree(me) as u64, &moves);
@@ -230,23 +267,33 @@ impl<'a> Run<'a> {
     }
 
     fn count_flow(&mut self, links: &Links, flow: &Flow) {
-        let checks = u64::from(flow.iterations / self.options.flow.check_every.max(1)) + 1;
+        let every = self.options.flow.check_every.max(1);
+        let lag = self.options.flow.check_lag.min(every);
+        // The iteration goes on while a verdict is on its way, and waits where it takes
+        // effect.
+        let verdicts = match flow.iterations.checked_sub(lag) {
+            Some(after) => u64::from(after / every) + 1,
+            None => 0,
+        };
+        let check = 2 * u64::from(tree_depth(self.processes.count()));
+        let wait = check.saturating_sub(u64::from(lag));
         for process in 0..links.count() as u32 {
             let sent = u64::from(flow.messages[process as usize]);
-            // A flow message in and out is a handful of operations; two messages
-            // of each global check go up and down a binary tree.
+            // A flow message in and out is a handful of operations.
             self.ledger.work(process, 2 * sent);
             let hello = links.degree(process) as u64;
-            self.ledger.send(
-                process,
-                sent + hello + 3 * checks,
-                FLOW_BYTES * (sent + hello + 3 * checks),
-            );
+            let all = sent + hello + (TREE_FAN_OUT as u64 + 1) * verdicts;
+            self.ledger.send(process, all, FLOW_BYTES * all);
         }
         self.ledger.iterations += u64::from(flow.iterations);
-        // The greeting, the sums up and down the tree, the iterations.
-        let tree = u64::from(u32::BITS - (links.count() as u32).leading_zeros());
-        self.ledger.rounds += u64::from(flow.iterations) + 1 + 2 * tree;
+        // The greeting, and an iteration a message.
+        self.ledger
+            .wait_all(1 + u64::from(flow.iterations) + verdicts * wait);
+    }
+
+    /// All learn whether another round follows.
+    pub(super) fn count_sums(&mut self) {
+        count_sums(&mut self.ledger, self.processes.count());
     }
 
     /// Counts the messages that tell neighbours of moved tasks.
@@ -264,7 +311,9 @@ impl<'a> Run<'a> {
             let weight = self.graph.weight(task);
             self.owner[task as usize] = to;
             self.borders.moved(self.graph, &self.owner, task);
+            self.touched[task as usize] = self.stamp;
             for &near in self.graph.near(task) {
+                self.touched[near as usize] = self.stamp;
                 let other = self.owner[near as usize];
                 for end in [from, to] {
                     if end != other {

@@ -1,6 +1,7 @@
 //! Refinement of the borders, two processes at a time.
 
 use crate::band::{Band, band};
+use crate::cost::Phase;
 use crate::diffusion::run::Run;
 use crate::refine::{Goal, refine};
 use crate::schedule;
@@ -10,6 +11,7 @@ impl Run<'_> {
     /// One or more sweeps of refinement over the pairs whose border changed, or of
     /// which one is above the limit. True if a task moved.
     pub(super) fn sweep(&mut self, round: u32) -> bool {
+        self.ledger.begin(Phase::Refine);
         let mut any = false;
         for sweep in 0..self.options.sweeps {
             let seed = self.options.seed ^ u64::from(round * 64 + sweep);
@@ -20,12 +22,14 @@ impl Run<'_> {
                 passes: self.options.passes,
             };
             let pairs = self.active(goal.level_max);
-            let (pairs, depth) = schedule::order(self.counts.len(), pairs, seed);
+            let (pairs, _) = schedule::order(self.counts.len(), pairs, seed);
             let mut moved = false;
+            // What moves from now on is for this sweep and for the next.
+            let since = self.stamp;
+            self.stamp += 1;
             for pair in pairs {
-                moved |= self.refine_pair(pair, &goal);
+                moved |= self.refine_pair(pair, since, &goal);
             }
-            self.ledger.rounds += 2 * depth;
             any |= moved;
             if !moved {
                 break;
@@ -57,14 +61,18 @@ impl Run<'_> {
         self.loads[process as usize] / self.processes.speeds()[process as usize]
     }
 
-    fn refine_pair(&mut self, (a, b): (u32, u32), goal: &Goal) -> bool {
-        let left = self.half((a, b));
-        let right = self.half((b, a));
-        if left.tasks.is_empty() || right.tasks.is_empty() {
+    fn refine_pair(&mut self, (a, b): (u32, u32), since: u32, goal: &Goal) -> bool {
+        // In balance only what changed is looked at; else any task may help.
+        let over = self.level(a).max(self.level(b)) > goal.level_max;
+        let since = if over { 0 } else { since };
+        let left = self.half((a, b), since);
+        let right = self.half((b, a), since);
+        if left.tasks.is_empty() && right.tasks.is_empty() {
             return false;
         }
         let refined = refine((a, b), (&left, &right), goal);
-        self.ledger.work_together((a, b), refined.operations);
+        let gives = refined.moves.iter().any(|moved| moved.to == b);
+        self.ledger.work_together((a, b), refined.operations, gives);
         self.ledger.send(a, 1, left.bytes());
         self.ledger.send(b, 1, 16 + 8 * refined.moves.len() as u64);
         for from in [a, b] {
@@ -79,9 +87,14 @@ impl Run<'_> {
         !refined.moves.is_empty()
     }
 
-    fn half(&mut self, (me, other): (u32, u32)) -> Band {
+    fn half(&mut self, (me, other): (u32, u32), since: u32) -> Band {
         let near = self.borders.towards(me, other).iter();
-        let border: Vec<u32> = near.map(|entry| entry.1).collect();
+        let near = near.map(|entry| entry.1);
+        let border: Vec<u32> = near
+            .filter(|&task| self.touched[task as usize] >= since)
+            .collect();
+        let seen = self.borders.towards(me, other).len() as u64;
+        self.ledger.work(me, seen);
         let (mut half, operations) = band(
             self.graph,
             &self.owner,

@@ -2,7 +2,7 @@
 //! be said next.
 
 use super::{Diffusion, Link, Msg, SUMS, Stage, View, at, fresh};
-use crate::flow::{Verdict, judge, phase_threshold};
+use crate::flow::{TREE_FAN_OUT, Verdict, judge, phase_threshold};
 use crate::links::girth;
 use outlive_base::machine::{Cx, Peer};
 use outlive_base::rng;
@@ -57,7 +57,8 @@ impl Diffusion {
     }
 
     pub(super) fn child(&self, cx: &Cx<Self>, which: usize) -> Option<Peer> {
-        self.peer_at(cx, 2 * u64::from(self.place(cx.me)) + 1 + which as u64)
+        let first = TREE_FAN_OUT as u64 * u64::from(self.place(cx.me)) + 1;
+        self.peer_at(cx, first + which as u64)
     }
 
     pub(super) fn parent(&self, cx: &Cx<Self>) -> Option<Peer> {
@@ -65,14 +66,14 @@ impl Diffusion {
         if place == 0 {
             None
         } else {
-            self.peer_at(cx, u64::from((place - 1) / 2))
+            self.peer_at(cx, u64::from((place - 1) / TREE_FAN_OUT as u32))
         }
     }
 
     /// The share of this subtree in the current check, when all of it is there.
     pub(super) fn subtree(&self, cx: &Cx<Self>) -> Option<(u32, f64, f64)> {
         let (check, mut first, mut second) = self.own?;
-        for which in 0..2 {
+        for which in 0..TREE_FAN_OUT {
             if self.child(cx, which).is_none() {
                 continue;
             }
@@ -117,7 +118,7 @@ impl Diffusion {
         }
         self.verdict = Some((check, verdict));
         self.up_due = false;
-        for which in 0..2 {
+        for which in 0..TREE_FAN_OUT {
             self.down_due[which] = self.child(cx, which).is_some();
         }
         self.progress = cx.now;
@@ -303,7 +304,7 @@ impl Diffusion {
                 },
             ));
         }
-        for which in 0..2 {
+        for which in 0..TREE_FAN_OUT {
             if let (true, Some((check, verdict)), Some(child)) =
                 (self.down_due[which], self.verdict, self.child(cx, which))
             {

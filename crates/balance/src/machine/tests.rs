@@ -251,7 +251,8 @@ fn survivors_of_a_failure_agree_on_the_reference_without_the_dead() {
 #[test]
 fn messages_and_states_are_small_and_one_process_is_done_at_once() {
     assert!(size_of::<Msg>() <= outlive_base::machine::MESSAGE_BYTES_MAX);
-    assert!(size_of::<Diffusion>() <= 416, "{}", size_of::<Diffusion>());
+    // Of this 24 bytes for each child in the tree of checks.
+    assert!(size_of::<Diffusion>() <= 512, "{}", size_of::<Diffusion>());
     assert!(size_of::<Link>() <= 176, "{}", size_of::<Link>());
     let mut world = World::new(1, FlowOptions::default(), 1, 0);
     world.start(&Links::from_pairs(1, []), &[7.0], &[1.0], &[]);
