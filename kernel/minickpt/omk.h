@@ -106,6 +106,7 @@ int omk_cpu_init(void);
 void omk_cpu_exit(void);
 void omk_cpu_reset(void);
 void omk_cpu_save_self(void);
+bool omk_cpu_stopped(void);
 u32 omk_cpu_missing(void);
 const struct omk_live *omk_live_of(const struct task_struct *t, const void **xstate);
 extern u64 omk_stop_tsc;
@@ -126,6 +127,10 @@ void omk_strings_begin(void);
 u32 omk_path(const struct path *path);
 u32 omk_save_strings(struct omk_writer *w, u32 tgid);
 int omk_path_selftest(void);
+
+/* omk_park.c */
+void omk_park_init(void);
+void omk_park_exit(void);
 
 /* omk_watch.c */
 int omk_watch_init(unsigned int seconds);

@@ -106,6 +106,12 @@ static struct kprobe on_nmi = {
 	.pre_handler = in_crash_nmi,
 };
 
+/* True once the others were asked to stop. */
+bool __dying omk_cpu_stopped(void)
+{
+	return READ_ONCE(stopping);
+}
+
 /* Online processors that saved nothing. */
 u32 __dying omk_cpu_missing(void)
 {

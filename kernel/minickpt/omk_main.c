@@ -330,6 +330,7 @@ static int __init omk_init(void)
 	err = misc_register(&device);
 	if (err)
 		goto no_device;
+	omk_park_init();
 	WRITE_ONCE(omk.armed, 1);
 	return omk_watch_init(watch_s);
 no_device:
@@ -348,6 +349,7 @@ static void __exit omk_exit(void)
 	omk_watch_exit();
 	WRITE_ONCE(omk.armed, 0);
 	misc_deregister(&device);
+	omk_park_exit();
 	omk_save_exit();
 	for (i = 0; i < OMK_PROCESSES_MAX; i++)
 		if (omk.entries[i].used)

@@ -26,7 +26,9 @@ BOOT=$(($(omkctl query | sed -n 's/.* panics \([0-9]*\) .*/\1/p') + 1))
 export BOOT
 if [ -e /boot/initrd ]; then
     # By its path: the shell takes its own program otherwise.
-    /bin/mke2fs -q -t ext4 -b 4096 -J size=8 -m 0 -E lazy_itable_init=0 /dev/pmem0
+    # Blocks of 2 MiB at their boundaries, for huge pages.
+    /bin/mke2fs -q -t ext4 -b 4096 -J size=8 -m 0 \
+        -E lazy_itable_init=0,stride=512,stripe_width=512 /dev/pmem0
     AFTER=$(uptime)
 fi
 mount -t ext4 -o dax=always /dev/pmem0 /dax || echo "MOUNT FAILED"

@@ -159,13 +159,14 @@ class Machine:
         # kernel's code lay, it looks for translated code at each byte. A thread for each
         # processor has a trap too. (Both: docs/design/minickpt-kernel.md.)
         command = [
-            "qemu-system-x86_64",
+            os.environ.get("OUTLIVE_QEMU", "qemu-system-x86_64"),
             *("-accel", accel, "-machine", "q35", "-cpu", "max,-erms", "-smp", str(self.cpus)),
             *("-m", str(MEMORY_MIB), "-nographic", "-no-reboot", "-nodefaults"),
             *("-serial", "stdio", "-monitor", "none"),
             *("-kernel", str(WORK / "root/boot" / f"vmlinuz-{release()}")),
             *("-initrd", str(image), "-append", f"{COMMON_LINE} {self.line}"),
             *self.options,
+            *os.environ.get("OUTLIVE_QEMU_MORE", "").split(),
         ]
         self.log = (self.directory / "serial.log").open("w", encoding="utf-8")
         self.started = time.monotonic()

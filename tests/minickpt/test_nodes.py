@@ -179,8 +179,13 @@ def run(make: Make, tmp_path: Path, files: dict[str, Path], victims: list[int], 
 @pytest.mark.skipif(not LONG, reason="in make test-minickpt")
 @pytest.mark.parametrize(
     ("victims", "nodes"),
-    [([], 2), ([1], 2), ([1, 1], 2), ([0, 1, 0], 2), ([1, 1, 1, 1], 2), ([0, 1, 0, 1], 2)]
-    + ([([0, 1, 2, 3], 4)] if SOAK else []),
+    # None; one to four on the same machine, two to four in turn; in the soak four machines.
+    [
+        ([], 2),
+        *(([1] * n, 2) for n in (1, 2, 3, 4)),
+        *(([0, 1, 0, 1][:n], 2) for n in (2, 3, 4)),
+        *([([0, 1, 2, 3], 4), ([1, 1, 1, 1], 4)] if SOAK else []),
+    ],
     ids=lambda value: "".join(map(str, value)) or "none" if isinstance(value, list) else None,
 )
 def test_a_job_goes_on_when_its_machines_die(

@@ -16,7 +16,7 @@ use outlive_base::{Code, Entity, Error, Result};
 
 use crate::descriptors::{self, Inherited, Stdio};
 use crate::gate::{self, List};
-use crate::model::{Backing, Image, Kind, Mapping, Process, Thread};
+use crate::model::{Backing, Credentials, Image, Kind, Mapping, Process, Thread};
 use crate::procfs;
 use crate::rseq;
 use crate::skeleton::{Lists, born, credentials, filter, layout, open_skeleton, pending};
@@ -175,6 +175,8 @@ struct Restorer<'a> {
     /// Of them, those that can be mapped with MAP_SYNC: others lie on no DAX.
     synchronous: BTreeSet<i32>,
     executables: Vec<Option<i32>>,
+    /// What children inherit from us.
+    own: Credentials,
 }
 
 impl Drop for Restorer<'_> {
@@ -201,6 +203,7 @@ impl<'a> Restorer<'a> {
             files: BTreeMap::new(),
             synchronous: BTreeSet::new(),
             executables: Vec::new(),
+            own: procfs::status(own, own)?.credentials,
         };
         for process in &image.processes {
             for mapping in &process.mappings {
@@ -525,9 +528,6 @@ impl<'a> Restorer<'a> {
     fn finish(&self, process: &Process, pid: i32, tids: &[i32]) -> io::Result<()> {
         let memory = gate::memory(pid)?;
         for (thread, tid) in process.threads.iter().zip(tids) {
-            if *tid != pid {
-                gate::quiet(*tid)?;
-            }
             self.thread(process, thread, *tid, &memory)?;
         }
         if !self.options.keep_gate {
@@ -578,7 +578,7 @@ impl<'a> Restorer<'a> {
             list.call(libc::SYS_rseq, &arguments);
         }
         if tid == thread.tid || !self.options.numbers {
-            credentials(process, &mut list)?;
+            credentials(&self.own, process, &mut list);
         }
         if thread.tid == process.pid {
             for (timer, (interval, value)) in process.timers.iter().enumerate() {

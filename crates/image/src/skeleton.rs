@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 
 use crate::gate::{self, List};
-use crate::model::Process;
+use crate::model::{Credentials, Process};
 use crate::procfs;
 use crate::sys::{self, Change};
 
@@ -21,12 +21,11 @@ pub(crate) fn pending(tid: i32, signals: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Users, groups and capabilities of one thread, if they differ from ours.
-pub(crate) fn credentials(process: &Process, list: &mut List) -> io::Result<()> {
-    let own = procfs::status(std::process::id() as i32, std::process::id() as i32)?.credentials;
+/// Users, groups and capabilities of one thread, if they differ from our `own`.
+pub(crate) fn credentials(own: &Credentials, process: &Process, list: &mut List) {
     let want = &process.credentials;
-    if own == *want {
-        return Ok(());
+    if own == want {
+        return;
     }
     if want.no_new_privs {
         list.call(
@@ -57,7 +56,6 @@ pub(crate) fn credentials(process: &Process, list: &mut List) -> io::Result<()> 
         let data = list.bytes(&bytes);
         list.attempt(libc::SYS_capset, &[header, data]);
     }
-    Ok(())
 }
 
 /// The kernel's notes on the address space: /proc, brk.

@@ -103,6 +103,14 @@ pub fn program(special: Special) -> Vec<u8> {
     }
     madvise.push((RETURN, 0, 0, ALLOW));
     on(libc::SYS_madvise, &madvise);
+    // Memory that becomes writable is zeroed ahead (see crate::memory).
+    let mprotect = [
+        (LOAD, 0, 0, ARGUMENT_2),
+        (ANY_BIT, 0, 1, libc::PROT_WRITE as u32),
+        (RETURN, 0, 0, TRACE),
+        (RETURN, 0, 0, ALLOW),
+    ];
+    on(libc::SYS_mprotect, &mprotect);
     let clone = [
         (LOAD, 0, 0, ARGUMENT_0),
         (ANY_BIT, 0, 1, libc::CLONE_VM as u32),

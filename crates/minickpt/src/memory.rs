@@ -3,6 +3,12 @@
 //! The supervisor makes each of them itself, through the gate of the process, and sets
 //! the thread behind its call with the result. All are made one after the other, so that
 //! the files and the map agree whenever a thread of the process runs.
+//!
+//! Zeroes ahead: on DAX the first write to a page allocates a block, and with MAP_SYNC the
+//! program waits until the journal has it, at some hundred thousand instructions. So large
+//! mappings start at a boundary of huge pages and get blocks at boundaries too: the first
+//! write to one maps 2 MiB at once. What does not fill a huge page is written with zeroes
+//! before the program sees it.
 
 use std::fs::File;
 use std::io;
@@ -22,6 +28,15 @@ const EINVAL: i64 = -(libc::EINVAL as i64);
 const KEPT: u64 = (libc::MAP_LOCKED | libc::MAP_NORESERVE) as u64;
 const AT_FDCWD: u64 = libc::AT_FDCWD as u64;
 const STACK_BYTES: u64 = 8 << 20;
+/// Of it, what is zeroed ahead below a fresh program's stack.
+const STACK_AHEAD: u64 = 128 << 10;
+/// A huge page.
+const HUGE: u64 = 2 << 20;
+/// Memory that becomes writable by mprotect(2) is zeroed ahead up to this: the steps of
+/// an arena of the C library, but not the stack of a thread.
+const PROTECT_AHEAD: u64 = 1 << 20;
+/// Zeroes ahead take at most this part of what is free.
+const AHEAD_SHARE: u64 = 8;
 
 /// A process under the supervisor, as calls on its memory need it.
 #[derive(Debug)]
@@ -109,6 +124,11 @@ impl Guest<'_> {
         if protection & libc::PROT_WRITE as u64 != 0 && self.space.free()? < length {
             return Ok(Done::Full(length));
         }
+        // What will be zero and written to.
+        let zero = !shared && matches!(source, None | Some(None));
+        let fresh = zero && protection & libc::PROT_WRITE as u64 != 0 && !has(libc::MAP_STACK);
+        let huge = fresh && length >= HUGE && address == 0 && !fixed && !has(libc::MAP_32BIT);
+        let reserved = length + if huge { HUGE } else { 0 };
         // Where it will lie decides where it stands: the kernel chooses first.
         let mut list = List::new();
         let hint = flags & (libc::MAP_FIXED_NOREPLACE | libc::MAP_32BIT) as u64;
@@ -116,7 +136,10 @@ impl Guest<'_> {
         let replace = has(libc::MAP_FIXED) && !has(libc::MAP_FIXED_NOREPLACE);
         let guess = if replace { address } else { 31 * FILE_BYTES };
         if !replace {
-            list.attempt(libc::SYS_mmap, &[address, length, 0, reserve, u64::MAX, 0]);
+            list.attempt(
+                libc::SYS_mmap,
+                &[address, reserved, 0, reserve, u64::MAX, 0],
+            );
         }
         let common = (shared && anonymous)
             .then(|| self.new_common(length))
@@ -132,7 +155,12 @@ impl Guest<'_> {
             let result = if (-4095..0).contains(&at) { at } else { ENOMEM };
             return Ok(Done::Result(result));
         }
-        let at = at as u64;
+        let low = at as u64;
+        let at = if huge {
+            low.next_multiple_of(HUGE)
+        } else {
+            low
+        };
         let Some((_, place)) = self.space.place(at, length) else {
             return Ok(Done::Result(ENOMEM));
         };
@@ -148,6 +176,9 @@ impl Guest<'_> {
                 source.read_at(buffer, offset + done)
             })?;
         }
+        if fresh && !has(libc::MAP_NORESERVE) {
+            self.ahead(at, length)?;
+        }
         let place = if common.is_some() { 0 } else { place };
         let flags = self.shared() | libc::MAP_FIXED as u64 | (flags & KEPT);
         let mut list = List::new();
@@ -156,7 +187,62 @@ impl Guest<'_> {
             &[at, length, protection, flags, file as u64, place],
         );
         list.attempt(libc::SYS_close, &[file as u64]);
+        if huge {
+            // What the boundary left over; the end is not at the same place.
+            for (start, end) in [(low, at), (at + length, low + reserved)] {
+                if start < end {
+                    list.attempt(libc::SYS_munmap, &[start, end - start]);
+                }
+            }
+        }
         Ok(Done::Result(self.run(&list)?[0]))
+    }
+
+    /// Makes first touches of a range that is all hole cheap, as far as there is room:
+    /// blocks for its huge pages, and zeroes before and behind them. What fails here is
+    /// done page by page at the touch.
+    fn ahead(&self, at: u64, length: u64) -> io::Result<()> {
+        if !self.dax {
+            return Ok(());
+        }
+        let end = at + length;
+        let (first, last) = (at.next_multiple_of(HUGE), end / HUGE * HUGE);
+        let (before, behind) = if first < last {
+            (first - at, end - last)
+        } else {
+            (length, 0)
+        };
+        let free = self.space.free()?;
+        if free / AHEAD_SHARE < before + behind {
+            return Ok(());
+        }
+        if first < last && last - first <= free / 2 {
+            // One by one: so the file system gives each at a boundary of its own.
+            let mut parts = (first..last).step_by(HUGE as usize);
+            let _ = parts.try_for_each(|part| self.space.reserve(part, HUGE));
+        }
+        let zeroed = self.space.zero(at, before);
+        let _ = zeroed.and_then(|()| self.space.zero(end - behind, behind));
+        Ok(())
+    }
+
+    /// mprotect(2) to writable: pages that nobody could touch so far and that hold nothing
+    /// are zeroed ahead.
+    pub fn protect(&self, address: u64, length: u64) -> io::Result<Done> {
+        let length = round(length);
+        if !self.dax || !address.is_multiple_of(PAGE) || length == 0 || length > PROTECT_AHEAD {
+            return Ok(Done::Pass);
+        }
+        // No thread can have it made accessible meanwhile: that call comes here too.
+        let closed = |m: &Mapping| {
+            let whole = m.start <= address && address + length <= m.end;
+            whole && m.protection == 0 && self.space.holds(m)
+        };
+        let closed = procfs::mappings(self.tid)?.iter().any(closed);
+        if closed && self.space.is_hole(address, length)? {
+            self.ahead(address, length)?;
+        }
+        Ok(Done::Pass)
     }
 
     /// Opens the file for an address in the guest; the call's place in the list.
@@ -252,6 +338,8 @@ impl Guest<'_> {
             if result >= 0 && new_length < old_length {
                 self.space
                     .clear(old + new_length, old_length - new_length)?;
+            } else if result >= 0 && mapping.protection & libc::PROT_WRITE as u32 != 0 {
+                self.ahead(old + old_length, new_length - old_length)?;
             }
             if result != ENOMEM || flags & libc::MREMAP_MAYMOVE as u64 == 0 {
                 return Ok(Done::Result(result));
@@ -286,6 +374,11 @@ impl Guest<'_> {
         let mut maps = procfs::mappings(self.tid)?;
         maps.retain(|m| !matches!(m.backing, Backing::Kernel(_)));
         for mapping in &mut maps {
+            if mapping.protection & libc::PROT_WRITE as u32 != 0 {
+                let below = if mapping.grows_down { STACK_AHEAD } else { 0 };
+                let start = mapping.start.saturating_sub(below);
+                self.ahead(start, mapping.end - start)?;
+            }
             self.space
                 .fill(mapping.start, mapping.end - mapping.start, |buffer, at| {
                     // Pages behind the end of a file cannot be read: they end the copy.

@@ -153,8 +153,43 @@ impl Space {
 
     /// Writes bytes at an address.
     pub fn write(&self, address: u64, bytes: &[u8]) -> io::Result<()> {
+        // Exactly these blocks: a plain write makes ext4 hold 8 MiB around it, from which
+        // later huge pages would get blocks at no boundary. A failure shows in the write.
+        let _ = self.reserve(address, bytes.len() as u64);
         self.file(address)?
             .write_all_at(bytes, address % FILE_BYTES)
+    }
+
+    /// Blocks for a range, which still reads as zeroes.
+    pub fn reserve(&self, address: u64, length: u64) -> io::Result<()> {
+        let file = self.file(address)?.as_raw_fd();
+        let at = (address % FILE_BYTES) as i64;
+        // SAFETY: plain numbers; the descriptor is open.
+        let done = unsafe { libc::fallocate64(file, libc::FALLOC_FL_KEEP_SIZE, at, length as i64) };
+        if done == 0 {
+            Ok(())
+        } else {
+            Err(io::Error::last_os_error())
+        }
+    }
+
+    /// Writes zeroes: unlike in a hole, a first write by the program allocates nothing.
+    pub fn zero(&self, address: u64, length: u64) -> io::Result<()> {
+        static ZEROES: [u8; CHUNK / 4] = [0; CHUNK / 4];
+        let mut done = 0;
+        while done < length {
+            let part = (length - done).min(ZEROES.len() as u64);
+            self.write(address + done, &ZEROES[..part as usize])?;
+            done += part;
+        }
+        Ok(())
+    }
+
+    /// True if a range of one file holds nothing.
+    pub fn is_hole(&self, address: u64, length: u64) -> io::Result<bool> {
+        let at = address % FILE_BYTES;
+        let data = seek(self.file(address)?, at, libc::SEEK_DATA)?;
+        Ok(data.is_none_or(|data| data >= at + length))
     }
 
     /// Fills a range from a reader by offset, leaving zero pages as holes. `read` gives
@@ -273,5 +308,23 @@ mod tests {
         assert_eq!(read(address), 0);
         assert_eq!(read(address + 4096), 7);
         assert_eq!(read(address + 0x10_0000), 7);
+    }
+
+    #[test]
+    fn zeroes_ahead_are_data_and_change_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::create(dir.path(), "p1").unwrap();
+        let address = 0x7f12_3456_7000;
+        space.write(address - 4096, &[7; 4096]).unwrap();
+        assert!(space.is_hole(address, 300_000).unwrap());
+        space.reserve(address, 2 << 20).unwrap();
+        space.zero(address, 300_000).unwrap();
+        assert!(!space.is_hole(address, 4096).unwrap());
+        let mut bytes = vec![9; 4096 + 300_000];
+        let file = space.file(address).unwrap();
+        file.read_exact_at(&mut bytes, (address - 4096) % FILE_BYTES)
+            .unwrap();
+        assert!(bytes[..4096].iter().all(|byte| *byte == 7));
+        assert!(is_zero(&bytes[4096..]));
     }
 }

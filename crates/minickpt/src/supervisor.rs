@@ -59,6 +59,8 @@ pub struct Counts {
     pub remap: u64,
     /// madvise
     pub advise: u64,
+    /// mprotect to writable
+    pub protect: u64,
     /// Threads born.
     pub threads: u64,
     /// Processes born.
@@ -448,6 +450,10 @@ impl<'a> Supervisor<'a> {
             libc::SYS_mremap => {
                 self.counts.remap += 1;
                 guest.remap(arguments)
+            }
+            libc::SYS_mprotect => {
+                self.counts.protect += 1;
+                guest.protect(arguments[0], arguments[1])
             }
             libc::SYS_madvise => {
                 self.counts.advise += 1;
