@@ -18,10 +18,10 @@ KERNELS = os.environ.get("OUTLIVE_NAS", "cg is").split()
 CLASS = os.environ.get("OUTLIVE_NAS_CLASS", "S")
 MORE_MAX = 0.02
 """Of the timed part: the goal of the project (the mini-ckpts study: 5 to 8 %)."""
-TOUCHING = {"is", "ua"}
+MISSED = {"is": 0.4, "ua": 0.04}
 """Kernels that map and touch new memory in their timed part: preparing it and the commit of
 the file system's journal for each huge page (MAP_SYNC) cost more than the goal allows. They
-are printed, not judged."""
+have bounds of their own, so that it does not get worse unseen."""
 
 SCENARIO = """
 export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
@@ -68,6 +68,6 @@ def test_protection_costs_few_instructions(
                 f"{name.upper()}: {bare / 1e6:.1f} million instructions, protected "
                 f"{100 * (kept / bare - 1):+.2f} %, supervisor called {total} times"
             )
-            if name not in TOUCHING and kept > bare * (1 + MORE_MAX):
+            if kept > bare * (1 + MISSED.get(name, MORE_MAX)):
                 worse.append((name, bare, kept))
     assert not worse, worse

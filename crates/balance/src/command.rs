@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use crate::error::BalanceError;
 use crate::graph::Graph;
+use crate::hybrid::Levels;
 use crate::metrics::measure;
 use crate::parse;
 use crate::plot;
@@ -73,6 +74,24 @@ pub fn method(name: &str) -> Result<Method> {
 pub fn kind(name: &str) -> Result<Kind> {
     let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
     found.ok_or_else(|| unknown("scenario", name, &Kind::ALL.map(Kind::name).join(", ")))
+}
+
+/// The methods of a tree's levels by their names, from the leaves up; without any the
+/// default.
+///
+/// # Errors
+/// `InvalidArgument` with the name that there is not.
+pub fn levels(names: &[String]) -> Result<Levels> {
+    let names: Vec<&str> = names.iter().map(String::as_str).collect();
+    Levels::named(&names).map_err(|name| {
+        let name: String = name.chars().take(60).collect();
+        Error::new(
+            Code::InvalidArgument,
+            Entity::Option("levels".into()),
+            format!("there is no method '{name}' for that level"),
+            "first greedy, refine or diffusion, then refine or diffusion",
+        )
+    })
 }
 
 fn unknown(option: &str, name: &str, names: &str) -> Error {
@@ -237,6 +256,9 @@ mod tests {
         assert_eq!(error.code(), Code::InvalidArgument);
         assert!(error.remedy().contains("greedy-refine"));
         assert!(kind("storm").unwrap_err().remedy().contains("shock"));
+        let leaf = levels(&["greedy".into(), "greedy".into()]).unwrap_err();
+        assert!(leaf.to_string().contains("'greedy'"), "{leaf}");
+        assert_eq!(levels(&[]).unwrap(), Levels::default());
         assert_eq!(graph("x.txt", b"").unwrap_err().code(), Code::FormatUnknown);
         let error = graph("x.graph", b"5 9\n").unwrap_err();
         assert_eq!(error.code(), Code::Truncated);

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use outlive_balance::command;
-use outlive_balance::hybrid::Levels;
 use outlive_balance::parse::write_partition;
 use outlive_balance::plot;
 use outlive_balance::replay::Settings;
@@ -99,7 +98,7 @@ struct How {
 impl How {
     fn settings(&self) -> Result<Settings> {
         let mut settings = Settings::default();
-        settings.hybrid.levels = levels(&self.levels)?;
+        settings.hybrid.levels = command::levels(&self.levels)?;
         settings.hybrid.group = self.group;
         settings.hybrid.fan_out = self.fan_out;
         settings.diffusion.tolerance = self.tolerance;
@@ -107,22 +106,6 @@ impl How {
         settings.diffusion.seed = self.seed;
         Ok(settings)
     }
-}
-
-/// The methods of a tree's levels by their names.
-///
-/// # Errors
-/// `InvalidArgument` with the name that there is not.
-pub fn levels(names: &[String]) -> Result<Levels> {
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    Levels::named(&names).map_err(|name| {
-        Error::new(
-            Code::InvalidArgument,
-            Entity::Option("levels".into()),
-            format!("there is no method '{name}' for that level"),
-            "first greedy, refine or diffusion, then refine or diffusion",
-        )
-    })
 }
 
 /// Runs the command; what it prints goes to standard output.

@@ -74,16 +74,23 @@ pub struct Choice {
     method: String,
     tolerance: f64,
     migration_price: f64,
+    /// For the tree of domains: the methods from the leaves up.
+    levels: Vec<String>,
+    group: usize,
+    fan_out: usize,
     seed: u64,
 }
 
 impl Choice {
-    fn settings(&self) -> Settings {
+    fn settings(&self) -> Result<Settings> {
         let mut settings = Settings::default();
+        settings.hybrid.levels = command::levels(&self.levels)?;
+        settings.hybrid.group = self.group;
+        settings.hybrid.fan_out = self.fan_out;
         settings.diffusion.tolerance = self.tolerance;
         settings.diffusion.migration_price = self.migration_price;
         settings.diffusion.seed = self.seed;
-        settings
+        Ok(settings)
     }
 }
 
@@ -108,7 +115,7 @@ fn balance_arrays(
         Some(start) => parts(start),
         None => replay::initial(&graph, &processes)?,
     };
-    let settings = choice.settings();
+    let settings = choice.settings()?;
     Ok(replay::step(
         method, &graph, &processes, &start, &settings, &clock,
     )?)
@@ -138,6 +145,7 @@ pub fn balance<'py>(
         ("volume_total", figures.volume_total),
         ("seconds_max_per_process", figures.seconds_max_per_process),
         ("iterations", figures.iterations),
+        ("memory_bytes_max", figures.memory_bytes_max),
     ] {
         out.set_item(name, value)?;
     }
@@ -317,7 +325,7 @@ pub fn balance_over<'py>(
             let entity = Entity::Rank(rank as u32);
             return Err(Error::new(Code::InvalidArgument, entity, reason, remedy));
         }
-        let options = choice.settings().diffusion;
+        let options = choice.settings()?.diffusion;
         distributed::balance(&mut net, local, (speed, background), &options)
     });
     let outcome = match (result, net.raised.take()) {

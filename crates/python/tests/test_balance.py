@@ -59,6 +59,34 @@ def test_the_measures_are_those_that_numpy_finds(method: str) -> None:
     assert np.array_equal(again.parts, done.parts)
 
 
+def test_a_tree_of_domains_has_a_method_for_each_level() -> None:
+    # Four leaves of four; only the first has the heavy corner, so load must cross leaves.
+    graph, weights, start = mesh(64, 64), hot(64, 64), strips(64, 64, 16)
+
+    def done(*levels: str, group: int = 4, fan_out: int = 2) -> balance.Balanced:
+        return balance.balance(
+            graph,
+            16,
+            start,
+            weights=weights,
+            method="hybrid",
+            levels=levels,
+            group=group,
+            fan_out=fan_out,
+        )
+
+    refine, diffusion, greedy = done("refine"), done("diffusion", "diffusion"), done("greedy")
+    assert max(refine.imbalance, greedy.imbalance) < 0.05
+    assert diffusion.imbalance < diffusion.imbalance_before
+    # Greedy places all anew; diffusion follows the edges.
+    assert greedy.migration_total > 2 * refine.migration_total
+    assert diffusion.edge_cut_total < refine.edge_cut_total < greedy.edge_cut_total
+    assert np.array_equal(done().parts, refine.parts)
+    # A leader holds the tasks of its leaf, not those of all.
+    assert 0 < refine.memory_bytes_max < done("refine", group=16).memory_bytes_max
+    assert not np.array_equal(done("refine", group=16).parts, refine.parts)
+
+
 def test_speeds_background_and_a_process_that_is_gone() -> None:
     graph, start = mesh(32, 32), strips(32, 32, 4)
     speeds = np.array([2.0, 1.0, 0.0, 1.0])
@@ -96,6 +124,10 @@ def test_bad_input_has_a_code() -> None:
     refused(100, balance.balance, ([0, 1, 1], [1]), 2)  # an edge at one end
     refused(100, balance.balance, ([0, 9], [0]), 2)
     refused(100, balance.balance, graph, 2, method="rcb")
+    for levels in (["metis"], ["refine", "greedy"], "refine", [3]):
+        refused(100, balance.balance, graph, 2, method="hybrid", levels=levels)
+    refused(100, balance.balance, graph, 2, method="hybrid", group=0)
+    refused(100, balance.balance, graph, 2, method="hybrid", fan_out=1)
 
 
 class Threads:

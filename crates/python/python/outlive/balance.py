@@ -16,6 +16,7 @@ Needs NumPy. Errors are :class:`outlive.Error`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Union
 
@@ -62,6 +63,8 @@ class Balanced:
     """Modelled time for parallel methods, measured for the others."""
     iterations: int
     """Of the diffusion."""
+    memory_bytes_max: int
+    """Of a tree of domains: the largest database of a leader; else 0."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,9 @@ def balance(
     method: str = "diffusion",
     tolerance: float = 0.02,
     migration_price: float = 0.1,
+    levels: Sequence[str] = ("refine",),
+    group: int = 1024,
+    fan_out: int = 1024,
     seed: int = 1,
 ) -> Balanced:
     """Assign the tasks of a graph to ``processes``, from ``parts`` if there are any.
@@ -171,6 +177,11 @@ def balance(
     that list each edge at both ends. ``speeds`` may be 0 for a process that is gone:
     it ends up empty. ``background`` is load of a process that cannot move.
     ``method``: diffusion, hybrid, greedy, refine, greedy-refine, rcb or sfc.
+
+    ``levels``, ``group`` and ``fan_out`` shape the tree of ``hybrid`` (after HybridLB:
+    HPC Colony 2006, section 2.4): leaves of ``group`` processes, ``fan_out`` children to
+    a domain above. ``levels`` names the method of each level from the leaves up: first
+    greedy, refine or diffusion, then refine or diffusion; the last holds for all above.
     """
     offsets, others, edges = _rows(graph)
     tasks = max(offsets.size - 1, 0)
@@ -190,19 +201,39 @@ def balance(
         _floats("speeds", speeds, processes, 1.0),
         _floats("background", idle, processes, 0.0),
         start,
-        _choice(method, tolerance, migration_price, seed),
+        _choice(method, tolerance, migration_price, seed, levels, (group, fan_out)),
     )
-    iterations = int(figures.pop("iterations"))
-    return Balanced(np.frombuffer(found, np.uint32).copy(), iterations=iterations, **figures)
+    iterations, memory = int(figures.pop("iterations")), int(figures.pop("memory_bytes_max"))
+    return Balanced(
+        np.frombuffer(found, np.uint32).copy(),
+        iterations=iterations,
+        memory_bytes_max=memory,
+        **figures,
+    )
 
 
-def _choice(method: str, tolerance: float, price: float, seed: int) -> dict[str, Any]:
+def _choice(
+    method: str,
+    tolerance: float,
+    price: float,
+    seed: int,
+    levels: Sequence[str] = (),
+    tree: tuple[int, int] = (1024, 1024),
+) -> dict[str, Any]:
     if not 0 <= seed < 2**64:
         raise _bad("seed", f"{seed} is not from 0 to 2**64 - 1")
+    if isinstance(levels, str) or not all(isinstance(name, str) for name in levels):
+        raise _bad("levels", "not a sequence of names")
+    for name, size, least in zip(("group", "fan_out"), tree, (1, 2)):
+        if not least <= size < 2**31:
+            raise _bad(name, f"{size} is not from {least} to {2**31 - 1}")
     return {
         "method": method,
         "tolerance": float(tolerance),
         "migration_price": float(price),
+        "levels": list(levels),
+        "group": tree[0],
+        "fan_out": tree[1],
         "seed": seed,
     }
 

@@ -4,6 +4,7 @@
 //! Levels are named from the leaves up. The central leader is charged its measured processor time, without what it costs
 //! to gather all tasks; a tree the modelled time of `outlive balance`.
 
+use outlive_balance::command;
 use outlive_balance::replay::{Figures, Method, Settings, step};
 use outlive_balance::scenario::colony;
 use outlive_base::{Error, Result};
@@ -55,7 +56,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         let (graph, all, parts) = colony(processes)?;
         for (name, method, levels) in METHODS {
             let levels: Vec<String> = levels.iter().map(|&name| name.to_owned()).collect();
-            settings.hybrid.levels = crate::balance::levels(&levels)?;
+            settings.hybrid.levels = command::levels(&levels)?;
             let (_, mut figures) = step(method, &graph, &all, &parts, &settings, &cpu_seconds)?;
             if figures.memory_bytes_max == 0.0 {
                 // A central leader holds every task and every process.
