@@ -7,7 +7,6 @@ mod support;
 use outlive::{Code, Job, Level, Options, Outcome, Region, Restored, Source, Waited};
 use outlive_base::Version;
 use outlive_capture::{control::ControlBlock, ipc::ToAgent};
-use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
 use support::TestAgent;
 
