@@ -18,11 +18,11 @@ use crate::lane::{Ended, Head, Kind, Lane, Over, Wait, ring};
 use crate::native::Family;
 
 /// Longer data are announced through the lane and sent as an MPI message: Open MPI copies
-/// such data once, out of the other process; MPICH twice, as the lane does. A lane
-/// combines out of the copy, so its reductions pay longer.
+/// such data once, out of the other process; MPICH twice, as the lane does. Both sides of
+/// an allreduce combine out of the lane at once, so there it pays longer.
 fn long_bytes(family: Family, kind: Kind) -> usize {
     match (family, kind) {
-        (Family::OpenMpi, Kind::Bcast) => 48 << 10,
+        (Family::OpenMpi, Kind::Bcast | Kind::Reduce) => 48 << 10,
         (Family::OpenMpi, _) => 256 << 10,
         (Family::Mpich | Family::Standard, _) => 4 << 20,
     }
