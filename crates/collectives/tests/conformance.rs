@@ -14,6 +14,8 @@
 //! `tests/mpi/test_conformance.py` runs the same scenarios as MPI jobs against it, on the
 //! rail over MPI's own messages, over TCP and over UCX, with ranks that kill themselves.
 
+#[cfg(feature = "ucx")]
+mod doors;
 mod watched;
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -26,8 +28,6 @@ use outlive_base::Time;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
 use outlive_collectives::tcp::{Listener, Options, Tcp};
 use outlive_collectives::threads::Threads;
-#[cfg(feature = "ucx")]
-use outlive_collectives::ucx::{self, Door, Ucx};
 use outlive_collectives::{Content, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
@@ -505,36 +505,6 @@ fn over_tcp<M: Family>(scenario: &Scenario) -> Outcome {
     on_rails::<M, _>(scenario, rails)
 }
 
-#[cfg(feature = "ucx")]
-fn over_ucx<M: Family>(scenario: &Scenario) -> Outcome {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let options = ucx::Options {
-        control: Options {
-            silence: Duration::from_secs(20),
-            incarnation: 0,
-        },
-        library: None,
-    };
-    let doors: Vec<_> = (0..scenario.processes)
-        .map(|_| {
-            let listener = Listener::bind(any).expect("listens");
-            Door::open(listener, options.clone()).expect("UCX")
-        })
-        .collect();
-    let cards: Vec<_> = doors.iter().map(Door::card).collect();
-    let rails = doors.into_iter().enumerate().map(|(me, door)| {
-        // Worker and listener of a dead process go with it.
-        if scenario.dead.contains(&(me as u32)) {
-            return None;
-        }
-        let mut rail = Ucx::new(door, me as u32, &cards, [9; 32]).expect("a rail");
-        rail.call_all();
-        Some(rail)
-    });
-    let rails: Vec<_> = rails.collect();
-    on_rails::<M, _>(scenario, rails)
-}
-
 /// Between two calls in the simulator, where the call that matters is not the first.
 const INTERVAL: u64 = 10_000;
 
@@ -672,7 +642,7 @@ where
         );
         #[cfg(feature = "ucx")]
         assert_eq!(
-            over_ucx::<M>(&scenario),
+            on_rails::<M, _>(&scenario, doors::rails(scenario.processes, &scenario.dead)),
             want,
             "UCX, {}: {scenario:?}",
             M::NAME
