@@ -3,8 +3,8 @@
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine as _, Op, Output, Peer, Ready};
 
+use super::Part;
 use super::slot::{Env, Slot};
-use super::{Machine, Part};
 use crate::ftco::fold::NONE;
 use crate::ftco::{Call, Command, Event, Kind, Why};
 use crate::reduce::{self, Reduce};
@@ -56,11 +56,7 @@ impl Slot {
         let kept = (body != NONE).then_some(Body(body));
         let before = env.out.len();
         self.reducing(env, |machine, cx| machine.on_message(cx, from, msg, kept));
-        let wanted = |output: &Output<Machine>| matches!(output, Output::Retain { body } if Some(*body) == kept);
-        match env.out.iter().skip(before).position(wanted) {
-            Some(at) => drop(env.out.remove(before + at)),
-            None => env.release(body),
-        }
+        env.hand_over(before, body);
     }
 
     /// Feeds the reduce, and carries on what it says.

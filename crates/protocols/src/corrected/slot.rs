@@ -44,6 +44,15 @@ impl Env<'_, '_> {
             self.sends.push_back(Output::Release { body });
         }
     }
+    /// A body that was kept goes to whoever asked for it since `out` had `before` entries,
+    /// else it is released.
+    pub fn hand_over(&mut self, before: usize, body: u32) {
+        let wanted = |output: &Output<Machine>| matches!(output, Output::Retain { body: one } if one.0 == body);
+        match self.out.iter().skip(before).position(wanted) {
+            Some(at) => drop(self.out.remove(before + at)),
+            None => self.release(body),
+        }
+    }
     pub fn config(&self) -> &Config {
         self.cx.config
     }
@@ -87,6 +96,9 @@ pub(super) struct Slot {
     phase: Phase,
     /// Who was the first to say which call it is.
     told: Option<Peer>,
+    /// Said by those who heard another end of the call before than `told` did. Which end
+    /// counts shows when this process is in the call.
+    others: Vec<(Peer, Msg, u32)>,
     pub start: Time,
     pub own: u32,
     pub value: u32,
@@ -125,6 +137,7 @@ impl Slot {
             root: 0,
             phase: Phase::Idle,
             told: None,
+            others: Vec::new(),
             start: Time::ZERO,
             own: NONE,
             value: NONE,
@@ -195,11 +208,11 @@ impl Slot {
                 (self.kind, self.root) = (call.kind, root);
                 return self.quit(env, Why::Mismatch);
             }
-            let own = self.own;
+            let (own, others) = (self.own, std::mem::take(&mut self.others));
             self.own = NONE;
             self.retire(env);
             *self = Slot::empty(self.seq);
-            (self.own, self.start) = (own, env.cx.now);
+            (self.own, self.start, self.others) = (own, env.cx.now, others);
             (self.kind, self.root) = (call.kind, root);
             if !stale {
                 self.send(env, peer, Part::Mismatch, NONE);
@@ -207,6 +220,13 @@ impl Slot {
         }
         (self.kind, self.root) = (call.kind, root);
         self.told = Some(env.cx.me);
+        for (from, msg, body) in std::mem::take(&mut self.others) {
+            let before = env.out.len();
+            if (msg.kind, msg.root) == (call.kind, root) {
+                self.message(env, from, msg, (body != NONE).then_some(Body(body)));
+            }
+            env.hand_over(before, body);
+        }
         if lacks || root >= env.config().processes {
             return self.fail(env, Why::Argument);
         }
@@ -300,9 +320,9 @@ impl Slot {
                 (self.kind, self.root, self.told) = (msg.kind, msg.root, Some(from));
             }
             Some(_) if (self.kind, self.root) == (msg.kind, msg.root) => {}
-            // Of one who heard another end of the call before and of whom nobody knows more:
-            // it is dead, or called dead and will find itself passed over.
-            Some(_) if self.kind == msg.kind && !rooted(msg.kind) => return,
+            Some(_) if self.kind == msg.kind && !rooted(msg.kind) => {
+                return self.of_another_end(env, from, msg, body);
+            }
             Some(_) => return self.other_call(env, from, msg),
         }
         match msg.part {
@@ -321,6 +341,29 @@ impl Slot {
             Part::Gone => {}
             Part::Mismatch => self.other_call(env, from, msg),
             Part::Out => self.pass_over(env, from, false),
+        }
+    }
+
+    /// `from` heard another end of the call before, and so another root of this one. Once
+    /// this process is in the call, that is one of whom nobody knows more: it is dead, or
+    /// called dead and will find itself passed over. Before, it may be this process that
+    /// was told by such a one.
+    fn of_another_end(&mut self, env: &mut Env, from: Peer, msg: Msg, body: Option<Body>) {
+        if self.entered() {
+            return;
+        }
+        if matches!(msg.part, Part::Ask(_) | Part::Claim) {
+            // As its call names it, so that it is heard.
+            let (to, body) = (from, None);
+            let part = Part::Wait(false);
+            let msg = Msg { part, ..msg };
+            env.sends.push_back(Output::Send { to, msg, body });
+        }
+        let again = |&(peer, m, _): &(Peer, Msg, u32)| (peer, m) == (from, msg);
+        let full = self.others.len() > 2 * env.config().processes as usize;
+        if !full && !self.others.iter().any(again) {
+            let body = env.retain(body);
+            self.others.push((from, msg, body));
         }
     }
 
@@ -495,6 +538,9 @@ impl Slot {
 
     /// Lets all bodies go.
     pub fn retire(&mut self, env: &mut Env) {
+        for (.., body) in std::mem::take(&mut self.others) {
+            env.release(body);
+        }
         self.drop_reduce(env);
         self.drop_gather(env);
         if self.value != self.own {

@@ -145,6 +145,14 @@ mod tests {
         );
     }
 
+    /// A process far behind was told of a later call by one who had heard another end of the
+    /// call between, and died: it must still answer, and keep what the others say.
+    #[test]
+    fn who_was_told_another_root_by_the_dead_is_not_called_silent() {
+        let report = one(14_539, None).unwrap_or_else(|what| panic!("{what}"));
+        assert_eq!(report.dead.len(), 27);
+    }
+
     #[test]
     fn planted_faults_are_caught() {
         for planted in [
