@@ -9,7 +9,7 @@ export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help deps build rust examples python check test test-minickpt soak demo bench install clean
+.PHONY: help deps build rust examples python check test test-minickpt soak demo bench book install clean
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
@@ -53,9 +53,13 @@ demo: deps build ## a node dies without Outlive, then with it
 bench: build ## what a save, a skipped call and a recovery cost on this machine
 	scripts/bench.sh
 
+book: build ## the documentation with its pictures, into docs/book (needs mdbook)
+	scripts/pictures.sh
+	mdbook build docs
+
 install: ## into PREFIX (default /usr/local)
 	DESTDIR="$(DESTDIR)" scripts/install.sh "$(abspath $(PREFIX))"
 
 clean: ## what was built; .deps/ stays
 	$(CARGO) clean
-	rm -rf build docs/book
+	rm -rf build docs/book docs/pictures

@@ -179,8 +179,8 @@ suite_demo() { # what the README shows must stay true
     NO_COLOR=1 scripts/demo.sh
 }
 
-suite_book() {
-    if have mdbook; then
+suite_book() { # the pictures are drawn in any case
+    scripts/pictures.sh && if have mdbook; then
         mdbook build docs
     else
         skip mdbook "mdbook is not installed"

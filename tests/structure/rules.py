@@ -300,6 +300,11 @@ def link_violations(page: Path, text: str, root: Path = ROOT) -> list[str]:
         path = (page.parent / target.partition("#")[0]).resolve()
         if not path.is_relative_to(root):
             found.append(f"{page.relative_to(root)}: {target} leads out of the repository")
+        elif path.parent == root / "docs/pictures":
+            # Drawn by the program when the book is built.
+            script = (root / "scripts/pictures.sh").read_text(encoding="utf-8")
+            if not re.search(rf"^draw {re.escape(path.name)} ", script, re.M):
+                found.append(f"{page.relative_to(root)}: nobody draws {target}")
         elif not path.exists() and str(path.relative_to(root)) not in AWAITED:
             found.append(f"{page.relative_to(root)}: no {target}")
     return found

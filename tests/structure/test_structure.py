@@ -224,6 +224,8 @@ class OtherRulesCatch(unittest.TestCase):
         self.assertTrue(rules.link_violations(page, "[a](../../outside.md)"))
         self.assertEqual(rules.link_violations(page, "[a](guarantees.md#x) [b](https://x.y)"), [])
         self.assertEqual(rules.link_violations(page, "`[a](nowhere.md)`"), [])
+        self.assertEqual(rules.link_violations(page, "![a](pictures/bypass.svg)"), [])
+        self.assertTrue(rules.link_violations(page, "![a](pictures/nobody.svg)"))
 
 
 class SummaryCounts(unittest.TestCase):

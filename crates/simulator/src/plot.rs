@@ -39,7 +39,7 @@ pub(crate) fn received(arrows: &mut [Arrow], from: Peer, to: Peer, kind: usize, 
 pub(crate) struct Picture<'a> {
     /// Words about the run.
     pub title: String,
-    /// Colour and meaning of each kind of message; no meaning: not in the legend.
+    /// Colour and meaning of each kind of message; those that occur are explained.
     pub legend: &'a [(&'static str, &'static str)],
     /// Ascending.
     pub dead: &'a [Peer],
@@ -68,12 +68,15 @@ pub(crate) fn space_time(of: &Picture, arrows: &[Arrow]) -> String {
     let scale = WIDTH / (of.quiescence.max(1) as f64);
     let x = |time: u64| LEFT + time as f64 * scale;
     let y = |rank: Peer| TOP + f64::from(rank) * ROW;
-    let named = of.legend.iter().filter(|(_, meaning)| !meaning.is_empty());
-    let legend = named.map(|(colour, meaning)| format!("<tspan fill='{colour}'>{meaning}</tspan>"));
+    let occurs = |kind: usize| arrows.iter().any(|arrow| arrow.kind == kind);
+    let named = of.legend.iter().enumerate();
+    let legend = named
+        .filter(|&(kind, _)| occurs(kind))
+        .map(|(_, (colour, meaning))| format!("<tspan fill='{colour}'>{meaning}</tspan>"));
     let _ = writeln!(
         out,
         "<text x='4' y='28'>{}</text>",
-        legend.collect::<Vec<_>>().join(" ")
+        legend.collect::<Vec<_>>().join(", ")
     );
     for rank in 0..of.reached.len() as Peer {
         let dead = of.dead.binary_search(&rank).is_ok();

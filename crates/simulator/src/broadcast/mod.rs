@@ -120,7 +120,7 @@ const LEGEND: [(&str, &str); 4] = [
     ("#1f6fb4", "dissemination"),
     ("#d1610d", "correction to the left"),
     ("#2a8f3c", "correction to the right"),
-    ("#888888", ""),
+    ("#888888", "acknowledgements"),
 ];
 
 const fn kind(msg: Msg) -> usize {
