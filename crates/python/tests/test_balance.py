@@ -78,9 +78,10 @@ def test_a_tree_of_domains_has_a_method_for_each_level() -> None:
     refine, diffusion, greedy = done("refine"), done("diffusion", "diffusion"), done("greedy")
     assert max(refine.imbalance, greedy.imbalance) < 0.05
     assert diffusion.imbalance < diffusion.imbalance_before
-    # Greedy places all anew; diffusion follows the edges.
-    assert greedy.migration_total > 2 * refine.migration_total
-    assert diffusion.edge_cut_total < refine.edge_cut_total < greedy.edge_cut_total
+    # Greedy places all anew; the others follow the edges.
+    for near in (refine, diffusion):
+        assert greedy.migration_total > 1.5 * near.migration_total
+        assert greedy.edge_cut_total > 2 * near.edge_cut_total
     assert np.array_equal(done().parts, refine.parts)
     # A leader holds the tasks of its leaf, not those of all.
     assert 0 < refine.memory_bytes_max < done("refine", group=16).memory_bytes_max

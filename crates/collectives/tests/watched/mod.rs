@@ -10,7 +10,9 @@ pub struct Watched<R> {
     pub given: u64,
     /// Those down trees that are kept.
     pub branches: u64,
-    /// True of the latter.
+    /// Processes whose deaths were told.
+    pub deaths: usize,
+    /// True of a frame down such a tree.
     pub branch: fn(&Frame) -> bool,
 }
 
@@ -39,7 +41,9 @@ impl<R: Rail> Rail for Watched<R> {
         self.rail.receive()
     }
     fn death(&mut self) -> Option<u32> {
-        self.rail.death()
+        let dead = self.rail.death();
+        self.deaths += usize::from(dead.is_some());
+        dead
     }
     fn wait(&mut self, until: Time) {
         self.rail.wait(until);
