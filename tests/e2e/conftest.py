@@ -1,5 +1,6 @@
 """What the end-to-end tests share: the built test program, and a job of its own."""
 
+import signal
 import subprocess
 import sys
 import uuid
@@ -12,6 +13,15 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 from harness import LEFT_S, OUTLIVE, Job
 from skip import skip
+
+
+@pytest.fixture(scope="session", autouse=True)
+def signals() -> None:
+    """Who runs the tests in the background, or under nohup, has them ignore signals, and so
+    would the command. One that is caught here is back at its default there."""
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.fixture(scope="session")
