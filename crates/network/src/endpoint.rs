@@ -126,6 +126,7 @@ impl Endpoint {
         entry.wanted = false;
         entry.linked = None;
         entry.renewed = true;
+        entry.meant_for = 0;
         entry.forgotten = true;
         desk.forgotten.insert(peer, u64::MAX);
         drop(desk);
@@ -146,6 +147,7 @@ impl Endpoint {
             entry.linked = None;
             entry.renewed = true;
         }
+        entry.meant_for = entry.meant_for.max(epoch);
         entry.address = Some(addr);
         entry.address_given = true;
         entry.forgotten = false;

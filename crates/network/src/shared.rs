@@ -23,6 +23,9 @@ pub(crate) struct PeerDesk {
     /// The queue was emptied for a newer holder of the place: what was queued since
     /// is for it.
     pub(crate) renewed: bool,
+    /// What is queued is for this epoch of the peer and newer ones: the caller named
+    /// it when it announced the newer holder of the place.
+    pub(crate) meant_for: u64,
     /// [`crate::Endpoint::forget`] was called and no newer epoch came since.
     pub(crate) forgotten: bool,
     pub(crate) queue: VecDeque<Vec<u8>>,
@@ -35,9 +38,14 @@ impl PeerDesk {
         self.queued_bytes = 0;
     }
 
-    /// Takes whole messages of together about `bytes`, at least one.
-    pub(crate) fn take(&mut self, bytes: usize) -> Vec<Vec<u8>> {
+    /// Takes whole messages of together about `bytes`, at least one, for a connection
+    /// with epoch `epoch` of the peer. None for one that the caller has given up: the
+    /// loop may not have heard of that yet, and what was queued since is for another.
+    pub(crate) fn take(&mut self, bytes: usize, epoch: u64) -> Vec<Vec<u8>> {
         let (mut taken, mut sum) = (Vec::new(), 0);
+        if self.linked != Some(epoch) || epoch < self.meant_for {
+            return taken;
+        }
         while sum < bytes {
             let Some(message) = self.queue.pop_front() else {
                 break;
@@ -102,5 +110,31 @@ impl Shared {
     pub(crate) fn clear_wake(&self) {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
         self.woken.store(false, Ordering::SeqCst);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_given_up_takes_nothing() {
+        let queue = || VecDeque::from([vec![1], vec![2]]);
+        let mut desk = PeerDesk {
+            linked: Some(1),
+            queue: queue(),
+            queued_bytes: 2,
+            ..PeerDesk::default()
+        };
+        assert_eq!(desk.take(1, 1), [vec![1]], "it stands");
+        // The caller has announced epoch 2; the loop still holds epoch 1's connection.
+        (desk.linked, desk.meant_for) = (None, 2);
+        assert!(desk.take(9, 1).is_empty());
+        // Epoch 1 has even connected again meanwhile.
+        desk.linked = Some(1);
+        assert!(desk.take(9, 1).is_empty());
+        desk.linked = Some(3);
+        assert_eq!(desk.take(9, 3), [vec![2]], "a newer one still");
+        assert_eq!(desk.queued_bytes, 0);
     }
 }

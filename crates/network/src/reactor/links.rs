@@ -5,7 +5,7 @@ use std::time::Instant;
 use rustix::event::epoll::{self, EventFlags};
 
 use super::{PENDING_MAX, Reactor, Slot};
-use crate::api::{DownReason, Event};
+use crate::api::{DownReason, Event, Identity};
 use crate::handshake::Failure;
 use crate::link::{Link, OUT_BYTES_LOW};
 
@@ -33,7 +33,7 @@ impl Reactor {
 
     /// Sends what is queued, as far as the kernel takes it.
     pub(super) fn pump(&mut self, token: u64, mut link: Box<Link>) {
-        let peer = link.identity.peer;
+        let Identity { peer, epoch } = link.identity;
         let mut sent = Ok(());
         while sent.is_ok() && !self.faults.isolated() && link.ended.is_none() {
             if link.hungry() {
@@ -41,7 +41,7 @@ impl Reactor {
                 let taken = desk
                     .peers
                     .get_mut(&peer)
-                    .map(|desk| desk.take(OUT_BYTES_LOW));
+                    .map(|desk| desk.take(OUT_BYTES_LOW, epoch));
                 drop(desk);
                 sent = link.push(&taken.unwrap_or_default());
             }

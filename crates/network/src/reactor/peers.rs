@@ -243,6 +243,11 @@ impl Reactor {
         gone.into_iter()
             .flatten()
             .for_each(|token| drop(self.slots.remove(&token)));
+        // It may have come up while the caller gave it up.
+        if let Some(desk) = self.shared.desk().peers.get_mut(&peer) {
+            desk.linked = None;
+            desk.renewed = true;
+        }
         // Nothing of it is told any more.
         let of_peer = |event: &Event| match event {
             Event::Up { identity, .. } => identity.peer == peer,
