@@ -177,6 +177,16 @@ def test_levels_alone(job: Job, levels: str) -> None:
         assert result.report["checkpoints"]["stable"][level] >= 5, result.err
 
 
+def test_records_are_collected_where_memory_is_the_only_level(job: Job) -> None:
+    job.steps = 600
+    result = job.survive("--levels", "memory", "--every", "2")
+    stable = result.report["checkpoints"]["stable"]["memory"]
+    commits = len(list(job.dir.rglob("commit-*.rec")))
+    # A node keeps those of 64 versions for reports, two that may be restored, and what
+    # came since it last looked.
+    assert stable >= 90 and 0 < commits <= 72 * job.nodes, (stable, commits)
+
+
 def test_too_little_memory_for_two_slots(job: Job) -> None:
     job.cells = 100_000
     result = job.survive("--memory", "1MiB")

@@ -403,12 +403,12 @@ impl Agent {
         let net = self.network.clone();
         while !self.over {
             self.stirred = false;
-            let wake = self
-                .next_deadline()
-                .map_or(next_tick, |at| at.min(next_tick));
             while let Some(event) = self.put_off.pop_front() {
                 self.on_network(event);
             }
+            let wake = self
+                .next_deadline()
+                .map_or(next_tick, |at| at.min(next_tick));
             let wait = wake.saturating_duration_since(Instant::now());
             select! {
                 recv(net) -> event => match event {

@@ -277,7 +277,9 @@ impl Agent {
         match result {
             Ok(report) => {
                 let mine = report.removed.iter().filter(|(id, ..)| id.node == self.me);
-                let gone: BTreeSet<_> = mine.map(|(id, ..)| (id.incarnation, id.version)).collect();
+                let copies = mine.map(|(id, ..)| (id.incarnation, id.version));
+                // Versions in memory alone never have copies that are removed.
+                let gone: BTreeSet<_> = copies.chain(report.forgotten).collect();
                 for (source, version) in gone {
                     self.contents.forget(source, version);
                     self.line

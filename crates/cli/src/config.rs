@@ -316,20 +316,6 @@ mod tests {
     }
 
     #[test]
-    fn the_example_of_the_documentation_is_understood() {
-        let page = include_str!("../../../docs/reference/configuration.md");
-        let (_, example) = page.split_once("```toml\n").unwrap();
-        let (example, _) = example.split_once("```").unwrap();
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("c.toml");
-        std::fs::write(&path, example).unwrap();
-        let config = Config::from_sources(&Settings::default(), &[(path, true)], |_| None);
-        let config = config.unwrap();
-        assert_eq!(config.get("memory"), "8GiB");
-        assert_eq!(config.get("max-restarts"), "10");
-    }
-
-    #[test]
     fn what_is_not_understood_is_refused_with_its_place() {
         let dir = tempfile::tempdir().unwrap();
         for (text, said) in [

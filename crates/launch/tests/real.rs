@@ -230,37 +230,29 @@ impl World {
     }
 
     fn start(&self, nodes: u32, inject: &str, restarts: u32, command: &[&str]) -> Child {
+        let mut line = Command::new(std::env::current_exe().unwrap());
+        let words = [&nodes.to_string(), inject, &restarts.to_string()];
+        self.begin(line.arg("job").arg(self.dir.path()).args(words), command)
+    }
+
+    /// Starts the launcher, which may not restart, from a shell that did this before
+    /// (bash, for dash does not ignore SIGCHLD).
+    fn after(&self, before: &str, command: &[&str]) -> Child {
+        let mut line = Command::new("/bin/bash");
+        line.args(["-c", &format!("{before}; exec \"$@\""), "sh"])
+            .arg(std::env::current_exe().unwrap());
+        let words = ["1", "", "0"];
+        self.begin(line.arg("job").arg(self.dir.path()).args(words), command)
+    }
+
+    fn begin(&self, line: &mut Command, command: &[&str]) -> Child {
         let mut log = std::fs::File::options();
         let log = log
             .append(true)
             .create(true)
             .open(self.path("log"))
             .unwrap();
-        Command::new(std::env::current_exe().unwrap())
-            .arg("job")
-            .arg(self.dir.path())
-            .args([&nodes.to_string(), inject, &restarts.to_string()])
-            .args(command)
-            .env("DIR", self.dir.path())
-            .env("XDG_RUNTIME_DIR", self.dir.path())
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().unwrap())
-            .stderr(log)
-            .spawn()
-            .unwrap()
-    }
-
-    /// Starts the launcher, which may not restart, from a shell that did this before
-    /// (bash, for dash does not ignore SIGCHLD).
-    fn after(&self, before: &str, command: &[&str]) -> Child {
-        let log = std::fs::File::create(self.path("log")).unwrap();
-        Command::new("/bin/bash")
-            .args(["-c", &format!("{before}; exec \"$@\""), "sh"])
-            .arg(std::env::current_exe().unwrap())
-            .arg("job")
-            .arg(self.dir.path())
-            .args(["1", "", "0"])
-            .args(command)
+        line.args(command)
             .env("DIR", self.dir.path())
             .env("XDG_RUNTIME_DIR", self.dir.path())
             .stdin(Stdio::null())

@@ -46,7 +46,9 @@ pub struct GcPolicy {
 pub struct GcReport {
     /// Copies, with their length in bytes.
     pub removed: Vec<(ContainerId, Level, u64)>,
-    /// Records of versions long gone.
+    /// Versions long gone, whose records went as well.
+    pub forgotten: BTreeSet<Checkpoint>,
+    /// So many records that was.
     pub records: usize,
 }
 
@@ -225,19 +227,29 @@ pub(crate) fn collect(
     for directory in touched {
         sync_directory(&directory)?;
     }
-    report.records = forget(store, &records, &tombs, &present, &rules)?;
+    report.forgotten = over(&records, &tombs, &present, &rules);
+    // Tombstones last: a crash in between must not bring back what they bury.
+    for last in [false, true] {
+        for record in &records {
+            let tomb = matches!(record, Record::Tombstone { .. });
+            let known = |it: Checkpoint| report.forgotten.contains(&it);
+            if tomb == last && record.checkpoint().is_some_and(known) {
+                store.remove(record)?;
+                report.records += 1;
+            }
+        }
+    }
     Ok(report)
 }
 
-/// Removes the records of versions whose copies here are long gone, or that never had any
-/// here and are long replaced, tombstones last.
-fn forget(
-    store: &RecordStore,
+/// The versions whose copies here are long gone, or that never had any here and are long
+/// replaced.
+fn over(
     records: &[Record],
     tombs: &BTreeSet<(ContainerId, Level)>,
     present: &BTreeSet<Checkpoint>,
     rules: &Rules<'_>,
-) -> Result<usize, Error> {
+) -> BTreeSet<Checkpoint> {
     let mut committed: BTreeMap<Checkpoint, BTreeSet<Level>> = BTreeMap::new();
     for record in records {
         let Some(checkpoint) = record.checkpoint() else {
@@ -258,18 +270,7 @@ fn forget(
         .chain(over)
         .filter(|checkpoint| !present.contains(checkpoint) && !rules.pinned.contains(checkpoint))
         .collect();
-    let old: BTreeSet<Checkpoint> = gone.into_iter().rev().skip(RECORDS_KEPT).collect();
-    let mut removed = 0;
-    for last in [false, true] {
-        for record in records {
-            let tomb = matches!(record, Record::Tombstone { .. });
-            if tomb == last && record.checkpoint().is_some_and(|it| old.contains(&it)) {
-                store.remove(record)?;
-                removed += 1;
-            }
-        }
-    }
-    Ok(removed)
+    gone.into_iter().rev().skip(RECORDS_KEPT).collect()
 }
 
 #[cfg(test)]

@@ -399,10 +399,7 @@ impl Slot {
             return;
         }
         if !self.has {
-            self.drop_reduce(env);
-            self.drop_gather(env);
-            let value = env.retain(body);
-            self.decide(env, value, self.root);
+            self.take_result(env, body);
         } else if self.spread.is_none() {
             return; // It came from a claimant.
         }
@@ -428,15 +425,20 @@ impl Slot {
             return;
         }
         if !self.has {
-            self.drop_reduce(env);
-            self.drop_gather(env);
-            let value = env.retain(body);
-            self.decide(env, value, self.root);
+            self.take_result(env, body);
         }
         let mut branches = env.forest.pass(env.cx, (self.root, generation, trees));
         branches.to.retain(|&to| to != from);
         self.branches = Some(Box::new(branches));
         env.active.push(self.seq);
+    }
+
+    /// The root's result has come: nothing that was on its way to it is needed.
+    fn take_result(&mut self, env: &mut Env, body: Option<Body>) {
+        self.drop_reduce(env);
+        self.drop_gather(env);
+        let value = env.retain(body);
+        self.decide(env, value, self.root);
     }
 
     /// The next who gets the result down the trees.
