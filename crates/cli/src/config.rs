@@ -15,6 +15,8 @@ use crate::output;
 
 /// Largest configuration file, in bytes.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// So many letters wrong, missing, added or swapped are taken for a slip.
+const MISSPELT_MAX: usize = 2;
 
 /// Key and default. An empty default means: decided from the rest (see the help).
 pub const KEYS: &[(&str, &str)] = &[
@@ -89,6 +91,9 @@ impl Config {
         let mut files = vec![(PathBuf::from("/etc/outlive/config.toml"), false)];
         files.extend(user.map(|path| (path.join("outlive/config.toml"), false)));
         files.extend(file.map(|path| (path.to_owned(), true)));
+        for (name, meant) in misspelt(std::env::vars_os().map(|(name, _)| name)) {
+            output::warn(&format!("the variable {name} is not read: {meant} is"));
+        }
         Config::from_sources(flags, &files, |name| std::env::var(name).ok())
     }
 
@@ -106,7 +111,7 @@ impl Config {
             }
         }
         for (key, _) in KEYS {
-            let name = format!("OUTLIVE_{}", key.replace('-', "_").to_uppercase());
+            let name = variable_of(key);
             if let Some(value) = variable(&name).filter(|value| !value.is_empty()) {
                 values.insert(key, (value, Origin::Variable(name)));
             }
@@ -134,6 +139,29 @@ impl Config {
             _ => error.clone(),
         }
     }
+}
+
+/// The variable of a key.
+fn variable_of(key: &str) -> String {
+    format!("OUTLIVE_{}", key.replace('-', "_").to_uppercase())
+}
+
+/// Variables that are no option's but nearly, each with the nearest. Others may be another
+/// program's, so nothing is said of them.
+fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, String)> {
+    let known: Vec<String> = KEYS.iter().map(|(key, _)| variable_of(key)).collect();
+    let nearest = |name: &String| {
+        let far = |one: &&String| strsim::damerau_levenshtein(name, one);
+        let meant = known.iter().min_by_key(far)?;
+        (1..=MISSPELT_MAX)
+            .contains(&far(&meant))
+            .then(|| meant.clone())
+    };
+    names
+        .filter_map(|name| name.into_string().ok())
+        .filter(|name| name.starts_with("OUTLIVE_"))
+        .filter_map(|name| nearest(&name).map(|meant| (name, meant)))
+        .collect()
 }
 
 impl Settings {
@@ -313,6 +341,40 @@ mod tests {
         );
         assert_eq!(got("backoff"), ("7s", "command line".into()));
         assert_eq!(got("max-restarts"), ("10", "default".into()));
+    }
+
+    #[test]
+    fn variables_that_are_nearly_an_option_are_named() {
+        let meant = |name: &str| {
+            let found = misspelt([name.into()].into_iter());
+            found.into_iter().next().map(|(_, meant)| meant)
+        };
+        assert_eq!(meant("OUTLIVE_LEVEL").as_deref(), Some("OUTLIVE_LEVELS"));
+        assert_eq!(meant("OUTLIVE_MEMROY").as_deref(), Some("OUTLIVE_MEMORY"));
+        assert_eq!(
+            meant("OUTLIVE_DEAD-TIMEOUT").as_deref(),
+            Some("OUTLIVE_DEAD_TIMEOUT")
+        );
+        // What is read elsewhere (docs/reference/environment.md), and others' variables.
+        for name in [
+            "AGENT",
+            "BIN",
+            "COLLECTIVES",
+            "COMM_RANK",
+            "COPY_THREADS",
+            "INCARNATION",
+            "JOB",
+            "LOG",
+            "MPI_LIBRARY",
+            "NODES",
+            "RANK",
+            "RECORD",
+            "SIZE",
+            "LEVELS",
+        ] {
+            assert_eq!(meant(&format!("OUTLIVE_{name}")), None, "{name}");
+        }
+        assert_eq!(meant("MEMORI"), None);
     }
 
     #[test]

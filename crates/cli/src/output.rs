@@ -12,6 +12,11 @@ pub fn error(error: &Error) {
     let _ = writeln!(to, "{}\n  remedy: {}", error_line(error), error.remedy());
 }
 
+/// Says what does not stop the command.
+pub fn warn(what: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "outlive: warning: {what}");
+}
+
 /// Writes bytes to standard output. A reader that went away (`| head`) is no error.
 pub fn bytes(bytes: &[u8]) -> Result<u8> {
     let mut to = std::io::stdout().lock();
