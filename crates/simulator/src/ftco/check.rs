@@ -26,6 +26,13 @@ pub struct Expect<'a> {
     pub late: Option<Peer>,
 }
 
+/// How what [`check`] says of two results that met ends.
+pub const DIFFERENT: &str = "have different results";
+
+/// How what [`check`] says ends if one who was away has the data of a broadcast, and all
+/// others an end without.
+pub const LATE_ALONE: &str = "who was away alone has data";
+
 /// The first violation found.
 pub fn check(expect: &Expect, report: &Report) -> Result<(), String> {
     if let Some(violation) = report.violations.first() {
@@ -94,7 +101,7 @@ fn one_call(
         }
         match first {
             Some((other, seen)) if seen != value => {
-                return Err(format!("ranks {other} and {rank} have different results"));
+                return Err(format!("ranks {other} and {rank} {DIFFERENT}"));
             }
             _ => first = Some((rank, value)),
         }
@@ -113,6 +120,16 @@ fn broadcast(
 ) -> Result<(), String> {
     let lost = results.iter().filter(|(_, value)| value.is_none()).count();
     let excused = dead.contains(&call.root) || expect.late == Some(call.root);
+    // All others were told that there are none; nobody told the one who was passed over.
+    let alone =
+        |late| move |&(rank, value): &(Peer, Option<&Value>)| value.is_some() == (rank == late);
+    if lost > 0
+        && expect
+            .late
+            .is_some_and(|late| results.iter().all(alone(late)))
+    {
+        return Err(LATE_ALONE.into());
+    }
     if lost > 0 && (lost < results.len() || !excused) {
         return Err(format!("{lost} of {} have no data", results.len()));
     }
