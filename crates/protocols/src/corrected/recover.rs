@@ -54,6 +54,12 @@ impl Slot {
             machine.on_command(cx, Command::Dead { peer });
         });
         self.ungiven(env, peer);
+        if self.asked.is_some_and(|(asked, ..)| asked == peer) {
+            // Who follows may be dead as well: it is not asked as seldom as one that
+            // was heard again and again.
+            self.ask_every = env.config().ask;
+            self.ask_at = env.cx.now + self.ask_every;
+        }
         self.without_root(env);
     }
 

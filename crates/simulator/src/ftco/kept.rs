@@ -153,6 +153,22 @@ mod tests {
         assert_eq!(report.dead.len(), 27);
     }
 
+    /// Thirty claimants die one after another and no death is told: the next one is asked as
+    /// soon as the first was, not as seldom as one that was heard for long, else the last
+    /// ones wait for the bound.
+    #[test]
+    fn claimants_that_die_one_after_another_cost_a_time_out_each() {
+        let report = one(373_051, None).unwrap_or_else(|what| panic!("{what}"));
+        assert_eq!(report.dead.len(), 36);
+        let (scenario, _) = scenario(373_051).expect("valid");
+        let each = scenario.config.timeout.0 + scenario.config.ask.0;
+        assert!(
+            report.completion().0 < 36 * each,
+            "{:?}",
+            report.completion()
+        );
+    }
+
     #[test]
     fn planted_faults_are_caught() {
         for planted in [
