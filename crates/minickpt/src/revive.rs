@@ -28,10 +28,10 @@ pub struct Next {
 }
 
 impl Next {
-    fn load(&self) -> Result<()> {
+    fn load(&self, clock_khz: Option<u32>) -> Result<()> {
         match &self.files {
             Some((kernel, initrd)) => {
-                let loaded = warm::load(kernel, initrd, self.line.as_deref())?;
+                let loaded = warm::load(kernel, initrd, self.line.as_deref(), clock_khz)?;
                 if let Some(why) = loaded.slow {
                     eprintln!("outlive: the next kernel is loaded by kexec_file_load: {why}");
                 }
@@ -126,7 +126,7 @@ pub fn run(policy: &Policy, native: bool, next: &Next, words: &[String]) -> Resu
         // ended with their machine would only take room.
         sweep(&policy.memory).map_err(|error| Error::io(&policy.memory, "sweep", &error))?;
     }
-    next.load()?;
+    next.load(device.clock_khz())?;
     let loaded = std::fs::read_to_string("/sys/kernel/kexec_crash_loaded").unwrap_or_default();
     if loaded.trim() != "1" {
         return Err(Error::new(
@@ -349,7 +349,7 @@ fn take_over<'a>(
     (image, restored): (&Image, &Restored),
 ) -> Result<Supervisor<'a>> {
     let mut supervisor = Supervisor::new(policy.clone(), register)?;
-    next.load()?;
+    next.load(device.clock_khz())?;
     supervisor.resume(image, restored)?;
     device.arm()?;
     device.acknowledge(query.generation)?;
