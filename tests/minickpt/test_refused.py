@@ -56,6 +56,11 @@ case $BOOT in
     omkctl query
     $BACK; echo "FOREIGN $?"
     cat /dax/memory/last.json
+    rmmod outlive_minickpt
+    # The generation in the superblock.
+    devmem 0x{(AREA_AT_MIB << 20) + 0x30:x} 32 77
+    module
+    $BACK; echo "SUPERBLOCK $?"
     ;;
 esac
 if [ $BOOT != 3 ]; then
@@ -96,12 +101,13 @@ def test_what_cannot_be_kept_is_told(machine: Make, outlive: dict[str, Path]) ->
         told("EATS", "OL-401", "0", "ATE .* MiB, then Cannot allocate memory")
         told("FULL", "OL-401", "74")
         m.expect("BOOT 2 ", 120)
-        told("DAMAGED", "OL-403", "65")
+        told("DAMAGED", "OL-403", "65", "image 1 does not match its checksums")
         # What stands in last.json, of the attempt before.
         told("GIVEN UP", "OL-404", "74", '"error": "OL-403(?s:.*)"waits": false')
         m.expect("BOOT 3 ", 120)
         told("FOREIGN", "OL-407", "65")
         m.expect('"error": "OL-407', 30)
         m.expect('"waits": false', 30)
+        told("SUPERBLOCK", "OL-403", "65", "its images are lost")
         m.expect("^ORDINARY 0", 120)
         m.expect("SCENARIO END")
