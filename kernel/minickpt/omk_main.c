@@ -242,6 +242,8 @@ static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		number = omk.state == OMK_STATE_READY ? ++omk.marks->attempts : 0;
 		mutex_unlock(&lock);
 		return number ? put_user(number, (u32 __user *)user) : -ENODATA;
+	case OMK_IOC_CLOCK:
+		return put_user((u32)tsc_khz, (u32 __user *)user);
 	case OMK_IOC_CHECK:
 		mutex_lock(&lock);
 		number = omk.state == OMK_STATE_READY ? 0 : omk_save_check();

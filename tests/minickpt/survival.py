@@ -10,12 +10,16 @@ from machine import MEMORY_MIB, Machine
 # then the kernel dies, DEATHS times.
 SCENARIO = """
 mkdir -p /dax/memory
-NEXT="--kernel /dax/boot/vmlinuz --initrd /dax/boot/initrd --line-from /next-line"
+NEXT="--kernel /dax/boot/vmlinuz --initrd /dax/boot/initrd"
 NEXT="--memory /dax/memory $NEXT"
 {early}
 if [ $BOOT = 1 ]; then
+    echo "CLOCK $CLOCK"
     outlive minickpt run $NEXT -- {words} & P=$!
 else
+    line=$(cat /proc/cmdline)
+    line=${{line##*tsc_early_khz=}}
+    echo "HANDED ON ${{line%% *}}"
     outlive minickpt restore $NEXT & P=$!
     told=0
     for range in $(grep -l "System RAM" /sys/firmware/memmap/*/type); do
@@ -69,11 +73,17 @@ def survive(m: Machine, boots: int, timeout_s: float = 240.0) -> list[float]:
     """Through all boots to the end of the program; prints the times, gives our share of
     a bare boot at each.
     """
+    clocks = []
     for boot in range(2, boots + 2):
         m.expect(f"BOOT {boot} ", timeout_s)
+        clocks.append(int(m.expect(r"HANDED ON (\d+)", timeout_s)[1]))
         # By our own segments: the kernel was told of all memory, not of a crash area.
         told = int(m.expect(r"TOLD OF (\d+) MiB", timeout_s)[1])
         assert told > MEMORY_MIB * 9 // 10, told
+    # The clock of the first kernel, through all the others.
+    first = int(m.expect_past(r"^CLOCK (\d+)")[1])
+    assert set(clocks) == {clocks[0]}, clocks
+    assert abs(clocks[0] - first) < first // 100, (first, clocks)
     m.expect("^TIMES", timeout_s, never="BAD|OL-")
     m.expect("EXIT 0", timeout_s, never="BAD|EXIT [1-9]|OL-")
     text, shares = table(m)

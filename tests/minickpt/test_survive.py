@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import LONG, SOAK
 from machine import WORK, Failure, Machine, with_libraries
-from survival import EARLY, scenario, survive
+from survival import EARLY, WAIT, scenario, survive
 
 Make = Callable[..., Machine]
 
@@ -29,6 +29,34 @@ def test_four_panics_in_a_row(machine: Make, outlive: dict[str, Path]) -> None:
         survive(m, len(kinds))
         rounds = [int(n) for _, line in m.lines for n in re.findall(r"regs ok (\d+)", line)]
         # It went on where it was: no round came twice, none was left out.
+        assert rounds == list(range(16, rounds[-1] + 1, 16))
+
+
+# The second and the third kernel die while they restore: when the restorer starts, and when
+# the program's process is there again.
+TWICE = """
+if [ $BOOT = 2 ] || [ $BOOT = 3 ]; then
+    arm
+    {
+        [ $BOOT = 2 ] || until [ -d /proc/$(cat /dax/pid) ]; do :; done
+        outlive-inject panic
+    } &
+fi
+"""
+
+
+@pytest.mark.skipif(not LONG, reason="in make test-minickpt")
+def test_panics_during_the_restore(machine: Make, outlive: dict[str, Path]) -> None:
+    """The same image is restored by the fourth kernel: no round is left out."""
+    words = "/bin/regstress 2 0 3000000 /dax/stop"
+    text = scenario(words, ["null"], early=TWICE, before=WAIT + "; pidof regstress >/dax/pid")
+    with machine(text, extra=outlive) as m:
+        for retries in range(3):
+            state = f"omk state ready generation 1 .* retries {retries} panics {retries + 1} "
+            m.expect(state, 240, never="BAD|OL-|EXIT")
+        m.expect("^TIMES generation 1 ", 240, never="BAD|OL-|EXIT")
+        m.expect("EXIT 0", 240, never="BAD|EXIT [1-9]|OL-")
+        rounds = [int(n) for _, line in m.lines for n in re.findall(r"regs ok (\d+)", line)]
         assert rounds == list(range(16, rounds[-1] + 1, 16))
 
 

@@ -13,6 +13,7 @@ use outlive_image::model::{
     Thread,
 };
 
+use crate::births::{self, Birth};
 use crate::journal::Pending;
 
 const IMAGE_MAGIC: u64 = 0x0031_474d_494b_4d4f;
@@ -304,10 +305,14 @@ fn process(
         return Err("its tables did not fit or could not be read".into());
     }
     let pid = head.i32(0);
-    let mut threads = Vec::new();
+    let (mut threads, mut making) = (Vec::new(), Vec::new());
     for bytes in &records.threads {
-        threads.extend(thread(Bytes(bytes), pending)?);
+        if let Some((thread, birth)) = thread(Bytes(bytes), pending)? {
+            threads.push(thread);
+            making.extend(birth);
+        }
     }
+    births::finish(&mut threads, &making);
     threads.sort_by_key(|thread| (thread.tid != pid, thread.tid));
     let four = |at: usize| [0, 4, 8, 12].map(|step| head.u32(at + step));
     let caps = [2, 1, 0, 3, 4].map(|index| head.u64(184 + index * 8));
@@ -375,7 +380,7 @@ fn own_groups() -> Vec<u32> {
 fn thread(
     bytes: Bytes<'_>,
     pending: Option<&Pending>,
-) -> std::result::Result<Option<Thread>, String> {
+) -> std::result::Result<Option<(Thread, Option<Birth>)>, String> {
     const NO_XSTATE: u32 = 1 << 3;
     const EXITING: u32 = 1 << 4;
     const SAVED_MASK: u32 = 1 << 5;
@@ -383,7 +388,7 @@ fn thread(
         return Err("a thread's record is cut off".into());
     }
     let (tid, flags) = (bytes.i32(4), bytes.u32(8));
-    if flags & EXITING != 0 {
+    if flags & EXITING != 0 || births::never_ran(bytes.u32(276)) {
         return Ok(None);
     }
     if flags & NO_XSTATE != 0 {
@@ -401,12 +406,13 @@ fn thread(
         registers.clone_from(&pending.registers);
         mask = pending.mask;
     }
+    let birth = Birth::of(tid, &registers);
     outlive_image::calls::settle(&mut registers);
     let (at, length) = (bytes.u32(544) as usize, bytes.u32(548) as usize);
     let xstate = at.checked_add(length).and_then(|end| bytes.0.get(at..end));
     let xstate = xstate.ok_or("a thread's vector state is cut off")?;
     let size = bytes.u64(320);
-    Ok(Some(Thread {
+    let thread = Thread {
         tid,
         registers,
         xstate: xstate.to_vec(),
@@ -418,7 +424,8 @@ fn thread(
         rseq: (bytes.u64(312), size as u32, (size >> 32) as u32),
         name: bytes.text(520, 16),
         affinity: bytes.0[384..512].to_vec(),
-    }))
+    };
+    Ok(Some((thread, birth)))
 }
 
 fn mappings(

@@ -19,6 +19,7 @@ const ACK: u64 = 0x4008_4b43;
 const ARM: u64 = 0x4004_4b44;
 const MARK: u64 = 0x4010_4b45;
 const ATTEMPT: u64 = 0x8004_4b48;
+const CLOCK: u64 = 0x8004_4b49;
 const MARKS_AT: u64 = 4096;
 /// An image is at most this long, in bytes.
 const IMAGE_MAX: u64 = 1 << 30;
@@ -232,6 +233,14 @@ impl Device {
         let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&(mark as u32).to_le_bytes());
         let _ = sys::control(&self.0, MARK, &mut bytes);
+    }
+
+    /// kHz of the time stamp counter as the running kernel knows it.
+    pub fn clock_khz(&self) -> Option<u32> {
+        let mut bytes = [0; 4];
+        // Without it the next kernel measures for itself.
+        sys::control(&self.0, CLOCK, &mut bytes).ok()?;
+        Some(u32::from_le_bytes(bytes)).filter(|khz| *khz > 0)
     }
 
     /// The times of the last survival; `None` if there was none.

@@ -28,10 +28,10 @@ pub struct Next {
 }
 
 impl Next {
-    fn load(&self) -> Result<()> {
+    fn load(&self, clock_khz: Option<u32>) -> Result<()> {
         match &self.files {
             Some((kernel, initrd)) => {
-                let loaded = warm::load(kernel, initrd, self.line.as_deref())?;
+                let loaded = warm::load(kernel, initrd, self.line.as_deref(), clock_khz)?;
                 if let Some(why) = loaded.slow {
                     eprintln!("outlive: the next kernel is loaded by kexec_file_load: {why}");
                 }
@@ -126,7 +126,7 @@ pub fn run(policy: &Policy, native: bool, next: &Next, words: &[String]) -> Resu
         // ended with their machine would only take room.
         sweep(&policy.memory).map_err(|error| Error::io(&policy.memory, "sweep", &error))?;
     }
-    next.load()?;
+    next.load(device.clock_khz())?;
     let loaded = std::fs::read_to_string("/sys/kernel/kexec_crash_loaded").unwrap_or_default();
     if loaded.trim() != "1" {
         return Err(Error::new(
@@ -227,7 +227,9 @@ fn attempt<T>(
         Ok(revived) => return Ok(revived),
         Err(Fault::Image(error)) => {
             // It failed for what is said below; a damaged superblock is empty by now.
-            if let Err(error) = keeper.acknowledge(query.generation) {
+            if query.generation > 0
+                && let Err(error) = keeper.acknowledge(query.generation)
+            {
                 eprintln!("outlive: {error}");
             }
             error
@@ -349,7 +351,7 @@ fn take_over<'a>(
     (image, restored): (&Image, &Restored),
 ) -> Result<Supervisor<'a>> {
     let mut supervisor = Supervisor::new(policy.clone(), register)?;
-    next.load()?;
+    next.load(device.clock_khz())?;
     supervisor.resume(image, restored)?;
     device.arm()?;
     device.acknowledge(query.generation)?;
@@ -372,6 +374,18 @@ fn read(
                 query.retries
             ),
             "start the program again",
+        )));
+    }
+    if query.state == State::Damaged {
+        let what = match query.generation {
+            0 => "the area's first page does not match its checksum: its images are lost".into(),
+            number => format!("image {number} does not match its checksums"),
+        };
+        return Err(Fault::Image(Error::new(
+            Code::Corrupt,
+            Entity::File(crate::device::PATH.into()),
+            what,
+            "boot as usual and start the program again: nothing was restored",
         )));
     }
     let bytes = keeper.image(query)?;
@@ -600,6 +614,13 @@ mod tests {
             assert_eq!(keeper.acknowledged.get(), Some(3), "{state:?}");
             assert_eq!((said.waits, keeper.attempts.get()), (false, 0), "{state:?}");
         }
+        // Nothing is left that could be given up.
+        let mut keeper = fake(State::Damaged, Vec::new());
+        keeper.query.generation = 0;
+        let (error, _) = tried(&keeper, &on(dir.path(), true));
+        assert_eq!(error.code(), Code::Corrupt);
+        assert!(error.reason().contains("images are lost"), "{error}");
+        assert_eq!(keeper.acknowledged.get(), None);
         let keeper = fake(State::Done, Vec::new());
         let (error, _) = tried(&keeper, &on(dir.path(), true));
         assert_eq!(error.code(), Code::NotFound);

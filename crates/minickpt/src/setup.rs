@@ -200,7 +200,7 @@ mod tests {
              tsc=reliable"
         );
         // The next kernel's line can be made of it.
-        let line = warm::next_line(&words, &memory).unwrap();
+        let line = warm::next_line(&words, &memory, None).unwrap();
         assert!(
             line.contains(&format!("memmap={}K@1024K", (2556 - 1) * 1024)),
             "{line}"

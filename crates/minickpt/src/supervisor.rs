@@ -332,8 +332,12 @@ impl<'a> Supervisor<'a> {
             libc::PTRACE_EVENT_SECCOMP => self.call(tid),
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
                 let child = sys::event_message(tid)? as i32;
-                self.born(tid, child)?;
-                sys::resume(tid, 0)
+                let child = self.born(tid, child)?;
+                // First the maker: a kernel that dies while it is still in its call must
+                // find its child, not one that has already ended.
+                let resumed = sys::resume(tid, 0);
+                child.map_or(Ok(()), |child| sys::resume(child, 0))?;
+                resumed
             }
             libc::PTRACE_EVENT_EXEC => self.executed(tid),
             libc::PTRACE_EVENT_STOP => {
@@ -507,14 +511,15 @@ impl<'a> Supervisor<'a> {
         self.tell("fork", &error);
     }
 
-    /// A thread or a process was born by `tid`, which is stopped in its call.
-    fn born(&mut self, tid: i32, child: i32) -> io::Result<()> {
+    /// A thread or a process was born by `tid`, which is stopped in its call; gives the
+    /// child if it is there, stopped.
+    fn born(&mut self, tid: i32, child: i32) -> io::Result<Option<i32>> {
         let parent = self.threads[&tid];
         if !self.early.remove(&child) {
             match sys::wait(child, true)? {
                 Some((_, Change::Stopped { .. })) => {}
                 // It is gone already.
-                _ => return Ok(()),
+                _ => return Ok(None),
             }
         }
         let leader = procfs::threads(child).is_ok_and(|tids| tids.first() == Some(&child))
@@ -522,12 +527,12 @@ impl<'a> Supervisor<'a> {
         if !leader {
             self.threads.insert(child, parent);
             self.counts.threads += 1;
-            return sys::resume(child, 0);
+            return Ok(Some(child));
         }
         self.threads.insert(child, child);
         self.counts.processes += 1;
         let Some(body) = self.bodies.get(&parent).cloned() else {
-            return sys::resume(child, 0);
+            return Ok(Some(child));
         };
         let registers = sys::registers(tid)?;
         let shares = match registers[reg::ORIG_RAX] as i64 {
@@ -538,10 +543,10 @@ impl<'a> Supervisor<'a> {
         if shares {
             // Until it executes a program it is a guest in its parent's memory.
             self.bodies.insert(child, body);
-            return sys::resume(child, 0);
+            return Ok(Some(child));
         }
         self.copy_to_child(tid, parent, child, &body)?;
-        sys::resume(child, 0)
+        Ok(Some(child))
     }
 
     /// Gives a forked child memory of its own, with all other threads of the parent held.

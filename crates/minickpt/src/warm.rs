@@ -15,6 +15,8 @@ use crate::{segments, sys};
 const MIB: u64 = 1 << 20;
 /// What makes a crash kernel an ordinary one: no dump mode, devices reset.
 const ADDED: [&str; 2] = ["reset_devices", "elfcorehdr=0xffffffffffffffff"];
+/// The frequency of the time stamp counter (kernels before 5.11 do not know the word).
+const CLOCK: &str = "tsc_early_khz=";
 
 /// A memory range of the firmware: first byte, byte behind the last.
 pub type Range = (u64, u64);
@@ -96,11 +98,13 @@ fn without(ranges: &[Range], hole: Range) -> Vec<Range> {
 }
 
 /// The line for the next kernel. `line` is the one of the running kernel; `memory` is the
-/// firmware's memory and matters at the first boot only.
+/// firmware's memory and matters at the first boot only. `clock_khz` is what the running
+/// kernel found its time stamp counter to be: a kernel that measures again can be far off
+/// where something interrupts it meanwhile, which a hypervisor may do at any time.
 ///
 /// # Errors
 /// [`Code::KernelUnready`] if the line lacks a reservation.
-pub fn next_line(line: &str, memory: &[Range]) -> Result<String> {
+pub fn next_line(line: &str, memory: &[Range], clock_khz: Option<u32>) -> Result<String> {
     let missing = |what: &str| {
         Error::new(
             Code::KernelUnready,
@@ -140,6 +144,9 @@ pub fn next_line(line: &str, memory: &[Range]) -> Result<String> {
             }
         }
     }
+    if let Some(khz) = clock_khz.filter(|_| !line.contains(CLOCK)) {
+        words.push(format!("{CLOCK}{khz}"));
+    }
     words.extend(ADDED.map(str::to_owned));
     Ok(words.join(" "))
 }
@@ -153,19 +160,24 @@ pub struct Loaded {
     pub slow: Option<String>,
 }
 
-/// Loads the next kernel. `line` is its boot line; computed from the running kernel's if
-/// absent.
+/// Loads the next kernel. `line` is its boot line; computed from the running kernel's, and
+/// from its `clock_khz`, if absent.
 ///
 /// # Errors
 /// [`Code::KernelUnready`] with what the kernel said.
-pub fn load(kernel: &Path, initrd: &Path, line: Option<&str>) -> Result<Loaded> {
+pub fn load(
+    kernel: &Path,
+    initrd: &Path,
+    line: Option<&str>,
+    clock_khz: Option<u32>,
+) -> Result<Loaded> {
     let open = |path: &Path| File::open(path).map_err(|error| Error::io(path, "open", &error));
     let line = match line {
         Some(line) => line.trim().to_owned(),
         None => {
             let running = std::fs::read_to_string("/proc/cmdline")
                 .map_err(|error| Error::io("/proc/cmdline", "read", &error))?;
-            next_line(running.trim(), &firmware_memory()?)?
+            next_line(running.trim(), &firmware_memory()?, clock_khz)?
         }
     };
     let files = (open(kernel)?, open(initrd)?);
@@ -239,23 +251,26 @@ mod tests {
     #[test]
     fn all_memory_comes_back_but_what_is_taken() {
         let memory = [(0, 0x9fc00), (MIB, 1023 * MIB)];
-        let line = next_line(FIRST, &memory).unwrap();
+        let line = next_line(FIRST, &memory, Some(2_596_131)).unwrap();
         assert_eq!(
             line,
             "root=/dev/sda1 console=ttyS0 memmap=254M!512M memmap=2M$766M crashkernel=128M \
              crash_kexec_post_notifiers memmap=523264K@1024K memmap=261120K@786432K \
-             reset_devices elfcorehdr=0xffffffffffffffff"
+             tsc_early_khz=2596131 reset_devices elfcorehdr=0xffffffffffffffff"
         );
         // The next kernel sees other memory in the firmware's map: the line stays.
         let again = format!("elfcorehdr=0x1000000 {line}");
-        assert_eq!(next_line(&again, &[(MIB, 2 * MIB)]).unwrap(), line);
+        assert_eq!(next_line(&again, &[(MIB, 2 * MIB)], None).unwrap(), line);
+        // As does the clock: a later kernel refined it by what it inherited.
+        assert_eq!(next_line(&again, &[], Some(2_596_132)).unwrap(), line);
+        assert!(!next_line(FIRST, &memory, None).unwrap().contains(CLOCK));
     }
 
     #[test]
     fn a_line_without_reservations_is_refused() {
         for gone in ["crashkernel=128M", "memmap=254M!512M", "memmap=2M$766M"] {
             let line = FIRST.replace(gone, "");
-            let error = next_line(&line, &[(MIB, 1023 * MIB)]).unwrap_err();
+            let error = next_line(&line, &[(MIB, 1023 * MIB)], None).unwrap_err();
             assert_eq!(error.code(), Code::KernelUnready);
         }
     }

@@ -365,5 +365,8 @@ struct omk_mark_set {
 #define OMK_IOC_ATTEMPT		_IOR('K', 0x48, __u32)	/* one more restore failed and left
 							 * the image; gives how many have
 							 */
+#define OMK_IOC_CLOCK		_IOR('K', 0x49, __u32)	/* kHz of the time stamp counter as
+							 * this kernel knows it; 0: unknown
+							 */
 
 #endif /* _UAPI_OUTLIVE_MINICKPT_H */

@@ -4,7 +4,7 @@
  * the tests look at when a kernel died. Independent of the product's own
  * reader on purpose.
  *
- *   omkctl query | format | ack | check | dump | times | ticks
+ *   omkctl query | format | ack | check | clock | dump | times | ticks
  *   omkctl register PID | unregister PID | arm 0|1 | mark N
  *   omkctl kload KERNEL INITRD LINE
  */
@@ -300,6 +300,18 @@ static void add(uint32_t pid)
 	close(fd);
 }
 
+/* kHz of the time stamp counter. */
+static void print_clock(void)
+{
+	uint32_t khz;
+	int fd = device();
+
+	if (ioctl(fd, OMK_IOC_CLOCK, &khz))
+		fail("clock");
+	printf("%u\n", khz);
+	close(fd);
+}
+
 static void mark(uint32_t which)
 {
 	struct omk_mark_set m = { .mark = which };
@@ -324,6 +336,8 @@ int main(int argc, char **argv)
 		times();
 	else if (!strcmp(what, "ticks"))
 		printf("%llu\n", (unsigned long long)__builtin_ia32_rdtsc());
+	else if (!strcmp(what, "clock"))
+		print_clock();
 	else if (!strcmp(what, "ack"))
 		ack();
 	else if (!strcmp(what, "format"))

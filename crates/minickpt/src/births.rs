@@ -1,0 +1,150 @@
+//! Threads that were being made when the kernel died.
+//!
+//! The maker is still in clone(2) when its thread is there already, and may run. Making
+//! the call again would put a second thread on the same stack: the call ends with the
+//! number of the thread instead. A thread that never ran is left out, and made again.
+
+use outlive_image::calls::reg;
+use outlive_image::model::Thread;
+
+const ENOSYS: u64 = -38i64 as u64;
+/// TASK_NEW of include/linux/sched.h: in the lists, but not yet let run.
+const NEVER_RAN: u32 = 0x800;
+
+/// True for a thread that never ran, by `state` of its record. What its maker is told
+/// (CLONE_PARENT_SETTID) is written before it runs, so it may not have been.
+pub fn never_ran(state: u32) -> bool {
+    state & NEVER_RAN != 0
+}
+
+/// A call that makes a thread.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Birth {
+    maker: i32,
+    flags: u64,
+    child_tid: u64,
+    tls: u64,
+    /// Behind the call.
+    rip: u64,
+}
+
+impl Birth {
+    /// The birth that `maker` was in the middle of, by its registers in the kernel.
+    pub fn of(maker: i32, registers: &[u64]) -> Option<Birth> {
+        let flags = registers[reg::RDI];
+        // clone3(2) is absent for programs.
+        let clone = registers[reg::ORIG_RAX] == libc::SYS_clone as u64;
+        let thread = flags & libc::CLONE_THREAD as u64 != 0;
+        (clone && thread && registers[reg::RAX] == ENOSYS).then_some(Birth {
+            maker,
+            flags,
+            child_tid: registers[reg::R10],
+            tls: registers[reg::R8],
+            rip: registers[reg::RIP],
+        })
+    }
+
+    /// True for the thread that this call made: no two have the same memory of their own.
+    fn made(&self, thread: &Thread) -> bool {
+        let has = |flag: i32| self.flags & flag as u64 != 0;
+        thread.tid != self.maker
+            && if has(libc::CLONE_CHILD_CLEARTID) {
+                thread.clear_tid == self.child_tid
+            } else {
+                has(libc::CLONE_SETTLS) && thread.registers[reg::FS_BASE] == self.tls
+            }
+    }
+}
+
+/// Ends the calls whose threads are there.
+pub fn finish(threads: &mut [Thread], births: &[Birth]) {
+    for birth in births {
+        let Some(child) = threads.iter().find(|thread| birth.made(thread)) else {
+            continue;
+        };
+        let child = child.tid;
+        if let Some(maker) = threads.iter_mut().find(|thread| thread.tid == birth.maker) {
+            maker.registers[reg::RAX] = child as u64;
+            maker.registers[reg::ORIG_RAX] = u64::MAX;
+            maker.registers[reg::RIP] = birth.rip;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLAGS: i32 = libc::CLONE_VM | libc::CLONE_THREAD | libc::CLONE_SETTLS;
+
+    fn thread(tid: i32, clear_tid: u64, tls: u64) -> Thread {
+        let mut registers = vec![0; 27];
+        registers[reg::FS_BASE] = tls;
+        registers[reg::RIP] = 0x1002;
+        registers[reg::ORIG_RAX] = u64::MAX;
+        Thread {
+            tid,
+            registers,
+            clear_tid,
+            ..Thread::default()
+        }
+    }
+
+    /// Thread 7 in clone(2) for a thread whose own memory is at 0x9000.
+    fn maker(flags: i32) -> (Thread, Birth) {
+        let mut made = thread(7, 0x8010, 0x8000);
+        made.registers[reg::ORIG_RAX] = libc::SYS_clone as u64;
+        made.registers[reg::RAX] = ENOSYS;
+        made.registers[reg::RDI] = flags as u64;
+        made.registers[reg::R10] = 0x9010;
+        made.registers[reg::R8] = 0x9000;
+        let birth = Birth::of(7, &made.registers).unwrap();
+        outlive_image::calls::settle(&mut made.registers);
+        (made, birth)
+    }
+
+    fn told(threads: &[Thread]) -> (u64, u64) {
+        let registers = &threads[0].registers;
+        (registers[reg::RAX], registers[reg::RIP])
+    }
+
+    #[test]
+    fn a_thread_that_is_there_is_not_made_again() {
+        for (flags, clear_tid) in [(FLAGS | libc::CLONE_CHILD_CLEARTID, 0x9010), (FLAGS, 0)] {
+            let (maker, birth) = maker(flags);
+            let mut threads = [
+                maker,
+                thread(8, 0x7010, 0x7000),
+                thread(9, clear_tid, 0x9000),
+            ];
+            finish(&mut threads, &[birth]);
+            assert_eq!(told(&threads), (9, 0x1002));
+        }
+    }
+
+    #[test]
+    fn a_thread_that_is_not_there_is_made_again() {
+        let (maker, birth) = maker(FLAGS | libc::CLONE_CHILD_CLEARTID);
+        let mut threads = [maker, thread(8, 0x7010, 0x7000)];
+        finish(&mut threads, &[birth]);
+        assert_eq!(told(&threads), (libc::SYS_clone as u64, 0x1000));
+        assert!(never_ran(0x800) && !never_ran(0) && !never_ran(8));
+    }
+
+    #[test]
+    fn other_calls_make_none() {
+        let mut registers = thread(7, 0, 0).registers;
+        registers[reg::ORIG_RAX] = libc::SYS_clone as u64;
+        registers[reg::RAX] = ENOSYS;
+        // A process.
+        registers[reg::RDI] = libc::CLONE_VM as u64 | libc::CLONE_VFORK as u64;
+        assert_eq!(Birth::of(7, &registers), None);
+        registers[reg::RDI] = FLAGS as u64;
+        assert!(Birth::of(7, &registers).is_some());
+        // Its thread is made: the result is there; or it is to be made again (ERESTARTNOINTR).
+        for result in [9, -513i64 as u64] {
+            registers[reg::RAX] = result;
+            assert_eq!(Birth::of(7, &registers), None);
+        }
+    }
+}
