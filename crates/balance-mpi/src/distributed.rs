@@ -2,7 +2,7 @@
 //!
 //! A round is: loads known, two flows by [`outlive_balance::machine`], selection,
 //! handing over, then one sweep of pairwise refinement by rank of the pair. The
-//! kernels are those of the sequential reference. Deviations, for simplicity: loads
+//! kernels are those of the sequential reference. Deviations, for simplicity: loads, cuts
 //! and largest contacts are gathered on all processes (8 bytes a process each),
 //! pairs are refined whether or not their border changed, and owners of ghosts are
 //! refreshed after the sweep and not within it.
@@ -17,6 +17,7 @@ use outlive_balance::borders::border;
 use outlive_balance::diffusion::{Options, Progress};
 use outlive_balance::flow::{self, FlowOptions, Scheme, Verdict};
 use outlive_balance::machine::{Command, Config, Diffusion, Event, Msg, View};
+use outlive_balance::outline::Cuts;
 use outlive_balance::select::{Outflow, Scratch, View as SelectView, centre, select};
 use outlive_base::machine::{Cx, Machine, Output, Peer, Ready};
 use outlive_base::wire::{Reader, WireError, Writer};
@@ -93,7 +94,7 @@ pub fn balance(
         }
         outcome.rounds += 1;
         let round = outcome.rounds;
-        let links = links(net, &local)?;
+        let (links, cuts) = links(net, &local)?;
         let slack = options.tolerance * options.slack;
         let load = flow::with_slack(background + local.load(), ideal * speed, slack);
         let (mut flows, iterations) = diffuse(net, (round, FLOW), (speed, load), &links, options)?;
@@ -109,7 +110,7 @@ pub fn balance(
             flows = again;
             outcome.iterations += iterations;
         }
-        hand_over(net, &mut local, round, &links, &flows, options)?;
+        hand_over(net, &mut local, round, (&links, &cuts), &flows, options)?;
         local.refresh(net, true)?;
         let limit = ideal * (1.0 + options.tolerance);
         sweep::sweep(
@@ -117,6 +118,7 @@ pub fn balance(
             &mut local,
             (round, limit),
             (speed, background),
+            &cuts,
             options,
         )?;
         local.refresh(net, true)?;
@@ -133,8 +135,10 @@ pub fn balance(
 /// Neighbours with contacts, and bridges as in the reference
 /// ([`outlive_balance::links::Links::of_tasks`]): a process without any neighbour is
 /// tied to those before and after it, and so is the lowest of every further component.
-fn links(net: &mut dyn Transport, local: &Local) -> Result<BTreeMap<u32, f64>> {
+/// With what every process cuts.
+fn links(net: &mut dyn Transport, local: &Local) -> Result<(BTreeMap<u32, f64>, Cuts)> {
     let mut links = local.contacts();
+    let cuts = Cuts::new(net.all_gather(links.values().sum())?);
     let largest = links.values().copied().fold(0.0, f64::max);
     let contact = net.all_gather(largest)?;
     let mut component = components(net, &links)?;
@@ -163,7 +167,7 @@ fn links(net: &mut dyn Transport, local: &Local) -> Result<BTreeMap<u32, f64>> {
                 .for_each(|c| *c = new);
         }
     }
-    Ok(links)
+    Ok((links, cuts))
 }
 
 /// The component of every process, named by its lowest one. Collective: each takes the
@@ -241,7 +245,7 @@ fn hand_over(
     net: &mut dyn Transport,
     local: &mut Local,
     round: u32,
-    links: &BTreeMap<u32, f64>,
+    (links, cuts): (&BTreeMap<u32, f64>, &Cuts),
     flows: &[(Peer, f64)],
     options: &Options,
 ) -> Result<()> {
@@ -254,6 +258,7 @@ fn hand_over(
     for &to in links.keys() {
         net.send(to, tag(round, CENTRE), out.as_slice())?;
     }
+    let edge = average_edge(local);
     let mut outflows = Vec::new();
     for &(to, amount) in flows {
         let (_, bytes) = net.receive(Some(to), tag(round, CENTRE))?;
@@ -265,11 +270,19 @@ fn hand_over(
             _ => None,
         };
         if amount > 0.0 {
-            outflows.push(Outflow { to, amount, centre });
+            outflows.push(Outflow {
+                to,
+                amount,
+                centre,
+                lean: cuts.lean(local.me, to),
+                shape: match cuts.ragged_pair(local.me, to) {
+                    true => options.shape * edge,
+                    false => 0.0,
+                },
+            });
         }
     }
     let border = border(&arrays.graph, &arrays.owner, &arrays.own);
-    let edge = average_edge(local);
     let view = SelectView {
         graph: &arrays.graph,
         owner: &arrays.owner,

@@ -8,8 +8,10 @@
 
 use outlive_balance::band::{Band, Marks, band};
 use outlive_balance::diffusion::Options;
+use outlive_balance::outline::{Cuts, Outline, outline};
 use outlive_balance::refine::{Goal, refine};
 use outlive_balance::schedule::rank;
+use outlive_balance::select::centre;
 use outlive_base::Result;
 use outlive_base::wire::{Reader, WireError, Writer};
 
@@ -22,19 +24,22 @@ pub(crate) fn sweep(
     local: &mut Local,
     (round, level_max): (u32, f64),
     (speed, background): (f64, f64),
+    cuts: &Cuts,
     options: &Options,
 ) -> Result<()> {
     let me = local.me;
     let seed = options.seed ^ u64::from(round * 64);
     let mut others: Vec<u32> = local.contacts().into_keys().collect();
     others.sort_by_key(|&other| rank(seed, (me, other)));
+    let edge = average_edge(local);
     let goal = Goal {
         level_max,
-        price: options.migration_price * average_edge(local),
+        price: options.migration_price * edge,
         passes: options.passes,
+        shape: options.shape * edge,
     };
     for other in others {
-        let mut mine = half(local, other, options)?;
+        let mut mine = half(local, other, cuts, options)?;
         mine.band.load += background;
         mine.band.speed = speed;
         let leaving = if me < other {
@@ -70,7 +75,7 @@ struct Named {
     to: Vec<u64>,
 }
 
-fn half(local: &Local, other: u32, options: &Options) -> Result<Named> {
+fn half(local: &Local, other: u32, cuts: &Cuts, options: &Options) -> Result<Named> {
     let arrays = local.arrays()?;
     let mut marks = Marks::new(arrays.names.len());
     let (mut band, _) = band(
@@ -82,6 +87,13 @@ fn half(local: &Local, other: u32, options: &Options) -> Result<Named> {
         options.band_depth,
         &mut marks,
     );
+    if cuts.ragged_pair(local.me, other) {
+        let pair = (local.me, other);
+        let (mut outline, _) = outline(&arrays.graph, &arrays.owner, pair, &band.tasks);
+        outline.weight = cuts.weight(local.me);
+        outline.centre = centre(&arrays.graph, &arrays.own);
+        band.outline = Some(outline);
+    }
     band.load = local.load();
     band.count = local.own.len();
     let name = |places: &[u32]| places.iter().map(|&p| arrays.names[p as usize]).collect();
@@ -140,7 +152,45 @@ fn write_band(named: &Named) -> Vec<u8> {
             out.u64(named.to[entry]).u64(band.edges[entry].to_bits());
         }
     }
+    out.u8(u8::from(band.outline.is_some()));
+    if let Some(outline) = &band.outline {
+        write_outline(&mut out, outline);
+    }
     out.into_vec()
+}
+
+/// The weight; the edge weight to third processes, one a task; the centre and the places,
+/// if they are known, after a byte that says so.
+fn write_outline(out: &mut Writer, outline: &Outline) {
+    out.u64(outline.weight.to_bits());
+    for third in &outline.thirds {
+        out.u64(third.to_bits());
+    }
+    let places = outline.centre.iter().chain(&outline.at);
+    let is_known = outline.centre.is_some() && outline.at.len() == outline.thirds.len();
+    out.u8(u8::from(is_known));
+    for value in places.filter(|_| is_known).flatten() {
+        out.u64(value.to_bits());
+    }
+}
+
+fn read_outline(reader: &mut Reader<'_>, tasks: usize) -> core::result::Result<Outline, WireError> {
+    let mut real = || reader.u64().map(f64::from_bits);
+    let mut outline = Outline {
+        weight: real()?,
+        ..Outline::default()
+    };
+    for _ in 0..tasks {
+        outline.thirds.push(real()?);
+    }
+    if reader.u8()? != 0 {
+        let mut real = || reader.u64().map(f64::from_bits);
+        outline.centre = Some([real()?, real()?, real()?]);
+        for _ in 0..tasks {
+            outline.at.push([real()?, real()?, real()?]);
+        }
+    }
+    Ok(outline)
 }
 
 fn read_band(bytes: &[u8]) -> core::result::Result<Named, WireError> {
@@ -164,6 +214,9 @@ fn read_band(bytes: &[u8]) -> core::result::Result<Named, WireError> {
         }
         band.offsets.push(to.len() as u32);
     }
+    if reader.u8()? != 0 {
+        band.outline = Some(read_outline(&mut reader, names.len())?);
+    }
     reader.finish()?;
     Ok(Named { band, names, to })
 }
@@ -175,4 +228,46 @@ fn write_names(names: &[u64]) -> Vec<u8> {
 fn names(bytes: &[u8]) -> Vec<u64> {
     let mut reader = Reader::new(bytes);
     core::iter::from_fn(|| reader.u64().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_band_arrives_as_it_left_with_and_without_an_outline() {
+        let outline = |at: Vec<[f64; 3]>| Outline {
+            weight: 27.0,
+            centre: (!at.is_empty()).then_some([0.5, -1.0, 2.0]),
+            thirds: vec![1.5, 0.0],
+            at,
+        };
+        let places = vec![[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]];
+        for outline in [None, Some(outline(Vec::new())), Some(outline(places))] {
+            let band = Band {
+                weights: vec![1.0, 2.0],
+                homes: vec![0, 1],
+                anchors: vec![3.0, 4.0],
+                offsets: vec![0, 1, 3],
+                edges: vec![1.0, 2.0, 3.0],
+                load: 3.0,
+                speed: 1.0,
+                count: 2,
+                outline,
+                ..Band::default()
+            };
+            let named = Named {
+                band: band.clone(),
+                names: vec![7, 1 << 40],
+                to: vec![9, 7, 9],
+            };
+            let bytes = write_band(&named);
+            let read = read_band(&bytes).unwrap();
+            assert_eq!(read.band, band);
+            assert_eq!((read.names, read.to), (named.names, named.to));
+            for length in 0..bytes.len() {
+                assert!(read_band(&bytes[..length]).is_err(), "{length}");
+            }
+        }
+    }
 }

@@ -7,6 +7,7 @@
 //! up in `anchor`, edges to third processes stay cut whatever happens and are left out).
 
 use crate::graph::Graph;
+use crate::outline::Outline;
 
 /// One side of a border.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -25,6 +26,8 @@ pub struct Band {
     pub to: Vec<u32>,
     /// The weights of these edges.
     pub edges: Vec<f64>,
+    /// More about the border, if one of the two processes is ragged.
+    pub outline: Option<Outline>,
     /// Load of the whole process, background included.
     pub load: f64,
     /// Its speed.
@@ -34,9 +37,11 @@ pub struct Band {
 }
 
 impl Band {
-    /// The bytes of the band on the wire: 28 a task, 12 an edge, 24 for the rest.
+    /// The bytes of the band on the wire: 28 a task, 12 an edge, 24 for the rest; those
+    /// of the outline.
     pub fn bytes(&self) -> u64 {
-        24 + 28 * self.tasks.len() as u64 + 12 * self.to.len() as u64
+        let outline = self.outline.as_ref().map_or(0, Outline::bytes);
+        outline + 24 + 28 * self.tasks.len() as u64 + 12 * self.to.len() as u64
     }
 }
 
@@ -71,8 +76,8 @@ impl Marks {
 /// The band of `me` towards `other`, `depth` layers deep (at least the border).
 /// `border` holds tasks of `me` that touch `other`; entries that no longer are that are
 /// skipped, and the border tasks that it does not hold stay where they are unless they
-/// are in another layer. Returns the operations too. `load`, `speed` and
-/// `count` are left for the caller to fill.
+/// are in another layer. Returns the operations too. `load`, `speed`, `count` and
+/// `outline` are left for the caller to fill.
 pub fn band(
     graph: &Graph,
     owner: &[u32],

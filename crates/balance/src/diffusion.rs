@@ -48,6 +48,10 @@ pub struct Options {
     /// A second flow that keeps to the links of the first that carry much
     /// ([`crate::flow::narrowed`]): moves less, and takes the iterations twice.
     pub narrow: bool,
+    /// What it is worth to smooth the border of a process that cuts far more than others
+    /// by the length of an edge, if the tasks have coordinates ([`crate::outline`]). In
+    /// units of the average edge weight.
+    pub shape: f64,
     /// The diffusion; its tolerance is a part of the one above.
     pub flow: FlowOptions,
     /// Chance: only the order of the pairs hangs on it.
@@ -102,6 +106,7 @@ impl Default for Options {
             passes: 2,
             rounds_max: 6,
             narrow: true,
+            shape: 0.2,
             flow: FlowOptions {
                 tolerance: 0.25,
                 ..FlowOptions::default()
@@ -186,6 +191,7 @@ fn check(options: &Options) -> Result<(), BalanceError> {
         ("the tolerance", options.tolerance),
         ("the price of a migration", options.migration_price),
         ("the slack", options.slack),
+        ("the shape", options.shape),
     ] {
         if !(value.is_finite() && value >= 0.0) {
             return Err(BalanceError::Value { what, value });

@@ -15,6 +15,7 @@
 //! | [`flow`] | first- and second-order diffusion on the process graph |
 //! | [`machine`] | the same diffusion as a protocol between neighbours |
 //! | [`select`], [`refine`] | which tasks realise a flow; pairwise FM |
+//! | [`outline`] | who cuts far more than others, and what is done about it |
 //! | [`diffusion`] | the whole method, with its cost |
 //! | [`central`], [`geometric`], [`hybrid`] | greedy, refine; bisection, curve; tree of domains |
 //! | [`scenario`], [`replay`], [`command`], [`plot`] | loads that change with time, and what the command line shows |
@@ -33,6 +34,7 @@ pub mod hybrid;
 pub mod links;
 pub mod machine;
 pub mod metrics;
+pub mod outline;
 pub mod parse;
 pub mod plot;
 pub mod processes;

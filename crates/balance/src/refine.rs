@@ -3,7 +3,8 @@
 //! disjoint pairs as in Schamberger 2004 and Holtgrewe, Sanders, Schulz 2010;
 //! FFMK 2020, section 2.5, phase 4).
 //!
-//! The aim is the cut plus a price for every task away from home. While a process
+//! The aim is the cut plus a price for every task away from home; at ragged processes
+//! ([`crate::outline`]) cut edges are weighed, and what sticks out counts. While a process
 //! of the pair is above the limit, balance comes first. Invariants: a pass never
 //! ends worse than it began in (excess over the limit, cost, larger level), in
 //! this order; a task moves at most once a pass; a present process keeps its last
@@ -12,6 +13,7 @@
 use std::collections::BinaryHeap;
 
 use crate::band::Band;
+use crate::outline::pulls;
 use crate::select::Move;
 
 /// Moves without progress after which a pass gives up.
@@ -28,6 +30,9 @@ pub struct Goal {
     pub price: f64,
     /// Passes at most.
     pub passes: u32,
+    /// Edge weight that it is worth to smooth the border of a ragged process by the
+    /// length of an edge.
+    pub shape: f64,
 }
 
 /// What refinement did.
@@ -113,6 +118,8 @@ struct Pair<'a> {
     /// 0 or 1: at home on that side; 2: on neither.
     home: Vec<u8>,
     anchors: Vec<[f64; 2]>,
+    /// What each is worth on side 1 rather than on side 0, beside its edges.
+    pulls: Vec<f64>,
     offsets: Vec<u32>,
     to: Vec<u32>,
     edges: Vec<f64>,
@@ -137,6 +144,7 @@ impl<'a> Pair<'a> {
             side: vec![0; first],
             home: Vec::with_capacity(total),
             anchors: left.anchors.iter().map(|&w| [w, 0.0]).collect(),
+            pulls: pulls(left, right, goal.shape),
             offsets: vec![0],
             to: Vec::with_capacity(left.to.len() + right.to.len()),
             edges: Vec::with_capacity(left.to.len() + right.to.len()),
@@ -206,6 +214,10 @@ impl<'a> Pair<'a> {
                 edge
             };
         }
+        gain += match own {
+            0 => self.pulls[task],
+            _ => -self.pulls[task],
+        };
         match self.home[task] {
             home if home == own => gain - self.goal.price,
             home if home == other => gain + self.goal.price,
@@ -415,6 +427,7 @@ mod tests {
             level_max: 50.0,
             price: 0.0,
             passes: 4,
+            shape: 0.0,
         };
         for _ in 0..3 {
             run(&graph, &mut parts, &goal);
@@ -432,6 +445,7 @@ mod tests {
             level_max: 49.0,
             price: 0.5,
             passes: 8,
+            shape: 0.0,
         };
         for _ in 0..4 {
             run(&graph, &mut parts, &goal);

@@ -386,4 +386,31 @@ mod tests {
             );
         }
     }
+
+    /// Borders refined only where they changed once ended 9% above a fresh bisection here.
+    #[test]
+    fn who_cuts_most_stays_near_a_fresh_bisection_while_clouds_wander() {
+        let run = |method| {
+            let mut scenario = Scenario::new(Kind::Cloud, 48, 2, 1).unwrap();
+            let settings = Settings::default();
+            let (range, clock) = ((0, 60), || 0.0);
+            let all = replay(
+                method,
+                &mut scenario,
+                range,
+                &settings,
+                &clock,
+                |_, _, _, _| {},
+            );
+            Figures::mean(&all.unwrap())
+        };
+        let (ours, fresh) = (run(Method::Diffusion), run(Method::Bisection));
+        assert!(
+            ours.edge_cut_max <= 1.05 * fresh.edge_cut_max,
+            "{} {}",
+            ours.edge_cut_max,
+            fresh.edge_cut_max
+        );
+        assert!(fresh.migration > 5.0 * ours.migration);
+    }
 }

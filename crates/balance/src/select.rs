@@ -7,7 +7,7 @@
 //! shape (nearer to the receiver's centre than to one's own), then the one found
 //! first. A task costs an average edge minus its gain (edge weight to the receiver
 //! minus edge weight to own tasks, minus the price of a task that leaves its home
-//! for the first time), over its weight: heavy tasks carry a flow in few moves; a task is taken while what remains of the flow is at
+//! for the first time; more where a process is ragged, see [`crate::outline`]), over its weight: heavy tasks carry a flow in few moves; a task is taken while what remains of the flow is at
 //! least half its weight. What is left over passes to the next neighbour, so that
 //! rounding does not add up over a process.
 //!
@@ -18,6 +18,7 @@ use std::collections::BinaryHeap;
 
 use crate::borders::towards;
 use crate::graph::Graph;
+use crate::outline::{Lengths, Plane, square_distance};
 
 /// A flow out of a process.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -28,6 +29,12 @@ pub struct Outflow {
     pub amount: f64,
     /// The centre of the receiver's tasks, if known.
     pub centre: Option<[f64; 3]>,
+    /// What it is worth to give edges to third processes away with a task
+    /// ([`crate::outline::Cuts::lean`]).
+    pub lean: f64,
+    /// Edge weight that a task is worth that sticks out by the length of an edge; above
+    /// 0 only if one of the two processes is ragged.
+    pub shape: f64,
 }
 
 /// A task that changes its process.
@@ -131,6 +138,7 @@ pub fn select(
         scratch,
         moves: Vec::new(),
         left: own.len() - usize::from(!view.leaving && !own.is_empty()),
+        plane: None,
         operations: flows.len() as u64,
     };
     let mut carry = 0.0;
@@ -163,6 +171,8 @@ struct Run<'a, 'b> {
     scratch: &'b mut Scratch,
     moves: Vec<Move>,
     left: usize,
+    /// Where the border should be that is being served.
+    plane: Option<Plane>,
     operations: u64,
 }
 
@@ -173,6 +183,7 @@ impl Run<'_, '_> {
         let mut heap = BinaryHeap::new();
         let mut order = 0;
         self.scratch.round += 1;
+        self.plane = self.plane(&flow);
         for &(_, task) in towards(self.view.border, flow.to) {
             if self.scratch.taken[task as usize] == NOT_TAKEN {
                 self.push(&mut heap, task, &flow, &mut order);
@@ -236,6 +247,27 @@ impl Run<'_, '_> {
         remaining
     }
 
+    /// Where the border with a receiver should be, if shape counts there.
+    fn plane(&mut self, flow: &Outflow) -> Option<Plane> {
+        if flow.shape <= 0.0 {
+            return None;
+        }
+        let view = self.view;
+        let all = view.graph.coordinates()?;
+        let border = towards(view.border, flow.to);
+        let mut lengths = Lengths::default();
+        for &(_, task) in border {
+            self.operations += view.graph.degree(task) as u64;
+            for &near in view.graph.near(task) {
+                if view.owner[near as usize] == view.me {
+                    lengths.add(all[task as usize], all[near as usize]);
+                }
+            }
+        }
+        let at: Vec<[f64; 3]> = border.iter().map(|entry| all[entry.1 as usize]).collect();
+        Plane::new((view.centre?, flow.centre?), &at, lengths, flow.shape)
+    }
+
     fn push(
         &mut self,
         heap: &mut BinaryHeap<Candidate>,
@@ -259,6 +291,8 @@ impl Run<'_, '_> {
                 gain += edge;
             } else if owner == view.me {
                 gain -= edge;
+            } else {
+                gain += flow.lean * edge;
             }
         }
         self.scratch.gain[task as usize] = gain;
@@ -278,7 +312,11 @@ impl Run<'_, '_> {
         };
         *order += 1;
         let weight = view.graph.weight(task);
-        let cost = view.edge - gain;
+        let bulge = match (&self.plane, view.graph.coordinates()) {
+            (Some(plane), Some(all)) => plane.pull(all[task as usize]),
+            _ => 0.0,
+        };
+        let cost = view.edge - gain - bulge;
         Candidate {
             worth: if cost > 0.0 { -cost / weight } else { -cost },
             gain,
@@ -288,12 +326,6 @@ impl Run<'_, '_> {
             task,
         }
     }
-}
-
-fn square_distance(a: [f64; 3], b: [f64; 3]) -> f64 {
-    (0..3)
-        .map(|axis| (a[axis] - b[axis]) * (a[axis] - b[axis]))
-        .sum()
 }
 
 #[cfg(test)]
@@ -325,6 +357,8 @@ mod tests {
             to: 1,
             amount: 8.0,
             centre: None,
+            lean: 0.0,
+            shape: 0.0,
         };
         let mut scratch = Scratch::new(32);
         let border = border(&graph, &owner, &own);
@@ -343,6 +377,8 @@ mod tests {
             to: 1,
             amount,
             centre: None,
+            lean: 0.0,
+            shape: 0.0,
         };
         let owner = [0, 0, 1];
         let mut scratch = Scratch::new(3);

@@ -64,12 +64,13 @@ fn calls_that_make_no_sense_are_refused_before_anything_moves() {
         assert_eq!(code(error), Code::InvalidArgument);
     }
     for bad in [-0.1, f64::NAN, f64::INFINITY] {
-        for field in 0..3 {
+        for field in 0..4 {
             let mut options = options.clone();
             let place = [
                 &mut options.tolerance,
                 &mut options.migration_price,
                 &mut options.slack,
+                &mut options.shape,
             ];
             *place.into_iter().nth(field).unwrap() = bad;
             let error = diffusion::balance(&mesh, &two, &[0; 16], &options).unwrap_err();

@@ -8,7 +8,8 @@ use outlive_balance::scenario::random_graph;
 use outlive_balance::{Graph, Processes, metrics};
 use outlive_base::rng::Sequence;
 
-/// Graphs that may be empty, disconnected or smaller than their processes.
+/// Graphs that may be empty, disconnected or smaller than their processes, with or
+/// without coordinates.
 fn case(seed: u64) -> (Graph, Processes, Vec<u32>) {
     let mut random = Sequence::new(seed, 3);
     let tasks = match random.below(10) {
@@ -31,6 +32,11 @@ fn case(seed: u64) -> (Graph, Processes, Vec<u32>) {
     } else {
         random_graph(tasks, 2 + random.below(6) as usize, seed).unwrap()
     };
+    // Half of them are somewhere: there the shape of borders counts.
+    let graph = match seed % 2 {
+        0 => graph,
+        _ => graph.with_coordinates(places(tasks, seed)).unwrap(),
+    };
     let count = 1 + random.below(12) as usize;
     let mut speeds: Vec<f64> = (0..count).map(|_| random.below(4) as f64 / 2.0).collect();
     speeds[random.below(count as u64) as usize] = 1.0;
@@ -42,6 +48,18 @@ fn case(seed: u64) -> (Graph, Processes, Vec<u32>) {
         .map(|_| random.below(count as u64) as u32)
         .collect();
     (graph, Processes::new(speeds, background).unwrap(), parts)
+}
+
+/// Along a line, scattered in a plane, or all at one place, in several units.
+fn places(tasks: usize, seed: u64) -> Vec<[f64; 3]> {
+    let mut random = Sequence::new(seed, 4);
+    let unit = [1.0, 1e-6, 1e200][(seed / 2 % 3) as usize];
+    let place = |task| match seed / 6 % 3 {
+        0 => [unit * task as f64, 0.0, 0.0],
+        1 => [0.0, 1.0, 2.0].map(|axis| axis * unit * random.below(50) as f64),
+        _ => [unit; 3],
+    };
+    (0..tasks).map(place).collect()
 }
 
 fn check(seed: u64, method: Method) {

@@ -2,6 +2,7 @@ use super::*;
 use crate::mesh::Task;
 use crate::transport::Threads;
 use outlive_balance::metrics::measure;
+use outlive_balance::outline::RAGGED;
 use outlive_balance::{Graph, Processes, geometric};
 
 /// Runs all processes as threads; returns the parts after and the outcomes.
@@ -87,6 +88,42 @@ fn processes_balance_as_the_reference_does() {
         );
         parts = after;
     }
+}
+
+/// Two processes hold every other task of a board and cut far more than the rest.
+#[test]
+fn ragged_processes_are_smoothed_as_in_the_reference() {
+    let mut graph = Graph::mesh(24, 12, 1);
+    let weight = |t: usize| 1.0 + (t % 3) as f64 / 10.0;
+    graph
+        .set_weights(&(0..graph.tasks()).map(weight).collect::<Vec<_>>())
+        .unwrap();
+    let part = |t: u32| match (t % 24, t / 24) {
+        (x, y) if x < 8 => (x + y) % 2,
+        (x, _) => x / 4,
+    };
+    let parts: Vec<u32> = (0..graph.tasks() as u32).map(part).collect();
+    let all = Processes::uniform(6).unwrap();
+    let options = Options {
+        tolerance: 0.01,
+        ..Options::default()
+    };
+    let before = measure(&graph, &all, &parts, &parts);
+    assert!(before.imbalance > options.tolerance);
+    let most = before.edge_cut_max * graph.edge_weight_total() / 6.0;
+    assert!(most > RAGGED * before.edge_cut_total * 2.0 / 6.0);
+    let reference = outlive_balance::diffusion::balance(&graph, &all, &parts, &options).unwrap();
+    let theirs = measure(&graph, &all, &parts, &reference.parts);
+    let (after, _) = run(&graph, &parts, 6, &options);
+    let ours = measure(&graph, &all, &parts, &after);
+    assert!(
+        ours.edge_cut_max <= 0.85 * before.edge_cut_max,
+        "{before:?} {ours:?}"
+    );
+    assert!(
+        ours.edge_cut_max <= 1.15 * theirs.edge_cut_max,
+        "{ours:?} {theirs:?}"
+    );
 }
 
 #[test]

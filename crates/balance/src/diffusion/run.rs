@@ -9,11 +9,12 @@ use crate::flow::{self, Flow, FlowOptions, Scheme, TREE_FAN_OUT, tree_depth};
 use crate::graph::Graph;
 use crate::links::Links;
 use crate::metrics;
+use crate::outline::Cuts;
 use crate::processes::Processes;
 use crate::select::{Move, Outflow, Scratch, View, centre, select};
 
-/// Bytes of one message of the flow protocol.
-const FLOW_BYTES: u64 = 32;
+/// Bytes of one message of the flow protocol, which takes the cuts along.
+const FLOW_BYTES: u64 = 40;
 
 /// What it costs to find that nothing is to be done: each looks at its tasks, and all
 /// learn the sums.
@@ -55,8 +56,12 @@ pub(super) struct Run<'a> {
     /// The sweep that moves are for now.
     pub(super) stamp: u32,
     /// The average edge weight.
-    edge: f64,
+    pub(super) edge: f64,
     pub(super) price: f64,
+    /// What each cut when the round began.
+    pub(super) cuts: Cuts,
+    /// The centre of the tasks of each when the round began, if known.
+    pub(super) centres: Vec<Option<[f64; 3]>>,
     pub(super) marks: Marks,
     pub(super) ledger: Ledger,
     /// The tasks of each process: once [`Run::list`] was called ascending and true,
@@ -96,6 +101,8 @@ impl<'a> Run<'a> {
             stamp: 1,
             edge: average,
             price: options.migration_price * average,
+            cuts: Cuts::new(vec![0.0; processes.count()]),
+            centres: vec![None; processes.count()],
             marks: Marks::new(graph.tasks()),
             ledger,
             stale: vec![false; tasks.len()],
@@ -147,17 +154,20 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// The neighbours, from the borders.
+    /// The neighbours, from the borders; and who cuts how much.
     fn links(&mut self) -> Links {
         let mut pairs = Vec::new();
+        let mut cuts = vec![0.0; self.processes.count()];
         for me in 0..self.processes.count() as u32 {
             let (contacts, operations) = self.borders.settle(self.graph, &self.owner, me);
             self.ledger.work(me, operations);
+            cuts[me as usize] = contacts.iter().map(|entry| entry.1).sum();
             let present = |p: u32| self.processes.present(p);
             let higher = contacts.into_iter().filter(|entry| entry.0 > me);
             let both = higher.filter(|entry| present(me) && present(entry.0));
             pairs.extend(both.map(|(other, contact)| (me, other, contact)));
         }
+        self.cuts = Cuts::new(cuts);
         Links::bridged(self.processes, pairs)
     }
 
@@ -205,7 +215,7 @@ impl<'a> Run<'a> {
         }
         let graph = self.graph;
         let centres = self.tasks.iter().map(|own| centre(graph, own));
-        let centres: Vec<Option<[f64; 3]>> = centres.collect();
+        self.centres = centres.collect();
         let mut all = Vec::new();
         for me in 0..links.count() as u32 {
             let out = links.of(me).filter(|&link| flow.amounts[link] > 0.0);
@@ -213,7 +223,12 @@ impl<'a> Run<'a> {
                 .map(|link| Outflow {
                     to: links.to(link),
                     amount: flow.amounts[link],
-                    centre: centres[links.to(link) as usize],
+                    centre: self.centres[links.to(link) as usize],
+                    lean: self.cuts.lean(me, links.to(link)),
+                    shape: match self.cuts.ragged_pair(me, links.to(link)) {
+                        true => self.options.shape * self.edge,
+                        false => 0.0,
+                    },
                 })
                 .collect();
             self.ledger.work(me, self.tasks[me as usize].len() as u64);
@@ -225,7 +240,7 @@ impl<'a> Run<'a> {
                 owner: &self.owner,
                 home: &self.home,
                 border: self.borders.of(me),
-                centre: centres[me as usize],
+                centre: self.centres[me as usize],
                 edge: self.edge,
                 price: self.price,
                 me,

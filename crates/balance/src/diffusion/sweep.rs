@@ -3,6 +3,7 @@
 use crate::band::{Band, band};
 use crate::cost::Phase;
 use crate::diffusion::run::Run;
+use crate::outline::outline;
 use crate::refine::{Goal, refine};
 use crate::schedule;
 use crate::select::Move;
@@ -20,6 +21,7 @@ impl Run<'_> {
                 level_max: ideal * (1.0 + self.options.tolerance),
                 price: self.price,
                 passes: self.options.passes,
+                shape: self.options.shape * self.edge,
             };
             let pairs = self.active(goal.level_max);
             let (pairs, _) = schedule::order(self.counts.len(), pairs, seed);
@@ -39,13 +41,13 @@ impl Run<'_> {
     }
 
     /// The pairs to refine, ascending: those that share a border that changed, or
-    /// of which one is above the limit. Both ends know: moves and loads are told to
+    /// of which one is above the limit, or ragged. Both ends know: moves and loads are told to
     /// the neighbours.
     fn active(&mut self, level_max: f64) -> Vec<(u32, u32)> {
         let mut pairs = core::mem::take(&mut self.changed);
         let processes = 0..self.counts.len() as u32;
         for me in processes.filter(|&p| self.processes.present(p)) {
-            if self.level(me) > level_max {
+            if self.level(me) > level_max || self.cuts.ragged(me) {
                 let near = self.borders.of(me).iter().map(|entry| entry.0);
                 pairs.extend(near.map(|other| (me.min(other), me.max(other))));
             }
@@ -62,9 +64,11 @@ impl Run<'_> {
     }
 
     fn refine_pair(&mut self, (a, b): (u32, u32), since: u32, goal: &Goal) -> bool {
-        // In balance only what changed is looked at; else any task may help.
+        // In balance only what changed is looked at; else, and at ragged processes, any
+        // task may help.
         let over = self.level(a).max(self.level(b)) > goal.level_max;
-        let since = if over { 0 } else { since };
+        let whole = over || self.cuts.ragged_pair(a, b);
+        let since = if whole { 0 } else { since };
         let left = self.half((a, b), since);
         let right = self.half((b, a), since);
         if left.tasks.is_empty() && right.tasks.is_empty() {
@@ -104,6 +108,14 @@ impl Run<'_> {
             self.options.band_depth,
             &mut self.marks,
         );
+        if self.cuts.ragged_pair(me, other) {
+            let (mut outline, operations) =
+                outline(self.graph, &self.owner, (me, other), &half.tasks);
+            outline.weight = self.cuts.weight(me);
+            outline.centre = self.centres[me as usize];
+            half.outline = Some(outline);
+            self.ledger.work(me, operations);
+        }
         half.load = self.loads[me as usize];
         half.speed = self.processes.speeds()[me as usize];
         half.count = self.counts[me as usize];
