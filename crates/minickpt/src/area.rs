@@ -388,7 +388,8 @@ fn thread(
         return Err("a thread's record is cut off".into());
     }
     let (tid, flags) = (bytes.i32(4), bytes.u32(8));
-    if flags & EXITING != 0 || births::never_ran(bytes.u32(276)) {
+    let (exiting, call) = (flags & EXITING != 0, bytes.u64(136));
+    if births::left_out(exiting, call, bytes.u64(296), bytes.u32(276)) {
         return Ok(None);
     }
     if flags & NO_XSTATE != 0 {

@@ -1,4 +1,4 @@
-//! Threads that were being made when the kernel died.
+//! Threads that were being made, or were ending, when the kernel died.
 //!
 //! The maker is still in clone(2) when its thread is there already, and may run. Making
 //! the call again would put a second thread on the same stack: the call ends with the
@@ -11,10 +11,15 @@ const ENOSYS: u64 = -38i64 as u64;
 /// TASK_NEW of include/linux/sched.h: in the lists, but not yet let run.
 const NEVER_RAN: u32 = 0x800;
 
-/// True for a thread that never ran, by `state` of its record. What its maker is told
-/// (CLONE_PARENT_SETTID) is written before it runs, so it may not have been.
-pub fn never_ran(state: u32) -> bool {
-    state & NEVER_RAN != 0
+/// True for a thread that does not come back, by its record: whether it was `exiting`, its
+/// `call`, the word that is cleared at its end (0 when it was), and its `state`.
+///
+/// One that never ran is made again: what its maker is told (CLONE_PARENT_SETTID) is written
+/// before it runs, so it may not have been. One that was ending is wanted until its word is
+/// cleared, for which others wait: it ends again.
+pub fn left_out(exiting: bool, call: u64, clear_tid: u64, state: u32) -> bool {
+    let ended = exiting && (clear_tid == 0 || call != libc::SYS_exit as u64);
+    ended || state & NEVER_RAN != 0
 }
 
 /// A call that makes a thread.
@@ -128,7 +133,24 @@ mod tests {
         let mut threads = [maker, thread(8, 0x7010, 0x7000)];
         finish(&mut threads, &[birth]);
         assert_eq!(told(&threads), (libc::SYS_clone as u64, 0x1000));
-        assert!(never_ran(0x800) && !never_ran(0) && !never_ran(8));
+        assert!(left_out(false, 0, 0x9010, 0x800));
+        assert!(!left_out(false, 0, 0x9010, 8));
+    }
+
+    #[test]
+    fn a_thread_ends_again_until_its_word_is_cleared() {
+        let exit = libc::SYS_exit as u64;
+        assert!(!left_out(true, exit, 0x9010, 0));
+        assert!(left_out(true, exit, 0, 0));
+        // By a signal: its process ends.
+        assert!(left_out(true, libc::SYS_read as u64, 0x9010, 0));
+        assert!(!left_out(false, exit, 0, 0));
+        // What it was in when it began to end is made again.
+        let mut registers = thread(7, 0, 0).registers;
+        registers[reg::ORIG_RAX] = exit;
+        registers[reg::RAX] = ENOSYS;
+        let outcome = outlive_image::calls::settle(&mut registers);
+        assert_eq!(outcome, outlive_image::calls::Outcome::Again);
     }
 
     #[test]
