@@ -34,7 +34,8 @@ until omkctl query | grep -qE "state (empty|acked).* registered [1-9]"; do
 done
 [ $BOOT = 1 ] || omkctl times
 if [ $BOOT -le {deaths} ]; then
-    kill -0 $P || echo "BAD ended"
+    # What an image holds that could not be restored.
+    kill -0 $P || {{ echo "BAD ended"; omkctl dump | grep -v VMA; }}
     {before}
     outlive-inject $(echo "{kinds}" | cut -d' ' -f$BOOT)
     echo "BAD not dead"

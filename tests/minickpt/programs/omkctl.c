@@ -133,10 +133,10 @@ static void print_thread(const struct omk_thread *t, const uint8_t *xstate)
 {
 	static const char *const verdict[] = { "outside", "WRONG", "right" };
 
-	printf("THREAD %u of %u %s cpu %d flags %x ip %llx orig_ax %lld ax %lld fs %llx mask %llx "
+	printf("THREAD %u of %u %s cpu %d flags %x ip %llx orig_ax %lld ax %lld fs %llx gs %llx mask %llx "
 	       "xstate %u pattern %s\n",
 	       t->tid, t->tgid, t->comm, t->cpu, t->flags, t->regs.ip, (long long)t->regs.orig_ax,
-	       (long long)t->regs.ax, t->regs.fs_base, t->sigmask, t->xstate_len,
+	       (long long)t->regs.ax, t->regs.fs_base, t->regs.gs_base, t->sigmask, t->xstate_len,
 	       verdict[pattern(t, xstate) + 1]);
 }
 
