@@ -289,6 +289,11 @@ impl<'a> Supervisor<'a> {
                     }
                     Some((_, change)) => {
                         self.handle(tid, change)?;
+                        // Calls made in its name may have taken the stop that was asked
+                        // for; two that are asked for are one.
+                        if self.threads.contains_key(&tid) && sys::interrupt(tid).is_err() {
+                            self.threads.remove(&tid);
+                        }
                         if !self.threads.contains_key(&tid) {
                             break;
                         }

@@ -147,11 +147,18 @@ fn survives(fork: Fork, program: &str, lines: usize) {
     assert_eq!(scene.text("hit"), calm);
 }
 
+/// Until none of them is there: a child comes to this process only when its parent is gone.
 fn reap(pids: &[i32]) {
-    for orphan in procfs::children(std::process::id() as i32).expect("children") {
-        if pids.contains(&orphan) {
-            let _ = sys::wait(orphan, true);
+    let start = Instant::now();
+    let is_there = |pid: &i32| Path::new(&format!("/proc/{pid}")).exists();
+    while pids.iter().any(is_there) {
+        assert!(start.elapsed() < BOUND, "still there: {pids:?}");
+        for orphan in procfs::children(std::process::id() as i32).expect("children") {
+            if pids.contains(&orphan) {
+                let _ = sys::wait(orphan, true);
+            }
         }
+        std::thread::yield_now();
     }
 }
 
