@@ -15,6 +15,8 @@ NEXT="--memory /dax/memory $NEXT"
 {early}
 if [ $BOOT = 1 ]; then
     echo "CLOCK $CLOCK"
+    # Numbers that the next kernels' own scripts do not come to.
+    echo 1000 >/proc/sys/kernel/ns_last_pid
     outlive minickpt run $NEXT -- {words} & P=$!
 else
     line=$(cat /proc/cmdline)
