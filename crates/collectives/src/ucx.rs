@@ -516,6 +516,26 @@ impl Ucx {
         }
     }
 
+    /// Waits until connections are closed and nothing is on its way, handshakes that others
+    /// began included: UCX says so of a flush that is over as it begins.
+    fn calm(&mut self, end: Instant) -> bool {
+        loop {
+            let moved = self.turn();
+            if !self.worker.closing() && !self.worker.flushing() {
+                self.worker.flush();
+                if !self.worker.flushing() {
+                    return true;
+                }
+            }
+            if Instant::now() >= end {
+                return false;
+            }
+            if !moved {
+                std::thread::yield_now(); // to who has to answer
+            }
+        }
+    }
+
     /// Sleeps until something may have happened.
     fn sleep(&mut self, until: Time) {
         let mut until = until;
@@ -619,13 +639,11 @@ impl Drop for Ucx {
                 self.worker.disconnect(link);
             }
         }
-        let end = Instant::now() + CLOSE;
-        while self.worker.closing() && Instant::now() < end {
-            self.turn();
-        }
-        if self.worker.closing() || !self.flights.is_empty() || self.incoming.fetching() {
+        let calm = self.calm(Instant::now() + CLOSE);
+        if !calm || !self.flights.is_empty() || self.incoming.fetching() {
             // UCX 1.13 ends the process if a worker is closed with a rendezvous that its
-            // sender gave up. A guest leaves such a worker open, and what it may touch.
+            // sender gave up, or with an answer to a handshake that has not left. A guest
+            // leaves such a worker open, and what it may touch.
             self.worker.keep();
             std::mem::forget(std::mem::take(&mut self.flights));
             std::mem::forget(std::mem::take(&mut self.incoming));

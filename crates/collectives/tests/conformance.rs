@@ -18,9 +18,10 @@
 mod doors;
 mod watched;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock};
 use std::thread;
 use std::time::Duration;
 
@@ -486,6 +487,18 @@ fn over_threads<M: Family>(scenario: &Scenario) -> Outcome {
     on_rails::<M, _>(scenario, rails.collect())
 }
 
+/// The key of this run: the port of a dead process may be taken by another run beside this
+/// one, which is not to be heard.
+fn secret() -> [u8; 32] {
+    static SECRET: LazyLock<[u8; 32]> = LazyLock::new(|| {
+        let random = || RandomState::new().build_hasher().finish().to_le_bytes();
+        let words = [random(), random(), random(), random()];
+        let mut all = words.into_iter().flatten();
+        std::array::from_fn(|_| all.next().unwrap_or_default())
+    });
+    *SECRET
+}
+
 fn over_tcp<M: Family>(scenario: &Scenario) -> Outcome {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let listeners: Vec<_> = (0..scenario.processes)
@@ -505,7 +518,7 @@ fn over_tcp<M: Family>(scenario: &Scenario) -> Outcome {
             incarnation: 0,
         };
         let mut rail =
-            Tcp::new(listener, me as u32, addresses.clone(), [9; 32], options).expect("a rail");
+            Tcp::new(listener, me as u32, addresses.clone(), secret(), options).expect("a rail");
         rail.call_all();
         Some(rail)
     });
@@ -650,7 +663,10 @@ where
         );
         #[cfg(feature = "ucx")]
         assert_eq!(
-            on_rails::<M, _>(&scenario, doors::rails(scenario.processes, &scenario.dead)),
+            on_rails::<M, _>(
+                &scenario,
+                doors::rails(scenario.processes, &scenario.dead, secret())
+            ),
             want,
             "UCX, {}: {scenario:?}",
             M::NAME

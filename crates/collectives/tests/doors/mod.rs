@@ -1,13 +1,17 @@
 //! Rails over UCX between all processes of a scenario.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::thread;
 use std::time::Duration;
 
-use outlive_collectives::tcp::{Listener, Options};
+use outlive_collectives::tcp::{KEY_BYTES, Listener, Options};
 use outlive_collectives::ucx::{self, Door, Ucx};
 
+/// How long they may take to meet.
+const BOUND: Duration = Duration::from_secs(60);
+
 /// A rail for each process; none for the dead, whose worker and listener go with them.
-pub fn rails(processes: u32, dead: &[u32]) -> Vec<Option<Ucx>> {
+pub fn rails(processes: u32, dead: &[u32], secret: [u8; KEY_BYTES]) -> Vec<Option<Ucx>> {
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let options = ucx::Options {
         control: Options {
@@ -24,10 +28,17 @@ pub fn rails(processes: u32, dead: &[u32]) -> Vec<Option<Ucx>> {
     let cards: Vec<_> = doors.iter().map(Door::card).collect();
     let rails = doors.into_iter().zip(0..).map(|(door, me)| {
         (!dead.contains(&me)).then(|| {
-            let mut rail = Ucx::new(door, me, &cards, [9; 32]).expect("a rail");
+            let mut rail = Ucx::new(door, me, &cards, secret).expect("a rail");
             rail.call_all();
             rail
         })
     });
-    rails.collect()
+    let mut rails: Vec<_> = rails.collect();
+    // As in MPI_Init: UCX before 1.14 ends its process if another dies in a handshake.
+    thread::scope(|scope| {
+        for rail in rails.iter_mut().flatten() {
+            scope.spawn(|| rail.meet(BOUND).expect("transports"));
+        }
+    });
+    rails
 }
