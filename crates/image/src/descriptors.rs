@@ -4,7 +4,7 @@
 //! after a restore: the restorer opens each description once, and all processes inherit
 //! it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
@@ -32,6 +32,8 @@ const PIPE_BYTES: usize = 1 << 20;
 #[derive(Default, Debug)]
 pub struct Descriptions {
     found: Vec<(i32, i32, String, Description)>,
+    /// Pipes that nobody writes to any more: who did has ended.
+    over: BTreeSet<u64>,
 }
 
 fn unsupported(fd: i32, link: &str) -> io::Error {
@@ -60,6 +62,13 @@ impl Descriptions {
                 Some(index) => index,
                 None => {
                     let kind = kind(pid, fd, &link, flags, &rest)?;
+                    if let Kind::Pipe {
+                        id, write: false, ..
+                    } = kind
+                        && is_over(pid, fd)?
+                    {
+                        self.over.insert(id);
+                    }
                     let flags = flags & !(libc::O_CLOEXEC as u32);
                     let description = Description {
                         flags,
@@ -79,7 +88,7 @@ impl Descriptions {
         Ok(descriptors)
     }
 
-    /// The descriptions; pipes whose other end is not here lead outside.
+    /// The descriptions; pipes whose other end is not here lead outside, or are over.
     pub fn finish(self) -> Vec<Description> {
         let ends = |write: bool| -> Vec<u64> {
             let ids = self.found.iter().filter_map(|(_, _, _, d)| match d.kind {
@@ -89,7 +98,8 @@ impl Descriptions {
             ids.collect()
         };
         let (writers, readers) = (ends(true), ends(false));
-        let whole = |id: &u64| writers.contains(id) && readers.contains(id);
+        let written = |id: &u64| writers.contains(id) || self.over.contains(id);
+        let whole = |id: &u64| written(id) && readers.contains(id);
         let found = self.found.iter().map(|(_, fd, _, description)| {
             let mut description = description.clone();
             match &description.kind {
@@ -150,6 +160,15 @@ fn kind(pid: i32, fd: i32, link: &str, flags: u32, rest: &str) -> io::Result<Kin
         return Err(unsupported(fd, link));
     }
     Ok(Kind::Path(link.to_owned()))
+}
+
+/// True for the read end of a pipe without a writer anywhere.
+fn is_over(pid: i32, fd: i32) -> io::Result<bool> {
+    let end = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(format!("/proc/{pid}/fd/{fd}"))?;
+    sys::hung_up(end.as_raw_fd())
 }
 
 /// What a pipe holds, without taking it out.

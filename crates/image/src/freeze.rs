@@ -55,13 +55,21 @@ fn collect(root: i32, attached: &BTreeSet<i32>, frozen: &mut Frozen) -> io::Resu
         let mut next = 0;
         while let Some(&pid) = tree.get(next) {
             next += 1;
-            if procfs::status(pid, pid)?.state == 'Z' {
+            if pid != root && is_over(pid) {
                 continue;
             }
             new |= stop_threads(pid, attached, frozen)?;
-            tree.extend(procfs::children(pid)?);
+            match procfs::children(pid) {
+                Err(_) if pid != root && is_over(pid) => {}
+                children => tree.extend(children?),
+            }
         }
         if !new {
+            // It may have ended while it was being stopped.
+            frozen.processes.retain(|(_, tids)| !tids.is_empty());
+            if !frozen.processes.iter().any(|(pid, _)| *pid == root) {
+                return Err(io::Error::from_raw_os_error(libc::ESRCH));
+            }
             let order: BTreeMap<i32, usize> =
                 tree.iter().enumerate().map(|(i, p)| (*p, i)).collect();
             frozen
@@ -75,6 +83,27 @@ fn collect(root: i32, attached: &BTreeSet<i32>, frozen: &mut Frozen) -> io::Resu
     ))
 }
 
+/// True for a process of which no thread is left; its leader may end before the others.
+fn is_over(pid: i32) -> bool {
+    match procfs::threads(pid) {
+        Ok(tids) => tids.iter().all(|tid| has_ended(pid, *tid)),
+        Err(error) => is_gone(&error),
+    }
+}
+
+/// True for a thread that is gone, or nearly.
+fn has_ended(pid: i32, tid: i32) -> bool {
+    match procfs::status(pid, tid) {
+        Ok(status) => matches!(status.state, 'Z' | 'X'),
+        Err(error) => is_gone(&error),
+    }
+}
+
+/// How /proc says that a process is not there any more.
+fn is_gone(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::ESRCH))
+}
+
 /// Stops the threads of a process that are not stopped yet. True if there were any.
 fn stop_threads(pid: i32, attached: &BTreeSet<i32>, frozen: &mut Frozen) -> io::Result<bool> {
     let place = frozen.processes.iter().position(|(p, _)| *p == pid);
@@ -83,13 +112,19 @@ fn stop_threads(pid: i32, attached: &BTreeSet<i32>, frozen: &mut Frozen) -> io::
         frozen.processes.len() - 1
     });
     let mut new = false;
-    for tid in procfs::threads(pid)? {
+    let threads = match procfs::threads(pid) {
+        Err(_) if is_over(pid) => return Ok(false),
+        threads => threads?,
+    };
+    for tid in threads {
         if frozen.processes[place].1.contains(&tid) {
             continue;
         }
         if !attached.contains(&tid) {
             match sys::seize(tid) {
                 Err(error) if error.raw_os_error() == Some(libc::ESRCH) => continue,
+                // So says the kernel of one that is ending, too.
+                Err(_) if has_ended(pid, tid) => continue,
                 other => other?,
             }
         }

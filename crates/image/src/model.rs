@@ -13,6 +13,8 @@ use outlive_base::{Code, Entity, Error, Result};
 pub const PROCESSES_MAX: usize = 4096;
 /// Threads of one process, at most.
 pub const THREADS_MAX: usize = 65_536;
+/// Bytes of the kernel's `siginfo_t`.
+pub const SIGINFO_BYTES: usize = 128;
 /// The highest address of user space on x86-64 with four-level tables.
 pub const ADDRESS_MAX: u64 = 0x7fff_ffff_f000;
 /// Bytes of a page.
@@ -63,6 +65,10 @@ pub struct Process {
     pub actions: Vec<Action>,
     /// Signals pending for the process: bit n-1 for signal n.
     pub pending: u64,
+    /// The data of signals pending for the process, in their order: `siginfo_t`, cut at
+    /// its last byte that is not zero or longer. Of a pending signal without any, there is
+    /// one, of which no more is known.
+    pub queued: Vec<Vec<u8>>,
     /// The interval timers (real, virtual, profiling): interval and value, in µs.
     pub timers: [(u64, u64); 3],
     /// Where its parts lie, as the kernel shows them in /proc.
@@ -236,6 +242,8 @@ pub struct Thread {
     pub mask: u64,
     /// Pending signals of this thread.
     pub pending: u64,
+    /// Their data, as [`Process::queued`].
+    pub queued: Vec<Vec<u8>>,
     /// The alternate signal stack: address, bytes, flags.
     pub altstack: (u64, u64, u32),
     /// The head of the robust futex list.
@@ -327,6 +335,13 @@ impl Process {
                 return Err(say(format!("contents of mapping {:x}", map.start)));
             }
         }
+        let signal = |info: &Vec<u8>| {
+            let number = info.first_chunk().map(|word| i32::from_le_bytes(*word));
+            info.len() <= SIGINFO_BYTES && number.is_some_and(|n| (1..=64).contains(&n))
+        };
+        if !self.queued.iter().all(signal) {
+            return Err(say("queued signals".into()));
+        }
         for descriptor in &self.descriptors {
             let known = (descriptor.description as usize) < descriptions;
             if !known || !(0..1 << 20).contains(&descriptor.fd) {
@@ -334,6 +349,9 @@ impl Process {
             }
         }
         for thread in &self.threads {
+            if !thread.queued.iter().all(signal) {
+                return Err(say(format!("queued signals of thread {}", thread.tid)));
+            }
             let xstate = thread.xstate.len();
             if thread.registers.len() != 27 || (xstate != 0 && !(576..=65_536).contains(&xstate)) {
                 return Err(say(format!("registers of thread {}", thread.tid)));

@@ -524,11 +524,37 @@ impl<'a> Restorer<'a> {
         Ok(())
     }
 
+    /// The process group in the foreground of the terminal that `process` leads; all groups
+    /// are there by now.
+    fn foreground(&self, process: &Process, pid: i32, memory: &File) -> io::Result<()> {
+        if process.sid != process.pid || !self.options.numbers {
+            return Ok(());
+        }
+        for descriptor in &process.descriptors {
+            let description = &self.image.descriptions[descriptor.description as usize];
+            if let Kind::Terminal {
+                foreground: group @ 1..,
+                ..
+            } = description.kind
+            {
+                let mut list = List::new();
+                let at = list.bytes(&group.to_le_bytes());
+                list.attempt(
+                    libc::SYS_ioctl,
+                    &[descriptor.fd as u64, libc::TIOCSPGRP, at],
+                );
+                return gate::run(pid, memory, &list).map(drop);
+            }
+        }
+        Ok(())
+    }
+
     /// What belongs to threads, limits, and what must come last.
     fn finish(&self, process: &Process, pid: i32, tids: &[i32]) -> io::Result<()> {
         let memory = gate::memory(pid)?;
+        self.foreground(process, pid, &memory)?;
         for (thread, tid) in process.threads.iter().zip(tids) {
-            self.thread(process, thread, *tid, &memory)?;
+            self.thread(process, thread, (pid, *tid), &memory)?;
         }
         if !self.options.keep_gate {
             let vdso = crate::dump::vdso(&process.mappings)?;
@@ -554,7 +580,7 @@ impl<'a> Restorer<'a> {
         &self,
         process: &Process,
         thread: &Thread,
-        tid: i32,
+        (pid, tid): (i32, i32),
         memory: &File,
     ) -> io::Result<()> {
         let mut list = List::new();
@@ -598,9 +624,11 @@ impl<'a> Restorer<'a> {
             // CPUs may be fewer now: then any will do.
             let _ = sys::set_affinity(tid, &thread.affinity);
         }
-        pending(tid, thread.pending)?;
+        let own = (thread.pending, &thread.queued[..]);
+        pending((pid, tid), false, own, memory)?;
         if thread.tid == process.pid {
-            pending(tid, process.pending)?;
+            let shared = (process.pending, &process.queued[..]);
+            pending((pid, tid), true, shared, memory)?;
         }
         Ok(())
     }

@@ -5,16 +5,47 @@ use std::fs::File;
 use std::io;
 
 use crate::gate::{self, List};
-use crate::model::{Credentials, Process};
+use crate::model::{Credentials, Process, SIGINFO_BYTES};
 use crate::procfs;
 use crate::sys::{self, Change};
 
 const PR_SET_MM: u64 = 35;
 const PR_SET_MM_MAP: u64 = 14;
 
-/// Sends pending signals again; a thread in a restore has them blocked.
-pub(crate) fn pending(tid: i32, signals: u64) -> io::Result<()> {
-    let kept = signals & !(1 << (libc::SIGKILL - 1)) & !(1 << (libc::SIGTRAP - 1));
+/// Pending signals that go through the gate in one list.
+const QUEUED_AT_ONCE: usize = 16;
+
+/// Sends pending signals again, to thread `tid` or to the process `pid`; a thread in a
+/// restore has them blocked. Those with data are sent by the thread itself: the kernel
+/// lets nobody else say that it sent them.
+pub(crate) fn pending(
+    (pid, tid): (i32, i32),
+    to_process: bool,
+    (signals, queued): (u64, &[Vec<u8>]),
+    memory: &File,
+) -> io::Result<()> {
+    let mut kept = signals & !(1 << (libc::SIGKILL - 1)) & !(1 << (libc::SIGTRAP - 1));
+    for part in queued.chunks(QUEUED_AT_ONCE) {
+        let mut list = List::new();
+        for info in part {
+            let mut whole = info.clone();
+            whole.resize(SIGINFO_BYTES, 0);
+            let number = u64::from(whole[0]);
+            if signals & (1 << (number - 1)) == 0 {
+                continue;
+            }
+            kept &= !(1 << (number - 1));
+            let at = list.bytes(&whole);
+            // More may have been queued than the limit of this process lets in.
+            if to_process {
+                list.attempt(libc::SYS_rt_sigqueueinfo, &[pid as u64, number, at]);
+            } else {
+                let whom = [pid as u64, tid as u64, number, at];
+                list.attempt(libc::SYS_rt_tgsigqueueinfo, &whom);
+            }
+        }
+        gate::run(tid, memory, &list)?;
+    }
     for signal in (1..=64).filter(|signal| kept & (1 << (signal - 1)) != 0) {
         sys::thread_kill(tid, signal)?;
     }

@@ -17,7 +17,7 @@ use outlive_base::{Code, Entity, Error, Result};
 use crate::model::{Image, PAGE};
 
 const MAGIC: &[u8; 8] = b"OUTLIMG1";
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const HEAD: usize = 32;
 /// An encoded image is at most this long, in bytes.
 pub const IMAGE_BYTES_MAX: u64 = 1 << 30;

@@ -4,6 +4,8 @@
 use std::ffi::{c_long, c_void};
 use std::io;
 
+use crate::model::SIGINFO_BYTES;
+
 /// Options under which every process is traced.
 pub const OPTIONS: u64 = (libc::PTRACE_O_TRACESYSGOOD
     | libc::PTRACE_O_TRACECLONE
@@ -152,6 +154,35 @@ pub fn set_mask(tid: i32, mask: u64) -> io::Result<()> {
     // SAFETY: PTRACE_SETSIGMASK reads the 8 bytes that `address` announces.
     let result = unsafe { libc::ptrace(libc::PTRACE_SETSIGMASK, tid, 8usize, &raw mut mask) };
     answer(result).map(drop)
+}
+
+/// The data of pending signals, in their order: of the process, or of one thread.
+pub fn queued(tid: i32, of_process: bool) -> io::Result<Vec<Vec<u8>>> {
+    const PEEK_AT_ONCE: usize = 32;
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    loop {
+        let mut buffer = vec![0u8; PEEK_AT_ONCE * SIGINFO_BYTES];
+        let arguments = libc::ptrace_peeksiginfo_args {
+            off: found.len() as u64,
+            flags: u32::from(of_process),
+            nr: PEEK_AT_ONCE as i32,
+        };
+        // SAFETY: PTRACE_PEEKSIGINFO reads the arguments and writes `nr` siginfo_t at most.
+        let result = unsafe {
+            libc::ptrace(
+                libc::PTRACE_PEEKSIGINFO,
+                tid,
+                &raw const arguments,
+                buffer.as_mut_ptr(),
+            )
+        };
+        let got = answer(result)? as usize;
+        let infos = buffer.chunks_exact(SIGINFO_BYTES).take(got);
+        found.extend(infos.map(<[u8]>::to_vec));
+        if got < PEEK_AT_ONCE {
+            return Ok(found);
+        }
+    }
 }
 
 /// Address, bytes and signature of the registered restartable sequences; address 0 if
@@ -368,6 +399,18 @@ pub fn clock_ns(clock: i32) -> u64 {
     // SAFETY: `time` is valid for one structure.
     unsafe { libc::clock_gettime(clock, &raw mut time) };
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
+}
+
+/// True if the other side of a pipe is gone.
+pub fn hung_up(fd: i32) -> io::Result<bool> {
+    let mut one = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: `one` is one structure.
+    answer(unsafe { libc::poll(&raw mut one, 1, 0) }.into())?;
+    Ok(one.revents & libc::POLLHUP != 0)
 }
 
 /// The kernel's `struct termios` (TCGETS) of an open terminal, its rows and columns and

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use outlive_image::freeze::freeze;
@@ -62,6 +63,11 @@ impl Scene {
         std::fs::read_to_string(self.path(name)).unwrap_or_default()
     }
 
+    /// Programs wait for this half way, so that none ends before it is stopped.
+    fn go(&self) {
+        File::create(self.path("go")).expect("go");
+    }
+
     fn wait_for(&self, name: &str, lines: usize) {
         let start = Instant::now();
         while self.text(name).lines().count() < lines {
@@ -73,6 +79,7 @@ impl Scene {
     /// Dumps a process tree, ends it, brings it up again and waits for its end: status.
     fn over(&self, child: &mut std::process::Child) -> i32 {
         let (image, contents) = self.dumped(child);
+        self.go();
         let options = Options {
             numbers: true,
             // Not for files that are on no DAX, as all of these.
@@ -152,8 +159,13 @@ fn survives(words: &[&str], lines: usize) {
     if !privileged() {
         return;
     }
+    // What is opened for one restore would go to the programs of another.
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let scene = Scene::new();
+    scene.go();
     let status = scene.start(words, "calm").wait().expect("calm run");
+    std::fs::remove_file(scene.path("go")).expect("go");
     assert!(status.success(), "{}", scene.text("calm"));
     let mut child = scene.start(words, "hit");
     scene.wait_for("hit", lines);
@@ -178,6 +190,7 @@ for step in range(40):
     for _ in range(20000): value = (value * 1.0000001) % 7.0
     value += shared[step]
     print(step, value, flush=True)
+    while step == 20 and not os.path.exists("go"): pass
 for t in threads: t.join(); print(t.digest.hexdigest())
 os.kill(os.getpid(), signal.SIGUSR1)
 print(len(alarms), os.getcwd() != "", time.monotonic() >= start)
@@ -190,7 +203,28 @@ fn python_with_threads_and_signals() {
 
 #[test]
 fn a_shell_with_its_children() {
-    let script = "i=0; while [ $i -lt 30 ]; do echo $i $(expr $i \\* $i); i=$((i+1)); done; \
+    let script = "i=0; while [ $i -lt 30 ]; do echo $i $(expr $i \\* $i); i=$((i+1)); \
+                  while [ $i = 20 ] && [ ! -e go ]; do x=$(expr $i + 1); done; done; \
                   (sleep 0.2; echo child) & wait; echo end";
     survives(&["/bin/bash", "-c", script], 5);
+}
+
+const QUEUED: &str = r#"
+import ctypes, os, signal, sys, time
+libc = ctypes.CDLL(None)
+libc.sigqueue.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_void_p]
+wanted = {signal.SIGRTMIN, signal.SIGRTMIN + 1, signal.SIGUSR2}
+signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+for value in range(40): libc.sigqueue(os.getpid(), signal.SIGRTMIN + value % 2, value)
+os.kill(os.getpid(), signal.SIGUSR2)
+for step in range(5): print(step, flush=True)
+while not os.path.exists("go"): time.sleep(0.001)
+while info := signal.sigtimedwait(wanted, 0):
+    print(info.si_signo, info.si_code, info.si_pid == os.getpid(), info.si_uid)
+"#;
+
+/// Real-time signals queue, each with its value and its sender; in their order.
+#[test]
+fn queued_signals_keep_their_number_and_their_sender() {
+    survives(&["/usr/bin/python3", "-c", QUEUED], 5);
 }
