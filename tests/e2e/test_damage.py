@@ -18,12 +18,13 @@ def test_a_corrupt_container_costs_one_copy(job: Job) -> None:
 
 
 def test_a_corrupt_partner_copy_and_a_lost_node(job: Job) -> None:
+    # Each version is forced and committed before the next, however slow the machine is.
+    program = job.program("--force", 10, "--wait", 2)
     faults = ("corrupt:node:2@version=72,level=partner", "node:1@version=78")
-    result = job.survive(inject=faults)
+    result = job.survive("--every", "1000000", program=program, inject=faults)
     failure = result.failure()
-    assert failure["place"] == "node:1" and failure["version"] is not None
-    if failure["version"] < 60:
-        assert failure["rejected"], failure
+    assert failure["place"] == "node:1"
+    assert failure["version"] == 60 and failure["rejected"], failure
 
 
 def stopped(job: Job) -> int:

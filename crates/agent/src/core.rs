@@ -275,7 +275,7 @@ fn kept_records(
 }
 
 impl Agent {
-    fn new(
+    pub(crate) fn new(
         spec: AgentSpec,
         (events, network): (Sender<NetEvent>, Receiver<NetEvent>),
         work: Sender<Work>,

@@ -45,6 +45,7 @@ impl Agent {
             Order::Ranks { incarnation, ranks } => {
                 if incarnation == self.incarnation {
                     self.job_ranks = Some(ranks);
+                    self.capture_nothing();
                 }
             }
             Order::EndRanks => self.end_ranks(),

@@ -91,8 +91,7 @@ impl Agent {
             return;
         }
         self.open_round(version, levels);
-        let (nodes, ranks) = (self.nodes(), self.ranks_of_job());
-        if self.ranks.none_here(self.me, nodes, ranks) {
+        if self.has_no_rank() {
             return self.all_captured_here(version);
         }
         let (job, incarnation, reuse) = (self.spec.job_hash, self.incarnation, self.reuse());
@@ -114,6 +113,32 @@ impl Agent {
             }
         }
         self.find_passed();
+    }
+
+    /// True unless a rank lives here or is said to: those that ever did are known, after
+    /// a restart of this agent too.
+    pub(crate) fn may_have_no_rank(&self) -> bool {
+        let none = self.ranks.iter().next().is_none();
+        none && (self.ranks_of_job().is_none() || self.has_no_rank())
+    }
+
+    /// A node without ranks hears how many the job has: with their first word, while
+    /// others may have begun a version already, which waits for this node.
+    pub(crate) fn capture_nothing(&mut self) {
+        if !self.has_no_rank() {
+            return;
+        }
+        if let Some((version, levels, _)) = self.deferred.take() {
+            self.on_arm(version, levels);
+        }
+        let waiting = self.rounds.iter().filter(|(_, round)| {
+            // What comes without levels was met after a restart; they follow.
+            !round.told && !round.void && !round.levels.is_empty()
+        });
+        let waiting: Vec<Version> = waiting.map(|(&version, _)| version).collect();
+        for version in waiting {
+            self.all_captured_here(version);
+        }
     }
 
     /// A rank has captured `version` into the slot that was armed for `armed`, which it
@@ -222,5 +247,119 @@ fn arm(entry: &RankEntry, slot: usize, version: Version) {
     let capacity = entry.slots[slot].capacity();
     if let (Some(staged), Some(block)) = (&entry.slots[slot].staged, entry.block()) {
         let _ = block.try_arm(version, slot as u32, staged.generation, capacity);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::net::{IpAddr, Ipv4Addr};
+    use std::time::Duration;
+
+    use outlive_base::{Incarnation, JobName, Level};
+    use outlive_network::JobKey;
+
+    use super::*;
+    use crate::core::Work;
+    use crate::protocol::{AgentSpec, Bounds, JobConfig, LevelSetting, Member, Order, Policy};
+
+    /// The agent of `node` in a job of as many nodes, open, of which no other lives.
+    fn alone(folder: &std::path::Path, node: u32) -> (Agent, crossbeam_channel::Receiver<Work>) {
+        let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let key_file = folder.join("key");
+        JobKey::create(&key_file).unwrap();
+        let spec = AgentSpec {
+            job: JobName::new("passing").unwrap(),
+            job_hash: 7,
+            node: NodeId(node),
+            epoch: 1,
+            launcher: (here, 1).into(),
+            bind: here,
+            key_file,
+            node_dir: folder.join("node"),
+            job_dir: folder.join("job"),
+            socket: folder.join("socket"),
+            memory_bytes: 1 << 20,
+            encrypt: false,
+        };
+        let network = crossbeam_channel::bounded(16);
+        let (work, done) = crossbeam_channel::unbounded();
+        let mut agent = Agent::new(spec, network, work).unwrap();
+        let member = |node| Member {
+            node: NodeId(node),
+            epoch: 1,
+            address: (here, 1).into(),
+            domain: node,
+        };
+        agent.config = Some(JobConfig {
+            members: (0..=node).map(member).collect(),
+            levels: vec![LevelSetting {
+                level: Level::Disk,
+                every: 1,
+            }],
+            policy: Policy::default(),
+            bounds: Bounds::default(),
+            keep: 1,
+        });
+        agent.incarnation = Incarnation(1);
+        (agent, done)
+    }
+
+    #[test]
+    fn a_node_without_ranks_that_learns_late_of_it_joins_all_the_same() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut agent, done) = alone(folder.path(), 4);
+        let levels = Levels::NONE.with(Level::Disk);
+        agent.on_join(Version(0), levels);
+        assert!(
+            !agent.rounds[&Version(0)].told,
+            "nobody has said how many ranks there are"
+        );
+
+        // What is said of an earlier start is not about this one.
+        let ranks = |incarnation| Order::Ranks {
+            incarnation: Incarnation(incarnation),
+            ranks: 3,
+        };
+        agent.on_order(ranks(0));
+        assert!(!agent.rounds[&Version(0)].told);
+        agent.on_order(ranks(1));
+        assert!(agent.rounds[&Version(0)].told);
+        let patience = Duration::from_secs(20);
+        let written = done.recv_timeout(patience);
+        assert!(
+            matches!(written, Ok(Work::LevelDone { result: Ok(_), .. })),
+            "an empty container"
+        );
+        // Said again with each probe: what is captured once is not written twice.
+        agent.on_order(ranks(1));
+        agent.on_join(Version(1), levels);
+        assert!(agent.rounds[&Version(1)].told, "now it is known");
+    }
+
+    #[test]
+    fn an_arming_waits_until_the_number_of_ranks_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut agent, _done) = alone(folder.path(), 4);
+        agent.on_arm(Version(3), Levels::NONE.with(Level::Disk));
+        agent.try_deferred();
+        assert!(agent.deferred.is_some() && agent.rounds.is_empty());
+        agent.on_order(Order::Ranks {
+            incarnation: Incarnation(1),
+            ranks: 3,
+        });
+        assert!(agent.deferred.is_none() && agent.rounds[&Version(3)].told);
+    }
+
+    #[test]
+    fn a_node_with_ranks_waits_for_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut agent, _done) = alone(folder.path(), 2);
+        agent.on_join(Version(0), Levels::NONE.with(Level::Disk));
+        agent.on_order(Order::Ranks {
+            incarnation: Incarnation(1),
+            ranks: 3,
+        });
+        assert!(!agent.rounds[&Version(0)].told);
     }
 }

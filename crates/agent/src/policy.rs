@@ -434,6 +434,10 @@ impl Agent {
         self.line
             .levels
             .insert((source, version), levels.iter().collect());
+        if !self.rounds.contains_key(&version) && self.may_have_no_rank() {
+            self.open_round(version, levels);
+            return self.capture_nothing();
+        }
         let Some(round) = self.rounds.get_mut(&version) else {
             return;
         };

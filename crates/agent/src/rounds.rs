@@ -61,8 +61,7 @@ impl Agent {
 
     /// The commit machine wants `version` armed.
     pub(crate) fn on_arm(&mut self, version: Version, levels: Levels) {
-        let nodes = self.nodes();
-        if self.ranks.none_here(self.me, nodes, self.ranks_of_job()) {
+        if self.has_no_rank() {
             // A node without ranks takes part with nothing.
             self.open_round(version, levels);
             self.command(Command::Armed {
@@ -105,8 +104,16 @@ impl Agent {
         });
     }
 
+    /// Also true at the start of a job, while nobody has said how many ranks it has.
     fn may_have_room_later(&self) -> bool {
-        self.finishing.is_none() && self.ranks.complete(self.me, self.nodes())
+        let unknown = self.ranks_of_job().is_none();
+        self.finishing.is_none() && (unknown || self.ranks.complete(self.me, self.nodes()))
+    }
+
+    /// True if it is known that no rank of this job lives here.
+    pub(crate) fn has_no_rank(&self) -> bool {
+        let ranks = self.ranks_of_job();
+        self.ranks.none_here(self.me, self.nodes(), ranks)
     }
 
     pub(crate) fn ranks_of_job(&self) -> Option<u32> {

@@ -541,6 +541,18 @@ impl Agent {
         HOLD_MAX
     }
 
+    /// True if `version` is known here, and neither `level` nor a stronger one is left to
+    /// it: given up there, or by the policy not meant to go so far.
+    fn cannot_be_committed(&self, version: Version, level: Level) -> bool {
+        // After a restart of this agent the levels come later.
+        let unknown = |round: &crate::core::Round| round.levels.is_empty() && !round.void;
+        if self.rounds.get(&version).is_some_and(unknown) {
+            return false;
+        }
+        let left = self.line.levels.get(&(self.incarnation, version));
+        left.is_some_and(|left| left.range(level..).next().is_none())
+    }
+
     /// Answers the waits that are decided or whose time has passed.
     pub(crate) fn answer_waits(&mut self) {
         let now = Instant::now();
@@ -554,9 +566,11 @@ impl Agent {
                 .iter()
                 .flatten()
                 .any(|(_, version)| *version >= waiting.version);
+            let over = aborted == Some(waiting.version)
+                || self.cannot_be_committed(waiting.version, waiting.level);
             let state = if stable {
                 VersionState::Committed
-            } else if aborted == Some(waiting.version) {
+            } else if over {
                 VersionState::Aborted
             } else if now >= waiting.until {
                 VersionState::Pending

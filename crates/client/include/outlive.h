@@ -172,10 +172,11 @@ int outlive_checkpoint_now(outlive_job *job, uint64_t version);
 int outlive_wanted(outlive_job *job, uint64_t version);
 
 /* Waits until `version`, or a newer one that takes its place, is committed at `level` or
- * a stronger one, and stable: OUTLIVE_OK. Before that, if it was aborted, or was offered
- * here and neither it nor a newer one was captured: -OUTLIVE_E_COMMIT_ABORTED. The bound
- * passed (0: the job's own bound): -OUTLIVE_E_TIMED_OUT. Unprotected: OUTLIVE_SKIPPED, at
- * once, for nothing is saved and OK would be a lie. */
+ * a stronger one, and stable: OUTLIVE_OK. Before that, if it was given up there or does not
+ * go so far, or was offered here and neither it nor a newer one was captured:
+ * -OUTLIVE_E_COMMIT_ABORTED. The bound passed (0: the job's own bound):
+ * -OUTLIVE_E_TIMED_OUT. Unprotected: OUTLIVE_SKIPPED, at once, for nothing is saved and OK
+ * would be a lie. */
 int outlive_wait(outlive_job *job, uint64_t version, int level, uint32_t timeout_ms);
 
 /* A path in node storage for a file of `version` that the program writes by

@@ -16,8 +16,9 @@ impl Job {
     /// the answer to arrive.
     ///
     /// # Errors
-    /// 501 if it was aborted, or was skipped by this rank and nothing newer captured, 106
-    /// if the time passed, 300 or 301 if there is no agent.
+    /// 501 if it was given up at these levels, was not meant for them, or was skipped by this
+    /// rank and nothing newer captured, 106 if the time passed, 300 or 301 if there is no
+    /// agent.
     pub fn wait(
         &mut self,
         version: u64,

@@ -300,6 +300,26 @@ impl Commit {
         }
     }
 
+    /// Asks the nodes that have captured and not prepared. One on which no rank lives
+    /// keeps nothing by which an agent that is started anew would know of the round.
+    fn ask_again(&mut self, cx: &C, version: Version) {
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        if round.phase != Phase::Flushing {
+            return;
+        }
+        let open = |node: u32| {
+            let mut tallies = round.tallies.values();
+            tallies.any(|tally| tally.verdict == Verdict::Open && !tally.prepared.contains(node))
+        };
+        let levels = round.levels;
+        let asked: Vec<u32> = (0..cx.config.nodes).filter(|&node| open(node)).collect();
+        for node in asked {
+            self.say(cx, node, Kind::Join { version, levels });
+        }
+    }
+
     fn on_captured(&mut self, cx: &C, from: Peer, version: Version) {
         let Some(round) = self.rounds.get_mut(&version) else {
             return self.answer_over(cx, from, version);
@@ -626,6 +646,7 @@ impl Commit {
             } else if round.again.due(cx.now, cx.config.resend) {
                 if round.phase != Phase::Arming {
                     self.ask_to_join(cx, version);
+                    self.ask_again(cx, version);
                     self.repeat_commits(cx, version);
                     continue;
                 }
@@ -672,28 +693,4 @@ impl Commit {
             .map(|round| round.deadline.min(round.again.next))
             .min()
     }
-}
-
-/// How many failure domains must hold COMMIT before it is stable: f + 1, at most
-/// as many as there are. A shared level's record lies in the shared storage
-/// itself, which is the domain that survives all nodes: the coordinator's own
-/// completion is enough.
-pub(super) fn domains_needed(config: &Config, level: Level) -> u32 {
-    match level {
-        Level::Shared => 1,
-        _ => {
-            let all = domains(config, &NodeSet::of(config.nodes, 0..config.nodes));
-            (level.domains_tolerated(config.nodes) + 1).min(all)
-        }
-    }
-}
-
-/// How many failure domains the nodes belong to.
-pub(super) fn domains(config: &Config, nodes: &NodeSet) -> u32 {
-    if config.domains.is_empty() {
-        return nodes.len();
-    }
-    let domain = |node: u32| config.domains.get(node as usize).copied().unwrap_or(node);
-    let distinct: BTreeSet<u32> = nodes.iter().map(domain).collect();
-    u32::try_from(distinct.len()).unwrap_or(u32::MAX)
 }

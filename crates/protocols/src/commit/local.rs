@@ -356,7 +356,12 @@ impl Commit {
     /// A round that began at another node. What was seen of later versions is no
     /// reason to refuse: the ranks may not have come so far.
     fn on_join(&mut self, cx: &C, version: Version, levels: Levels) {
-        if self.locals.contains_key(&version) {
+        if let Some(local) = self.locals.get(&version) {
+            if local.partial && !local.told {
+                // The log knows of it from an earlier life, the driver of this one does
+                // not: a node without ranks keeps nothing that would tell it.
+                self.on_go(cx, version, levels);
+            }
             return self.say_state(cx, version);
         }
         // A late repetition must not bring a round back that is over. One that was

@@ -481,5 +481,29 @@ impl Machine for Commit {
     }
 }
 
+/// How many failure domains must hold COMMIT before it is stable: f + 1, at most
+/// as many as there are. A shared level's record lies in the shared storage
+/// itself, which is the domain that survives all nodes: the coordinator's own
+/// completion is enough.
+fn domains_needed(config: &Config, level: Level) -> u32 {
+    match level {
+        Level::Shared => 1,
+        _ => {
+            let all = domains(config, &NodeSet::of(config.nodes, 0..config.nodes));
+            (level.domains_tolerated(config.nodes) + 1).min(all)
+        }
+    }
+}
+
+/// How many failure domains the nodes belong to.
+fn domains(config: &Config, nodes: &NodeSet) -> u32 {
+    if config.domains.is_empty() {
+        return nodes.len();
+    }
+    let domain = |node: u32| config.domains.get(node as usize).copied().unwrap_or(node);
+    let distinct: BTreeSet<u32> = nodes.iter().map(domain).collect();
+    u32::try_from(distinct.len()).unwrap_or(u32::MAX)
+}
+
 #[cfg(test)]
 mod tests;

@@ -214,7 +214,7 @@ impl Lead {
     /// prepared for it, no COMMIT was found, and more failure domains were lost
     /// than the level tolerates.
     fn uncertain(&self, config: &Config) -> bool {
-        let lost = lead::domains(config, &self.replaced);
+        let lost = domains(config, &self.replaced);
         let committed = |key: &log::Key| {
             self.candidates
                 .get(&(key.0, key.1))
@@ -226,7 +226,7 @@ impl Lead {
             Some((key.0, key.1)) > self.chosen.filter(|chosen| chosen.0.0 != 0)
                 && line.holds(key.0, key.1)
                 && !committed(key)
-                && lost >= lead::domains_needed(config, key.2)
+                && lost >= domains_needed(config, key.2)
         };
         self.prepared.iter().any(suspicious) || self.replaced.is_full(config.nodes)
     }

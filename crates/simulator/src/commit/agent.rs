@@ -26,7 +26,7 @@ fn digest(words: &[u64]) -> u64 {
 }
 
 impl Blob {
-    fn new(words: Vec<u64>) -> Blob {
+    pub fn new(words: Vec<u64>) -> Blob {
         Blob {
             digest: digest(&words),
             words,
@@ -36,6 +36,11 @@ impl Blob {
         digest(&self.words) == self.digest
     }
     pub fn flip(&mut self, random: &mut Sequence) {
+        if self.words.is_empty() {
+            // Of a node without ranks: its header.
+            self.digest ^= 1;
+            return;
+        }
         let at = random.below(self.words.len() as u64) as usize;
         self.words[at] ^= 1 << random.below(64);
     }
@@ -49,6 +54,8 @@ pub(super) struct Work {
     pub decided: Levels,
     pub committed: bool,
     pub since: Time,
+    /// A node without ranks has captured its nothing, in this life of its agent.
+    pub told: bool,
     /// A rank has gone past it, and the agent knows.
     pub passed: bool,
 }
@@ -61,6 +68,7 @@ impl Work {
             decided: Levels::NONE,
             committed: false,
             since,
+            told: false,
             passed: false,
         }
     }
@@ -87,6 +95,10 @@ pub(super) struct Home {
     /// Versions called aborted, as the control blocks remember them.
     pub aborted: BTreeSet<u64>,
     pub opened: u32,
+    /// The launcher has said how many ranks there are.
+    pub knows: bool,
+    /// Levels of versions that this life of the agent does not know, and that are stable.
+    pub stable: BTreeMap<u64, Levels>,
 }
 
 impl Home {
@@ -103,7 +115,7 @@ pub(super) fn version(v: u64) -> Version {
 impl History {
     pub(super) fn new_home(&mut self, world: &mut W, node: u32) -> Process {
         let who = world.add(node);
-        let ranks = self.options.ranks as usize;
+        let ranks = self.ranks_of(node);
         self.homes.insert(
             who,
             Home {
@@ -122,6 +134,8 @@ impl History {
                 work: BTreeMap::new(),
                 aborted: BTreeSet::new(),
                 opened: 0,
+                knows: false,
+                stable: BTreeMap::new(),
             },
         );
         world.start(who);
@@ -161,6 +175,7 @@ impl History {
                 if let Some(work) = self.home(who).work.get_mut(&version.0) {
                     work.levels = Some(levels);
                 }
+                self.resume_nothing(world, who, version.0, levels);
                 self.flush_all(world, who, version.0);
                 self.finish(world, who, version.0);
             }
@@ -224,9 +239,13 @@ impl History {
         }
         let called = home.called.iter().copied().max().unwrap_or(0);
         let room = home.mem.len() + usize::from(!home.work.is_empty()) <= SLOTS;
-        let ok = room && called < v;
+        let bare = home.is_bare();
+        let ok = match bare {
+            true => home.knows,
+            false => room && called < v,
+        };
         if ok {
-            home.armed = Some(v);
+            home.armed = (!bare).then_some(v);
             let work = Work::new(levels, home.called.len(), now);
             home.work.insert(v, work);
         }
@@ -241,7 +260,7 @@ impl History {
                 },
             );
         }
-        let max_called = (!ok && room).then_some(version(called));
+        let max_called = (!ok && room && !bare).then_some(version(called));
         self.tell(
             world,
             who,
@@ -252,6 +271,7 @@ impl History {
                 max_called,
             },
         );
+        self.capture_nothing(world, who, v);
     }
 
     /// A rank goes one step and calls `checkpoint`. It never waits.
@@ -416,7 +436,10 @@ impl History {
                 return Err(Why::Storage);
             }
             if self.random.chance(torn) {
-                blob.words[0] = 0;
+                match blob.words.first_mut() {
+                    Some(first) => *first = 0,
+                    None => blob.digest ^= 1,
+                }
             }
         }
         // Containers are immutable: one that was verified is not written again.
@@ -490,6 +513,10 @@ impl History {
         let home = self.home(who);
         let key = (home.incarnation, v);
         let Some(work) = home.work.get_mut(&v) else {
+            if home.is_bare() && committed {
+                let stable = home.stable.entry(v).or_insert(Levels::NONE);
+                *stable = stable.with(level);
+            }
             return;
         };
         work.decided = work.decided.with(level);
@@ -540,7 +567,11 @@ impl History {
     /// Garbage collection: what a stable version supersedes.
     fn collect(&mut self, world: &mut W, who: Process, stable: Key, level: Level) {
         let home = self.home(who);
-        let busy: BTreeSet<Key> = home.work.keys().map(|&v| (home.incarnation, v)).collect();
+        let mut busy: BTreeSet<Key> = home.work.keys().map(|&v| (home.incarnation, v)).collect();
+        if home.is_bare() {
+            busy.extend(self.asked_about(world, who));
+        }
+        let home = self.home(who);
         let old = |key: &&Key| **key < stable && !busy.contains(key);
         let mut gone: Vec<(Key, Level)> = Vec::new();
         gone.extend(home.mem.keys().filter(old).map(|&key| (key, Level::Memory)));

@@ -124,9 +124,10 @@ impl History {
         self.launcher.fresh = false;
         let epoch = self.epoch;
         for node in 0..self.options.nodes {
-            for rank in 0..self.options.ranks as usize {
+            let who = world.at(node);
+            self.will_learn(world, who);
+            for rank in 0..self.ranks_of(node) {
                 let delay = Time(self.random.below(self.options.step_max.0));
-                let who = world.at(node);
                 world.after(delay, Action::Step { who, rank, epoch });
             }
         }

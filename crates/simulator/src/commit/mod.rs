@@ -6,6 +6,7 @@
 //! torn or damaged as the faults say; every fault of storage is told to the judge.
 
 mod agent;
+mod bare;
 mod chaos;
 mod checker;
 mod launcher;
@@ -45,6 +46,12 @@ enum Action {
         who: Process,
         life: u32,
         command: Command,
+    },
+    /// The launcher has told an agent how many ranks the job has.
+    Learn {
+        who: Process,
+        life: u32,
+        incarnation: u32,
     },
     /// An agent writes a level.
     Flush {
@@ -155,6 +162,11 @@ impl Driver<Commit, Lossy> for History {
         match action {
             Action::Step { who, rank, epoch } => self.step(world, who, rank, epoch),
             Action::Tell { who, life, command } => self.tell_now(world, who, life, command),
+            Action::Learn {
+                who,
+                life,
+                incarnation,
+            } => self.learn(world, who, life, incarnation),
             Action::Flush {
                 who,
                 life,

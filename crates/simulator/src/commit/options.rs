@@ -15,6 +15,8 @@ pub struct Options {
     pub nodes: u32,
     /// Ranks of a node.
     pub ranks: u32,
+    /// So many nodes, the last ones, have none.
+    pub bare: u32,
     /// Levels in use.
     pub levels: Levels,
     /// The network while there are faults.
@@ -138,8 +140,15 @@ impl Options {
             true => 2 + sparse.below(9),
             false => 1,
         };
+        let nodes = 2 + random.below(8) as u32;
+        let mut bare = Sequence::new(seed, 0x6261_7265);
+        let bare = match bare.chance(250_000) {
+            true => 1 + bare.below(u64::from(nodes - 1)) as u32,
+            false => 0,
+        };
         Options {
-            nodes: 2 + random.below(8) as u32,
+            nodes,
+            bare,
             ranks: 1 + random.below(2) as u32,
             levels,
             net,

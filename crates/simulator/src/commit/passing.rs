@@ -19,6 +19,10 @@ impl History {
             }
             return;
         }
+        if home.is_bare() {
+            home.work.insert(v, Work::new(levels, 0, world.now));
+            return self.capture_nothing(world, who, v);
+        }
         let gone = home.aborted.contains(&v) || home.furthest() >= v;
         let room = home.mem.len() + usize::from(!home.work.is_empty()) <= SLOTS;
         let mut work = Work::new(levels, home.called.len(), world.now);

@@ -90,6 +90,8 @@ impl History {
         home.incarnation = number;
         home.opened = number;
         home.armed = None;
+        home.knows = false;
+        home.stable.clear();
         home.work.clear();
         home.aborted.clear();
         let void = |key: &Key| {
@@ -138,7 +140,11 @@ impl History {
         if !open {
             return;
         }
+        self.will_learn(world, who);
         let home = self.home(who);
+        if home.is_bare() {
+            return home.work.clear();
+        }
         let mut found = Vec::new();
         for (&v, work) in &mut home.work {
             work.levels = None;
