@@ -43,13 +43,14 @@ typedef struct outlive_balance_queries {
     int (*coordinates)(void *context, uint64_t count, const uint64_t *numbers, double *xyz);
 } outlive_balance_queries;
 
-/* Zero everywhere means the defaults; so does NULL. */
+/* Zero everywhere means the defaults; so does NULL. tolerance, migration_price and seed
+ * must be the same on all ranks. */
 typedef struct outlive_balance_options {
     double tolerance;       /* max / average - 1 that is good enough; 0: 0.02 */
     double migration_price; /* edges that keeping an object is worth; 0: 0.1 */
     double speed;           /* of this rank, relative to others; 0: 1 */
     double background;      /* load of this rank that cannot move */
-    uint64_t seed;          /* the same on all ranks; chooses the order of pairs */
+    uint64_t seed;          /* chooses the order of pairs */
 } outlive_balance_options;
 
 typedef struct outlive_balance_result {

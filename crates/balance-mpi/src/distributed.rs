@@ -8,7 +8,7 @@
 //! refreshed after the sweep and not within it.
 //!
 //! Invariants: every task has one owner at every moment in which no message of
-//! the handing over is under way; the number and the weight of all tasks are
+//! the handing over is under way; a digest of the numbers and weights of all tasks is
 //! compared at the end.
 
 use std::collections::BTreeMap;
@@ -17,13 +17,13 @@ use outlive_balance::borders::border;
 use outlive_balance::diffusion::{Options, Progress};
 use outlive_balance::flow::{self, FlowOptions, Scheme, Verdict};
 use outlive_balance::machine::{Command, Config, Diffusion, Event, Msg, View};
-use outlive_balance::outline::Cuts;
+use outlive_balance::outline::{Cuts, Ground};
 use outlive_balance::select::{Outflow, Scratch, View as SelectView, centre, select};
 use outlive_base::machine::{Cx, Machine, Output, Peer, Ready};
 use outlive_base::wire::{Reader, WireError, Writer};
-use outlive_base::{Error, Result, Time};
+use outlive_base::{Code, Entity, Error, Result, Time, rng};
 
-use crate::mesh::{Local, damaged};
+use crate::mesh::{DIGEST_MASK, Local, alike, damaged};
 use crate::sweep;
 use crate::transport::Transport;
 
@@ -60,24 +60,58 @@ pub(crate) fn tag(round: u32, kind: u32) -> u32 {
 /// that cannot move. `local.own` is this process's tasks; owners are looked up.
 ///
 /// # Errors
-/// Bad weights or speeds, edges to tasks that no process has, the transport's.
+/// Bad weights or speeds, options that differ between processes, tasks that two have,
+/// edges to tasks that no process has, the transport's. Bad input at one process is an
+/// error at all.
 pub fn balance(
     net: &mut dyn Transport,
-    mut local: Local,
+    local: Local,
+    own: (f64, f64),
+    options: &Options,
+) -> Result<Outcome> {
+    balance_given(net, Ok(local), own, options)
+}
+
+/// [`balance`] where this process may have failed to gather its tasks: all refuse then,
+/// and nobody waits for it.
+///
+/// # Errors
+/// The given one, and those of [`balance`].
+pub fn balance_given(
+    net: &mut dyn Transport,
+    given: Result<Local>,
     (speed, background): (f64, f64),
     options: &Options,
 ) -> Result<Outcome> {
-    local.me = net.rank();
-    local.check(net, speed, background)?;
-    local.refresh(net, true)?;
+    let me = net.rank();
+    let (mut local, fault) = match given {
+        Err(error) => (Local::default(), Some(error)),
+        Ok(local) => {
+            let local = Local { me, ..local };
+            let senseless = options.check().err().map(|e| e.at(Entity::Rank(me)));
+            let fault = local.fault(speed, background).or(senseless);
+            (local, fault)
+        }
+    };
+    alike(net, fault, digest_of(options))?;
+    local.refresh(net)?;
     local.check_borders(net)?;
     let speeds = net.all_gather(speed)?;
-    let count_before: f64 = net.all_gather(local.own.len() as f64)?.iter().sum();
+    let before = digest(net, &local)?;
+    let ground = ground(net, &local)?;
     let mut outcome = Outcome::default();
     let mut progress = Progress::default();
     loop {
         let loads = net.all_gather(background + local.load())?;
         let ideal = loads.iter().sum::<f64>() / speeds.iter().sum::<f64>();
+        if !ideal.is_finite() {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                Entity::Call,
+                "the loads of all ranks, or their speeds, add up to infinity",
+                "use smaller numbers: only their ratios count",
+            ));
+        }
         let levels = loads.iter().zip(&speeds).map(|(load, speed)| load / speed);
         let level_max = levels.fold(0.0, f64::max);
         let imbalance = if ideal > 0.0 {
@@ -92,9 +126,13 @@ pub fn balance(
         if !progress.goes_on(imbalance, options) {
             break;
         }
+        if outcome.rounds > 0 {
+            // Owners were told as of the last handing over; the sweep moved more.
+            local.refresh(net)?;
+        }
         outcome.rounds += 1;
         let round = outcome.rounds;
-        let (links, cuts) = links(net, &local)?;
+        let (links, cuts) = links(net, &local, (&ground, options))?;
         let slack = options.tolerance * options.slack;
         let load = flow::with_slack(background + local.load(), ideal * speed, slack);
         let (mut flows, iterations) = diffuse(net, (round, FLOW), (speed, load), &links, options)?;
@@ -111,7 +149,7 @@ pub fn balance(
             outcome.iterations += iterations;
         }
         hand_over(net, &mut local, round, (&links, &cuts), &flows, options)?;
-        local.refresh(net, true)?;
+        local.refresh(net)?;
         let limit = ideal * (1.0 + options.tolerance);
         sweep::sweep(
             net,
@@ -121,24 +159,77 @@ pub fn balance(
             &cuts,
             options,
         )?;
-        local.refresh(net, true)?;
     }
-    let count_after: f64 = net.all_gather(local.own.len() as f64)?.iter().sum();
-    if count_before != count_after {
-        return Err(Error::internal(format!(
-            "{count_before} tasks became {count_after}"
-        )));
+    if digest(net, &local)? != before {
+        return Err(Error::internal("a task was lost or doubled"));
     }
     lists(net, &local, outcome)
+}
+
+/// A digest of the tasks of all processes. Collective.
+fn digest(net: &mut dyn Transport, local: &Local) -> Result<u64> {
+    let all = net.all_gather(local.digest() as f64)?;
+    let sum = all
+        .into_iter()
+        .fold(0u64, |sum, one| sum.wrapping_add(one as u64));
+    Ok(sum & DIGEST_MASK)
+}
+
+/// A digest of the options: processes with different ones would wait for each other in
+/// different places.
+fn digest_of(options: &Options) -> u64 {
+    // The text of a float is exact.
+    let text = format!("{options:?}");
+    let next = |sum, byte: u8| rng::draw(sum, u64::from(byte), 0);
+    text.bytes().fold(0, next) & DIGEST_MASK
+}
+
+/// What all processes together know of the space that the tasks lie in. Collective.
+fn ground(net: &mut dyn Transport, local: &Local) -> Result<Ground> {
+    let edges = local.own.values().flat_map(|task| &task.edges);
+    let edges = net.all_gather(edges.map(|edge| edge.1).sum())?;
+    let tasks = net.all_gather(local.own.len() as f64)?;
+    let mut axes = 0;
+    for axis in 0..3 {
+        let mut places = local.own.values().map(|task| task.at.map(|at| at[axis]));
+        // One number for each: where its tasks are, or that they differ, or lie nowhere.
+        let place = match places.next() {
+            None => f64::INFINITY,
+            Some(None) => f64::NEG_INFINITY,
+            Some(Some(first)) => match places.all(|place| place == Some(first)) {
+                true => first,
+                false => f64::NAN,
+            },
+        };
+        let mut all = net.all_gather(place)?;
+        all.retain(|place| *place != f64::INFINITY);
+        if all.contains(&f64::NEG_INFINITY) {
+            axes = 0;
+            break;
+        }
+        axes += u32::from(all.iter().any(|place| *place != all[0]));
+    }
+    let count = tasks.iter().sum::<f64>() as usize;
+    Ok(Ground::new(edges.iter().sum(), axes, count, tasks.len()))
 }
 
 /// Neighbours with contacts, and bridges as in the reference
 /// ([`outlive_balance::links::Links::of_tasks`]): a process without any neighbour is
 /// tied to those before and after it, and so is the lowest of every further component.
 /// With what every process cuts.
-fn links(net: &mut dyn Transport, local: &Local) -> Result<(BTreeMap<u32, f64>, Cuts)> {
+fn links(
+    net: &mut dyn Transport,
+    local: &Local,
+    (ground, options): (&Ground, &Options),
+) -> Result<(BTreeMap<u32, f64>, Cuts)> {
     let mut links = local.contacts();
-    let cuts = Cuts::new(net.all_gather(links.values().sum())?);
+    let counts = net.all_gather(local.own.len() as f64)?;
+    let cubes: Vec<f64> = counts
+        .into_iter()
+        .map(|n| ground.cube(n as usize))
+        .collect();
+    let limits = (options.ragged, options.compact);
+    let cuts = Cuts::new(net.all_gather(links.values().sum())?, &cubes, limits);
     let largest = links.values().copied().fold(0.0, f64::max);
     let contact = net.all_gather(largest)?;
     let mut component = components(net, &links)?;

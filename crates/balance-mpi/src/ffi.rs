@@ -9,13 +9,16 @@ use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use outlive_balance::diffusion::Options;
+use outlive_balance::graph::TASKS_MAX;
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::distributed::{Outcome, balance};
+use crate::distributed::{Outcome, balance_given};
 use crate::mesh::{Local, Task};
 use crate::transport::Transport;
 
 mod rails;
+#[cfg(test)]
+mod tests;
 
 /// What the C side supplies to reach other processes. Every function returns 0 or
 /// a positive number of its own that says what failed.
@@ -58,14 +61,22 @@ fn checked(status: c_int, doing: &str) -> Result<()> {
     ))
 }
 
+/// Of a query function of the program.
+fn answered(status: c_int, query: &str) -> Result<()> {
+    if status == 0 {
+        return Ok(());
+    }
+    let remedy = "see what that function of the program says";
+    Err(senseless(format!("{query} returned {status}"), remedy))
+}
+
+fn senseless(reason: String, remedy: &str) -> Error {
+    Error::new(Code::InvalidArgument, Entity::Call, reason, remedy)
+}
+
 fn absent(what: &str) -> Error {
-    let remedy = "set every member of the transport";
-    Error::new(
-        Code::InvalidArgument,
-        Entity::Call,
-        format!("no {what}"),
-        remedy,
-    )
+    let remedy = "set every member of the structures and every argument that the header asks for";
+    senseless(format!("no {what}"), remedy)
 }
 
 impl Transport for Foreign {
@@ -212,6 +223,13 @@ pub extern "C" fn outlive_balance_error() -> *const c_char {
     LAST.with(|last| last.borrow().as_ptr())
 }
 
+/// The caller's tasks, or why there are none; also where a query panics.
+fn gather(queries: Option<&Queries>) -> Result<Local> {
+    let queries = queries.ok_or_else(|| absent("queries"))?;
+    let found = catch_unwind(AssertUnwindSafe(|| collect(queries)));
+    found.unwrap_or_else(|_| Err(Error::internal("a panic while objects were gathered")))
+}
+
 fn collect(queries: &Queries) -> Result<Local> {
     let count_of = queries
         .objects_count
@@ -223,16 +241,20 @@ fn collect(queries: &Queries) -> Result<Local> {
     let mut count = 0u64;
     // SAFETY: the out pointer is to a live local.
     let status = unsafe { count_of(context, &mut count) };
-    checked(status, "objects_count")?;
+    answered(status, "objects_count")?;
+    if count > TASKS_MAX as u64 {
+        let reason = format!("objects_count gave {count}");
+        return Err(senseless(reason, "give a rank at most 2^32 - 2 objects"));
+    }
     let length = count as usize;
     let (mut names, mut weights) = (vec![0u64; length], vec![1.0f64; length]);
     // SAFETY: both arrays have `count` places.
     let status = unsafe { objects(context, count, names.as_mut_ptr(), weights.as_mut_ptr()) };
-    checked(status, "objects")?;
+    answered(status, "objects")?;
     let mut degrees = vec![0u32; length];
     // SAFETY: as above.
     let status = unsafe { degrees_of(context, count, names.as_ptr(), degrees.as_mut_ptr()) };
-    checked(status, "edges_count")?;
+    answered(status, "edges_count")?;
     let total: usize = degrees.iter().map(|&d| d as usize).sum();
     let (mut to, mut edge_weights) = (vec![0u64; total], vec![1.0f64; total]);
     // SAFETY: both arrays have as many places as the degrees announce.
@@ -245,12 +267,12 @@ fn collect(queries: &Queries) -> Result<Local> {
             edge_weights.as_mut_ptr(),
         )
     };
-    checked(status, "edges")?;
+    answered(status, "edges")?;
     let mut at = vec![0.0f64; 3 * length];
     if let Some(coordinates) = queries.coordinates {
         // SAFETY: the array has three places an object.
         let status = unsafe { coordinates(context, count, names.as_ptr(), at.as_mut_ptr()) };
-        checked(status, "coordinates")?;
+        answered(status, "coordinates")?;
     }
     let mut local = Local::default();
     let mut next = 0;
@@ -263,16 +285,18 @@ fn collect(queries: &Queries) -> Result<Local> {
             .zip(edge_weights[row].iter().copied());
         let mut edges: Vec<(u64, f64)> = ends.collect();
         edges.sort_by_key(|edge| edge.0);
-        let repeated = edges.windows(2).any(|pair| pair[0].0 == pair[1].0);
         let task = Task {
-            weight: if repeated { f64::NAN } else { weights[slot] },
+            weight: weights[slot],
             home: 0,
             at: queries
                 .coordinates
                 .map(|_| [at[3 * slot], at[3 * slot + 1], at[3 * slot + 2]]),
             edges,
         };
-        local.own.insert(names[slot], task);
+        if local.own.insert(names[slot], task).is_some() {
+            let reason = format!("objects gave the number {} twice", names[slot]);
+            return Err(senseless(reason, "number each object once over all ranks"));
+        }
     }
     Ok(local)
 }
@@ -334,21 +358,21 @@ pub unsafe extern "C" fn outlive_balance_over(
         // SAFETY: the caller's promise; null is refused.
         let (transport, queries) = unsafe { (transport.as_ref(), queries.as_ref()) };
         let transport = transport.ok_or_else(|| absent("transport"))?;
-        let queries = queries.ok_or_else(|| absent("queries"))?;
         // SAFETY: the caller's promise; null means the defaults.
         let given = unsafe { options.as_ref() }.copied().unwrap_or_default();
-        let mut local = collect(queries)?;
-        local
-            .own
-            .values_mut()
-            .for_each(|task| task.home = transport.rank);
+        let home = transport.rank;
+        // What this rank cannot say all must learn, or they would wait for it.
+        let local = match result.is_null() {
+            true => Err(absent("result")),
+            false => gather(queries),
+        };
+        let local = local.map(|mut local| {
+            local.own.values_mut().for_each(|task| task.home = home);
+            local
+        });
         let (options, speed) = options_of(&given);
-        let done = balance(
-            &mut Foreign(*transport),
-            local,
-            (speed, given.background),
-            &options,
-        )?;
+        let mut net = Foreign(*transport);
+        let done = balance_given(&mut net, local, (speed, given.background), &options)?;
         Ok(result_of(done))
     };
     let done = catch_unwind(AssertUnwindSafe(work));
@@ -359,7 +383,8 @@ pub unsafe extern "C" fn outlive_balance_over(
             unsafe { result.write(done) };
             0
         }
-        (Ok(_), true) => -(c_int::from(Code::InvalidArgument.number() as i16)),
+        // Without a place for the result `balance` has failed.
+        (Ok(_), true) => answer(&absent("result")),
         (Err(error), null) => {
             if !null {
                 // SAFETY: not null, and the caller's; all zero is a valid result.

@@ -57,6 +57,14 @@ pub struct Arrays {
     pub own: Vec<u32>,
 }
 
+/// What the directory told.
+struct Found {
+    /// The process of every ghost; none if nobody has it.
+    owners: BTreeMap<u64, Option<u32>>,
+    /// A task of this process's part of the directory that two processes have.
+    doubled: Option<(u64, (u32, u32))>,
+}
+
 impl Local {
     /// The sum of the weights of own tasks, in order of number.
     pub fn load(&self) -> f64 {
@@ -211,29 +219,31 @@ impl Local {
     /// Learns the owners of all ghosts from the directory. Collective.
     ///
     /// # Errors
-    /// The transport's; an edge to a task that no process has.
-    pub fn refresh(&mut self, net: &mut dyn Transport, news: bool) -> Result<()> {
-        let owners = self.look_up(net, news)?;
+    /// The transport's; an edge to a task that no process has; a task that two have.
+    pub fn refresh(&mut self, net: &mut dyn Transport) -> Result<()> {
+        let found = self.look_up(net)?;
         self.owner.clear();
         self.given.clear();
-        let mut nowhere = None;
-        for (name, process) in owners {
+        let refuse = |rank: u32, reason: String, remedy: &str| {
+            Error::new(Code::InvalidArgument, Entity::Rank(rank), reason, remedy)
+        };
+        let mut fault = found.doubled.map(|(name, ranks)| {
+            let reason = format!("it has task {name}, and so has rank {}", ranks.0);
+            refuse(ranks.1, reason, "number each object once over all ranks")
+        });
+        for (name, process) in found.owners {
             match process {
                 Some(process) => {
                     self.owner.insert(name, process);
                 }
-                None => nowhere = Some(name),
+                None => {
+                    let reason = format!("an edge leads to task {name}, which no process has");
+                    let remedy = "list edges between existing tasks only";
+                    fault = fault.or(Some(refuse(self.me, reason, remedy)));
+                }
             }
         }
-        let found = nowhere.map(|name| {
-            Error::new(
-                Code::InvalidArgument,
-                Entity::Rank(self.me),
-                format!("an edge leads to task {name}, which no process has"),
-                "list edges between existing tasks only",
-            )
-        });
-        together(net, found)
+        together(net, fault)
     }
 
     /// Drops the edges to tasks that no process has: they went with a process that
@@ -242,7 +252,7 @@ impl Local {
     /// # Errors
     /// The transport's.
     pub fn drop_lost(&mut self, net: &mut dyn Transport) -> Result<()> {
-        let owners = self.look_up(net, true)?;
+        let owners = self.look_up(net)?.owners;
         let lost = |name: &u64| owners.get(name).is_some_and(Option::is_none);
         for task in self.own.values_mut() {
             task.edges.retain(|edge| !lost(&edge.0));
@@ -251,18 +261,21 @@ impl Local {
     }
 
     /// The process of every ghost, as the directory knows it. Collective.
-    fn look_up(&self, net: &mut dyn Transport, news: bool) -> Result<BTreeMap<u64, Option<u32>>> {
+    fn look_up(&self, net: &mut dyn Transport) -> Result<Found> {
         let size = net.size();
         let at = |name: u64| rng::below(rng::draw(7, name, 0), u64::from(size)) as usize;
         let mut told: Vec<Writer> = (0..size).map(|_| Writer::new()).collect();
-        for (name, _) in self.own.iter().filter(|_| news) {
+        for name in self.own.keys() {
             told[at(*name)].u64(*name);
         }
         let told = net.all_to_all(told.into_iter().map(Writer::into_vec).collect())?;
         let mut directory = BTreeMap::new();
+        let mut doubled = None;
         for (process, bytes) in told.iter().enumerate() {
-            for name in bytes.chunks_exact(8) {
-                directory.insert(word(name), process as u32);
+            for name in bytes.chunks_exact(8).map(word) {
+                if let Some(first) = directory.insert(name, process as u32) {
+                    doubled = doubled.or(Some((name, (first, process as u32))));
+                }
             }
         }
         let ends = self
@@ -294,38 +307,55 @@ impl Local {
             let process = four.map(|four| word(four) as u32);
             owners.insert(name, process.filter(|&process| process < size));
         }
-        Ok(owners)
+        Ok(Found { owners, doubled })
     }
 
-    /// Checks what the caller gave. Collective: all refuse what one finds bad.
-    ///
-    /// # Errors
-    /// Weights or coordinates that are not finite, weights that are not above
-    /// zero, self loops, edges that are not listed at both ends.
-    pub fn check(&self, net: &mut dyn Transport, speed: f64, background: f64) -> Result<()> {
+    /// What is wrong with what the caller gave, as far as this process alone can tell.
+    pub(crate) fn fault(&self, speed: f64, background: f64) -> Option<Error> {
         let positive = |value: f64| value.is_finite() && value > 0.0;
-        let mut bad = None;
-        if !(positive(speed) && background.is_finite() && background >= 0.0) {
-            bad = Some(format!("speed {speed}, background {background}"));
+        let numbers = "give finite weights above zero";
+        let refuse = |reason: String, remedy: &str| {
+            let entity = Entity::Rank(self.me);
+            Some(Error::new(Code::InvalidArgument, entity, reason, remedy))
+        };
+        if !positive(speed) {
+            return refuse(format!("its speed is {speed}"), numbers);
+        }
+        if !(background.is_finite() && background >= 0.0) {
+            let remedy = "give a finite load, 0 if there is none";
+            return refuse(format!("its background load is {background}"), remedy);
         }
         for (name, task) in &self.own {
-            let finite = task.at.iter().flatten().all(|value| value.is_finite());
-            let loops = task.edges.iter().any(|edge| edge.0 == *name);
-            if !positive(task.weight)
-                || !finite
-                || loops
-                || task.edges.iter().any(|e| !positive(e.1))
-            {
-                bad = Some(format!(
-                    "task {name}: a weight, a coordinate or a self loop"
-                ));
+            if !positive(task.weight) {
+                return refuse(format!("task {name} has weight {}", task.weight), numbers);
+            }
+            if let Some(value) = task.at.iter().flatten().find(|value| !value.is_finite()) {
+                let remedy = "give finite coordinates, or none";
+                return refuse(format!("task {name} has a coordinate of {value}"), remedy);
+            }
+            if let Some((to, weight)) = task.edges.iter().find(|edge| !positive(edge.1)) {
+                let what = format!("the edge from task {name} to task {to} has weight {weight}");
+                return refuse(what, numbers);
+            }
+            if task.edges.iter().any(|edge| edge.0 == *name) {
+                let remedy = "drop the loop: a task talks to itself for free";
+                return refuse(format!("task {name} is its own neighbour"), remedy);
+            }
+            if let Some(two) = task.edges.windows(2).find(|two| two[0].0 >= two[1].0) {
+                let what = format!("task {name} lists its neighbour {} twice", two[1].0);
+                return refuse(what, "merge the two entries into one weight");
             }
         }
-        let refuse = |reason: String| {
-            let remedy = "give finite weights above zero and each edge at both ends";
-            Error::new(Code::InvalidArgument, Entity::Rank(self.me), reason, remedy)
-        };
-        together(net, bad.map(refuse))
+        None
+    }
+
+    /// A number that changes if a task of all processes is lost, doubled or another:
+    /// the sum of the hashes of the own ones, to be added to those of the others. Of 52
+    /// bits, which a double holds.
+    pub(crate) fn digest(&self) -> u64 {
+        let hash = |(name, task): (&u64, &Task)| rng::draw(9, *name, task.weight.to_bits());
+        let sum = self.own.iter().map(hash).fold(0, u64::wrapping_add);
+        sum & DIGEST_MASK
     }
 
     /// Checks that both ends of every border list the same edges. Collective.
@@ -366,20 +396,43 @@ impl Local {
     }
 }
 
+/// The bits of a digest: as many as a double holds.
+pub(crate) const DIGEST_MASK: u64 = (1 << 52) - 1;
+
 /// Collective: an error on one process is an error on all.
 fn together(net: &mut dyn Transport, found: Option<Error>) -> Result<()> {
-    let flags = net.all_gather(f64::from(u8::from(found.is_some())))?;
+    alike(net, found, 0)
+}
+
+/// Collective: an error on one process is an error on all, and so is it if one gives
+/// another `digest` (at most [`DIGEST_MASK`]) of what all must give alike.
+pub(crate) fn alike(net: &mut dyn Transport, found: Option<Error>, digest: u64) -> Result<()> {
+    let own = match found {
+        None => digest as f64,
+        Some(_) => -1.0,
+    };
+    let all = net.all_gather(own)?;
     if let Some(error) = found {
         return Err(error);
     }
-    match flags.iter().position(|&flag| flag != 0.0) {
+    let refuse = |rank: usize, reason: &str, remedy: &str| {
+        let entity = Entity::Rank(rank as u32);
+        Err(Error::new(Code::InvalidArgument, entity, reason, remedy))
+    };
+    if let Some(rank) = all.iter().position(|&said| said < 0.0) {
+        let reason = "its part of the task graph was refused";
+        return refuse(rank, reason, "see the error of that rank");
+    }
+    match all.iter().position(|&said| said != all[0]) {
         None => Ok(()),
-        Some(rank) => Err(Error::new(
-            Code::InvalidArgument,
-            Entity::Rank(rank as u32),
-            "its part of the task graph was refused",
-            "see the error of that rank",
-        )),
+        Some(rank) => {
+            let reason = "it gave other options than rank 0";
+            refuse(
+                rank,
+                reason,
+                "give all ranks the same options and the same seed",
+            )
+        }
     }
 }
 

@@ -196,7 +196,21 @@ impl<R: Rail> Rails<R> {
     pub fn balance(
         &mut self,
         local: &Local,
-        (speed, background): (f64, f64),
+        own: (f64, f64),
+        options: &diffusion::Options,
+    ) -> Result<Survived> {
+        self.balance_given(Ok(local), own, options)
+    }
+
+    /// [`Rails::balance`] where this process may have failed to gather its tasks: all
+    /// refuse then.
+    ///
+    /// # Errors
+    /// The given one, and those of [`Rails::balance`].
+    pub fn balance_given(
+        &mut self,
+        given: core::result::Result<&Local, &Error>,
+        own: (f64, f64),
         options: &diffusion::Options,
     ) -> Result<Survived> {
         if self.closed {
@@ -206,7 +220,7 @@ impl<R: Rail> Rails<R> {
         loop {
             self.attempt += 1;
             self.forget_old();
-            let tried = self.try_once(local.clone(), (speed, background), options);
+            let tried = self.try_once(given, own, options);
             let (vote, outcome) = match tried {
                 Ok(outcome) => (Vote::Done, Ok(outcome)),
                 Err(Stop::Abandoned) => (Vote::Again, Err(None)),
@@ -269,7 +283,7 @@ impl<R: Rail> Rails<R> {
     /// One attempt among the agreed members.
     fn try_once(
         &mut self,
-        mut local: Local,
+        given: core::result::Result<&Local, &Error>,
         own: (f64, f64),
         options: &diffusion::Options,
     ) -> core::result::Result<Outcome, Stop> {
@@ -277,13 +291,20 @@ impl<R: Rail> Rails<R> {
         let after_failure = !self.agreed.is_empty();
         let mut attempt = Attempt::new(self, members).map_err(Stop::Error)?;
         let me = attempt.me();
-        local.me = me;
-        local.own.values_mut().for_each(|task| task.home = me);
-        let mut work = || {
+        let mut given = given.cloned().map_err(Error::clone);
+        if let Ok(local) = &mut given {
+            local.me = me;
+            local.own.values_mut().for_each(|task| task.home = me);
+        }
+        let work = || {
             if after_failure {
-                local.drop_lost(&mut attempt)?;
+                // Collective: who has nothing to say takes part all the same.
+                match &mut given {
+                    Ok(local) => local.drop_lost(&mut attempt)?,
+                    Err(_) => Local::default().drop_lost(&mut attempt)?,
+                }
             }
-            distributed::balance(&mut attempt, core::mem::take(&mut local), own, options)
+            distributed::balance_given(&mut attempt, given, own, options)
         };
         let done = work();
         match (done, attempt.abandoned()) {

@@ -34,6 +34,7 @@ pub(crate) fn sweep(
     let edge = average_edge(local);
     let goal = Goal {
         level_max,
+        edge,
         price: options.migration_price * edge,
         passes: options.passes,
         shape: options.shape * edge,
@@ -91,6 +92,7 @@ fn half(local: &Local, other: u32, cuts: &Cuts, options: &Options) -> Result<Nam
         let pair = (local.me, other);
         let (mut outline, _) = outline(&arrays.graph, &arrays.owner, pair, &band.tasks);
         outline.weight = cuts.weight(local.me);
+        outline.reach = cuts.reach(local.me);
         outline.centre = centre(&arrays.graph, &arrays.own);
         band.outline = Some(outline);
     }
@@ -159,10 +161,11 @@ fn write_band(named: &Named) -> Vec<u8> {
     out.into_vec()
 }
 
-/// The weight; the edge weight to third processes, one a task; the centre and the places,
+/// The weight and the reach; the edge weight to third processes, one a task; the centre and the places,
 /// if they are known, after a byte that says so.
 fn write_outline(out: &mut Writer, outline: &Outline) {
     out.u64(outline.weight.to_bits());
+    out.u64(outline.reach.to_bits());
     for third in &outline.thirds {
         out.u64(third.to_bits());
     }
@@ -178,6 +181,7 @@ fn read_outline(reader: &mut Reader<'_>, tasks: usize) -> core::result::Result<O
     let mut real = || reader.u64().map(f64::from_bits);
     let mut outline = Outline {
         weight: real()?,
+        reach: real()?,
         ..Outline::default()
     };
     for _ in 0..tasks {
@@ -238,6 +242,7 @@ mod tests {
     fn a_band_arrives_as_it_left_with_and_without_an_outline() {
         let outline = |at: Vec<[f64; 3]>| Outline {
             weight: 27.0,
+            reach: 0.25,
             centre: (!at.is_empty()).then_some([0.5, -1.0, 2.0]),
             thirds: vec![1.5, 0.0],
             at,

@@ -116,7 +116,7 @@ pub fn band(
     for layer in 1..depth.max(1) {
         let first = tasks.len();
         tasks.extend(behind.drain(..).filter(|&near| marks.mark(near)));
-        if layer + 1 == depth {
+        if layer + 1 == depth || tasks.len() == first {
             break;
         }
         for &task in &tasks[first..] {

@@ -124,7 +124,7 @@ pub fn graph(name: &str, bytes: &[u8]) -> Result<Graph> {
     read.map_err(|error| error.at(Entity::File(name.into())))
 }
 
-/// Balances a graph read before over `count` processes. `parts_in` is a
+/// Balances a graph read before over `processes`. `parts_in` is a
 /// partition file's name and bytes to start from; without one the start is
 /// [`replay::initial`], for methods that need one, and migration counts from
 /// there. Returns the parts too.
@@ -133,19 +133,19 @@ pub fn graph(name: &str, bytes: &[u8]) -> Result<Graph> {
 /// Those of the method and of the partition file.
 pub fn balance(
     graph: &Graph,
-    count: usize,
+    processes: &Processes,
     method: Method,
     parts_in: Option<(&str, &[u8])>,
     settings: &Settings,
     clock: &dyn Fn() -> f64,
 ) -> Result<(Report, Vec<u32>)> {
-    let processes = Processes::uniform(count)?;
+    let count = processes.count();
     let start = match parts_in {
         Some((name, bytes)) => parse::partition(bytes, graph.tasks(), count)
             .map_err(|error: BalanceError| error.at(Entity::File(name.into())))?,
-        None => replay::initial(graph, &processes)?,
+        None => replay::initial(graph, processes)?,
     };
-    let (parts, figures) = replay::step(method, graph, &processes, &start, settings, clock)?;
+    let (parts, figures) = replay::step(method, graph, processes, &start, settings, clock)?;
     let report = Report {
         schema: SCHEMA,
         method: method.name(),
@@ -228,7 +228,7 @@ mod tests {
         let start = parse::write_partition(&(0..64).map(|t| t / 32).collect::<Vec<u32>>());
         let (report, parts) = balance(
             &graph,
-            4,
+            &Processes::uniform(4).unwrap(),
             method("diffusion").unwrap(),
             Some(("p", start.as_bytes())),
             &Settings::default(),

@@ -16,6 +16,7 @@ use crate::error::BalanceError;
 use crate::flow::FlowOptions;
 use crate::graph::Graph;
 use crate::metrics;
+use crate::outline::{COMPACT, RAGGED};
 use crate::processes::Processes;
 
 mod run;
@@ -52,6 +53,13 @@ pub struct Options {
     /// by the length of an edge, if the tasks have coordinates ([`crate::outline`]). In
     /// units of the average edge weight.
     pub shape: f64,
+    /// Above how many times the mean cut the borders of a process are refined whole and
+    /// smoothed ([`crate::outline`]); 0: those of all, which takes twice the operations and
+    /// keeps borders shorter over many balancings.
+    pub ragged: f64,
+    /// The same above so many times what a cube of as many tasks would cut, where tasks
+    /// have coordinates and there are many for each process.
+    pub compact: f64,
     /// The diffusion; its tolerance is a part of the one above.
     pub flow: FlowOptions,
     /// Chance: only the order of the pairs hangs on it.
@@ -103,15 +111,46 @@ impl Default for Options {
             slack: 0.5,
             band_depth: 1,
             sweeps: 1,
-            passes: 2,
+            passes: 1,
             rounds_max: 6,
             narrow: true,
             shape: 0.2,
+            ragged: RAGGED,
+            compact: COMPACT,
             flow: FlowOptions {
                 tolerance: 0.25,
                 ..FlowOptions::default()
             },
             seed: 1,
+        }
+    }
+}
+
+impl Options {
+    /// Refuses what makes no sense; every method that is told a tolerance begins with it.
+    ///
+    /// # Errors
+    /// A number that is below zero, infinite or none.
+    pub fn check(&self) -> Result<(), BalanceError> {
+        for (what, value) in [
+            ("the tolerance", self.tolerance),
+            ("the price of a migration", self.migration_price),
+            ("the slack", self.slack),
+            ("the shape", self.shape),
+            ("the limit of ragged processes", self.ragged),
+            ("the limit of compact processes", self.compact),
+        ] {
+            if !(value.is_finite() && value >= 0.0) {
+                return Err(BalanceError::Value { what, value });
+            }
+        }
+        match self.slack <= 1.0 {
+            true => Ok(()),
+            // What flows leave alone would be above the tolerance.
+            false => Err(BalanceError::Value {
+                what: "the slack",
+                value: self.slack,
+            }),
         }
     }
 }
@@ -140,7 +179,7 @@ pub fn balance(
     options: &Options,
 ) -> Result<Outcome, BalanceError> {
     processes.check(graph, parts)?;
-    check(options)?;
+    options.check()?;
     let loads = processes.loads(graph, parts);
     let start = metrics::imbalance(processes, &loads);
     if start <= options.tolerance {
@@ -153,6 +192,14 @@ pub fn balance(
     }
     let mut run = Run::new(graph, processes, parts, options);
     run.count_sums();
+    if run.is_stuck() {
+        return Ok(Outcome {
+            parts: run.owner,
+            cost: run.ledger.cost(),
+            imbalance: start,
+            rounds: 0,
+        });
+    }
     run.evacuate();
     let mut rounds = 0;
     let mut best: Option<(f64, Vec<u32>)> = None;
@@ -184,18 +231,4 @@ pub fn balance(
         parts,
         rounds,
     })
-}
-
-fn check(options: &Options) -> Result<(), BalanceError> {
-    for (what, value) in [
-        ("the tolerance", options.tolerance),
-        ("the price of a migration", options.migration_price),
-        ("the slack", options.slack),
-        ("the shape", options.shape),
-    ] {
-        if !(value.is_finite() && value >= 0.0) {
-            return Err(BalanceError::Value { what, value });
-        }
-    }
-    Ok(())
 }

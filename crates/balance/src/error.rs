@@ -135,7 +135,7 @@ impl BalanceError {
             BalanceError::Range { .. } | BalanceError::Length { .. } => {
                 "check the sizes and numbers of the call"
             }
-            BalanceError::NoProcess => "leave at least one process with a speed above zero",
+            BalanceError::NoProcess => "give at least one process, with a speed above zero",
             BalanceError::Value { .. } => "use a finite value in the documented range",
             BalanceError::NoCoordinates => {
                 "supply coordinates, or choose diffusion, hybrid, greedy or refine"

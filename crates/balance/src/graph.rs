@@ -51,13 +51,7 @@ impl Graph {
         mut weights: Vec<f64>,
     ) -> Result<Graph, BalanceError> {
         let tasks = offsets.len().saturating_sub(1);
-        if tasks > TASKS_MAX {
-            return Err(BalanceError::Range {
-                what: "number of tasks",
-                value: tasks as u64,
-                bound: TASKS_MAX as u64 + 1,
-            });
-        }
+        bounded(tasks)?;
         if edge_weights.is_empty() {
             edge_weights = vec![1.0; neighbours.len()];
         }
@@ -94,6 +88,7 @@ impl Graph {
         edges: &[(u32, u32, f64)],
         weights: Vec<f64>,
     ) -> Result<Graph, BalanceError> {
+        bounded(tasks)?;
         let mut both = Vec::with_capacity(edges.len() * 2);
         for &(a, b, weight) in edges {
             check_edge(a as usize, b as usize, weight, tasks)?;
@@ -297,7 +292,10 @@ impl Graph {
                 }
             }
         }
-        Ok(())
+        finite(
+            "the sum of the edge weights",
+            self.edge_weights.iter().sum(),
+        )
     }
 
     fn check_symmetry(&self) -> Result<(), BalanceError> {
@@ -319,6 +317,17 @@ impl Graph {
     }
 }
 
+fn bounded(tasks: usize) -> Result<(), BalanceError> {
+    match tasks {
+        0..=TASKS_MAX => Ok(()),
+        _ => Err(BalanceError::Range {
+            what: "number of tasks",
+            value: tasks as u64,
+            bound: TASKS_MAX as u64 + 1,
+        }),
+    }
+}
+
 fn length(what: &'static str, found: usize, expected: usize) -> Result<(), BalanceError> {
     if found == expected {
         return Ok(());
@@ -332,11 +341,20 @@ fn length(what: &'static str, found: usize, expected: usize) -> Result<(), Balan
 
 fn check_weights(weights: &[f64]) -> Result<(), BalanceError> {
     match weights.iter().position(|w| !(w.is_finite() && *w > 0.0)) {
-        None => Ok(()),
+        None => finite("the sum of the task weights", weights.iter().sum()),
         Some(task) => Err(BalanceError::TaskWeight {
             task,
             weight: weights[task],
         }),
+    }
+}
+
+/// Sums must be numbers, too: with an infinite one nothing is above average, and a
+/// balancing would silently do nothing.
+pub(crate) fn finite(what: &'static str, value: f64) -> Result<(), BalanceError> {
+    match value.is_finite() {
+        true => Ok(()),
+        false => Err(BalanceError::Value { what, value }),
     }
 }
 
@@ -412,6 +430,12 @@ mod tests {
             refuse(&[0, 1, 2], &[1, 0], &[], &[1.0]),
             BalanceError::Length { .. }
         ));
+        for (edge, task) in [(f64::MAX, 1.0), (1.0, f64::MAX)] {
+            let error = refuse(&[0, 1, 2], &[1, 0], &[edge; 2], &[task; 2]);
+            assert!(matches!(error, BalanceError::Value { .. }), "{error}");
+        }
+        let many = Graph::from_edges(TASKS_MAX + 1, &[], vec![]);
+        assert!(matches!(many, Err(BalanceError::Range { .. })));
         let error = outlive_base::Error::from(refuse(&[0, 1], &[0], &[], &[]));
         assert_eq!(error.code(), outlive_base::Code::InvalidArgument);
     }

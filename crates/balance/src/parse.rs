@@ -7,6 +7,7 @@ use std::fmt::Write as _;
 
 use crate::error::BalanceError;
 use crate::graph::Graph;
+use crate::processes::Processes;
 
 type Result<T> = std::result::Result<T, BalanceError>;
 
@@ -216,6 +217,36 @@ pub fn partition(bytes: &[u8], tasks: usize, parts: usize) -> Result<Vec<u32>> {
     Ok(found)
 }
 
+/// What `count` processes can do, a line each: the speed and, if there is any, the load
+/// that cannot move. Lines that begin with `%` are comments.
+///
+/// # Errors
+/// `CutOff` or `Syntax` if the file has another number of lines than processes; what
+/// [`Processes::new`] refuses.
+pub fn capacities(bytes: &[u8], count: usize) -> Result<Processes> {
+    let mut lines = Lines::new(bytes);
+    let (mut speeds, mut background) = (Vec::new(), Vec::new());
+    while let Some((line, row)) = lines.next_data() {
+        let words: Vec<&str> = text(line, row)?.split_ascii_whitespace().collect();
+        if words.len() > 2 {
+            return Err(syntax(line, "more than a speed and a load"));
+        }
+        if speeds.len() == count {
+            return Err(syntax(line, "more lines than processes"));
+        }
+        speeds.push(number(line, words[0])?);
+        background.push(match words.get(1) {
+            Some(word) => number(line, word)?,
+            None => 0.0,
+        });
+    }
+    if speeds.len() < count {
+        let what = format!("{} of {count} processes are there", speeds.len());
+        return Err(cut_off(lines.line, what));
+    }
+    Processes::new(speeds, background)
+}
+
 /// Writes a partition, as [`partition`] reads it.
 pub fn write_partition(parts: &[u32]) -> String {
     let mut out = String::with_capacity(parts.len() * 4);
@@ -375,6 +406,22 @@ mod tests {
             partition(b"0\nx\n1", 3, 2).unwrap_err().code(),
             Code::Corrupt
         );
+    }
+
+    #[test]
+    fn capacities_have_a_line_a_process() {
+        let read = capacities(b"% speed load\n1 2.5\n0\n3\n", 3).unwrap();
+        assert_eq!(read.speeds(), [1.0, 0.0, 3.0]);
+        assert_eq!(read.background(), [2.5, 0.0, 0.0]);
+        let code = |text: &str| capacities(text.as_bytes(), 2).unwrap_err().code();
+        assert_eq!(code("1\n"), Code::Truncated);
+        assert_eq!(code(""), Code::Truncated);
+        assert_eq!(code("1\n1\n1\n"), Code::Corrupt);
+        assert_eq!(code("1 2 3\n1\n"), Code::Corrupt);
+        assert_eq!(code("1\nfast\n"), Code::Corrupt);
+        for bad in ["0\n0\n", "1\n-1\n", "1\nnan\n", "1 inf\n1\n", "1 -2\n1\n"] {
+            assert_eq!(code(bad), Code::InvalidArgument, "{bad}");
+        }
     }
 
     #[test]

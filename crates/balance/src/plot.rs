@@ -9,6 +9,7 @@ use std::fmt::Write as _;
 use outlive_base::rng;
 
 use crate::graph::Graph;
+use crate::replay::Figures;
 
 /// Cells a side at most in a picture of a partition.
 pub const SIDE_MAX: usize = 256;
@@ -66,7 +67,7 @@ pub fn partition(graph: &Graph, parts: &[u32], title: &str) -> String {
 }
 
 /// Lines over steps: each series a name and its values; all share one axis from 0.
-pub fn curves(series: &[(&str, Vec<f64>)], title: &str) -> String {
+fn curves(series: &[(&str, Vec<f64>)], title: &str) -> String {
     let top = series
         .iter()
         .flat_map(|s| s.1.iter().copied())
@@ -97,6 +98,17 @@ pub fn curves(series: &[(&str, Vec<f64>)], title: &str) -> String {
     out
 }
 
+/// Imbalance, migration and the largest edge-cut over the steps of a scenario.
+pub fn steps(all: &[Figures], title: &str) -> String {
+    let of = |field: fn(&Figures) -> f64| all.iter().map(field).collect::<Vec<f64>>();
+    let series = [
+        ("imbalance", of(|f| f.imbalance)),
+        ("migration", of(|f| f.migration)),
+        ("largest cut", of(|f| f.edge_cut_max)),
+    ];
+    curves(&series, title)
+}
+
 fn head(width: f64, height: f64, title: &str) -> String {
     format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {width} {}' font-family='sans-serif'>\n<text x='4' y='14' font-size='13'>{}</text>\n",
@@ -121,6 +133,12 @@ mod tests {
         let svg = partition(&graph, &vec![1; 96], "a<b & c");
         assert!(svg.ends_with("</svg>\n") && svg.contains("a&lt;b &amp; c"));
         assert_eq!(svg.matches("<rect").count(), 32);
+        let figures = Figures {
+            migration: 0.5,
+            ..Figures::default()
+        };
+        let drawn = steps(&[figures; 3], "t");
+        assert!(drawn.contains("0.500") && drawn.contains("largest cut"));
         let lines = curves(&[("x", vec![0.0, f64::NAN, 2.0]), ("y", vec![])], "t");
         assert!(lines.contains("2.000"));
         let none = Graph::from_edges(0, &[], vec![]).unwrap();

@@ -7,7 +7,7 @@
 //! end up without tasks.
 
 use crate::error::BalanceError;
-use crate::graph::Graph;
+use crate::graph::{Graph, finite};
 
 /// Most processes of one call: what is kept of each must fit into memory, also where
 /// a mistyped number asks for it.
@@ -60,6 +60,8 @@ impl Processes {
         if !speeds.iter().any(|&speed| speed > 0.0) {
             return Err(BalanceError::NoProcess);
         }
+        finite("the sum of the speeds", speeds.iter().sum())?;
+        finite("the sum of the background loads", background.iter().sum())?;
         Ok(Processes { speeds, background })
     }
 
@@ -103,6 +105,8 @@ impl Processes {
                 value: speed,
             });
         }
+        let others = self.speeds.iter().sum::<f64>() - self.speeds[process as usize];
+        finite("the sum of the speeds", others + speed)?;
         self.speeds[process as usize] = speed;
         Ok(())
     }
@@ -123,10 +127,11 @@ impl Processes {
         loads.iter().sum::<f64>() / self.speeds.iter().sum::<f64>()
     }
 
-    /// Checks that `parts` gives every task of `graph` a process.
+    /// Checks that `parts` gives every task of `graph` a process, and that all loads
+    /// together are a number.
     ///
     /// # Errors
-    /// A wrong length, or a part out of range.
+    /// A wrong length, a part out of range, loads that add up to infinity.
     pub fn check(&self, graph: &Graph, parts: &[u32]) -> Result<(), BalanceError> {
         if parts.len() != graph.tasks() {
             return Err(BalanceError::Length {
@@ -135,6 +140,9 @@ impl Processes {
                 expected: graph.tasks(),
             });
         }
+        let background = self.background.iter().sum::<f64>();
+        let total = background + graph.weights().iter().sum::<f64>();
+        finite("the sum of all loads", total)?;
         match parts.iter().find(|&&part| part as usize >= self.count()) {
             None => Ok(()),
             Some(&part) => Err(BalanceError::Range {
@@ -172,6 +180,8 @@ mod tests {
             assert!(Processes::new(vec![bad, 1.0], vec![0.0; 2]).is_err());
             assert!(Processes::new(vec![1.0; 2], vec![bad, 0.0]).is_err());
         }
+        assert!(Processes::new(vec![f64::MAX; 2], vec![0.0; 2]).is_err());
+        assert!(Processes::new(vec![1.0; 2], vec![f64::MAX; 2]).is_err());
         let mut two = Processes::uniform(2).unwrap();
         two.remove(0).unwrap();
         assert_eq!(two.remove(1), Err(BalanceError::NoProcess));

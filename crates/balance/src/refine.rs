@@ -18,7 +18,10 @@ use crate::select::Move;
 
 /// Moves without progress after which a pass gives up.
 const STALL_MAX: usize = 24;
-/// Differences of cost below this are rounding.
+/// At a ragged process more, if they are less than one in so many tasks of the bands: a step
+/// in a border has to be moved over all of a face before it is gone.
+const STALL_PART: usize = 10;
+/// Differences below this part of an average edge, or of the limit, are rounding.
 const EPSILON: f64 = 1e-9;
 
 /// What refinement aims at.
@@ -26,6 +29,9 @@ const EPSILON: f64 = 1e-9;
 pub struct Goal {
     /// The largest load per speed that is in balance.
     pub level_max: f64,
+    /// The average edge weight: what costs are measured by, so that the unit of the
+    /// weights does not matter.
+    pub edge: f64,
     /// Edge weight that a task away from home is worth.
     pub price: f64,
     /// Passes at most.
@@ -130,6 +136,7 @@ struct Pair<'a> {
     locked: Vec<bool>,
     heaps: [BinaryHeap<Entry>; 2],
     order: u32,
+    stall_max: usize,
     operations: u64,
 }
 
@@ -155,6 +162,10 @@ impl<'a> Pair<'a> {
             locked: vec![false; total],
             heaps: [BinaryHeap::new(), BinaryHeap::new()],
             order: 0,
+            stall_max: match left.outline {
+                Some(_) => STALL_MAX.max(total / STALL_PART),
+                None => STALL_MAX,
+            },
             operations: total as u64,
         };
         pair.side.resize(total, 1);
@@ -273,13 +284,13 @@ impl<'a> Pair<'a> {
         let (mut best, mut best_length) = (start, 0);
         let mut trail: Vec<u32> = Vec::new();
         let mut cost = 0.0;
-        while trail.len() - best_length < STALL_MAX {
+        while trail.len() - best_length < self.stall_max {
             let Some(task) = self.choose() else { break };
             cost -= self.gains[task];
             self.apply(task);
             trail.push(task as u32);
             let key = (self.excess(self.loads), cost, self.levels(self.loads));
-            if better(key, best) {
+            if self.better(key, best) {
                 best = key;
                 best_length = trail.len();
             }
@@ -288,6 +299,18 @@ impl<'a> Pair<'a> {
             self.flip(task as usize);
         }
         best_length > 0
+    }
+
+    /// Lexicographic, with room for rounding.
+    fn better(&self, a: (f64, f64, f64), b: (f64, f64, f64)) -> bool {
+        let (level, cost) = (EPSILON * self.goal.level_max, EPSILON * self.goal.edge);
+        if (a.0 - b.0).abs() > level {
+            return a.0 < b.0;
+        }
+        if (a.1 - b.1).abs() > cost {
+            return a.1 < b.1;
+        }
+        a.2 < b.2 - level
     }
 
     fn excess(&self, loads: [f64; 2]) -> f64 {
@@ -361,17 +384,6 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// Lexicographic, with room for rounding in the cost.
-fn better(a: (f64, f64, f64), b: (f64, f64, f64)) -> bool {
-    if (a.0 - b.0).abs() > EPSILON {
-        return a.0 < b.0;
-    }
-    if (a.1 - b.1).abs() > EPSILON {
-        return a.1 < b.1;
-    }
-    a.2 < b.2 - EPSILON
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -425,6 +437,7 @@ mod tests {
         let before = measure(&graph, &two, &parts, &parts);
         let goal = Goal {
             level_max: 50.0,
+            edge: 1.0,
             price: 0.0,
             passes: 4,
             shape: 0.0,
@@ -443,6 +456,7 @@ mod tests {
         let mut parts: Vec<u32> = (0..96).map(|t| u32::from(t % 12 >= 8)).collect();
         let goal = Goal {
             level_max: 49.0,
+            edge: 1.0,
             price: 0.5,
             passes: 8,
             shape: 0.0,

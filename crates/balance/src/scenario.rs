@@ -146,10 +146,14 @@ impl Scenario {
                 self.processes.set_speed(process, speed)?;
             }
         }
-        if self.kind == Kind::NodeLoss && step > 0 && step.is_multiple_of(10) {
-            let lost = rng::below(rng::draw(self.seed, 77, u64::from(step)), u64::from(count));
-            // The last process cannot be lost; the scenario then goes on with it.
-            let _ = self.processes.remove(lost as u32);
+        if self.kind == Kind::NodeLoss {
+            // All losses up to this step, whatever step was shown before.
+            self.processes = Processes::uniform(self.processes.count())?;
+            for at in (10..=step).step_by(10) {
+                let lost = rng::below(rng::draw(self.seed, 77, u64::from(at)), u64::from(count));
+                // The last process cannot be lost; the scenario then goes on with it.
+                let _ = self.processes.remove(lost as u32);
+            }
         }
         Ok(())
     }
@@ -277,8 +281,14 @@ pub fn random_graph(tasks: usize, degree: usize, seed: u64) -> Result<Graph, Bal
 /// fifth of them twice as heavy, and where they are.
 ///
 /// # Errors
-/// Fewer than 64 processes.
+/// Processes that are no multiple of 64: the mesh has rows of 512 tasks.
 pub fn colony(processes: usize) -> Result<(Graph, Processes, Vec<u32>), BalanceError> {
+    if processes == 0 || !processes.is_multiple_of(64) {
+        return Err(BalanceError::Value {
+            what: "the number of processes, which must be a multiple of 64,",
+            value: processes as f64,
+        });
+    }
     let rows = processes / 64;
     let mut graph = Graph::mesh(512, rows, 1);
     let weight = |t: usize| if (t / 512) * 5 < rows { 2.0 } else { 1.0 };
@@ -300,7 +310,14 @@ mod tests {
             }
             let mut b = Scenario::new(kind, 9, 4, 3).unwrap();
             b.go_to(kind.steps() - 1).unwrap();
-            assert_eq!(a.graph, b.graph, "{kind:?}");
+            assert_eq!(
+                (&a.graph, &a.processes),
+                (&b.graph, &b.processes),
+                "{kind:?}"
+            );
+            let start = Scenario::new(kind, 9, 4, 3).unwrap();
+            a.go_to(0).unwrap();
+            assert_eq!((a.graph, a.processes), (start.graph, start.processes));
         }
     }
 

@@ -64,19 +64,26 @@ fn calls_that_make_no_sense_are_refused_before_anything_moves() {
         assert_eq!(code(error), Code::InvalidArgument);
     }
     for bad in [-0.1, f64::NAN, f64::INFINITY] {
-        for field in 0..4 {
+        for field in 0..6 {
             let mut options = options.clone();
             let place = [
                 &mut options.tolerance,
                 &mut options.migration_price,
                 &mut options.slack,
                 &mut options.shape,
+                &mut options.ragged,
+                &mut options.compact,
             ];
             *place.into_iter().nth(field).unwrap() = bad;
             let error = diffusion::balance(&mesh, &two, &[0; 16], &options).unwrap_err();
             assert_eq!(code(error), Code::InvalidArgument, "{field} {bad}");
         }
     }
+    let eager = diffusion::Options {
+        slack: 1.5,
+        ..options
+    };
+    assert!(diffusion::balance(&mesh, &two, &[0; 16], &eager).is_err());
     for count in [0, PROCESSES_MAX + 1, u32::MAX as usize, usize::MAX] {
         assert_eq!(
             code(Processes::uniform(count).unwrap_err()),
@@ -88,7 +95,7 @@ fn calls_that_make_no_sense_are_refused_before_anything_moves() {
         let settings = Settings::default();
         balance(
             &mesh,
-            count,
+            &Processes::uniform(count)?,
             method("refine").unwrap(),
             start,
             &settings,

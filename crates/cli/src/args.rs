@@ -373,7 +373,7 @@ pub struct CollectivesBench {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "balance only")]
 pub struct BalanceBench {
-    /// shock or cloud [default: both]
+    /// shock, cloud or hot-spot [default: shock and cloud]
     #[arg(long)]
     pub scenario: Option<String>,
     /// Every case that docs/balance.md shows: shock with 96 (all its steps), 384, 768,
@@ -395,10 +395,32 @@ pub struct BalanceBench {
     /// Imbalance that all are asked for
     #[arg(long, value_name = "X", default_value_t = 0.02)]
     pub tolerance: f64,
-    /// The partitioners to compare with, if installed [default: all]: zoltan-rcb,
+    /// The partitioners to compare with, if installed [default: all]: none, zoltan-rcb,
     /// zoltan-hsfc, zoltan-phg, zoltan-phg-repartition, scotch, scotch-remap, metis
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub peers: Option<Vec<String>>,
+    /// What a moved task is worth in cut edges, for ours
+    #[arg(
+        long,
+        value_name = "W,...",
+        value_delimiter = ',',
+        default_value = "0.1,0.5,1,3"
+    )]
+    pub prices: Vec<f64>,
+    /// The same for partitioners that start from a partition
+    #[arg(
+        long,
+        value_name = "W,...",
+        value_delimiter = ',',
+        default_value = "0.1,1,10,100"
+    )]
+    pub peer_prices: Vec<f64>,
+    /// Above how many times the mean cut ours refines the borders of a process whole; 0: all
+    #[arg(long, value_name = "X", default_value_t = 1.5)]
+    pub ragged: f64,
+    /// The same above so many times what a cube of as many tasks would cut
+    #[arg(long, value_name = "X", default_value_t = 1.1)]
+    pub compact: f64,
     /// Seconds of processor time after which a partitioner is given up
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub timeout: u64,

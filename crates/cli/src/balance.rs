@@ -4,11 +4,13 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 use outlive_balance::command;
-use outlive_balance::parse::write_partition;
 use outlive_balance::plot;
 use outlive_balance::replay::Settings;
 use outlive_balance::scenario::Scenario;
+use outlive_balance::{Processes, parse};
 use outlive_base::{Code, Entity, Error, Result};
+
+use crate::output;
 
 /// Balance a task graph, or replay a load that changes with time.
 #[derive(Args, Debug)]
@@ -28,6 +30,10 @@ pub struct Balance {
     /// Write the new partition there.
     #[arg(long, value_name = "FILE")]
     parts_out: Option<PathBuf>,
+    /// What the processes can do, a line each: the speed (0: gone), and the load that it
+    /// carries anyway, which cannot move, if there is any.
+    #[arg(long, value_name = "FILE")]
+    capacities: Option<PathBuf>,
     #[command(flatten)]
     how: How,
 }
@@ -54,6 +60,9 @@ struct Replay {
     /// Divide the extent of the graph along each axis, for a quick run.
     #[arg(long, value_name = "K", default_value_t = 1)]
     shrink: usize,
+    /// Draw imbalance, migration and the largest edge-cut over the steps as SVG.
+    #[arg(long, value_name = "FILE")]
+    curves: Option<PathBuf>,
     #[command(flatten)]
     how: How,
 }
@@ -69,6 +78,27 @@ struct How {
     /// Edge weight that keeping a task at home is worth, in average edges.
     #[arg(long, value_name = "W", default_value_t = 0.1)]
     migration_price: f64,
+    /// diffusion: the part of the tolerance that flows leave alone, from 0 to 1.
+    #[arg(long, value_name = "X", default_value_t = 0.5)]
+    slack: f64,
+    /// diffusion: what it is worth to smooth the border of a process that cuts far more
+    /// than others, in average edges.
+    #[arg(long, value_name = "W", default_value_t = 0.2)]
+    shape: f64,
+    /// diffusion: above how many times the mean cut the borders of a process are refined
+    /// whole and smoothed; 0: those of all, for loads that wander for long.
+    #[arg(long, value_name = "X", default_value_t = 1.5)]
+    ragged: f64,
+    /// diffusion: the same above so many times what a cube of as many tasks would cut, where
+    /// tasks have coordinates and there are at least 500 for each process.
+    #[arg(long, value_name = "X", default_value_t = 1.1)]
+    compact: f64,
+    /// diffusion: layers of tasks along a border that refinement may move.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    depth: u32,
+    /// diffusion: without the second flow, which keeps to links that carry much.
+    #[arg(long)]
+    one_flow: bool,
     /// hybrid: the method of each level, from the leaves up: greedy, refine or
     /// diffusion, then refine or diffusion; the last holds for all above.
     #[arg(
@@ -103,6 +133,12 @@ impl How {
         settings.hybrid.fan_out = self.fan_out;
         settings.diffusion.tolerance = self.tolerance;
         settings.diffusion.migration_price = self.migration_price;
+        settings.diffusion.slack = self.slack;
+        settings.diffusion.shape = self.shape;
+        settings.diffusion.ragged = self.ragged;
+        settings.diffusion.compact = self.compact;
+        settings.diffusion.band_depth = self.depth;
+        settings.diffusion.narrow = !self.one_flow;
         settings.diffusion.seed = self.seed;
         Ok(settings)
     }
@@ -134,9 +170,15 @@ fn run_graph(command: &Balance) -> Result<()> {
         .as_ref()
         .map(|(name, bytes)| (name.as_str(), bytes.as_slice()));
     let settings = command.how.settings()?;
-    let (report, parts) = command::balance(&graph, count, method, start, &settings, &cpu_seconds)?;
+    let processes = match &command.capacities {
+        Some(path) => parse::capacities(&read(path)?, count)
+            .map_err(|error| error.at(Entity::File(path.display().to_string())))?,
+        None => Processes::uniform(count)?,
+    };
+    let (report, parts) =
+        command::balance(&graph, &processes, method, start, &settings, &cpu_seconds)?;
     if let Some(path) = &command.parts_out {
-        write(path, &write_partition(&parts))?;
+        write(path, &parse::write_partition(&parts))?;
     }
     if let Some(path) = &command.how.plot {
         let title = format!("{name}, {} parts, {}", count, report.method);
@@ -149,13 +191,17 @@ fn run_replay(replay: &Replay) -> Result<()> {
     let kind = command::kind(&replay.scenario)?;
     let method = command::method(&replay.how.method)?;
     let mut scenario = Scenario::new(kind, replay.processes, replay.shrink, replay.how.seed)?;
-    let left = kind.steps().saturating_sub(replay.first + 1);
+    let left = kind.steps().saturating_sub(replay.first.saturating_add(1));
     let range = (replay.first, replay.steps.unwrap_or(left));
     let settings = replay.how.settings()?;
     let (report, picture) =
         command::run_scenario(&mut scenario, method, range, &settings, &cpu_seconds)?;
     if let Some(path) = &replay.how.plot {
         write(path, &picture)?;
+    }
+    if let Some(path) = &replay.curves {
+        let title = format!("{}, {}", report.scenario, report.method);
+        write(path, &plot::steps(&report.steps, &title))?;
     }
     print(&replay.how, &report, &report.mean)
 }
@@ -176,29 +222,25 @@ fn print<T: serde::Serialize>(
     report: &T,
     figures: &outlive_balance::replay::Figures,
 ) -> Result<()> {
-    if how.json {
-        let text = serde_json::to_string(report).map_err(|e| Error::internal(e.to_string()))?;
-        println!("{text}");
-        return Ok(());
-    }
-    println!(
-        "imbalance     {:.4} (before {:.4})",
-        figures.imbalance, figures.imbalance_before
-    );
-    println!(
-        "migration     {:.4} (of all tasks {:.4})",
-        figures.migration, figures.migration_total
-    );
-    println!(
-        "edge-cut      {:.4} max, {} total",
-        figures.edge_cut_max, figures.edge_cut_total
-    );
-    println!(
-        "time          {:.3} ms",
-        figures.seconds_max_per_process * 1e3
-    );
-    println!("iterations    {}", figures.iterations);
-    Ok(())
+    let text = match how.json {
+        true => serde_json::to_string(report).map_err(|e| Error::internal(e.to_string()))?,
+        false => format!(
+            "imbalance     {:.4} (before {:.4})\n\
+             migration     {:.4} (of all tasks {:.4})\n\
+             edge-cut      {:.4} max, {} total\n\
+             time          {:.3} ms\n\
+             iterations    {}",
+            figures.imbalance,
+            figures.imbalance_before,
+            figures.migration,
+            figures.migration_total,
+            figures.edge_cut_max,
+            figures.edge_cut_total,
+            figures.seconds_max_per_process * 1e3,
+            figures.iterations
+        ),
+    };
+    output::text(&text).map(drop)
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>> {

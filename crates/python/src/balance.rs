@@ -2,7 +2,7 @@
 //! communicator of mpi4py or anything with the same few methods.
 
 use outlive_balance::replay::{self, Figures, Settings};
-use outlive_balance::{Graph, Processes, command};
+use outlive_balance::{Graph, Processes, command, diffusion};
 use outlive_balance_mpi::distributed;
 use outlive_balance_mpi::mesh::{Local, Task};
 use outlive_balance_mpi::transport::Transport;
@@ -303,6 +303,40 @@ fn pairs<'py>(py: Python<'py>, all: &[(u64, u32)]) -> Pairs<'py> {
     (PyBytes::new(py, &names), PyBytes::new(py, &ranks))
 }
 
+/// Balances; an exception of the communicator comes through as it was raised.
+fn over(
+    net: &mut Communicator<'_>,
+    given: Result<Local>,
+    own: (f64, f64),
+    options: &diffusion::Options,
+) -> PyResult<distributed::Outcome> {
+    let py = net.comm.py();
+    let result = distributed::balance_given(net, given, own, options);
+    let outcome = match (result, net.raised.take()) {
+        (_, Some(exception)) => return Err(exception),
+        (Err(error), None) => return Err(raise(py, &error)),
+        (Ok(outcome), None) => outcome,
+    };
+    net.finish()?;
+    Ok(outcome)
+}
+
+/// Takes part in a balancing as one that cannot: all others refuse, too.
+#[pyfunction]
+pub fn balance_refused(comm: Bound<'_, PyAny>, reason: String) -> PyResult<()> {
+    let mut net = Communicator::new(comm)?;
+    let entity = Entity::Rank(net.rank);
+    let remedy = "see the exception of that rank";
+    let error = Error::new(Code::InvalidArgument, entity, reason, remedy);
+    over(
+        &mut net,
+        Err(error),
+        (1.0, 0.0),
+        &diffusion::Options::default(),
+    )
+    .map(drop)
+}
+
 /// Balances between processes; see `outlive.balance.exchange`.
 #[pyfunction]
 pub fn balance_over<'py>(
@@ -315,25 +349,16 @@ pub fn balance_over<'py>(
 ) -> PyResult<Exchanged<'py>> {
     let py = comm.py();
     let mut net = Communicator::new(comm)?;
-    let made = local(&numbers(names), &arrays, net.rank);
     // What one process refuses, all must: nobody may wait for it.
-    let bad = net.all_gather(f64::from(u8::from(made.is_err())));
-    let result = bad.and_then(|bad| {
-        let local = made?;
-        if let Some(rank) = bad.iter().position(|&flag| flag != 0.0) {
-            let (reason, remedy) = ("its arrays were refused", "see the error of that rank");
-            let entity = Entity::Rank(rank as u32);
-            return Err(Error::new(Code::InvalidArgument, entity, reason, remedy));
-        }
-        let options = choice.settings()?.diffusion;
-        distributed::balance(&mut net, local, (speed, background), &options)
+    let made = choice.settings().and_then(|settings| {
+        let local = local(&numbers(names), &arrays, net.rank)?;
+        Ok((local, settings.diffusion))
     });
-    let outcome = match (result, net.raised.take()) {
-        (_, Some(exception)) => return Err(exception),
-        (Err(error), None) => return Err(raise(py, &error)),
-        (Ok(outcome), None) => outcome,
+    let (given, options) = match made {
+        Ok((local, options)) => (Ok(local), options),
+        Err(error) => (Err(error), diffusion::Options::default()),
     };
-    net.finish()?;
+    let outcome = over(&mut net, given, (speed, background), &options)?;
     Ok((
         pairs(py, &outcome.exports),
         pairs(py, &outcome.imports),

@@ -21,7 +21,7 @@ mod native {
     use pyo3::prelude::*;
 
     #[pymodule_export]
-    use super::balance::{balance, balance_over};
+    use super::balance::{balance, balance_over, balance_refused};
     #[pymodule_export]
     use super::job::Job;
 

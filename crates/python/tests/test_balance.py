@@ -110,7 +110,11 @@ def test_rows_and_matrices_say_the_same_and_a_start_is_found_without_one() -> No
 
 def test_bad_input_has_a_code() -> None:
     graph = mesh(4, 4)
-    refused(100, balance.balance, graph, 0)
+    for processes in (0, -1, 2.5, "8", 2**24 + 1, 2**40):
+        refused(100, balance.balance, graph, processes)
+    refused(100, balance.balance, graph, 2, weights=1e308)
+    refused(100, balance.balance, graph, 2, method="refine", tolerance=np.nan)
+    refused(100, balance.balance, graph, 2, tolerance="little")
     refused(100, balance.balance, "graph", 2)
     refused(100, balance.balance, graph, 2, weights=[1.0])
     refused(100, balance.balance, graph, 2, weights=np.full(16, np.nan))
@@ -227,6 +231,32 @@ def test_what_one_process_refuses_all_refuse() -> None:
     found = together(3, each)
     assert all(isinstance(error, outlive.Error) and error.code == 100 for error in found), found
     assert "twice" in found[1].reason and found[0].entity == "rank 1"
+
+
+def test_what_python_refuses_on_one_process_and_doubled_numbers_all_refuse() -> None:
+    def wrong(comm: Threads, **named: object) -> balance.Exchange:
+        return balance.exchange(comm, [comm.rank], [0, 0], np.zeros(0, np.uint64), **named)
+
+    cases = [
+        {"weights": [np.nan]},
+        {"weights": "heavy"},
+        {"speed": "fast"},
+        {"speed": -1.0},
+        {"background": np.inf},
+        {"tolerance": np.nan},
+        {"tolerance": 0.5},  # not that of the others
+        {"seed": -1},
+        {"coordinates": [[1.0, 2.0, 3.0, 4.0]]},
+    ]
+    for case in cases:
+        found = together(3, lambda comm, case=case: wrong(comm, **(case if comm.rank == 1 else {})))
+        assert all(isinstance(error, outlive.Error) and error.code == 100 for error in found), found
+        assert all(error.remedy for error in found), found
+    # One number on two processes would be in the balance twice.
+    none = np.zeros(0, np.uint64)
+    found = together(3, lambda comm: balance.exchange(comm, [comm.rank // 2], [0, 0], none))
+    assert all(isinstance(error, outlive.Error) and error.code == 100 for error in found), found
+    assert any("task 0" in error.reason and "rank 0" in error.reason for error in found), found
 
 
 def test_an_exception_of_the_communicator_comes_through() -> None:

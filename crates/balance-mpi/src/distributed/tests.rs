@@ -5,23 +5,29 @@ use outlive_balance::metrics::measure;
 use outlive_balance::outline::RAGGED;
 use outlive_balance::{Graph, Processes, geometric};
 
+/// The tasks of one process.
+fn tasks_of(graph: &Graph, parts: &[u32], me: u32) -> Local {
+    let mut local = Local::default();
+    for task in (0..graph.tasks() as u32).filter(|&t| parts[t as usize] == me) {
+        let described = Task {
+            weight: graph.weight(task),
+            home: me,
+            at: graph.coordinates().map(|all| all[task as usize]),
+            edges: graph
+                .adjacent(task)
+                .map(|(to, w)| (u64::from(to), w))
+                .collect(),
+        };
+        local.own.insert(u64::from(task), described);
+    }
+    local
+}
+
 /// Runs all processes as threads; returns the parts after and the outcomes.
 fn run(graph: &Graph, parts: &[u32], size: u32, options: &Options) -> (Vec<u32>, Vec<Outcome>) {
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let run = |mut net: Threads| {
-            let mut local = Local::default();
-            for task in (0..graph.tasks() as u32).filter(|&t| parts[t as usize] == net.rank()) {
-                let described = Task {
-                    weight: graph.weight(task),
-                    home: net.rank(),
-                    at: graph.coordinates().map(|all| all[task as usize]),
-                    edges: graph
-                        .adjacent(task)
-                        .map(|(to, w)| (u64::from(to), w))
-                        .collect(),
-                };
-                local.own.insert(u64::from(task), described);
-            }
+            let local = tasks_of(graph, parts, net.rank());
             let outcome = balance(&mut net, local, (1.0, 0.0), options).unwrap();
             net.all_gather(0.0).unwrap();
             assert_eq!(net.left_over(), []);
@@ -106,6 +112,8 @@ fn ragged_processes_are_smoothed_as_in_the_reference() {
     let all = Processes::uniform(6).unwrap();
     let options = Options {
         tolerance: 0.01,
+        // A chequered border is not gone after one pass.
+        passes: 2,
         ..Options::default()
     };
     let before = measure(&graph, &all, &parts, &parts);
@@ -124,6 +132,29 @@ fn ragged_processes_are_smoothed_as_in_the_reference() {
         ours.edge_cut_max <= 1.15 * theirs.edge_cut_max,
         "{ours:?} {theirs:?}"
     );
+}
+
+/// Rows of a board to one process each know of one axis, and an empty process of none.
+#[test]
+fn all_know_the_space_that_the_reference_knows() {
+    let placeless = Graph::from_edges(4, &[(0, 1, 2.0), (1, 2, 1.0)], vec![1.0; 4]).unwrap();
+    for graph in [
+        Graph::mesh(40, 4, 1),
+        Graph::mesh(9, 2, 4),
+        Graph::mesh(8, 1, 1),
+        placeless,
+    ] {
+        let size = 5;
+        let part = |task: usize| (task * 4 / graph.tasks()) as u32;
+        let parts: Vec<u32> = (0..graph.tasks()).map(part).collect();
+        let expected = Ground::of(&graph, size as usize);
+        std::thread::scope(|scope| {
+            for mut net in Threads::all(size) {
+                let local = tasks_of(&graph, &parts, net.rank());
+                scope.spawn(move || assert_eq!(ground(&mut net, &local).unwrap(), expected));
+            }
+        });
+    }
 }
 
 #[test]
@@ -168,15 +199,26 @@ fn an_edge_to_nowhere_is_refused_by_all_that_see_it() {
 
 /// Two processes, each with one task; returns both results.
 fn two(tasks: [(u64, Task); 2]) -> Vec<outlive_base::Result<Outcome>> {
+    let usual = ((1.0, 0.0), Options::default());
+    let of = |(name, task)| {
+        let mut local = Local::default();
+        local.own.insert(name, task);
+        (Ok(local), usual.clone())
+    };
+    two_given(tasks.map(of))
+}
+
+type Given = (outlive_base::Result<Local>, ((f64, f64), Options));
+
+/// Two processes with what they give, speed, background and options.
+fn two_given(given: [Given; 2]) -> Vec<outlive_base::Result<Outcome>> {
     std::thread::scope(|scope| {
-        let run = |(mut net, task): (Threads, (u64, Task))| {
-            let mut local = Local::default();
-            local.own.insert(task.0, task.1);
-            balance(&mut net, local, (1.0, 0.0), &Options::default())
+        let run = |(mut net, (local, (own, options))): (Threads, Given)| {
+            balance_given(&mut net, local, own, &options)
         };
         let all: Vec<_> = Threads::all(2)
             .into_iter()
-            .zip(tasks)
+            .zip(given)
             .map(|both| scope.spawn(move || run(both)))
             .collect();
         all.into_iter().map(|t| t.join().unwrap()).collect()
@@ -197,7 +239,7 @@ fn task(home: u32, weight: f64, edges: &[(u64, f64)]) -> Task {
 #[test]
 fn bad_input_at_one_process_is_an_error_at_all() {
     const FAR: u64 = u64::MAX - 1;
-    let good = task(1, 1.0, &[(0, 1.0)]);
+    let good = task(1, f64::MAX, &[(0, 1.0)]);
     let bad = [
         ("zero", task(0, 0.0, &[(FAR, 1.0)])),
         ("negative", task(0, -1.0, &[(FAR, 1.0)])),
@@ -206,18 +248,87 @@ fn bad_input_at_one_process_is_an_error_at_all() {
         ("another weight there", task(0, 1.0, &[(FAR, 2.0)])),
         ("one end only", task(0, 1.0, &[])),
         ("own neighbour", task(0, 1.0, &[(0, 1.0), (FAR, 1.0)])),
+        ("listed twice", task(0, 1.0, &[(FAR, 1.0), (FAR, 1.0)])),
+        ("infinite together", task(0, f64::MAX, &[(FAR, 1.0)])),
         ("to nowhere", task(0, 1.0, &[(5, 1.0), (FAR, 1.0)])),
     ];
     for (what, one) in bad {
         for result in two([(0, one), (FAR, good.clone())]) {
             let error = result.unwrap_err();
             assert_eq!(error.code(), outlive_base::Code::InvalidArgument, "{what}");
+            assert!(!error.remedy().is_empty(), "{what}");
         }
     }
     // And global numbers of 64 bits are as good as small ones.
+    let good = task(1, 1.0, &[(0, 1.0)]);
     for result in two([(0, task(0, 1.0, &[(FAR, 1.0)])), (FAR, good)]) {
         assert_eq!(result.unwrap().imbalance, (0.0, 0.0));
     }
+}
+
+/// A task on two processes would be in the balance twice, and one of it lost.
+#[test]
+fn a_task_that_two_processes_have_is_refused_by_both() {
+    let same = || (7, task(0, 1.0, &[]));
+    for result in two([same(), same()]) {
+        let error = result.unwrap_err();
+        assert_eq!(error.code(), outlive_base::Code::InvalidArgument);
+    }
+}
+
+#[test]
+fn who_cannot_gather_its_tasks_or_has_other_options_is_not_waited_for() {
+    let usual = || ((1.0, 0.0), Options::default());
+    let with = |change: fn(&mut Options)| {
+        let mut options = Options::default();
+        change(&mut options);
+        ((1.0, 0.0), options)
+    };
+    let cases = [
+        with(|o| o.tolerance = 0.1),
+        with(|o| o.seed = 2),
+        with(|o| o.migration_price = f64::NAN),
+        with(|o| o.tolerance = -1.0),
+        ((0.0, 0.0), Options::default()),
+        ((1.0, f64::INFINITY), Options::default()),
+    ];
+    for case in cases {
+        let text = format!("{case:?}");
+        for result in two_given([
+            (Ok(Local::default()), usual()),
+            (Ok(Local::default()), case),
+        ]) {
+            let error = result.expect_err(&text);
+            assert_eq!(error.code(), outlive_base::Code::InvalidArgument, "{text}");
+            assert_eq!(error.entity(), &Entity::Rank(1), "{text}");
+        }
+    }
+    let (code, entity) = (Code::NoSpace, Entity::Rank(1));
+    let own = Error::new(code, entity.clone(), "no room for the tasks", "make some");
+    let given = [(Ok(Local::default()), usual()), (Err(own), usual())];
+    let mut found = two_given(given).into_iter().map(Result::unwrap_err);
+    assert_eq!(found.next().unwrap().entity(), &entity);
+    assert_eq!(found.next().unwrap().code(), code);
+}
+
+#[test]
+fn a_lost_a_doubled_and_a_changed_task_change_the_digest() {
+    let of = |names: &[u64]| {
+        let mut local = Local::default();
+        for &name in names {
+            local.own.insert(name, task(0, 1.0, &[]));
+        }
+        local
+    };
+    let sum = |a: &[u64], b: &[u64]| (of(a).digest() + of(b).digest()) & DIGEST_MASK;
+    let whole = sum(&[1, 2, 3], &[4]);
+    assert_eq!(sum(&[4, 2], &[3, 1]), whole);
+    assert_ne!(sum(&[1, 2], &[4]), whole);
+    assert_ne!(sum(&[1, 2, 3], &[4, 3]), whole);
+    let mut heavier = of(&[4]);
+    heavier.own.insert(4, task(0, 2.0, &[]));
+    let changed = of(&[1, 2, 3]).digest() + heavier.digest();
+    assert_ne!(changed & DIGEST_MASK, whole);
 }
 
 /// Three rows of tasks without edges between them, each at processes of its own; all

@@ -9,7 +9,7 @@ use std::time::Duration;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_collectives::tcp::Tcp;
 
-use super::{OptionsC, Queries, ResultC, absent, answer, collect, options_of, result_of};
+use super::{OptionsC, Queries, ResultC, absent, answer, gather, options_of, result_of};
 use crate::rails::{Options, Rails, meet};
 
 /// How long leaving waits for what was said to be sent.
@@ -102,15 +102,15 @@ pub unsafe extern "C" fn outlive_balance_on_rails(
         // SAFETY: all zero is a valid result; what was there is the caller's to free.
         *result = unsafe { core::mem::zeroed() };
         let rails = rails.ok_or_else(|| absent("rails"))?;
-        // SAFETY: the caller's promise; null is refused.
-        let queries = unsafe { queries.as_ref() }.ok_or_else(|| absent("queries"))?;
+        // SAFETY: the caller's promise; null is refused, together with the others.
+        let local = gather(unsafe { queries.as_ref() });
         // SAFETY: the caller's promise; null means the defaults.
         let given = unsafe { options.as_ref() }.copied().unwrap_or_default();
-        let local = collect(queries)?;
         let (options, speed) = options_of(&given);
-        let done = rails
-            .rails
-            .balance(&local, (speed, given.background), &options)?;
+        let done =
+            rails
+                .rails
+                .balance_given(local.as_ref(), (speed, given.background), &options)?;
         rails.failed = done.failed;
         *result = result_of(done.outcome);
         Ok(())

@@ -13,6 +13,8 @@ use outlive_collectives::tcp::{KEY_BYTES, Listener, Options, Tcp};
 
 /// The file with the key.
 const KEY: &str = "key";
+/// The longest wait: a moment that lies too far ahead is none.
+const PATIENCE_MAX: Duration = Duration::from_secs(1 << 30);
 /// Pause between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -40,7 +42,7 @@ pub fn meet(
             "number them from 0",
         ));
     }
-    let end = Instant::now() + patience;
+    let end = Instant::now() + patience.min(PATIENCE_MAX);
     let made = fs::DirBuilder::new()
         .recursive(true)
         .mode(0o700)

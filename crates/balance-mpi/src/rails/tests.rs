@@ -241,6 +241,13 @@ fn bad_input_at_one_process_is_an_error_at_all_and_the_rails_go_on() {
                 bad.own.values_mut().for_each(|task| task.weight = f64::NAN);
             }
             let first = rails.balance(&bad, (1.0, 0.0), &options);
+            let own = Error::new(Code::NoSpace, Entity::Rank(me), "no room", "make some");
+            let mine = local(me, 3);
+            let given = if me == 1 { Err(&own) } else { Ok(&mine) };
+            let none = rails.balance_given(given, (1.0, 0.0), &options);
+            let error = none.unwrap_err();
+            assert_eq!(error.entity(), &Entity::Rank(1));
+            assert_eq!(error.code() == Code::NoSpace, me == 1);
             let second = rails.balance(&local(me, 3), (1.0, 0.0), &options);
             rails.leave(Duration::ZERO).leave();
             (first, second)

@@ -9,12 +9,12 @@ use crate::flow::{self, Flow, FlowOptions, Scheme, TREE_FAN_OUT, tree_depth};
 use crate::graph::Graph;
 use crate::links::Links;
 use crate::metrics;
-use crate::outline::Cuts;
+use crate::outline::{Cuts, Ground};
 use crate::processes::Processes;
 use crate::select::{Move, Outflow, Scratch, View, centre, select};
 
-/// Bytes of one message of the flow protocol, which takes the cuts along.
-const FLOW_BYTES: u64 = 40;
+/// Bytes of one message of the flow protocol, which takes cuts and numbers of tasks along.
+const FLOW_BYTES: u64 = 48;
 
 /// What it costs to find that nothing is to be done: each looks at its tasks, and all
 /// learn the sums.
@@ -58,6 +58,8 @@ pub(super) struct Run<'a> {
     /// The average edge weight.
     pub(super) edge: f64,
     pub(super) price: f64,
+    /// The space that the tasks lie in.
+    ground: Ground,
     /// What each cut when the round began.
     pub(super) cuts: Cuts,
     /// The centre of the tasks of each when the round began, if known.
@@ -101,7 +103,8 @@ impl<'a> Run<'a> {
             stamp: 1,
             edge: average,
             price: options.migration_price * average,
-            cuts: Cuts::new(vec![0.0; processes.count()]),
+            ground: Ground::of(graph, processes.count()),
+            cuts: Cuts::none(processes.count()),
             centres: vec![None; processes.count()],
             marks: Marks::new(graph.tasks()),
             ledger,
@@ -113,6 +116,18 @@ impl<'a> Run<'a> {
 
     pub(super) fn imbalance(&self) -> f64 {
         metrics::imbalance(self.processes, &self.loads)
+    }
+
+    /// True if nobody above the limit may give anything: a process keeps its last task.
+    /// With more processes than tasks this spares a flow along the chain of the empty.
+    pub(super) fn is_stuck(&self) -> bool {
+        let ideal = self.processes.ideal(&self.loads);
+        let limit = ideal * (1.0 + self.options.tolerance);
+        let mut all = self.processes.speeds().iter().enumerate();
+        all.all(|(process, speed)| match *speed > 0.0 {
+            true => self.counts[process] < 2 || self.loads[process] <= limit * speed,
+            false => self.counts[process] == 0,
+        })
     }
 
     /// Gives the tasks of absent processes to present ones: to the neighbour
@@ -167,7 +182,10 @@ impl<'a> Run<'a> {
             let both = higher.filter(|entry| present(me) && present(entry.0));
             pairs.extend(both.map(|(other, contact)| (me, other, contact)));
         }
-        self.cuts = Cuts::new(cuts);
+        let cubes = self.counts.iter().map(|&count| self.ground.cube(count));
+        let cubes: Vec<f64> = cubes.collect();
+        let limits = (self.options.ragged, self.options.compact);
+        self.cuts = Cuts::new(cuts, &cubes, limits);
         Links::bridged(self.processes, pairs)
     }
 
@@ -360,7 +378,7 @@ impl<'a> Run<'a> {
         }
         let loads = self.processes.loads(self.graph, &self.owner);
         let total: f64 = loads.iter().sum();
-        let off = |(a, b): (&f64, &f64)| (a - b).abs() > 1e-6 * total.max(1.0);
+        let off = |(a, b): (&f64, &f64)| (a - b).abs() > 1e-6 * total;
         if loads.iter().zip(&self.loads).any(off) {
             return Err(BalanceError::Invariant("the load of a process is wrong"));
         }

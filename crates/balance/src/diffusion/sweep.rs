@@ -19,6 +19,7 @@ impl Run<'_> {
             let ideal = self.processes.ideal(&self.loads);
             let goal = Goal {
                 level_max: ideal * (1.0 + self.options.tolerance),
+                edge: self.edge,
                 price: self.price,
                 passes: self.options.passes,
                 shape: self.options.shape * self.edge,
@@ -112,6 +113,7 @@ impl Run<'_> {
             let (mut outline, operations) =
                 outline(self.graph, &self.owner, (me, other), &half.tasks);
             outline.weight = self.cuts.weight(me);
+            outline.reach = self.cuts.reach(me);
             outline.centre = self.centres[me as usize];
             half.outline = Some(outline);
             self.ledger.work(me, operations);

@@ -71,6 +71,7 @@ fn iteration_counts_of_the_table() {
     let random = row(&large, &scattered());
     assert_eq!(random[..5], [62, 21, 38, 81, 135], "{random:?}");
     assert_eq!(random[5], 34, "the adaptive schedule");
+    println!("corner {hot:?}\nslab {slab:?}\nscattered {random:?}");
 }
 
 /// Independent draws have a smooth part, which the table's scattered numbers lack, and
@@ -83,6 +84,7 @@ fn random_imbalance_wants_little_momentum_and_the_adaptive_schedule_sees_it() {
     let large = Links::mesh(64, 64);
     for seed in 0..6 {
         let counts = row(&large, &rough(seed));
+        println!("random, draw {seed}: {counts:?}");
         assert!((130..=145).contains(&counts[4]), "{counts:?}");
         assert!((75..=115).contains(&counts[3]), "{counts:?}");
         assert!(counts[5] * 10 < counts[4] * 8, "{counts:?}");

@@ -4,7 +4,7 @@ from typing import Any
 
 from outlive import Job as Job
 
-__all__ = ["Job", "balance", "balance_over", "code_text", "open", "version"]
+__all__ = ["Job", "balance", "balance_over", "balance_refused", "code_text", "open", "version"]
 
 def balance(
     arrays: dict[str, bytes | None],
@@ -24,6 +24,9 @@ def balance_over(
     choice: dict[str, Any],
 ) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes], tuple[float, float], tuple[int, int]]:
     """Balance between processes; see ``outlive.balance.exchange``."""
+
+def balance_refused(comm: object, reason: str) -> None:
+    """Take part in a balancing as a process that cannot: the others refuse, too."""
 
 def version() -> str:
     """The version of the package."""

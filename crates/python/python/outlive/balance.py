@@ -16,7 +16,9 @@ Needs NumPy. Errors are :class:`outlive.Error`.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, Union
 
@@ -35,6 +37,9 @@ class Sparse(Protocol):
     def tocsr(self) -> Any:
         """As compressed rows."""
 
+
+PROCESSES_MAX = 2**24
+"""Most processes of one call, as for ``outlive balance``."""
 
 Graph = Union[Sparse, "tuple[ArrayLike, ArrayLike]", "tuple[ArrayLike, ArrayLike, ArrayLike]"]
 
@@ -185,8 +190,7 @@ def balance(
     """
     offsets, others, edges = _rows(graph)
     tasks = max(offsets.size - 1, 0)
-    if not 1 <= processes < 2**31:
-        raise _bad("processes", f"{processes} is not from 1 to {2**31 - 1}")
+    processes = _whole("processes", processes, (1, PROCESSES_MAX))
     arrays = {
         "offsets": offsets.tobytes(),
         "others": others.tobytes(),
@@ -212,6 +216,23 @@ def balance(
     )
 
 
+def _whole(name: str, value: int, bounds: tuple[int, int]) -> int:
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise _bad(name, str(error)) from None
+    if not bounds[0] <= number <= bounds[1]:
+        raise _bad(name, f"{number} is not from {bounds[0]} to {bounds[1]}")
+    return number
+
+
+def _number(name: str, value: float) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise _bad(name, str(error)) from None
+
+
 def _choice(
     method: str,
     tolerance: float,
@@ -220,21 +241,16 @@ def _choice(
     levels: Sequence[str] = (),
     tree: tuple[int, int] = (1024, 1024),
 ) -> dict[str, Any]:
-    if not 0 <= seed < 2**64:
-        raise _bad("seed", f"{seed} is not from 0 to 2**64 - 1")
     if isinstance(levels, str) or not all(isinstance(name, str) for name in levels):
         raise _bad("levels", "not a sequence of names")
-    for name, size, least in zip(("group", "fan_out"), tree, (1, 2)):
-        if not least <= size < 2**31:
-            raise _bad(name, f"{size} is not from {least} to {2**31 - 1}")
     return {
         "method": method,
-        "tolerance": float(tolerance),
-        "migration_price": float(price),
+        "tolerance": _number("tolerance", tolerance),
+        "migration_price": _number("migration_price", price),
         "levels": list(levels),
-        "group": tree[0],
-        "fan_out": tree[1],
-        "seed": seed,
+        "group": _whole("group", tree[0], (1, 2**31 - 1)),
+        "fan_out": _whole("fan_out", tree[1], (2, 2**31 - 1)),
+        "seed": _whole("seed", seed, (0, 2**64 - 1)),
     }
 
 
@@ -260,21 +276,28 @@ def exchange(
     both ends with one weight. An error on one process is an error on all. Messages
     go over a duplicate of ``comm`` if it can be duplicated.
     """
-    names = _array("numbers", numbers, np.uint64, None)
-    rows = _array("offsets", offsets, np.uint64, None)
-    ends = _array("others", others, np.uint64, None)
-    arrays = {
-        "offsets": rows.tobytes(),
-        "others": ends.tobytes(),
-        "edges": _floats("edge_weights", edge_weights, ends.size, 1.0),
-        "weights": _floats("weights", weights, names.size, 1.0),
-        "coordinates": _coordinates(coordinates, names.size),
-    }
-    choice = _choice("diffusion", tolerance, migration_price, seed)
     own = comm.Dup() if hasattr(comm, "Dup") else comm
     try:
+        try:
+            names = _array("numbers", numbers, np.uint64, None)
+            rows = _array("offsets", offsets, np.uint64, None)
+            ends = _array("others", others, np.uint64, None)
+            arrays = {
+                "offsets": rows.tobytes(),
+                "others": ends.tobytes(),
+                "edges": _floats("edge_weights", edge_weights, ends.size, 1.0),
+                "weights": _floats("weights", weights, names.size, 1.0),
+                "coordinates": _coordinates(coordinates, names.size),
+            }
+            choice = _choice("diffusion", tolerance, migration_price, seed)
+            speed, background = _number("speed", speed), _number("background", background)
+        except Exception as error:
+            # The others are on their way into the call and must not wait for this one.
+            with suppress(Exception):
+                _native.balance_refused(own, str(error))
+            raise
         gone, come, levels, counts = _native.balance_over(
-            own, names.tobytes(), arrays, float(speed), float(background), choice
+            own, names.tobytes(), arrays, speed, background, choice
         )
     finally:
         if own is not comm:

@@ -1,5 +1,7 @@
 //! What the comparison must show, and whether it does.
 
+use outlive_balance::cost::Network;
+use outlive_balance::flow::tree_depth;
 use serde::Serialize;
 
 use super::Line;
@@ -26,6 +28,72 @@ pub struct Goal {
     is_met: bool,
     /// The largest ratio that any method could have, where that is known.
     possible: Option<f64>,
+    /// What the figures are made of.
+    note: Option<String>,
+}
+
+/// What no method can save against a peer's time that is divided by the processes as if
+/// it scaled perfectly and sent no message.
+struct Floor {
+    /// How many times faster than the peer.
+    wanted: f64,
+    /// The bound that this makes, in milliseconds.
+    bound: f64,
+    /// A message, L + 2o, in milliseconds.
+    message: f64,
+    /// The messages in a row that any method waits for that knows all loads: a sum up and
+    /// down the tree, and what is handed over.
+    messages: f64,
+    /// Milliseconds of an operation, as measured.
+    operation: f64,
+    /// Tasks of a process: each is looked at once.
+    tasks: f64,
+    /// What ours waits for, and what it looks at before it begins.
+    ours: (f64, f64),
+}
+
+impl Floor {
+    fn new(ours: &Line, peer_ms: f64) -> Floor {
+        let wanted = 10.0;
+        let network = Network::default();
+        Floor {
+            wanted,
+            bound: peer_ms / wanted,
+            message: (network.latency_us + 2.0 * network.overhead_us) * 1e-3,
+            messages: f64::from(2 * tree_depth(ours.processes) + 1),
+            operation: ours.figures.operation_ns * 1e-6,
+            tasks: ours.tasks as f64 / ours.processes as f64,
+            ours: (ours.figures.rounds, ours.figures.operations_borders),
+        }
+    }
+
+    /// Milliseconds of any method.
+    fn any(&self) -> f64 {
+        self.messages * self.message + self.tasks * self.operation
+    }
+
+    fn text(&self) -> String {
+        let waits = self.ours.0 * self.message;
+        let left = match self.operation > 0.0 {
+            true => ((self.bound - waits) / self.operation).max(0.0),
+            false => 0.0,
+        };
+        format!(
+            "{:.0} times under it: {:.3} ms; any method: {:.3} ms, {:.0} messages {:.3} and a \
+             look at each task {:.3}; ours: {:.0} messages {:.3}, which leaves {left:.0} \
+             operations of {:.1} ns, of which a look at each edge takes {:.0}",
+            self.wanted,
+            self.bound,
+            self.any(),
+            self.messages,
+            self.messages * self.message,
+            self.tasks * self.operation,
+            self.ours.0,
+            waits,
+            self.operation * 1e6,
+            self.ours.1
+        )
+    }
 }
 
 impl Goal {
@@ -45,6 +113,7 @@ impl Goal {
             wanted,
             is_met: ratio >= wanted,
             possible: None,
+            note: None,
         }
     }
 
@@ -76,6 +145,9 @@ impl Goal {
         );
         if let Some(possible) = self.possible {
             text += &format!("; no method can exceed {possible:.2}");
+        }
+        if let Some(note) = &self.note {
+            text += &format!("\n    {note}");
         }
         text
     }
@@ -131,13 +203,11 @@ pub fn of(lines: &[Line]) -> Vec<Goal> {
         goals.push(Goal::new("modelled ms", ms(ours), 2.5, "bound", 1.0));
     }
     if let Some(scotch) = peers().find(|line| line.who == "scotch") {
-        goals.push(Goal::new(
-            "modelled ms",
-            ms(ours),
-            ms(scotch),
-            "scotch",
-            10.0,
-        ));
+        let floor = Floor::new(ours, ms(scotch));
+        let mut goal = Goal::new("modelled ms", ms(ours), ms(scotch), "scotch", floor.wanted);
+        goal.possible = Some(ms(scotch) / floor.any());
+        goal.note = Some(floor.text());
+        goals.push(goal);
     }
     let case = format!(
         "{}, {}, {} steps",
@@ -173,6 +243,26 @@ mod tests {
                 ..Figures::default()
             },
         }
+    }
+
+    #[test]
+    fn the_floor_counts_the_messages_and_the_look_that_nobody_is_spared() {
+        let mut ours = line("ours", true, true, 0.02, 0.2);
+        ours.figures.operation_ns = 10.0;
+        ours.figures.rounds = 110.0;
+        ours.figures.operations_borders = 8_000.0;
+        ours.figures.seconds_max_per_process = 1e-3;
+        let mut scotch = line("scotch", false, false, 0.02, 2.0);
+        scotch.figures.seconds_max_per_process = 4e-3;
+        let goals = of(&[ours, scotch]);
+        let goal = goals.iter().find(|goal| goal.possible.is_some()).unwrap();
+        // 96 processes hang three deep: 7 messages of 1.9 us; 1000 tasks of 10 ns.
+        let floor = 7.0 * 0.0019 + 0.01;
+        assert!((goal.possible.unwrap() - 4.0 / floor).abs() < 1e-9);
+        let text = goal.text();
+        assert!(!goal.is_met && text.contains("7 messages 0.013"), "{text}");
+        // 0.4 ms less 110 messages of 1.9 us leave 0.191 ms.
+        assert!(text.contains("leaves 19100 operations"), "{text}");
     }
 
     #[test]

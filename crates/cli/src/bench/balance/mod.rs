@@ -15,12 +15,12 @@ use std::time::Duration;
 use outlive_balance::command;
 use outlive_balance::replay::{Figures, Method, Settings, replay};
 use outlive_balance::scenario::{Kind, Scenario};
-use outlive_base::{Error, Result};
+use outlive_base::{Code, Entity, Error, Result};
 use serde::Serialize;
 
 use super::machine::Machine;
 use super::session::Scratch;
-use crate::args::BenchOptions;
+use crate::args::{BalanceBench, BenchOptions};
 use crate::balance::cpu_seconds;
 
 mod goals;
@@ -29,11 +29,6 @@ mod peers;
 mod table;
 
 use peers::PEERS;
-
-/// What a migrated task weighs against a cut edge, for methods that can be told.
-const PRICES: [f64; 4] = [0.1, 1.0, 10.0, 100.0];
-/// The same for ours; the first is the default.
-const OUR_PRICES: [f64; 4] = [0.1, 0.5, 1.0, 3.0];
 
 /// One method on one scenario and number of processes.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -69,6 +64,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Some(name) => vec![command::kind(name)?],
         None => vec![Kind::Shock, Kind::Cloud],
     };
+    check(how, &kinds)?;
     let mut report = Report {
         schema: "outlive.bench.balance/1",
         machine: Machine::here(),
@@ -105,6 +101,41 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+/// Refuses what would be left out without a word, or compared wrongly.
+fn check(how: &BalanceBench, kinds: &[Kind]) -> Result<()> {
+    let refuse = |option: &str, reason: String, remedy: &str| {
+        let entity = Entity::Option(option.into());
+        Err(Error::new(Code::InvalidArgument, entity, reason, remedy))
+    };
+    let names = PEERS.map(|peer| peer.name).join(", ");
+    let known = |name: &&String| *name == "none" || PEERS.iter().any(|peer| peer.name == **name);
+    if let Some(name) = how.peers.iter().flatten().find(|name| !known(name)) {
+        let remedy = format!("use some of: {names}; or none");
+        return refuse(
+            "peers",
+            format!("there is no partitioner '{name}'"),
+            &remedy,
+        );
+    }
+    let equal = [Kind::Shock, Kind::Cloud, Kind::HotSpot];
+    if let Some(kind) = kinds.iter().find(|kind| !equal.contains(kind)) {
+        let reason = format!("partitioners know no {} loads", kind.name());
+        return refuse("scenario", reason, "use shock, cloud or hot-spot");
+    }
+    let prices = how.prices.iter().chain(&how.peer_prices);
+    match prices
+        .copied()
+        .find(|price| !(price.is_finite() && *price > 0.0))
+    {
+        Some(price) => refuse(
+            "prices",
+            format!("{price} is no price"),
+            "use numbers above zero",
+        ),
+        None => Ok(()),
+    }
 }
 
 /// Every case of docs/balance.md; true: with all the steps of its scenario.
@@ -156,7 +187,7 @@ impl<'a> Case<'a> {
             true => 0,
             false => how.first.unwrap_or(middle),
         };
-        let left = kind.steps().saturating_sub(first + 1);
+        let left = kind.steps().saturating_sub(first.saturating_add(1));
         let steps = if whole { left } else { how.steps.min(left) };
         Ok(Case {
             scenario: Scenario::new(kind, processes, how.shrink, 1)?,
@@ -182,12 +213,9 @@ impl<'a> Case<'a> {
     }
 
     fn ours(&mut self) -> Result<()> {
-        for price in OUR_PRICES {
-            self.our(
-                price,
-                self.options.balance.tolerance,
-                format!("ours, price {price}"),
-            )?;
+        let how = &self.options.balance;
+        for &price in &how.prices {
+            self.our(price, how.tolerance, format!("ours, price {price}"))?;
         }
         Ok(())
     }
@@ -196,6 +224,8 @@ impl<'a> Case<'a> {
         let mut settings = Settings::default();
         settings.diffusion.tolerance = tolerance;
         settings.diffusion.migration_price = price;
+        settings.diffusion.ragged = self.options.balance.ragged;
+        settings.diffusion.compact = self.options.balance.compact;
         let (method, range) = (Method::Diffusion, self.range);
         let scenario = &mut self.scenario;
         let steps = replay(
@@ -237,10 +267,9 @@ impl<'a> Case<'a> {
                 peers::export(&mut self.scenario, self.range, scratch.path())?;
                 exported = true;
             }
-            let prices = if peer.repartitions {
-                &PRICES[..]
-            } else {
-                &[1.0]
+            let prices = match peer.repartitions {
+                true => &how.peer_prices[..],
+                false => &[1.0],
             };
             for &price in prices {
                 let count = self.scenario.processes.count();
@@ -277,7 +306,7 @@ impl<'a> Case<'a> {
         };
         let tolerance = best.figures.imbalance;
         if tolerance > self.options.balance.tolerance {
-            for price in OUR_PRICES {
+            for &price in &self.options.balance.prices {
                 let who = format!("ours, price {price}, at {tolerance:.4}");
                 self.our(price, tolerance, who)?;
             }
