@@ -14,6 +14,7 @@
 
 #include <linux/kernel.h>
 #include <linux/mm_types.h>
+#include <linux/ptrace.h>
 #include <linux/sched.h>
 #include <linux/types.h>
 #include <linux/uaccess.h>
@@ -61,6 +62,12 @@ struct omk_writer {
 struct omk_live {
 	struct task_struct *task;
 	u64 fs_base, gs_base;
+	struct pt_regs regs;	/* of the program, if wound */
+	u32 wound;		/* they are not on its stack: see omk_entry.c */
+	u32 gs_other;		/* gs_base was found beside KERNEL_GS_BASE */
+	u32 changing;		/* the processor was changing its thread */
+	u32 in_task;		/* the bases are in the task */
+	u32 fpu_in_task;	/* so is the vector state */
 	u32 fpu_live;
 	u32 done;		/* written last */
 };
@@ -79,6 +86,7 @@ struct omk_module {
 	struct omk_entry entries[OMK_PROCESSES_MAX];
 };
 
+struct file;
 struct path;
 
 extern struct omk_module omk;
@@ -107,9 +115,16 @@ void omk_cpu_exit(void);
 void omk_cpu_reset(void);
 void omk_cpu_save_self(void);
 bool omk_cpu_stopped(void);
+void omk_cpu_wait(void);
+bool omk_wait(bool (*done)(void), unsigned int ms);
+bool omk_cpu_has(const struct task_struct *t);
 u32 omk_cpu_missing(void);
 const struct omk_live *omk_live_of(const struct task_struct *t, const void **xstate);
 extern u64 omk_stop_tsc;
+
+/* omk_entry.c */
+void omk_entry_init(void);
+void omk_entry_look(struct omk_live *slot);
 
 /* omk_task.c */
 int omk_task_init(void);
@@ -121,6 +136,15 @@ struct task_struct *omk_next_thread(const struct omk_entry *e, struct task_struc
 /* omk_mm.c */
 u32 omk_save_vmas(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_fds(struct omk_writer *w, const struct omk_entry *e);
+
+/* omk_more.c */
+u32 omk_save_groups(struct omk_writer *w, const struct omk_entry *e);
+u32 omk_save_timers(struct omk_writer *w, const struct omk_entry *e);
+void omk_terminals_begin(void);
+void omk_terminal_note(const struct omk_entry *e, const struct file *f, const struct file *file,
+		       dev_t dev);
+u32 omk_save_terminals(struct omk_writer *w, const struct omk_entry *e);
+u32 omk_save_queued(struct omk_writer *w, const struct omk_entry *e);
 
 /* omk_path.c */
 void omk_strings_begin(void);

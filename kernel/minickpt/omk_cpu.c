@@ -21,12 +21,14 @@
 #include "omk.h"
 
 #define SOFT_MS		100
+#define LATE_MS		5000	/* for processors that a hypervisor does not let run */
 
 static struct omk_live *live;		/* [nr_cpu_ids] */
 static u8 *xstates;			/* [nr_cpu_ids][xstate_size], 64-byte aligned */
 static size_t xstate_stride;
 static DEFINE_PER_CPU(call_single_data_t, stop_csd);
 static atomic_t stopped;
+static int asked;			/* to stop; written by the dying processor alone */
 static bool stopping;
 u64 omk_stop_tsc;
 
@@ -52,8 +54,18 @@ void __dying omk_cpu_save_self(void)
 	if (READ_ONCE(slot->done))
 		return;
 	slot->task = current;
-	rdmsrl(MSR_FS_BASE, slot->fs_base);
-	rdmsrl(MSR_KERNEL_GS_BASE, slot->gs_base);
+	omk_entry_look(slot);
+	if (slot->in_task) {
+		slot->fs_base = current->thread.fsbase;
+		slot->gs_base = current->thread.gsbase;
+	} else {
+		rdmsrl(MSR_FS_BASE, slot->fs_base);
+		if (!slot->gs_other)
+			rdmsrl(MSR_KERNEL_GS_BASE, slot->gs_base);
+	}
+	if (slot->fpu_in_task)
+		/* The registers are still another's: nobody may take them for its own. */
+		set_thread_flag(TIF_NEED_FPU_LOAD);
 	save_fpu(slot, xstates + cpu * xstate_stride);
 	/* The slot before the word that says it is whole; read by omk_live_of(). */
 	smp_store_release(&slot->done, 1);
@@ -68,10 +80,34 @@ static void __dying stop_here(void *unused)
 		cpu_relax();
 }
 
+/* Waits until done() or for that long, by the time stamp counter: udelay() goes by a
+ * count that each processor made when it came up, unless the counter is known to be
+ * constant, and in a virtual machine the count may be wrong by any factor. The pause is
+ * for hosts that then let another processor run.
+ */
+bool __dying omk_wait(bool (*done)(void), unsigned int ms)
+{
+	u64 start = rdtsc(), ticks = (u64)ms * tsc_khz;
+	unsigned int n;
+
+	for (n = 0; !done(); n++) {
+		if (tsc_khz ? rdtsc() - start >= ticks : n >= ms * 10)
+			return false;
+		cpu_relax();
+		udelay(100);
+	}
+	return true;
+}
+
+static bool __dying all_stopped(void)
+{
+	return atomic_read(&stopped) >= asked;
+}
+
 /* Entry of crash_smp_send_stop(): on the dying processor, interrupts off. */
 static int __dying before_stop(struct kprobe *p, struct pt_regs *regs)
 {
-	unsigned int cpu, self = raw_smp_processor_id(), asked = 0, ms;
+	unsigned int cpu, self = raw_smp_processor_id();
 
 	if (!omk.armed || xchg(&stopping, true))
 		return 0;
@@ -82,8 +118,7 @@ static int __dying before_stop(struct kprobe *p, struct pt_regs *regs)
 		    !smp_call_function_single_async(cpu, per_cpu_ptr(&stop_csd, cpu)))
 			asked++;
 	}
-	for (ms = 0; ms < SOFT_MS * 10 && atomic_read(&stopped) < asked; ms++)
-		udelay(100);
+	omk_wait(all_stopped, SOFT_MS);
 	omk_stop_tsc = rdtsc();
 	return 0;
 }
@@ -121,6 +156,32 @@ u32 __dying omk_cpu_missing(void)
 		/* Pairs with the release in omk_cpu_save_self(). */
 		missing += !smp_load_acquire(&live[cpu].done);
 	return missing;
+}
+
+static bool __dying none_missing(void)
+{
+	return !omk_cpu_missing();
+}
+
+/* The kernel waits a second for its NMIs, by udelay(). A processor that answers none of
+ * them is broken, or does not run because of its host: it has the NMI when it does.
+ */
+void __dying omk_cpu_wait(void)
+{
+	if (READ_ONCE(stopping))
+		omk_wait(none_missing, LATE_MS);
+}
+
+/* True for a thread that runs on a processor that saved nothing: what is known
+ * of it is of its last way into the kernel.
+ */
+bool __dying omk_cpu_has(const struct task_struct *t)
+{
+	unsigned int cpu = task_cpu(t);
+
+	/* Pairs with the release in omk_cpu_save_self(). */
+	return READ_ONCE(t->on_cpu) && READ_ONCE(stopping) && cpu < nr_cpu_ids &&
+	       cpu_online(cpu) && !smp_load_acquire(&live[cpu].done);
 }
 
 const struct omk_live __dying *omk_live_of(const struct task_struct *t, const void **xstate)
@@ -165,6 +226,7 @@ int omk_cpu_init(void)
 	}
 	for_each_possible_cpu(cpu)
 		INIT_CSD(per_cpu_ptr(&stop_csd, cpu), stop_here, NULL);
+	omk_entry_init();
 	err = register_kprobe(&on_stop);
 	if (err)
 		goto no_memory;

@@ -33,10 +33,15 @@ static void *refuse(void)
 	return NULL;
 }
 
+/* Its name until Linux 6.1. */
+#ifndef ftrace_regs_set_instruction_pointer
+#define ftrace_regs_set_instruction_pointer ftrace_instruction_pointer_set
+#endif
+
 static void notrace on_allocate(unsigned long ip, unsigned long parent, struct ftrace_ops *ops,
 				struct ftrace_regs *fregs)
 {
-	ftrace_instruction_pointer_set(fregs, (unsigned long)refuse);
+	ftrace_regs_set_instruction_pointer(fregs, (unsigned long)refuse);
 }
 
 static struct ftrace_ops allocators = {
@@ -145,10 +150,12 @@ static void act_later(struct work_struct *unused)
 	act(&pending);
 }
 
+static bool spins;	/* the processor that asked, with interrupts off */
+
 static void panic_there(void *unused)
 {
-	/* Let the caller's processor begin to spin. */
-	mdelay(20);
+	while (!READ_ONCE(spins))
+		cpu_relax();
 	panic("outlive-inject: while another processor spins");
 }
 
@@ -166,6 +173,7 @@ static long spin_panic(u32 cpu)
 		return -ENXIO;
 	}
 	smp_call_function_single_async(cpu, &csd);
+	WRITE_ONCE(spins, true);
 	for (;;)
 		cpu_relax();
 }

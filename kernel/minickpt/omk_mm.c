@@ -173,7 +173,8 @@ u32 __dying omk_save_vmas(struct omk_writer *out, const struct omk_entry *e)
 	return 1;
 }
 
-static bool __dying put_fd(struct omk_fd *r, u32 fd, bool cloexec, const struct file *f)
+static bool __dying put_fd(struct omk_fd *r, const struct omk_entry *e, u32 fd, bool cloexec,
+			   const struct file *f)
 {
 	static struct file file;
 	static struct inode inode;
@@ -193,6 +194,8 @@ static bool __dying put_fd(struct omk_fd *r, u32 fd, bool cloexec, const struct 
 	r->f_mode = (__force u32)file.f_mode;
 	r->mode = inode.i_mode;
 	r->size = inode.i_size;
+	if (S_ISCHR(inode.i_mode))
+		omk_terminal_note(e, f, &file, inode.i_rdev);
 	r->path = S_ISSOCK(inode.i_mode) ? OMK_NO_PATH : omk_path(&file.f_path);
 	return true;
 }
@@ -232,7 +235,7 @@ u32 __dying omk_save_fds(struct omk_writer *w, const struct omk_entry *e)
 		}
 		if (!f)		/* reserved by an open() that goes on */
 			continue;
-		if (put_fd(&r[count], fd, cloexec >> (fd % BITS_PER_LONG) & 1, f))
+		if (put_fd(&r[count], e, fd, cloexec >> (fd % BITS_PER_LONG) & 1, f))
 			count++;
 		else
 			flags |= OMK_REC_DAMAGED;

@@ -10,7 +10,6 @@
  * vector in 40:67 (shutdown code 0x0a, as in the kernel's own start of
  * processors): a loop in the first megabyte, which kernels leave alone.
  */
-#include <linux/delay.h>
 #include <linux/efi.h>
 #include <linux/io.h>
 #include <linux/kexec.h>
@@ -30,7 +29,7 @@
 #define CMOS_DATA	0x71
 #define CMOS_SHUTDOWN	0x0f
 #define SHUTDOWN_JUMP	0x0a
-#define PARK_TRIES	200	/* of 100 us */
+#define PARK_MS		20
 
 static const u8 park_code[] = {
 	0xfa,					/* cli */
@@ -51,12 +50,16 @@ static void __dying set_vector(void)
 	mb();
 }
 
+static bool __dying parked(void)
+{
+	return *(volatile u8 *)phys_to_virt(PARKED_AT);
+}
+
 /* Last in the chain: the others have halted, and nothing of them is needed. */
 static int __dying on_panic_end(struct notifier_block *nb, unsigned long unused, void *message)
 {
 	bool boot_waits;
 	u64 base;
-	int i;
 
 	if (!omk.armed || !omk_cpu_stopped() || num_online_cpus() == 1 || !kexec_crash_loaded())
 		return NOTIFY_DONE;
@@ -67,12 +70,10 @@ static int __dying on_panic_end(struct notifier_block *nb, unsigned long unused,
 		return NOTIFY_DONE;
 	if (boot_waits)
 		set_vector();
-	apic_icr_write(APIC_DEST_ALLBUT | APIC_INT_LEVELTRIG | APIC_INT_ASSERT | APIC_DM_INIT, 0);
-	for (i = 0; boot_waits && i < PARK_TRIES; i++) {
-		if (*(volatile u8 *)phys_to_virt(PARKED_AT))
-			break;
-		udelay(100);
-	}
+	/* Not apic_icr_write(): newer kernels make that a call which modules do not have. */
+	apic->icr_write(APIC_DEST_ALLBUT | APIC_INT_LEVELTRIG | APIC_INT_ASSERT | APIC_DM_INIT, 0);
+	if (boot_waits)
+		omk_wait(parked, PARK_MS);
 	return NOTIFY_DONE;
 }
 

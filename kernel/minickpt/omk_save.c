@@ -28,6 +28,10 @@ enum step {
 	STEP_SIGACTIONS,
 	STEP_PROCESS,
 	STEP_STRINGS,
+	STEP_GROUPS,
+	STEP_TIMERS,
+	STEP_TERMINALS,
+	STEP_QUEUED,
 	STEPS,
 };
 
@@ -115,6 +119,7 @@ static void __dying run_step(const struct omk_entry *e)
 	switch (st.step) {
 	case STEP_THREADS:
 		omk_strings_begin();
+		omk_terminals_begin();
 		save_threads(e);
 		break;
 	case STEP_VMAS:
@@ -131,6 +136,18 @@ static void __dying run_step(const struct omk_entry *e)
 		break;
 	case STEP_STRINGS:
 		omk_save_strings(&st.w, e->tgid);
+		break;
+	case STEP_GROUPS:
+		omk_save_groups(&st.w, e);
+		break;
+	case STEP_TIMERS:
+		omk_save_timers(&st.w, e);
+		break;
+	case STEP_TERMINALS:
+		omk_save_terminals(&st.w, e);
+		break;
+	case STEP_QUEUED:
+		omk_save_queued(&st.w, e);
 		break;
 	case STEPS:
 		break;
@@ -277,6 +294,7 @@ static int __dying on_panic(struct notifier_block *nb, unsigned long unused, voi
 	omk_cpu_save_self();
 	if (!st.begun) {
 		st.begun = true;
+		omk_cpu_wait();
 		fill_head(&st.head, generation, message);
 		/* From here to the end the image is not whole. */
 		memset(image, 0, sizeof(*image));

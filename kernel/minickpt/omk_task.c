@@ -227,9 +227,18 @@ u32 __dying omk_save_thread(struct omk_writer *w, const struct omk_entry *e, str
 	live = omk_live_of(t, &live_xstate);
 	if (live) {
 		r->flags |= OMK_THREAD_LIVE;
+		if (live->wound) {
+			put_regs(r, t, &live->regs);
+			r->flags |= OMK_THREAD_WOUND;
+			damaged = 0;
+		}
+		r->flags |= live->gs_other ? OMK_THREAD_GS_OTHER : 0;
+		r->flags |= live->changing ? OMK_THREAD_CHANGING : 0;
 		r->regs.fs_base = live->fs_base;
 		r->regs.gs_base = live->gs_base;
 	}
+	if (!live && omk_cpu_has(t))
+		r->flags |= OMK_THREAD_UNSEEN;
 	if (in_call(&r->regs)) {
 		r->flags |= OMK_THREAD_IN_CALL;
 		if (t == current)

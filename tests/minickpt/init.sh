@@ -14,6 +14,9 @@ insmod /modules/outlive_minickpt.ko area_addr="$addr" area_size="$size" $(sed -n
 for module in libnvdimm nd_btt nd_pmem nd_e820; do
     insmod /modules/$module.ko
 done
+for module in /modules/fs/*.ko; do
+    [ ! -e "$module" ] || insmod "$module"
+done
 insmod /modules/outlive_inject.ko
 # The disk appears when its driver has looked at it: 20 s at most.
 for _ in $(seq 200); do

@@ -40,6 +40,12 @@ NEXT_LINE = (
     "reset_devices elfcorehdr=0xffffffffffffffff"
 )
 MODULES = ("libnvdimm", "nd_btt", "nd_pmem", "nd_e820")
+# In the order of their dependencies. Checksums by instruction, as on every machine where
+# udev or systemd loads modules: the other way is half of what a journal's commit costs.
+FILE_SYSTEM = (
+    *("lib/crc16", "crypto/crc32c_generic", "arch/x86/crypto/crc32c-intel"),
+    *("fs/mbcache", "fs/jbd2/jbd2", "fs/ext4/ext4"),
+)
 
 
 class Failure(AssertionError):
@@ -59,16 +65,21 @@ def cpio(entries: Iterable[tuple[str, int, bytes]]) -> bytes:
 
 
 def release() -> str:
-    """Of the kernel that prepare.sh fetched."""
-    return (WORK / "release").read_text(encoding="ascii").strip()
+    """Of the kernel that prepare.sh fetched: its choice, or what OUTLIVE_KERNEL says."""
+    named = os.environ.get("OUTLIVE_KERNEL")
+    return named or (WORK / "release").read_text(encoding="ascii").strip()
 
 
 def files() -> dict[str, Path]:
     """What every initial file system holds: name in it -> file here."""
-    modules = WORK / "root/lib/modules" / release() / "kernel/drivers/nvdimm"
-    held = {f"modules/{name}.ko": modules / f"{name}.ko" for name in MODULES}
+    modules = WORK / "root/lib/modules" / release() / "kernel"
+    held = {f"modules/{name}.ko": modules / f"drivers/nvdimm/{name}.ko" for name in MODULES}
+    for number, name in enumerate(FILE_SYSTEM):
+        # Some flavours have them built in.
+        if (path := modules / f"{name}.ko").exists():
+            held[f"modules/fs/{number}.ko"] = path
     for name in ("outlive_minickpt", "outlive_inject"):
-        held[f"modules/{name}.ko"] = WORK / f"module/minickpt/{name}.ko"
+        held[f"modules/{name}.ko"] = WORK / f"module/{release()}/minickpt/{name}.ko"
     for program in sorted((WORK / "programs").iterdir()):
         held[f"bin/{program.name}"] = program
     held["init"] = HERE / "init.sh"

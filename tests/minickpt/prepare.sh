@@ -3,6 +3,7 @@
 # builds the modules and the test programs against it, all under build/minickpt.
 #
 #   tests/minickpt/prepare.sh            does nothing where nothing changed
+#   OUTLIVE_KERNEL=RELEASE ...           another kernel than the newest 6.1 "cloud" (uname -r)
 #   tests/minickpt/prepare.sh packages   Debian's vi and NumPy instead, under build/minickpt/debian
 #
 # Ends with 69 and says why where something is missing.
@@ -10,7 +11,7 @@ set -euo pipefail
 cd "$(dirname "$0")/../.."
 work=$PWD/build/minickpt
 root=$work/root
-mkdir -p "$work/debs" "$root"
+mkdir -p "$root"
 
 lacks() {
     echo "minickpt: $*" >&2
@@ -46,25 +47,38 @@ if [ -z "$release" ]; then
         sed -n 's/.*Depends: linux-image-\(6\.1\..*\)/\1/p' | head -1)
 fi
 [ -n "$release" ] || lacks "apt knows no linux-image-cloud-amd64 of Debian 12 (apt-get update)"
+# Flavours share the headers of their version; those of the real-time kernel are its own.
+case $release in
+*-rt-amd64) common=linux-headers-${release%-rt-amd64}-common-rt ;;
+*-cloud-amd64) common=linux-headers-${release%-cloud-amd64}-common ;;
+*) common=linux-headers-${release%-amd64}-common ;;
+esac
 headers=$root/usr/src/linux-headers-$release
-common=$root/usr/src/linux-headers-${release%-cloud-amd64}-common
 
 if [ ! -e "$root/boot/vmlinuz-$release" ] || [ ! -e "$headers/Makefile" ]; then
-    (cd "$work/debs" && apt-get download -q "linux-image-$release" "linux-headers-$release" \
-        "linux-headers-${release%-cloud-amd64}-common" linux-kbuild-6.1) >"$work/apt.log" 2>&1 ||
+    kbuild=$(apt-cache depends "linux-headers-$release" 2>/dev/null |
+        sed -n 's/.*Depends: \(linux-kbuild-.*\)/\1/p' | head -1)
+    mkdir -p "$work/debs/$release"
+    (cd "$work/debs/$release" && apt-get download -q "linux-image-$release" \
+        "linux-headers-$release" "$common" "$kbuild") >"$work/apt.log" 2>&1 ||
         lacks "apt-get download of the kernel failed: $(tail -1 "$work/apt.log")"
-    for deb in "$work"/debs/*.deb; do
+    for deb in "$work/debs/$release"/*.deb; do
         dpkg -x "$deb" "$root"
     done
+    # Some kernels come with compressed modules, which busybox does not load.
+    named='(virtio_net|net_failover|failover|crc16|crc32c_generic|crc32c-intel|mbcache)[.]'
+    find "$root/lib/modules/$release/kernel" -name '*.ko.xz' -regextype posix-extended \
+        -regex ".*/((nvdimm|virtio|jbd2|ext4)/.*|$named.*)" -exec xz -dkf {} +
 fi
+common=$root/usr/src/$common
 # The packages name each other by absolute paths.
 printf 'include %s/Makefile\n' "$common" >"$headers/Makefile"
 
-module=$work/module
+module=$work/module/$release
 mkdir -p "$module/minickpt" "$module/include/uapi"
 cp -u kernel/minickpt/Makefile kernel/minickpt/*.[ch] "$module/minickpt/"
 cp -u kernel/include/uapi/*.h "$module/include/uapi/"
-make -s -C "$headers" M="$module/minickpt" CC=gcc-12 modules ${CHECK_SPARSE:+C=2} >"$work/module.log" 2>&1 || {
+make -s -C "$headers" M="$module/minickpt" CC=gcc-12 CONFIG_DEBUG_INFO_BTF_MODULES= modules ${CHECK_SPARSE:+C=2} >"$work/module.log" 2>&1 || {
     cat "$work/module.log" >&2
     exit 1
 }
@@ -76,7 +90,8 @@ programs=$work/programs
 mkdir -p "$programs"
 for source in tests/minickpt/programs/*.c kernel/user/*.c; do
     out=$programs/$(basename "$source" .c)
-    [ "$out" -nt "$source" ] && [ "$out" -nt kernel/include/uapi/outlive_minickpt.h ] && continue
+    [ "$out" -nt "$source" ] && [ "$out" -nt tests/minickpt/programs/pattern.h ] &&
+        [ "$out" -nt kernel/include/uapi/outlive_minickpt.h ] && continue
     gcc -std=gnu11 -O2 -Wall -Wextra -Werror -static -pthread -Ikernel/include -Wno-unused-function -o "$out" "$source"
 done
 # As a distribution would link them.
@@ -86,4 +101,4 @@ for source in tests/minickpt/programs/dynamic/*.c; do
     [ "$out" -nt "$source" ] && continue
     gcc -std=gnu11 -O2 -Wall -Wextra -Werror -fopenmp -o "$out" "$source" -lm
 done
-printf '%s\n' "$release" >"$work/release"
+[ -n "${OUTLIVE_KERNEL:-}" ] || printf '%s\n' "$release" >"$work/release"

@@ -43,10 +43,9 @@ until omkctl query | grep -qE "state (empty|acked).* registered [1-9]"; do
 done
 [ $BOOT = 1 ] || omkctl times
 echo; echo "NODE READY $BOOT"
-while kill -0 $P 2>/dev/null; do
-    read -r -t 1 kind </dev/console && outlive-inject $kind
-done
-wait $P; status=$?; echo; echo "EXIT $status"
+# Without a time limit: one that is over between two letters leaves half a word.
+(while read -r kind; do outlive-inject $kind; done) </dev/console & R=$!
+wait $P; status=$?; kill $R; echo; echo "EXIT $status"
 """
 
 

@@ -16,15 +16,16 @@ from machine import Machine, with_libraries
 Make = Callable[..., Machine]
 KERNELS = os.environ.get("OUTLIVE_NAS", "cg is").split()
 CLASS = os.environ.get("OUTLIVE_NAS_CLASS", "S")
-MORE_MAX = 0.02
-"""Of the timed part: the goal of the project (the mini-ckpts study: 5 to 8 %)."""
-MISSED = {"is": 0.4, "ua": 0.04}
-"""Kernels that map and touch new memory in their timed part: preparing it and the commit of
-the file system's journal for each huge page (MAP_SYNC) cost more than the goal allows. They
-have bounds of their own, so that it does not get worse unseen."""
+THREADS = int(os.environ.get("OUTLIVE_NAS_THREADS", "2"))
+MORE_MAX = 0.02 if THREADS < 8 else 0.1
+"""Of the timed part: the goal of the project (the mini-ckpts study: 5 to 8 %). Each thread's
+birth is in it, at a million instructions."""
+NEAR = {"is": 0.03} if CLASS == "S" else {}
+"""Twenty million instructions long, with the birth of a thread and the first memory of both in
+them: it keeps the goal by a thousandth or two, and the bare run differs by as much."""
 
 SCENARIO = """
-export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive
+export OMP_NUM_THREADS={threads} OMP_WAIT_POLICY=passive
 mkdir -p /dax/memory
 arm
 for kernel in {kernels}; do
@@ -50,12 +51,13 @@ def kernels() -> dict[str, Path]:
 def test_protection_costs_few_instructions(
     machine: Make, outlive: dict[str, Path], kernels: dict[str, Path]
 ) -> None:
-    """Kernels (class S, or OUTLIVE_NAS_CLASS) with two threads on one processor, protected
-    and not, with everything that a death needs: module, next kernel, memory on DAX.
+    """Kernels (class S, or OUTLIVE_NAS_CLASS) with two threads (or OUTLIVE_NAS_THREADS) on one
+    processor, protected and not, with everything that a death needs: module, next kernel,
+    memory on DAX.
     """
     worse = []
     counting = ("-icount", "shift=0,sleep=off")
-    text = SCENARIO.format(kernels=" ".join(KERNELS), size=CLASS)
+    text = SCENARIO.format(kernels=" ".join(KERNELS), size=CLASS, threads=THREADS)
     with machine(text, cpus=1, extra={**outlive, **kernels}, options=counting) as m:
         for name in KERNELS:
             runs = [json.loads(m.expect(word + r" (\{.*\})", 600)[1]) for word in ("BARE", "KEPT")]
@@ -68,6 +70,6 @@ def test_protection_costs_few_instructions(
                 f"{name.upper()}: {bare / 1e6:.1f} million instructions, protected "
                 f"{100 * (kept / bare - 1):+.2f} %, supervisor called {total} times"
             )
-            if kept > bare * (1 + MISSED.get(name, MORE_MAX)):
+            if kept > bare * (1 + NEAR.get(name, MORE_MAX)):
                 worse.append((name, bare, kept))
     assert not worse, worse

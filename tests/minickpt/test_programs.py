@@ -150,9 +150,8 @@ def test_vi_goes_on_where_it_was(machine: Make, outlive: dict[str, Path], packag
     """vi of Debian on a terminal: text that was never written, and what it can undo."""
     files = with_libraries(packages / "usr/bin/vim.tiny")
     files |= with_libraries(Path("/usr/bin/chattr"))
-    # Settings of a terminal die with the kernel.
+    # Its terminal is as it set it, after a death too.
     typed = """
-    [ $BOOT = 1 ] || stty raw -echo </dev/console
     until stty -a </dev/console | grep -qe -icanon; do usleep 100000; done
     echo; echo "TYPE $BOOT"
     until [ -s /dax/out/mark$BOOT ]; do usleep 100000; done

@@ -32,6 +32,16 @@ def test_four_panics_in_a_row(machine: Make, outlive: dict[str, Path]) -> None:
         assert rounds == list(range(16, rounds[-1] + 1, 16))
 
 
+def test_groups_timers_terminals_and_queued_signals(
+    machine: Make, outlive: dict[str, Path]
+) -> None:
+    """They are as they were; `kept` compares."""
+    kinds = ["null", "panic"] if LONG else ["panic"]
+    with machine(scenario("/bin/kept /dax/stop", kinds), extra=outlive) as m:
+        survive(m, len(kinds))
+        m.expect_past("^KEPT")
+
+
 # The second and the third kernel die while they restore: when the restorer starts, and when
 # the program's process is there again.
 TWICE = """

@@ -13,8 +13,8 @@ use outlive_image::model::{
     Thread,
 };
 
-use crate::births::{self, Birth};
-use crate::journal::Pending;
+use crate::births::{self, Birth, Fork};
+use crate::journal::{Noted, Pending};
 
 const IMAGE_MAGIC: u64 = 0x0031_474d_494b_4d4f;
 const RECORD_MAGIC: u32 = 0x4352_4d4f;
@@ -122,6 +122,11 @@ struct Records<'a> {
     fds: &'a [u8],
     actions: &'a [u8],
     strings: &'a [u8],
+    /// What it can go on without: `None` if it was not written whole.
+    groups: Option<&'a [u8]>,
+    timers: Option<&'a [u8]>,
+    terminals: &'a [u8],
+    queued: &'a [u8],
     cut: bool,
 }
 
@@ -163,8 +168,8 @@ pub fn death(bytes: &[u8]) -> Result<Death> {
 }
 
 /// Reads a whole image. `kernel` is the running one: release, build and the CRC of its
-/// vdso; `special` the names of its special mappings, ascending; `pending` a call on
-/// memory that the supervisor was carrying out.
+/// vdso; `special` the names of its special mappings, ascending; `noted` what the supervisor
+/// had a hand in.
 ///
 /// # Errors
 /// [`Code::Corrupt`]; [`Code::ImageForeign`] for another build; [`Code::NotFound`] if no
@@ -173,7 +178,7 @@ pub fn decode(
     bytes: &[u8],
     kernel: (&str, &str, u32),
     special: &[String],
-    pending: Option<&Pending>,
+    noted: &Noted,
 ) -> Result<(Death, Image)> {
     let mut death = death(bytes)?;
     if !death.is_of(kernel) {
@@ -201,12 +206,14 @@ pub fn decode(
         ..Image::default()
     };
     let mut open = Open::default();
+    let mut forks = Vec::new();
     for (tgid, records) in group(body)? {
-        match process(&records, special, pending, &mut open) {
+        match process(&records, special, noted, &mut open, &mut forks) {
             Ok(process) => image.processes.push(process),
             Err(reason) => death.lost.push((tgid as i32, reason)),
         }
     }
+    births::finish_forks(&mut image.processes, &forks, &noted.children);
     sort(&mut image.processes);
     image.descriptions = open.finish();
     if image.processes.is_empty() {
@@ -261,7 +268,7 @@ fn group(body: &[u8]) -> Result<BTreeMap<u32, Records<'_>>> {
             .checked_add(length)
             .and_then(|end| body.get(start..end));
         let payload = payload.ok_or_else(|| bad(format!("record at {at} is too long")))?;
-        let of = groups.entry(record.u32(24));
+        let (of, whole) = (groups.entry(record.u32(24)), record.u32(8) == 0);
         match kind {
             7 => break,
             1 => of.or_default().process = Some(payload),
@@ -270,9 +277,14 @@ fn group(body: &[u8]) -> Result<BTreeMap<u32, Records<'_>>> {
             4 => of.or_default().fds = payload,
             5 => of.or_default().actions = payload,
             6 => of.or_default().strings = payload,
+            8 if whole => of.or_default().groups = Some(payload),
+            9 if whole => of.or_default().timers = Some(payload),
+            10 => of.or_default().terminals = payload,
+            11 => of.or_default().queued = payload,
+            8 | 9 => {}
             other => return Err(bad(format!("record of kind {other}"))),
         }
-        if kind != 7 && record.u32(8) != 0 {
+        if kind < 7 && !whole {
             groups.entry(record.u32(24)).or_default().cut = true;
         }
         at = start + length.next_multiple_of(ALIGN);
@@ -290,8 +302,9 @@ fn path(strings: &[u8], at: u32) -> Option<String> {
 fn process(
     records: &Records<'_>,
     special: &[String],
-    pending: Option<&Pending>,
+    noted: &Noted,
     open: &mut Open,
+    forks: &mut Vec<Fork>,
 ) -> std::result::Result<Process, String> {
     let head = Bytes(records.process.ok_or("its record was not written")?);
     if head.0.len() < 1008 || records.actions.len() < 64 * 32 {
@@ -307,9 +320,11 @@ fn process(
     let pid = head.i32(0);
     let (mut threads, mut making) = (Vec::new(), Vec::new());
     for bytes in &records.threads {
-        if let Some((thread, birth)) = thread(Bytes(bytes), pending)? {
+        if let Some((mut thread, birth, fork)) = thread(Bytes(bytes), noted.pending.as_ref())? {
+            thread.queued = queued(records.queued, thread.tid);
             threads.push(thread);
             making.extend(birth);
+            forks.extend(fork);
         }
     }
     births::finish(&mut threads, &making);
@@ -348,7 +363,10 @@ fn process(
         credentials: Credentials {
             uid: four(24),
             gid: four(40),
-            groups: own_groups(),
+            groups: records.groups.map_or_else(own_groups, |bytes| {
+                let words = bytes.chunks_exact(4);
+                words.map(|word| Bytes(word).u32(0)).collect()
+            }),
             capabilities: caps,
             no_new_privs,
         },
@@ -361,7 +379,8 @@ fn process(
             .collect(),
         actions: actions.collect(),
         pending: head.u64(88),
-        timers: [(0, 0); 3],
+        queued: queued(records.queued, 0),
+        timers: timers(records.timers),
         layout: Layout { bounds, auxv },
         mappings: mappings(records, special)?,
         descriptors: open.of(records)?,
@@ -369,7 +388,7 @@ fn process(
     })
 }
 
-/// The module does not save supplementary groups: they are those of this process.
+/// Where supplementary groups could not be saved they are those of this process.
 fn own_groups() -> Vec<u32> {
     let pid = std::process::id() as i32;
     outlive_image::procfs::status(pid, pid)
@@ -377,13 +396,38 @@ fn own_groups() -> Vec<u32> {
         .unwrap_or_default()
 }
 
+/// Interval and value in µs; a time that is set is not rounded down to none.
+fn timers(bytes: Option<&[u8]>) -> [(u64, u64); 3] {
+    let mut found = [(0, 0); 3];
+    for (timer, entry) in found.iter_mut().zip(bytes.unwrap_or(&[]).chunks_exact(16)) {
+        let micros = |at: usize| Bytes(entry).u64(at).div_ceil(1000);
+        *timer = (micros(0), micros(8));
+    }
+    found
+}
+
+/// The data of the pending signals of a thread, or of the process (0); what the dying kernel
+/// had overwritten is left out, for a process goes on without it.
+fn queued(records: &[u8], tid: i32) -> Vec<Vec<u8>> {
+    let entries = records.chunks_exact(56).map(Bytes);
+    entries
+        .filter(|entry| entry.i32(0) == tid && entry.i32(4) == entry.i32(8))
+        .filter(|entry| (1..=64).contains(&entry.i32(4)))
+        .map(|entry| entry.0[8..56].to_vec())
+        .collect()
+}
+
+/// A thread, and the call by which it was making another or a process.
+type Read = (Thread, Option<Birth>, Option<Fork>);
+
 fn thread(
     bytes: Bytes<'_>,
     pending: Option<&Pending>,
-) -> std::result::Result<Option<(Thread, Option<Birth>)>, String> {
+) -> std::result::Result<Option<Read>, String> {
     const NO_XSTATE: u32 = 1 << 3;
     const EXITING: u32 = 1 << 4;
     const SAVED_MASK: u32 = 1 << 5;
+    const UNSEEN: u32 = 1 << 12;
     if bytes.0.len() < 552 {
         return Err("a thread's record is cut off".into());
     }
@@ -391,6 +435,11 @@ fn thread(
     let (exiting, call) = (flags & EXITING != 0, bytes.u64(136));
     if births::left_out(exiting, call, bytes.u64(296), bytes.u32(276)) {
         return Ok(None);
+    }
+    if flags & UNSEEN != 0 {
+        return Err(format!(
+            "thread {tid} ran on a processor that never answered"
+        ));
     }
     if flags & NO_XSTATE != 0 {
         return Err(format!(
@@ -400,14 +449,14 @@ fn thread(
     let mut registers = bytes.words(16, 27);
     let mask_at = if flags & SAVED_MASK != 0 { 240 } else { 232 };
     let mut mask = bytes.u64(mask_at);
-    if (GATE..GATE + GATE_BYTES).contains(&registers[SIP]) {
-        // The supervisor was carrying out a call for it: the call is made again.
-        let pending = pending.filter(|pending| pending.tid == tid);
-        let pending = pending.ok_or(format!("thread {tid} was in the middle of fork or exec"))?;
-        registers.clone_from(&pending.registers);
-        mask = pending.mask;
+    let of_it = pending.filter(|pending| pending.tid == tid);
+    if let Some(pending) = of_it.filter(|pending| pending.holds(&registers)) {
+        // The supervisor was carrying out a call for it: it is made again, or is over.
+        (registers, mask) = pending.state();
+    } else if (GATE..GATE + GATE_BYTES).contains(&registers[SIP]) {
+        return Err(format!("thread {tid} was in the middle of fork or exec"));
     }
-    let birth = Birth::of(tid, &registers);
+    let (birth, fork) = (Birth::of(tid, &registers), Fork::of(tid, &registers));
     outlive_image::calls::settle(&mut registers);
     let (at, length) = (bytes.u32(544) as usize, bytes.u32(548) as usize);
     let xstate = at.checked_add(length).and_then(|end| bytes.0.get(at..end));
@@ -423,10 +472,11 @@ fn thread(
         robust_list: bytes.u64(280),
         clear_tid: bytes.u64(296),
         rseq: (bytes.u64(312), size as u32, (size >> 32) as u32),
+        queued: Vec::new(),
         name: bytes.text(520, 16),
         affinity: bytes.0[384..512].to_vec(),
     };
-    Ok(Some((thread, birth)))
+    Ok(Some((thread, birth, fork)))
 }
 
 fn mappings(
@@ -493,7 +543,8 @@ impl Open {
             let (fd, id) = (bytes.i32(0), bytes.u64(8));
             let known = self.found.iter().position(|(other, _, _)| *other == id);
             let index = known.unwrap_or_else(|| {
-                let kind = kind(bytes, path(records.strings, bytes.u32(56)), fd);
+                let name = path(records.strings, bytes.u32(56));
+                let kind = kind(bytes, name, fd, records.terminals);
                 let flags = bytes.u32(40) & !(libc::O_CLOEXEC as u32);
                 let position = bytes.u64(16);
                 self.found.push((
@@ -535,7 +586,24 @@ impl Open {
     }
 }
 
-fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32) -> Kind {
+/// A terminal with the settings that it had, if they could be saved.
+fn terminal(path: String, description: u64, terminals: &[u8]) -> Kind {
+    let mut entries = terminals.chunks_exact(56).map(Bytes);
+    let found = entries.find(|entry| entry.u64(0) == description);
+    let (termios, size, foreground) = found.map_or_else(Default::default, |entry| {
+        let size = entry.u32(44);
+        let size = (size as u16, (size >> 16) as u16);
+        (entry.0[8..44].to_vec(), size, entry.i32(48))
+    });
+    Kind::Terminal {
+        path,
+        termios,
+        size,
+        foreground,
+    }
+}
+
+fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32, terminals: &[u8]) -> Kind {
     let (mode, rdev) = (bytes.u32(44), u64::from(bytes.u32(36)));
     let closed = Kind::Outside { stdio: fd };
     match (mode & libc::S_IFMT, path) {
@@ -550,12 +618,7 @@ fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32) -> Kind {
         (libc::S_IFSOCK, _) if fd > 2 => Kind::Socket,
         (libc::S_IFREG | libc::S_IFDIR, Some(path)) => Kind::Path(path),
         (libc::S_IFCHR, Some(path)) if outlive_image::descriptors::is_terminal(rdev) => {
-            Kind::Terminal {
-                path,
-                termios: Vec::new(),
-                size: (0, 0),
-                foreground: 0,
-            }
+            terminal(path, bytes.u64(8), terminals)
         }
         (libc::S_IFCHR, Some(path)) if path.starts_with("/dev/") => Kind::Path(path),
         _ => closed,
@@ -563,125 +626,4 @@ fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32) -> Kind {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
-
-    const KERNEL: (&str, &str, u32) = ("6.1.0-test", "#1 SMP", 7);
-
-    /// An image of a process of this kernel, both checksums right.
-    pub(crate) fn whole_image(release: &str, build: &str) -> Vec<u8> {
-        image_of(release, build, &whole())
-    }
-
-    fn image(body: &[u8]) -> Vec<u8> {
-        image_of(KERNEL.0, KERNEL.1, body)
-    }
-
-    /// An image with these records, both checksums right.
-    fn image_of(release: &str, build: &str, body: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![0; HEADER];
-        bytes[..8].copy_from_slice(&IMAGE_MAGIC.to_le_bytes());
-        bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
-        bytes[16] = 3;
-        bytes[28] = 2;
-        bytes[32..40].copy_from_slice(&(body.len() as u64).to_le_bytes());
-        bytes[40..44].copy_from_slice(&crc32(body).to_le_bytes());
-        bytes[136..136 + release.len()].copy_from_slice(release.as_bytes());
-        bytes[208..208 + build.len()].copy_from_slice(build.as_bytes());
-        let crc = crc32(&bytes[..HEADER_BYTES - 4]);
-        bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
-        bytes.extend_from_slice(body);
-        bytes
-    }
-
-    fn record(kind: u32, tgid: u32, payload: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![0; ALIGN];
-        bytes[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
-        bytes[4..8].copy_from_slice(&kind.to_le_bytes());
-        bytes[16..24].copy_from_slice(&(payload.len() as u64).to_le_bytes());
-        bytes[24..28].copy_from_slice(&tgid.to_le_bytes());
-        bytes.extend_from_slice(payload);
-        bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
-        bytes
-    }
-
-    /// A process with one thread, sleeping in read(2).
-    fn whole() -> Vec<u8> {
-        let mut process = vec![0; 1008];
-        process[..4].copy_from_slice(&42u32.to_le_bytes());
-        process[4..8].copy_from_slice(&1u32.to_le_bytes());
-        process[60..72].fill(0xff);
-        let mut thread = vec![0; 576 + 832];
-        thread[..4].copy_from_slice(&42u32.to_le_bytes());
-        thread[4..8].copy_from_slice(&42u32.to_le_bytes());
-        let ax = 16 + 10 * 8;
-        thread[ax..ax + 8].copy_from_slice(&(-38i64).to_le_bytes());
-        let ip = 16 + 16 * 8;
-        thread[ip..ip + 8].copy_from_slice(&0x1002u64.to_le_bytes());
-        thread[544..548].copy_from_slice(&576u32.to_le_bytes());
-        thread[548..552].copy_from_slice(&832u32.to_le_bytes());
-        [
-            record(2, 42, &thread),
-            record(5, 42, &[0; 64 * 32]),
-            record(1, 42, &process),
-            record(6, 42, b"/\0"),
-            record(7, 0, &[]),
-        ]
-        .concat()
-    }
-
-    #[test]
-    fn a_sleeping_thread_makes_its_call_again() {
-        let (death, image) = decode(&image(&whole()), KERNEL, &[], None).unwrap();
-        assert_eq!((death.generation, death.cause.as_str()), (3, "oops"));
-        let thread = &image.processes[0].threads[0];
-        assert_eq!((thread.tid, thread.registers[SIP]), (42, 0x1000));
-        assert_eq!(thread.xstate.len(), 832);
-    }
-
-    #[test]
-    fn damage_and_another_kernel_are_told_and_never_panic() {
-        let good = image(&whole());
-        let mut flipped = good.clone();
-        flipped[HEADER + 200] ^= 1;
-        let code = |bytes: &[u8], kernel| decode(bytes, kernel, &[], None).unwrap_err().code();
-        assert_eq!(code(&flipped, KERNEL), Code::Corrupt);
-        assert_eq!(code(&good[..HEADER + 10], KERNEL), Code::Corrupt);
-        assert_eq!(code(&good[..100], KERNEL), Code::Corrupt);
-        assert_eq!(code(&good, ("6.1.1", "#1 SMP", 7)), Code::ImageForeign);
-        // Damage under right checksums: whatever comes out has passed the check.
-        let body = whole();
-        for draw in 0..20_000u64 {
-            let mut body = body.clone();
-            let number = outlive_base::rng::draw(1, 2, draw);
-            let at = number as usize % body.len();
-            body[at] = (number >> 40) as u8;
-            if let Ok((_, image)) = decode(&image(&body), KERNEL, &[], None) {
-                image.check().unwrap();
-            }
-        }
-    }
-
-    #[test]
-    fn a_thread_in_the_gate_goes_back_to_its_own_call() {
-        let mut body = whole();
-        let ip = ALIGN + 16 + 16 * 8;
-        body[ip..ip + 8].copy_from_slice(&(GATE + 0x23).to_le_bytes());
-        let bytes = image(&body);
-        let error = decode(&bytes, KERNEL, &[], None).unwrap_err();
-        assert_eq!(error.code(), Code::NotFound);
-        let mut registers = vec![0; 27];
-        registers[15] = libc::SYS_mmap as u64;
-        registers[10] = (-38i64) as u64;
-        registers[SIP] = 0x2002;
-        let pending = Pending {
-            tid: 42,
-            registers,
-            mask: 5,
-        };
-        let (_, image) = decode(&bytes, KERNEL, &[], Some(&pending)).unwrap();
-        let thread = &image.processes[0].threads[0];
-        assert_eq!((thread.registers[SIP], thread.registers[10]), (0x2000, 9));
-        assert_eq!(thread.mask, 5);
-    }
-}
+pub(crate) mod tests;

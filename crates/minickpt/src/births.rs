@@ -1,11 +1,16 @@
-//! Threads that were being made, or were ending, when the kernel died.
+//! Threads and processes that were being made, or were ending, when the kernel died.
 //!
 //! The maker is still in clone(2) when its thread is there already, and may run. Making
 //! the call again would put a second thread on the same stack: the call ends with the
 //! number of the thread instead. A thread that never ran is left out, and made again.
+//!
+//! So it is with a process, which is kept as soon as it has memory of its own. Which one a
+//! call made is in the journal.
+
+use std::collections::BTreeMap;
 
 use outlive_image::calls::reg;
-use outlive_image::model::Thread;
+use outlive_image::model::{Process, Thread};
 
 const ENOSYS: u64 = -38i64 as u64;
 /// TASK_NEW of include/linux/sched.h: in the lists, but not yet let run.
@@ -72,6 +77,54 @@ pub fn finish(threads: &mut [Thread], births: &[Birth]) {
             maker.registers[reg::RAX] = child as u64;
             maker.registers[reg::ORIG_RAX] = u64::MAX;
             maker.registers[reg::RIP] = birth.rip;
+        }
+    }
+}
+
+/// True if the process that this call makes lives in its maker's memory.
+pub fn shares(registers: &[u64]) -> bool {
+    match registers[reg::ORIG_RAX] as i64 {
+        libc::SYS_vfork => true,
+        libc::SYS_clone => registers[reg::RDI] & libc::CLONE_VM as u64 != 0,
+        _ => false,
+    }
+}
+
+/// A call that makes a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Fork {
+    maker: i32,
+    /// Behind the call.
+    rip: u64,
+}
+
+impl Fork {
+    /// The call that `maker` was in the middle of, by its registers in the kernel.
+    pub fn of(maker: i32, registers: &[u64]) -> Option<Fork> {
+        let makes = match registers[reg::ORIG_RAX] as i64 {
+            libc::SYS_fork | libc::SYS_vfork => true,
+            libc::SYS_clone => registers[reg::RDI] & libc::CLONE_THREAD as u64 == 0,
+            _ => false,
+        };
+        (makes && registers[reg::RAX] == ENOSYS).then_some(Fork {
+            maker,
+            rip: registers[reg::RIP],
+        })
+    }
+}
+
+/// Ends the calls whose processes are there, by the journal's `children`.
+pub fn finish_forks(processes: &mut [Process], forks: &[Fork], children: &BTreeMap<i32, i32>) {
+    for fork in forks {
+        let child = children.get(&fork.maker).copied();
+        let Some(child) = child.filter(|pid| processes.iter().any(|p| p.pid == *pid)) else {
+            continue;
+        };
+        let mut threads = processes.iter_mut().flat_map(|p| &mut p.threads);
+        if let Some(maker) = threads.find(|thread| thread.tid == fork.maker) {
+            maker.registers[reg::RAX] = child as u64;
+            maker.registers[reg::ORIG_RAX] = u64::MAX;
+            maker.registers[reg::RIP] = fork.rip;
         }
     }
 }
@@ -168,5 +221,51 @@ mod tests {
             registers[reg::RAX] = result;
             assert_eq!(Birth::of(7, &registers), None);
         }
+    }
+
+    /// Process 7 in `call`, and process 8 if it is `there`: where 7 goes on, with which RAX.
+    fn forked(call: i64, flags: u64, there: bool, noted: &[(i32, i32)]) -> (u64, u64) {
+        let mut maker = thread(7, 0, 0);
+        maker.registers[reg::ORIG_RAX] = call as u64;
+        maker.registers[reg::RAX] = ENOSYS;
+        maker.registers[reg::RDI] = flags;
+        let forks: Vec<Fork> = Fork::of(7, &maker.registers).into_iter().collect();
+        outlive_image::calls::settle(&mut maker.registers);
+        let process = |pid, threads| Process {
+            pid,
+            threads,
+            ..Process::default()
+        };
+        let mut processes = vec![process(7, vec![maker])];
+        if there {
+            processes.push(process(8, vec![thread(8, 0, 0)]));
+        }
+        finish_forks(&mut processes, &forks, &noted.iter().copied().collect());
+        told(&processes[0].threads)
+    }
+
+    #[test]
+    fn a_process_that_is_there_is_not_made_again() {
+        let vfork = (libc::CLONE_VM | libc::CLONE_VFORK) as u64;
+        for (call, flags) in [
+            (libc::SYS_fork, 0),
+            (libc::SYS_vfork, 0),
+            (libc::SYS_clone, libc::SIGCHLD as u64),
+            (libc::SYS_clone, vfork),
+        ] {
+            let again = (call as u64, 0x1000);
+            assert_eq!(forked(call, flags, true, &[(7, 8)]), (8, 0x1002));
+            // It was not kept; this call made none: an older one made 8, or another thread.
+            assert_eq!(forked(call, flags, false, &[(7, 8)]), again);
+            assert_eq!(forked(call, flags, true, &[]), again);
+            assert_eq!(forked(call, flags, true, &[(9, 8)]), again);
+        }
+        // Another call, a thread, and a call that has its result.
+        assert_eq!(forked(libc::SYS_read, 0, true, &[(7, 8)]), (0, 0x1000));
+        assert_eq!(Fork::of(7, &maker(FLAGS).0.registers), None);
+        let mut registers = thread(7, 0, 0).registers;
+        registers[reg::ORIG_RAX] = libc::SYS_fork as u64;
+        registers[reg::RAX] = 8;
+        assert_eq!(Fork::of(7, &registers), None);
     }
 }

@@ -1,9 +1,9 @@
 //! Which system calls of a protected program meet the supervisor.
 //!
 //! A seccomp program (classic BPF) decides in the kernel: calls that change the memory
-//! map or make processes stop at the supervisor, everything else runs at full speed
-//! (since Linux 5.11 by a bitmap, without running the program). Calls from the gate are
-//! the supervisor's own and pass.
+//! map or make processes stop at the supervisor, everything else runs at full speed: it
+//! is allowed by its number alone, so that since Linux 5.11 the kernel has it in a bitmap
+//! and does not run the program. Calls from the gate are the supervisor's own and pass.
 
 use outlive_image::gate::GATE;
 
@@ -66,18 +66,10 @@ pub const SPECIAL: &[(i64, &str)] = &[
 
 /// The program as `struct sock_filter`s: code u16, jumps u8 u8, value u32.
 pub fn program(special: Special) -> Vec<u8> {
-    let mut code: Vec<(u16, u8, u8, u32)> = vec![
-        (LOAD, 0, 0, ARCH),
-        (EQUAL, 1, 0, ARCH_X86_64),
-        (RETURN, 0, 0, ERRNO | libc::ENOSYS as u32),
-        (LOAD, 0, 0, POINTER_HIGH),
-        (EQUAL, 0, 3, (GATE >> 32) as u32),
-        (LOAD, 0, 0, POINTER_LOW),
-        (AT_LEAST, 1, 0, 0x1000),
-        (RETURN, 0, 0, ALLOW),
-        (LOAD, 0, 0, NUMBER),
-    ];
+    let mut numbers = Vec::new();
+    let mut code: Vec<(u16, u8, u8, u32)> = Vec::new();
     let mut on = |number: i64, then: &[(u16, u8, u8, u32)]| {
+        numbers.push(number as u32);
         code.push((EQUAL, 0, then.len() as u8, number as u32));
         code.extend_from_slice(then);
     };
@@ -86,6 +78,7 @@ pub fn program(special: Special) -> Vec<u8> {
         libc::SYS_munmap,
         libc::SYS_mremap,
         libc::SYS_fork,
+        libc::SYS_vfork,
     ] {
         on(number, &[(RETURN, 0, 0, TRACE)]);
     }
@@ -111,9 +104,10 @@ pub fn program(special: Special) -> Vec<u8> {
         (RETURN, 0, 0, ALLOW),
     ];
     on(libc::SYS_mprotect, &mprotect);
+    // All but threads: a thread stops at its birth only.
     let clone = [
         (LOAD, 0, 0, ARGUMENT_0),
-        (ANY_BIT, 0, 1, libc::CLONE_VM as u32),
+        (ANY_BIT, 0, 1, libc::CLONE_THREAD as u32),
         (RETURN, 0, 0, ALLOW),
         (RETURN, 0, 0, TRACE),
     ];
@@ -127,11 +121,95 @@ pub fn program(special: Special) -> Vec<u8> {
         }
     }
     code.push((RETURN, 0, 0, ALLOW));
-    let mut bytes = Vec::with_capacity(code.len() * 8);
-    for (operation, yes, no, value) in code {
+    // Nothing but architecture and number may be looked at before the others are allowed.
+    let mut whole = vec![
+        (LOAD, 0, 0, ARCH),
+        (EQUAL, 1, 0, ARCH_X86_64),
+        (RETURN, 0, 0, ERRNO | libc::ENOSYS as u32),
+        (LOAD, 0, 0, NUMBER),
+    ];
+    for (at, number) in numbers.iter().enumerate() {
+        whole.push((EQUAL, (numbers.len() - at) as u8, 0, *number));
+    }
+    whole.extend([
+        (RETURN, 0, 0, ALLOW),
+        (LOAD, 0, 0, POINTER_HIGH),
+        (EQUAL, 0, 3, (GATE >> 32) as u32),
+        (LOAD, 0, 0, POINTER_LOW),
+        (AT_LEAST, 1, 0, 0x1000),
+        (RETURN, 0, 0, ALLOW),
+        (LOAD, 0, 0, NUMBER),
+    ]);
+    whole.append(&mut code);
+    let mut bytes = Vec::with_capacity(whole.len() * 8);
+    for (operation, yes, no, value) in whole {
         bytes.extend_from_slice(&operation.to_le_bytes());
         bytes.extend_from_slice(&[yes, no]);
         bytes.extend_from_slice(&value.to_le_bytes());
     }
     bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the program says of a call, and whether it looked at architecture and number
+    /// only, as the kernel's bitmap demands.
+    fn run(number: i64, pointer: u64, arguments: [u64; 3]) -> (u32, bool) {
+        let mut data = vec![number as u32, ARCH_X86_64];
+        for word in [pointer, arguments[0], arguments[1], arguments[2]] {
+            data.extend([word as u32, (word >> 32) as u32]);
+        }
+        let code = program(Special::Refuse);
+        let (mut at, mut word, mut constant) = (0, 0, true);
+        loop {
+            let step: &[u8; 8] = code[at * 8..][..8].try_into().unwrap();
+            let value = u32::from_le_bytes(step[4..].try_into().unwrap());
+            let holds = match u16::from_le_bytes([step[0], step[1]]) {
+                LOAD => {
+                    constant &= [NUMBER, ARCH].contains(&value);
+                    word = data[value as usize / 4];
+                    at += 1;
+                    continue;
+                }
+                RETURN => return (value, constant),
+                EQUAL => word == value,
+                AT_LEAST => word >= value,
+                ANY_BIT => word & value != 0,
+                other => panic!("{other:x}"),
+            };
+            at += 1 + usize::from(step[if holds { 2 } else { 3 }]);
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_allowed_by_its_number_and_the_gate_may_do_all() {
+        let program = 0x40_0000;
+        for number in [libc::SYS_read, libc::SYS_futex, libc::SYS_rt_sigreturn, 334] {
+            assert_eq!(run(number, program, [0; 3]), (ALLOW, true));
+        }
+        let refused = ERRNO | libc::ENOSYS as u32;
+        let dropped = [0, 4096, libc::MADV_DONTNEED as u64];
+        let kept = [0, 4096, libc::MADV_WILLNEED as u64];
+        let thread = [libc::CLONE_THREAD as u64, 0, 0];
+        for (number, arguments, expected) in [
+            (libc::SYS_mmap, [0; 3], TRACE),
+            (libc::SYS_fork, [0; 3], TRACE),
+            (libc::SYS_brk, [0; 3], ERRNO),
+            (libc::SYS_madvise, dropped, TRACE),
+            (libc::SYS_madvise, kept, ALLOW),
+            (libc::SYS_mprotect, [0, 0, libc::PROT_WRITE as u64], TRACE),
+            (libc::SYS_mprotect, [0, 0, libc::PROT_READ as u64], ALLOW),
+            (libc::SYS_clone, thread, ALLOW),
+            (libc::SYS_clone, [0; 3], TRACE),
+            (libc::SYS_shmat, [0; 3], refused),
+            (libc::SYS_pidfd_open, [0; 3], TRACE),
+        ] {
+            for place in [program, GATE - 2, GATE + 0x1000, GATE + (1 << 32)] {
+                assert_eq!(run(number, place, arguments).0, expected, "{number}");
+            }
+            assert_eq!(run(number, GATE + 0x20, arguments).0, ALLOW, "{number}");
+        }
+    }
 }

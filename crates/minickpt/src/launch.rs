@@ -14,6 +14,16 @@ use crate::filter;
 use crate::supervisor::{Policy, Supervisor};
 use crate::sys;
 
+/// What the C library's allocator is told unless the environment says it already: it takes
+/// memory in steps that have room for a huge page, and keeps what was freed, as it does by
+/// itself once a program freed a block of 32 MiB. Calls that change the map, and first
+/// touches of pages outside of huge ones, are what protection makes dear.
+const ALLOCATOR: [(&str, &str); 3] = [
+    ("MALLOC_TOP_PAD_", "2097152"),
+    ("MALLOC_MMAP_THRESHOLD_", "33554432"),
+    ("MALLOC_TRIM_THRESHOLD_", "67108864"),
+];
+
 /// Starts `words` (program and arguments), stopped at its first instruction by the
 /// supervisor; [`Supervisor::run`] then lets it run.
 ///
@@ -31,6 +41,7 @@ pub fn start(supervisor: &mut Supervisor<'_>, policy: &Policy, words: &[String])
     };
     find(program)?;
     check_memory(&policy.memory)?;
+    supervisor.forget_calls()?;
     let failed = |error: io::Error| {
         let what = format!("start {program}: {error}");
         Error::new(
@@ -45,6 +56,11 @@ pub fn start(supervisor: &mut Supervisor<'_>, policy: &Policy, words: &[String])
     let code = filter::program(policy.special);
     let mut command = Command::new(program);
     command.args(arguments);
+    for (name, value) in ALLOCATOR {
+        if std::env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
     let ends = [number_to.as_raw_fd(), go_from.as_raw_fd()];
     let closed = [number.as_raw_fd(), go.as_raw_fd()];
     // SAFETY: the closure makes system calls on numbers and on memory that it owns.

@@ -8,7 +8,7 @@
 //! mini-ckpts (Fiala, Mueller, Ferreira, Engelmann).
 
 pub mod area;
-mod births;
+pub mod births;
 pub mod device;
 pub mod filter;
 pub mod journal;

@@ -8,17 +8,21 @@
 //! program waits until the journal has it, at some hundred thousand instructions. So large
 //! mappings start at a boundary of huge pages and get blocks at boundaries too: the first
 //! write to one maps 2 MiB at once. What does not fill a huge page is written with zeroes
-//! before the program sees it.
+//! before the program sees it. Of a thread's stack that is its end, which every thread uses:
+//! it is placed so that the end lies above a boundary, and what a deeper one needs below it.
 
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use outlive_image::calls::reg;
 use outlive_image::gate::{self, List};
 use outlive_image::model::{Backing, Mapping};
 use outlive_image::procfs;
+use outlive_image::sys;
 
+use crate::journal::Journal;
 use crate::space::{FILE_BYTES, Space};
 
 const PAGE: u64 = 4096;
@@ -35,6 +39,8 @@ const HUGE: u64 = 2 << 20;
 /// Memory that becomes writable by mprotect(2) is zeroed ahead up to this: the steps of
 /// an arena of the C library, but not the stack of a thread.
 const PROTECT_AHEAD: u64 = 1 << 20;
+/// Of a thread's stack, what is zeroed ahead at its end.
+const THREAD_AHEAD: u64 = 64 << 10;
 /// Zeroes ahead take at most this part of what is free.
 const AHEAD_SHARE: u64 = 8;
 
@@ -51,6 +57,8 @@ pub struct Guest<'a> {
     pub common: &'a Path,
     /// True if files are on DAX: mapped with MAP_SYNC.
     pub dax: bool,
+    /// What the next kernel must know of the call.
+    pub journal: Option<&'a Journal>,
 }
 
 /// What became of a call.
@@ -127,7 +135,9 @@ impl Guest<'_> {
         // What will be zero and written to.
         let zero = !shared && matches!(source, None | Some(None));
         let fresh = zero && protection & libc::PROT_WRITE as u64 != 0 && !has(libc::MAP_STACK);
-        let huge = fresh && length >= HUGE && address == 0 && !fixed && !has(libc::MAP_32BIT);
+        let anywhere = length >= HUGE && address == 0 && !fixed && !has(libc::MAP_32BIT);
+        let stack = zero && has(libc::MAP_STACK) && anywhere;
+        let huge = (fresh && anywhere) || stack;
         let reserved = length + if huge { HUGE } else { 0 };
         // Where it will lie decides where it stands: the kernel chooses first.
         let mut list = List::new();
@@ -156,10 +166,12 @@ impl Guest<'_> {
             return Ok(Done::Result(result));
         }
         let low = at as u64;
-        let at = if huge {
-            low.next_multiple_of(HUGE)
-        } else {
-            low
+        let at = match (stack, huge) {
+            (true, _) => {
+                (low + length - THREAD_AHEAD).next_multiple_of(HUGE) + THREAD_AHEAD - length
+            }
+            (false, true) => low.next_multiple_of(HUGE),
+            (false, false) => low,
         };
         let Some((_, place)) = self.space.place(at, length) else {
             return Ok(Done::Result(ENOMEM));
@@ -178,6 +190,8 @@ impl Guest<'_> {
         }
         if fresh && !has(libc::MAP_NORESERVE) {
             self.ahead(at, length)?;
+        } else if stack {
+            self.ahead(at + length - THREAD_AHEAD, THREAD_AHEAD)?;
         }
         let place = if common.is_some() { 0 } else { place };
         let flags = self.shared() | libc::MAP_FIXED as u64 | (flags & KEPT);
@@ -365,6 +379,10 @@ impl Guest<'_> {
         }
         self.space
             .copy(old, new as u64, old_length.min(new_length))?;
+        // Made again, it would no longer find what it moves.
+        if let Some(journal) = self.journal {
+            journal.decided(new)?;
+        }
         self.unmap(old, old_length)?;
         Ok(Done::Result(new))
     }
@@ -435,4 +453,23 @@ pub fn settle(done: io::Result<Done>) -> io::Result<Done> {
         }
         other => other,
     }
+}
+
+/// Registers and mask of a stopped thread.
+pub(crate) fn put_back(tid: i32, saved: (Vec<u64>, u64)) -> io::Result<()> {
+    sys::set_registers(tid, &saved.0)?;
+    sys::set_mask(tid, saved.1)
+}
+
+/// Sets a thread behind its call, with a result, and lets it run.
+pub(crate) fn answer(tid: i32, registers: &mut [u64], result: i64) -> io::Result<()> {
+    set_answer(tid, registers, result)?;
+    sys::resume(tid, 0)
+}
+
+/// Sets a thread behind its call, with a result.
+pub(crate) fn set_answer(tid: i32, registers: &mut [u64], result: i64) -> io::Result<()> {
+    registers[reg::RAX] = result as u64;
+    registers[reg::ORIG_RAX] = u64::MAX;
+    sys::set_registers(tid, registers)
 }

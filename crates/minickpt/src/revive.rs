@@ -355,6 +355,11 @@ fn take_over<'a>(
     supervisor.resume(image, restored)?;
     device.arm()?;
     device.acknowledge(query.generation)?;
+    // Not before: until then another attempt may need what is in the journal. From now on
+    // nobody does: all threads are at calls that they will make again, or behind them.
+    if let Err(error) = supervisor.forget_calls() {
+        eprintln!("outlive: {error}");
+    }
     Ok(supervisor)
 }
 
@@ -407,8 +412,8 @@ fn read(
             "mount the persistent memory where it was, with -o dax=always",
         )));
     }
-    let pending = Journal::pending(&policy.memory);
-    let decoded = area::decode(&bytes, kernel, &special, pending.as_ref());
+    let noted = Journal::noted(&policy.memory);
+    let decoded = area::decode(&bytes, kernel, &special, &noted);
     let (death, image) = decoded.map_err(judged)?;
     said.death = death;
     Ok(image)

@@ -20,9 +20,10 @@ use outlive_image::procfs;
 use outlive_image::restore::Restored;
 use outlive_image::sys::{self, Change};
 
+use crate::births::shares;
 use crate::filter::{SPECIAL, Special};
 use crate::journal::Journal;
-use crate::memory::{self, Done, Guest};
+use crate::memory::{self, Done, Guest, answer, put_back, set_answer};
 use crate::space::Space;
 
 /// What a plain fork does.
@@ -153,6 +154,15 @@ impl<'a> Supervisor<'a> {
             counts: Counts::default(),
             say: Box::new(|error| eprintln!("outlive: {error}")),
         })
+    }
+
+    /// Empties the journal: nothing waits to be restored that could need it.
+    ///
+    /// # Errors
+    /// The directory of the policy cannot be written to.
+    pub fn forget_calls(&mut self) -> outlive_base::Result<()> {
+        let cleared = self.journal.clear();
+        cleared.map_err(|error| Error::io(&self.policy.memory, "write the journal", &error))
     }
 
     /// Takes over a seized process that has not executed its program yet.
@@ -369,6 +379,8 @@ impl<'a> Supervisor<'a> {
         let Some(pid) = self.threads.remove(&tid) else {
             return;
         };
+        // A word that stays names nobody who is there.
+        let _ = self.journal.forget(tid);
         if tid == self.root {
             self.status = Some(status);
         }
@@ -430,8 +442,10 @@ impl<'a> Supervisor<'a> {
             self.refuse_special(name);
             return answer(tid, &mut registers, -i64::from(libc::ENOSYS));
         }
-        if number == libc::SYS_fork || number == libc::SYS_clone {
-            if self.policy.fork == Fork::Copy {
+        if [libc::SYS_fork, libc::SYS_vfork, libc::SYS_clone].contains(&number) {
+            // What it made last is not what this call makes.
+            self.journal.forget(tid)?;
+            if self.policy.fork == Fork::Copy || shares(&registers) {
                 return sys::resume(tid, 0);
             }
             self.refuse_fork();
@@ -446,6 +460,7 @@ impl<'a> Supervisor<'a> {
             space: &body.space,
             common: &self.policy.memory,
             dax: self.policy.dax,
+            journal: Some(&self.journal),
         };
         let done = match number {
             libc::SYS_mmap => {
@@ -479,6 +494,7 @@ impl<'a> Supervisor<'a> {
             }
             Done::Pass => self.pass(tid, &registers, &body)?,
         };
+        self.journal.decided(result)?;
         sys::set_mask(tid, mask)?;
         set_answer(tid, &mut registers, result)?;
         self.journal.end()?;
@@ -527,8 +543,10 @@ impl<'a> Supervisor<'a> {
                 _ => return Ok(None),
             }
         }
-        let leader = procfs::threads(child).is_ok_and(|tids| tids.first() == Some(&child))
-            && !procfs::threads(parent)?.contains(&child);
+        // Not by the list of the threads: it grows with each.
+        let there = |path: String| std::path::Path::new(&path).exists();
+        let leader =
+            there(format!("/proc/{child}")) && !there(format!("/proc/{parent}/task/{child}"));
         if !leader {
             self.threads.insert(child, parent);
             self.counts.threads += 1;
@@ -539,13 +557,9 @@ impl<'a> Supervisor<'a> {
         let Some(body) = self.bodies.get(&parent).cloned() else {
             return Ok(Some(child));
         };
-        let registers = sys::registers(tid)?;
-        let shares = match registers[reg::ORIG_RAX] as i64 {
-            libc::SYS_vfork => true,
-            libc::SYS_clone => registers[reg::RDI] & libc::CLONE_VM as u64 != 0,
-            _ => false,
-        };
-        if shares {
+        // Before the child is kept: its maker must not make it again.
+        self.journal.bore(tid, child)?;
+        if shares(&sys::registers(tid)?) {
             // Until it executes a program it is a guest in its parent's memory.
             self.bodies.insert(child, body);
             return Ok(Some(child));
@@ -599,6 +613,7 @@ impl<'a> Supervisor<'a> {
             space: &space,
             common: &self.policy.memory,
             dax: self.policy.dax,
+            journal: None,
         };
         guest.remap_all(&maps)?;
         put_back(child, saved)?;
@@ -650,6 +665,7 @@ impl<'a> Supervisor<'a> {
             space: &space,
             common: &self.policy.memory,
             dax: self.policy.dax,
+            journal: None,
         };
         let adopted = guest.adopt();
         if let Err(error) = adopted {
@@ -670,21 +686,4 @@ impl Drop for Supervisor<'_> {
             let _ = sys::kill(*pid, libc::SIGKILL);
         }
     }
-}
-
-fn put_back(tid: i32, saved: (Vec<u64>, u64)) -> io::Result<()> {
-    sys::set_registers(tid, &saved.0)?;
-    sys::set_mask(tid, saved.1)
-}
-
-/// Sets a thread behind its call, with a result, and lets it run.
-fn answer(tid: i32, registers: &mut [u64], result: i64) -> io::Result<()> {
-    set_answer(tid, registers, result)?;
-    sys::resume(tid, 0)
-}
-
-fn set_answer(tid: i32, registers: &mut [u64], result: i64) -> io::Result<()> {
-    registers[reg::RAX] = result as u64;
-    registers[reg::ORIG_RAX] = u64::MAX;
-    sys::set_registers(tid, registers)
 }

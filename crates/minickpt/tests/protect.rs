@@ -11,8 +11,9 @@ use outlive_image::restore::{Options, restore};
 use outlive_image::source::Contents;
 use outlive_image::{dump, procfs, sys};
 use outlive_minickpt::filter::{self, Special};
+use outlive_minickpt::journal::Journal;
 use outlive_minickpt::launch;
-use outlive_minickpt::supervisor::{Counts, Fork, Native, Policy, Supervisor};
+use outlive_minickpt::supervisor::{Counts, Fork, Native, Policy, Register, Supervisor};
 
 const BOUND: Duration = Duration::from_secs(100);
 
@@ -243,6 +244,64 @@ fn a_shell_with_children_survives() {
     let script = "/bin/bash -c 'i=0; while [ $i -lt 20 ]; do echo $i $(expr $i \\* $i); \
                   i=$((i+1)); done; echo end'";
     survives(Fork::Copy, script, 4);
+}
+
+/// Looks into the journal at the moment from which a process is kept.
+struct Watch {
+    memory: PathBuf,
+    /// A process, and whether the journal then said whose call made it.
+    seen: Vec<(i32, bool)>,
+}
+
+impl Register for Watch {
+    fn add(&mut self, pid: i32) -> outlive_base::Result<()> {
+        let noted = Journal::noted(&self.memory);
+        let maker = noted.children.iter().find(|(_, child)| **child == pid);
+        // In its call, as the kernel would find it.
+        let in_call = maker.is_some_and(|(tid, _)| {
+            let registers = sys::registers(*tid).expect("the maker is stopped");
+            outlive_minickpt::births::Fork::of(*tid, &registers).is_some()
+        });
+        self.seen.push((pid, in_call));
+        Ok(())
+    }
+    fn remove(&mut self, _pid: i32) {}
+}
+
+/// A kernel that dies while the maker has not come back from its call finds the child
+/// already: the call must not make it again. And a call that has made none yet must not
+/// end with the child of the one before.
+#[test]
+fn who_made_a_process_is_noted_before_it_is_kept() {
+    let scene = Scene::new();
+    let _alone = alone();
+    let policy = scene.policy(Fork::Copy);
+    let mut watch = Watch {
+        memory: policy.memory.clone(),
+        seen: Vec::new(),
+    };
+    let script = "/usr/bin/python3 -c '\nimport os\nfor n in range(3):\n p = os.fork()\n \
+                  if p == 0: os._exit(n)\n print(os.waitstatus_to_exitcode(os.waitpid(p, 0)[1]))'";
+    let mut supervisor = Supervisor::new(policy.clone(), &mut watch).expect("supervisor");
+    launch::start(&mut supervisor, &policy, &scene.words(script, "hit")).expect("start");
+    assert_eq!(supervisor.run().expect("run"), 0, "{}", scene.text("hit"));
+    drop(supervisor);
+    assert_eq!(scene.text("hit"), "0\n1\n2\n");
+    // The shell and Python by exec, then three children, of which each was noted.
+    let forked: Vec<bool> = watch.seen.iter().skip(2).map(|(_, noted)| *noted).collect();
+    assert_eq!(forked, [true, true, true], "{:?}", watch.seen);
+    // All have ended, so nothing is left that an image could be taken for.
+    assert_eq!(Journal::noted(&policy.memory).children.len(), 0);
+}
+
+#[test]
+fn the_allocator_is_told_to_keep_what_it_has() {
+    let scene = Scene::new();
+    let (status, _) = protected(&scene, Fork::Refuse, "/usr/bin/env");
+    assert_eq!(status, 0);
+    for name in ["MALLOC_TOP_PAD_", "MALLOC_TRIM_THRESHOLD_"] {
+        assert!(scene.text("hit").contains(&format!("{name}=")), "{name}");
+    }
 }
 
 #[test]

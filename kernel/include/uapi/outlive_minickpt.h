@@ -115,6 +115,10 @@ enum omk_rec_type {
 	OMK_REC_SIGACTIONS = 5,	/* struct omk_sigaction[64] */
 	OMK_REC_STRINGS = 6,	/* zero-terminated paths, see *_path */
 	OMK_REC_END = 7,	/* empty */
+	OMK_REC_GROUPS = 8,	/* __u32[]: supplementary groups */
+	OMK_REC_TIMERS = 9,	/* struct omk_timer[3]: real, virtual, profiling */
+	OMK_REC_TERMINALS = 10,	/* struct omk_terminal[] */
+	OMK_REC_QUEUED = 11,	/* struct omk_queued[] */
 };
 
 /* rec.flags */
@@ -180,6 +184,10 @@ struct omk_process {
 #define OMK_THREAD_USER		(1U << 6)	/* was stopped in user mode */
 #define OMK_THREAD_TRACED	(1U << 7)
 #define OMK_THREAD_DIED_IN_CALL	(1U << 8)	/* this thread's call killed the kernel */
+#define OMK_THREAD_WOUND	(1U << 9)	/* met on its way in, is back before it */
+#define OMK_THREAD_GS_OTHER	(1U << 10)	/* met where GS has the base of the program */
+#define OMK_THREAD_CHANGING	(1U << 11)	/* met while a processor changed its thread */
+#define OMK_THREAD_UNSEEN	(1U << 12)	/* its processor never answered: not as it was */
 
 /* struct user_regs_struct of <sys/user.h>, in its order */
 struct omk_regs {
@@ -266,6 +274,30 @@ struct omk_sigaction {
 	__u64 flags;
 	__u64 restorer;
 	__u64 mask;
+};
+
+/* As setitimer(2). left_ns 0: it is not set. */
+struct omk_timer {
+	__u64 interval_ns;
+	__u64 left_ns;
+};
+
+/* A terminal that is open; iflag to cc are struct termios of TCGETS. */
+struct omk_terminal {
+	__u64 description;	/* as in struct omk_fd */
+	__u32 iflag, oflag, cflag, lflag;
+	__u8 line;
+	__u8 cc[19];
+	__u16 rows, columns;
+	__u32 foreground;	/* process group, 0: not the controlling terminal */
+	__u32 reserved;
+};
+
+/* A signal that is pending, with what came with it. */
+struct omk_queued {
+	__u32 tid;		/* 0: of the process */
+	__u32 signal;
+	__u8 info[48];		/* siginfo_t; what follows is zero */
 };
 
 /* Times of the last survival, in ticks of the TSC, which a warm reboot does

@@ -1,0 +1,242 @@
+//! Images made of their records, and what is read from them.
+
+use super::*;
+
+const KERNEL: (&str, &str, u32) = ("6.1.0-test", "#1 SMP", 7);
+
+/// An image of a process of this kernel, both checksums right.
+pub(crate) fn whole_image(release: &str, build: &str) -> Vec<u8> {
+    image_of(release, build, &whole())
+}
+
+fn image(body: &[u8]) -> Vec<u8> {
+    image_of(KERNEL.0, KERNEL.1, body)
+}
+
+/// An image with these records, both checksums right.
+fn image_of(release: &str, build: &str, body: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER];
+    bytes[..8].copy_from_slice(&IMAGE_MAGIC.to_le_bytes());
+    bytes[8..12].copy_from_slice(&VERSION.to_le_bytes());
+    bytes[16] = 3;
+    bytes[28] = 2;
+    bytes[32..40].copy_from_slice(&(body.len() as u64).to_le_bytes());
+    bytes[40..44].copy_from_slice(&crc32(body).to_le_bytes());
+    bytes[136..136 + release.len()].copy_from_slice(release.as_bytes());
+    bytes[208..208 + build.len()].copy_from_slice(build.as_bytes());
+    let crc = crc32(&bytes[..HEADER_BYTES - 4]);
+    bytes[HEADER_BYTES - 4..HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+    bytes.extend_from_slice(body);
+    bytes
+}
+
+fn record(kind: u32, tgid: u32, payload: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![0; ALIGN];
+    bytes[..4].copy_from_slice(&RECORD_MAGIC.to_le_bytes());
+    bytes[4..8].copy_from_slice(&kind.to_le_bytes());
+    bytes[16..24].copy_from_slice(&(payload.len() as u64).to_le_bytes());
+    bytes[24..28].copy_from_slice(&tgid.to_le_bytes());
+    bytes.extend_from_slice(payload);
+    bytes.resize(bytes.len().next_multiple_of(ALIGN), 0);
+    bytes
+}
+
+/// A process with one thread, sleeping in read(2).
+fn whole() -> Vec<u8> {
+    let mut process = vec![0; 1008];
+    process[..4].copy_from_slice(&42u32.to_le_bytes());
+    process[4..8].copy_from_slice(&1u32.to_le_bytes());
+    process[60..72].fill(0xff);
+    let mut thread = vec![0; 576 + 832];
+    thread[..4].copy_from_slice(&42u32.to_le_bytes());
+    thread[4..8].copy_from_slice(&42u32.to_le_bytes());
+    let ax = 16 + 10 * 8;
+    thread[ax..ax + 8].copy_from_slice(&(-38i64).to_le_bytes());
+    let ip = 16 + 16 * 8;
+    thread[ip..ip + 8].copy_from_slice(&0x1002u64.to_le_bytes());
+    thread[544..548].copy_from_slice(&576u32.to_le_bytes());
+    thread[548..552].copy_from_slice(&832u32.to_le_bytes());
+    [
+        record(2, 42, &thread),
+        record(5, 42, &[0; 64 * 32]),
+        record(1, 42, &process),
+        record(6, 42, b"/\0"),
+        record(7, 0, &[]),
+    ]
+    .concat()
+}
+
+#[test]
+fn a_sleeping_thread_makes_its_call_again() {
+    let (death, image) = decode(&image(&whole()), KERNEL, &[], &Noted::default()).unwrap();
+    assert_eq!((death.generation, death.cause.as_str()), (3, "oops"));
+    let thread = &image.processes[0].threads[0];
+    assert_eq!((thread.tid, thread.registers[SIP]), (42, 0x1000));
+    assert_eq!(thread.xstate.len(), 832);
+}
+
+#[test]
+fn damage_and_another_kernel_are_told_and_never_panic() {
+    let good = image(&whole());
+    let mut flipped = good.clone();
+    flipped[HEADER + 200] ^= 1;
+    let code = |bytes: &[u8], kernel| {
+        decode(bytes, kernel, &[], &Noted::default())
+            .unwrap_err()
+            .code()
+    };
+    assert_eq!(code(&flipped, KERNEL), Code::Corrupt);
+    assert_eq!(code(&good[..HEADER + 10], KERNEL), Code::Corrupt);
+    assert_eq!(code(&good[..100], KERNEL), Code::Corrupt);
+    assert_eq!(code(&good, ("6.1.1", "#1 SMP", 7)), Code::ImageForeign);
+    // Damage under right checksums: whatever comes out has passed the check.
+    let body = whole();
+    for draw in 0..20_000u64 {
+        let mut body = body.clone();
+        let number = outlive_base::rng::draw(1, 2, draw);
+        let at = number as usize % body.len();
+        body[at] = (number >> 40) as u8;
+        if let Ok((_, image)) = decode(&image(&body), KERNEL, &[], &Noted::default()) {
+            image.check().unwrap();
+        }
+    }
+}
+
+/// The supervisor was carrying out a call of the thread.
+fn noted_in(number: i64) -> Noted {
+    let mut registers = vec![0; 27];
+    registers[15] = number as u64;
+    registers[10] = (-38i64) as u64;
+    registers[SIP] = 0x2002;
+    Noted {
+        pending: Some(Pending {
+            tid: 42,
+            registers,
+            mask: 5,
+            result: None,
+        }),
+        ..Noted::default()
+    }
+}
+
+#[test]
+fn a_thread_in_the_gate_goes_back_to_its_own_call() {
+    let mut body = whole();
+    let ip = ALIGN + 16 + 16 * 8;
+    body[ip..ip + 8].copy_from_slice(&(GATE + 0x23).to_le_bytes());
+    let bytes = image(&body);
+    let error = decode(&bytes, KERNEL, &[], &Noted::default()).unwrap_err();
+    assert_eq!(error.code(), Code::NotFound);
+    let noted = noted_in(libc::SYS_mmap);
+    let (_, image) = decode(&bytes, KERNEL, &[], &noted).unwrap();
+    let thread = &image.processes[0].threads[0];
+    assert_eq!((thread.registers[SIP], thread.registers[10]), (0x2000, 9));
+    assert_eq!(thread.mask, 5);
+}
+
+/// The supervisor blocks a thread's signals before it sends it through the gate.
+#[test]
+fn a_thread_on_its_way_to_the_gate_keeps_its_signals() {
+    let mut body = whole();
+    let at = |word: usize| ALIGN + 16 + word * 8;
+    let mut noted = noted_in(libc::SYS_munmap);
+    let registers = &noted.pending.as_ref().unwrap().registers;
+    for word in [10, 15, SIP] {
+        body[at(word)..at(word) + 8].copy_from_slice(&registers[word].to_le_bytes());
+    }
+    body[ALIGN + 232..ALIGN + 240].copy_from_slice(&(!16u64).to_le_bytes());
+    let mask = |noted: &Noted| {
+        let (_, image) = decode(&image(&body), KERNEL, &[], noted).unwrap();
+        image.processes[0].threads[0].mask
+    };
+    assert_eq!(mask(&noted), 5);
+    // With a result it is not made again.
+    noted.pending.as_mut().unwrap().result = Some(7);
+    let (_, over) = decode(&image(&body), KERNEL, &[], &noted).unwrap();
+    let registers = &over.processes[0].threads[0].registers;
+    assert_eq!((registers[SIP], registers[10]), (0x2002, 7));
+    // Another call of that thread, or another thread: it is as it was saved.
+    noted.pending.as_mut().unwrap().registers[SIP] = 0x3002;
+    assert_eq!(mask(&noted), !16);
+    assert_eq!(mask(&Noted::default()), !16);
+}
+
+/// What is known of such a thread is older than its memory.
+#[test]
+fn a_thread_of_a_processor_that_never_answered_is_lost() {
+    let mut body = whole();
+    body[ALIGN + 9] |= 1 << 4;
+    let error = decode(&image(&body), KERNEL, &[], &Noted::default()).unwrap_err();
+    assert_eq!(error.code(), Code::NotFound);
+    assert!(error.reason().contains("never answered"), "{error}");
+}
+
+/// Without them a process goes on; with them it is as it was.
+#[test]
+fn groups_timers_terminals_and_queued_signals_are_read() {
+    let numbers = |words: &[u32]| -> Vec<u8> {
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        bytes.collect()
+    };
+    let times: Vec<u8> = [300_000_000u64, 1, 0, 0, 0, 2_500_000]
+        .iter()
+        .flat_map(|time| time.to_le_bytes())
+        .collect();
+    let mut fd = vec![0; 64];
+    fd[..4].copy_from_slice(&numbers(&[3]));
+    fd[8] = 5; // its description
+    fd[36..40].copy_from_slice(&numbers(&[4 << 8 | 64])); // ttyS0
+    fd[44..48].copy_from_slice(&numbers(&[libc::S_IFCHR]));
+    let mut terminal = vec![0; 56];
+    terminal[0] = 5;
+    terminal[8..12].copy_from_slice(&numbers(&[0x500]));
+    terminal[43] = 9;
+    terminal[44..52].copy_from_slice(&numbers(&[77 << 16 | 33, 42]));
+    let queued = |tid: u32, signal: u32, value: u8| {
+        let mut entry = vec![0; 56];
+        entry[..12].copy_from_slice(&numbers(&[tid, signal, signal]));
+        entry[32] = value;
+        entry
+    };
+    let wild = queued(0, 0xdead, 4);
+    let queue = [wild, queued(0, 34, 1), queued(42, 35, 2), queued(0, 34, 3)].concat();
+    let more = [
+        record(8, 42, &numbers(&[7, 70_000])),
+        record(9, 42, &times),
+        record(10, 42, &terminal),
+        record(11, 42, &queue),
+        record(4, 42, &fd),
+    ]
+    .concat();
+    let read = |more: &[u8]| {
+        let body = [more, &whole()[..]].concat();
+        let (_, image) = decode(&image(&body), KERNEL, &[], &Noted::default()).unwrap();
+        image
+    };
+    let image = read(&more);
+    let process = &image.processes[0];
+    assert_eq!(process.credentials.groups, [7, 70_000]);
+    // What is left is at least a microsecond.
+    assert_eq!(process.timers, [(300_000, 1), (0, 0), (0, 2500)]);
+    let values = |queued: &[Vec<u8>]| -> Vec<u8> { queued.iter().map(|info| info[24]).collect() };
+    assert_eq!(values(&process.queued), [1, 3]);
+    assert_eq!(values(&process.threads[0].queued), [2]);
+    let Kind::Terminal {
+        termios,
+        size,
+        foreground,
+        ..
+    } = &image.descriptions[0].kind
+    else {
+        panic!("{:?}", image.descriptions);
+    };
+    assert_eq!((termios[1], termios[35], termios.len()), (5, 9, 36));
+    assert_eq!((*size, *foreground), ((33, 77), 42));
+    // Flags of damage on these cost what they hold, not the process.
+    let mut damaged = more;
+    damaged[8] = 2;
+    damaged[ALIGN * 2 + 8] = 2;
+    let process = &read(&damaged).processes[0];
+    assert_eq!(process.timers, [(0, 0); 3]);
+    assert_eq!(process.credentials.groups, own_groups());
+}

@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: GPL-2.0
+/*
+ * What a process can lose and still go on: supplementary groups, interval
+ * timers, the settings of its terminals, the data of its queued signals. Each
+ * is a step of its own, so that one that dies takes nothing else with it.
+ * Dying code: see omk.h.
+ */
+#include <linux/cred.h>
+#include <linux/fs.h>
+#include <linux/kdev_t.h>
+#include <linux/major.h>
+#include <linux/sched/signal.h>
+#include <linux/timekeeping.h>
+#include <linux/tty.h>
+
+#include "omk.h"
+
+#define TERMINALS_MAX	64
+#define QUEUED_MAX	4096
+
+static struct omk_terminal terminals[TERMINALS_MAX];
+static u32 nr_terminals;
+
+u32 __dying omk_save_groups(struct omk_writer *w, const struct omk_entry *e)
+{
+	const struct cred *cred;
+	struct group_info *info;
+	int n;
+	u32 *r;
+
+	if (omk_peek(&cred, &e->leader->cred) || omk_peek(&info, &cred->group_info) ||
+	    omk_peek(&n, &info->ngroups) || n < 0 || n > NGROUPS_MAX) {
+		info = e->cred->group_info;
+		n = clamp(info->ngroups, 0, NGROUPS_MAX);
+	}
+	r = omk_rec_begin(w, OMK_REC_GROUPS, e->tgid, 0, ALIGN(n * sizeof(*r), 8));
+	if (!r)
+		return 0;
+	/* A kgid_t is its number in the initial name space. */
+	if (copy_from_kernel_nofault(r, info->gid, n * sizeof(*r)))
+		omk_rec_end(w, 0, 0, OMK_REC_DAMAGED);
+	else
+		omk_rec_end(w, n, n * sizeof(*r), 0);
+	return 1;
+}
+
+/* What is left of a timer that was to go off at `at`, on a clock that says `now`. */
+static u64 __dying left_of(u64 at, u64 now)
+{
+	return at > now ? at - now : 1;
+}
+
+u32 __dying omk_save_timers(struct omk_writer *w, const struct omk_entry *e)
+{
+	const struct signal_struct *s = e->signal;
+	const struct task_cputime_atomic *used = &s->cputimer.cputime_atomic;
+	u64 user = atomic64_read(&used->utime);
+	u64 all = user + atomic64_read(&used->stime);
+	struct omk_timer *r;
+
+	r = omk_rec_begin(w, OMK_REC_TIMERS, e->tgid, 0, 3 * sizeof(*r));
+	if (!r)
+		return 0;
+	r[0].interval_ns = s->it_real_incr;
+	if (s->real_timer.state & HRTIMER_STATE_ENQUEUED)
+		r[0].left_ns = left_of(s->real_timer.node.expires, ktime_get_mono_fast_ns());
+	else
+		/* Its signal is pending; when that is taken, it begins anew. */
+		r[0].left_ns = s->it_real_incr;
+	r[1].interval_ns = s->it[CPUCLOCK_VIRT].incr;
+	if (s->it[CPUCLOCK_VIRT].expires)
+		r[1].left_ns = left_of(s->it[CPUCLOCK_VIRT].expires, user);
+	r[2].interval_ns = s->it[CPUCLOCK_PROF].incr;
+	if (s->it[CPUCLOCK_PROF].expires)
+		r[2].left_ns = left_of(s->it[CPUCLOCK_PROF].expires, all);
+	omk_rec_end(w, 3, 3 * sizeof(*r), 0);
+	return 1;
+}
+
+void __dying omk_terminals_begin(void)
+{
+	nr_terminals = 0;
+}
+
+static bool __dying is_terminal(dev_t dev)
+{
+	switch (MAJOR(dev)) {
+	case TTY_MAJOR:
+	case TTYAUX_MAJOR:
+	case UNIX98_PTY_SLAVE_MAJOR ... UNIX98_PTY_SLAVE_MAJOR + UNIX98_PTY_MAJOR_COUNT - 1:
+	case 204:	/* serial lines of small series */
+	case 229:	/* hypervisor consoles */
+		return true;
+	default:
+		return false;
+	}
+}
+
+/* A file that is open; `f` is where it lies, `file` a copy of it. */
+void __dying omk_terminal_note(const struct omk_entry *e, const struct file *f,
+			       const struct file *file, dev_t dev)
+{
+	struct tty_file_private private;
+	struct omk_terminal *r;
+	struct tty_struct *own;
+	struct ktermios set;
+	struct winsize size;
+	struct pid *group;
+	int nr;
+	u32 i;
+
+	if (!is_terminal(dev) || omk_peek(&private, file->private_data) || private.file != f)
+		return;
+	for (i = 0; i < nr_terminals; i++)
+		if (terminals[i].description == (u64)f)
+			return;
+	if (i == TERMINALS_MAX || omk_peek(&set, &private.tty->termios) ||
+	    omk_peek(&size, &private.tty->winsize))
+		return;
+	r = &terminals[nr_terminals++];
+	memset(r, 0, sizeof(*r));
+	r->description = (u64)f;
+	r->iflag = set.c_iflag;
+	r->oflag = set.c_oflag;
+	r->cflag = set.c_cflag;
+	r->lflag = set.c_lflag;
+	r->line = set.c_line;
+	memcpy(r->cc, set.c_cc, sizeof(r->cc));
+	r->rows = size.ws_row;
+	r->columns = size.ws_col;
+	if (!omk_peek(&own, &e->signal->tty) && own == private.tty &&
+	    !omk_peek(&group, &own->ctrl.pgrp) && !omk_peek(&nr, &group->numbers[0].nr) && nr > 0)
+		r->foreground = nr;
+}
+
+u32 __dying omk_save_terminals(struct omk_writer *w, const struct omk_entry *e)
+{
+	size_t len = nr_terminals * sizeof(*terminals);
+	void *r = omk_rec_begin(w, OMK_REC_TERMINALS, e->tgid, 0, len);
+
+	if (!r)
+		return 0;
+	memcpy(r, terminals, len);
+	omk_rec_end(w, nr_terminals, len, 0);
+	return 1;
+}
+
+/* The queue of a thread, or of the process (tid 0), from record `n` on. */
+static u32 __dying queue_of(struct omk_queued *r, u32 n, u32 room, u32 tid,
+			    const struct sigpending *of)
+{
+	const struct list_head *head = &of->list, *at;
+	struct kernel_siginfo info;
+	struct sigqueue *q;
+
+	if (omk_peek(&at, &head->next))
+		return n;
+	for (; at != head && n < room; n++) {
+		q = container_of(at, struct sigqueue, list);
+		if (omk_peek(&info, &q->info) || omk_peek(&at, &q->list.next))
+			return n;
+		if (!r)
+			continue;
+		r[n].tid = tid;
+		r[n].signal = info.si_signo;
+		BUILD_BUG_ON(sizeof(info) > sizeof(r->info));
+		memcpy(r[n].info, &info, sizeof(info));
+	}
+	return n;
+}
+
+static u32 __dying queues_of(struct omk_queued *r, u32 room, const struct omk_entry *e)
+{
+	u32 i, n = queue_of(r, 0, room, 0, &e->signal->shared_pending);
+	struct task_struct *t = NULL;
+
+	for (i = 0; i < OMK_THREADS_MAX; i++) {
+		t = omk_next_thread(e, t);
+		if (!t)
+			break;
+		n = queue_of(r, n, room, t->pid, &t->pending);
+	}
+	return n;
+}
+
+u32 __dying omk_save_queued(struct omk_writer *w, const struct omk_entry *e)
+{
+	struct omk_queued *r;
+	u32 n = queues_of(NULL, QUEUED_MAX, e);
+
+	r = omk_rec_begin(w, OMK_REC_QUEUED, e->tgid, 0, n * sizeof(*r));
+	if (!r)
+		return 0;
+	/* A processor that never stopped may have changed a queue since. */
+	n = queues_of(r, n, e);
+	omk_rec_end(w, n, n * sizeof(*r), n == QUEUED_MAX ? OMK_REC_TRUNCATED : 0);
+	return 1;
+}
