@@ -552,8 +552,9 @@ fn wiped() {
     let (status, _) = world.run(2, "node:1@version=3", 3, &["/bin/sh", "-c", &script]);
     assert_eq!(status, 0, "{}", world.log());
     let of = |n: u32, i: u32| nodes.join(format!("node-{n}/records/{i}")).exists();
-    assert!(of(0, 1) && of(0, 2), "node 0 keeps everything");
-    assert!(!of(1, 1) && of(1, 2), "node 1 lost what it had before");
+    let log = world.log();
+    assert!(of(0, 1) && of(0, 2), "node 0 keeps everything\n{log}");
+    assert!(!of(1, 1) && of(1, 2), "node 1 lost what it had before\n{log}");
 }
 
 fn tests(filter: Option<&String>) -> ExitCode {

@@ -81,10 +81,13 @@ impl Supervisor {
         }
     }
 
-    /// True if no process of the last incarnation is left anywhere.
+    /// True if no process of the last incarnation is left anywhere. A keeper that is being
+    /// killed counts: its ranks' ends may be seen first, and to open without it and once
+    /// more would make two failures of one.
     fn nothing_old(&self) -> bool {
         let fencing = |slot: &Slot| matches!(slot.state, SlotState::Fencing { .. });
-        self.command == CommandState::None && !self.slots.values().any(fencing)
+        let old = |slot: &Slot| fencing(slot) || (slot.doomed && slot.is_up());
+        self.command == CommandState::None && !self.slots.values().any(old)
     }
 
     pub(super) fn note_fenced(&mut self, now: Time) {

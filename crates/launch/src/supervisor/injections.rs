@@ -200,6 +200,7 @@ impl Supervisor {
         {
             slot.hit = Some(now);
             slot.wiped |= verb == Verb::Kill && matches!(target, Target::Node(_));
+            slot.doomed |= verb == Verb::Kill;
         }
         let action = match (verb, target) {
             (Verb::Kill, Target::Node(_)) => Action::KillNode { node, pids },

@@ -117,6 +117,8 @@ struct Slot {
     hit: Option<Time>,
     /// The storage of the present holder was removed (by an injection).
     wiped: bool,
+    /// An injection has sent its keeper SIGKILL; its end is still to come.
+    doomed: bool,
 }
 
 /// The supervision of one job. See the module's invariants.
@@ -373,6 +375,7 @@ impl Slot {
             replaced: false,
             hit: None,
             wiped: false,
+            doomed: false,
         }
     }
 

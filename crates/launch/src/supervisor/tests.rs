@@ -27,6 +27,8 @@ pub(super) struct World {
     pub unready: BTreeSet<NodeId>,
     /// The command does not end when told so.
     pub stubborn: bool,
+    /// Keepers that are killed do not end at once.
+    pub lingering: bool,
     /// The command cannot be started.
     pub no_command: bool,
     /// Ranks never register.
@@ -54,6 +56,7 @@ impl World {
             mute: BTreeSet::new(),
             unready: BTreeSet::new(),
             stubborn: false,
+            lingering: false,
             no_command: false,
             silent_ranks: false,
             newest: None,
@@ -248,7 +251,7 @@ impl World {
                 let ended = Ended::Code(0);
                 self.tell(Input::KeeperEnded { node, epoch, ended });
             }
-            Action::KillNode { node, .. } | Action::KillKeeper { node } => {
+            Action::KillNode { node, .. } | Action::KillKeeper { node } if !self.lingering => {
                 let epoch = self.epochs[&node];
                 self.now = self.now + Time::from_ms(3);
                 let ended = Ended::Signal(9);

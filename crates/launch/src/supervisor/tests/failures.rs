@@ -131,6 +131,23 @@ fn ranks_that_die_with_their_node_are_one_failure() {
     assert_eq!(world.sup.report().restarts, 1);
 }
 
+/// The ends of a killed node's ranks come before its keeper's, and the command's too.
+#[test]
+fn a_killed_node_whose_keeper_ends_last_is_one_failure() {
+    let mut set = settings(4);
+    set.injections = vec![inject::parse("node:2@version=60", 4).unwrap()];
+    let mut world = World::running(set, 8);
+    world.lingering = true;
+    let version = Some(Version(60));
+    world.notice(2, Notice::InjectReached { id: 0, version });
+    world.gone(4, Some(Ended::Signal(9)));
+    assert_eq!(world.starts(), 1, "node 2 has not ended yet");
+    world.keeper_ended(2);
+    assert_eq!((world.starts(), world.sup.report().restarts), (2, 1));
+    let places = world.sup.report().failures.iter().map(|f| f.place.as_str());
+    assert_eq!(places.collect::<Vec<_>>(), ["node:2"]);
+}
+
 #[test]
 fn a_second_node_lost_during_recovery_is_a_failure_of_its_own() {
     let mut world = World::running(settings(4), 8);
