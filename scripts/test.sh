@@ -30,18 +30,48 @@ tests_in() { # tests_in DIRECTORY: its pytest files
     fi
 }
 
-twice() { # twice DIRECTORY: what fails is run once more, alone, and named; failing twice is failing
+# Suites with real processes share one machine with whatever else runs on it. What
+# fails there is run once more, alone, and named in the summary (AGAIN); failing twice
+# is failing.
+
+twice() { # twice DIRECTORY: its pytest files
     local name=${1##*/}
     local cache=build/$name-cache log=$results/$name-first.txt
+    if ! compgen -G "$1/test_*.py" >/dev/null; then
+        skip "$1" "it holds no tests yet"
+        return
+    fi
     rm -rf "$cache"
-    if "$python" -m pytest -q -rs -o cache_dir="$cache" "$1" >"$log" 2>&1; then
+    if "$python" -m pytest -q -rsfE -o cache_dir="$cache" "$1" >"$log" 2>&1; then
         cat "$log"
         return
     fi
-    # Only the second run is counted.
-    sed 's/ in \([0-9.]*\)s/ after \1 seconds/' "$log"
+    # What failed is counted by the second run.
+    sed -E '/ in [0-9.]+s/ s/[0-9]+ (failed|errors?),? ?//g' "$log"
     echo "again, alone: what failed"
+    sed -nE 's/^(FAILED|ERROR) ([^ ]+).*/AGAIN \2/p' "$log"
     "$python" -m pytest -q -rsf -o cache_dir="$cache" --last-failed --last-failed-no-failures none "$1"
+}
+
+cargo_twice() { # cargo_twice SECONDS NAME [FEATURES [TARGETS]]: cargo test, which ends after SECONDS if it hangs
+    local limit=$1 log=$results/$2-first.txt features=${3-} targets=${4-} target again=0
+    # shellcheck disable=SC2086 # several words
+    timeout "$limit" cargo test --locked --no-fail-fast $features $targets >"$log" 2>&1
+    local status=$?
+    if [ "$status" = 0 ]; then
+        cat "$log"
+        return
+    fi
+    # The tests of a target that failed are counted by the second run.
+    sed 's/^test result: FAILED/first result: FAILED/' "$log"
+    # shellcheck disable=SC2016 # the backquotes are cargo's
+    while read -r target; do
+        again=1
+        echo "AGAIN $target"
+        # shellcheck disable=SC2086 # several words
+        timeout "$limit" cargo test --locked $features $target || return
+    done < <(sed -nE 's/^ +`(-p [^`]+)`$/\1/p' "$log")
+    [ "$again" = 1 ] || return "$status"
 }
 
 suite_fmt() {
@@ -67,8 +97,7 @@ suite_clippy() {
 }
 
 suite_unit() {
-    # A test that hangs must not take the whole run with it.
-    timeout 2400 cargo test --locked
+    cargo_twice 2400 unit
 }
 
 ucx_here() { # UCX's headers and library: the feature ucx can be built and tested
@@ -90,9 +119,12 @@ suite_ucx() { # collectives over UCX, under each kind of transport
     # Shared memory is used where UCX is told to report its peers' failures.
     for variables in UCX_TLS=tcp,self UCX_TLS=all 'UCX_TLS=sm,self UCX_MM_ERROR_HANDLING=y'; do
         echo "with $variables"
-        # shellcheck disable=SC2086 # several variables
-        env $variables timeout 1200 cargo test --locked -p outlive-collectives --features ucx \
-            --lib --test conformance --test ucx || return
+        (
+            # shellcheck disable=SC2086,SC2163 # several variables
+            export $variables
+            cargo_twice 1200 ucx "--features outlive-collectives/ucx" \
+                "-p outlive-collectives --lib --test conformance --test ucx"
+        ) || return
     done
 }
 
@@ -132,7 +164,7 @@ suite_examples() {
         skip examples "no .deps/python"
         return
     fi
-    tests_in tests/examples
+    twice tests/examples
 }
 
 suite_mpi() { # collectives over each MPI library, with ranks killed
@@ -146,7 +178,7 @@ suite_mpi() { # collectives over each MPI library, with ranks killed
         cargo build --locked -p outlive-mpi --features ucx && mkdir -p build/ucx &&
             cp target/debug/liboutlive_mpi.so build/ucx/ || return
     fi
-    cargo build --locked -p outlive-mpi && tests_in tests/mpi
+    cargo build --locked -p outlive-mpi && twice tests/mpi
 }
 
 suite_e2e() {
@@ -154,7 +186,6 @@ suite_e2e() {
         skip e2e "no .deps/python"
         return
     fi
-    # Whole jobs with real failures share one machine.
     twice tests/e2e
 }
 
@@ -163,7 +194,7 @@ suite_sessions() { # reliable sessions between processes, and the kernels over t
         skip sessions "no .deps/python"
         return
     fi
-    tests_in tests/sessions
+    twice tests/sessions
 }
 
 suite_minickpt() { # OUTLIVE_MINICKPT=long: the whole; soak: a hundred deaths each

@@ -3,7 +3,8 @@
 
     python3 tests/summarise.py DIRECTORY
 
-reads SUITE.log and SUITE.status (the exit status) for every suite there. Counts
+reads SUITE.log and SUITE.status (the exit status) for every suite there. Names
+what was skipped (SKIP) and what failed and was run once more (AGAIN). Counts
 come from the output of cargo test, pytest and unittest, else from lines that start
 with PASS, FAIL or SKIP. A suite that counts nothing is one test, passed or
 failed by its status; a suite that failed counts at least one failure. Ends with
@@ -69,14 +70,16 @@ def main() -> int:
     """The command."""
     directory = Path(sys.argv[1])
     total = Count()
-    skips = []
+    named = []
     for status in sorted(directory.glob("*.status"), key=lambda path: path.stat().st_mtime_ns):
         log = status.with_suffix(".log").read_text(encoding="utf-8", errors="replace")
         one = count(log, int(status.read_text()))
         total.add(one.passed, one.failed, one.skipped)
         print(f"  {status.stem:<12} {one}")
-        skips += [line for line in COLOUR.sub("", log).splitlines() if "SKIP " in line]
-    for line in dict.fromkeys(line[line.index("SKIP ") :].strip() for line in skips):
+        lines = COLOUR.sub("", log).splitlines()
+        named += [line[line.index("SKIP ") :].strip() for line in lines if "SKIP " in line]
+        named += [line for line in lines if line.startswith("AGAIN ")]
+    for line in dict.fromkeys(named):
         print(f"  {line}")
     print(total)
     return 1 if total.failed or total.passed == 0 else 0
