@@ -554,7 +554,10 @@ fn wiped() {
     let of = |n: u32, i: u32| nodes.join(format!("node-{n}/records/{i}")).exists();
     let log = world.log();
     assert!(of(0, 1) && of(0, 2), "node 0 keeps everything\n{log}");
-    assert!(!of(1, 1) && of(1, 2), "node 1 lost what it had before\n{log}");
+    assert!(
+        !of(1, 1) && of(1, 2),
+        "node 1 lost what it had before\n{log}"
+    );
 }
 
 fn tests(filter: Option<&String>) -> ExitCode {
