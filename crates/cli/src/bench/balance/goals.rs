@@ -167,10 +167,11 @@ pub fn of(lines: &[Line]) -> Vec<Goal> {
     };
     if let Some(peer) = best_repartitioner(lines) {
         let asked = peer.figures.imbalance.max(ours.tolerance);
-        let equal = lines
-            .iter()
-            .filter(|line| line.ours && line.tolerance == asked);
-        let best = equal.min_by(|a, b| a.figures.migration.total_cmp(&b.figures.migration));
+        // Who ends no less balanced than the peer is at its imbalance or below.
+        let balanced = |line: &&Line| {
+            line.ours && (line.tolerance == asked || line.figures.imbalance <= asked)
+        };
+        let best = lines.iter().filter(balanced).min_by(|a, b| a.figures.migration.total_cmp(&b.figures.migration));
         let line = best.unwrap_or(ours);
         let theirs = peer.figures.migration;
         let wanted = if ours.scenario == "shock" { 3.0 } else { 1.0 };
@@ -282,5 +283,11 @@ mod tests {
         assert!(goals[1].is_met, "{}", goals[1].text());
         let without = of(&lines[..3]);
         assert!(!without[0].is_met && without[0].text().contains("NOT MET"));
+        // A lower imbalance than the peer's is no advantage; a higher one would be.
+        for (imbalance, ratio) in [(0.025, 6.6), (0.031, 3.3)] {
+            let other = line("ours, price 3", true, true, imbalance, 0.05);
+            let goals = of(&[&lines[..], &[other]].concat());
+            assert!((goals[0].ratio - ratio).abs() < 1e-9, "{}", goals[0].text());
+        }
     }
 }
