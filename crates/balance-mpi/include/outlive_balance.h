@@ -51,6 +51,7 @@ typedef struct outlive_balance_options {
     double speed;           /* of this rank, relative to others; 0: 1 */
     double background;      /* load of this rank that cannot move */
     uint64_t seed;          /* chooses the order of pairs */
+    int leaving;            /* not 0: this rank ends without objects; one rank must stay */
 } outlive_balance_options;
 
 typedef struct outlive_balance_result {

@@ -23,6 +23,7 @@ use outlive_base::machine::{Cx, Machine, Output, Peer, Ready};
 use outlive_base::wire::{Reader, WireError, Writer};
 use outlive_base::{Code, Entity, Error, Result, Time, rng};
 
+use crate::leaving;
 use crate::mesh::{DIGEST_MASK, Local, alike, damaged};
 use crate::sweep;
 use crate::transport::Transport;
@@ -56,13 +57,15 @@ pub(crate) fn tag(round: u32, kind: u32) -> u32 {
     round * KINDS + kind
 }
 
-/// Balances; collective. `speed` above zero; `background` is load of this process
-/// that cannot move. `local.own` is this process's tasks; owners are looked up.
+/// Balances; collective. `own` is this process's speed and its background, load that
+/// cannot move. A process of speed 0 leaves: it takes part in the call, ends without
+/// tasks, and its background does not count. `local.own` is this process's tasks; owners
+/// are looked up.
 ///
 /// # Errors
-/// Bad weights or speeds, options that differ between processes, tasks that two have,
-/// edges to tasks that no process has, the transport's. Bad input at one process is an
-/// error at all.
+/// Bad weights or speeds, no process that stays, options that differ between processes,
+/// tasks that two have, edges to tasks that no process has, the transport's. Bad input at
+/// one process is an error at all.
 pub fn balance(
     net: &mut dyn Transport,
     local: Local,
@@ -97,8 +100,11 @@ pub fn balance_given(
     local.refresh(net)?;
     local.check_borders(net)?;
     let speeds = net.all_gather(speed)?;
+    let stays = leaving::who_stays(&speeds)?;
+    let background = if speed > 0.0 { background } else { 0.0 };
     let before = digest(net, &local)?;
     let ground = ground(net, &local)?;
+    leaving::hand_over(net, &mut local, &stays)?;
     let mut outcome = Outcome::default();
     let mut progress = Progress::default();
     loop {
@@ -112,7 +118,8 @@ pub fn balance_given(
                 "use smaller numbers: only their ratios count",
             ));
         }
-        let levels = loads.iter().zip(&speeds).map(|(load, speed)| load / speed);
+        let staying = loads.iter().zip(&speeds).filter(|(_, speed)| **speed > 0.0);
+        let levels = staying.map(|(load, speed)| load / speed);
         let level_max = levels.fold(0.0, f64::max);
         let imbalance = if ideal > 0.0 {
             level_max / ideal - 1.0
@@ -132,10 +139,11 @@ pub fn balance_given(
         }
         outcome.rounds += 1;
         let round = outcome.rounds;
-        let (links, cuts) = links(net, &local, (&ground, options))?;
+        let (links, cuts) = links(net, &local, &stays, (&ground, options))?;
         let slack = options.tolerance * options.slack;
         let load = flow::with_slack(background + local.load(), ideal * speed, slack);
-        let (mut flows, iterations) = diffuse(net, (round, FLOW), (speed, load), &links, options)?;
+        let own = (speed, load);
+        let (mut flows, iterations) = diffuse(net, (round, FLOW), own, (&links, &stays), options)?;
         outcome.iterations += iterations;
         if options.narrow {
             let narrow = flows.iter().map(|&(to, amount)| {
@@ -144,7 +152,7 @@ pub fn balance_given(
             });
             let narrow = narrow.collect();
             let (again, iterations) =
-                diffuse(net, (round, NARROW), (speed, load), &narrow, options)?;
+                diffuse(net, (round, NARROW), own, (&narrow, &stays), options)?;
             flows = again;
             outcome.iterations += iterations;
         }
@@ -215,11 +223,12 @@ fn ground(net: &mut dyn Transport, local: &Local) -> Result<Ground> {
 
 /// Neighbours with contacts, and bridges as in the reference
 /// ([`outlive_balance::links::Links::of_tasks`]): a process without any neighbour is
-/// tied to those before and after it, and so is the lowest of every further component.
-/// With what every process cuts.
+/// tied to those before and after it, and so is the lowest of every further component;
+/// only those that stay count. With what every process cuts.
 fn links(
     net: &mut dyn Transport,
     local: &Local,
+    stays: &[bool],
     (ground, options): (&Ground, &Options),
 ) -> Result<(BTreeMap<u32, f64>, Cuts)> {
     let mut links = local.contacts();
@@ -233,13 +242,14 @@ fn links(
     let largest = links.values().copied().fold(0.0, f64::max);
     let contact = net.all_gather(largest)?;
     let mut component = components(net, &links)?;
-    for process in 0..contact.len() {
-        let before = process.checked_sub(1);
+    let staying: Vec<usize> = (0..stays.len()).filter(|&p| stays[p]).collect();
+    for (slot, &process) in staying.iter().enumerate() {
+        let before = slot.checked_sub(1).map(|slot| staying[slot]);
         let apart = before.filter(|&b| component[b] != component[process]);
         let lonely = contact[process] == 0.0;
         // A chain of lonely processes would name each of its links twice.
-        let after =
-            Some(process + 1).filter(|&a| lonely && contact.get(a).is_some_and(|c| *c > 0.0));
+        let after = staying.get(slot + 1).copied();
+        let after = after.filter(|&after| lonely && contact[after] > 0.0);
         let back = if lonely { before } else { apart };
         for other in back.into_iter().chain(after) {
             let weight = match contact[process].max(contact[other]) {
@@ -283,9 +293,12 @@ fn diffuse(
     net: &mut dyn Transport,
     (round, kind): (u32, u32),
     (speed, load): (f64, f64),
-    links: &BTreeMap<u32, f64>,
+    (links, stays): (&BTreeMap<u32, f64>, &[bool]),
     options: &Options,
 ) -> Result<(Vec<(Peer, f64)>, u32)> {
+    if !stays[net.rank() as usize] {
+        return Ok((Vec::new(), 0));
+    }
     let config = Config {
         size: net.size(),
         options: FlowOptions {
@@ -313,7 +326,7 @@ fn diffuse(
         load,
         speed,
         neighbours,
-        absent: Vec::new(),
+        absent: (0..net.size()).filter(|p| !stays[*p as usize]).collect(),
     };
     machine.on_command(&cx, command);
     let mut flows = Vec::new();

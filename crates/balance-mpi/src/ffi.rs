@@ -186,6 +186,8 @@ pub struct OptionsC {
     pub background: f64,
     /// The same on all processes.
     pub seed: u64,
+    /// Not 0: this process ends without objects; its speed and background do not count.
+    pub leaving: c_int,
 }
 
 /// The result; free it with `outlive_balance_free`.
@@ -310,7 +312,11 @@ fn options_of(given: &OptionsC) -> (Options, f64) {
         seed: given.seed,
         ..defaults
     };
-    (options, or(given.speed, 1.0))
+    let speed = match given.leaving {
+        0 => or(given.speed, 1.0),
+        _ => 0.0,
+    };
+    (options, speed)
 }
 
 fn leak<T>(list: Vec<T>) -> *mut T {

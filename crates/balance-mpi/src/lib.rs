@@ -12,6 +12,7 @@
 pub mod distributed;
 pub mod ffi;
 
+mod leaving;
 pub mod mesh;
 pub mod rails;
 mod sweep;

@@ -318,8 +318,9 @@ impl Local {
             let entity = Entity::Rank(self.me);
             Some(Error::new(Code::InvalidArgument, entity, reason, remedy))
         };
-        if !positive(speed) {
-            return refuse(format!("its speed is {speed}"), numbers);
+        if !(speed.is_finite() && speed >= 0.0) {
+            let remedy = "give a finite speed above zero, or 0 to leave";
+            return refuse(format!("its speed is {speed}"), remedy);
         }
         if !(background.is_finite() && background >= 0.0) {
             let remedy = "give a finite load, 0 if there is none";

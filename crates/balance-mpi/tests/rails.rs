@@ -215,7 +215,7 @@ fn beside(name: &str) -> PathBuf {
 
 /// The C interface without MPI, and a death from outside.
 #[test]
-fn a_c_program_goes_on_when_one_of_its_processes_is_killed() {
+fn a_c_program_goes_on_when_one_of_its_processes_is_killed_and_another_leaves() {
     let folder = tempfile::tempdir().unwrap();
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let library = beside("liboutlive_balance_mpi.so");
@@ -246,6 +246,8 @@ fn a_c_program_goes_on_when_one_of_its_processes_is_killed() {
             Command::new(&program)
                 .arg(&meeting)
                 .args([rank.to_string(), "4".into(), "60".into()])
+                // The second of those that are left hands over all in the last five.
+                .args((rank == 1).then_some("55"))
                 .stdout(Stdio::piped())
                 .spawn()
                 .unwrap()
@@ -274,6 +276,8 @@ fn a_c_program_goes_on_when_one_of_its_processes_is_killed() {
                 first = Some(call);
             }
             together[call].extend(list(objects));
+            let leaves = place == 1 && call >= 55;
+            assert_eq!(objects.trim().is_empty(), leaves, "{place} {line}");
         }
         calls.insert(first);
     }

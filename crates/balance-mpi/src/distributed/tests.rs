@@ -25,15 +25,26 @@ fn tasks_of(graph: &Graph, parts: &[u32], me: u32) -> Local {
 
 /// Runs all processes as threads; returns the parts after and the outcomes.
 fn run(graph: &Graph, parts: &[u32], size: u32, options: &Options) -> (Vec<u32>, Vec<Outcome>) {
+    run_as(graph, parts, &vec![(1.0, 0.0); size as usize], options)
+}
+
+/// The same with the speed and background of each.
+fn run_as(
+    graph: &Graph,
+    parts: &[u32],
+    own: &[(f64, f64)],
+    options: &Options,
+) -> (Vec<u32>, Vec<Outcome>) {
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
         let run = |mut net: Threads| {
             let local = tasks_of(graph, parts, net.rank());
-            let outcome = balance(&mut net, local, (1.0, 0.0), options).unwrap();
+            let own = own[net.rank() as usize];
+            let outcome = balance(&mut net, local, own, options).unwrap();
             net.all_gather(0.0).unwrap();
             assert_eq!(net.left_over(), []);
             outcome
         };
-        let all: Vec<_> = Threads::all(size)
+        let all: Vec<_> = Threads::all(own.len() as u32)
             .into_iter()
             .map(|net| scope.spawn(move || run(net)))
             .collect();
@@ -182,6 +193,56 @@ fn an_empty_process_joins_and_the_same_input_gives_the_same_result() {
     assert_eq!(run(&graph, &parts, 3, &Options::default()).0, after);
 }
 
+/// One, two neighbours, the first, the last, all but one; the others take it all, also
+/// what is tied to nobody who stays, and are balanced by their speeds.
+#[test]
+fn who_leaves_ends_empty_and_the_others_are_balanced() {
+    let mut graph = Graph::mesh(24, 12, 1);
+    let weight = |t: usize| 1.0 + (t % 5) as f64 / 4.0;
+    graph
+        .set_weights(&(0..graph.tasks()).map(weight).collect::<Vec<_>>())
+        .unwrap();
+    let size = 6usize;
+    let parts: Vec<u32> = (0..graph.tasks() as u32).map(|t| t % 24 / 4).collect();
+    let options = Options::default();
+    for leaving in [&[2][..], &[2, 3], &[0], &[5], &[0, 1, 2, 4, 5], &[1, 3, 5]] {
+        let speed = |p: usize| match leaving.contains(&p) {
+            true => 0.0,
+            false => 1.0 + p as f64 / 4.0,
+        };
+        // What a process that leaves has besides does not count.
+        let own: Vec<_> = (0..size).map(|p| (speed(p), 3.0)).collect();
+        let (after, outcomes) = run_as(&graph, &parts, &own, &options);
+        let who = |p: &u32| leaving.contains(&(*p as usize));
+        assert!(!after.iter().any(|p| who(p)), "{leaving:?}");
+        let background = own.iter().map(|o| if o.0 > 0.0 { o.1 } else { 0.0 });
+        let speeds = own.iter().map(|own| own.0).collect();
+        let all = Processes::new(speeds, background.collect()).unwrap();
+        let reference = outlive_balance::diffusion::balance(&graph, &all, &parts, &options);
+        let (ours, theirs) = (outcomes[0].imbalance.1, reference.unwrap().imbalance);
+        assert!(
+            ours <= theirs.max(0.02) + 0.03,
+            "{leaving:?} {ours} {theirs}"
+        );
+        for outcome in &outcomes {
+            assert_eq!(outcome.imbalance, outcomes[0].imbalance);
+        }
+        // Who stays away stays empty, and nothing moves for it.
+        let (again, _) = run_as(&graph, &after, &own, &options);
+        assert!(!again.iter().any(|p| who(p)), "{leaving:?}");
+    }
+}
+
+#[test]
+fn somebody_must_stay() {
+    let given = [(); 2].map(|()| (Ok(Local::default()), ((0.0, 0.0), Options::default())));
+    for result in two_given(given) {
+        let error = result.unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+        assert!(error.to_string().contains("leave"), "{error}");
+    }
+}
+
 #[test]
 fn an_edge_to_nowhere_is_refused_by_all_that_see_it() {
     let mut net = Threads::all(1).remove(0);
@@ -289,7 +350,8 @@ fn who_cannot_gather_its_tasks_or_has_other_options_is_not_waited_for() {
         with(|o| o.seed = 2),
         with(|o| o.migration_price = f64::NAN),
         with(|o| o.tolerance = -1.0),
-        ((0.0, 0.0), Options::default()),
+        ((-1.0, 0.0), Options::default()),
+        ((f64::NAN, 0.0), Options::default()),
         ((1.0, f64::INFINITY), Options::default()),
     ];
     for case in cases {

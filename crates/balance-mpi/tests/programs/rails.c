@@ -1,5 +1,6 @@
 /* A process of the test in rails.rs: a ring of objects in runs, balanced again and again.
- * Prints a line a call: the failed ones, then the objects that it has. */
+ * Prints a line a call: the failed ones, then the objects that it has. From the call of
+ * the fifth argument on it ends each without objects. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
@@ -55,7 +56,7 @@ static void move(const outlive_balance_result *result) {
 int main(int argc, char **argv) {
     if (argc < 5) return 2;
     uint32_t rank = (uint32_t)atoi(argv[2]), size = (uint32_t)atoi(argv[3]), failed[64];
-    unsigned calls = (unsigned)atoi(argv[4]);
+    unsigned calls = (unsigned)atoi(argv[4]), leaves = argc > 5 ? (unsigned)atoi(argv[5]) : calls;
     outlive_balance_queries queries = {NULL, objects_count, objects, edges_count, edges, NULL};
     outlive_balance_rails *rails;
     for (uint64_t object = 0; object < OBJECTS; object++)
@@ -66,7 +67,9 @@ int main(int argc, char **argv) {
     }
     for (call = 0; call < calls; call++) {
         outlive_balance_result result;
-        if (outlive_balance_on_rails(rails, &queries, NULL, &result)) {
+        outlive_balance_options options = {0};
+        options.leaving = call >= leaves;
+        if (outlive_balance_on_rails(rails, &queries, &options, &result)) {
             fprintf(stderr, "%s\n", outlive_balance_error());
             return 1;
         }

@@ -273,7 +273,8 @@ def exchange(
 
     ``numbers`` are this process's objects, unique over all; ``others[offsets[i] :
     offsets[i + 1]]`` the numbers that object i is tied to, on any process, listed at
-    both ends with one weight. An error on one process is an error on all. Messages
+    both ends with one weight. A process of ``speed`` 0 leaves: it takes part and ends
+    without objects. An error on one process is an error on all. Messages
     go over a duplicate of ``comm`` if it can be duplicated.
     """
     own = comm.Dup() if hasattr(comm, "Dup") else comm

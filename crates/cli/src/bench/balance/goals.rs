@@ -171,7 +171,10 @@ pub fn of(lines: &[Line]) -> Vec<Goal> {
         let balanced = |line: &&Line| {
             line.ours && (line.tolerance == asked || line.figures.imbalance <= asked)
         };
-        let best = lines.iter().filter(balanced).min_by(|a, b| a.figures.migration.total_cmp(&b.figures.migration));
+        let best = lines
+            .iter()
+            .filter(balanced)
+            .min_by(|a, b| a.figures.migration.total_cmp(&b.figures.migration));
         let line = best.unwrap_or(ours);
         let theirs = peer.figures.migration;
         let wanted = if ours.scenario == "shock" { 3.0 } else { 1.0 };
