@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: GPL-2.0
 /*
- * What a process can lose and still go on: supplementary groups, interval
- * timers, the settings of its terminals, the data of its queued signals. Each
- * is a step of its own, so that one that dies takes nothing else with it.
+ * What a process can lose and still go on: supplementary groups, timers, the
+ * settings of its terminals, the data of its queued signals. Each is a step of
+ * its own, so that one that dies takes nothing else with it.
  * Dying code: see omk.h.
  */
 #include <linux/cred.h>
 #include <linux/fs.h>
 #include <linux/kdev_t.h>
 #include <linux/major.h>
+#include <linux/posix-timers.h>
 #include <linux/sched/signal.h>
 #include <linux/timekeeping.h>
 #include <linux/tty.h>
+#include <linux/version.h>
 
 #include "omk.h"
 
 #define TERMINALS_MAX	64
 #define QUEUED_MAX	4096
+#define POSIX_TIMERS_MAX	4096
 
 static struct omk_terminal terminals[TERMINALS_MAX];
 static u32 nr_terminals;
@@ -74,6 +77,144 @@ u32 __dying omk_save_timers(struct omk_writer *w, const struct omk_entry *e)
 	if (s->it[CPUCLOCK_PROF].expires)
 		r[2].left_ns = left_of(s->it[CPUCLOCK_PROF].expires, all);
 	omk_rec_end(w, 3, 3 * sizeof(*r), 0);
+	return 1;
+}
+
+/* The task of a thread's own number, as the dying kernel knows it. */
+static struct task_struct * __dying thread_of(const struct omk_entry *e, struct pid *pid)
+{
+	struct task_struct *t = NULL;
+	int i, nr;
+
+	if (omk_peek(&nr, &pid->numbers[0].nr))
+		return NULL;
+	for (i = 0; i < OMK_THREADS_MAX; i++) {
+		t = omk_next_thread(e, t);
+		if (!t || t->pid == nr)
+			break;
+	}
+	return t;
+}
+
+/* What a clock of processor time says; U64_MAX if it cannot be told. */
+static u64 __dying used_of(const struct omk_entry *e, const struct k_itimer *k)
+{
+	const struct task_cputime_atomic *all = &e->signal->cputimer.cputime_atomic;
+	struct task_struct *t = NULL;
+	u64 user, system, sum;
+
+	if (CPUCLOCK_PERTHREAD(k->it_clock)) {
+		t = thread_of(e, k->it.cpu.pid);
+		if (!t)
+			return U64_MAX;
+	}
+	user = t ? t->utime : atomic64_read(&all->utime);
+	system = t ? t->stime : atomic64_read(&all->stime);
+	sum = t ? t->se.sum_exec_runtime : atomic64_read(&all->sum_exec_runtime);
+	switch (CPUCLOCK_WHICH(k->it_clock)) {
+	case CPUCLOCK_PROF:
+		return user + system;
+	case CPUCLOCK_VIRT:
+		return user;
+	default:
+		return sum;
+	}
+}
+
+/* Interval and value; false for a clock whose timers are not kept. */
+static bool __dying times_of(struct omk_posix_timer *r, const struct omk_entry *e,
+			     const struct k_itimer *k)
+{
+	const struct hrtimer *timer = &k->it.real.timer;
+	clockid_t base;
+	u64 now;
+
+	r->interval_ns = k->it_interval;
+	if (k->it_clock < 0) {
+		now = used_of(e, k);
+		if (now == U64_MAX || (k->it_clock & CPUCLOCK_CLOCK_MASK) == CLOCKFD)
+			return false;
+		if (k->it.cpu.node.expires)
+			r->value_ns = left_of(k->it.cpu.node.expires, now);
+		return true;
+	}
+	if (k->it_clock == CLOCK_REALTIME_ALARM || k->it_clock == CLOCK_BOOTTIME_ALARM ||
+	    omk_peek(&base, &timer->base->clockid))
+		return false;
+	if (!(timer->state & HRTIMER_STATE_ENQUEUED) &&
+	    (k->it_sigev_notify & ~SIGEV_THREAD_ID) != SIGEV_NONE) {
+		/* Its signal is pending, as above; or it is not set. */
+		r->value_ns = k->it_interval;
+		return true;
+	}
+	if (!timer->node.expires)
+		return true;
+	/* One that was set by what is to pass runs on CLOCK_MONOTONIC. */
+	r->absolute = base == CLOCK_REALTIME || base == CLOCK_TAI;
+	now = base == CLOCK_BOOTTIME ? ktime_get_boot_fast_ns() : ktime_get_mono_fast_ns();
+	r->value_ns = r->absolute ? timer->node.expires : left_of(timer->node.expires, now);
+	return true;
+}
+
+static bool __dying posix_timer(struct omk_posix_timer *r, const struct omk_entry *e,
+				const struct k_itimer *at)
+{
+	struct kernel_siginfo info;
+	struct k_itimer k;
+	int nr;
+
+	memset(r, 0, sizeof(*r));
+	if (omk_peek(&k, at) ||
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 13, 0)
+	    omk_peek(&info, &k.sigq->info) ||
+#else
+	    omk_peek(&info, &at->sigq.info) ||
+#endif
+	    !times_of(r, e, &k))
+		return false;
+	r->id = k.it_id;
+	r->clock = k.it_clock;
+	r->notify = k.it_sigev_notify;
+	r->signal = info.si_signo;
+	r->value = (u64)info.si_value.sival_ptr;
+	if (r->notify & SIGEV_THREAD_ID) {
+		if (omk_peek(&nr, &k.it_pid->numbers[0].nr))
+			return false;
+		r->tid = nr;
+	}
+	return true;
+}
+
+/* Counts without `r`. The list is a list_head or, in newer kernels, an
+ * hlist_head; of both, and of their nodes, the first word leads on.
+ */
+static u32 __dying posix_timers_of(struct omk_posix_timer *r, u32 room, const struct omk_entry *e)
+{
+	const void *head = &e->signal->posix_timers, *at;
+	struct omk_posix_timer one;
+	u32 n = 0, i;
+
+	if (omk_peek(&at, (const void *const *)head))
+		return 0;
+	for (i = 0; at && at != head && n < room && i < POSIX_TIMERS_MAX; i++) {
+		if (posix_timer(r ? &r[n] : &one, e, at - offsetof(struct k_itimer, list)))
+			n++;
+		if (omk_peek(&at, (const void *const *)at))
+			break;
+	}
+	return n;
+}
+
+u32 __dying omk_save_posix_timers(struct omk_writer *w, const struct omk_entry *e)
+{
+	struct omk_posix_timer *r;
+	u32 n = posix_timers_of(NULL, POSIX_TIMERS_MAX, e);
+
+	r = omk_rec_begin(w, OMK_REC_POSIX_TIMERS, e->tgid, 0, n * sizeof(*r));
+	if (!r)
+		return 0;
+	n = posix_timers_of(r, n, e);
+	omk_rec_end(w, n, n * sizeof(*r), n == POSIX_TIMERS_MAX ? OMK_REC_TRUNCATED : 0);
 	return 1;
 }
 

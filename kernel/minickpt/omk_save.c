@@ -32,6 +32,7 @@ enum step {
 	STEP_TIMERS,
 	STEP_TERMINALS,
 	STEP_QUEUED,
+	STEP_POSIX_TIMERS,
 	STEPS,
 };
 
@@ -148,6 +149,9 @@ static void __dying run_step(const struct omk_entry *e)
 		break;
 	case STEP_QUEUED:
 		omk_save_queued(&st.w, e);
+		break;
+	case STEP_POSIX_TIMERS:
+		omk_save_posix_timers(&st.w, e);
 		break;
 	case STEPS:
 		break;

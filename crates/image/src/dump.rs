@@ -13,9 +13,10 @@ use outlive_base::{Code, Entity, Error, Result};
 use crate::descriptors::Descriptions;
 use crate::freeze::{Frozen, settled};
 use crate::gate::{self, List};
-use crate::model::{Action, Backing, Image, Mapping, PAGE, Process, Run, Thread};
+use crate::model::{Action, Backing, Image, Mapping, PAGE, PosixTimer, Process, Run, Thread};
 use crate::procfs;
 use crate::sys;
+use crate::timers;
 
 const PR_GET_TID_ADDRESS: u64 = 40;
 const CHUNK: usize = 1 << 20;
@@ -108,6 +109,7 @@ fn one(
         pending: status.pending_shared,
         queued: sys::queued(pid, true)?,
         timers: asked.1,
+        posix_timers: asked.2,
         layout,
         mappings,
         descriptors: descriptions.of(pid)?,
@@ -153,7 +155,8 @@ fn state(pid: i32, tid: i32, frozen: &Frozen) -> io::Result<Thread> {
     })
 }
 
-type Asked = (Vec<Action>, [(u64, u64); 3]);
+type Intervals = [(u64, u64); 3];
+type Asked = (Vec<Action>, Intervals, Vec<PosixTimer>);
 
 /// Asks by calls inside of the process. Its threads then have settled registers.
 fn ask(pid: i32, memory: &File, vdso: (u64, u64), threads: &mut [Thread]) -> io::Result<Asked> {
@@ -168,7 +171,13 @@ fn ask(pid: i32, memory: &File, vdso: (u64, u64), threads: &mut [Thread]) -> io:
         if !gated {
             gate::open(outside[0], memory, vdso)?;
         }
-        asked = Some(actions(outside[0], memory)?);
+        let (actions, timers) = actions(outside[0], memory)?;
+        let inside = |tid| {
+            let place = outside.iter().position(|outside| *outside == tid)?;
+            threads.get(place).map(|thread| thread.tid)
+        };
+        let posix = timers::ask((pid, outside[0]), memory, inside)?;
+        asked = Some((actions, timers, posix));
         for (tid, thread) in outside.iter().zip(threads.iter_mut()) {
             gate::quiet(*tid)?;
             ask_thread(*tid, memory, thread)?;
@@ -191,7 +200,7 @@ fn word(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-fn actions(tid: i32, memory: &File) -> io::Result<Asked> {
+fn actions(tid: i32, memory: &File) -> io::Result<(Vec<Action>, Intervals)> {
     let mut list = List::new();
     let buffer = list.bytes(&[0; 64 * 32 + 3 * 32]);
     for signal in 1..=64u64 {

@@ -20,3 +20,4 @@ mod rseq;
 mod skeleton;
 pub mod source;
 pub mod sys;
+mod timers;

@@ -13,6 +13,8 @@ use outlive_base::{Code, Entity, Error, Result};
 pub const PROCESSES_MAX: usize = 4096;
 /// Threads of one process, at most.
 pub const THREADS_MAX: usize = 65_536;
+/// Timers of one process have lower numbers: each number on the way is made and deleted.
+pub const TIMERS_MAX: i32 = 1 << 20;
 /// Bytes of the kernel's `siginfo_t`.
 pub const SIGINFO_BYTES: usize = 128;
 /// The highest address of user space on x86-64 with four-level tables.
@@ -71,6 +73,8 @@ pub struct Process {
     pub queued: Vec<Vec<u8>>,
     /// The interval timers (real, virtual, profiling): interval and value, in µs.
     pub timers: [(u64, u64); 3],
+    /// The timers of timer_create(2), by ascending number.
+    pub posix_timers: Vec<PosixTimer>,
     /// Where its parts lie, as the kernel shows them in /proc.
     pub layout: Layout,
     /// The memory map.
@@ -79,6 +83,29 @@ pub struct Process {
     pub descriptors: Vec<Descriptor>,
     /// The threads.
     pub threads: Vec<Thread>,
+}
+
+/// A timer of timer_create(2).
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct PosixTimer {
+    /// Its number.
+    pub id: i32,
+    /// The clock, as the kernel numbers it.
+    pub clock: i32,
+    /// `SIGEV_*`: how it tells that it has gone off.
+    pub notify: i32,
+    /// By which signal.
+    pub signal: i32,
+    /// With which value.
+    pub value: u64,
+    /// To which thread, with `SIGEV_THREAD_ID`.
+    pub tid: i32,
+    /// True if [`PosixTimer::next_ns`] is a time on its clock, and not what is left.
+    pub absolute: bool,
+    /// How often it goes off after that, in ns; 0: not again.
+    pub interval_ns: u64,
+    /// When it goes off, in ns; 0: it is not set.
+    pub next_ns: u64,
 }
 
 /// Users, groups and whether privileges can be gained.
@@ -341,6 +368,12 @@ impl Process {
         };
         if !self.queued.iter().all(signal) {
             return Err(say("queued signals".into()));
+        }
+        let mut numbers = self.posix_timers.iter().map(|timer| timer.id);
+        if !numbers.all(|id| (0..TIMERS_MAX).contains(&id))
+            || !self.posix_timers.is_sorted_by(|a, b| a.id < b.id)
+        {
+            return Err(say("numbers of timers".into()));
         }
         for descriptor in &self.descriptors {
             let known = (descriptor.description as usize) < descriptions;

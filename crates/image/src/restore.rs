@@ -22,6 +22,7 @@ use crate::rseq;
 use crate::skeleton::{Lists, born, credentials, filter, layout, open_skeleton, pending};
 use crate::source::Contents;
 use crate::sys;
+use crate::timers;
 
 /// Where special mappings wait while the rest is replaced.
 const PARKING: u64 = gate::GATE + 0x100_0000;
@@ -554,7 +555,7 @@ impl<'a> Restorer<'a> {
         let memory = gate::memory(pid)?;
         self.foreground(process, pid, &memory)?;
         for (thread, tid) in process.threads.iter().zip(tids) {
-            self.thread(process, thread, (pid, *tid), &memory)?;
+            self.thread(process, thread, (pid, *tid, tids), &memory)?;
         }
         if !self.options.keep_gate {
             let vdso = crate::dump::vdso(&process.mappings)?;
@@ -580,7 +581,7 @@ impl<'a> Restorer<'a> {
         &self,
         process: &Process,
         thread: &Thread,
-        (pid, tid): (i32, i32),
+        (pid, tid, tids): (i32, i32, &[i32]),
         memory: &File,
     ) -> io::Result<()> {
         let mut list = List::new();
@@ -623,6 +624,21 @@ impl<'a> Restorer<'a> {
         if !thread.affinity.is_empty() {
             // CPUs may be fewer now: then any will do.
             let _ = sys::set_affinity(tid, &thread.affinity);
+        }
+        if thread.tid == process.pid {
+            let outside = |tid| {
+                let mut both = process.threads.iter().zip(tids);
+                let found = both.find(|(thread, _)| thread.tid == tid);
+                found.map_or(tid, |(_, outside)| *outside)
+            };
+            let now = |tid| {
+                if self.options.numbers {
+                    tid
+                } else {
+                    outside(tid)
+                }
+            };
+            timers::make(tid, memory, &process.posix_timers, now)?;
         }
         let own = (thread.pending, &thread.queued[..]);
         pending((pid, tid), false, own, memory)?;

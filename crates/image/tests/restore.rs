@@ -223,6 +223,57 @@ while info := signal.sigtimedwait(wanted, 0):
     print(info.si_signo, info.si_code, info.si_pid == os.getpid(), info.si_uid)
 "#;
 
+const TIMERS: &str = r#"
+import ctypes, os, signal, struct, threading, time
+call = ctypes.CDLL(None, use_errno=True).syscall
+CREATE, SET, GET, DELETE = 222, 223, 224, 226
+def create(clock, number, how=0, thread=0):
+    event = struct.pack("Qiii44x", 7, number, how, thread)
+    at = ctypes.c_int(-1)
+    assert call(CREATE, clock, event, ctypes.byref(at)) == 0, ctypes.get_errno()
+    return at.value
+def arm(timer, interval_ms, first_ms, absolute=0):
+    ms = lambda ms: (ms // 1000, ms % 1000 * 1000000)
+    assert call(SET, timer, absolute, struct.pack("4q", *ms(interval_ms), *ms(first_ms)), None) == 0
+def left(timer):
+    times = ctypes.create_string_buffer(32)
+    assert call(GET, timer, times) == 0, timer
+    return struct.unpack("4q", times.raw)
+first, second = signal.SIGRTMIN, signal.SIGRTMIN + 1
+signal.pthread_sigmask(signal.SIG_BLOCK, {first, second})
+ids = []
+thread = threading.Thread(target=lambda: (ids.append(threading.get_native_id()), got.append(
+    signal.sigtimedwait({second}, 60)), over.wait()))
+got, over = [], threading.Event()
+thread.start()
+while not ids: pass
+timers = [create(time.CLOCK_MONOTONIC, first) for _ in range(130)]
+for timer in timers[1:-1]: assert call(DELETE, timer) == 0
+last = timers[-1]
+never = create(time.CLOCK_REALTIME, 0, how=1)
+cpu = create(time.CLOCK_PROCESS_CPUTIME_ID, first)
+own = create(time.CLOCK_BOOTTIME, second, how=4, thread=ids[0])
+arm(last, 50, 50)
+arm(never, 0, 3600000)
+arm(cpu, 0, 3600000)
+arm(own, 0, (time.clock_gettime_ns(time.CLOCK_BOOTTIME) + 500000000) // 1000000, absolute=1)
+for step in range(5): print(step, flush=True)
+while not os.path.exists("go"): time.sleep(0.001)
+for _ in range(3): print(signal.sigtimedwait({first}, 60).si_code)
+while not got: time.sleep(0.001)
+print(got[0].si_signo == second, got[0].si_code)
+print(timers[0], last, never, cpu, own, left(timers[0]), left(last)[:2])
+print(*(0 < left(timer)[2] < 3600 for timer in (never, cpu)), left(own))
+print(create(time.CLOCK_MONOTONIC, first))
+over.set()
+"#;
+
+/// Timers of timer_create have their numbers, clocks, threads and what was left.
+#[test]
+fn timers_go_on() {
+    survives(&["/usr/bin/python3", "-c", TIMERS], 5);
+}
+
 /// Real-time signals queue, each with its value and its sender; in their order.
 #[test]
 fn queued_signals_keep_their_number_and_their_sender() {

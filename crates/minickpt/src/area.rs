@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_image::gate::{GATE, GATE_BYTES};
 use outlive_image::model::{
-    Action, Backing, Credentials, Description, Descriptor, Image, Kind, Layout, Mapping, Process,
-    Thread,
+    Action, Backing, Credentials, Description, Descriptor, Image, Kind, Layout, Mapping,
+    PosixTimer, Process, TIMERS_MAX, Thread,
 };
 
 use crate::births::{self, Birth, Fork};
@@ -127,6 +127,7 @@ struct Records<'a> {
     timers: Option<&'a [u8]>,
     terminals: &'a [u8],
     queued: &'a [u8],
+    posix_timers: &'a [u8],
     cut: bool,
 }
 
@@ -281,6 +282,7 @@ fn group(body: &[u8]) -> Result<BTreeMap<u32, Records<'_>>> {
             9 if whole => of.or_default().timers = Some(payload),
             10 => of.or_default().terminals = payload,
             11 => of.or_default().queued = payload,
+            12 => of.or_default().posix_timers = payload,
             8 | 9 => {}
             other => return Err(bad(format!("record of kind {other}"))),
         }
@@ -381,6 +383,7 @@ fn process(
         pending: head.u64(88),
         queued: queued(records.queued, 0),
         timers: timers(records.timers),
+        posix_timers: posix_timers(records.posix_timers, &threads),
         layout: Layout { bounds, auxv },
         mappings: mappings(records, special)?,
         descriptors: open.of(records)?,
@@ -403,6 +406,41 @@ fn timers(bytes: Option<&[u8]>) -> [(u64, u64); 3] {
         let micros = |at: usize| Bytes(entry).u64(at).div_ceil(1000);
         *timer = (micros(0), micros(8));
     }
+    found
+}
+
+/// Timers of timer_create(2), by number; what the dying kernel had overwritten, and those of
+/// threads that are no more, are left out, for a process goes on without them.
+fn posix_timers(records: &[u8], threads: &[Thread]) -> Vec<PosixTimer> {
+    const SIGEV_NONE: i32 = 1;
+    const SIGEV_THREAD: i32 = 2;
+    const SIGEV_THREAD_ID: i32 = 4;
+    let read = |entry: Bytes<'_>| PosixTimer {
+        id: entry.i32(0),
+        clock: entry.i32(4),
+        notify: entry.i32(8),
+        signal: entry.i32(12),
+        value: entry.u64(16),
+        tid: entry.i32(24),
+        absolute: entry.u32(28) != 0,
+        interval_ns: entry.u64(32),
+        next_ns: entry.u64(40),
+    };
+    let mut found: Vec<PosixTimer> = records.chunks_exact(48).map(|e| read(Bytes(e))).collect();
+    found.retain(|timer| {
+        let told = match timer.notify {
+            SIGEV_NONE => true,
+            0 | SIGEV_THREAD => (1..=64).contains(&timer.signal),
+            SIGEV_THREAD_ID => {
+                let there = threads.iter().any(|thread| thread.tid == timer.tid);
+                there && (1..=64).contains(&timer.signal)
+            }
+            _ => false,
+        };
+        told && (0..TIMERS_MAX).contains(&timer.id)
+    });
+    found.sort_by_key(|timer| timer.id);
+    found.dedup_by_key(|timer| timer.id);
     found
 }
 

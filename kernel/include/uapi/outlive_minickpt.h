@@ -119,6 +119,7 @@ enum omk_rec_type {
 	OMK_REC_TIMERS = 9,	/* struct omk_timer[3]: real, virtual, profiling */
 	OMK_REC_TERMINALS = 10,	/* struct omk_terminal[] */
 	OMK_REC_QUEUED = 11,	/* struct omk_queued[] */
+	OMK_REC_POSIX_TIMERS = 12,	/* struct omk_posix_timer[] */
 };
 
 /* rec.flags */
@@ -280,6 +281,19 @@ struct omk_sigaction {
 struct omk_timer {
 	__u64 interval_ns;
 	__u64 left_ns;
+};
+
+/* As timer_create(2) and timer_settime(2). value_ns 0: it is not set. */
+struct omk_posix_timer {
+	__s32 id;
+	__s32 clock;
+	__s32 notify;		/* SIGEV_* */
+	__s32 signal;
+	__u64 value;		/* sigev_value */
+	__u32 tid;		/* of SIGEV_THREAD_ID */
+	__u32 absolute;		/* value_ns is a time on its clock, not what is left */
+	__u64 interval_ns;
+	__u64 value_ns;
 };
 
 /* A terminal that is open; iflag to cc are struct termios of TCGETS. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0 OR MIT
 /*
- * kept STOP: sets supplementary groups, interval timers, a controlling terminal and its
- * settings, and queues signals with values. When STOP is there, all must be as it was,
+ * kept STOP: sets supplementary groups, interval timers, timers of timer_create, a
+ * controlling terminal and its settings, and queues signals with values. When STOP is there, all must be as it was,
  * however often the kernel died in between: "KEPT", else "BAD" and what is not.
  */
 #define _GNU_SOURCE
@@ -59,6 +59,59 @@ static void take(const sigset_t *set, int number, int value)
 		wrong("a queued signal is another");
 }
 
+/* Numbers 0, 2, 3 and 4: the one between is deleted. */
+static timer_t ticks, far, used, thread_used;
+
+static void make(timer_t *timer, clockid_t clock, int flags, long s, long interval_ns)
+{
+	struct sigevent event = { .sigev_notify = interval_ns ? SIGEV_SIGNAL : SIGEV_NONE,
+				  .sigev_signo = SIGRTMIN + 2,
+				  .sigev_value = { .sival_int = 5 } };
+	struct itimerspec times = { .it_interval = { .tv_nsec = interval_ns },
+				    .it_value = { .tv_sec = s, .tv_nsec = interval_ns } };
+
+	if (timer_create(clock, &event, timer) || timer_settime(*timer, flags, &times, NULL)) {
+		perror("timer");
+		exit(71);
+	}
+}
+
+static void make_timers(void)
+{
+	timer_t between;
+
+	make(&ticks, CLOCK_MONOTONIC, 0, 0, 50000000);
+	make(&between, CLOCK_MONOTONIC, 0, 1, 0);
+	make(&far, CLOCK_REALTIME, TIMER_ABSTIME, time(NULL) + 3600, 0);
+	make(&used, CLOCK_PROCESS_CPUTIME_ID, 0, 3600, 0);
+	make(&thread_used, CLOCK_THREAD_CPUTIME_ID, 0, 3600, 0);
+	timer_delete(between);
+}
+
+static void check_timers(void)
+{
+	const timer_t all[] = { far, used, thread_used };
+	const struct timespec bound = { .tv_sec = BOUND_S };
+	struct itimerspec is;
+	siginfo_t info;
+	sigset_t set;
+	int i;
+
+	sigemptyset(&set);
+	sigaddset(&set, SIGRTMIN + 2);
+	for (i = 0; i < 3; i++)
+		if (sigtimedwait(&set, &info, &bound) < 0 || info.si_code != SI_TIMER ||
+		    info.si_value.sival_int != 5)
+			wrong("a timer does not tick");
+	if (timer_gettime(ticks, &is) || is.it_interval.tv_nsec != 50000000 ||
+	    is.it_interval.tv_sec)
+		wrong("interval of a timer");
+	for (i = 0; i < 3; i++)
+		if (timer_gettime(all[i], &is) || is.it_value.tv_sec < 3000 ||
+		    is.it_value.tv_sec >= 3600 || is.it_interval.tv_nsec)
+			wrong("what is left of a timer");
+}
+
 int main(int argc, char **argv)
 {
 	const gid_t groups[] = { 7, 1234, 70000 };
@@ -69,7 +122,7 @@ int main(int argc, char **argv)
 	struct winsize size_is;
 	struct itimerval left;
 	gid_t groups_are[8];
-	sigset_t queued;
+	sigset_t queued, blocked;
 	siginfo_t info;
 	time_t end;
 	int tty, i;
@@ -80,7 +133,9 @@ int main(int argc, char **argv)
 	sigemptyset(&queued);
 	sigaddset(&queued, SIGRTMIN);
 	sigaddset(&queued, SIGRTMIN + 1);
-	if (setgroups(3, groups) || setsid() < 0 || sigprocmask(SIG_BLOCK, &queued, NULL) ||
+	blocked = queued;
+	sigaddset(&blocked, SIGRTMIN + 2);
+	if (setgroups(3, groups) || setsid() < 0 || sigprocmask(SIG_BLOCK, &blocked, NULL) ||
 	    sigaction(SIGALRM, &action, NULL) || sigaction(SIGVTALRM, &action, NULL)) {
 		perror("kept");
 		return 71;
@@ -107,6 +162,7 @@ int main(int argc, char **argv)
 	set_timer(ITIMER_PROF, 0, 3600, 0);
 	set_timer(ITIMER_VIRTUAL, 50000, 0, 50000);
 	set_timer(ITIMER_REAL, 300000, 0, 300000);
+	make_timers();
 	printf("kept start\n");
 	while (access(argv[1], F_OK))
 		nanosleep(&pause, NULL);
@@ -122,6 +178,7 @@ int main(int argc, char **argv)
 	if (getitimer(ITIMER_PROF, &left) || left.it_value.tv_sec < 3000 ||
 	    left.it_value.tv_sec >= 3600 || left.it_interval.tv_sec)
 		wrong("ITIMER_PROF");
+	check_timers();
 	if (getgroups(8, groups_are) != 3 || memcmp(groups_are, groups, sizeof(groups)))
 		wrong("supplementary groups");
 	if (tcgetattr(tty, &is) || memcmp(&is, &set, sizeof(is)))

@@ -200,7 +200,25 @@ fn groups_timers_terminals_and_queued_signals_are_read() {
     };
     let wild = queued(0, 0xdead, 4);
     let queue = [wild, queued(0, 34, 1), queued(42, 35, 2), queued(0, 34, 3)].concat();
+    let timer = |id: u32, notify: u32, tid: u32, value: u8| {
+        let mut entry = vec![0; 48];
+        entry[..16].copy_from_slice(&numbers(&[id, 1, notify, 34]));
+        entry[16] = value;
+        entry[24..32].copy_from_slice(&numbers(&[tid, u32::from(value == 2)]));
+        entry[32..48].copy_from_slice(&[5u64, 6].map(u64::to_le_bytes).concat());
+        entry
+    };
+    // Of a wild number, of a wild kind, of a thread that is gone; the others out of order.
+    let posix_bytes = [
+        timer(u32::MAX, 0, 0, 9),
+        timer(1, 77, 0, 9),
+        timer(2, 4, 43, 9),
+        timer(9, 4, 42, 2),
+        timer(3, 0, 0, 1),
+    ]
+    .concat();
     let more = [
+        record(12, 42, &posix_bytes),
         record(8, 42, &numbers(&[7, 70_000])),
         record(9, 42, &times),
         record(10, 42, &terminal),
@@ -218,6 +236,11 @@ fn groups_timers_terminals_and_queued_signals_are_read() {
     assert_eq!(process.credentials.groups, [7, 70_000]);
     // What is left is at least a microsecond.
     assert_eq!(process.timers, [(300_000, 1), (0, 0), (0, 2500)]);
+    let posix = process.posix_timers.iter();
+    let posix: Vec<_> = posix.map(|t| (t.id, t.value, t.tid, t.absolute)).collect();
+    assert_eq!(posix, [(3, 1, 0, false), (9, 2, 42, true)]);
+    let timer = &process.posix_timers[0];
+    assert_eq!((timer.interval_ns, timer.next_ns), (5, 6));
     let values = |queued: &[Vec<u8>]| -> Vec<u8> { queued.iter().map(|info| info[24]).collect() };
     assert_eq!(values(&process.queued), [1, 3]);
     assert_eq!(values(&process.threads[0].queued), [2]);
@@ -234,8 +257,9 @@ fn groups_timers_terminals_and_queued_signals_are_read() {
     assert_eq!((*size, *foreground), ((33, 77), 42));
     // Flags of damage on these cost what they hold, not the process.
     let mut damaged = more;
-    damaged[8] = 2;
-    damaged[ALIGN * 2 + 8] = 2;
+    let first = record(12, 42, &posix_bytes).len();
+    damaged[first + 8] = 2;
+    damaged[first + ALIGN * 2 + 8] = 2;
     let process = &read(&damaged).processes[0];
     assert_eq!(process.timers, [(0, 0); 3]);
     assert_eq!(process.credentials.groups, own_groups());
