@@ -209,6 +209,9 @@ u32 __dying omk_save_thread(struct omk_writer *w, const struct omk_entry *e, str
 	struct omk_thread *r;
 	u32 damaged = 0;
 
+	/* Dead, and not yet waited for by its tracer: its stack is gone. */
+	if (t->exit_state && !READ_ONCE(t->stack))
+		return 0;
 	r = omk_rec_begin(w, OMK_REC_THREAD, e->tgid, t->pid, head + omk.xstate_size);
 	if (!r)
 		return 0;

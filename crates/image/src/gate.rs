@@ -243,13 +243,21 @@ fn to_trap(tid: i32, born: &mut Vec<i32>) -> io::Result<()> {
 
 /// Runs a stopped thread to the end of the call that it is in (after a ptrace event).
 pub fn to_end_of_call(tid: i32) -> io::Result<()> {
+    match end_of_call(tid)? {
+        None => Ok(()),
+        Some(status) => Err(gone(tid, Change::Ended(status))),
+    }
+}
+
+/// The same for a thread that may end meanwhile: its wait status then.
+pub fn end_of_call(tid: i32) -> io::Result<Option<i32>> {
     loop {
         sys::to_call(tid)?;
         match sys::wait(tid, true)? {
             Some((_, Change::Stopped { signal, .. })) if signal == libc::SIGTRAP | 0x80 => {
-                return Ok(());
+                return Ok(None);
             }
-            Some((_, change @ Change::Ended(_))) => return Err(gone(tid, change)),
+            Some((_, Change::Ended(status))) => return Ok(Some(status)),
             _ => {}
         }
     }

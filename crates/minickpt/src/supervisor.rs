@@ -348,11 +348,21 @@ impl<'a> Supervisor<'a> {
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
                 let child = sys::event_message(tid)? as i32;
                 let child = self.born(tid, child)?;
-                // First the maker: a kernel that dies while it is still in its call must
-                // find its child, not one that has already ended.
-                let resumed = sys::resume(tid, 0);
+                // First the maker, to the end of its call: a kernel that dies while it is
+                // in there must find its child, not one that has already ended. A vfork
+                // ends only after its child.
+                let out = match event {
+                    libc::PTRACE_EVENT_VFORK => Ok(None),
+                    _ => gate::end_of_call(tid),
+                };
+                if let Ok(Some(status)) = out {
+                    self.ended(tid, status);
+                }
                 child.map_or(Ok(()), |child| sys::resume(child, 0))?;
-                resumed
+                match out? {
+                    Some(_) => Ok(()),
+                    None => sys::resume(tid, 0),
+                }
             }
             libc::PTRACE_EVENT_EXEC => self.executed(tid),
             libc::PTRACE_EVENT_STOP => {
