@@ -214,7 +214,7 @@ fn who_leaves_ends_empty_and_the_others_are_balanced() {
         let own: Vec<_> = (0..size).map(|p| (speed(p), 3.0)).collect();
         let (after, outcomes) = run_as(&graph, &parts, &own, &options);
         let who = |p: &u32| leaving.contains(&(*p as usize));
-        assert!(!after.iter().any(|p| who(p)), "{leaving:?}");
+        assert!(!after.iter().any(&who), "{leaving:?}");
         let background = own.iter().map(|o| if o.0 > 0.0 { o.1 } else { 0.0 });
         let speeds = own.iter().map(|own| own.0).collect();
         let all = Processes::new(speeds, background.collect()).unwrap();
@@ -229,7 +229,7 @@ fn who_leaves_ends_empty_and_the_others_are_balanced() {
         }
         // Who stays away stays empty, and nothing moves for it.
         let (again, _) = run_as(&graph, &after, &own, &options);
-        assert!(!again.iter().any(|p| who(p)), "{leaving:?}");
+        assert!(!again.iter().any(&who), "{leaving:?}");
     }
 }
 
