@@ -10,7 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
+use std::num::NonZero;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use outlive_base::{Code, Entity, Error, Result};
 
@@ -271,6 +274,10 @@ impl<'a> Restorer<'a> {
                 gate::run(pid, &gate::memory(pid)?, &list)?;
             }
         }
+        for (process, (pid, _)) in self.image.processes.iter().zip(&restored.processes) {
+            self.replace_memory(process, *pid)?;
+        }
+        self.write_all(&restored.processes)?;
         for (index, process) in self.image.processes.iter().enumerate() {
             self.rebuild(
                 process,
@@ -346,10 +353,6 @@ impl<'a> Restorer<'a> {
             memory: &memory,
             list: List::new(),
         };
-        self.replace_memory(process, &mut lists)?;
-        for mapping in &process.mappings {
-            self.write_runs(&memory, mapping)?;
-        }
         layout(process, exe, &mut lists)?;
         for (index, action) in process.actions.iter().enumerate() {
             let signal = index as u64 + 1;
@@ -386,8 +389,14 @@ impl<'a> Restorer<'a> {
     }
 
     /// Unmaps the skeleton's memory and maps the image's.
-    fn replace_memory(&self, process: &Process, lists: &mut Lists<'_>) -> io::Result<()> {
-        let old = procfs::mappings(lists.tid)?;
+    fn replace_memory(&self, process: &Process, pid: i32) -> io::Result<()> {
+        let old = procfs::mappings(pid)?;
+        let memory = gate::memory(pid)?;
+        let mut lists = Lists {
+            tid: pid,
+            memory: &memory,
+            list: List::new(),
+        };
         let special = |m: &&Mapping| matches!(m.backing, Backing::Kernel(_));
         let mut parked = PARKING;
         let mut places = BTreeMap::new();
@@ -453,14 +462,50 @@ impl<'a> Restorer<'a> {
         list.call(libc::SYS_mmap, &arguments);
     }
 
-    fn write_runs(&self, memory: &File, mapping: &Mapping) -> io::Result<()> {
-        for run in &mapping.runs {
-            let mut done = 0;
-            while done < run.length {
-                let mut bytes = vec![0; (run.length - done).min(1 << 20) as usize];
-                self.contents.read(run.source + done, &mut bytes)?;
-                memory.write_all_at(&bytes, mapping.start + run.at + done)?;
-                done += bytes.len() as u64;
+    /// Writes the contents of all memory, of processes side by side: calls inside of them are
+    /// the tracer's alone, but this is not.
+    fn write_all(&self, built: &[(i32, Vec<i32>)]) -> io::Result<()> {
+        let next = AtomicUsize::new(0);
+        let left = Mutex::new(Vec::new());
+        let work = || {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                let Some((pid, _)) = built.get(index) else {
+                    return;
+                };
+                if self.write(index, *pid).is_err() {
+                    let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
+                    left.push((index, *pid));
+                }
+            }
+        };
+        let has_some = |process: &&Process| process.mappings.iter().any(|m| !m.runs.is_empty());
+        let busy = self.image.processes.iter().filter(has_some).count();
+        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
+        std::thread::scope(|scope| {
+            for _ in 1..busy.min(processors) {
+                scope.spawn(work);
+            }
+            work();
+        });
+        // A kernel may let nobody but the tracer write to what is read-only.
+        let left = left.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let mut left = left.into_iter();
+        left.try_for_each(|(index, pid)| self.write(index, pid))
+    }
+
+    fn write(&self, index: usize, pid: i32) -> io::Result<()> {
+        let memory = gate::memory(pid)?;
+        let mut bytes = vec![0; 1 << 20];
+        for mapping in &self.image.processes[index].mappings {
+            for run in &mapping.runs {
+                let mut done = 0;
+                while done < run.length {
+                    let some = (run.length - done).min(1 << 20) as usize;
+                    self.contents.read(run.source + done, &mut bytes[..some])?;
+                    memory.write_all_at(&bytes[..some], mapping.start + run.at + done)?;
+                    done += some as u64;
+                }
             }
         }
         Ok(())

@@ -86,7 +86,14 @@ impl Scene {
             synchronous: true,
             ..Options::default()
         };
+        let start = Instant::now();
         let restored = restore(&image, &contents, &options).expect("restore");
+        let threads: usize = restored.processes.iter().map(|p| p.1.len()).sum();
+        println!(
+            "{} processes, {threads} threads restored in {:.1} ms",
+            restored.processes.len(),
+            start.elapsed().as_secs_f64() * 1e3
+        );
         let root = restored.processes[0].0;
         assert_eq!(root, child.id() as i32, "the old number");
         restored.release().expect("release");
@@ -222,6 +229,31 @@ while not os.path.exists("go"): time.sleep(0.001)
 while info := signal.sigtimedwait(wanted, 0):
     print(info.si_signo, info.si_code, info.si_pid == os.getpid(), info.si_uid)
 "#;
+
+const MANY: &str = r#"
+import os, threading, time
+ends = [os.pipe() for _ in range(64)]
+def child(place):
+    threads = [threading.Thread(target=lambda: time.sleep(0.01)) for _ in range(3)]
+    while not os.path.exists("go"): time.sleep(0.002)
+    for thread in threads: thread.start()
+    for thread in threads: thread.join()
+    os.write(ends[place][1], bytes([place]))
+    os._exit(place)
+children = []
+for place in range(64):
+    children.append(os.fork())
+    if not children[-1]: child(place)
+for step in range(5): print(step, flush=True)
+print(*(os.read(end[0], 1)[0] for end in ends))
+print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
+"#;
+
+/// Each child has its number, its pipe and its parent.
+#[test]
+fn many_processes() {
+    survives(&["/usr/bin/python3", "-c", MANY], 5);
+}
 
 const TIMERS: &str = r#"
 import ctypes, os, signal, struct, threading, time
