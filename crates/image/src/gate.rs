@@ -245,19 +245,28 @@ fn to_trap(tid: i32, born: &mut Vec<i32>) -> io::Result<()> {
 pub fn to_end_of_call(tid: i32) -> io::Result<()> {
     match end_of_call(tid)? {
         None => Ok(()),
-        Some(status) => Err(gone(tid, Change::Ended(status))),
+        Some(change) => Err(gone(tid, change)),
     }
 }
 
-/// The same for a thread that may end meanwhile: its wait status then.
-pub fn end_of_call(tid: i32) -> io::Result<Option<i32>> {
+/// The same for a thread that may not come to it: what it does instead. It may end, or another
+/// thread executes a program and takes its number.
+pub fn end_of_call(tid: i32) -> io::Result<Option<Change>> {
+    const END: i32 = libc::SIGTRAP | 0x80;
     loop {
         sys::to_call(tid)?;
         match sys::wait(tid, true)? {
-            Some((_, Change::Stopped { signal, .. })) if signal == libc::SIGTRAP | 0x80 => {
-                return Ok(None);
-            }
-            Some((_, Change::Ended(status))) => return Ok(Some(status)),
+            Some((_, Change::Stopped { signal: END, .. })) => return Ok(None),
+            Some((
+                _,
+                change @ (Change::Ended(_)
+                | Change::Stopped {
+                    event: libc::PTRACE_EVENT_EXEC,
+                    ..
+                }),
+            )) => return Ok(Some(change)),
+            // A filter's stop, or one that was asked for: who asks, asks again where this
+            // may take it.
             _ => {}
         }
     }

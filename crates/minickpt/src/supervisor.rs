@@ -355,14 +355,12 @@ impl<'a> Supervisor<'a> {
                     libc::PTRACE_EVENT_VFORK => Ok(None),
                     _ => gate::end_of_call(tid),
                 };
-                if let Ok(Some(status)) = out {
-                    self.ended(tid, status);
-                }
                 child.map_or(Ok(()), |child| sys::resume(child, 0))?;
                 match out? {
-                    Some(_) => Ok(()),
-                    None => sys::resume(tid, 0),
+                    Some(change) => self.queue.push_back((tid, change)),
+                    None => sys::resume(tid, 0)?,
                 }
+                Ok(())
             }
             libc::PTRACE_EVENT_EXEC => self.executed(tid),
             libc::PTRACE_EVENT_STOP => {
