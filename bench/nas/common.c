@@ -57,7 +57,7 @@ int close_to(const char *what, double value, double expected, double tolerance)
 
 struct run begin(const char *name, const char *classes, int argc, char **argv)
 {
-    struct run run = {name, 'S', 0, 1, NULL};
+    struct run run = {name, 'S', 0, 1, 0, NULL};
 
     if (argc > 2 || (argc == 2 && (strlen(argv[1]) != 1 || !strchr(classes, argv[1][0])))) {
         fprintf(stderr, "usage: %s [CLASS], one of %s\n", argv[0], classes);
@@ -65,6 +65,13 @@ struct run begin(const char *name, const char *classes, int argc, char **argv)
     }
     if (argc == 2)
         run.class = argv[1][0];
+    double start = now_seconds();
+    int there = 0; /* An empty region would be left out. */
+
+#pragma omp parallel
+#pragma omp atomic
+    there++;
+    run.team = there > 0 ? now_seconds() - start : 0;
 #ifdef RANKS
     outlive_comm *comm;
 
@@ -114,9 +121,9 @@ int finish(struct run *run, double seconds, int verified, double value)
         snprintf(text, sizeof text, "%.15e", value);
     if (run->rank == 0)
         printf("{\"kernel\": \"%s\", \"class\": \"%c\", \"threads\": %d, \"ranks\": %d, "
-               "\"seconds\": %.6f, \"verified\": %s, \"value\": %s}\n",
-               run->name, run->class, threads, run->ranks, seconds, verified ? "true" : "false",
-               text);
+               "\"seconds\": %.6f, \"team_s\": %.6f, \"verified\": %s, \"value\": %s}\n",
+               run->name, run->class, threads, run->ranks, seconds, run->team,
+               verified ? "true" : "false", text);
     fflush(stdout);
 #ifdef RANKS
     must(run, outlive_comm_close(run->comm));

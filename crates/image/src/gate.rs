@@ -252,9 +252,14 @@ pub fn to_end_of_call(tid: i32) -> io::Result<()> {
 /// The same for a thread that may not come to it: what it does instead. It may end, or another
 /// thread executes a program and takes its number.
 pub fn end_of_call(tid: i32) -> io::Result<Option<Change>> {
+    sys::to_call(tid)?;
+    await_end_of_call(tid)
+}
+
+/// The same for a thread that was sent on its way there by [`sys::to_call`].
+pub fn await_end_of_call(tid: i32) -> io::Result<Option<Change>> {
     const END: i32 = libc::SIGTRAP | 0x80;
     loop {
-        sys::to_call(tid)?;
         match sys::wait(tid, true)? {
             Some((_, Change::Stopped { signal: END, .. })) => return Ok(None),
             Some((
@@ -267,7 +272,7 @@ pub fn end_of_call(tid: i32) -> io::Result<Option<Change>> {
             )) => return Ok(Some(change)),
             // A filter's stop, or one that was asked for: who asks, asks again where this
             // may take it.
-            _ => {}
+            _ => sys::to_call(tid)?,
         }
     }
 }

@@ -27,6 +27,12 @@ pub fn left_out(exiting: bool, call: u64, clear_tid: u64, state: u32) -> bool {
     ended || state & NEVER_RAN != 0
 }
 
+/// True if the call in flight makes a thread. clone3(2) is absent for programs.
+pub fn makes_thread(registers: &[u64]) -> bool {
+    let clone = registers[reg::ORIG_RAX] == libc::SYS_clone as u64;
+    clone && registers[reg::RDI] & libc::CLONE_THREAD as u64 != 0
+}
+
 /// A call that makes a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Birth {
@@ -41,13 +47,9 @@ pub struct Birth {
 impl Birth {
     /// The birth that `maker` was in the middle of, by its registers in the kernel.
     pub fn of(maker: i32, registers: &[u64]) -> Option<Birth> {
-        let flags = registers[reg::RDI];
-        // clone3(2) is absent for programs.
-        let clone = registers[reg::ORIG_RAX] == libc::SYS_clone as u64;
-        let thread = flags & libc::CLONE_THREAD as u64 != 0;
-        (clone && thread && registers[reg::RAX] == ENOSYS).then_some(Birth {
+        (makes_thread(registers) && registers[reg::RAX] == ENOSYS).then_some(Birth {
             maker,
-            flags,
+            flags: registers[reg::RDI],
             child_tid: registers[reg::R10],
             tls: registers[reg::R8],
             rip: registers[reg::RIP],

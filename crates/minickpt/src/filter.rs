@@ -7,6 +7,8 @@
 
 use outlive_image::gate::GATE;
 
+use crate::memory::PROTECT_AHEAD;
+
 /// What to do when a program makes a descriptor that cannot be brought back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Special {
@@ -27,11 +29,14 @@ const ARCH: u32 = 4;
 const POINTER_LOW: u32 = 8;
 const POINTER_HIGH: u32 = 12;
 const ARGUMENT_0: u32 = 16;
+const LENGTH_LOW: u32 = 24;
+const LENGTH_HIGH: u32 = 28;
 const ARGUMENT_2: u32 = 32;
 // Instructions of classic BPF.
 const LOAD: u16 = 0x20;
 const EQUAL: u16 = 0x15;
 const AT_LEAST: u16 = 0x35;
+const MORE: u16 = 0x25;
 const ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
@@ -96,10 +101,14 @@ pub fn program(special: Special) -> Vec<u8> {
     }
     madvise.push((RETURN, 0, 0, ALLOW));
     on(libc::SYS_madvise, &madvise);
-    // Memory that becomes writable is zeroed ahead (see crate::memory).
+    // Memory that becomes writable is zeroed ahead (see crate::memory), but not much of it.
     let mprotect = [
         (LOAD, 0, 0, ARGUMENT_2),
-        (ANY_BIT, 0, 1, libc::PROT_WRITE as u32),
+        (ANY_BIT, 0, 5, libc::PROT_WRITE as u32),
+        (LOAD, 0, 0, LENGTH_HIGH),
+        (EQUAL, 0, 3, 0),
+        (LOAD, 0, 0, LENGTH_LOW),
+        (MORE, 1, 0, PROTECT_AHEAD as u32),
         (RETURN, 0, 0, TRACE),
         (RETURN, 0, 0, ALLOW),
     ];
@@ -176,6 +185,7 @@ mod tests {
                 RETURN => return (value, constant),
                 EQUAL => word == value,
                 AT_LEAST => word >= value,
+                MORE => word > value,
                 ANY_BIT => word & value != 0,
                 other => panic!("{other:x}"),
             };
@@ -201,6 +211,9 @@ mod tests {
             (libc::SYS_madvise, kept, ALLOW),
             (libc::SYS_mprotect, [0, 0, libc::PROT_WRITE as u64], TRACE),
             (libc::SYS_mprotect, [0, 0, libc::PROT_READ as u64], ALLOW),
+            (libc::SYS_mprotect, [0, PROTECT_AHEAD, 3], TRACE),
+            (libc::SYS_mprotect, [0, PROTECT_AHEAD + 1, 3], ALLOW),
+            (libc::SYS_mprotect, [0, 1 << 32, 3], ALLOW),
             (libc::SYS_clone, thread, ALLOW),
             (libc::SYS_clone, [0; 3], TRACE),
             (libc::SYS_shmat, [0; 3], refused),

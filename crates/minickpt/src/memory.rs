@@ -24,6 +24,7 @@ use outlive_image::sys;
 
 use crate::journal::Journal;
 use crate::space::{FILE_BYTES, Space};
+use crate::stacks::{Stacks, is_stack};
 
 const PAGE: u64 = 4096;
 const ENOMEM: i64 = -(libc::ENOMEM as i64);
@@ -37,8 +38,8 @@ const STACK_AHEAD: u64 = 128 << 10;
 /// A huge page.
 const HUGE: u64 = 2 << 20;
 /// Memory that becomes writable by mprotect(2) is zeroed ahead up to this: the steps of
-/// an arena of the C library, but not the stack of a thread.
-const PROTECT_AHEAD: u64 = 1 << 20;
+/// an arena of the C library, but not the stack of a thread. More does not stop here.
+pub(crate) const PROTECT_AHEAD: u64 = 1 << 20;
 /// Of a thread's stack, what is zeroed ahead at its end.
 const THREAD_AHEAD: u64 = 64 << 10;
 /// Zeroes ahead take at most this part of what is free.
@@ -59,6 +60,8 @@ pub struct Guest<'a> {
     pub dax: bool,
     /// What the next kernel must know of the call.
     pub journal: Option<&'a Journal>,
+    /// Where stacks that are made ahead go.
+    pub(crate) stacks: Option<&'a Stacks>,
 }
 
 /// What became of a call.
@@ -82,6 +85,12 @@ fn round(length: u64) -> u64 {
 
 fn hits_gate(address: u64, length: u64) -> bool {
     address < gate::GATE + gate::GATE_BYTES && gate::GATE < address.saturating_add(length)
+}
+
+/// Where a thread's stack begins in a reserved range: its end lies above a boundary of huge
+/// pages, as far as it is zeroed ahead.
+fn stack_at(low: u64, length: u64) -> u64 {
+    (low + length - THREAD_AHEAD).next_multiple_of(HUGE) + THREAD_AHEAD - length
 }
 
 impl Guest<'_> {
@@ -137,6 +146,13 @@ impl Guest<'_> {
         let fresh = zero && protection & libc::PROT_WRITE as u64 != 0 && !has(libc::MAP_STACK);
         let anywhere = length >= HUGE && address == 0 && !fixed && !has(libc::MAP_32BIT);
         let stack = zero && has(libc::MAP_STACK) && anywhere;
+        if let Some(stacks) = self.stacks.filter(|_| stack && is_stack(&arguments)) {
+            let made = self.stacks_ahead(length, stacks.next())?;
+            if let Some((first, rest)) = made.split_first() {
+                stacks.keep(arguments[1], rest);
+                return Ok(Done::Result(*first as i64));
+            }
+        }
         let huge = (fresh && anywhere) || stack;
         let reserved = length + if huge { HUGE } else { 0 };
         // Where it will lie decides where it stands: the kernel chooses first.
@@ -167,9 +183,7 @@ impl Guest<'_> {
         }
         let low = at as u64;
         let at = match (stack, huge) {
-            (true, _) => {
-                (low + length - THREAD_AHEAD).next_multiple_of(HUGE) + THREAD_AHEAD - length
-            }
+            (true, _) => stack_at(low, length),
             (false, true) => low.next_multiple_of(HUGE),
             (false, false) => low,
         };
@@ -210,6 +224,48 @@ impl Guest<'_> {
             }
         }
         Ok(Done::Result(self.run(&list)?[0]))
+    }
+
+    /// Makes up to `count` inaccessible stacks of `length` bytes; none if something is short.
+    fn stacks_ahead(&self, length: u64, count: usize) -> io::Result<Vec<u64>> {
+        let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        let whole = length + HUGE;
+        let mut list = List::new();
+        for _ in 0..count {
+            let arguments = [0, whole, 0, reserve as u64, u64::MAX, 0];
+            list.attempt(libc::SYS_mmap, &arguments);
+        }
+        let guess = 31 * FILE_BYTES;
+        self.open_call(&mut list, guess, None);
+        let results = self.run(&list)?;
+        let (lows, file) = (&results[..count], results[count]);
+        let flags = self.shared() | (libc::MAP_FIXED | libc::MAP_STACK) as u64;
+        let (mut list, mut made) = (List::new(), Vec::new());
+        for low in lows.iter().filter(|low| **low > 0) {
+            let low = *low as u64;
+            let at = stack_at(low, length);
+            let place = self.space.place(at, length);
+            let place = place.filter(|_| file >= 0 && at / FILE_BYTES == guess / FILE_BYTES);
+            let Some((_, place)) = place else {
+                list.attempt(libc::SYS_munmap, &[low, whole]);
+                continue;
+            };
+            self.space.clear(at, length)?;
+            self.ahead(at + length - THREAD_AHEAD, THREAD_AHEAD)?;
+            let arguments = [at, length, 0, flags, file as u64, place];
+            made.push((list.attempt(libc::SYS_mmap, &arguments), at));
+            for (start, end) in [(low, at), (at + length, low + whole)] {
+                if start < end {
+                    list.attempt(libc::SYS_munmap, &[start, end - start]);
+                }
+            }
+        }
+        if file >= 0 {
+            list.attempt(libc::SYS_close, &[file as u64]);
+        }
+        let results = self.run(&list)?;
+        made.retain(|(call, _)| results[*call] >= 0);
+        Ok(made.into_iter().map(|(_, at)| at).collect())
     }
 
     /// Makes first touches of a range that is all hole cheap, as far as there is room:

@@ -20,11 +20,13 @@ use outlive_image::procfs;
 use outlive_image::restore::Restored;
 use outlive_image::sys::{self, Change};
 
-use crate::births::shares;
+use crate::births::{makes_thread, shares};
 use crate::filter::{SPECIAL, Special};
 use crate::journal::Journal;
 use crate::memory::{self, Done, Guest, answer, put_back, set_answer};
+pub use crate::register::{Counts, Native, Register};
 use crate::space::Space;
+use crate::stacks::Stacks;
 
 /// What a plain fork does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,56 +51,23 @@ pub struct Policy {
     pub special: Special,
 }
 
-/// How often the supervisor was called, by kind.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize)]
-pub struct Counts {
-    /// mmap
-    pub map: u64,
-    /// munmap
-    pub unmap: u64,
-    /// mremap
-    pub remap: u64,
-    /// madvise
-    pub advise: u64,
-    /// mprotect to writable
-    pub protect: u64,
-    /// Threads born.
-    pub threads: u64,
-    /// Processes born.
-    pub processes: u64,
-    /// Programs started by exec.
-    pub programs: u64,
-    /// Signals that went through.
-    pub signals: u64,
-}
-
 /// The space and the memory of an address space; several processes while one is in vfork.
 #[derive(Debug)]
 struct Body {
     space: Space,
     memory: File,
+    stacks: Stacks,
 }
 
-/// Is told of processes that come and go, so that the module can keep them.
-pub trait Register {
-    /// A process whose memory is protected from now on.
-    ///
-    /// # Errors
-    /// Why it cannot be kept.
-    fn add(&mut self, pid: i32) -> outlive_base::Result<()>;
-    /// A process that ended.
-    fn remove(&mut self, pid: i32);
-}
-
-/// No module: for measurements and tests.
-#[derive(Debug)]
-pub struct Native;
-
-impl Register for Native {
-    fn add(&mut self, _pid: i32) -> outlive_base::Result<()> {
-        Ok(())
+impl Body {
+    fn new(space: Space, memory: File) -> Body {
+        let stacks = Stacks::default();
+        Body {
+            space,
+            memory,
+            stacks,
+        }
     }
-    fn remove(&mut self, _pid: i32) {}
 }
 
 /// The tracer of a tree of processes.
@@ -183,10 +152,7 @@ impl<'a> Supervisor<'a> {
             });
             let mut own = dirs.filter(|dir| dir.parent() == Some(self.policy.memory.as_path()));
             let body = own.next().map(|dir| -> io::Result<Body> {
-                Ok(Body {
-                    space: Space::open(&dir)?,
-                    memory: gate::memory(*pid)?,
-                })
+                Ok(Body::new(Space::open(&dir)?, gate::memory(*pid)?))
             });
             let body = body.ok_or_else(|| {
                 Error::new(
@@ -345,9 +311,12 @@ impl<'a> Supervisor<'a> {
         }
         match event {
             libc::PTRACE_EVENT_SECCOMP => self.call(tid),
+            libc::PTRACE_EVENT_CLONE if makes_thread(&sys::registers(tid)?) => {
+                self.thread_born(tid)
+            }
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
                 let child = sys::event_message(tid)? as i32;
-                let child = self.born(tid, child)?;
+                let child = self.process_born(tid, child)?;
                 // First the maker, to the end of its call: a kernel that dies while it is
                 // in there must find its child, not one that has already ended. A vfork
                 // ends only after its child.
@@ -356,11 +325,7 @@ impl<'a> Supervisor<'a> {
                     _ => gate::end_of_call(tid),
                 };
                 child.map_or(Ok(()), |child| sys::resume(child, 0))?;
-                match out? {
-                    Some(change) => self.queue.push_back((tid, change)),
-                    None => sys::resume(tid, 0)?,
-                }
-                Ok(())
+                self.go_on(tid, out?)
             }
             libc::PTRACE_EVENT_EXEC => self.executed(tid),
             libc::PTRACE_EVENT_STOP => {
@@ -459,6 +424,13 @@ impl<'a> Supervisor<'a> {
             self.refuse_fork();
             return answer(tid, &mut registers, -i64::from(libc::ENOSYS));
         }
+        if number == libc::SYS_mmap
+            && let Some(stack) = body.stacks.take(&registers)
+        {
+            // Nothing to be written down: a thread that has not got it asks again.
+            self.counts.map += 1;
+            return answer(tid, &mut registers, stack as i64);
+        }
         let mask = sys::mask(tid)?;
         self.journal.begin(tid, &registers, mask)?;
         gate::quiet(tid)?;
@@ -469,6 +441,7 @@ impl<'a> Supervisor<'a> {
             common: &self.policy.memory,
             dax: self.policy.dax,
             journal: Some(&self.journal),
+            stacks: Some(&body.stacks),
         };
         let done = match number {
             libc::SYS_mmap => {
@@ -540,26 +513,50 @@ impl<'a> Supervisor<'a> {
         self.tell("fork", &error);
     }
 
-    /// A thread or a process was born by `tid`, which is stopped in its call; gives the
-    /// child if it is there, stopped.
-    fn born(&mut self, tid: i32, child: i32) -> io::Result<Option<i32>> {
-        let parent = self.threads[&tid];
-        if !self.early.remove(&child) {
-            match sys::wait(child, true)? {
-                Some((_, Change::Stopped { .. })) => {}
-                // It is gone already.
-                _ => return Ok(None),
-            }
-        }
-        // Not by the list of the threads: it grows with each.
-        let there = |path: String| std::path::Path::new(&path).exists();
-        let leader =
-            there(format!("/proc/{child}")) && !there(format!("/proc/{parent}/task/{child}"));
-        if !leader {
-            self.threads.insert(child, parent);
+    /// A thread was born by `tid`, which is stopped in its call. It runs only when its maker
+    /// has its number, but both come to their stops at the same time.
+    fn thread_born(&mut self, tid: i32) -> io::Result<()> {
+        let child = sys::event_message(tid)? as i32;
+        let begun = sys::to_call(tid);
+        if self.is_there(child)? {
+            self.threads.insert(child, self.threads[&tid]);
             self.counts.threads += 1;
-            return Ok(Some(child));
+            begun?;
+            let out = gate::await_end_of_call(tid);
+            sys::resume(child, 0)?;
+            self.go_on(tid, out?)
+        } else {
+            begun?;
+            let out = gate::await_end_of_call(tid)?;
+            self.go_on(tid, out)
         }
+    }
+
+    /// Lets a maker run that came out of its call, or keeps what it did instead.
+    fn go_on(&mut self, tid: i32, out: Option<Change>) -> io::Result<()> {
+        match out {
+            Some(change) => self.queue.push_back((tid, change)),
+            None => sys::resume(tid, 0)?,
+        }
+        Ok(())
+    }
+
+    /// Waits for the first stop of a newborn; false if it is gone already.
+    fn is_there(&mut self, child: i32) -> io::Result<bool> {
+        if self.early.remove(&child) {
+            return Ok(true);
+        }
+        let stop = sys::wait(child, true)?;
+        Ok(matches!(stop, Some((_, Change::Stopped { .. }))))
+    }
+
+    /// A process was born by `tid`, which is stopped in its call; gives it if it is there,
+    /// stopped.
+    fn process_born(&mut self, tid: i32, child: i32) -> io::Result<Option<i32>> {
+        if !self.is_there(child)? {
+            return Ok(None);
+        }
+        let parent = self.threads[&tid];
         self.threads.insert(child, child);
         self.counts.processes += 1;
         let Some(body) = self.bodies.get(&parent).cloned() else {
@@ -622,10 +619,11 @@ impl<'a> Supervisor<'a> {
             common: &self.policy.memory,
             dax: self.policy.dax,
             journal: None,
+            stacks: None,
         };
         guest.remap_all(&maps)?;
         put_back(child, saved)?;
-        self.bodies.insert(child, Rc::new(Body { space, memory }));
+        self.bodies.insert(child, Rc::new(Body::new(space, memory)));
         self.announce(child);
         for other in held {
             sys::resume(other, 0)?;
@@ -674,6 +672,7 @@ impl<'a> Supervisor<'a> {
             common: &self.policy.memory,
             dax: self.policy.dax,
             journal: None,
+            stacks: None,
         };
         let adopted = guest.adopt();
         if let Err(error) = adopted {
@@ -681,7 +680,7 @@ impl<'a> Supervisor<'a> {
             return Err(error);
         }
         put_back(tid, saved)?;
-        self.bodies.insert(tid, Rc::new(Body { space, memory }));
+        self.bodies.insert(tid, Rc::new(Body::new(space, memory)));
         self.announce(tid);
         sys::resume(tid, 0)
     }
