@@ -8,8 +8,9 @@
 more and more threads, `wrapped` all kernels, behind COMMAND (a launcher that protects memory)
 and without it. The two ways alternate within each round, so that other load on the
 machine meets both. A kernel makes its threads before its clock starts, as the NAS benchmarks do
-by an iteration that is not timed: what that takes is printed beside. Overheads are medians of the rounds' ratios: of processor time (all ranks,
-user and system), which other load disturbs little, and of wall time. Needs `make -C bench/nas`.
+by an iteration that is not timed: what that takes is printed beside. Overheads are medians of the
+rounds' ratios: of processor time (all ranks, user and system), which other load disturbs little,
+and of wall time. Needs `make -C bench/nas`.
 """
 
 import argparse

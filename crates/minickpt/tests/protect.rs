@@ -202,6 +202,45 @@ fn python_with_threads_survives() {
     survives(Fork::Refuse, PYTHON, 10);
 }
 
+/// Threads with stacks of two lengths, deep in them, that come, wait and go.
+const STACKS: &str = r#"/usr/bin/python3 -c '
+import sys, threading
+sys.setrecursionlimit(100000)
+def deep(n): return 0 if n == 0 else n + deep(n - 1)
+go = threading.Event()
+def work(n, out):
+    low = deep(2000)
+    go.wait()
+    out[n] = low + deep(8000 + n)
+for step in range(4):
+    out, threads = {}, []
+    go.clear()
+    for n in range(40):
+        threading.stack_size((8 if n % 3 else 5) << 20)
+        threads.append(threading.Thread(target=work, args=(n, out)))
+        threads[-1].start()
+        if n % 10 == 0: print(step, n, sum(i * i for i in range(200000)), flush=True)
+    go.set()
+    [t.join() for t in threads]
+    print(step, sorted(out.items()), flush=True)
+'"#;
+
+#[test]
+fn stacks_that_were_mapped_ahead_are_stacks() {
+    let scene = Scene::new();
+    let calm = scene.calm(STACKS);
+    let (status, counts) = protected(&scene, Fork::Refuse, STACKS);
+    assert_eq!(status, 0, "{}", scene.text("hit"));
+    assert_eq!(scene.text("hit"), calm);
+    assert_eq!(counts.threads, 160);
+}
+
+#[test]
+fn threads_survive_with_stacks_in_wait() {
+    // In the second step, with some of its threads there.
+    survives(Fork::Refuse, STACKS, 8);
+}
+
 /// The OpenMP program beside these tests; `None`, with a line, without gcc.
 fn open_mp(scene: &Scene) -> Option<PathBuf> {
     let program = scene.path.join("omp");
