@@ -67,7 +67,8 @@ def test_protection_costs_few_instructions(
             runs = [json.loads(m.expect(word + r" (\{.*\})", 600)[1]) for word in words]
             calls = json.loads(m.expect(r"CALLS (\{.*\})", 60)[1])
             assert all(run["verified"] for run in runs), runs
-            assert len({run["value"] for run in runs}) == 1, runs
+            # Sums of threads, in the order in which they come.
+            assert all(run["value"] == pytest.approx(runs[0]["value"], rel=1e-13) for run in runs)
             bare, filtered, kept = (run["seconds"] * 1e9 for run in runs)
             births = [run["team_s"] * 1e3 / max(1, THREADS - 1) for run in runs]
             total = sum(int(n) for n in re.findall(r": (\d+)", json.dumps(calls["counts"])))
