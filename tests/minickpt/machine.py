@@ -146,6 +146,19 @@ def initrd(scenario: str, extra: Mapping[str, Path], line: str, to: Path) -> Pat
     return to
 
 
+def two_nodes() -> tuple[str, ...]:
+    """Options of a machine with four processors on two NUMA nodes: two on each, and half of
+    the memory. All that is reserved lies on node 1.
+    """
+    half = MEMORY_MIB // 2
+    assert PMEM_AT_MIB >= half
+    words: list[str] = []
+    for node in range(2):
+        words += ("-object", f"memory-backend-ram,id=m{node},size={half}M")
+        words += ("-numa", f"node,nodeid={node},cpus={2 * node}-{2 * node + 1},memdev=m{node}")
+    return tuple(words)
+
+
 @dataclass
 class Machine:
     """A machine that runs `scenario` (a shell script, see init.sh) at each boot.

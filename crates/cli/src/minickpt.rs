@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use clap::{Args, Subcommand, ValueEnum};
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_minickpt::filter::Special;
+use outlive_minickpt::placement::Placement;
 use outlive_minickpt::revive::{self, Ended, Next};
 use outlive_minickpt::setup;
 use outlive_minickpt::supervisor::{Fork, Policy};
-use outlive_minickpt::warm;
 use serde::Serialize;
 
 use crate::output;
@@ -87,10 +87,21 @@ enum SpecialChoice {
     Lose,
 }
 
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum PlacementChoice {
+    Auto,
+    Near,
+    Any,
+}
+
 #[derive(Args, Debug)]
 struct Run {
     #[command(flatten)]
     how: How,
+    /// On which CPUs of a machine with several NUMA nodes it runs: near its memory, on
+    /// any, or near if OMP_NUM_THREADS says that its threads fit there.
+    #[arg(long, value_enum, default_value_t = PlacementChoice::Auto)]
+    placement: PlacementChoice,
     /// Without module and reboot: the same mappings and supervisor, for measurements.
     #[arg(long)]
     native: bool,
@@ -133,7 +144,13 @@ pub fn run(options: Minickpt) -> Result<u8> {
     match options.what {
         What::Run(options) => {
             let (policy, next) = prepare(&options.how)?;
-            let ended = revive::run(&policy, options.native, &next, &options.words)?;
+            let placement = match options.placement {
+                PlacementChoice::Auto => Placement::Auto,
+                PlacementChoice::Near => Placement::Near,
+                PlacementChoice::Any => Placement::Any,
+            };
+            let (native, words) = (options.native, &options.words);
+            let ended = revive::run(&policy, placement, native, &next, words)?;
             finish(&options.how, &ended)
         }
         What::Restore(options) if options.discard => {
@@ -197,6 +214,10 @@ struct SetupReport {
     ready: bool,
     checks: Vec<setup::Check>,
     boot_line: Option<String>,
+    /// Whose memory the boot line takes, on a machine with several NUMA nodes.
+    node: Option<u32>,
+    /// It can lie on several of them.
+    straddles: bool,
 }
 
 fn set_up(options: &Setup) -> Result<u8> {
@@ -213,10 +234,9 @@ fn set_up(options: &Setup) -> Result<u8> {
         })
     };
     let (reserve, crash) = (bytes(options.reserve_mib)?, bytes(options.crash_mib)?);
-    let memory = warm::firmware_memory().unwrap_or_default();
-    let line = setup::boot_words(&memory, reserve, crash);
+    let line = setup::reserve_here(reserve, crash);
     if let Some(path) = &options.write {
-        let words = line.as_deref().ok_or_else(|| {
+        let words = line.as_ref().ok_or_else(|| {
             Error::new(
                 Code::KernelUnready,
                 Entity::Option("--reserve-mib".into()),
@@ -224,14 +244,16 @@ fn set_up(options: &Setup) -> Result<u8> {
                 "reserve less",
             )
         })?;
-        let text = setup::grub_file(words);
+        let text = setup::grub_file(&words.words);
         std::fs::write(path, text).map_err(|error| Error::io(path, "write", &error))?;
     }
     let ready = checks.iter().all(|check| check.good);
     let report = SetupReport {
         ready,
         checks,
-        boot_line: line,
+        node: line.as_ref().and_then(|line| line.node),
+        straddles: line.as_ref().is_some_and(|line| line.straddles),
+        boot_line: line.map(|line| line.words),
     };
     if options.json {
         output::json(&report)?;
@@ -247,6 +269,14 @@ fn set_up(options: &Setup) -> Result<u8> {
             "none fits: no range of memory is large enough, reserve less".to_owned()
         });
         output::text(&format!("\nadd to the boot line:\n  {line}"))?;
+        if let Some(node) = report.node {
+            output::text(&format!("\nthis is memory of NUMA node {node}"))?;
+        } else if report.straddles {
+            output::text(
+                "\nthis can lie on several NUMA nodes, and programs cannot run near all of it: \
+                 reserve less",
+            )?;
+        }
     }
     Ok(if ready {
         0

@@ -11,6 +11,7 @@ use outlive_base::{Code, Entity, Error, Result};
 use outlive_image::sys as traced;
 
 use crate::filter;
+use crate::placement::{self, Cpus};
 use crate::supervisor::{Policy, Supervisor};
 use crate::sys;
 
@@ -31,6 +32,19 @@ const ALLOCATOR: [(&str, &str); 3] = [
 /// [`Code::CommandFailed`] if it cannot be executed, [`Code::Permission`] if it may not
 /// be traced.
 pub fn start(supervisor: &mut Supervisor<'_>, policy: &Policy, words: &[String]) -> Result<()> {
+    start_on(supervisor, policy, None, words)
+}
+
+/// As [`start`], on these CPUs only, which all its threads and processes inherit.
+///
+/// # Errors
+/// As [`start`]; [`Code::CommandFailed`] if none of them is there.
+pub fn start_on(
+    supervisor: &mut Supervisor<'_>,
+    policy: &Policy,
+    cpus: Option<&Cpus>,
+    words: &[String],
+) -> Result<()> {
     let [program, arguments @ ..] = words else {
         return Err(Error::new(
             Code::InvalidArgument,
@@ -77,6 +91,9 @@ pub fn start(supervisor: &mut Supervisor<'_>, policy: &Policy, words: &[String])
     let seized = number.read_exact(&mut pid).and_then(|()| {
         let pid = i32::from_le_bytes(pid);
         traced::seize_for_life(pid)?;
+        if let Some(cpus) = cpus {
+            traced::set_affinity(pid, &placement::mask(cpus))?;
+        }
         Ok(pid)
     });
     let pid = match seized {

@@ -14,6 +14,7 @@ pub mod filter;
 pub mod journal;
 pub mod launch;
 pub mod memory;
+pub mod placement;
 mod register;
 pub mod revive;
 mod segments;

@@ -14,6 +14,7 @@ use crate::device::{Device, Keeper, Mark, Query, State};
 use crate::filter;
 use crate::journal::Journal;
 use crate::launch;
+use crate::placement::{self, Cpus, Decision, Placement};
 use crate::supervisor::{Counts, Native, Policy, Supervisor};
 use crate::sys;
 use crate::warm;
@@ -98,10 +99,17 @@ pub fn policy(
 /// stands in files as well, but nothing catches a panic: for measurements.
 ///
 /// # Errors
-/// Of the launch or of the supervisor.
-pub fn run(policy: &Policy, native: bool, next: &Next, words: &[String]) -> Result<Ended> {
+/// Of the launch, of the placement or of the supervisor.
+pub fn run(
+    policy: &Policy,
+    placement: Placement,
+    native: bool,
+    next: &Next,
+    words: &[String],
+) -> Result<Ended> {
     if native {
-        return supervise(policy, &mut Native, words);
+        let cpus = place(policy, placement)?;
+        return supervise(policy, cpus.as_ref(), &mut Native, words);
     }
     let device = Device::open()?;
     let query = device.query()?;
@@ -121,6 +129,7 @@ pub fn run(policy: &Policy, native: bool, next: &Next, words: &[String]) -> Resu
             "mount the persistent memory with -o dax=always, or measure with --native",
         ));
     }
+    let cpus = place(policy, placement)?;
     if query.registered == 0 {
         // Nothing runs from it and nothing waits to be restored: what programs left that
         // ended with their machine would only take room.
@@ -142,7 +151,20 @@ pub fn run(policy: &Policy, native: bool, next: &Next, words: &[String]) -> Resu
     if let Err(error) = sys::keep_clocks(0, 0) {
         eprintln!("outlive: no time namespace ({error}): CLOCK_MONOTONIC will start again");
     }
-    supervise(policy, &mut &device, words)
+    supervise(policy, cpus.as_ref(), &mut &device, words)
+}
+
+/// The CPUs that the program shall keep to, if not all.
+fn place(policy: &Policy, placement: Placement) -> Result<Option<Cpus>> {
+    let root = Path::new(placement::SYSFS);
+    match placement::of_program(placement, root, &policy.memory)? {
+        Decision::Leave => Ok(None),
+        Decision::Tell(what) => {
+            eprintln!("outlive: {what}");
+            Ok(None)
+        }
+        Decision::Pin(cpus) => Ok(Some(cpus)),
+    }
 }
 
 /// Removes the memory of programs (`pPID-N`, `shared-N`); nothing else.
@@ -166,11 +188,12 @@ fn sweep(memory: &Path) -> std::io::Result<()> {
 
 fn supervise(
     policy: &Policy,
+    cpus: Option<&Cpus>,
     register: &mut dyn crate::supervisor::Register,
     words: &[String],
 ) -> Result<Ended> {
     let mut supervisor = Supervisor::new(policy.clone(), register)?;
-    launch::start(&mut supervisor, policy, words)?;
+    launch::start_on(&mut supervisor, policy, cpus, words)?;
     sys::stand_aside();
     let status = supervisor.run()?;
     Ok(Ended {

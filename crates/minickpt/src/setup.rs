@@ -1,11 +1,13 @@
 //! What a machine needs, what it has, and the boot line that is missing.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::device::{Device, Query, Times};
+use crate::placement::{self, Home, SYSFS};
 use crate::warm::{self, Range};
 
 const MIB: u64 = 1 << 20;
@@ -99,7 +101,31 @@ pub fn checks(memory: Option<&Path>) -> Vec<Check> {
         };
         found.push(check("memory directory", policy.is_ok_and(|p| p.dax), seen));
     }
+    found.extend(node(Path::new(SYSFS), memory));
     found
+}
+
+/// On which node the memory lies, on a machine with several. Nothing is missing where that
+/// is not known: programs run everywhere.
+fn node(root: &Path, memory: Option<&Path>) -> Option<Check> {
+    use std::os::unix::fs::MetadataExt;
+    let nodes = placement::nodes(root);
+    if nodes.len() < 2 {
+        return None;
+    }
+    let home = match memory.map(fs::metadata) {
+        Some(at) => at.map_or(Home::Unknown, |at| placement::home(root, at.dev())),
+        None => placement::disk_home(root, "pmem0"),
+    };
+    let seen = match home {
+        Home::Node(node) => {
+            let cpus = nodes.get(&node).map(placement::shown);
+            let cpus = cpus.map_or("no CPUs".to_owned(), |cpus| format!("CPUs {cpus}"));
+            format!("the memory lies on node {node} of {}, {cpus}", nodes.len())
+        }
+        _ => "not known: programs are not kept near their memory".to_owned(),
+    };
+    Some(check("NUMA node", true, seen))
 }
 
 fn configuration(release: &str) -> Check {
@@ -155,6 +181,96 @@ pub fn boot_words(memory: &[Range], bytes: u64, crash: u64) -> Option<String> {
     ))
 }
 
+/// Where ordinary memory of each node begins: ascending first bytes, and whose memory goes
+/// on from there; `None` where a block of memory is of two nodes. By the blocks that the
+/// kernel shows, of memory that is in use: what is reserved already belongs to the node
+/// before it, or to that of `reserved` (range and node).
+pub fn node_starts(root: &Path, reserved: Option<(Range, u32)>) -> Vec<(u64, Option<u32>)> {
+    let read = |name: &str| fs::read_to_string(root.join(name)).unwrap_or_default();
+    let bytes = read("devices/system/memory/block_size_bytes");
+    let bytes = u64::from_str_radix(bytes.trim(), 16).unwrap_or(0);
+    let mut blocks: BTreeMap<u64, Option<u32>> = BTreeMap::new();
+    for node in placement::online(root) {
+        let entries = fs::read_dir(root.join(format!("devices/system/node/node{node}")));
+        for entry in entries.into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let number = name.to_str().and_then(|name| name.strip_prefix("memory"));
+            let number = number.and_then(|number| number.parse::<u64>().ok());
+            if let Some(start) = number.and_then(|number| number.checked_mul(bytes)) {
+                let whose = blocks.entry(start).or_insert(Some(node));
+                *whose = whose.filter(|first| *first == node);
+            }
+        }
+    }
+    if let Some(((start, end), node)) = reserved {
+        blocks.retain(|at, _| *at < start || *at >= end);
+        blocks.insert(start, Some(node));
+    }
+    let mut starts: Vec<(u64, Option<u32>)> = blocks.into_iter().collect();
+    starts.dedup_by_key(|(_, node)| *node);
+    starts
+}
+
+/// A boot line, and whose memory it takes.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize)]
+pub struct Reservation {
+    /// The words, see [`boot_words`].
+    pub words: String,
+    /// The NUMA node of it all, on a machine with several.
+    pub node: Option<u32>,
+    /// True if it can lie on several nodes: no one of them has room for it.
+    pub straddles: bool,
+}
+
+/// As [`boot_words`], within one node if there are several: of those of `starts`, that
+/// with the largest range among `nodes`, which have CPUs.
+pub fn reserve(
+    memory: &[Range],
+    (starts, nodes): (&[(u64, Option<u32>)], &placement::Nodes),
+    (bytes, crash): (u64, u64),
+) -> Option<Reservation> {
+    let of = |words, node, straddles| Reservation {
+        words,
+        node,
+        straddles,
+    };
+    if nodes.len() < 2 {
+        return Some(of(boot_words(memory, bytes, crash)?, None, false));
+    }
+    let ends = starts.iter().skip(1).map(|(start, _)| *start);
+    let owned = starts.iter().zip(ends.chain([u64::MAX]));
+    let pieces = owned.flat_map(|((first, node), last)| {
+        let node = node.filter(|node| nodes.contains_key(node));
+        let cut = memory.iter().map(move |(start, end)| {
+            let piece = ((*start).max(*first), (*end).min(last));
+            (piece, node)
+        });
+        cut.filter(|((start, end), node)| start < end && node.is_some())
+    });
+    let largest = pieces.max_by_key(|((start, end), _)| end - start);
+    let within =
+        largest.and_then(|(piece, node)| Some((boot_words(&[piece], bytes, crash)?, node)));
+    match within {
+        Some((words, node)) => Some(of(words, node, false)),
+        None => Some(of(boot_words(memory, bytes, crash)?, None, true)),
+    }
+}
+
+/// The boot line for this machine: `bytes` for programs, `crash` for the next kernel.
+pub fn reserve_here(bytes: u64, crash: u64) -> Option<Reservation> {
+    let root = Path::new(SYSFS);
+    let line = fs::read_to_string("/proc/cmdline").unwrap_or_default();
+    // The first range is the first device.
+    let taken = warm::persistent(&line).first().copied();
+    let taken = match (taken, placement::disk_home(root, "pmem0")) {
+        (Some(range), Home::Node(node)) => Some((range, node)),
+        _ => None,
+    };
+    let memory = warm::firmware_memory().unwrap_or_default();
+    let starts = node_starts(root, taken);
+    reserve(&memory, (&starts, &placement::nodes(root)), (bytes, crash))
+}
+
 /// The words as a file for /etc/default/grub.d: the shell and GRUB both read `$`.
 pub fn grub_file(words: &str) -> String {
     let quoted = words.replace('$', "\\\\\\$");
@@ -207,5 +323,86 @@ mod tests {
         );
         assert_eq!(boot_words(&memory, 4096 * MIB, 128 * MIB), None);
         assert!(grub_file(&words).contains("memmap=4M\\\\\\$3068M"));
+    }
+
+    const GIB: u64 = 1 << 30;
+
+    /// Two nodes of 8 GiB with blocks of 1 GiB; `gone` are reserved.
+    fn two_nodes(gone: &[u64]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("devices/system");
+        for block in (0..16).filter(|block| !gone.contains(block)) {
+            let name = format!("node/node{}/memory{block}", block / 8);
+            fs::create_dir_all(root.join(name)).unwrap();
+        }
+        fs::create_dir_all(root.join("memory")).unwrap();
+        fs::write(root.join("memory/block_size_bytes"), "40000000\n").unwrap();
+        fs::write(root.join("node/online"), "0-1\n").unwrap();
+        for (node, cpus) in [(0, "0-1\n"), (1, "2-3\n")] {
+            fs::write(root.join(format!("node/node{node}/cpulist")), cpus).unwrap();
+        }
+        dir
+    }
+
+    #[test]
+    fn a_reservation_lies_on_one_node() {
+        let memory = [(0, 640 << 10), (MIB, 16 * GIB)];
+        let both = [(0, Some(0)), (8 * GIB, Some(1))];
+        let dir = two_nodes(&[]);
+        let nodes = placement::nodes(dir.path());
+        assert_eq!(node_starts(dir.path(), None), both);
+        let starts = |starts| reserve(&memory, (starts, &nodes), (4 * GIB, 256 * MIB)).unwrap();
+        let there = starts(&both);
+        assert_eq!((there.node, there.straddles), (Some(1), false));
+        assert!(there.words.contains("memmap=4096M!12284M "), "{there:?}");
+        // A node that is the larger one ends before the other begins.
+        let early = [(0, Some(0)), (12 * GIB, Some(1))];
+        assert_eq!(starts(&early).node, Some(0));
+        assert!(starts(&early).words.contains("memmap=4096M!8188M "));
+        // A block of two nodes is nobody's.
+        let shared = [(0, Some(0)), (6 * GIB, None), (8 * GIB, Some(1))];
+        assert_eq!(starts(&shared).node, Some(1));
+        // No node has room: it is told.
+        let large = reserve(&memory, (&both, &nodes), (10 * GIB, 256 * MIB)).unwrap();
+        assert_eq!((large.node, large.straddles), (None, true));
+        let most = reserve(&memory, (&both, &nodes), (16 * GIB, 256 * MIB));
+        assert_eq!(most, None);
+        // One node, or one with CPUs: as ever.
+        let one = placement::Nodes::from([(0, [0].into())]);
+        let plain = reserve(&memory, (&both, &one), (10 * GIB, 256 * MIB)).unwrap();
+        assert_eq!((plain.node, plain.straddles), (None, false));
+    }
+
+    #[test]
+    fn what_is_reserved_already_does_not_move_a_boundary() {
+        let both = [(0, Some(0)), (8 * GIB, Some(1))];
+        for (blocks, range, node) in [
+            (12..16, (12 * GIB, 16 * GIB), 1),
+            (8..12, (8 * GIB, 12 * GIB), 1),
+            (5..8, (5 * GIB, 8 * GIB), 0),
+        ] {
+            let dir = two_nodes(&blocks.collect::<Vec<u64>>());
+            assert_eq!(node_starts(dir.path(), Some((range, node))), both);
+        }
+        let dir = two_nodes(&[]);
+        fs::create_dir(dir.path().join("devices/system/node/node0/memory8")).unwrap();
+        let starts = [(0, Some(0)), (8 * GIB, None), (9 * GIB, Some(1))];
+        assert_eq!(node_starts(dir.path(), None), starts);
+        // A kernel that shows no blocks.
+        assert_eq!(node_starts(Path::new("/nonexistent"), None), []);
+    }
+
+    #[test]
+    fn the_node_is_told_where_there_are_several() {
+        let dir = two_nodes(&[]);
+        let seen = |root: &Path| node(root, None).map(|check| check.seen);
+        assert!(seen(dir.path()).unwrap().contains("not known"));
+        let device = dir.path().join("block/pmem0/device");
+        fs::create_dir_all(&device).unwrap();
+        fs::write(device.join("numa_node"), "1\n").unwrap();
+        let said = "the memory lies on node 1 of 2, CPUs 2-3";
+        assert_eq!(seen(dir.path()).as_deref(), Some(said));
+        fs::write(dir.path().join("devices/system/node/online"), "1\n").unwrap();
+        assert_eq!(seen(dir.path()), None);
     }
 }
