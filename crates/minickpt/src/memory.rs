@@ -303,7 +303,9 @@ impl Guest<'_> {
         if !self.dax || !address.is_multiple_of(PAGE) || length == 0 || length > PROTECT_AHEAD {
             return Ok(Done::Pass);
         }
-        // No thread can have it made accessible meanwhile: that call comes here too.
+        // No thread can have it made accessible meanwhile: that call comes here too. One for
+        // more than PROTECT_AHEAD does not, but who opens the same pages twice, with other
+        // lengths and at the same time, writes to them under a lock of its own.
         let closed = |m: &Mapping| {
             let whole = m.start <= address && address + length <= m.end;
             whole && m.protection == 0 && self.space.holds(m)
