@@ -160,6 +160,22 @@ pub fn quiet(tid: i32) -> io::Result<()> {
 /// What a call that must not fail said; EIO if the thread ended meanwhile.
 pub fn run(tid: i32, memory: &File, list: &List) -> io::Result<Ran> {
     let mut ran = Ran::default();
+    if list.is_empty() {
+        return Ok(ran);
+    }
+    start(tid, memory, list)?.finish(memory, list, &mut ran)?;
+    Ok(ran)
+}
+
+/// A thread that runs a list.
+#[derive(Debug)]
+pub(crate) struct Running {
+    tid: i32,
+    registers: Vec<u64>,
+}
+
+/// Lets a stopped thread begin with a list; it then must be finished.
+pub(crate) fn start(tid: i32, memory: &File, list: &List) -> io::Result<Running> {
     if list.calls.len() >= CALLS_MAX || list.data.len() > DATA_BYTES {
         return Err(io::Error::other("a list of calls is too long for its gate"));
     }
@@ -175,36 +191,52 @@ pub fn run(tid: i32, memory: &File, list: &List) -> io::Result<Ran> {
     if !list.data.is_empty() {
         memory.write_all_at(&list.data, DATA)?;
     }
-    let mut registers = sys::registers(tid)?;
-    let mut next = 0;
-    while next < list.calls.len() {
-        registers[reg::RIP] = GATE;
-        registers[reg::RBX] = TABLE + (next * ENTRY) as u64;
-        registers[reg::ORIG_RAX] = u64::MAX;
-        sys::set_registers(tid, &registers)?;
-        to_trap(tid, &mut ran.born)?;
-        let mut bytes = vec![0u8; (list.calls.len() - next) * ENTRY];
-        memory.read_exact_at(&mut bytes, TABLE + (next * ENTRY) as u64)?;
-        for (call, entry) in list.calls[next..].iter().zip(bytes.chunks_exact(ENTRY)) {
-            let mut word = [0; 8];
-            word.copy_from_slice(&entry[56..]);
-            let result = i64::from_le_bytes(word);
-            ran.results.push(result);
-            next += 1;
-            if (-4095..0).contains(&result) {
-                if call.must {
-                    return Err(failed(call.words[0], result));
-                }
-                break;
-            }
-        }
-    }
-    Ok(ran)
+    let registers = sys::registers(tid)?;
+    let mut running = Running { tid, registers };
+    running.go_on(0)?;
+    Ok(running)
 }
 
-/// Lets a thread run until it traps at the end of a list.
+impl Running {
+    fn go_on(&mut self, call: usize) -> io::Result<()> {
+        self.registers[reg::RIP] = GATE;
+        self.registers[reg::RBX] = TABLE + (call * ENTRY) as u64;
+        self.registers[reg::ORIG_RAX] = u64::MAX;
+        sys::set_registers(self.tid, &self.registers)?;
+        sys::resume(self.tid, 0)
+    }
+
+    /// Waits for the end of the list that was started, and what it did; births are in `ran`
+    /// after an error, too. The thread is stopped then, or has ended.
+    pub(crate) fn finish(mut self, memory: &File, list: &List, ran: &mut Ran) -> io::Result<()> {
+        let mut next = 0;
+        loop {
+            to_trap(self.tid, &mut ran.born)?;
+            let mut bytes = vec![0u8; (list.calls.len() - next) * ENTRY];
+            memory.read_exact_at(&mut bytes, TABLE + (next * ENTRY) as u64)?;
+            for (call, entry) in list.calls[next..].iter().zip(bytes.chunks_exact(ENTRY)) {
+                let mut word = [0; 8];
+                word.copy_from_slice(&entry[56..]);
+                let result = i64::from_le_bytes(word);
+                ran.results.push(result);
+                next += 1;
+                if (-4095..0).contains(&result) {
+                    if call.must {
+                        return Err(failed(call.words[0], result));
+                    }
+                    break;
+                }
+            }
+            if next >= list.calls.len() {
+                return Ok(());
+            }
+            self.go_on(next)?;
+        }
+    }
+}
+
+/// Waits until a thread traps at the end of a list.
 fn to_trap(tid: i32, born: &mut Vec<i32>) -> io::Result<()> {
-    sys::resume(tid, 0)?;
     loop {
         let Some((_, change)) = sys::wait(tid, true)? else {
             continue;
@@ -256,7 +288,8 @@ pub fn end_of_call(tid: i32) -> io::Result<Option<Change>> {
     await_end_of_call(tid)
 }
 
-/// The same for a thread that was sent on its way there by [`sys::to_call`].
+/// Waits for a thread that was let run by [`sys::to_call`] to the entry or end of a call, as
+/// [`end_of_call`].
 pub fn await_end_of_call(tid: i32) -> io::Result<Option<Change>> {
     const END: i32 = libc::SIGTRAP | 0x80;
     loop {
@@ -280,6 +313,13 @@ pub fn await_end_of_call(tid: i32) -> io::Result<Option<Change>> {
 /// Makes one call in a stopped thread with the `syscall` instruction at `instruction`.
 /// Changes its registers.
 pub fn once(tid: i32, instruction: u64, number: i64, arguments: &[u64]) -> io::Result<i64> {
+    enter(tid, instruction, number, arguments)?;
+    entered(tid)?;
+    left(tid, number)
+}
+
+/// Lets a thread run to the entry of a call, which then is to be awaited.
+fn enter(tid: i32, instruction: u64, number: i64, arguments: &[u64]) -> io::Result<()> {
     let mut registers = sys::registers(tid)?;
     let places = [reg::RDI, reg::RSI, reg::RDX, reg::R10, reg::R8, reg::R9];
     for (place, value) in places.iter().zip(arguments) {
@@ -289,8 +329,22 @@ pub fn once(tid: i32, instruction: u64, number: i64, arguments: &[u64]) -> io::R
     registers[reg::ORIG_RAX] = u64::MAX;
     registers[reg::RIP] = instruction;
     sys::set_registers(tid, &registers)?;
-    to_end_of_call(tid)?;
-    to_end_of_call(tid)?;
+    sys::to_call(tid)
+}
+
+/// Waits for the entry of a call and lets the thread run to its end.
+fn entered(tid: i32) -> io::Result<()> {
+    match await_end_of_call(tid)? {
+        None => sys::to_call(tid),
+        Some(change) => Err(gone(tid, change)),
+    }
+}
+
+/// Waits for the end of a call: its result.
+fn left(tid: i32, number: i64) -> io::Result<i64> {
+    if let Some(change) = await_end_of_call(tid)? {
+        return Err(gone(tid, change));
+    }
     let result = sys::registers(tid)?[reg::RAX] as i64;
     if (-4095..0).contains(&result) {
         return Err(failed(number as u64, result));
@@ -329,6 +383,24 @@ pub fn open(tid: i32, memory: &File, vdso: (u64, u64)) -> io::Result<()> {
 pub fn close(tid: i32, memory: &File, vdso: (u64, u64)) -> io::Result<()> {
     let instruction = instruction(memory, vdso)?;
     once(tid, instruction, libc::SYS_munmap, &[GATE, GATE_BYTES]).map(drop)
+}
+
+/// Takes the gates out of several processes, side by side: by a thread of each and the
+/// address of its `syscall` instruction. All are stopped then, also after an error.
+pub(crate) fn close_all(gates: &[(i32, u64)]) -> io::Result<()> {
+    let mut errors = Vec::new();
+    let mut each = |tids: Vec<(i32, u64)>, step: &dyn Fn(i32, u64) -> io::Result<()>| {
+        let mut went = tids;
+        went.retain(|(tid, at)| step(*tid, *at).map_err(|e| errors.push(e)).is_ok());
+        went
+    };
+    let arguments = [GATE, GATE_BYTES];
+    let begun = each(gates.to_vec(), &|tid, instruction| {
+        enter(tid, instruction, libc::SYS_munmap, &arguments)
+    });
+    let inside = each(begun, &|tid, _| entered(tid));
+    each(inside, &|tid, _| left(tid, libc::SYS_munmap).map(drop));
+    errors.into_iter().next().map_or(Ok(()), Err)
 }
 
 /// The address of bytes that a list put beside itself, for reading results.

@@ -11,6 +11,7 @@
 pub mod calls;
 pub mod descriptors;
 pub mod dump;
+mod finish;
 pub mod freeze;
 pub mod gate;
 pub mod model;
@@ -19,5 +20,7 @@ pub mod restore;
 mod rseq;
 mod skeleton;
 pub mod source;
+mod space;
 pub mod sys;
 mod timers;
+mod together;

@@ -3,36 +3,37 @@
 //! Everything outside of the processes is opened first, in this process, at high
 //! descriptor numbers: what cannot be opened is an error before anything starts. Then a
 //! skeleton is made for each process, by its parent and with its old number; its memory
-//! is replaced by lists of calls through its gate (see [`crate::gate`]); its threads are
-//! born with their old numbers; last come masks, vector state and registers. All are
-//! stopped until [`Restored::release`], so that a caller can arm itself again before.
+//! is replaced by lists of calls through its gate (see [`crate::gate`]), those of several
+//! processes at the same time (see `together`); its threads are born with their old
+//! numbers; last come masks, vector state and registers. All are stopped until
+//! [`Restored::release`], so that a caller can arm itself again before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
-use std::num::NonZero;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use outlive_base::{Code, Entity, Error, Result};
 
 use crate::descriptors::{self, Inherited, Stdio};
 use crate::gate::{self, List};
-use crate::model::{Backing, Credentials, Image, Kind, Mapping, Process, Thread};
+use crate::model::{Backing, Credentials, Image, Kind, Mapping, Process};
 use crate::procfs;
-use crate::rseq;
-use crate::skeleton::{Lists, born, credentials, filter, layout, open_skeleton, pending};
+use crate::skeleton::{expect, filter, first_stops, layout, open_skeleton};
 use crate::source::Contents;
+use crate::space::{Parked, empty};
 use crate::sys;
-use crate::timers;
+use crate::together::{self, Lane};
 
-/// Where special mappings wait while the rest is replaced.
-const PARKING: u64 = gate::GATE + 0x100_0000;
+/// Bytes beside a list that one birth takes.
+const CLONE_BYTES: usize = 128;
 
 /// How often, and after which pause, an old number is asked for again.
 const NUMBER_TRIES: u32 = 200;
 const NUMBER_PAUSE: std::time::Duration = std::time::Duration::from_millis(5);
+
+/// A process and its threads, leader first, as this process knows them.
+pub(crate) type Built = (i32, Vec<i32>);
 
 /// How to restore.
 #[derive(Clone, Debug, Default)]
@@ -167,20 +168,20 @@ pub fn restore(image: &Image, contents: &Contents, options: &Options) -> Result<
     Ok(restored)
 }
 
-struct Restorer<'a> {
-    image: &'a Image,
-    contents: &'a Contents,
-    options: &'a Options,
+pub(crate) struct Restorer<'a> {
+    pub(crate) image: &'a Image,
+    pub(crate) contents: &'a Contents,
+    pub(crate) options: &'a Options,
     /// First number of our descriptors that processes inherit.
     least: i32,
     descriptions: Inherited,
     /// Mapped files by path and whether they are written to.
-    files: BTreeMap<(String, bool), i32>,
+    pub(crate) files: BTreeMap<(String, bool), i32>,
     /// Of them, those that can be mapped with MAP_SYNC: others lie on no DAX.
-    synchronous: BTreeSet<i32>,
+    pub(crate) synchronous: BTreeSet<i32>,
     executables: Vec<Option<i32>>,
     /// What children inherit from us.
-    own: Credentials,
+    pub(crate) own: Credentials,
 }
 
 impl Drop for Restorer<'_> {
@@ -261,34 +262,69 @@ impl<'a> Restorer<'a> {
     }
 
     fn all(&mut self, restored: &mut Restored) -> io::Result<()> {
-        let mut outside = BTreeMap::new();
-        for process in &self.image.processes {
-            let pid = match outside.get(&process.ppid) {
-                None => self.root(process)?,
-                Some(parent) => self.child(*parent, process)?,
-            };
-            restored.processes.push((pid, vec![pid]));
-            outside.insert(process.pid, pid);
-            if process.sid == process.pid {
-                let list = List::new().with(libc::SYS_setsid, &[]);
-                gate::run(pid, &gate::memory(pid)?, &list)?;
-            }
-        }
-        for (process, (pid, _)) in self.image.processes.iter().zip(&restored.processes) {
-            self.replace_memory(process, *pid)?;
-        }
+        let parked = self.tree(&mut restored.processes)?;
+        self.bodies(&parked, &mut restored.processes)?;
         self.write_all(&restored.processes)?;
-        for (index, process) in self.image.processes.iter().enumerate() {
-            self.rebuild(
-                process,
-                self.executables[index],
-                &mut restored.processes[index],
-            )?;
+        self.finish_all(&restored.processes)
+    }
+
+    /// A skeleton for each process, in the image's order; what mappings all have parked.
+    fn tree(&self, built: &mut Vec<Built>) -> io::Result<Parked> {
+        let processes = &self.image.processes;
+        let mut children: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
+        for (index, process) in processes.iter().enumerate().skip(1) {
+            children.entry(process.ppid).or_default().push(index);
         }
-        for (process, (pid, tids)) in self.image.processes.iter().zip(&restored.processes) {
-            self.finish(process, *pid, tids)?;
+        let root = self.root(&processes[0])?;
+        built.push((root, vec![root]));
+        // Before it has children: what is not there is not copied.
+        let parked = empty(root)?;
+        let mut pids = vec![root; processes.len()];
+        let mut generation = vec![0];
+        while !generation.is_empty() {
+            let of = |index: usize| children.get(&processes[index].pid).map_or(&[][..], |c| c);
+            let (born, result) = together::run(generation.iter().map(|index| {
+                let mut lane = Lane::new(pids[*index])?;
+                let children = of(*index).iter().map(|child| &processes[*child]);
+                self.family(&processes[*index], children, &mut lane);
+                Ok(lane)
+            }));
+            let next: Vec<usize> = generation.iter().flat_map(|i| of(*i)).copied().collect();
+            let born = born.concat();
+            built.extend(born.iter().map(|pid| (*pid, vec![*pid])));
+            first_stops(&born)?;
+            result?;
+            expect(&born, next.len())?;
+            next.iter()
+                .zip(born)
+                .for_each(|(index, pid)| pids[*index] = pid);
+            generation = next;
         }
-        Ok(())
+        *built = pids.iter().map(|pid| (*pid, vec![*pid])).collect();
+        Ok(parked)
+    }
+
+    /// Session, children, which have the gate of their parent, and then its own group: each
+    /// group is there once the tree is.
+    fn family<'p>(
+        &self,
+        process: &Process,
+        children: impl Iterator<Item = &'p Process>,
+        lane: &mut Lane,
+    ) {
+        if process.sid == process.pid {
+            lane.list.call(libc::SYS_setsid, &[]);
+        }
+        for child in children {
+            lane.room(1, CLONE_BYTES);
+            let signal = child.exit_signal.max(0) as u64;
+            self.clone_call(&mut lane.list, 0, signal, child.pid);
+        }
+        if self.options.numbers && process.sid != process.pid && process.pgid == process.pid {
+            lane.room(1, 0);
+            let group = process.pgid as u64;
+            lane.list.attempt(libc::SYS_setpgid, &[0, group]);
+        }
     }
 
     /// The skeleton of the root: a child of this process, with an open gate.
@@ -317,15 +353,6 @@ impl<'a> Restorer<'a> {
         opened
     }
 
-    /// A child of a skeleton; it has the gate of its parent.
-    fn child(&self, parent: i32, process: &Process) -> io::Result<i32> {
-        let mut list = List::new();
-        let signal = process.exit_signal.max(0) as u64;
-        self.clone_call(&mut list, 0, signal, process.pid);
-        let ran = gate::run(parent, &gate::memory(parent)?, &list)?;
-        born(&ran.born, 1).map(|pids| pids[0])
-    }
-
     fn clone_call(&self, list: &mut List, flags: u64, signal: u64, tid: i32) {
         let wanted = list.bytes(&tid.to_le_bytes());
         let mut arguments = [0u64; 11];
@@ -340,195 +367,71 @@ impl<'a> Restorer<'a> {
         list.call(libc::SYS_clone3, &[at, bytes.len() as u64]);
     }
 
-    fn rebuild(
-        &self,
-        process: &Process,
-        exe: Option<i32>,
-        built: &mut (i32, Vec<i32>),
-    ) -> io::Result<()> {
-        let (pid, tids) = (built.0, &mut built.1);
-        let memory = gate::memory(pid)?;
-        let mut lists = Lists {
-            tid: pid,
-            memory: &memory,
-            list: List::new(),
-        };
-        layout(process, exe, &mut lists)?;
+    /// Memory maps, what the kernel knows of each process, descriptors, threads.
+    fn bodies(&self, parked: &Parked, built: &mut [Built]) -> io::Result<()> {
+        let all = self.image.processes.iter().zip(&self.executables);
+        let (born, result) = together::run(all.zip(built.iter()).map(|((process, exe), built)| {
+            let mut lane = Lane::new(built.0)?;
+            self.map_all(process, parked, &mut lane)?;
+            self.rebuild(process, *exe, &mut lane);
+            Ok(lane)
+        }));
+        for (built, born) in built.iter_mut().zip(&born) {
+            built.1.extend(born);
+        }
+        first_stops(&born.concat())?;
+        result?;
+        let all = self.image.processes.iter().zip(built);
+        all.into_iter()
+            .try_for_each(|(process, built)| expect(&built.1, process.threads.len()))
+    }
+
+    fn rebuild(&self, process: &Process, exe: Option<i32>, lane: &mut Lane) {
+        layout(process, exe, lane);
         for (index, action) in process.actions.iter().enumerate() {
             let signal = index as u64 + 1;
             if [libc::SIGKILL, libc::SIGSTOP].contains(&(signal as i32)) {
                 continue;
             }
-            lists.room(1, 32)?;
+            lane.room(1, 32);
             let words = [action.handler, action.flags, action.restorer, action.mask];
             let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-            let at = lists.list.bytes(&bytes);
-            lists.list.call(libc::SYS_rt_sigaction, &[signal, at, 0, 8]);
+            let at = lane.list.bytes(&bytes);
+            lane.list.call(libc::SYS_rt_sigaction, &[signal, at, 0, 8]);
         }
-        self.files(process, &mut lists)?;
-        self.session(process, &mut lists)?;
+        self.files(process, lane);
+        self.session(process, lane);
         if !self.options.filter.is_empty() {
-            filter(&self.options.filter, &mut lists)?;
+            filter(&self.options.filter, lane);
         }
-        lists.flush()?;
         const THREAD: i32 = libc::CLONE_VM
             | libc::CLONE_FS
             | libc::CLONE_FILES
             | libc::CLONE_SIGHAND
             | libc::CLONE_THREAD
             | libc::CLONE_SYSVSEM;
-        for group in process.threads[1..].chunks(100) {
-            let mut list = List::new();
-            for thread in group {
-                self.clone_call(&mut list, THREAD as u64, 0, thread.tid);
-            }
-            let ran = gate::run(pid, &memory, &list)?;
-            tids.extend(born(&ran.born, group.len())?);
+        for thread in &process.threads[1..] {
+            lane.room(1, CLONE_BYTES);
+            self.clone_call(&mut lane.list, THREAD as u64, 0, thread.tid);
         }
-        Ok(())
-    }
-
-    /// Unmaps the skeleton's memory and maps the image's.
-    fn replace_memory(&self, process: &Process, pid: i32) -> io::Result<()> {
-        let old = procfs::mappings(pid)?;
-        let memory = gate::memory(pid)?;
-        let mut lists = Lists {
-            tid: pid,
-            memory: &memory,
-            list: List::new(),
-        };
-        let special = |m: &&Mapping| matches!(m.backing, Backing::Kernel(_));
-        let mut parked = PARKING;
-        let mut places = BTreeMap::new();
-        for mapping in &old {
-            lists.room(1, 0)?;
-            let length = mapping.end - mapping.start;
-            if special(&mapping) {
-                let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-                let arguments = [mapping.start, length, length, flags, parked];
-                lists.list.call(libc::SYS_mremap, &arguments);
-                places.insert(format!("{:?}", mapping.backing), (parked, length));
-                parked += length;
-            } else {
-                lists.list.call(libc::SYS_munmap, &[mapping.start, length]);
-            }
-        }
-        for mapping in &process.mappings {
-            lists.room(1, 0)?;
-            let length = mapping.end - mapping.start;
-            if special(&mapping) {
-                let place = places.get(&format!("{:?}", mapping.backing));
-                let (from, _) = place.filter(|(_, bytes)| *bytes == length).ok_or_else(|| {
-                    io::Error::other(format!(
-                        "the kernel has no {:?} of that size",
-                        mapping.backing
-                    ))
-                })?;
-                let flags = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED) as u64;
-                let arguments = [*from, length, length, flags, mapping.start];
-                lists.list.call(libc::SYS_mremap, &arguments);
-            } else {
-                self.map(mapping, &mut lists.list);
-            }
-        }
-        lists.flush()
-    }
-
-    fn map(&self, mapping: &Mapping, list: &mut List) {
-        let mut flags = libc::MAP_NORESERVE;
-        let (mut fd, mut at) = (u64::MAX, 0);
-        match &mapping.backing {
-            Backing::File { path, offset, .. } => {
-                let number = self.files.get(&(path.clone(), mapping.shared));
-                // Opened in `new`, which has seen all mappings.
-                fd = number.copied().unwrap_or(-1) as u64;
-                at = *offset;
-            }
-            _ => flags |= libc::MAP_ANONYMOUS,
-        }
-        flags |= match (mapping.shared, self.synchronous.contains(&(fd as i32))) {
-            // With MAP_SYNC the kernel knows no MAP_FIXED_NOREPLACE. The address space is
-            // empty, and mappings that overlap were refused before.
-            (true, true) => libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC | libc::MAP_FIXED,
-            (true, false) => libc::MAP_SHARED | libc::MAP_FIXED_NOREPLACE,
-            (false, _) => libc::MAP_PRIVATE | libc::MAP_FIXED_NOREPLACE,
-        };
-        if mapping.grows_down {
-            flags |= libc::MAP_GROWSDOWN;
-        }
-        let length = mapping.end - mapping.start;
-        let protection = u64::from(mapping.protection);
-        let arguments = [mapping.start, length, protection, flags as u64, fd, at];
-        list.call(libc::SYS_mmap, &arguments);
-    }
-
-    /// Writes the contents of all memory, of processes side by side: calls inside of them are
-    /// the tracer's alone, but this is not.
-    fn write_all(&self, built: &[(i32, Vec<i32>)]) -> io::Result<()> {
-        let next = AtomicUsize::new(0);
-        let left = Mutex::new(Vec::new());
-        let work = || {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                let Some((pid, _)) = built.get(index) else {
-                    return;
-                };
-                if self.write(index, *pid).is_err() {
-                    let mut left = left.lock().unwrap_or_else(PoisonError::into_inner);
-                    left.push((index, *pid));
-                }
-            }
-        };
-        let has_some = |process: &&Process| process.mappings.iter().any(|m| !m.runs.is_empty());
-        let busy = self.image.processes.iter().filter(has_some).count();
-        let processors = std::thread::available_parallelism().map_or(1, NonZero::get);
-        std::thread::scope(|scope| {
-            for _ in 1..busy.min(processors) {
-                scope.spawn(work);
-            }
-            work();
-        });
-        // A kernel may let nobody but the tracer write to what is read-only.
-        let left = left.into_inner().unwrap_or_else(PoisonError::into_inner);
-        let mut left = left.into_iter();
-        left.try_for_each(|(index, pid)| self.write(index, pid))
-    }
-
-    fn write(&self, index: usize, pid: i32) -> io::Result<()> {
-        let memory = gate::memory(pid)?;
-        let mut bytes = vec![0; 1 << 20];
-        for mapping in &self.image.processes[index].mappings {
-            for run in &mapping.runs {
-                let mut done = 0;
-                while done < run.length {
-                    let some = (run.length - done).min(1 << 20) as usize;
-                    self.contents.read(run.source + done, &mut bytes[..some])?;
-                    memory.write_all_at(&bytes[..some], mapping.start + run.at + done)?;
-                    done += some as u64;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Working directory, mask, descriptors; nothing of ours stays open.
-    fn files(&self, process: &Process, lists: &mut Lists<'_>) -> io::Result<()> {
-        lists.room(2, process.cwd.len())?;
-        let cwd = lists.list.path(&process.cwd);
-        lists.list.call(libc::SYS_chdir, &[cwd]);
-        lists
-            .list
-            .call(libc::SYS_umask, &[u64::from(process.umask)]);
+    fn files(&self, process: &Process, lane: &mut Lane) {
+        lane.room(2, process.cwd.len());
+        let cwd = lane.list.path(&process.cwd);
+        lane.list.call(libc::SYS_chdir, &[cwd]);
+        lane.list.call(libc::SYS_umask, &[u64::from(process.umask)]);
         let mut next = 0;
-        let close = |lists: &mut Lists<'_>, from: u64, to: u64| {
+        let close = |lane: &mut Lane, from: u64, to: u64| {
             if from <= to {
-                lists.list.attempt(libc::SYS_close_range, &[from, to, 0]);
+                lane.list.attempt(libc::SYS_close_range, &[from, to, 0]);
             }
         };
         for descriptor in &process.descriptors {
-            lists.room(2, 0)?;
+            lane.room(2, 0);
             let fd = descriptor.fd as u64;
-            close(lists, next, fd.wrapping_sub(1).min(fd));
+            close(lane, next, fd.wrapping_sub(1).min(fd));
             next = fd + 1;
             let from = self.descriptions.numbers[descriptor.description as usize] as u64;
             let flags = if descriptor.close_on_exec {
@@ -536,23 +439,23 @@ impl<'a> Restorer<'a> {
             } else {
                 0
             };
-            lists.list.call(libc::SYS_dup3, &[from, fd, flags as u64]);
+            lane.list.call(libc::SYS_dup3, &[from, fd, flags as u64]);
         }
-        close(lists, next, u64::from(u32::MAX));
-        lists.flush()
+        close(lane, next, u64::from(u32::MAX));
     }
 
     /// Process group and terminal.
-    fn session(&self, process: &Process, lists: &mut Lists<'_>) -> io::Result<()> {
-        lists.room(4, 16)?;
+    fn session(&self, process: &Process, lane: &mut Lane) {
+        lane.room(4, 16);
+        // One that leads its group has it already.
         let group = |pid: i32| self.image.processes.iter().any(|p| p.pid == pid);
-        if self.options.numbers && process.sid != process.pid && group(process.pgid) {
-            lists
-                .list
+        let member = process.sid != process.pid && process.pgid != process.pid;
+        if self.options.numbers && member && group(process.pgid) {
+            lane.list
                 .attempt(libc::SYS_setpgid, &[0, process.pgid as u64]);
         }
         if process.sid != process.pid || !self.options.numbers {
-            return Ok(());
+            return;
         }
         for descriptor in &process.descriptors {
             let description = &self.image.descriptions[descriptor.description as usize];
@@ -561,136 +464,10 @@ impl<'a> Restorer<'a> {
             } = description.kind
             {
                 let fd = descriptor.fd as u64;
-                lists
-                    .list
+                lane.list
                     .attempt(libc::SYS_ioctl, &[fd, libc::TIOCSCTTY, 0]);
                 break;
             }
         }
-        Ok(())
-    }
-
-    /// The process group in the foreground of the terminal that `process` leads; all groups
-    /// are there by now.
-    fn foreground(&self, process: &Process, pid: i32, memory: &File) -> io::Result<()> {
-        if process.sid != process.pid || !self.options.numbers {
-            return Ok(());
-        }
-        for descriptor in &process.descriptors {
-            let description = &self.image.descriptions[descriptor.description as usize];
-            if let Kind::Terminal {
-                foreground: group @ 1..,
-                ..
-            } = description.kind
-            {
-                let mut list = List::new();
-                let at = list.bytes(&group.to_le_bytes());
-                list.attempt(
-                    libc::SYS_ioctl,
-                    &[descriptor.fd as u64, libc::TIOCSPGRP, at],
-                );
-                return gate::run(pid, memory, &list).map(drop);
-            }
-        }
-        Ok(())
-    }
-
-    /// What belongs to threads, limits, and what must come last.
-    fn finish(&self, process: &Process, pid: i32, tids: &[i32]) -> io::Result<()> {
-        let memory = gate::memory(pid)?;
-        self.foreground(process, pid, &memory)?;
-        for (thread, tid) in process.threads.iter().zip(tids) {
-            self.thread(process, thread, (pid, *tid, tids), &memory)?;
-        }
-        if !self.options.keep_gate {
-            let vdso = crate::dump::vdso(&process.mappings)?;
-            gate::close(pid, &memory, vdso)?;
-        }
-        for (thread, tid) in process.threads.iter().zip(tids) {
-            let mut registers = thread.registers.clone();
-            rseq::settle(&memory, thread, &mut registers)?;
-            if !thread.xstate.is_empty() {
-                sys::set_xstate(*tid, &thread.xstate)?;
-            }
-            sys::set_registers(*tid, &registers)?;
-            sys::set_mask(*tid, thread.mask)?;
-        }
-        for (resource, (soft, hard)) in process.limits.iter().enumerate() {
-            // An ordinary user may not raise a hard limit: it then keeps ours.
-            let _ = sys::set_limit(pid, resource as u32, *soft, *hard);
-        }
-        Ok(())
-    }
-
-    fn thread(
-        &self,
-        process: &Process,
-        thread: &Thread,
-        (pid, tid, tids): (i32, i32, &[i32]),
-        memory: &File,
-    ) -> io::Result<()> {
-        let mut list = List::new();
-        list.call(libc::SYS_set_tid_address, &[thread.clear_tid]);
-        list.call(libc::SYS_set_robust_list, &[thread.robust_list, 24]);
-        let (at, bytes, mut flags) = thread.altstack;
-        if bytes == 0 {
-            // None, in whichever way it was said.
-            const SS_DISABLE: u32 = 2;
-            flags = SS_DISABLE;
-        }
-        let words = [at, u64::from(flags), bytes];
-        let stack: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        let stack = list.bytes(&stack);
-        list.call(libc::SYS_sigaltstack, &[stack, 0]);
-        let name = list.path(&thread.name);
-        list.call(libc::SYS_prctl, &[libc::PR_SET_NAME as u64, name]);
-        let (area, bytes, signature) = thread.rseq;
-        if area != 0 {
-            let arguments = [area, u64::from(bytes), 0, u64::from(signature)];
-            list.call(libc::SYS_rseq, &arguments);
-        }
-        if tid == thread.tid || !self.options.numbers {
-            credentials(&self.own, process, &mut list);
-        }
-        if thread.tid == process.pid {
-            for (timer, (interval, value)) in process.timers.iter().enumerate() {
-                let micros = |time: u64| [time / 1_000_000, time % 1_000_000];
-                let words = [micros(*interval), micros(*value)].concat();
-                let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-                let at = list.bytes(&bytes);
-                list.call(libc::SYS_setitimer, &[timer as u64, at, 0]);
-            }
-        }
-        // It stands on no stack of its own while it runs this list.
-        let mut registers = sys::registers(tid)?;
-        registers[crate::calls::reg::RSP] = gate::GATE + gate::GATE_BYTES - 4096;
-        sys::set_registers(tid, &registers)?;
-        gate::run(tid, memory, &list)?;
-        if !thread.affinity.is_empty() {
-            // CPUs may be fewer now: then any will do.
-            let _ = sys::set_affinity(tid, &thread.affinity);
-        }
-        if thread.tid == process.pid {
-            let outside = |tid| {
-                let mut both = process.threads.iter().zip(tids);
-                let found = both.find(|(thread, _)| thread.tid == tid);
-                found.map_or(tid, |(_, outside)| *outside)
-            };
-            let now = |tid| {
-                if self.options.numbers {
-                    tid
-                } else {
-                    outside(tid)
-                }
-            };
-            timers::make(tid, memory, &process.posix_timers, now)?;
-        }
-        let own = (thread.pending, &thread.queued[..]);
-        pending((pid, tid), false, own, memory)?;
-        if thread.tid == process.pid {
-            let shared = (process.pending, &process.queued[..]);
-            pending((pid, tid), true, shared, memory)?;
-        }
-        Ok(())
     }
 }

@@ -8,6 +8,7 @@ use crate::gate::{self, List};
 use crate::model::{Credentials, Process, SIGINFO_BYTES};
 use crate::procfs;
 use crate::sys::{self, Change};
+use crate::together::Lane;
 
 const PR_SET_MM: u64 = 35;
 const PR_SET_MM_MAP: u64 = 14;
@@ -90,9 +91,9 @@ pub(crate) fn credentials(own: &Credentials, process: &Process, list: &mut List)
 }
 
 /// The kernel's notes on the address space: /proc, brk.
-pub(crate) fn layout(process: &Process, exe: Option<i32>, lists: &mut Lists<'_>) -> io::Result<()> {
-    lists.room(1, process.layout.auxv.len() + 128)?;
-    let auxv = lists.list.bytes(&process.layout.auxv);
+pub(crate) fn layout(process: &Process, exe: Option<i32>, lane: &mut Lane) {
+    lane.room(1, process.layout.auxv.len() + 128);
+    let auxv = lane.list.bytes(&process.layout.auxv);
     let mut map: Vec<u8> = process
         .layout
         .bounds
@@ -102,49 +103,22 @@ pub(crate) fn layout(process: &Process, exe: Option<i32>, lists: &mut Lists<'_>)
     map.extend_from_slice(&auxv.to_le_bytes());
     map.extend_from_slice(&(process.layout.auxv.len() as u32).to_le_bytes());
     map.extend_from_slice(&exe.unwrap_or(-1).to_le_bytes());
-    let at = lists.list.bytes(&map);
+    let at = lane.list.bytes(&map);
     // /proc/PID/cmdline and brk depend on it, the program's own work does not.
     let arguments = [PR_SET_MM, PR_SET_MM_MAP, at, map.len() as u64, 0];
-    lists.list.attempt(libc::SYS_prctl, &arguments);
-    Ok(())
+    lane.list.attempt(libc::SYS_prctl, &arguments);
 }
 
 /// Installs a seccomp program.
-pub(crate) fn filter(program: &[u8], lists: &mut Lists<'_>) -> io::Result<()> {
-    lists.room(2, program.len() + 32)?;
-    let code = lists.list.bytes(program);
+pub(crate) fn filter(program: &[u8], lane: &mut Lane) {
+    lane.room(2, program.len() + 32);
+    let code = lane.list.bytes(program);
     let mut head = ((program.len() / 8) as u64).to_le_bytes().to_vec();
     head.extend_from_slice(&code.to_le_bytes());
-    let head = lists.list.bytes(&head);
+    let head = lane.list.bytes(&head);
     const SET_MODE_FILTER: u64 = 1;
-    lists
-        .list
+    lane.list
         .call(libc::SYS_seccomp, &[SET_MODE_FILTER, 0, head]);
-    Ok(())
-}
-
-/// A list that is run whenever it is full.
-pub(crate) struct Lists<'a> {
-    pub(crate) tid: i32,
-    pub(crate) memory: &'a File,
-    pub(crate) list: List,
-}
-
-impl Lists<'_> {
-    pub(crate) fn room(&mut self, calls: usize, bytes: usize) -> io::Result<()> {
-        if self.list.is_full(calls, bytes + 64) {
-            self.flush()?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn flush(&mut self) -> io::Result<()> {
-        if !self.list.is_empty() {
-            gate::run(self.tid, self.memory, &self.list)?;
-            self.list = List::new();
-        }
-        Ok(())
-    }
 }
 
 /// Takes a fresh child into ptrace and opens its gate.
@@ -170,18 +144,21 @@ pub(crate) fn open_skeleton(pid: i32) -> io::Result<()> {
 }
 
 /// Waits for the first stop of threads or processes that were just born.
-pub(crate) fn born(tids: &[i32], want: usize) -> io::Result<Vec<i32>> {
-    if tids.len() != want {
-        return Err(io::Error::other(format!(
-            "{} births, {want} expected",
-            tids.len()
-        )));
-    }
+pub(crate) fn first_stops(tids: &[i32]) -> io::Result<()> {
     for tid in tids {
         match sys::wait(*tid, true)? {
             Some((_, Change::Stopped { .. })) => gate::quiet(*tid)?,
             other => return Err(io::Error::other(format!("newborn {tid}: {other:?}"))),
         }
     }
-    Ok(tids.to_vec())
+    Ok(())
+}
+
+/// Refuses other than `want` births.
+pub(crate) fn expect(tids: &[i32], want: usize) -> io::Result<()> {
+    if tids.len() == want {
+        return Ok(());
+    }
+    let what = format!("{} are there, {want} expected", tids.len());
+    Err(io::Error::other(what))
 }

@@ -7,14 +7,16 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use outlive_image::freeze::freeze;
+use outlive_image::gate::GATE;
+use outlive_image::model::{Image, Process};
 use outlive_image::restore::{Options, restore};
 use outlive_image::source::{self, Contents};
 use outlive_image::sys::{self, Change};
-use outlive_image::{dump, model::Image, procfs};
+use outlive_image::{dump, procfs};
 
 /// Every wait of these tests ends then.
 const BOUND: Duration = Duration::from_secs(60);
@@ -80,6 +82,11 @@ impl Scene {
     fn over(&self, child: &mut std::process::Child) -> i32 {
         let (image, contents) = self.dumped(child);
         self.go();
+        self.up(&image, &contents)
+    }
+
+    /// Brings an image up and waits for its end: status.
+    fn up(&self, image: &Image, contents: &Contents) -> i32 {
         let options = Options {
             numbers: true,
             // Not for files that are on no DAX, as all of these.
@@ -87,7 +94,7 @@ impl Scene {
             ..Options::default()
         };
         let start = Instant::now();
-        let restored = restore(&image, &contents, &options).expect("restore");
+        let restored = restore(image, contents, &options).expect("restore");
         let threads: usize = restored.processes.iter().map(|p| p.1.len()).sum();
         println!(
             "{} processes, {threads} threads restored in {:.1} ms",
@@ -95,7 +102,7 @@ impl Scene {
             start.elapsed().as_secs_f64() * 1e3
         );
         let root = restored.processes[0].0;
-        assert_eq!(root, child.id() as i32, "the old number");
+        assert_eq!(root, image.processes[0].pid, "the old number");
         restored.release().expect("release");
         end_of(root)
     }
@@ -161,14 +168,18 @@ fn end_of(pid: i32) -> i32 {
     }
 }
 
+/// What is opened for one restore would go to the programs of another.
+fn alone() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Runs a program undisturbed and over a dump; both outputs must be the same.
 fn survives(words: &[&str], lines: usize) {
     if !privileged() {
         return;
     }
-    // What is opened for one restore would go to the programs of another.
-    static ONE: Mutex<()> = Mutex::new(());
-    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one = alone();
     let scene = Scene::new();
     scene.go();
     let status = scene.start(words, "calm").wait().expect("calm run");
@@ -253,6 +264,97 @@ print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
 #[test]
 fn many_processes() {
     survives(&["/usr/bin/python3", "-c", MANY], 5);
+}
+
+const MANY_THREADS: &str = r#"
+import ctypes, hashlib, os, threading, time
+gettid = lambda: ctypes.CDLL(None).syscall(186)
+ends = [os.pipe() for _ in range(24)]
+ready = os.pipe()
+def child(place):
+    found = {}
+    def work(which):
+        before, digest = gettid(), hashlib.sha256(bytes([place, which]))
+        started.wait()
+        while not os.path.exists("go"): time.sleep(0.002)
+        for i in range(1000): digest.update(i.to_bytes(4, "little"))
+        found[which] = (before == gettid(), digest.hexdigest()[:8])
+    started = threading.Barrier(5)
+    threads = [threading.Thread(target=work, args=(which,)) for which in range(4)]
+    for thread in threads: thread.start()
+    started.wait()
+    os.write(ready[1], b".")
+    for thread in threads: thread.join()
+    os.write(ends[place][1], repr(sorted(found.items())).encode())
+    os._exit(place)
+children = []
+for place in range(24):
+    children.append(os.fork())
+    if not children[-1]: child(place)
+for _ in children: os.read(ready[0], 1)
+for step in range(5): print(step, flush=True)
+for end in ends: print(os.read(end[0], 4096).decode())
+print(*(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in children))
+"#;
+
+/// Each thread has its number and its memory.
+#[test]
+fn many_processes_with_threads() {
+    survives(&["/usr/bin/python3", "-c", MANY_THREADS], 5);
+}
+
+/// Whatever call fails in one of many processes, all are ended, and their numbers are free.
+#[test]
+fn a_failure_in_one_of_many_leaves_none() {
+    if !privileged() {
+        return;
+    }
+    let _one = alone();
+    let scene = Scene::new();
+    let mut child = scene.start(&["/usr/bin/python3", "-c", MANY_THREADS], "hit");
+    scene.wait_for("hit", 5);
+    let (image, contents) = scene.dumped(&mut child);
+    scene.go();
+    // A number that is not free.
+    let taken = std::process::id() as i32;
+    type Damage = fn(&mut Process, i32);
+    let damages: [(&str, Damage); 5] = [
+        ("a birth", |process, taken| {
+            (process.pid, process.threads[0].tid) = (taken, taken);
+        }),
+        ("a mapping", |process, _| {
+            // Where its gate is.
+            let mut mapping = process.mappings[0].clone();
+            (mapping.start, mapping.end) = (GATE, GATE + 4096);
+            mapping.runs.clear();
+            process.mappings.push(mapping);
+            process.mappings.sort_by_key(|mapping| mapping.start);
+        }),
+        ("a directory", |process, _| process.cwd = "/nowhere".into()),
+        ("the birth of a thread", |process, taken| {
+            process.threads[2].tid = taken;
+        }),
+        ("the end of a thread", |process, _| {
+            process.threads[3].rseq = (8, 32, 0);
+        }),
+    ];
+    let options = Options {
+        numbers: true,
+        ..Options::default()
+    };
+    for (what, damage) in damages {
+        let mut broken = image.clone();
+        damage(&mut broken.processes[12], taken);
+        let error = restore(&broken, &contents, &options).expect_err(what);
+        println!("{what}: {error}");
+        for process in &image.processes {
+            let status = procfs::status(process.pid, process.pid);
+            let state = status.map_or('X', |status| status.state);
+            assert!("XZ".contains(state), "{what}: {} is {state}", process.pid);
+        }
+        reap_session(image.processes[0].pid);
+    }
+    assert_eq!(scene.up(&image, &contents), 0, "{}", scene.text("hit"));
 }
 
 const TIMERS: &str = r#"
