@@ -139,8 +139,37 @@ pub fn memory(pid: i32) -> io::Result<File> {
         .open(format!("/proc/{pid}/mem"))
 }
 
+/// What a thread did instead of coming to the end of what it was let run for: it ended, another
+/// thread executed a program and took its number, or it met a fault. Comes as an [`io::Error`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Gone {
+    /// The thread.
+    pub tid: i32,
+    /// What was told of it, and is not told again.
+    pub change: Change,
+}
+
+impl std::fmt::Display for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(
+            f,
+            "thread {} did not come through: {:?}",
+            self.tid, self.change
+        )
+    }
+}
+
+impl std::error::Error for Gone {}
+
+impl Gone {
+    /// Why a list or a call failed, if it is this.
+    pub fn of(error: &io::Error) -> Option<Gone> {
+        error.get_ref()?.downcast_ref().copied()
+    }
+}
+
 fn gone(tid: i32, change: Change) -> io::Error {
-    io::Error::other(format!("thread {tid} did not come through: {change:?}"))
+    io::Error::other(Gone { tid, change })
 }
 
 /// A failed call as an error.
@@ -252,10 +281,14 @@ fn to_trap(tid: i32, born: &mut Vec<i32>) -> io::Result<()> {
                 }
                 return Err(gone(tid, change));
             }
-            // The list itself cannot go on.
+            // The list itself cannot go on; or it is another program that has the number now.
             Change::Stopped {
                 signal: libc::SIGSEGV | libc::SIGBUS | libc::SIGILL | libc::SIGSYS,
                 event: 0,
+            }
+            | Change::Stopped {
+                event: libc::PTRACE_EVENT_EXEC,
+                ..
             } => return Err(gone(tid, change)),
             Change::Stopped { event, .. } => {
                 let births = [

@@ -1,8 +1,11 @@
 //! The kernel interfaces that no safe library offers: ptrace, kcmp, clone3 with
 //! chosen numbers. All `unsafe` of this crate is here, but for taking descriptors over.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ffi::{c_long, c_void};
 use std::io;
+use std::marker::PhantomData;
 
 use crate::model::SIGINFO_BYTES;
 
@@ -244,6 +247,62 @@ pub enum Change {
     },
 }
 
+thread_local! {
+    /// What was told of threads that nobody waited for, while an [`Others`] is there.
+    static OTHERS: RefCell<Option<VecDeque<(i32, Change)>>> = const { RefCell::new(None) };
+}
+
+/// While it is there, [`wait`] for one thread takes note of what happens to others, and a later
+/// wait tells it.
+///
+/// A kernel tells the end of a process's first thread only when all others are reaped: a tracer
+/// that waits for that one alone, while the process ends or executes a program, would wait for
+/// ever. It is for a tracer that also waits for all (-1): children of other kinds that its
+/// thread made are reaped, too.
+#[derive(Debug)]
+pub struct Others(PhantomData<*const ()>);
+
+impl Others {
+    /// From now on, for this thread; one at a time.
+    #[expect(clippy::new_without_default, reason = "it is not a value but a state")]
+    pub fn new() -> Others {
+        OTHERS.with_borrow_mut(|others| *others = Some(VecDeque::new()));
+        Others(PhantomData)
+    }
+}
+
+impl Drop for Others {
+    fn drop(&mut self) {
+        OTHERS.with_borrow_mut(|others| *others = None);
+    }
+}
+
+/// Takes the oldest note of a thread, or of any (-1).
+fn noted(tid: i32) -> Option<(i32, Change)> {
+    OTHERS.with_borrow_mut(|others| {
+        let others = others.as_mut()?;
+        let place = others.iter().position(|(of, _)| tid < 0 || *of == tid)?;
+        others.remove(place)
+    })
+}
+
+fn note(told: (i32, Change)) {
+    OTHERS.with_borrow_mut(|others| others.iter_mut().for_each(|o| o.push_back(told)));
+}
+
+fn is_exec(change: Change) -> bool {
+    matches!(change, Change::Stopped { event, .. } if event == libc::PTRACE_EVENT_EXEC)
+}
+
+/// True for a thread that is stopped where it executed a program (PTRACE_EVENT_EXEC).
+pub fn is_at_exec(tid: i32) -> bool {
+    // SAFETY: plain data, valid when zero.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    let at = (&raw mut info).cast::<c_void>() as usize;
+    let asked = request(libc::PTRACE_GETSIGINFO, tid, 0, at as _);
+    asked.is_ok() && info.si_code >> 8 == libc::PTRACE_EVENT_EXEC
+}
+
 /// Waits for a thread, or for any (-1) that the calling thread traces or made. `None`
 /// with `block` false: nothing has changed.
 ///
@@ -254,17 +313,22 @@ pub enum Change {
 /// # Errors
 /// ECHILD if there is nothing to wait for.
 pub fn wait(tid: i32, block: bool) -> io::Result<Option<(i32, Change)>> {
+    let take_note = tid > 0 && OTHERS.with_borrow(Option::is_some);
     let mut flags = libc::__WALL;
     if !block {
         flags |= libc::WNOHANG;
     }
-    if tid < 0 {
+    if tid < 0 || take_note {
         flags |= libc::__WNOTHREAD;
     }
+    if let Some(told) = noted(tid) {
+        return Ok(Some(told));
+    }
+    let whom = if take_note { -1 } else { tid };
     loop {
         let mut status = 0;
         // SAFETY: `status` is valid for one int.
-        let pid = unsafe { libc::waitpid(tid, &raw mut status, flags) };
+        let pid = unsafe { libc::waitpid(whom, &raw mut status, flags) };
         if pid < 0 {
             let error = io::Error::last_os_error();
             if error.kind() == io::ErrorKind::Interrupted && block {
@@ -283,6 +347,19 @@ pub fn wait(tid: i32, block: bool) -> io::Result<Option<(i32, Change)>> {
         } else {
             Change::Ended(status)
         };
+        let exec = is_exec(change);
+        if exec {
+            // It is not where older notes saw it.
+            while noted(pid).is_some() {}
+        }
+        if whom != tid && pid != tid {
+            note((pid, change));
+            if exec && event_message(pid).is_ok_and(|former| former == tid as u64) {
+                // It goes on under the number of its process.
+                return Ok(Some((tid, Change::Ended(0))));
+            }
+            continue;
+        }
         return Ok(Some((pid, change)));
     }
 }

@@ -322,8 +322,9 @@ fn process(
     let pid = head.i32(0);
     let (mut threads, mut making) = (Vec::new(), Vec::new());
     for bytes in &records.threads {
-        if let Some((mut thread, birth, fork)) = thread(Bytes(bytes), noted.pending.as_ref())? {
-            thread.queued = queued(records.queued, thread.tid);
+        let tid = Bytes(bytes).i32(4);
+        let queued = queued(records.queued, tid);
+        if let Some((thread, birth, fork)) = thread(Bytes(bytes), queued, noted.pending.as_ref())? {
             threads.push(thread);
             making.extend(birth);
             forks.extend(fork);
@@ -455,11 +456,22 @@ fn queued(records: &[u8], tid: i32) -> Vec<Vec<u8>> {
         .collect()
 }
 
+/// The signals that wait for a thread, without the trap at the end of a list of calls: a kernel
+/// can die between the instruction and the stop. One that somebody sent stays.
+fn without_trap(pending: u64, queued: &mut Vec<Vec<u8>>) -> u64 {
+    const SI_KERNEL: i32 = 0x80;
+    let is_trap = |entry: &Vec<u8>| Bytes(entry).i32(0) == libc::SIGTRAP;
+    queued.retain(|entry| !is_trap(entry) || Bytes(entry).i32(8) != SI_KERNEL);
+    let bit = u64::from(!queued.iter().any(is_trap)) << (libc::SIGTRAP - 1);
+    pending & !bit
+}
+
 /// A thread, and the call by which it was making another or a process.
 type Read = (Thread, Option<Birth>, Option<Fork>);
 
 fn thread(
     bytes: Bytes<'_>,
+    mut queued: Vec<Vec<u8>>,
     pending: Option<&Pending>,
 ) -> std::result::Result<Option<Read>, String> {
     const NO_XSTATE: u32 = 1 << 3;
@@ -487,10 +499,12 @@ fn thread(
     let mut registers = bytes.words(16, 27);
     let mask_at = if flags & SAVED_MASK != 0 { 240 } else { 232 };
     let mut mask = bytes.u64(mask_at);
+    let mut waiting = bytes.u64(248);
     let of_it = pending.filter(|pending| pending.tid == tid);
     if let Some(pending) = of_it.filter(|pending| pending.holds(&registers)) {
         // The supervisor was carrying out a call for it: it is made again, or is over.
         (registers, mask) = pending.state();
+        waiting = without_trap(waiting, &mut queued);
     } else if (GATE..GATE + GATE_BYTES).contains(&registers[SIP]) {
         return Err(format!("thread {tid} was in the middle of fork or exec"));
     }
@@ -505,12 +519,12 @@ fn thread(
         registers,
         xstate: xstate.to_vec(),
         mask,
-        pending: bytes.u64(248),
+        pending: waiting,
         altstack: (bytes.u64(256), bytes.u64(264), bytes.u32(272)),
         robust_list: bytes.u64(280),
         clear_tid: bytes.u64(296),
         rseq: (bytes.u64(312), size as u32, (size >> 32) as u32),
-        queued: Vec::new(),
+        queued,
         name: bytes.text(520, 16),
         affinity: bytes.0[384..512].to_vec(),
     };

@@ -147,7 +147,10 @@ impl Guest<'_> {
         let anywhere = length >= HUGE && address == 0 && !fixed && !has(libc::MAP_32BIT);
         let stack = zero && has(libc::MAP_STACK) && anywhere;
         if let Some(stacks) = self.stacks.filter(|_| stack && is_stack(&arguments)) {
-            let made = self.stacks_ahead(length, stacks.next())?;
+            // Addresses that wait count as used, too: where they are limited, none waits.
+            let limited = sys::limits(self.tid)?[libc::RLIMIT_AS as usize].0 != u64::MAX;
+            let count = if limited { 1 } else { stacks.next() };
+            let made = self.stacks_ahead(length, count)?;
             if let Some((first, rest)) = made.split_first() {
                 stacks.keep(arguments[1], rest);
                 return Ok(Done::Result(*first as i64));

@@ -5,6 +5,8 @@
 //! before the next stop is looked at. If it dies, so do its programs (`EXITKILL`): they
 //! never run with memory that is not kept.
 
+mod born;
+
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
 use std::io;
@@ -14,11 +16,11 @@ use std::rc::Rc;
 use outlive_base::{Code, Entity, Error};
 use outlive_image::calls::reg;
 use outlive_image::freeze::Frozen;
-use outlive_image::gate;
+use outlive_image::gate::{self, Gone};
 use outlive_image::model::{Backing, Image};
 use outlive_image::procfs;
 use outlive_image::restore::Restored;
-use outlive_image::sys::{self, Change};
+use outlive_image::sys::{self, Change, Others};
 
 use crate::births::{makes_thread, shares};
 use crate::filter::{SPECIAL, Special};
@@ -78,9 +80,11 @@ pub struct Supervisor<'a> {
     bodies: BTreeMap<i32, Rc<Body>>,
     /// Threads and the process that each belongs to.
     threads: BTreeMap<i32, i32>,
-    /// Newborns that stopped before their birth was reported.
-    early: BTreeSet<i32>,
+    /// Newborns that stopped (or ended: false) before their birth was reported.
+    early: BTreeMap<i32, bool>,
     queue: VecDeque<(i32, Change)>,
+    /// Until its processes are another's.
+    others: Option<Others>,
     root: i32,
     status: Option<i32>,
     next: u64,
@@ -114,7 +118,8 @@ impl<'a> Supervisor<'a> {
             register,
             bodies: BTreeMap::new(),
             threads: BTreeMap::new(),
-            early: BTreeSet::new(),
+            early: BTreeMap::new(),
+            others: Some(Others::new()),
             queue: VecDeque::new(),
             root: 0,
             status: None,
@@ -228,6 +233,7 @@ impl<'a> Supervisor<'a> {
 
     /// Forgets all processes, but leaves their files: something else restores them.
     pub fn abandon(&mut self) {
+        self.others = None;
         self.threads.clear();
         self.bodies.clear();
     }
@@ -290,11 +296,28 @@ impl<'a> Supervisor<'a> {
     }
 
     fn handle(&mut self, tid: i32, change: Change) -> outlive_base::Result<()> {
-        match self.stopped(tid, change) {
-            // A thread can be ended (by exec or SIGKILL) at any point of its handling.
-            Err(error) if error.raw_os_error() == Some(libc::ESRCH) => Ok(()),
-            other => other.map_err(|error| broken(&format!("thread {tid}"), &error)),
+        let handled = self.stopped(tid, change);
+        let handled = handled.or_else(|error| self.lost(tid, error));
+        handled.map_err(|error| broken(&format!("thread {tid}"), &error))
+    }
+
+    /// Takes an error for no error if it came because thread `tid`, or the one that it speaks
+    /// of, is gone: it can be ended at any point of its handling, by SIGKILL or because its
+    /// process ends, and by an exec.
+    fn lost(&mut self, tid: i32, error: io::Error) -> io::Result<()> {
+        let Some(Gone { tid, change }) = Gone::of(&error) else {
+            // One that is no longer stopped is ending, which will be told.
+            let ending = sys::registers(tid).is_err_and(|e| e.raw_os_error() == Some(libc::ESRCH));
+            return if ending { Ok(()) } else { Err(error) };
+        };
+        let exec =
+            matches!(change, Change::Stopped { event, .. } if event == libc::PTRACE_EVENT_EXEC);
+        if !exec && !matches!(change, Change::Ended(_)) {
+            return Err(error);
         }
+        // The call that it was in is nobody's any more.
+        self.journal.end()?;
+        self.stopped(tid, change)
     }
 
     fn stopped(&mut self, tid: i32, change: Change) -> io::Result<()> {
@@ -306,7 +329,11 @@ impl<'a> Supervisor<'a> {
             Change::Stopped { signal, event } => (signal, event),
         };
         if !self.threads.contains_key(&tid) {
-            self.early.insert(tid);
+            self.early.insert(tid, true);
+            return Ok(());
+        }
+        if event != libc::PTRACE_EVENT_EXEC && sys::is_at_exec(tid) {
+            // What was told before another thread executed a program; that is told yet.
             return Ok(());
         }
         match event {
@@ -315,17 +342,7 @@ impl<'a> Supervisor<'a> {
                 self.thread_born(tid)
             }
             libc::PTRACE_EVENT_CLONE | libc::PTRACE_EVENT_FORK | libc::PTRACE_EVENT_VFORK => {
-                let child = sys::event_message(tid)? as i32;
-                let child = self.process_born(tid, child)?;
-                // First the maker, to the end of its call: a kernel that dies while it is
-                // in there must find its child, not one that has already ended. A vfork
-                // ends only after its child.
-                let out = match event {
-                    libc::PTRACE_EVENT_VFORK => Ok(None),
-                    _ => gate::end_of_call(tid),
-                };
-                child.map_or(Ok(()), |child| sys::resume(child, 0))?;
-                self.go_on(tid, out?)
+                self.process_born(tid, event)
             }
             libc::PTRACE_EVENT_EXEC => self.executed(tid),
             libc::PTRACE_EVENT_STOP => {
@@ -348,8 +365,8 @@ impl<'a> Supervisor<'a> {
     }
 
     fn ended(&mut self, tid: i32, status: i32) {
-        self.early.remove(&tid);
         let Some(pid) = self.threads.remove(&tid) else {
+            self.early.insert(tid, false);
             return;
         };
         // A word that stays names nobody who is there.
@@ -513,124 +530,6 @@ impl<'a> Supervisor<'a> {
         self.tell("fork", &error);
     }
 
-    /// A thread was born by `tid`, which is stopped in its call. It runs only when its maker
-    /// has its number, but both come to their stops at the same time.
-    fn thread_born(&mut self, tid: i32) -> io::Result<()> {
-        let child = sys::event_message(tid)? as i32;
-        let begun = sys::to_call(tid);
-        if self.is_there(child)? {
-            self.threads.insert(child, self.threads[&tid]);
-            self.counts.threads += 1;
-            begun?;
-            let out = gate::await_end_of_call(tid);
-            sys::resume(child, 0)?;
-            self.go_on(tid, out?)
-        } else {
-            begun?;
-            let out = gate::await_end_of_call(tid)?;
-            self.go_on(tid, out)
-        }
-    }
-
-    /// Lets a maker run that came out of its call, or keeps what it did instead.
-    fn go_on(&mut self, tid: i32, out: Option<Change>) -> io::Result<()> {
-        match out {
-            Some(change) => self.queue.push_back((tid, change)),
-            None => sys::resume(tid, 0)?,
-        }
-        Ok(())
-    }
-
-    /// Waits for the first stop of a newborn; false if it is gone already.
-    fn is_there(&mut self, child: i32) -> io::Result<bool> {
-        if self.early.remove(&child) {
-            return Ok(true);
-        }
-        let stop = sys::wait(child, true)?;
-        Ok(matches!(stop, Some((_, Change::Stopped { .. }))))
-    }
-
-    /// A process was born by `tid`, which is stopped in its call; gives it if it is there,
-    /// stopped.
-    fn process_born(&mut self, tid: i32, child: i32) -> io::Result<Option<i32>> {
-        if !self.is_there(child)? {
-            return Ok(None);
-        }
-        let parent = self.threads[&tid];
-        self.threads.insert(child, child);
-        self.counts.processes += 1;
-        let Some(body) = self.bodies.get(&parent).cloned() else {
-            return Ok(Some(child));
-        };
-        // Before the child is kept: its maker must not make it again.
-        self.journal.bore(tid, child)?;
-        if shares(&sys::registers(tid)?) {
-            // Until it executes a program it is a guest in its parent's memory.
-            self.bodies.insert(child, body);
-            return Ok(Some(child));
-        }
-        self.copy_to_child(tid, parent, child, &body)?;
-        Ok(Some(child))
-    }
-
-    /// Gives a forked child memory of its own, with all other threads of the parent held.
-    fn copy_to_child(&mut self, tid: i32, parent: i32, child: i32, body: &Body) -> io::Result<()> {
-        let others: Vec<i32> = self
-            .threads
-            .iter()
-            .filter(|(other, pid)| **pid == parent && **other != tid)
-            .map(|(other, _)| *other)
-            .collect();
-        let mut held = Vec::new();
-        for other in others {
-            if self.queue.iter().any(|(queued, _)| *queued == other) {
-                continue;
-            }
-            if sys::interrupt(other).is_err() {
-                continue;
-            }
-            match sys::wait(other, true)? {
-                Some((
-                    _,
-                    Change::Stopped {
-                        event: libc::PTRACE_EVENT_STOP,
-                        signal: libc::SIGTRAP,
-                    },
-                )) => {
-                    held.push(other);
-                }
-                // It waits for its turn; the interruption comes after it.
-                Some(change) => self.queue.push_back(change),
-                None => {}
-            }
-        }
-        let name = self.new_name(child);
-        let space = Space::create(&self.policy.memory, &name)?;
-        space.copy_all(&body.space)?;
-        let memory = gate::memory(child)?;
-        let mut maps = procfs::mappings(child)?;
-        maps.retain(|mapping| body.space.holds(mapping));
-        let saved = (sys::registers(child)?, sys::mask(child)?);
-        gate::quiet(child)?;
-        let guest = Guest {
-            tid: child,
-            memory: &memory,
-            space: &space,
-            common: &self.policy.memory,
-            dax: self.policy.dax,
-            journal: None,
-            stacks: None,
-        };
-        guest.remap_all(&maps)?;
-        put_back(child, saved)?;
-        self.bodies.insert(child, Rc::new(Body::new(space, memory)));
-        self.announce(child);
-        for other in held {
-            sys::resume(other, 0)?;
-        }
-        Ok(())
-    }
-
     fn new_name(&mut self, pid: i32) -> String {
         loop {
             self.next += 1;
@@ -650,6 +549,7 @@ impl<'a> Supervisor<'a> {
     /// A process executed a program: its new memory moves into files.
     fn executed(&mut self, tid: i32) -> io::Result<()> {
         self.counts.programs += 1;
+        self.queue.retain(|(other, _)| *other != tid);
         self.threads
             .retain(|other, pid| *pid != tid || *other == tid);
         let former = self.bodies.contains_key(&tid);

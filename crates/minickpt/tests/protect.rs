@@ -236,24 +236,68 @@ fn stacks_that_were_mapped_ahead_are_stacks() {
 }
 
 #[test]
+fn where_addresses_are_limited_no_stacks_wait() {
+    // Eight stacks and 24 MiB; sixteen would leave no room for these.
+    let program = r#"env MALLOC_ARENA_MAX=1 /usr/bin/python3 -c '
+import re, resource, threading
+threading.stack_size(8 << 20)
+used = int(re.search("VmSize:\s+(\d+)", open("/proc/self/status").read())[1]) << 10
+resource.setrlimit(resource.RLIMIT_AS, (used + (100 << 20), -1))
+go = threading.Event()
+threads = [threading.Thread(target=go.wait, daemon=True) for n in range(8)]
+[t.start() for t in threads]
+print(len(bytearray(24 << 20)))
+go.set()
+[t.join() for t in threads]
+'"#;
+    let scene = Scene::new();
+    let calm = scene.calm(program);
+    let (status, _) = protected(&scene, Fork::Refuse, program);
+    assert_eq!(status, 0, "{}", scene.text("hit"));
+    assert_eq!(scene.text("hit"), calm);
+}
+
+#[test]
 fn threads_survive_with_stacks_in_wait() {
     // In the second step, with some of its threads there.
     survives(Fork::Refuse, STACKS, 8);
 }
 
-/// The OpenMP program beside these tests; `None`, with a line, without gcc.
-fn open_mp(scene: &Scene) -> Option<PathBuf> {
-    let program = scene.path.join("omp");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/omp.c");
+/// A program beside these tests; `None`, with a line, if this machine cannot build it.
+fn built(scene: &Scene, name: &str, flag: &str) -> Option<PathBuf> {
+    let program = scene.path.join(name);
+    let programs = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs");
     let built = Command::new("gcc")
-        .args(["-O2", "-fopenmp", source, "-o"])
-        .arg(&program)
+        .args(["-O2", flag, "-o"])
+        .args([
+            &program,
+            &Path::new(programs).join(name).with_extension("c"),
+        ])
         .status();
     if built.is_ok_and(|status| status.success()) {
         return Some(program);
     }
-    println!("SKIP minickpt-openmp: no gcc with OpenMP");
+    println!("SKIP minickpt-{name}: no gcc with {flag}");
     None
+}
+
+fn open_mp(scene: &Scene) -> Option<PathBuf> {
+    built(scene, "omp", "-fopenmp")
+}
+
+#[test]
+fn a_program_may_end_while_its_threads_change_the_map() {
+    let scene = Scene::new();
+    let Some(program) = built(&scene, "leave", "-pthread") else {
+        return;
+    };
+    for how in ["exit", "exec"] {
+        for round in 0..10 {
+            let line = format!("{} {how}", program.display());
+            let (status, _) = protected(&scene, Fork::Refuse, &line);
+            assert_eq!(libc::WEXITSTATUS(status), 3, "{how}, {round}: {status:x}");
+        }
+    }
 }
 
 #[test]

@@ -264,3 +264,22 @@ fn groups_timers_terminals_and_queued_signals_are_read() {
     assert_eq!(process.timers, [(0, 0); 3]);
     assert_eq!(process.credentials.groups, own_groups());
 }
+
+#[test]
+fn the_trap_of_the_gate_is_no_signal_of_the_program() {
+    let info = |signal: i32, code: i32| {
+        let mut bytes = vec![0; 48];
+        bytes[..4].copy_from_slice(&signal.to_le_bytes());
+        bytes[8..12].copy_from_slice(&code.to_le_bytes());
+        bytes
+    };
+    let (ours, sent) = (info(libc::SIGTRAP, 0x80), info(libc::SIGTRAP, 0));
+    let other = info(libc::SIGUSR1, 0x80);
+    let bits = 1 << (libc::SIGTRAP - 1) | 1 << (libc::SIGUSR1 - 1);
+    let mut queued = vec![ours, other.clone()];
+    let left = super::without_trap(bits, &mut queued);
+    assert_eq!((left, &queued), (1 << (libc::SIGUSR1 - 1), &vec![other]));
+    let mut queued = vec![sent.clone()];
+    assert_eq!(super::without_trap(bits, &mut queued), bits);
+    assert_eq!(queued, [sent]);
+}
