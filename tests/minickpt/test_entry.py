@@ -54,7 +54,8 @@ PLACES: dict[str, tuple[str, int, int]] = {
 SHORT = ("call", "call, half pushed", "threads change, other FS")
 
 STOPS = ("nmi_shootdown_cpus", "__const_udelay", "atomic_notifier_call_chain")
-SYMBOLS = sorted({place[0] for place in PLACES.values()} | set(STOPS))
+SIGNAL = "arch_do_signal_or_restart"
+SYMBOLS = sorted({place[0] for place in PLACES.values()} | {*STOPS, SIGNAL})
 EARLY = f"""
 taskset -p {{}} $$ >/dev/null
 [ $BOOT != 1 ] || grep -E " ({"|".join(SYMBOLS)})$" /proc/kallsyms | sed 's/^/SYMBOL /'
@@ -111,6 +112,14 @@ def inject_nmi(path: Path) -> None:
                 pass
 
 
+def first_alone(debugger: Debugger, symbols: dict[str, int], stops: tuple[str, ...]) -> None:
+    """The first processor runs alone, until it has sent its NMI, or longer."""
+    for symbol in stops:
+        debugger.stop_at(symbols[symbol])
+        assert debugger.go(0) == 0
+        debugger.stop_no_more_at(symbols[symbol])
+
+
 @pytest.mark.parametrize("dying", ["0", "1", "late"])
 def test_an_nmi_meets_a_thread_on_its_way(
     machine: Make, outlive: dict[str, Path], dying: str, tmp_path: Path
@@ -150,11 +159,7 @@ def test_an_nmi_meets_a_thread_on_its_way(
             stop(debugger, cpu, symbols[where], where, further)
             inject_nmi(qmp)
             if cpu == 1:
-                # The first processor alone, until it has sent its NMI, or longer.
-                for symbol in STOPS[: 3 if dying == "late" else 2]:
-                    debugger.stop_at(symbols[symbol])
-                    assert debugger.go(0) == 0
-                    debugger.stop_no_more_at(symbols[symbol])
+                first_alone(debugger, symbols, STOPS[: 3 if dying == "late" else 2])
             if dying == "late":
                 # Longer than a notifier takes, shorter than the module waits.
                 debugger.run(0)
@@ -172,3 +177,41 @@ def test_an_nmi_meets_a_thread_on_its_way(
             assert any(f & ways == flags for f in found), f"{name}: {said}"
         m.expect("calls done", 60, never="CALLS BAD|OL-")
         m.expect("EXIT 0", 60)
+
+
+@pytest.mark.skipif(not LONG, reason="in make test-minickpt")
+def test_a_death_between_the_trap_of_the_gate_and_its_stop(
+    machine: Make, outlive: dict[str, Path], tmp_path: Path
+) -> None:
+    """The signal of the supervisor's own trap waits for the thread then, but is not the
+    program's. On the second processor only the program runs, and takes signals.
+    """
+    gdb, qmp = tmp_path / "gdb", tmp_path / "qmp"
+    script = scenario(
+        "/bin/busybox taskset 2 /bin/churn 0 /dax/stop",
+        ["panic"],
+        early=EARLY.format(1).replace(" cs-", ""),
+        before="usleep 500000; echo 1 >/proc/sys/kernel/unknown_nmi_panic; echo FREEZE; sleep 60",
+    )
+    options = (
+        *("-chardev", f"socket,path={gdb},server=on,wait=off,id=gdb", "-gdb", "chardev:gdb"),
+        *("-qmp", f"unix:{qmp},server=on,wait=off"),
+    )
+    with machine(script, extra=outlive, options=options) as m:
+        m.expect("FREEZE", 120, never="BAD|OL-")
+        symbols = {s: int(m.expect_past(f"^SYMBOL (\\w+) . {s}$")[1], 16) for s in SYMBOLS}
+        debugger = Debugger(gdb)
+        debugger.stop_at(symbols[SIGNAL])
+        while debugger.go() != 1:
+            debugger.stop_no_more_at(symbols[SIGNAL])
+            debugger.go(0, step=True)
+            debugger.stop_at(symbols[SIGNAL])
+        debugger.stop_no_more_at(symbols[SIGNAL])
+        inject_nmi(qmp)
+        first_alone(debugger, symbols, STOPS[:2])
+        debugger.close()
+        m.expect("BOOT 2 ", 120, never="BAD|OL-")
+        m.expect(" ip 1a7e00000036 ", 60, never="BAD|OL-")
+        m.expect("^TIMES", 120, never="BAD|OL-")
+        m.expect("churn done", 60, never="BAD|OL-")
+        m.expect("EXIT 0", 60, never="BAD|OL-")
