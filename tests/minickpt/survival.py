@@ -34,6 +34,10 @@ until omkctl query | grep -qE "state (empty|acked).* registered [1-9]"; do
     usleep 200000
     kill -0 $P 2>/dev/null || break
 done
+# It is registered before it runs.
+until [ $BOOT = 1 ] || omkctl times | grep -q " resumed " || ! kill -0 $P 2>/dev/null; do
+    usleep 100000
+done
 [ $BOOT = 1 ] || omkctl times
 if [ $BOOT -le {deaths} ]; then
     # What an image holds that could not be restored.
