@@ -53,6 +53,21 @@ pub struct Policy {
     pub special: Special,
 }
 
+impl Policy {
+    /// A process whose memory is being moved, by its stopped thread.
+    fn guest<'a>(&'a self, tid: i32, memory: &'a File, space: &'a Space) -> Guest<'a> {
+        Guest {
+            tid,
+            memory,
+            space,
+            common: &self.memory,
+            dax: self.dax,
+            journal: None,
+            stacks: None,
+        }
+    }
+}
+
 /// The space and the memory of an address space; several processes while one is in vfork.
 #[derive(Debug)]
 struct Body {
@@ -452,13 +467,9 @@ impl<'a> Supervisor<'a> {
         self.journal.begin(tid, &registers, mask)?;
         gate::quiet(tid)?;
         let guest = Guest {
-            tid,
-            memory: &body.memory,
-            space: &body.space,
-            common: &self.policy.memory,
-            dax: self.policy.dax,
             journal: Some(&self.journal),
             stacks: Some(&body.stacks),
+            ..self.policy.guest(tid, &body.memory, &body.space)
         };
         let done = match number {
             libc::SYS_mmap => {
@@ -565,15 +576,7 @@ impl<'a> Supervisor<'a> {
         let memory = gate::memory(tid)?;
         let vdso = outlive_image::dump::vdso(&procfs::mappings(tid)?)?;
         gate::open(tid, &memory, vdso)?;
-        let guest = Guest {
-            tid,
-            memory: &memory,
-            space: &space,
-            common: &self.policy.memory,
-            dax: self.policy.dax,
-            journal: None,
-            stacks: None,
-        };
+        let guest = self.policy.guest(tid, &memory, &space);
         let adopted = guest.adopt();
         if let Err(error) = adopted {
             self.full(0);

@@ -10,7 +10,7 @@ use outlive_image::sys::{self, Change};
 
 use super::{Body, Supervisor};
 use crate::births::shares;
-use crate::memory::{Guest, put_back};
+use crate::memory::put_back;
 use crate::space::Space;
 
 impl Supervisor<'_> {
@@ -145,15 +145,7 @@ impl Supervisor<'_> {
         maps.retain(|mapping| body.space.holds(mapping));
         let saved = (sys::registers(child)?, sys::mask(child)?);
         gate::quiet(child)?;
-        let guest = Guest {
-            tid: child,
-            memory: &memory,
-            space: &space,
-            common: &self.policy.memory,
-            dax: self.policy.dax,
-            journal: None,
-            stacks: None,
-        };
+        let guest = self.policy.guest(child, &memory, &space);
         guest.remap_all(&maps)?;
         put_back(child, saved)?;
         self.bodies.insert(child, Rc::new(Body::new(space, memory)));
