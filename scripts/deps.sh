@@ -30,6 +30,7 @@ needs openmpi-bin mpirun
 # fetched by tests/minickpt/prepare.sh and never installed.
 needs qemu-system-x86 qemu-system-x86_64
 needs busybox-static busybox
+needs sparse sparse # the kernel module: what no compiler checks
 needs e2fsprogs mke2fs
 needs gcc-12 gcc-12
 needs make make

@@ -176,7 +176,7 @@ static bool __dying posix_timer(struct omk_posix_timer *r, const struct omk_entr
 	r->clock = k.it_clock;
 	r->notify = k.it_sigev_notify;
 	r->signal = info.si_signo;
-	r->value = (u64)info.si_value.sival_ptr;
+	r->value = (unsigned long)info.si_value.sival_ptr;
 	if (r->notify & SIGEV_THREAD_ID) {
 		if (omk_peek(&nr, &k.it_pid->numbers[0].nr))
 			return false;
