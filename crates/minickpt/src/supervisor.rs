@@ -579,7 +579,9 @@ impl<'a> Supervisor<'a> {
         let guest = self.policy.guest(tid, &memory, &space);
         let adopted = guest.adopt();
         if let Err(error) = adopted {
-            self.full(0);
+            if Gone::of(&error).is_none() {
+                self.full(0);
+            }
             return Err(error);
         }
         put_back(tid, saved)?;
