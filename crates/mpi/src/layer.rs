@@ -241,7 +241,7 @@ pub struct Outcome {
 /// The gossip time of `outlive simulate broadcast --gossip-time auto`, in the units of the
 /// machine's virtual time.
 fn gossip_time(processes: u32) -> u64 {
-    outlive_simulator::broadcast::best_time(processes, 0, &corrected::MODEL)
+    outlive_planner::gossip::best_time(processes, 0, &corrected::MODEL)
 }
 
 fn key(comm: &Comm, family: Family) -> Key {
@@ -334,7 +334,7 @@ impl Layer {
         let mut config = corrected::Config::new(processes, spread, failures)?;
         let trees = self.settings.trees;
         if trees > 0 {
-            let gossip = outlive_simulator::ftco::kept::gossip_time(processes, trees);
+            let gossip = outlive_planner::gossip::kept_trees_time(processes, trees);
             config = config.keeping(Keep { trees, gossip })?;
         }
         config.pace = self.settings.pace;

@@ -20,7 +20,6 @@ pub mod pair;
 pub mod settings;
 pub mod shadow;
 pub mod start;
-pub mod tolerance;
 
 /// The source of the recorder; see its first comment for how to use it.
 pub const RECORDER_C: &str = include_str!("../c/recorder.c");

@@ -12,7 +12,7 @@
 //! | `OUTLIVE_COLLECTIVES_FAILURES` | corrected: f, the failures tolerated | 1 |
 //! | `OUTLIVE_COLLECTIVES_MTBF_S` | or f from this mean time between failures of the job, | |
 //! | `OUTLIVE_COLLECTIVES_DURATION_S` | the time that it runs, | |
-//! | `OUTLIVE_COLLECTIVES_RISK` | and the probability of more ([`crate::tolerance`]) | 1e-6 |
+//! | `OUTLIVE_COLLECTIVES_RISK` | and the probability of more ([`outlive_planner::tolerance`]) | 1e-6 |
 //! | `OUTLIVE_COLLECTIVES_PACE_US` | corrected: between two corrections of a process | 50 |
 //! | `OUTLIVE_COLLECTIVES_TREES` | corrected: spanning trees that are kept from call to call; 0: none | f + 2 for `corrected-gossip`, else 0 |
 //! | `OUTLIVE_COLLECTIVES_CORRECTED_BYTES` | corrected: longer data go over the tree of `ftco` | 65 536 |
@@ -26,7 +26,7 @@ use std::time::Duration;
 use outlive_base::{Code, Entity, Error, Result, Time};
 use outlive_protocols::broadcast::spanning::TREES_MAX;
 
-use crate::tolerance;
+use outlive_planner::tolerance;
 
 /// Which collectives.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -6,16 +6,15 @@
 //! messages, and the longest gap that the dissemination leaves on the ring.
 
 mod faults;
-mod gossip;
 pub mod spanning;
 
 pub use faults::{Faults, Moment, Quantity};
-pub use gossip::{best_time, best_time_spaced, expected_coloured};
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use outlive_base::machine::Peer;
 use outlive_base::{Code, Entity, Error, Result, Time};
+use outlive_planner::gossip::best_time;
 use outlive_protocols::broadcast::tree::{Order, Ring, Shape};
 use outlive_protocols::broadcast::{
     Broadcast, Cause, Command, Config, Correction, Event, LogP, Msg, Start,

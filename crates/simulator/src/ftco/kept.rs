@@ -7,21 +7,12 @@
 use outlive_base::Time;
 use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
+use outlive_planner::gossip::{best_time_spaced, kept_trees_time};
 use outlive_protocols::corrected::{Config, Keep, MODEL, Spread};
 use outlive_protocols::ftco::{Call, Kind};
 
 use super::{Planted, Report, Scenario, corrected};
-use crate::broadcast::best_time_spaced;
 use crate::logp::{Death, Model};
-
-/// The gossip time with which trees over so many processes grow well, in the units of the
-/// machine's virtual time.
-pub fn gossip_time(processes: u32, trees: u32) -> Time {
-    let members = processes.saturating_sub(1).div_ceil(trees.max(1)) + 1;
-    // The root serves the trees in turns.
-    let turns = u64::from(trees.saturating_sub(1)) * MODEL.gap;
-    Time(best_time_spaced(members, 0, &MODEL, trees) + turns)
-}
 
 /// The scenario of a seed, and whether none of its calls may need a question.
 ///
@@ -35,7 +26,7 @@ pub fn scenario(seed: u64) -> outlive_base::Result<(Scenario<Config>, bool)> {
     let trees = failures + 1 + random.below(4) as u32;
     let gossip = match random.below(3) {
         0 => Time(random.below(30)),
-        _ => gossip_time(processes, trees),
+        _ => kept_trees_time(processes, trees),
     };
     scenario.config = scenario.config.keeping(Keep { trees, gossip })?;
     let series = 3 + random.below(22) as usize;
@@ -107,7 +98,7 @@ pub fn series(
     let spread = Spread::Gossip(Time(best_time_spaced(processes, 0, &MODEL, 1)));
     let mut config = Config::new(processes, spread, failures)?;
     if trees > 0 {
-        let gossip = gossip_time(processes, trees);
+        let gossip = kept_trees_time(processes, trees);
         config = config.keeping(Keep { trees, gossip })?;
     }
     let call = Call {

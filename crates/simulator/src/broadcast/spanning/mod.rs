@@ -8,11 +8,12 @@ mod watch;
 
 use outlive_base::machine::{Body, Machine, Peer};
 use outlive_base::{Result, Time};
+use outlive_planner::gossip::best_time_spaced;
 use outlive_protocols::broadcast::spanning::{Command, Config, Event, Msg, Repair, SpanningTrees};
 use outlive_protocols::broadcast::tree::Ring;
 
 use super::faults::{Faults, Moment};
-use super::{best_time_spaced, refuse, stretched};
+use super::{refuse, stretched};
 use crate::logp::{Death, Model, World};
 use crate::plot::{self, Picture};
 use watch::{Forest, LEGEND, Watch};

@@ -1,6 +1,8 @@
 //! How far gossip gets, and how long it should last.
 
+use outlive_base::Time;
 use outlive_protocols::broadcast::LogP;
+use outlive_protocols::corrected::MODEL;
 
 /// The expected number of live processes that have the message at the times 0, 1, ...,
 /// `last`, if gossip ends at `until` and `dead` of `processes` are dead.
@@ -83,6 +85,15 @@ pub fn best_time_spaced(processes: u32, dead: u32, model: &LogP, spacing: u32) -
         }
     }
     best.1 * unit
+}
+
+/// The gossip time with which `trees` kept trees over so many processes grow well, in the
+/// units of [`MODEL`].
+pub fn kept_trees_time(processes: u32, trees: u32) -> Time {
+    let members = processes.saturating_sub(1).div_ceil(trees.max(1)) + 1;
+    // The root serves the trees in turns.
+    let turns = u64::from(trees.saturating_sub(1)) * MODEL.gap;
+    Time(best_time_spaced(members, 0, &MODEL, trees) + turns)
 }
 
 /// The run length of the missed that is expected to be exceeded by less than half a run

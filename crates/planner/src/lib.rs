@@ -1,0 +1,13 @@
+//! What failures cost, and how to pay least: formulas that agents, the simulator and the
+//! command share.
+//!
+//! - [`tolerance`]: how many failures a job must be able to take.
+//! - [`gossip`]: how long a broadcast by gossip should last.
+//! - [`interval`]: how often to checkpoint at one level.
+//!
+//! Pure: a result is a function of its arguments, the same on every machine (sums are in a
+//! fixed order, functions are `libm`'s).
+
+pub mod gossip;
+pub mod interval;
+pub mod tolerance;
