@@ -53,10 +53,16 @@ pub enum Command {
     },
     /// The keeper of a node (started by run)
     #[command(hide = true)]
-    Keeper,
+    Keeper {
+        /// Job and node, for people who look at processes
+        title: Vec<String>,
+    },
     /// The agent of a node (started by its keeper)
     #[command(hide = true)]
-    Agent,
+    Agent {
+        /// Job and node, for people who look at processes
+        title: Vec<String>,
+    },
 }
 
 /// Options of `outlive run` that may also come from the configuration. The name of

@@ -74,8 +74,8 @@ fn dispatch(cli: Cli) -> Result<u8> {
                 .map_err(|error| Error::internal(format!("manual: {error}")))?;
             output::bytes(&bytes)
         }
-        Command::Keeper => service::keeper(),
-        Command::Agent => service::agent(),
+        Command::Keeper { .. } => service::keeper(),
+        Command::Agent { .. } => service::agent(),
     }
 }
 

@@ -77,10 +77,13 @@ impl Store {
         node_storage: Option<&Path>,
     ) -> Result<Store> {
         let store = absolute(store)?;
-        make_private(&store)?;
         let dir = store.join(name.as_str());
+        crate::delete::refuse_begun(&dir, name)?;
+        make_private(&store)?;
         make_private(&dir)?;
         let lock = take_lock(&dir.join("lock"), name)?;
+        // It may have been begun before the lock was ours.
+        crate::delete::refuse_begun(&dir, name)?;
         let nodes_lock = Arc::new(crate::leftovers::take(&dir, name)?);
         for sub in ["shared", "nodes"] {
             make_private(&dir.join(sub))?;
@@ -278,18 +281,23 @@ pub fn running(dir: &Path) -> Option<u32> {
     }
 }
 
-fn take_lock(path: &Path, name: &JobName) -> Result<File> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| Error::io(path, "open", &error))?;
+pub(crate) fn take_lock(path: &Path, name: &JobName) -> Result<File> {
+    let open = || {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| Error::io(path, "open", &error))
+    };
+    let mut file = open()?;
     // A reader (status) holds a shared lock for microseconds: try a few times.
     for attempt in 0..20 {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // The job was deleted while this waited: the lock is another file now.
+            Ok(()) if !is_at(&file, path) => file = open()?,
             Ok(()) => {
                 let pid = format!("{}\n", std::process::id());
                 file.set_len(0)
@@ -312,6 +320,13 @@ fn take_lock(path: &Path, name: &JobName) -> Result<File> {
         format!("process {holder} runs it"),
         "wait for its end, end it, or choose another --job",
     ))
+}
+
+/// True if the file is the one that the path names.
+fn is_at(file: &File, path: &Path) -> bool {
+    let number = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let held = file.metadata().map(number).ok();
+    held.is_some() && held == fs::metadata(path).map(number).ok()
 }
 
 fn read_pid(file: &mut File) -> u32 {
@@ -390,7 +405,7 @@ pub fn make_private(path: &Path) -> Result<()> {
 }
 
 /// Refuses links, other users' directories and those with a forbidden mode bit.
-fn check_owned(path: &Path, forbidden: u32) -> Result<()> {
+pub(crate) fn check_owned(path: &Path, forbidden: u32) -> Result<()> {
     let meta = fs::symlink_metadata(path).map_err(|error| Error::io(path, "look at", &error))?;
     let me = rustix::process::geteuid().as_raw();
     let reason = if meta.file_type().is_symlink() {
