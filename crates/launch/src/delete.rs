@@ -30,7 +30,10 @@ pub fn is_begun(dir: &Path) -> bool {
 }
 
 /// Refuses a job that is being deleted.
-pub(crate) fn refuse_begun(dir: &Path, name: &JobName) -> Result<()> {
+///
+/// # Errors
+/// [`Code::JobBusy`].
+pub fn refuse_begun(dir: &Path, name: &JobName) -> Result<()> {
     if !is_begun(dir) {
         return Ok(());
     }

@@ -47,8 +47,8 @@ pub struct JobFile {
     pub epoch: u64,
     /// The number that the key and the name give ([`crate::driver::job_hash`]): under
     /// another key the checkpoints are not this job's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<u64>,
+    #[serde(default, alias = "key", skip_serializing_if = "Option::is_none")]
+    pub key_hash: Option<u64>,
 }
 
 /// A job's directory, held by this process.
@@ -103,7 +103,7 @@ impl Store {
                 },
                 incarnation: 0,
                 epoch: 0,
-                key: None,
+                key_hash: None,
             },
         };
         let store = Store {
@@ -143,7 +143,7 @@ impl Store {
     /// of reading and writing the file.
     pub fn key(&mut self, fresh: bool) -> Result<(JobKey, u64)> {
         let file = self.key_file();
-        let was_run = self.job.incarnation > 0 || self.job.key.is_some();
+        let was_run = self.job.incarnation > 0 || self.job.key_hash.is_some();
         let refuse = |reason: &str| {
             Err(Error::new(
                 Code::KeyMismatch,
@@ -161,10 +161,10 @@ impl Store {
             false => JobKey::create(&file)?,
         };
         let hash = job_hash(self.job.name.as_str(), &file)?;
-        if self.job.key.is_some_and(|known| known != hash) && !fresh {
+        if self.job.key_hash.is_some_and(|known| known != hash) && !fresh {
             return refuse("the job's checkpoints were made with another key");
         }
-        if self.job.key.replace(hash) != Some(hash) {
+        if self.job.key_hash.replace(hash) != Some(hash) {
             self.write_job()?;
         }
         Ok((key, hash))
@@ -565,7 +565,7 @@ mod tests {
         assert_eq!(open().key(true).unwrap().1, hash);
         // As versions before this one left it: the number alone tells that it was run.
         let mut old = open();
-        old.job.key = None;
+        old.job.key_hash = None;
         old.record(3, 1, None).unwrap();
         drop(old);
         fs::remove_file(&file).unwrap();
