@@ -133,3 +133,60 @@ def test_a_killed_deletion_leaves_a_job_that_is_whole_or_plainly_being_deleted(j
         assert deleted["job"] == "test" and deleted["directories"] == [str(job.home)]
     assert jobs(job) == {}
     assert job.survive().said("fresh")
+
+
+def test_a_finished_job_says_so_when_its_command_is_repeated(job: Job) -> None:
+    job.steps = 60
+    assert "ended well on" not in job.survive().err
+    again = job.survive()
+    assert set(again.said("restored")) == {50}
+    assert "job test ended well on 20" in again.err
+    assert "it goes on from version 50; --fresh begins anew" in again.err
+    fresh = job.survive("--fresh")
+    assert fresh.said("fresh") and "ended well on" not in fresh.err
+    # One that failed is gone on with without a word.
+    result = job.run("--max-restarts", "0", program=["/bin/sh", "-c", "exit 3"])
+    assert result.status == 3 or result.status == 79
+    assert "ended well on" not in job.survive().err
+
+
+def test_a_job_without_a_name_leaves_nothing_when_it_ends_well(job: Job) -> None:
+    (job.dir / "here").mkdir()
+    report = job.dir / "report.json"
+
+    def run(*options: object, program: list[str]) -> subprocess.CompletedProcess:
+        fixed = ("--emulate-nodes", 2, "--every", 10, "--report", report)
+        words = [OUTLIVE, "run", *fixed, *options, "--", *program]
+        words = [str(word) for word in words]
+        environment = job.environment()
+        return subprocess.run(
+            words, cwd=job.dir / "here", env=environment, capture_output=True, text=True, timeout=60
+        )
+
+    outside = job.dir / "here" / "scratch"
+    for more in ((), ("--node-storage", outside)):
+        done = run(*more, program=job.program())
+        assert done.returncode == 0, done.stderr
+        assert json.loads(report.read_text())["checkpoints"]["taken"] > 0
+        assert list((job.dir / "here").iterdir()) == []
+        job.check()
+    # One that cannot begin leaves nothing either.
+    done = run("--report", job.dir / "no" / "r.json", program=["true"])
+    assert done.returncode != 0 and list((job.dir / "here").iterdir()) == []
+    # What fails stays, and says how to go on: to the letter.
+    door = job.dir / "door"
+    program = job.program("--pause", 45, door)
+    words = ["/bin/sh", "-c", f"{' '.join(program)} & while ! test -e {door}.reached; do sleep 0.05"
+             f"; done; sleep 0.5; kill -9 $!; exit 7"]
+    done = run("--max-restarts", 0, program=words)
+    assert done.returncode == 7, done.stderr
+    lines = done.stderr.splitlines()
+    named = next(line for line in lines if "to go on:" in line).split()[-1]
+    deletes = next(line for line in lines if "to delete it:" in line).split("it: ")[1].split()
+    door.touch()
+    more = run("--job", named, program=program)
+    assert more.returncode == 0 and "restored" in more.stdout, more.stdout + more.stderr
+    assert (job.dir / "here" / "outlive-store" / named).exists()
+    deleted = subprocess.run([OUTLIVE, *deletes[1:], "--yes"], cwd=job.dir / "here", text=True)
+    assert deleted.returncode == 0
+    assert list((job.dir / "here" / "outlive-store").iterdir()) == []

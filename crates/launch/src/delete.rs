@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, JobName, Result};
 
 use crate::driver::job_hash;
+use crate::owner;
 use crate::store::{self, JobFile};
 
 /// The mark of a job that is being deleted.
@@ -87,6 +88,13 @@ impl Deletion {
             _locks: (lock, nodes_lock),
         };
         deletion.refuse_links()?;
+        let hash = job.and_then(|job| job.key_hash);
+        let hash = hash.or_else(|| job_hash(name.as_str(), &deletion.dir.join("key")).ok());
+        if let (Some(outside), Some(hash)) = (&deletion.outside, hash)
+            && owner::of(outside).is_some_and(|owner| owner != hash)
+        {
+            return Err(owner::of_another(outside));
+        }
         Ok(deletion)
     }
 
@@ -160,6 +168,7 @@ impl Deletion {
     fn finish(self) -> Result<Vec<PathBuf>> {
         let mut left = Vec::new();
         if let Some(outside) = &self.outside {
+            remove(&outside.join(owner::OWNER))?;
             left = names_in(outside)
                 .iter()
                 .map(|name| outside.join(name))
@@ -349,6 +358,25 @@ mod tests {
             again.carry_out().unwrap();
             assert!(!store.join("job").exists(), "{cut}");
         }
+    }
+
+    #[test]
+    fn the_storage_of_another_stores_job_is_left() {
+        let dir = tempfile::tempdir().unwrap();
+        let mine = make(dir.path(), true);
+        let (theirs, nodes) = (dir.path().join("theirs"), dir.path().join("nodes"));
+        let mut other = Store::open(&theirs, &name(), 2, Some(&nodes)).unwrap();
+        for fresh in [false, true] {
+            assert_eq!(other.key(fresh).unwrap_err().code(), Code::KeyMismatch);
+        }
+        drop(other);
+        let whole = files(&nodes);
+        let error = Deletion::prepare(&theirs, &name(), None).unwrap_err();
+        assert_eq!(error.code(), Code::KeyMismatch);
+        assert_eq!(files(&nodes), whole);
+        let deletion = Deletion::prepare(&mine, &name(), None).unwrap();
+        assert!(deletion.carry_out().unwrap().is_empty());
+        Deletion::prepare(&theirs, &name(), None).unwrap();
     }
 
     #[test]

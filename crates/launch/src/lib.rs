@@ -13,6 +13,7 @@ pub mod fleet;
 pub mod inject;
 pub mod jobs;
 mod leftovers;
+mod owner;
 pub mod process;
 pub mod report;
 pub mod store;
@@ -20,6 +21,7 @@ pub mod supervisor;
 pub mod sys;
 pub mod timeline;
 pub mod units;
+mod unnamed;
 pub mod watch;
 
 pub use driver::{Run, run};

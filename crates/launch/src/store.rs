@@ -164,6 +164,10 @@ impl Store {
         if self.job.key_hash.is_some_and(|known| known != hash) && !fresh {
             return refuse("the job's checkpoints were made with another key");
         }
+        if self.job.node_storage != self.dir.join("nodes") {
+            let nodes = self.job.node_storage.join(self.job.name.as_str());
+            crate::owner::claim(&nodes, self.job.key_hash, hash)?;
+        }
         if self.job.key_hash.replace(hash) != Some(hash) {
             self.write_job()?;
         }
