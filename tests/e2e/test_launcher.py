@@ -37,6 +37,19 @@ def test_a_killed_launcher_leaves_nothing_and_the_next_run_goes_on(job: Job) -> 
     assert set(result.said("restored")) == {newest}
 
 
+def test_processes_say_what_they_are(job: Job) -> None:
+    run, _, door = paused(job)
+    for kind in ("keeper", "agent"):
+        found = run.pids(kind)
+        assert sorted(found) == list(range(job.nodes))
+        for node, pid in found.items():
+            line = processes(job.token)[pid]
+            assert line == f"outlive: {kind} job test node {node}"
+            assert Path(f"/proc/{pid}/comm").read_text().strip() == f"outlive-{kind}"
+    door.touch()
+    assert run.end().status == 0
+
+
 def test_everything_killed_at_once_and_the_next_run_goes_on(job: Job) -> None:
     run, program, door = paused(job)
     newest = job.settled(30)

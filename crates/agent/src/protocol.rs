@@ -18,6 +18,9 @@ pub const PROTOCOL: u8 = 1;
 pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
 /// Environment variable that carries an [`AgentSpec`] as JSON to keeper and agent.
 pub const SPEC_VARIABLE: &str = "OUTLIVE_AGENT_SPEC";
+/// The first word of the command line of keepers and agents, which reads in `ps` as
+/// `outlive: agent job NAME node 2`; the second word is the subcommand.
+pub const TITLE: &str = "outlive:";
 
 /// Environment variable that tells a keeper its launcher's process id, so that the
 /// launcher's death is seen even if it comes before the keeper looks.
@@ -50,6 +53,15 @@ pub struct AgentSpec {
     pub memory_bytes: u64,
     /// Encrypt bulk data too.
     pub encrypt: bool,
+}
+
+impl AgentSpec {
+    /// The words of a command line that follow the subcommand: for people who look at
+    /// processes, nobody reads them.
+    pub fn title(&self) -> [String; 4] {
+        let node = self.node.0.to_string();
+        ["job".into(), self.job.to_string(), "node".into(), node]
+    }
 }
 
 /// A level in use: every `every`-th committed capture goes there.

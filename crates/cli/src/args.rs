@@ -53,10 +53,16 @@ pub enum Command {
     },
     /// The keeper of a node (started by run)
     #[command(hide = true)]
-    Keeper,
+    Keeper {
+        /// Job and node, for people who look at processes
+        title: Vec<String>,
+    },
     /// The agent of a node (started by its keeper)
     #[command(hide = true)]
-    Agent,
+    Agent {
+        /// Job and node, for people who look at processes
+        title: Vec<String>,
+    },
 }
 
 /// Options of `outlive run` that may also come from the configuration. The name of
@@ -257,9 +263,35 @@ pub struct DoctorOptions {
 }
 
 #[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
 pub struct CheckpointsOptions {
+    /// Without one: list all jobs of the store, or the versions of --job
     #[command(subcommand)]
-    pub action: CheckpointsAction,
+    pub action: Option<CheckpointsAction>,
+    #[command(flatten)]
+    pub choice: JobChoice,
+}
+
+#[derive(Args, Debug)]
+pub struct DeleteOptions {
+    /// Name of the job
+    #[arg(value_name = "JOB")]
+    pub name: String,
+    /// Directory of all jobs [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// Where the nodes keep their data, if the job's own files cannot tell
+    #[arg(long, value_name = "DIR")]
+    pub node_storage: Option<String>,
+    /// Configuration file
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Delete without a question
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Subcommand, Debug)]
@@ -287,6 +319,8 @@ pub enum CheckpointsAction {
         #[command(flatten)]
         choice: JobChoice,
     },
+    /// Delete a job: all its versions and whatever else it keeps, on its nodes too
+    Delete(DeleteOptions),
     /// Would the job survive this loss now? Proven by rebuilding into scratch
     Rehearse {
         /// What is lost, for example node:2 or node:2,node:3; may be given often

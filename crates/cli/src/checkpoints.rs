@@ -7,16 +7,16 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use outlive_base::{Code, Entity, Error, NodeId, Result};
-use outlive_launch::{driver, store, units::show_bytes};
+use outlive_launch::jobs::Job;
+use outlive_launch::units::show_bytes;
 use outlive_vault::{Catalogue, Entry, Part, Rehearsal};
 use serde::Serialize;
 
 use crate::args::{CheckpointsAction, CheckpointsOptions, JobChoice};
-use crate::output;
-use crate::status::{self, Found};
+use crate::{delete, jobs, output, status};
 
 /// The schema of all answers; `kind` tells them apart.
-const SCHEMA: &str = "outlive.checkpoints/1";
+pub const SCHEMA: &str = "outlive.checkpoints/1";
 
 #[derive(Serialize)]
 struct Answer<'a, T: Serialize> {
@@ -29,7 +29,14 @@ struct Answer<'a, T: Serialize> {
 
 /// Runs a subcommand.
 pub fn run(options: CheckpointsOptions) -> Result<u8> {
-    match options.action {
+    let Some(action) = options.action else {
+        return match options.choice.job {
+            Some(_) => list(false, &options.choice),
+            None => jobs::list(&status::store(&options.choice)?, options.choice.json),
+        };
+    };
+    match action {
+        CheckpointsAction::Delete(options) => delete::run(&options),
         CheckpointsAction::List { all, choice } => list(all, &choice),
         CheckpointsAction::Show { version, choice } => show(version, &choice),
         CheckpointsAction::Verify { shallow, choice } => verify(!shallow, &choice),
@@ -41,26 +48,17 @@ pub fn run(options: CheckpointsOptions) -> Result<u8> {
     }
 }
 
-fn open(choice: &JobChoice) -> Result<(Found, Catalogue)> {
+fn open(choice: &JobChoice) -> Result<(Job, Catalogue)> {
     let found = status::choose(choice)?;
-    let key = found.dir.join("key");
-    let hash = driver::job_hash(found.job.name.as_str(), &key)?;
-    let node = |n| {
-        (
-            NodeId(n),
-            store::node_dir(&found.job, &found.dir, NodeId(n)),
-        )
-    };
-    let nodes: Vec<(NodeId, PathBuf)> = (0..found.job.nodes).map(node).collect();
-    let catalogue = Catalogue::scan(&found.dir, &nodes, hash);
+    let catalogue = jobs::catalogue(&found)?;
     for error in &catalogue.errors {
         output::error(error);
     }
     Ok((found, catalogue))
 }
 
-fn answer<T: Serialize>(found: &Found, kind: &'static str, body: T) -> Result<u8> {
-    let job = found.job.name.as_str();
+fn answer<T: Serialize>(found: &Job, kind: &'static str, body: T) -> Result<u8> {
+    let job = found.name.as_str();
     output::json(&Answer {
         schema: SCHEMA,
         kind,
@@ -97,10 +95,16 @@ fn list(all: bool, choice: &JobChoice) -> Result<u8> {
             state(entry).to_owned(),
         ]);
     }
-    if versions.is_empty() {
-        return output::text("no version is stored");
-    }
-    output::text(&output::table(&rows))
+    // Which job that is was not said by the user.
+    let mut text = match choice.job {
+        Some(_) => String::new(),
+        None => format!("job {}\n", found.name),
+    };
+    text += &match versions.is_empty() {
+        true => "no version is stored".to_owned(),
+        false => output::table(&rows),
+    };
+    output::text(&text)
 }
 
 fn levels(entry: &Entry) -> String {
@@ -251,7 +255,7 @@ fn rehearse(lose: &[String], scratch: Option<PathBuf>, choice: &JobChoice) -> Re
         rehearsal: &'a Rehearsal,
     }
     let (found, catalogue) = open(choice)?;
-    let lost = parse_lost(lose, found.job.nodes)?;
+    let lost = parse_lost(lose, found.file.as_ref().map_or(0, |file| file.nodes))?;
     let own = scratch.is_none();
     let scratch =
         scratch.unwrap_or_else(|| found.dir.join(format!("rehearsal-{}", std::process::id())));

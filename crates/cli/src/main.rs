@@ -10,7 +10,9 @@ mod bench;
 mod checkpoints;
 mod collectives;
 mod config;
+mod delete;
 mod doctor;
+mod jobs;
 mod minickpt;
 mod output;
 mod run;
@@ -74,8 +76,8 @@ fn dispatch(cli: Cli) -> Result<u8> {
                 .map_err(|error| Error::internal(format!("manual: {error}")))?;
             output::bytes(&bytes)
         }
-        Command::Keeper => service::keeper(),
-        Command::Agent => service::agent(),
+        Command::Keeper { .. } => service::keeper(),
+        Command::Agent { .. } => service::agent(),
     }
 }
 

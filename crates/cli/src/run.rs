@@ -70,6 +70,7 @@ fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         settings,
         store: PathBuf::from(config.get("store")),
         node_storage: node_storage.map(PathBuf::from),
+        unnamed: options.job.is_none(),
         memory_bytes: memory(config, nodes)?,
         encrypt: boolean(config, "encrypt")?,
         report: options.report,

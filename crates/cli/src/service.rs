@@ -1,15 +1,19 @@
 //! The hidden subcommands `keeper` and `agent`, which `outlive run` and the keeper
 //! start. Who they are comes from the environment.
 
+use std::ffi::CStr;
+
 use outlive_agent::keeper::{self, KeeperOptions};
 use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
 use outlive_base::{Code, Entity, Error, Result};
 
 /// `outlive keeper`.
 pub fn keeper() -> Result<u8> {
-    // Only to refuse a start by hand: the agent reads it again.
-    spec()?;
-    let agent = ["/proc/self/exe", "agent"].map(Into::into).to_vec();
+    // To refuse a start by hand, and for the title: the agent reads it again.
+    let title = spec()?.title().map(Into::into);
+    name(c"outlive-keeper");
+    let agent = ["/proc/self/exe", "agent"].map(Into::into).into_iter();
+    let agent = agent.chain(title).collect();
     let mut options = KeeperOptions::new(agent);
     options.parent = std::env::var(LAUNCHER_VARIABLE)
         .ok()
@@ -20,8 +24,16 @@ pub fn keeper() -> Result<u8> {
 
 /// `outlive agent`.
 pub fn agent() -> Result<u8> {
-    outlive_agent::run(spec()?)?;
+    let spec = spec()?;
+    name(c"outlive-agent");
+    outlive_agent::run(spec)?;
     Ok(0)
+}
+
+/// What `top` and `ps -o comm` show: it is started as `/proc/self/exe`.
+fn name(name: &CStr) {
+    // A process without its name works as well.
+    let _ = rustix::thread::set_name(name);
 }
 
 fn spec() -> Result<AgentSpec> {

@@ -3,49 +3,55 @@
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, JobName, Result};
+use outlive_launch::delete;
+use outlive_launch::jobs::{Job, State, utc};
 use outlive_launch::report::Report;
-use outlive_launch::store::{self, JobFile};
+use outlive_launch::store::JobFile;
+use outlive_launch::units::show_bytes;
 use serde::Serialize;
 
 use crate::args::{JobChoice, Settings, StatusOptions};
 use crate::config::Config;
+use crate::jobs::{self, Newest};
 use crate::output;
-
-/// Largest report that is read, in bytes.
-const REPORT_BYTES_MAX: u64 = 64 << 20;
-
-/// A job that was found.
-#[derive(Debug)]
-pub struct Found {
-    /// `STORE/JOB`.
-    pub dir: PathBuf,
-    /// What `job.json` says.
-    pub job: JobFile,
-}
 
 #[derive(Serialize)]
 struct Status {
     schema: &'static str,
     job: JobFile,
     directory: PathBuf,
+    state: State,
     running: bool,
     /// Process of the launcher, if it runs.
     pid: Option<u32>,
+    /// The newest version that the job could go on from.
+    newest: Option<Newest>,
+    disk_bytes: u64,
+    changed: String,
     /// The running report, or that of the last run.
     report: Option<Report>,
 }
 
-/// Finds the job that is meant: the one that is named, else the newest.
+/// The directory of all jobs.
 ///
 /// # Errors
-/// [`Code::NotFound`] if there is none.
-pub fn choose(choice: &JobChoice) -> Result<Found> {
+/// Those of the configuration.
+pub fn store(choice: &JobChoice) -> Result<PathBuf> {
     let flags = Settings {
         store: choice.store.clone(),
         ..Settings::default()
     };
     let config = Config::load(&flags, choice.config.as_deref())?;
-    let store = PathBuf::from(config.get("store"));
+    Ok(PathBuf::from(config.get("store")))
+}
+
+/// Finds the job that is meant: the one that is named, else the one that changed last.
+///
+/// # Errors
+/// [`Code::NotFound`] if there is none; [`Code::JobBusy`] if it is being deleted; those of
+/// reading `job.json`.
+pub fn choose(choice: &JobChoice) -> Result<Job> {
+    let store = store(choice)?;
     let name = match &choice.job {
         Some(name) => JobName::new(name.clone())?,
         None => newest(&store)?,
@@ -53,23 +59,18 @@ pub fn choose(choice: &JobChoice) -> Result<Found> {
     let dir = std::fs::canonicalize(&store)
         .unwrap_or(store)
         .join(name.as_str());
-    let job = store::read_job_of(&dir)?;
-    Ok(Found { dir, job })
+    delete::refuse_begun(&dir, &name)?;
+    let job = Job::at(&dir, name);
+    match &job.file {
+        Ok(_) => Ok(job),
+        Err(error) => Err(error.clone()),
+    }
 }
 
-/// The job whose `job.json` was written last.
 fn newest(store: &Path) -> Result<JobName> {
-    let entries = std::fs::read_dir(store).map_err(|error| Error::io(store, "list", &error))?;
-    let job = |entry: std::fs::DirEntry| {
-        let name = JobName::new(entry.file_name().to_string_lossy()).ok()?;
-        let changed = std::fs::metadata(entry.path().join("job.json"))
-            .ok()?
-            .modified()
-            .ok()?;
-        Some((changed, name))
-    };
-    let newest = entries.flatten().filter_map(job).max();
-    newest.map(|(_, name)| name).ok_or_else(|| {
+    let mut jobs = jobs::of_store(store)?.into_iter();
+    let newest = jobs.find(|job| job.state != State::BeingDeleted);
+    newest.map(|job| job.name).ok_or_else(|| {
         Error::new(
             Code::NotFound,
             Entity::File(store.display().to_string()),
@@ -81,40 +82,48 @@ fn newest(store: &Path) -> Result<JobName> {
 
 /// `outlive status`.
 pub fn run(options: &StatusOptions) -> Result<u8> {
-    let Found { dir, job } = choose(&options.choice)?;
-    let pid = store::running(&dir);
+    let choice = &options.choice;
+    if choice.job.is_none() {
+        return jobs::list(&store(choice)?, choice.json);
+    }
+    let mut job = choose(choice)?;
+    let report = job.report.take();
+    let newest = jobs::catalogue(&job).ok();
     let status = Status {
         schema: "outlive.status/1",
-        report: read_report(&dir.join("report.json")),
-        running: pid.is_some(),
-        pid: pid.filter(|pid| *pid != 0),
-        directory: dir,
-        job,
+        newest: newest.and_then(|catalogue| jobs::newest(&job, &catalogue)),
+        state: job.state,
+        running: job.state == State::Running,
+        pid: job.pid,
+        disk_bytes: job.disk_bytes(),
+        changed: utc(job.changed),
+        report,
+        directory: job.dir,
+        job: job.file?,
     };
-    match options.choice.json {
+    match choice.json {
         true => output::json(&status),
         false => output::text(&describe(&status)),
     }
 }
 
-fn read_report(path: &Path) -> Option<Report> {
-    let small = std::fs::metadata(path).ok()?.len() <= REPORT_BYTES_MAX;
-    let text = small.then(|| std::fs::read(path).ok()).flatten()?;
-    serde_json::from_slice(&text).ok()
-}
-
 fn describe(status: &Status) -> String {
     let job = &status.job;
-    let state = match (status.running, status.pid, &status.report) {
-        (true, Some(pid), _) => format!("running (process {pid})"),
-        (true, None, _) => "running".to_owned(),
-        // The lock tells the truth: a report that says "running" is of a killed launcher.
-        (false, _, Some(report)) if report.result == "running" => {
-            "not running; the last run was cut off".to_owned()
+    let state = match (status.state, status.pid, &status.report) {
+        (State::Running, Some(pid), _) => format!("running (process {pid})"),
+        (State::Failed, _, Some(report)) => {
+            format!(
+                "not running; the last run failed with exit status {}",
+                report.exit_status
+            )
         }
-        (false, _, Some(report)) => format!("not running; the last run {}", ended(report)),
-        (false, _, None) => "not running".to_owned(),
+        (State::Running | State::NeverRan, ..) => status.state.text().to_owned(),
+        (state, ..) => format!("not running; the last run {}", last_run(state)),
     };
+    let newest = status.newest.map_or_else(
+        || "none".to_owned(),
+        |newest| format!("{} on {}", newest.version, newest.level.name()),
+    );
     let ranks = job
         .ranks
         .map_or_else(|| "?".to_owned(), |ranks| ranks.to_string());
@@ -126,6 +135,9 @@ fn describe(status: &Status) -> String {
         format!("ranks        {ranks}"),
         format!("incarnation  {}", job.incarnation),
         format!("created      {}", job.created),
+        format!("changed      {}", status.changed),
+        format!("size         {}", show_bytes(status.disk_bytes)),
+        format!("newest       {newest}"),
     ];
     if let Some(report) = &status.report {
         lines.push(format!("restarts     {}", report.restarts));
@@ -145,9 +157,10 @@ fn describe(status: &Status) -> String {
     lines.join("\n")
 }
 
-fn ended(report: &Report) -> String {
-    match report.result.as_str() {
-        "finished" => "ended well".to_owned(),
-        other => format!("{other} with exit status {}", report.exit_status),
+fn last_run(state: State) -> &'static str {
+    match state {
+        State::Interrupted => "was interrupted",
+        State::CutOff => "was cut off",
+        other => other.text(),
     }
 }

@@ -7,19 +7,21 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
 use outlive_agent::protocol::{self, Notice, Order};
-use outlive_base::{Code, Entity, Error, NodeId, Result, Time};
+use outlive_base::{Code, Entity, Error, NodeId, Result, Time, Version};
 use outlive_network as network;
 
 use crate::command::{Recipe, Tree};
 use crate::fleet::{Common, Fleet};
+use crate::jobs::{Job, utc};
 use crate::report::Report;
 use crate::store::{self, Store};
-use crate::supervisor::{Action, Input, Outcome, Settings, Supervisor};
+use crate::supervisor::{Action, Event, Input, Outcome, Settings, Supervisor, Verdict};
 use crate::timeline::Timeline;
+use crate::unnamed::Unnamed;
 use crate::watch::{Seen, Watcher};
 
 /// Messages from the network that may wait for us; beyond that TCP pushes back.
@@ -41,6 +43,8 @@ pub struct Run {
     pub store: PathBuf,
     /// Where the nodes' directories go; `None`: in the job's.
     pub node_storage: Option<PathBuf>,
+    /// The name was made up for this run: nothing of the job stays when it ends well.
+    pub unnamed: bool,
     /// Bound of the staging memory of each node, in bytes.
     pub memory_bytes: u64,
     /// Encrypt bulk data.
@@ -62,7 +66,20 @@ pub struct Run {
 /// # Errors
 /// What prevents the job from being started at all; later errors are in the report
 /// and the exit status.
-pub fn run(mut run: Run) -> Result<u8> {
+pub fn run(run: Run) -> Result<u8> {
+    if !run.unnamed {
+        return Ok(carry_out(run)?.exit_status);
+    }
+    let guest = Unnamed::new(&run);
+    let ended = carry_out(run);
+    match &ended {
+        Ok(outcome) if outcome.verdict != Verdict::Ok => guest.stays(),
+        _ => guest.leaves(),
+    }
+    Ok(ended?.exit_status)
+}
+
+fn carry_out(mut run: Run) -> Result<Outcome> {
     // Everything the user gave is looked at before the first process starts.
     let executable = find(&run.words)?;
     tracing::info!(command = %executable.display(), "found");
@@ -105,7 +122,12 @@ pub fn run(mut run: Run) -> Result<u8> {
         // A report that cannot be written is better known now than after days.
         store::write_named(path, Report::new(&set.job, set.nodes).to_json().as_bytes())?;
     }
+    let last = Job::at(store.dir(), run.settings.job.clone());
+    let was_finished = last
+        .report
+        .is_some_and(|report| report.result == "finished");
     let driver = Driver {
+        finished: (was_finished && !run.settings.fresh).then_some(last.changed),
         begun: Instant::now(),
         tree: Tree::new(recipe)?,
         fleet: Fleet::new(common),
@@ -196,6 +218,8 @@ fn find(words: &[OsString]) -> Result<PathBuf> {
 }
 
 struct Driver {
+    /// When the run before ended, if it ended well; until that has been said.
+    finished: Option<SystemTime>,
     begun: Instant,
     supervisor: Supervisor,
     store: Store,
@@ -218,7 +242,7 @@ impl Driver {
         self.begun.elapsed().into()
     }
 
-    fn run(mut self, report_file: Option<&Path>) -> u8 {
+    fn run(mut self, report_file: Option<&Path>) -> Outcome {
         loop {
             if let Some(outcome) = self.act() {
                 return self.end(outcome, report_file);
@@ -395,7 +419,12 @@ impl Driver {
                     self.tell(Input::Refused { error });
                 }
             }
-            Action::Tell(event) => self.timeline.show(now, &event),
+            Action::Tell(event) => {
+                if let Event::Opened { restored, .. } = &event {
+                    self.say_finished(*restored);
+                }
+                self.timeline.show(now, &event);
+            }
             Action::Done(_) => {}
         }
     }
@@ -407,13 +436,27 @@ impl Driver {
         }
     }
 
+    /// A command that is repeated after its end does not begin anew, which who repeats it
+    /// may expect.
+    fn say_finished(&mut self, restored: Option<Version>) {
+        if let Some(at) = self.finished.take() {
+            let job = &self.store.job().name;
+            let what = restored.map_or_else(
+                || "no version of it can be restored: it begins anew".to_owned(),
+                |version| format!("it goes on from {version}; --fresh begins anew"),
+            );
+            let text = format!("job {job} ended well on {}: {what}", utc(at));
+            self.timeline.say(&text);
+        }
+    }
+
     fn report(&self) -> Report {
         let mut report = self.supervisor.report().clone();
         report.seconds = self.begun.elapsed().as_secs_f64();
         report
     }
 
-    fn end(self, outcome: Outcome, report_file: Option<&Path>) -> u8 {
+    fn end(self, outcome: Outcome, report_file: Option<&Path>) -> Outcome {
         self.fleet.kill_all();
         self.tree.kill_all(&BTreeSet::new());
         self.fleet.remove_sockets(self.store.job().nodes);
@@ -428,7 +471,7 @@ impl Driver {
             // The job's own end counts: the report lies in its directory too.
             self.timeline.error(&error);
         }
-        outcome.exit_status
+        outcome
     }
 }
 

@@ -7,11 +7,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
+use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
 use outlive_base::{Error, JobName, NodeId, Result, Time};
 use rustix::process::Signal;
 
@@ -111,11 +112,14 @@ impl Fleet {
             memory_bytes: self.common.memory_bytes,
             encrypt: self.common.encrypt,
         };
+        let title = spec.title();
         let spec = serde_json::to_string(&spec)
             .map_err(|error| Error::internal(format!("agent spec: {error}")))?;
         let mut command = Command::new(&self.common.executable);
         command
+            .arg0(TITLE)
             .arg("keeper")
+            .args(title)
             .env(SPEC_VARIABLE, spec)
             .env(LAUNCHER_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())

@@ -3,13 +3,17 @@
 //! - [`supervisor`]: what to do when something happens. Pure.
 //! - [`driver`]: does it: [`store`] (directories, lock), [`fleet`] (keepers),
 //!   [`command`] (the user's processes), [`watch`] (what the kernel tells).
+//! - [`jobs`]: what a store knows of its jobs; [`delete`]: their end.
 //! - [`inject`], [`units`]: what users write. [`report`], [`timeline`]: what they read.
 
 pub mod command;
+pub mod delete;
 pub mod driver;
 pub mod fleet;
 pub mod inject;
+pub mod jobs;
 mod leftovers;
+mod owner;
 pub mod process;
 pub mod report;
 pub mod store;
@@ -17,6 +21,7 @@ pub mod supervisor;
 pub mod sys;
 pub mod timeline;
 pub mod units;
+mod unnamed;
 pub mod watch;
 
 pub use driver::{Run, run};

@@ -47,8 +47,8 @@ pub struct JobFile {
     pub epoch: u64,
     /// The number that the key and the name give ([`crate::driver::job_hash`]): under
     /// another key the checkpoints are not this job's.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub key: Option<u64>,
+    #[serde(default, alias = "key", skip_serializing_if = "Option::is_none")]
+    pub key_hash: Option<u64>,
 }
 
 /// A job's directory, held by this process.
@@ -77,10 +77,13 @@ impl Store {
         node_storage: Option<&Path>,
     ) -> Result<Store> {
         let store = absolute(store)?;
-        make_private(&store)?;
         let dir = store.join(name.as_str());
+        crate::delete::refuse_begun(&dir, name)?;
+        make_private(&store)?;
         make_private(&dir)?;
         let lock = take_lock(&dir.join("lock"), name)?;
+        // It may have been begun before the lock was ours.
+        crate::delete::refuse_begun(&dir, name)?;
         let nodes_lock = Arc::new(crate::leftovers::take(&dir, name)?);
         for sub in ["shared", "nodes"] {
             make_private(&dir.join(sub))?;
@@ -100,7 +103,7 @@ impl Store {
                 },
                 incarnation: 0,
                 epoch: 0,
-                key: None,
+                key_hash: None,
             },
         };
         let store = Store {
@@ -140,7 +143,7 @@ impl Store {
     /// of reading and writing the file.
     pub fn key(&mut self, fresh: bool) -> Result<(JobKey, u64)> {
         let file = self.key_file();
-        let was_run = self.job.incarnation > 0 || self.job.key.is_some();
+        let was_run = self.job.incarnation > 0 || self.job.key_hash.is_some();
         let refuse = |reason: &str| {
             Err(Error::new(
                 Code::KeyMismatch,
@@ -158,10 +161,14 @@ impl Store {
             false => JobKey::create(&file)?,
         };
         let hash = job_hash(self.job.name.as_str(), &file)?;
-        if self.job.key.is_some_and(|known| known != hash) && !fresh {
+        if self.job.key_hash.is_some_and(|known| known != hash) && !fresh {
             return refuse("the job's checkpoints were made with another key");
         }
-        if self.job.key.replace(hash) != Some(hash) {
+        if self.job.node_storage != self.dir.join("nodes") {
+            let nodes = self.job.node_storage.join(self.job.name.as_str());
+            crate::owner::claim(&nodes, self.job.key_hash, hash)?;
+        }
+        if self.job.key_hash.replace(hash) != Some(hash) {
             self.write_job()?;
         }
         Ok((key, hash))
@@ -278,18 +285,23 @@ pub fn running(dir: &Path) -> Option<u32> {
     }
 }
 
-fn take_lock(path: &Path, name: &JobName) -> Result<File> {
-    let mut file = OpenOptions::new()
-        .read(true)
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| Error::io(path, "open", &error))?;
+pub(crate) fn take_lock(path: &Path, name: &JobName) -> Result<File> {
+    let open = || {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| Error::io(path, "open", &error))
+    };
+    let mut file = open()?;
     // A reader (status) holds a shared lock for microseconds: try a few times.
     for attempt in 0..20 {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // The job was deleted while this waited: the lock is another file now.
+            Ok(()) if !is_at(&file, path) => file = open()?,
             Ok(()) => {
                 let pid = format!("{}\n", std::process::id());
                 file.set_len(0)
@@ -312,6 +324,13 @@ fn take_lock(path: &Path, name: &JobName) -> Result<File> {
         format!("process {holder} runs it"),
         "wait for its end, end it, or choose another --job",
     ))
+}
+
+/// True if the file is the one that the path names.
+fn is_at(file: &File, path: &Path) -> bool {
+    let number = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let held = file.metadata().map(number).ok();
+    held.is_some() && held == fs::metadata(path).map(number).ok()
 }
 
 fn read_pid(file: &mut File) -> u32 {
@@ -390,7 +409,7 @@ pub fn make_private(path: &Path) -> Result<()> {
 }
 
 /// Refuses links, other users' directories and those with a forbidden mode bit.
-fn check_owned(path: &Path, forbidden: u32) -> Result<()> {
+pub(crate) fn check_owned(path: &Path, forbidden: u32) -> Result<()> {
     let meta = fs::symlink_metadata(path).map_err(|error| Error::io(path, "look at", &error))?;
     let me = rustix::process::geteuid().as_raw();
     let reason = if meta.file_type().is_symlink() {
@@ -550,7 +569,7 @@ mod tests {
         assert_eq!(open().key(true).unwrap().1, hash);
         // As versions before this one left it: the number alone tells that it was run.
         let mut old = open();
-        old.job.key = None;
+        old.job.key_hash = None;
         old.record(3, 1, None).unwrap();
         drop(old);
         fs::remove_file(&file).unwrap();

@@ -90,6 +90,13 @@ impl Timeline {
         self.line(tone, &summary_line(report));
     }
 
+    /// Says what matters in a log too.
+    pub fn say(&self, text: &str) {
+        if self.detail >= Detail::Plain {
+            self.line(Tone::Usual, &format!("outlive: {text}"));
+        }
+    }
+
     /// Shows a line of another kind.
     pub fn note(&self, text: &str) {
         if self.detail >= Detail::Live {

@@ -195,6 +195,7 @@ fn job(words: &[String]) -> ExitCode {
         settings,
         store: dir.join("store"),
         node_storage: None,
+        unnamed: false,
         memory_bytes: 1 << 20,
         encrypt: false,
         report: Some(dir.join("report.json")),

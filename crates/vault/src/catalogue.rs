@@ -172,6 +172,13 @@ impl Catalogue {
         }
     }
 
+    /// The newest version that may be offered for restart and of which a copy is left; with
+    /// `memory` also one of which no copy is seen here, because it lies in memory.
+    pub fn newest(&self, memory: bool) -> Option<&Entry> {
+        let usable = |entry: &&Entry| offered(entry).is_ok() && (memory || entry.is_stored());
+        self.entries.iter().find(usable)
+    }
+
     /// The versions as they would be without the `lost` nodes: neither their copies
     /// nor their records.
     pub fn without(&self, lost: &BTreeSet<NodeId>) -> Vec<Entry> {

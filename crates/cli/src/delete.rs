@@ -1,0 +1,128 @@
+//! `outlive checkpoints delete`: removes a job and all that it keeps, after a question.
+
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+
+use outlive_base::{Code, Entity, Error, JobName, Result};
+use outlive_launch::delete::Deletion;
+use outlive_launch::jobs::{Job, State};
+use outlive_launch::units::show_bytes;
+use serde::Serialize;
+
+use crate::args::{DeleteOptions, Settings};
+use crate::config::Config;
+use crate::{jobs, output};
+
+/// What the question was answered with if not by yes.
+const DECLINED: u8 = 1;
+
+#[derive(Serialize)]
+struct Deleted {
+    schema: &'static str,
+    kind: &'static str,
+    job: String,
+    disk_bytes: u64,
+    directories: Vec<PathBuf>,
+    left: Vec<PathBuf>,
+}
+
+/// Runs the subcommand.
+pub fn run(options: &DeleteOptions) -> Result<u8> {
+    let flags = Settings {
+        store: options.store.clone(),
+        node_storage: options.node_storage.clone(),
+        ..Settings::default()
+    };
+    let config = Config::load(&flags, options.config.as_deref())?;
+    let name = JobName::new(options.name.clone())?;
+    let store = PathBuf::from(config.get("store"));
+    let nodes = Some(config.get("node-storage")).filter(|path| !path.is_empty());
+    let deletion = Deletion::prepare(&store, &name, nodes.map(Path::new))?;
+    let directories = deletion.directories();
+    let job = Job::at(&directories[0], name);
+    if let Some(outside) = directories.get(1) {
+        refuse_others(&job, outside)?;
+    }
+    let disk_bytes = job.disk_bytes();
+    if !options.yes && !agreed(&job, disk_bytes, &directories)? {
+        output::warn("nothing was deleted");
+        return Ok(DECLINED);
+    }
+    let left = deletion.carry_out()?;
+    for path in &left {
+        output::warn(&format!("{} is not the job's and was left", path.display()));
+    }
+    if options.json {
+        return output::json(&Deleted {
+            schema: crate::checkpoints::SCHEMA,
+            kind: "delete",
+            job: job.name.to_string(),
+            disk_bytes,
+            directories,
+            left,
+        });
+    }
+    let size = show_bytes(disk_bytes);
+    output::text(&format!("job {} deleted, {size} freed", job.name))
+}
+
+/// Two stores may share the nodes' storage, and then jobs of one name a directory.
+fn refuse_others(job: &Job, outside: &Path) -> Result<()> {
+    let Ok(catalogue) = jobs::catalogue(job) else {
+        return match std::fs::read_dir(outside).map(|mut entries| entries.next()) {
+            Ok(Some(_)) if job.state != State::BeingDeleted => Err(Error::new(
+                Code::KeyMismatch,
+                Entity::File(outside.display().to_string()),
+                "the job's key or job.json cannot be read, so whether this is the job's is \
+                 unknown; nothing was deleted",
+                "if it is, remove it by rm -r and delete the job again",
+            )),
+            _ => Ok(()),
+        };
+    };
+    let others = |error: &&Error| {
+        let theirs =
+            matches!(error.entity(), Entity::File(path) if Path::new(path).starts_with(outside));
+        error.code() == Code::KeyMismatch && theirs
+    };
+    match catalogue.errors.iter().find(others) {
+        None => Ok(()),
+        Some(error) => Err(Error::new(
+            Code::KeyMismatch,
+            error.entity().clone(),
+            "records of another job of this name, or of this one under another key, lie there; \
+             nothing was deleted",
+            "if nobody needs them, remove that directory by rm -r and delete the job again",
+        )),
+    }
+}
+
+/// Asks on the terminal.
+fn agreed(job: &Job, disk_bytes: u64, directories: &[PathBuf]) -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            Entity::Option("yes".into()),
+            format!("nobody can be asked whether to delete job {}", job.name),
+            "add --yes to delete it without a question",
+        ));
+    }
+    let newest = jobs::catalogue(job)
+        .ok()
+        .and_then(|it| jobs::newest(job, &it));
+    let newest = newest.map_or_else(
+        || "no version that it could go on from".to_owned(),
+        |newest| format!("{} on {}", newest.version, newest.level.name()),
+    );
+    let mut to = std::io::stderr().lock();
+    let _ = writeln!(to, "job {}: {newest}, {}", job.name, show_bytes(disk_bytes));
+    for directory in directories {
+        let _ = writeln!(to, "  {}", directory.display());
+    }
+    let _ = write!(to, "Delete it? It cannot be brought back. [y/N] ");
+    let _ = to.flush();
+    let mut answer = String::new();
+    let read = std::io::stdin().lock().read_line(&mut answer);
+    read.map_err(|error| Error::io("standard input", "read", &error))?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes" | "Yes"))
+}

@@ -1,0 +1,218 @@
+//! All jobs of a store: what `outlive status` and `outlive checkpoints` say of no job in
+//! particular.
+
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Version};
+use outlive_launch::jobs::{self, Job, State};
+use outlive_launch::{store, units};
+use outlive_vault::Catalogue;
+use serde::Serialize;
+
+use crate::output;
+
+/// Longest name that stands in the table; a longer one has a line of its own, so that the
+/// table fits 80 columns.
+const NAME_MAX: usize = 24;
+
+/// The newest version that a job could go on from.
+#[derive(Clone, Copy, Serialize)]
+pub struct Newest {
+    pub version: Version,
+    pub level: Level,
+}
+
+#[derive(Serialize)]
+struct Listing {
+    schema: &'static str,
+    store: PathBuf,
+    jobs: Vec<Line>,
+}
+
+#[derive(Serialize)]
+struct Line {
+    name: String,
+    state: State,
+    pid: Option<u32>,
+    exit_status: Option<u8>,
+    nodes: Option<u32>,
+    ranks: Option<u32>,
+    version: Option<Version>,
+    level: Option<Level>,
+    disk_bytes: u64,
+    changed: String,
+    directory: PathBuf,
+    problem: Option<Error>,
+}
+
+/// All jobs of a store, the one that changed last first.
+///
+/// # Errors
+/// [`Code::NotFound`] if there is no such store.
+pub fn of_store(store: &Path) -> Result<Vec<Job>> {
+    if !store.exists() {
+        return Err(Error::new(
+            Code::NotFound,
+            Entity::File(store.display().to_string()),
+            "there is no such store",
+            "check --store (a relative path begins in the current directory), or start a job \
+             with outlive run",
+        ));
+    }
+    jobs::all(store)
+}
+
+/// Reads the versions of a job.
+///
+/// # Errors
+/// If `job.json` or the key cannot be read.
+pub fn catalogue(job: &Job) -> Result<Catalogue> {
+    let file = job.file.as_ref().map_err(Clone::clone)?;
+    let node = |n| (NodeId(n), store::node_dir(file, &job.dir, NodeId(n)));
+    let nodes: Vec<(NodeId, PathBuf)> = (0..file.nodes).map(node).collect();
+    Ok(Catalogue::scan(&job.dir, &nodes, jobs::hash(job)?))
+}
+
+/// The newest version of a job that is worth going on from. What lies in memory alone
+/// counts while the job runs.
+pub fn newest(job: &Job, catalogue: &Catalogue) -> Option<Newest> {
+    let entry = catalogue.newest(job.state == State::Running)?;
+    Some(Newest {
+        version: entry.version,
+        level: entry.committed()?,
+    })
+}
+
+/// `outlive status` and `outlive checkpoints` without a job.
+pub fn list(store: &Path, json: bool) -> Result<u8> {
+    let lines: Vec<(Line, SystemTime)> = of_store(store)?.into_iter().map(line).collect();
+    if json {
+        return output::json(&Listing {
+            schema: "outlive.jobs/1",
+            store: std::fs::canonicalize(store).unwrap_or_else(|_| store.to_owned()),
+            jobs: lines.into_iter().map(|(line, _)| line).collect(),
+        });
+    }
+    if lines.is_empty() {
+        return output::text(&format!("no job is stored in {}", store.display()));
+    }
+    output::text(&table(&lines))
+}
+
+fn line(job: Job) -> (Line, SystemTime) {
+    // Of a job that is being deleted nothing can be said that will still hold.
+    let found = match job.state {
+        State::BeingDeleted => Ok(None),
+        State::NeverRan if !job.dir.join("key").exists() => Ok(None),
+        _ => catalogue(&job).map(|catalogue| newest(&job, &catalogue)),
+    };
+    let file = job.file.as_ref().ok();
+    let line = Line {
+        disk_bytes: job.disk_bytes(),
+        changed: jobs::utc(job.changed),
+        pid: job.pid,
+        exit_status: ended(&job),
+        nodes: file.map(|file| file.nodes),
+        ranks: file.and_then(|file| file.ranks),
+        version: found.as_ref().ok().and_then(|it| Some((*it)?.version)),
+        level: found.as_ref().ok().and_then(|it| Some((*it)?.level)),
+        problem: found.err(),
+        state: job.state,
+        name: job.name.to_string(),
+        directory: job.dir,
+    };
+    (line, job.changed)
+}
+
+/// The exit status of the last run, if it came to its end.
+pub fn ended(job: &Job) -> Option<u8> {
+    let ended = [State::EndedWell, State::Failed, State::Interrupted];
+    let report = job.report.as_ref().filter(|_| ended.contains(&job.state));
+    report.map(|report| report.exit_status)
+}
+
+fn table(lines: &[(Line, SystemTime)]) -> String {
+    let heading = ["JOB", "STATE", "VERSION", "LEVEL", "SIZE", "AGE"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
+    let short = |name: &str| name.len() <= NAME_MAX;
+    for (line, changed) in lines {
+        let name = if short(&line.name) { &*line.name } else { "" };
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        rows.push(vec![
+            name.to_owned(),
+            state(line.state, line.exit_status),
+            or_none(line.version.map(|version| version.0.to_string())),
+            or_none(line.level.map(|level| level.name().to_owned())),
+            units::show_bytes(line.disk_bytes),
+            age(*changed),
+        ]);
+    }
+    let table = output::table(&rows);
+    let mut shown = table.lines();
+    let mut text: Vec<String> = shown.by_ref().take(1).map(str::to_owned).collect();
+    for ((line, _), row) in lines.iter().zip(shown) {
+        if !short(&line.name) {
+            text.push(line.name.clone());
+        }
+        text.push(row.to_owned());
+        if let Some(problem) = &line.problem {
+            text.push(format!("  {}: {}", problem.code(), problem.reason()));
+        }
+    }
+    text.join("\n")
+}
+
+/// The state, with the exit status where that says more.
+pub fn state(state: State, exit_status: Option<u8>) -> String {
+    match (state, exit_status) {
+        (State::Failed, Some(status)) => format!("failed ({status})"),
+        _ => state.text().to_owned(),
+    }
+}
+
+/// How long ago that was, in the unit that suits it.
+pub fn age(changed: SystemTime) -> String {
+    let seconds = changed.elapsed().map_or(0, |passed| passed.as_secs());
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7_200 => format!("{} min", seconds / 60),
+        7_200..172_800 => format!("{} h", seconds / 3_600),
+        _ => format!("{} d", seconds / 86_400),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_fits_eighty_columns() {
+        let line = |name: &str| Line {
+            name: name.to_owned(),
+            state: State::BeingDeleted,
+            pid: None,
+            exit_status: None,
+            nodes: Some(4),
+            ranks: None,
+            version: Some(Version(1_234_567_890)),
+            level: Some(Level::Partner),
+            disk_bytes: 1023 << 30,
+            changed: String::new(),
+            directory: PathBuf::new(),
+            problem: None,
+        };
+        let names = ["a".repeat(NAME_MAX), "b".repeat(64)];
+        let lines = names.map(|name| (line(&name), SystemTime::UNIX_EPOCH));
+        let text = table(&lines);
+        assert!(text.lines().all(|line| line.len() <= 80), "{text}");
+        for (line, _) in &lines {
+            assert!(text.contains(&line.name), "{text}");
+        }
+        assert!(age(SystemTime::UNIX_EPOCH).ends_with(" d"));
+        assert_eq!(
+            age(SystemTime::now() + std::time::Duration::from_secs(60)),
+            "0 s"
+        );
+    }
+}
