@@ -1,11 +1,15 @@
 """Builds what the tests of sessions and kernels run, once."""
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+from seed import seed as seed
+
 BUILT = ROOT / "build/nas"
 
 

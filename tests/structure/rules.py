@@ -4,6 +4,7 @@ Each takes what it checks as an argument, so that test_structure.py can plant a
 violation and prove that it is caught.
 """
 
+import itertools
 import re
 from pathlib import Path
 
@@ -235,6 +236,60 @@ def unfinished_violations(path: str, source: str) -> list[str]:
         r"#\[ignore\]": "#[ignore] without a reason",
     }
     return [f"{path}:{n}: {what}" for n, what in lines_matching(code_only(source), patterns)]
+
+
+# A seed that is written down makes a randomised test one test. See crates/base/src/seed.rs.
+FIXED_SEEDS = {
+    ".rs": {
+        r"\bSequence::new\(\s*(0x)?\d": "a fixed seed (use seed!())",
+        r"\bdraw\(\s*(0x)?\d+,": "a fixed seed (use seed!())",
+        r"\bseed in \(?[\d\[]": "fixed seeds (use seeds!(N))",
+        r"\b(sweep\w*|run_seed)\(\s*\d": "a fixed seed (use seed!())",
+        r"6364136223846793005|<< 13;": "a random source of its own (use base::rng)",
+        r"failure_persistence: None": "seeds that failed are not kept",
+    },
+    ".py": {
+        r"\bRandom\(\s*\d|\b(default_rng|manual_seed|random\.seed)\(\s*\d": "a fixed seed",
+        r"\bseed=\d|\bCHAOS=f?[\"']\d|parametrize\([\"']seed": "a fixed seed",
+    },
+    ".c": {r"\bsrand(om)?\(\s*\d|6364136223846793005": "a fixed seed"},
+}
+FIXED_SEED_REASON = re.compile(r"(//|#|\*).*\bfixed seeds?:", re.I)
+
+
+def tests_only(code: str) -> str:
+    """Code (see code_only) of its #[cfg(test)] items alone; lines stay."""
+    lines, rest = code.splitlines(), without_tests(code).splitlines()
+    pairs = itertools.zip_longest(lines, rest, fillvalue="")
+    return "\n".join(line if line != other else "" for line, other in pairs)
+
+
+def seed_violations(path: str, source: str) -> list[str]:
+    """Seeds written down in tests, unless `fixed seed: REASON` stands there or just above."""
+    suffix = Path(path).suffix
+    code = source
+    if suffix == ".rs":
+        code = code_only(source)
+        if not re.search(r"(^|/)tests/|tests\.rs$", path):
+            code = tests_only(code)
+    lines = source.splitlines()
+    found = []
+    places = lines_matching(code, FIXED_SEEDS.get(suffix, {}))
+    if suffix == ".rs":
+        for match in re.finditer(r"\(\d+\.\.[^()]*\)\s*\.\w+\(\|&?seed\b", code):
+            places.append((code.count("\n", 0, match.start()) + 1, "fixed seeds (use seeds!(N))"))
+        for match in re.finditer(r"\bproptest! \{", code):
+            if "/tests/" in path and "WithSource" not in code:
+                line = code.count("\n", 0, match.start()) + 1
+                places.append((line, "seeds that failed are not kept (FileFailurePersistence)"))
+    for number, what in places:
+        # A comment may have several lines, and stand above a statement of several lines.
+        first = number - 1
+        while first > 0 and not re.search(r"[;{}]\s*$", lines[first - 1]):
+            first -= 1
+        if not any(FIXED_SEED_REASON.search(line) for line in lines[first:number]):
+            found.append(f"{path}:{number}: {what}")
+    return found
 
 
 def length_violations(path: str, source: str) -> tuple[list[str], list[str]]:

@@ -87,6 +87,18 @@ class Repository(unittest.TestCase):
             found += rules.link_violations(page, page.read_text(encoding="utf-8"))
         self.none(found)
 
+    def test_randomised_tests_take_fresh_seeds(self) -> None:
+        found = []
+        for path in files("crates/**/*.rs", "tests/**/*.py", "tests/**/*.c", "crates/**/*.c"):
+            name = str(path.relative_to(ROOT))
+            if name.startswith("tests/structure/"):
+                continue
+            found += rules.seed_violations(name, path.read_text(encoding="utf-8"))
+        for path in files("crates/*/tests/*.py", "crates/*/tests/**/*.c"):
+            name = str(path.relative_to(ROOT))
+            found += rules.seed_violations(name, path.read_text(encoding="utf-8"))
+        self.none(sorted(set(found)))
+
     def test_skip_list_is_readable(self) -> None:
         self.assertIn("mdbook", skip.allowed())
 
@@ -194,6 +206,31 @@ class OtherRulesCatch(unittest.TestCase):
             self.assertTrue(rules.unfinished_violations("x.rs", line), line)
         self.assertEqual(rules.unfinished_violations("x.rs", '#[ignore = "needs root"]'), [])
         self.assertEqual(rules.unfinished_violations("x.rs", "// todo!()"), [])
+
+    def test_fixed_seeds(self) -> None:
+        for line in (
+            "let mut random = Sequence::new(7, 0);",
+            "for seed in 0..40 {",
+            "for seed in [1, 2] {",
+            "let runs = broadcasts.sweep(1, 40, 2);",
+            "let summary = sweep_late(0..2_000, 2, None);",
+            "let n = rng::draw(1, 2, i);",
+            "(0..20).filter(|&seed| run(seed));",
+            "(0..N / 4)\n    .filter(|seed| run(*seed));",
+            "proptest! { fn f() {} }",
+        ):
+            self.assertTrue(rules.seed_violations("crates/x/tests/x.rs", line), line)
+            reason = "// Fixed seed: a published\n// figure.\n" + line
+            self.assertEqual(rules.seed_violations("crates/x/tests/x.rs", reason), [], line)
+        inner = "fn f() { rng::draw(7, 0, i); }\n#[cfg(test)]\nmod tests {\n for seed in 0..9 {} }"
+        found = rules.seed_violations("crates/x/src/x.rs", inner)
+        self.assertEqual([line.split(":")[1] for line in found], ["4"])
+        fresh = "for seed in seeds!(40) { Sequence::new(seed, 0); sweep(seed, 40, 2); }"
+        self.assertEqual(rules.seed_violations("crates/x/tests/x.rs", fresh), [])
+        for line in ("chance = random.Random(1)", 'Job(CHAOS=f"7:8")', "np.default_rng(3)"):
+            self.assertTrue(rules.seed_violations("tests/x.py", line), line)
+        self.assertEqual(rules.seed_violations("tests/x.py", "random.Random(seed)"), [])
+        self.assertTrue(rules.seed_violations("tests/x.c", "srand(4);"))
 
     def test_length(self) -> None:
         self.assertEqual(rules.length_violations("x.rs", "\n" * 500), ([], []))

@@ -512,7 +512,7 @@ mod tests {
                 Code::PeerVersion
             );
         }
-        let mut source = outlive_base::rng::Sequence::new(1, 2);
+        let mut source = outlive_base::rng::Sequence::new(outlive_base::seed!(), 2);
         for _ in 0..20_000 {
             let mut mutated = bytes.clone();
             let at = source.below(mutated.len() as u64) as usize;

@@ -19,6 +19,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 
 const ROLE: &str = "OUTLIVE_TEST_ROLE";
 const SCENARIO: &str = "OUTLIVE_TEST_SCENARIO";
+const SEED: &str = "KEEPER_TEST_SEED";
 /// More than two batches.
 const MANY: usize = 100;
 /// No test waits longer for anything.
@@ -120,7 +121,7 @@ fn agent(scenario: &str) -> i32 {
         ("adopt", _) => adopt(&deposit),
         ("bounds", _) => bounds(&deposit),
         ("garbage", _) => {
-            let mut random = outlive_base::rng::Sequence::new(1, 0);
+            let mut random = outlive_base::rng::Sequence::new(inherited_seed(), 0);
             for _ in 0..500 {
                 let bytes: Vec<u8> = (0..=random.below(300))
                     .map(|_| random.u64() as u8)
@@ -213,6 +214,11 @@ fn bounds(deposit: &Deposit) -> i32 {
 
 // ---- the tests --------------------------------------------------------------
 
+/// The seed of the test that started this role.
+fn inherited_seed() -> u64 {
+    std::env::var(SEED).unwrap().parse().unwrap()
+}
+
 fn role(role: &str, scenario: &str) -> Command {
     let line = myself();
     let mut command = Command::new(&line[0]);
@@ -220,6 +226,9 @@ fn role(role: &str, scenario: &str) -> Command {
         .args(&line[1..])
         .env(ROLE, role)
         .env(SCENARIO, scenario);
+    if std::env::var_os(SEED).is_none() {
+        command.env(SEED, outlive_base::seed!().to_string());
+    }
     command
 }
 

@@ -124,7 +124,7 @@ mod tests {
     #[test]
     fn after_any_moves_a_settled_border_is_that_of_a_fresh_look() {
         let graph = Graph::mesh(9, 8, 2);
-        let mut random = Sequence::new(4, 0);
+        let mut random = Sequence::new(outlive_base::seed!(), 0);
         let mut owner: Vec<u32> = (0..144).map(|t| t / 24).collect();
         let mut borders = Borders::new(&graph, 6, &owner);
         for _ in 0..300 {

@@ -161,7 +161,7 @@ mod tests {
 
     #[test]
     fn all_balance_and_only_greedy_moves_everything() {
-        for seed in 0..20 {
+        for seed in outlive_base::seeds!(20) {
             let graph = random_graph(600, 6, seed).unwrap();
             let mut ten = Processes::uniform(10).unwrap();
             ten.set_speed(3, 2.0).unwrap();

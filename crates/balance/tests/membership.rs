@@ -51,7 +51,7 @@ fn load_passes_between_pieces_that_no_edge_joins() {
 #[test]
 fn processes_come_and_go_and_every_task_stays() {
     let (mut joined, mut left) = (0, 0);
-    for seed in 0..150 {
+    for seed in outlive_base::seeds!(150) {
         let mut random = Sequence::new(seed, 9);
         let graph = islands(1 + random.below(4) as usize);
         let count = 3 + random.below(6) as usize;

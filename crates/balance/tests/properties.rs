@@ -109,14 +109,14 @@ fn check(seed: u64, method: Method) {
 
 #[test]
 fn diffusion_on_ten_thousand_random_graphs() {
-    for seed in 0..10_000 {
+    for seed in outlive_base::seeds!(10_000) {
         check(seed, Method::Diffusion);
     }
 }
 
 #[test]
 fn the_other_methods_on_two_thousand_random_graphs() {
-    for seed in 0..2_000 {
+    for seed in outlive_base::seeds!(2_000) {
         for method in [
             Method::Hybrid,
             Method::Greedy,

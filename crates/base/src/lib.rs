@@ -1,12 +1,14 @@
 //! The ground floor: identifiers, time, errors with stable codes, bounded wire
 //! framing, the counter-based random source and the [`machine::Machine`] trait.
 //!
-//! Nothing here touches the world: no clock, socket, file or thread.
+//! Nothing here touches the world: no clock, socket, file or thread. Only [`mod@seed`]
+//! does, which is for tests.
 
 pub mod error;
 pub mod id;
 pub mod machine;
 pub mod rng;
+pub mod seed;
 pub mod time;
 pub mod wire;
 

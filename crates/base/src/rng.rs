@@ -66,7 +66,7 @@ mod tests {
     #[test]
     fn same_key_same_value_and_keys_do_not_collide() {
         let mut seen = std::collections::BTreeSet::new();
-        for seed in 0..20 {
+        for seed in crate::seeds!(20) {
             for instance in 0..20 {
                 for n in 0..20 {
                     assert_eq!(draw(seed, instance, n), draw(seed, instance, n));
@@ -79,7 +79,7 @@ mod tests {
     #[test]
     fn below_is_in_range_and_roughly_uniform() {
         let mut counts = [0u32; 10];
-        let mut source = Sequence::new(7, 0);
+        let mut source = Sequence::new(crate::seed!(), 0);
         for _ in 0..100_000 {
             counts[source.below(10) as usize] += 1;
         }

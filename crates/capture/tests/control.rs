@@ -143,7 +143,7 @@ fn never_neither_and_no_slot_is_used_while_it_is_filled() {
                 rank.leave();
             }
         });
-        let mut random = outlive_base::rng::Sequence::new(1, 0);
+        let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
         while !stop.load(SeqCst) {
             let target = agent.called() + random.below(4);
             match agent.try_arm(Version(target), 0, 0, 4096) {
@@ -210,7 +210,7 @@ fn entering_and_disarming_exclude_each_other() {
         }
         owner.store(0, Relaxed);
     };
-    let mut random = outlive_base::rng::Sequence::new(2, 0);
+    let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
     let mut both = (0u64, 0u64);
     std::thread::scope(|scope| {
         let entries = scope.spawn(|| {

@@ -6,6 +6,7 @@ use outlive_capture::ipc::{
     Connection, IpcError, Listener, ToAgent, ToRank, VersionState, decode, encode,
 };
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use rustix::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, Instant};
@@ -184,7 +185,7 @@ fn long_errors_are_cut_at_a_character() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
     #[test]
     fn no_bytes_can_panic(bytes in proptest::collection::vec(any::<u8>(), 0..400), kind in 0u16..110) {
         let _ = decode::<ToAgent>(&bytes);

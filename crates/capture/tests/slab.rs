@@ -6,6 +6,7 @@ use outlive_capture::ShareError;
 use outlive_capture::region::{self, Region};
 use outlive_capture::slab::{HEAD_BYTES, Slab, SlabId, State, capacity_for, job_hash};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 
@@ -135,7 +136,7 @@ fn a_damaged_table_is_noticed() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
     #[test]
     fn no_damage_of_head_or_table_can_panic(
         at in 8u64..(HEAD_BYTES + 100),

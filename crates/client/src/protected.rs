@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn needed_is_what_the_layout_needs_after_any_change() {
         let mut registry = Registry::default();
-        let mut random = outlive_base::rng::Sequence::new(3, 0);
+        let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
         let mut memory = vec![0u8; 20_000];
         for _ in 0..2_000 {
             let name = format!("r{}", random.below(60));

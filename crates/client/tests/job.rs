@@ -158,7 +158,7 @@ fn a_slab_of_another_rank_count_version_or_job_is_refused() {
 fn regions_may_grow_shrink_move_come_and_go() {
     let agent = TestAgent::start(1);
     let mut job = open(&agent);
-    let mut random = outlive_base::rng::Sequence::new(5, 0);
+    let mut random = outlive_base::rng::Sequence::new(outlive_base::seed!(), 0);
     let mut held: std::collections::BTreeMap<String, Vec<u8>> = Default::default();
     for version in 0..30 {
         for _ in 0..3 {

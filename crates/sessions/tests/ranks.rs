@@ -66,14 +66,17 @@ fn block(from: u32, to: u32, round: u64, bytes: usize) -> Vec<u8> {
     (0..bytes).map(|_| random.u64() as u8).collect()
 }
 
-/// Everybody to everybody in many sizes, with connections broken in between.
-fn exchange(comm: &Comm, rounds: u64, broken: bool) -> f64 {
+/// Everybody to everybody in many sizes, with connections broken in between where a seed
+/// says when.
+fn exchange(comm: &Comm, rounds: u64, broken: Option<u64>) -> f64 {
     let (me, size) = (comm.rank(), comm.size());
-    let mut random = Sequence::new(3, u64::from(me));
+    let mut random = broken.map(|seed| Sequence::new(seed, u64::from(me)));
     let mut sum = 0.0;
     for round in 0..rounds {
         let bytes = [0, 1, 100, 40_000, 700_000][round as usize % 5];
-        if broken && random.below(3) == 0 {
+        if let Some(random) = &mut random
+            && random.below(3) == 0
+        {
             comm.break_link(random.below(u64::from(size)) as u32)
                 .unwrap();
         }
@@ -107,9 +110,10 @@ fn exchange(comm: &Comm, rounds: u64, broken: bool) -> f64 {
 
 #[test]
 fn broken_connections_change_nothing() {
-    let calm = run(setups(4, |_| ()), |comm| exchange(comm, 10, false));
+    let seed = outlive_base::seed!();
+    let calm = run(setups(4, |_| ()), |comm| exchange(comm, 10, None));
     let broken = run(setups(4, |_| ()), |comm| {
-        let sum = exchange(comm, 30, true);
+        let sum = exchange(comm, 30, Some(seed));
         (sum, comm.totals())
     });
     assert!(
@@ -119,7 +123,7 @@ fn broken_connections_change_nothing() {
     assert!(broken.windows(2).all(|pair| pair[0].0 == pair[1].0));
     assert!(calm.windows(2).all(|pair| pair[0] == pair[1]));
     let plain = run(setups(4, |s| s.options.reliable = false), |comm| {
-        exchange(comm, 10, false)
+        exchange(comm, 10, None)
     });
     assert_eq!(calm, plain);
 }

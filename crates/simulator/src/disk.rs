@@ -111,7 +111,7 @@ mod tests {
 
     #[test]
     fn synced_records_survive_and_others_may_not() {
-        let mut random = Sequence::new(3, 3);
+        let mut random = Sequence::new(outlive_base::seed!(), 3);
         let mut survived = 0;
         for n in 0..100 {
             let mut disk = Disk::default();

@@ -140,7 +140,7 @@ mod tests {
     /// The same order as a sorted list of (time, order of insertion).
     #[test]
     fn the_order_is_time_then_insertion() {
-        for seed in 0..50 {
+        for seed in outlive_base::seeds!(50) {
             let mut random = Sequence::new(seed, 1);
             let mut wheel = Wheel::default();
             let mut want: BTreeMap<(u64, u32), ()> = BTreeMap::new();

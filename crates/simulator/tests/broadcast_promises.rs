@@ -87,7 +87,7 @@ fn run(parameters: &Parameters, seed: u64) -> Run {
 #[test]
 fn checked_reaches_every_live_process() {
     let mut gaps = 0;
-    for seed in 0..SEEDS {
+    for seed in outlive_base::seeds!(SEEDS) {
         let parameters = scenario(seed);
         let run = run(&parameters, seed);
         assert_eq!(run.uncoloured_live, 0, "{seed}: {parameters:?}");
@@ -102,7 +102,7 @@ fn checked_reaches_every_live_process() {
 #[test]
 fn failure_proof_reaches_every_live_process() {
     let mut died = 0;
-    for seed in 0..SEEDS {
+    for seed in outlive_base::seeds!(SEEDS) {
         let f = 1 + (seed % 4) as u32;
         let mut parameters = during(scenario(seed), f);
         parameters.correction = Correction::FailureProof(f);
@@ -117,7 +117,7 @@ fn failure_proof_reaches_every_live_process() {
 #[test]
 fn failure_proof_is_all_or_nothing_without_the_root() {
     let (mut all, mut none) = (0, 0);
-    for seed in 0..SEEDS {
+    for seed in outlive_base::seeds!(SEEDS) {
         // Few processes, so that the root is often among the victims.
         let mut parameters = scenario(seed);
         parameters.faults.root_too = true;
@@ -184,7 +184,7 @@ fn two_die_beside_a_gap(seed: u64) -> Parameters {
 #[test]
 fn a_weaker_stop_rule_is_caught() {
     let mut caught = [0; 2];
-    for seed in 0..SEEDS {
+    for seed in outlive_base::seeds!(SEEDS) {
         let mut parameters = two_die_beside_a_gap(seed);
         let mut missed = |correction| {
             parameters.correction = correction;
@@ -209,7 +209,7 @@ fn a_weaker_stop_rule_is_caught() {
 /// Planted: no check at all.
 #[test]
 fn a_missing_check_is_caught() {
-    let caught = (0..SEEDS / 4).filter(|&seed| {
+    let caught = outlive_base::seeds!(SEEDS / 4).filter(|&seed| {
         let mut parameters = scenario(seed);
         parameters.correction = Correction::Opportunistic(2);
         run(&parameters, seed).uncoloured_live > 0

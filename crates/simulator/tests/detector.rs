@@ -78,7 +78,7 @@ fn run(seed: u64, nodes: u32, end: Time, act: impl FnOnce(&mut W, &mut Sequence)
 #[test]
 fn nobody_is_called_dead_under_delays_loss_and_starvation() {
     let mut suspected = 0;
-    for seed in 0..40 {
+    for seed in outlive_base::seeds!(40) {
         let nodes = 2 + (seed % 8) as u32;
         let seen = run(seed, nodes, Time::from_secs(60), |world, random| {
             // Every process, the launcher too, is starved again and again: alone for
@@ -100,7 +100,7 @@ fn nobody_is_called_dead_under_delays_loss_and_starvation() {
 
 #[test]
 fn a_dead_node_is_found_within_the_bound_by_two_witnesses() {
-    for seed in 0..40 {
+    for seed in outlive_base::seeds!(40) {
         let nodes = 2 + (seed % 8) as u32;
         let victim = (seed % u64::from(nodes)) as u32;
         let died = Time::from_secs(5);

@@ -113,7 +113,7 @@ fn calm_trees_are_independent_and_cheap() {
 #[test]
 fn every_live_process_gets_every_broadcast() {
     let (mut died, mut switched) = (0, 0);
-    for seed in 0..seeds() {
+    for seed in outlive_base::seeds!(seeds()) {
         let parameters = scenario(seed);
         let failures = parameters.trees - 1;
         let mut parameters = during(parameters, failures);
@@ -135,7 +135,7 @@ fn every_live_process_gets_every_broadcast() {
 /// Those that are dead before the start hurt no tree.
 #[test]
 fn the_dead_before_hurt_no_tree() {
-    for seed in 0..seeds() / 4 {
+    for seed in outlive_base::seeds!(seeds() / 4) {
         let parameters = scenario(seed);
         let run = run(&parameters, seed);
         assert_eq!(run.violation, None, "{seed}: {parameters:?}");
@@ -147,7 +147,7 @@ fn the_dead_before_hurt_no_tree() {
 #[test]
 fn trees_are_grown_again() {
     let mut again = 0;
-    for seed in 0..seeds() / 2 {
+    for seed in outlive_base::seeds!(seeds() / 2) {
         let mut parameters = during(scenario(seed), 12);
         parameters.trees = 1 + (seed % 3) as u32;
         parameters.broadcasts = 6;
@@ -246,7 +246,7 @@ fn caught<M: Grows>(scenario: impl Fn(u64) -> Parameters) -> u64 {
         let plans = Plans::new(scenario(*seed)).unwrap();
         plans.run_any::<M>(*seed).unwrap().violation.is_some()
     };
-    (0..seeds() / 4).filter(broken).count() as u64
+    outlive_base::seeds!(seeds() / 4).filter(broken).count() as u64
 }
 
 #[test]
@@ -276,7 +276,7 @@ fn a_weaker_correction_is_caught() {
             parameters.repair = repair;
             run(&parameters, *seed).trees_lacking > 0
         };
-        (0..seeds() / 4).filter(lacks).count()
+        outlive_base::seeds!(seeds() / 4).filter(lacks).count()
     };
     let weaker = lacking(Repair::FailureProof(0));
     println!("a correction without allowance was caught in {weaker} runs");
@@ -333,7 +333,7 @@ fn bad_parameters_are_refused() {
 /// ends, within the bound on how often trees are grown.
 #[test]
 fn a_short_timeout_ends() {
-    for seed in 0..50 {
+    for seed in outlive_base::seeds!(50) {
         let mut parameters = during(scenario(seed), 1);
         parameters.timeout = Some(1 + seed % 9);
         let plans = Plans::new(parameters).unwrap();
@@ -346,8 +346,9 @@ fn a_short_timeout_ends() {
 #[test]
 fn threads_change_nothing() {
     let plans = Plans::new(during(parameters(100, 3), 2)).unwrap();
+    let seed = outlive_base::seed!();
     assert_eq!(
-        plans.sweep(5, 30, 1).unwrap(),
-        plans.sweep(5, 30, 3).unwrap()
+        plans.sweep(seed, 30, 1).unwrap(),
+        plans.sweep(seed, 30, 3).unwrap()
     );
 }

@@ -13,6 +13,7 @@ use outlive_vault::{
     write_container,
 };
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 fn check_file(path: &Path, ranks: &[Owned]) {
     let container = Container::open(path).unwrap();
@@ -433,7 +434,7 @@ fn size() -> impl Strategy<Value = u64> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
     #[test]
     fn any_set_of_regions_round_trips(
         sizes in prop::collection::vec(prop::collection::vec(size(), 0..12), 0..5),

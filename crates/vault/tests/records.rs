@@ -7,6 +7,7 @@ use common::id;
 use outlive_base::{Code, ContainerId, Error, Incarnation, Level, NodeId, Rank, Version};
 use outlive_vault::{Exclusive, Part, Record, RecordError, RecordStore, WriteError};
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 const JOB: u64 = 77;
 
@@ -131,6 +132,7 @@ fn any_record() -> impl Strategy<Value = Record> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
     #[test]
     fn any_record_round_trips_in_memory_on_disk_and_as_json(record in any_record()) {
         let bytes = record.encode(JOB).unwrap();

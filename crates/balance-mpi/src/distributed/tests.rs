@@ -170,7 +170,7 @@ fn all_know_the_space_that_the_reference_knows() {
 
 #[test]
 fn no_message_is_left_over_whatever_the_loads() {
-    for seed in 0..60u64 {
+    for seed in outlive_base::seeds!(60) {
         let size = 2 + (seed % 9) as u32;
         let mut graph = Graph::mesh(20, 10, 1);
         let weight =

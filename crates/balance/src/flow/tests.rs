@@ -82,7 +82,7 @@ fn iteration_counts_of_the_table() {
 #[test]
 fn random_imbalance_wants_little_momentum_and_the_adaptive_schedule_sees_it() {
     let large = Links::mesh(64, 64);
-    for seed in 0..6 {
+    for seed in outlive_base::seeds!(6) {
         let counts = row(&large, &rough(seed));
         println!("random, draw {seed}: {counts:?}");
         assert!((130..=145).contains(&counts[4]), "{counts:?}");
@@ -95,7 +95,7 @@ fn random_imbalance_wants_little_momentum_and_the_adaptive_schedule_sees_it() {
 #[test]
 fn adaptive_beats_every_fixed_beta_on_mixed_imbalance() {
     let large = Links::mesh(64, 64);
-    for seed in 0..3 {
+    for seed in outlive_base::seeds!(3) {
         let mixed: Vec<f64> = rough(seed).iter().zip(slab()).map(|(a, b)| a * b).collect();
         let counts = row(&large, &mixed);
         assert!(counts[..5].iter().all(|&c| counts[5] < c), "{counts:?}");
@@ -105,7 +105,7 @@ fn adaptive_beats_every_fixed_beta_on_mixed_imbalance() {
 #[test]
 fn speeds_draw_load_in_proportion_and_pairs_stop_alone() {
     let links = Links::mesh(12, 9);
-    let mut random = Sequence::new(3, 0);
+    let mut random = Sequence::new(outlive_base::seed!(), 0);
     let speeds: Vec<f64> = (0..108).map(|_| 1.0 + random.below(4) as f64).collect();
     let loads: Vec<f64> = (0..108).map(|_| random.below(100) as f64).collect();
     let options = FlowOptions::default();
@@ -129,7 +129,7 @@ fn speeds_draw_load_in_proportion_and_pairs_stop_alone() {
 fn integers_end_with_neighbours_at_most_a_unit_apart_and_none_lost() {
     let links = Links::mesh(10, 10);
     let speeds = vec![1.0; 100];
-    for seed in 0..20 {
+    for seed in outlive_base::seeds!(20) {
         let mut random = Sequence::new(seed, 1);
         let loads: Vec<i64> = (0..100).map(|_| random.below(1000) as i64).collect();
         let real: Vec<f64> = loads.iter().map(|&w| w as f64).collect();

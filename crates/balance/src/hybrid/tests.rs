@@ -125,7 +125,7 @@ fn levels_are_named_from_the_leaf_up_and_each_is_obeyed() {
 
 #[test]
 fn no_level_loses_a_task_or_leaves_one_on_an_absent_process() {
-    for seed in 0..60 {
+    for seed in outlive_base::seeds!(60) {
         let graph = crate::scenario::random_graph(200, 5, seed).unwrap();
         let mut all = Processes::uniform(24).unwrap();
         for gone in 0..seed as u32 % 9 {

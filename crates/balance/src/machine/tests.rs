@@ -189,7 +189,7 @@ fn equals_reference(world: &World, links: &Links, loads: &[f64], speeds: &[f64],
 
 #[test]
 fn equal_to_the_reference_bit_by_bit_in_any_order_of_delivery() {
-    for seed in 0..120 {
+    for seed in outlive_base::seeds!(120) {
         let (links, loads, speeds) = case(seed, 2 + (seed as usize * 7) % 40);
         let mut world = World::new(links.count(), options(seed), seed, 0);
         world.start(&links, &loads, &speeds, &[]);
@@ -200,7 +200,7 @@ fn equal_to_the_reference_bit_by_bit_in_any_order_of_delivery() {
 
 #[test]
 fn equal_to_the_reference_when_messages_are_lost_and_doubled() {
-    for seed in 0..40 {
+    for seed in outlive_base::seeds!(40) {
         let (links, loads, speeds) = case(seed, 2 + (seed as usize * 5) % 20);
         let mut world = World::new(links.count(), options(seed), seed, 100_000);
         world.start(&links, &loads, &speeds, &[]);
@@ -211,7 +211,7 @@ fn equal_to_the_reference_when_messages_are_lost_and_doubled() {
 
 #[test]
 fn survivors_of_a_failure_agree_on_the_reference_without_the_dead() {
-    for seed in 0..40 {
+    for seed in outlive_base::seeds!(40) {
         let count = 6 + (seed as usize * 5) % 20;
         let (links, mut loads, mut speeds) = case(seed, count);
         let mut world = World::new(count, options(seed), seed, 20_000);

@@ -121,7 +121,7 @@ mod tests {
 
     #[test]
     fn lists_unite_as_sets_and_survive_the_wire() {
-        let mut random = Sequence::new(5, 0);
+        let mut random = Sequence::new(outlive_base::seed!(), 0);
         for _ in 0..300 {
             let processes = 1 + random.below(100_000) as u32;
             let mut draw = |n: u64| -> Vec<u32> {

@@ -78,8 +78,9 @@ impl Broadcast {
             Correction::None | Correction::Opportunistic(_) => {}
             Correction::OptimizedOpportunistic(_) => {
                 // It covers its whole reach: on its side all of ours, on the other what
-                // is left of its reach beyond us.
+                // is left of its reach beyond us. All round the ring that is everybody.
                 let (left, right) = config.reach;
+                let distance = if config.reaches_all() { 0 } else { distance };
                 let (near_reach, far_reach) = if from_left {
                     (left, right)
                 } else {

@@ -143,18 +143,27 @@ impl Config {
             Correction::Opportunistic(d) | Correction::OptimizedOpportunistic(d) => d,
             _ => 0,
         };
-        // On a small ring both sides meet: nobody is served twice.
-        let others = ring.processes - 1;
-        let right = distance.div_ceil(2).min(others);
-        let left = (distance / 2).min(others - right);
-        Ok(Config {
+        let mut config = Config {
             ring,
             dissemination,
             correction,
             correct_from,
             start,
-            reach: (left, right),
-        })
+            reach: (distance / 2, distance.div_ceil(2)),
+        };
+        if !config.cut() {
+            // On a small ring both sides meet: nobody is served twice.
+            let others = ring.processes - 1;
+            let right = config.reach.1.min(others);
+            config.reach = (config.reach.0.min(others - right), right);
+        }
+        Ok(config)
+    }
+
+    /// A sender of opportunistic correction serves everybody: its reach goes all round the
+    /// ring.
+    pub(super) const fn reaches_all(&self) -> bool {
+        !self.cut() && self.reach.0 + self.reach.1 == self.ring.processes - 1
     }
 
     /// The ring and its root.
@@ -167,7 +176,7 @@ impl Config {
         self.correct_from
     }
 
-    /// How far a place sends to the left and to the right at most.
+    /// Whether the ring is cut to the left of the root.
     ///
     /// Some corrections of a tree do not pass the root: the ring is cut to its left. The
     /// root is the first to have the message and the place to its left among the last;
@@ -176,16 +185,20 @@ impl Config {
     /// corrects. Nothing is lost: the root takes part, so whoever is missed has one that
     /// does on its left. Which corrections are cut is as in the simulator of Küttler et
     /// al.: overlapped checked, opportunistic, and synchronized optimized opportunistic.
-    pub(super) const fn limits(&self, place: u32) -> (u32, u32) {
+    const fn cut(&self) -> bool {
         let tree = !matches!(self.dissemination, Dissemination::Gossip { .. });
         let overlapped = matches!(self.start, Start::Overlapped);
-        let cut = match self.correction {
+        tree && match self.correction {
             Correction::Checked => overlapped,
             Correction::Opportunistic(_) => true,
             Correction::OptimizedOpportunistic(_) => !overlapped,
             Correction::None | Correction::FailureProof(_) => false,
-        };
-        if tree && cut {
+        }
+    }
+
+    /// How far a place sends to the left and to the right at most.
+    pub(super) const fn limits(&self, place: u32) -> (u32, u32) {
+        if self.cut() {
             (place, self.ring.processes - 1 - place)
         } else {
             (u32::MAX, u32::MAX)

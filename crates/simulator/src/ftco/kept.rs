@@ -125,7 +125,7 @@ mod tests {
     #[test]
     fn every_live_process_gets_every_result() {
         let (mut used, mut dead) = (0, 0);
-        for seed in 0..2000 {
+        for seed in outlive_base::seeds!(2000) {
             let report = one(seed, None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
             used += u32::from(report.branches > 0);
             dead += u32::from(report.branches > 0 && !report.dead.is_empty());

@@ -384,27 +384,32 @@ pub fn sweep_of(
 mod tests {
     use super::*;
 
+    fn some(count: u64) -> std::ops::Range<u64> {
+        let first = outlive_base::seed!();
+        first..first + count
+    }
+
     #[test]
     fn every_live_process_gets_the_result_whenever_others_die() {
-        let summary = sweep(0..2_000, 2, None);
+        let summary = sweep(some(2_000), 2, None);
         assert_eq!(summary.failed, []);
         assert!(summary.deaths > 5_000 && summary.roots > 300, "{summary:?}");
     }
 
     #[test]
     fn up_to_f_failures_cost_a_reduce_one_time_out_and_no_operand() {
-        let summary = sweep_corrected(0..2_000, 2, None);
+        let summary = sweep_corrected(some(2_000), 2, None);
         assert_eq!(summary.failed, []);
         assert!(summary.deaths > 1_200, "{summary:?}");
         for planted in [Planted::CountedTwice, Planted::LostAbsent] {
-            let summary = sweep_corrected(0..300, 2, Some(planted));
+            let summary = sweep_corrected(some(300), 2, Some(planted));
             assert!(summary.failed.len() > 3, "{planted:?}: {summary:?}");
         }
     }
 
     #[test]
     fn who_was_away_costs_nobody_the_result() {
-        let summary = sweep_late(0..2_000, 2, None);
+        let summary = sweep_late(some(2_000), 2, None);
         let failed = summary.failed.iter();
         let (diverged, broken): (Vec<_>, Vec<_>) = failed.partition(|(_, what)| what == DIVERGED);
         assert_eq!(broken, Vec::<&(u64, String)>::new());
@@ -420,7 +425,7 @@ mod tests {
             Planted::LostAbsent,
             Planted::HastyOrphan,
         ] {
-            let summary = sweep(0..300, 2, Some(planted));
+            let summary = sweep(some(300), 2, Some(planted));
             assert!(summary.failed.len() > 3, "{planted:?}: {summary:?}");
         }
     }

@@ -340,15 +340,21 @@ fn next(
     if p == 1 || !process.takes_part || now < from {
         return None;
     }
+    let optimized = matches!(parameters.correction, Correction::OptimizedOpportunistic(_));
     let leftward = match parameters.correction {
         Correction::None => return None,
         Correction::Opportunistic(d) | Correction::OptimizedOpportunistic(d) => {
-            let right = u64::from(d - d / 2).min(p - 1);
-            let left = u64::from(d / 2).min(p - 1 - right);
+            let (left, right) = (u64::from(d / 2), u64::from(d - d / 2));
             let (left, right) = match line {
                 true => (left.min(me), right.min(p - 1 - me)),
-                false => (left, right),
+                // Nobody is served from both sides.
+                false => (left.min((p - 1).saturating_sub(right)), right.min(p - 1)),
             };
+            // Whoever was heard serves all the others.
+            let heard = !process.heard_left.is_empty() || !process.heard_right.is_empty();
+            if optimized && heard && !line && u64::from(d) >= p - 1 {
+                return None;
+            }
             while process.left < left && process.skip_left.contains(&(process.left + 1)) {
                 process.left += 1;
             }
