@@ -464,13 +464,15 @@ pub struct BalanceBench {
 pub enum Benchmark {
     /// Blocked time, added time and background writing of a save
     Save,
+    /// Small and frequent checkpoints of a job that keeps all cores busy
+    Small,
     /// A call that is skipped
     Skip,
     /// Detection, rebuild and restore
     Recovery,
     /// What keeper, agent and launcher use while nothing happens
     Idle,
-    /// Save, skip, recovery and idle, in one table
+    /// Save, small, skip, recovery and idle, in one table
     All,
     /// Load balancing against the partitioners that are installed
     Balance,

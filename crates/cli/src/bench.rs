@@ -1,4 +1,4 @@
-//! `outlive bench save|skip|recovery|idle|simulate`: what checkpoints cost on this machine;
+//! `outlive bench save|small|skip|recovery|idle|simulate`: what checkpoints cost on this machine;
 //! `outlive bench balance|hybrid`: see [`balance`]; `outlive bench collectives`: see
 //! [`collectives`].
 //!
@@ -17,6 +17,7 @@ mod save;
 mod session;
 mod simulate;
 mod skip;
+mod small;
 mod table;
 
 use outlive_base::Result;
@@ -35,6 +36,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
     let table = match options.what {
         Benchmark::Save => save::measure(options)?,
         Benchmark::Skip => skip::measure(options)?,
+        Benchmark::Small => small::measure(options)?,
         Benchmark::Recovery => recovery::measure(options)?,
         Benchmark::Idle => idle::measure(options)?,
         Benchmark::Simulate => simulate::measure(options)?,
@@ -42,6 +44,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Benchmark::All => {
             let mut all = save::measure(options)?;
             all.append(skip::measure(options)?);
+            all.append(small::measure(options)?);
             all.append(recovery::measure(options)?);
             all.append(idle::measure(options)?);
             all

@@ -20,7 +20,8 @@ use crate::format::{
 };
 use crate::layout::batches;
 use crate::plan::{Plan, Spot};
-use crate::write::THREADS;
+use crate::scratch::Scratch;
+use crate::write::threads_for;
 
 /// A rank as a container lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -211,13 +212,14 @@ impl Container {
             jobs.push((batch, part));
             rest = after;
         }
+        let bytes = self.plan.ranks[slot].data_bytes;
         in_parallel(
-            jobs,
-            || Buffer::new(0),
+            (jobs, bytes),
+            || Scratch::new(0),
             |pages, (batch, part)| {
                 let spots = &self.spots[batch.clone()];
                 if pages.len() < spots.len() * PAGE {
-                    *pages = Buffer::new(spots.len() * PAGE);
+                    *pages = Scratch::new(spots.len() * PAGE);
                 }
                 let mut slices = Vec::with_capacity(2 * spots.len());
                 let mut rest = &mut *part;
@@ -249,13 +251,13 @@ impl Container {
         let file = self.bulk(true)?;
         let jobs = batches(&self.spots);
         in_parallel(
-            jobs,
-            || Buffer::new(0),
+            (jobs, self.length),
+            || Scratch::new(0),
             |buffer, batch| {
                 let spots = &self.spots[batch.clone()];
                 let bytes = spots.iter().map(|spot| PAGE + spot.padded()).sum();
                 if buffer.len() < bytes {
-                    *buffer = Buffer::new(bytes);
+                    *buffer = Scratch::new(bytes);
                 }
                 read_exact(&file, &mut buffer[..bytes], spots[0].file_offset)
                     .map_err(|error| self.short(error))?;
@@ -413,11 +415,11 @@ fn open_header(path: &Path) -> Result<Opened, ReadError> {
 /// Works on all jobs with a few threads, each with its own state; the first error
 /// ends all.
 fn in_parallel<J: Send, S>(
-    jobs: Vec<J>,
+    (jobs, bytes): (Vec<J>, u64),
     state: impl Fn() -> S + Sync,
     work: impl Fn(&mut S, J) -> Result<(), ReadError> + Sync,
 ) -> Result<(), ReadError> {
-    let threads = THREADS.min(jobs.len());
+    let threads = threads_for(bytes).min(jobs.len());
     let queue = Mutex::new(jobs.into_iter());
     let failed = Mutex::new(None);
     let run = || {

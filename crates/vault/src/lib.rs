@@ -25,6 +25,7 @@ mod plan;
 mod record;
 mod records;
 mod rehearse;
+mod scratch;
 mod store;
 mod stream;
 mod versions;

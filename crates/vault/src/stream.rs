@@ -11,7 +11,6 @@ use std::sync::{Arc, mpsc};
 
 use outlive_base::Rank;
 
-use crate::aligned::Buffer;
 use crate::container::{Container, RankEntry, check_payload, refused, refused_at};
 use crate::disk::read_exact;
 use crate::error::ReadError;
@@ -21,6 +20,7 @@ use crate::format::{
 };
 use crate::pace::Pace;
 use crate::plan::{Plan, Spot};
+use crate::scratch::Scratch;
 
 /// Bytes of a transfer.
 const CHUNK: usize = 4 << 20;
@@ -60,12 +60,12 @@ impl Container {
     pub fn send_to(&self, out: &mut dyn Write) -> Result<(), ReadError> {
         let file = self.bulk(true)?;
         let length = self.length();
-        let (full, filled) = mpsc::sync_channel::<(Buffer, usize)>(AHEAD);
-        let (back, free) = mpsc::sync_channel::<Buffer>(AHEAD + 1);
+        let (full, filled) = mpsc::sync_channel::<(Scratch, usize)>(AHEAD);
+        let (back, free) = mpsc::sync_channel::<Scratch>(AHEAD + 1);
         let chunk = CHUNK.min(usize::try_from(length).unwrap_or(CHUNK));
         for _ in 0..=AHEAD {
             // The queue has room for all: this never blocks.
-            let _ = back.send(Buffer::new(chunk));
+            let _ = back.send(Scratch::new(chunk));
         }
         std::thread::scope(|scope| {
             let reader = std::thread::Builder::new().spawn_scoped(scope, move || {

@@ -11,11 +11,11 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 
-use crate::aligned::Buffer;
 use crate::disk::{Temporary, write_all};
 use crate::error::WriteError;
 use crate::format::{PAGE, Sealed};
 use crate::layout::{Layout, batches};
+use crate::scratch::Scratch;
 
 /// Most threads that one write or read uses.
 pub const THREADS_MAX: usize = 8;
@@ -26,6 +26,12 @@ pub const THREADS: usize = 3;
 const CHUNK: usize = 4 << 20;
 /// Transfers in flight between a stream and the disk.
 const CHUNKS: usize = 3;
+
+/// Threads for a transfer of so many bytes: a short one is over before another thread has
+/// begun.
+pub(crate) fn threads_for(bytes: u64) -> usize {
+    usize::try_from(bytes / CHUNK as u64).map_or(THREADS, |chunks| chunks.clamp(1, THREADS))
+}
 
 /// Called before each transfer and each sync: where tests and `--inject` make a disk
 /// full, failing or slow.
@@ -135,6 +141,10 @@ pub fn write_container(
         }
     };
     let threads = options.threads.clamp(1, THREADS_MAX).min(batches.len());
+    let threads = match layout.length() <= CHUNK as u64 {
+        true => 1,
+        false => threads,
+    };
     std::thread::scope(|scope| {
         for _ in 1..threads {
             // A process that may start no more threads does it all by itself.
@@ -169,15 +179,35 @@ pub fn store_stream(
     let file = Temporary::create(path, direct)?;
     file.reserve(length)
         .map_err(|error| WriteError::io(path, "reserve", error))?;
-    let (to_disk, from_stream) = mpsc::sync_channel::<(Buffer, usize, u64)>(CHUNKS);
-    let (to_stream, free) = mpsc::sync_channel::<Buffer>(CHUNKS);
-    let chunk = CHUNK.min(usize::try_from(length).unwrap_or(CHUNK)).max(1);
+    match usize::try_from(length) {
+        Ok(bytes) if bytes <= CHUNK => {
+            let mut buffer = Scratch::new(bytes);
+            reader
+                .read_exact(&mut buffer[..bytes])
+                .map_err(|error| WriteError::io(path, "receive", error))?;
+            let mut slices = [IoSlice::new(&buffer[..bytes])];
+            options.transfer(path, &file, &mut slices, 0)?;
+        }
+        _ => store_long(path, reader, length, &file, options)?,
+    }
+    options.finish(path, file)
+}
+
+/// The bytes of a stream into a file, which is written while more of them come.
+fn store_long(
+    path: &Path,
+    reader: &mut dyn Read,
+    length: u64,
+    file: &Temporary,
+    options: &WriteOptions<'_>,
+) -> Result<(), WriteError> {
+    let (to_disk, from_stream) = mpsc::sync_channel::<(Scratch, usize, u64)>(CHUNKS);
+    let (to_stream, free) = mpsc::sync_channel::<Scratch>(CHUNKS);
     for _ in 0..CHUNKS {
         // The queue has room for all: this never blocks.
-        let _ = to_stream.send(Buffer::new(chunk));
+        let _ = to_stream.send(Scratch::new(CHUNK));
     }
     std::thread::scope(|scope| {
-        let file = &file;
         let writer = std::thread::Builder::new().spawn_scoped(scope, move || {
             for (buffer, bytes, offset) in from_stream {
                 let mut slices = [IoSlice::new(&buffer[..bytes])];
@@ -195,8 +225,7 @@ pub fn store_stream(
             .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         // A writer that failed is why the reader stopped: its error says more.
         written.and(read)
-    })?;
-    options.finish(path, file)
+    })
 }
 
 /// Moves a stream into buffers until `length` bytes are handed on.
@@ -205,8 +234,8 @@ fn feed(
     reader: &mut dyn Read,
     length: u64,
     options: &WriteOptions<'_>,
-    free: &mpsc::Receiver<Buffer>,
-    to_disk: &mpsc::SyncSender<(Buffer, usize, u64)>,
+    free: &mpsc::Receiver<Scratch>,
+    to_disk: &mpsc::SyncSender<(Scratch, usize, u64)>,
 ) -> Result<(), WriteError> {
     let mut offset = 0;
     while offset < length {

@@ -7,7 +7,8 @@
 use core::ffi::{c_int, c_void};
 use core::hint::black_box;
 use std::io::{BufRead, BufReader, Write};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -109,6 +110,31 @@ struct Rank {
     target: Vec<u8>,
     /// Iterations of the loop that are one unit of work.
     unit: u64,
+    /// The other ranks, if they meet.
+    ring: Option<Ring>,
+}
+
+/// Ranks that wait for their neighbour after each unit of work, as those of a program on
+/// a grid do.
+struct Ring {
+    socket: UnixDatagram,
+    next: PathBuf,
+}
+
+impl Ring {
+    fn open(directory: &Path, rank: u64, ranks: u64) -> std::io::Result<Ring> {
+        let path = |rank: u64| directory.join(format!("ring-{rank}"));
+        let socket = UnixDatagram::bind(path(rank))?;
+        socket.set_read_timeout(Some(TIMEOUT))?;
+        socket.set_write_timeout(Some(TIMEOUT))?;
+        let next = path((rank + 1) % ranks.max(1));
+        Ok(Ring { socket, next })
+    }
+
+    fn meet(&self) -> std::io::Result<()> {
+        self.socket.send_to(&[1], &self.next)?;
+        self.socket.recv(&mut [0]).map(drop)
+    }
 }
 
 fn obey() -> Result<u8> {
@@ -205,6 +231,15 @@ impl Rank {
             }
             "calibrate" => Ok(self.calibrate(number(1))),
             "compute" => self.compute(number(1), words.get(2).copied(), number(3)),
+            "ring" => {
+                let path = std::env::var(SOCKET_VARIABLE).unwrap_or_default();
+                let directory = Path::new(&path).parent().unwrap_or(Path::new("."));
+                let rank = std::env::var("OUTLIVE_RANK").ok();
+                let rank = rank.and_then(|rank| rank.parse().ok()).unwrap_or(0);
+                let ring = Ring::open(directory, rank, number(1));
+                self.ring = Some(ring.map_err(|error| failed("meet the other ranks", &error))?);
+                Ok("ok".into())
+            }
             "turns" => self.turns(number(1), number(2), number(3), number(4)),
             "skip" => self.skip(number(1)),
             "skip-c" => skip_c(),
@@ -262,30 +297,42 @@ impl Rank {
         format!("ok {}", self.unit)
     }
 
-    /// So many units of work with a call after each, or without (`-`).
+    /// So many units of work with a call after each, or without (`-`). Answers time, time
+    /// on a core, checkpoints taken, the last of them, and the longest wait in one.
     fn compute(&mut self, units: u64, first: Option<&str>, at: u64) -> Result<String> {
         let unit = self.unit;
         let first: Option<u64> = first.and_then(|word| word.parse().ok());
+        let ring = self.ring.take();
+        let step = || {
+            work(unit);
+            ring.as_ref().is_none_or(|ring| ring.meet().is_ok())
+        };
+        let mut met = true;
         wait_for(at);
         let cpu = ns(rustix::time::ClockId::ThreadCPUTime);
-        let (took, taken) = match (first, &mut self.job) {
+        let (mut taken, mut last, mut blocked) = (0, 0, 0);
+        let (took, ()) = match (first, &mut self.job) {
             (Some(first), Some(job)) => timed(|| {
-                let mut taken = 0;
                 for version in first..first + units {
-                    work(unit);
-                    taken += u32::from(matches!(job.checkpoint(version), Ok(Outcome::Taken)));
+                    met &= step();
+                    if matches!(job.checkpoint(version), Ok(Outcome::Taken)) {
+                        (taken, last) = (taken + 1, version);
+                        blocked = job.status().blocked_ns.max(blocked);
+                    }
                 }
-                taken
             }),
             _ => timed(|| {
                 for _ in 0..units {
-                    work(unit);
+                    met &= step();
                 }
-                0
             }),
         };
         let cpu = ns(rustix::time::ClockId::ThreadCPUTime) - cpu;
-        Ok(format!("ok {took} {cpu} {taken}"))
+        self.ring = ring;
+        if !met {
+            return Err(Error::internal("a rank did not meet its neighbour"));
+        }
+        Ok(format!("ok {took} {cpu} {taken} {last} {blocked}"))
     }
 
     /// Pairs of short loops, without and with the call, in changing order; what each
