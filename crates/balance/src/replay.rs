@@ -8,13 +8,17 @@ use crate::graph::Graph;
 use crate::metrics::{Metrics, measure};
 use crate::processes::Processes;
 use crate::scenario::{Kind, Scenario};
-use crate::{central, diffusion, geometric, hybrid};
+use crate::{central, diffusion, geometric, hybrid, scratch};
 
 /// A method of balancing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// Diffusion between neighbours.
     Diffusion,
+    /// A fresh partition under names that keep tasks at home.
+    Scratch,
+    /// Both of them, and the better is taken.
+    Auto,
     /// A tree of domains.
     Hybrid,
     /// All anew, heaviest first.
@@ -31,8 +35,10 @@ pub enum Method {
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 7] = [
+    pub const ALL: [Method; 9] = [
         Method::Diffusion,
+        Method::Scratch,
+        Method::Auto,
         Method::Hybrid,
         Method::Greedy,
         Method::Refine,
@@ -45,6 +51,8 @@ impl Method {
     pub const fn name(self) -> &'static str {
         match self {
             Method::Diffusion => "diffusion",
+            Method::Scratch => "scratch",
+            Method::Auto => "auto",
             Method::Hybrid => "hybrid",
             Method::Greedy => "greedy",
             Method::Refine => "refine",
@@ -115,6 +123,15 @@ pub fn balance(
                 cost: Some(done.cost),
                 memory_bytes_max: Some(done.memory_bytes_max),
             }
+        }
+        Method::Scratch => plain(scratch::balance(
+            graph,
+            processes,
+            parts,
+            &settings.diffusion,
+        )?),
+        Method::Auto => {
+            plain(scratch::choose(graph, processes, parts, &settings.diffusion)?.parts)
         }
         Method::Greedy => plain(central::greedy(graph, processes)),
         Method::Refine => plain(central::refine(graph, processes, parts, tolerance)),
