@@ -83,6 +83,8 @@ pub struct Balanced {
     pub cost: Option<Cost>,
     /// The largest database of a process in bytes, where it is counted.
     pub memory_bytes_max: Option<u64>,
+    /// True if the parts are those of a fresh partition.
+    pub is_fresh: bool,
 }
 
 /// Balances by `method`.
@@ -103,6 +105,7 @@ pub fn balance(
         parts,
         cost: None,
         memory_bytes_max: None,
+        is_fresh: false,
     };
     Ok(match method {
         Method::Diffusion => {
@@ -122,16 +125,19 @@ pub fn balance(
                 parts: done.parts,
                 cost: Some(done.cost),
                 memory_bytes_max: Some(done.memory_bytes_max),
+                is_fresh: false,
             }
         }
-        Method::Scratch => plain(scratch::balance(
-            graph,
-            processes,
-            parts,
-            &settings.diffusion,
-        )?),
+        Method::Scratch => Balanced {
+            is_fresh: true,
+            ..plain(scratch::balance(graph, processes, parts, &settings.diffusion)?)
+        },
         Method::Auto => {
-            plain(scratch::choose(graph, processes, parts, &settings.diffusion)?.parts)
+            let done = scratch::choose(graph, processes, parts, &settings.diffusion)?;
+            Balanced {
+                is_fresh: done.is_fresh,
+                ..plain(done.parts)
+            }
         }
         Method::Greedy => plain(central::greedy(graph, processes)),
         Method::Refine => plain(central::refine(graph, processes, parts, tolerance)),
@@ -191,6 +197,8 @@ pub struct Figures {
     /// 1 if the imbalance that is left is within the tolerance, else 0: over steps the
     /// part of them that converged.
     pub converged: f64,
+    /// 1 if the parts are those of a fresh partition, else 0: over steps the part of them.
+    pub fresh: f64,
 }
 
 impl Figures {
@@ -229,6 +237,7 @@ impl Figures {
             operation_ns: done.cost.map_or(0.0, |_| operation_ns),
             memory_bytes_max: done.memory_bytes_max.unwrap_or(0) as f64,
             converged: 0.0,
+            fresh: f64::from(done.is_fresh),
         }
     }
 
@@ -259,6 +268,7 @@ impl Figures {
             operation_ns: mean(|f| f.operation_ns),
             memory_bytes_max: mean(|f| f.memory_bytes_max),
             converged: mean(|f| f.converged),
+            fresh: mean(|f| f.fresh),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::fm::{Aim, refine};
 /// Vertices of the graph in which a half is grown.
 const SMALL: usize = 80;
 /// Places from which a half is grown.
-const TRIES: u64 = 8;
+const TRIES: u64 = 16;
 const PASSES: u32 = 8;
 
 /// Cuts `level` into parts of these shares of the weight.
