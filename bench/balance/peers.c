@@ -234,7 +234,7 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
 #endif
     const char *folder = argv[1], *peer = argv[2];
-    (void)peer; /* METIS has one method only */
+    (void)peer; /* METIS has one method only; its parts are named by the command */
     processes = atoi(argv[3]);
     int first = atoi(argv[4]), steps = atoi(argv[5]);
     double tolerance = atof(argv[6]), total = 0;

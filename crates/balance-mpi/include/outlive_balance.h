@@ -1,4 +1,4 @@
-/* Outlive: load balancing by diffusion, inside a parallel program.
+/* Outlive: load balancing, by diffusion or by a fresh partition, inside a parallel program.
  *
  * The caller describes its objects by query functions, as for Zoltan, and gets
  * back which to send and which to receive. The library has no MPI in it: compile
@@ -43,8 +43,18 @@ typedef struct outlive_balance_queries {
     int (*coordinates)(void *context, uint64_t count, const uint64_t *numbers, double *xyz);
 } outlive_balance_queries;
 
-/* Zero everywhere means the defaults; so does NULL. tolerance, migration_price and seed
- * must be the same on all ranks. */
+enum outlive_balance_method {
+    OUTLIVE_BALANCE_DIFFUSION = 0, /* between neighbours, on all ranks */
+    /* A fresh partition under names that keep objects where they are, by one rank that holds
+     * the whole graph: at most 2^20 objects with 2^24 ends of edges. */
+    OUTLIVE_BALANCE_SCRATCH = 1,
+    /* Both, by one rank, and the better is taken; diffusion alone on all ranks where the graph
+     * is larger than that. */
+    OUTLIVE_BALANCE_AUTO = 2
+};
+
+/* Zero everywhere means the defaults; so does NULL. tolerance, migration_price, seed and
+ * method must be the same on all ranks. */
 typedef struct outlive_balance_options {
     double tolerance;       /* max / average - 1 that is good enough; 0: 0.02 */
     double migration_price; /* edges that keeping an object is worth; 0: 0.1 */
@@ -52,6 +62,7 @@ typedef struct outlive_balance_options {
     double background;      /* load of this rank that cannot move */
     uint64_t seed;          /* chooses the order of pairs */
     int leaving;            /* not 0: this rank ends without objects; one rank must stay */
+    int method;             /* enum outlive_balance_method */
 } outlive_balance_options;
 
 typedef struct outlive_balance_result {
@@ -63,6 +74,7 @@ typedef struct outlive_balance_result {
     uint64_t imports_count; /* objects that come */
     uint64_t *imports;
     uint32_t *imports_from;
+    int fresh; /* not 0: the partition is a fresh one */
 } outlive_balance_result;
 
 /* How to reach other processes: MPI's is in c/outlive_balance_mpi.c. */

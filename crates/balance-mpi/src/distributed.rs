@@ -14,7 +14,7 @@
 use std::collections::BTreeMap;
 
 use outlive_balance::borders::border;
-use outlive_balance::diffusion::{Options, Progress};
+use outlive_balance::diffusion::{Approach, Options, Progress};
 use outlive_balance::flow::{self, FlowOptions, Scheme, Verdict};
 use outlive_balance::machine::{Command, Config, Diffusion, Event, Msg, View};
 use outlive_balance::outline::{Cuts, Ground};
@@ -23,6 +23,7 @@ use outlive_base::machine::{Cx, Machine, Output, Peer, Ready};
 use outlive_base::wire::{Reader, WireError, Writer};
 use outlive_base::{Code, Entity, Error, Result, Time, rng};
 
+use crate::gathered;
 use crate::leaving;
 use crate::mesh::{DIGEST_MASK, Local, alike, damaged};
 use crate::sweep;
@@ -41,6 +42,8 @@ pub struct Outcome {
     pub rounds: u32,
     /// Iterations of the diffusion.
     pub iterations: u32,
+    /// True if one process partitioned the graph anew ([`Approach`]).
+    pub is_fresh: bool,
 }
 
 /// The part of a tag that names the kind of message; the rest is the round.
@@ -57,7 +60,8 @@ pub(crate) fn tag(round: u32, kind: u32) -> u32 {
     round * KINDS + kind
 }
 
-/// Balances; collective. `own` is this process's speed and its background, load that
+/// Balances; collective. By [`Approach`] one process may compute for all, if the graph is small
+/// enough for it ([`gathered::TASKS_MAX`]). `own` is this process's speed and its background, load that
 /// cannot move. A process of speed 0 leaves: it takes part in the call, ends without
 /// tasks, and its background does not count. `local.own` is this process's tasks; owners
 /// are looked up.
@@ -103,6 +107,12 @@ pub fn balance_given(
     let stays = leaving::who_stays(&speeds)?;
     let background = if speed > 0.0 { background } else { 0.0 };
     let before = digest(net, &local)?;
+    if options.approach != Approach::Diffusion {
+        let own = (speeds.as_slice(), background, before);
+        if let Some(outcome) = gathered::balance(net, &local, own, options)? {
+            return Ok(outcome);
+        }
+    }
     let ground = ground(net, &local)?;
     leaving::hand_over(net, &mut local, &stays)?;
     let mut outcome = Outcome::default();

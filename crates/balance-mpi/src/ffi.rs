@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::ffi::CString;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use outlive_balance::diffusion::Options;
+use outlive_balance::diffusion::{Approach, Options};
 use outlive_balance::graph::TASKS_MAX;
 use outlive_base::{Code, Entity, Error, Result};
 
@@ -188,6 +188,9 @@ pub struct OptionsC {
     pub seed: u64,
     /// Not 0: this process ends without objects; its speed and background do not count.
     pub leaving: c_int,
+    /// 0: diffusion; 1: a fresh partition under names that keep objects at home; 2: the better
+    /// of the two. The same on all processes.
+    pub method: c_int,
 }
 
 /// The result; free it with `outlive_balance_free`.
@@ -213,6 +216,8 @@ pub struct ResultC {
     pub imports: *mut u64,
     /// Where each comes from.
     pub imports_from: *mut u32,
+    /// Not 0: the partition is a fresh one.
+    pub fresh: c_int,
 }
 
 thread_local! {
@@ -303,10 +308,22 @@ fn collect(queries: &Queries) -> Result<Local> {
     Ok(local)
 }
 
-fn options_of(given: &OptionsC) -> (Options, f64) {
+/// The options, this process's speed, and why they are refused, if they are.
+fn options_of(given: &OptionsC) -> (Options, f64, Result<()>) {
+    let (approach, known) = match given.method {
+        0 => (Approach::Diffusion, Ok(())),
+        1 => (Approach::Scratch, Ok(())),
+        2 => (Approach::Auto, Ok(())),
+        other => {
+            let remedy = "use 0 (diffusion), 1 (scratch) or 2 (auto)";
+            let refused = senseless(format!("there is no method {other}"), remedy);
+            (Approach::Diffusion, Err(refused))
+        }
+    };
     let or = |value: f64, default: f64| if value == 0.0 { default } else { value };
     let defaults = Options::default();
     let options = Options {
+        approach,
         tolerance: or(given.tolerance, defaults.tolerance),
         migration_price: or(given.migration_price, defaults.migration_price),
         seed: given.seed,
@@ -316,7 +333,7 @@ fn options_of(given: &OptionsC) -> (Options, f64) {
         0 => or(given.speed, 1.0),
         _ => 0.0,
     };
-    (options, speed)
+    (options, speed, known)
 }
 
 fn leak<T>(list: Vec<T>) -> *mut T {
@@ -344,6 +361,7 @@ fn result_of(done: Outcome) -> ResultC {
         imports_count: imports.len() as u64,
         imports: leak(imports),
         imports_from: leak(imports_from),
+        fresh: c_int::from(done.is_fresh),
     }
 }
 
@@ -376,7 +394,8 @@ pub unsafe extern "C" fn outlive_balance_over(
             local.own.values_mut().for_each(|task| task.home = home);
             local
         });
-        let (options, speed) = options_of(&given);
+        let (options, speed, known) = options_of(&given);
+        let local = known.and(local);
         let mut net = Foreign(*transport);
         let done = balance_given(&mut net, local, (speed, given.background), &options)?;
         Ok(result_of(done))

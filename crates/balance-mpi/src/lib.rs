@@ -7,10 +7,12 @@
 //! side supplies the transport: `c/outlive_balance_mpi.c`, compiled with the
 //! user's own `mpicc`, puts it onto a communicator, so the library depends on no
 //! MPI and works with every one. Without MPI, [`rails`] runs it over TCP between the
-//! processes, and goes on without those that fail.
+//! processes, and goes on without those that fail. Where the caller asks for a fresh partition,
+//! [`gathered`] has one process compute for all.
 
 pub mod distributed;
 pub mod ffi;
+pub mod gathered;
 
 mod leaving;
 pub mod mesh;

@@ -401,7 +401,7 @@ impl Local {
 pub(crate) const DIGEST_MASK: u64 = (1 << 52) - 1;
 
 /// Collective: an error on one process is an error on all.
-fn together(net: &mut dyn Transport, found: Option<Error>) -> Result<()> {
+pub(crate) fn together(net: &mut dyn Transport, found: Option<Error>) -> Result<()> {
     alike(net, found, 0)
 }
 

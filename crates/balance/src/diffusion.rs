@@ -24,9 +24,24 @@ mod sweep;
 
 use run::Run;
 
+/// Which methods are tried where the caller may choose: over a transport. [`balance`] below is
+/// one of them, [`crate::scratch`] the other and the choice.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Approach {
+    /// Diffusion between neighbours.
+    #[default]
+    Diffusion,
+    /// A fresh partition under names that keep tasks at home.
+    Scratch,
+    /// Both, and the better is taken.
+    Auto,
+}
+
 /// How to balance.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
+    /// For drivers over a transport; the functions of this crate are told by their names.
+    pub approach: Approach,
     /// Imbalance (max over ideal, minus 1) that is good enough. Larger values
     /// trade balance for fewer migrations and a smaller edge-cut.
     pub tolerance: f64,
@@ -106,6 +121,7 @@ impl Progress {
 impl Default for Options {
     fn default() -> Options {
         Options {
+            approach: Approach::Diffusion,
             tolerance: 0.02,
             migration_price: 0.1,
             slack: 0.5,

@@ -65,7 +65,7 @@ pub fn curve(graph: &Graph, processes: &Processes) -> Result<Vec<u32>, BalanceEr
 }
 
 /// The load that each present process should take, in order of number.
-fn shares(graph: &Graph, processes: &Processes) -> Vec<(u32, f64)> {
+pub(crate) fn shares(graph: &Graph, processes: &Processes) -> Vec<(u32, f64)> {
     let tasks: f64 = graph.weights().iter().sum();
     let ideal = (tasks + processes.background().iter().sum::<f64>())
         / processes.speeds().iter().sum::<f64>();

@@ -34,16 +34,31 @@ pub mod hybrid;
 pub mod links;
 pub mod machine;
 pub mod metrics;
+pub mod multilevel;
 pub mod outline;
 pub mod parse;
 pub mod plot;
 pub mod processes;
 pub mod refine;
+pub mod relabel;
 pub mod replay;
 pub mod scenario;
 pub mod schedule;
+pub mod scratch;
 pub mod select;
 
 pub use error::BalanceError;
 pub use graph::Graph;
 pub use processes::Processes;
+
+/// A fresh seed for a randomised test, printed so that a failure can be repeated with
+/// `OUTLIVE_SEED`.
+#[cfg(test)]
+pub(crate) fn tests_seed() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    let given = option_env!("OUTLIVE_SEED").and_then(|text| text.parse().ok());
+    let drawn = || std::hash::RandomState::new().build_hasher().finish();
+    let seed = given.unwrap_or_else(drawn);
+    println!("seed {seed}: repeat with OUTLIVE_SEED={seed}");
+    seed
+}

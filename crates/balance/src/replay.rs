@@ -8,13 +8,17 @@ use crate::graph::Graph;
 use crate::metrics::{Metrics, measure};
 use crate::processes::Processes;
 use crate::scenario::{Kind, Scenario};
-use crate::{central, diffusion, geometric, hybrid};
+use crate::{central, diffusion, geometric, hybrid, scratch};
 
 /// A method of balancing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// Diffusion between neighbours.
     Diffusion,
+    /// A fresh partition under names that keep tasks at home.
+    Scratch,
+    /// Both of them, and the better is taken.
+    Auto,
     /// A tree of domains.
     Hybrid,
     /// All anew, heaviest first.
@@ -31,8 +35,10 @@ pub enum Method {
 
 impl Method {
     /// All methods.
-    pub const ALL: [Method; 7] = [
+    pub const ALL: [Method; 9] = [
         Method::Diffusion,
+        Method::Scratch,
+        Method::Auto,
         Method::Hybrid,
         Method::Greedy,
         Method::Refine,
@@ -45,6 +51,8 @@ impl Method {
     pub const fn name(self) -> &'static str {
         match self {
             Method::Diffusion => "diffusion",
+            Method::Scratch => "scratch",
+            Method::Auto => "auto",
             Method::Hybrid => "hybrid",
             Method::Greedy => "greedy",
             Method::Refine => "refine",
@@ -75,6 +83,8 @@ pub struct Balanced {
     pub cost: Option<Cost>,
     /// The largest database of a process in bytes, where it is counted.
     pub memory_bytes_max: Option<u64>,
+    /// True if the parts are those of a fresh partition.
+    pub is_fresh: bool,
 }
 
 /// Balances by `method`.
@@ -95,6 +105,7 @@ pub fn balance(
         parts,
         cost: None,
         memory_bytes_max: None,
+        is_fresh: false,
     };
     Ok(match method {
         Method::Diffusion => {
@@ -114,6 +125,18 @@ pub fn balance(
                 parts: done.parts,
                 cost: Some(done.cost),
                 memory_bytes_max: Some(done.memory_bytes_max),
+                is_fresh: false,
+            }
+        }
+        Method::Scratch => Balanced {
+            is_fresh: true,
+            ..plain(scratch::balance(graph, processes, parts, &settings.diffusion)?)
+        },
+        Method::Auto => {
+            let done = scratch::choose(graph, processes, parts, &settings.diffusion)?;
+            Balanced {
+                is_fresh: done.is_fresh,
+                ..plain(done.parts)
             }
         }
         Method::Greedy => plain(central::greedy(graph, processes)),
@@ -174,6 +197,8 @@ pub struct Figures {
     /// 1 if the imbalance that is left is within the tolerance, else 0: over steps the
     /// part of them that converged.
     pub converged: f64,
+    /// 1 if the parts are those of a fresh partition, else 0: over steps the part of them.
+    pub fresh: f64,
 }
 
 impl Figures {
@@ -212,6 +237,7 @@ impl Figures {
             operation_ns: done.cost.map_or(0.0, |_| operation_ns),
             memory_bytes_max: done.memory_bytes_max.unwrap_or(0) as f64,
             converged: 0.0,
+            fresh: f64::from(done.is_fresh),
         }
     }
 
@@ -242,6 +268,7 @@ impl Figures {
             operation_ns: mean(|f| f.operation_ns),
             memory_bytes_max: mean(|f| f.memory_bytes_max),
             converged: mean(|f| f.converged),
+            fresh: mean(|f| f.fresh),
         }
     }
 }

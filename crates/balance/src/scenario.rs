@@ -10,6 +10,10 @@ use crate::error::BalanceError;
 use crate::graph::Graph;
 use crate::processes::Processes;
 
+mod surge;
+
+pub use surge::{random_geometric, triangles};
+
 /// Half the thickness of the shock front, in cells.
 const FRONT_HALF: f64 = 2.0;
 
@@ -39,17 +43,30 @@ pub enum Kind {
     /// 32 x 32 x 8 equal tasks; every tenth step a process is lost, and its tasks
     /// fall to others; 50 steps.
     NodeLoss,
+    /// A surge of load in one place, elsewhere at each step: a process there has three times
+    /// the average. 256 x 256 cells; 20 steps.
+    Surge2d,
+    /// The same in 40 x 40 x 40 cells.
+    Surge3d,
+    /// The same on a random geometric graph of 50,000 tasks.
+    SurgeGeometric,
+    /// The same on a mesh of triangles with a hole, of nearly 224 x 224 points.
+    SurgeTriangles,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 6] = [
+    pub const ALL: [Kind; 10] = [
         Kind::Shock,
         Kind::Cloud,
         Kind::Random,
         Kind::HotSpot,
         Kind::Drift,
         Kind::NodeLoss,
+        Kind::Surge2d,
+        Kind::Surge3d,
+        Kind::SurgeGeometric,
+        Kind::SurgeTriangles,
     ];
 
     /// The name on the command line.
@@ -61,7 +78,19 @@ impl Kind {
             Kind::HotSpot => "hot-spot",
             Kind::Drift => "drift",
             Kind::NodeLoss => "node-loss",
+            Kind::Surge2d => "surge-2d",
+            Kind::Surge3d => "surge-3d",
+            Kind::SurgeGeometric => "surge-geometric",
+            Kind::SurgeTriangles => "surge-triangles",
         }
+    }
+
+    /// True for loads that are large and in one place.
+    pub const fn is_surge(self) -> bool {
+        matches!(
+            self,
+            Kind::Surge2d | Kind::Surge3d | Kind::SurgeGeometric | Kind::SurgeTriangles
+        )
     }
 
     /// The number of steps of the full scenario.
@@ -72,6 +101,7 @@ impl Kind {
             Kind::HotSpot => 64,
             Kind::Drift => 60,
             Kind::Random | Kind::NodeLoss => 50,
+            Kind::Surge2d | Kind::Surge3d | Kind::SurgeGeometric | Kind::SurgeTriangles => 20,
         }
     }
 }
@@ -109,10 +139,16 @@ impl Scenario {
             Kind::HotSpot => [64, 64, 1],
             Kind::Drift => [48, 48, 1],
             Kind::NodeLoss => [32, 32, 8],
+            Kind::Surge2d => [256, 256, 1],
+            Kind::Surge3d => [40, 40, 40],
+            Kind::SurgeGeometric => [50_000, 1, 1],
+            Kind::SurgeTriangles => [224, 224, 1],
         };
         let size = full.map(|extent: usize| (extent / shrink.max(1)).max(1));
         let graph = match kind {
             Kind::Random => random_graph(size[0], 6, seed)?,
+            Kind::SurgeGeometric => random_geometric(size[0], 12.0, seed)?,
+            Kind::SurgeTriangles => triangles(size[0], size[1], seed)?,
             _ => Graph::mesh(size[0], size[1], size[2]),
         };
         let mut scenario = Scenario {
@@ -137,6 +173,7 @@ impl Scenario {
             Kind::HotSpot => self.over_cells(|at| hot_spot(at, self.size, step)),
             Kind::Random => self.drawn(step),
             Kind::Drift | Kind::NodeLoss => vec![1.0; self.graph.tasks()],
+            _ => surge::weights(&self.graph, step, self.seed),
         };
         self.graph.set_weights(&weights)?;
         let count = self.processes.count() as u32;

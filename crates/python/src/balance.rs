@@ -1,7 +1,8 @@
 //! `outlive.balance`: the balancer on arrays, and between processes over a
 //! communicator of mpi4py or anything with the same few methods.
 
-use outlive_balance::replay::{self, Figures, Settings};
+use outlive_balance::diffusion::Approach;
+use outlive_balance::replay::{self, Figures, Method, Settings};
 use outlive_balance::{Graph, Processes, command, diffusion};
 use outlive_balance_mpi::distributed;
 use outlive_balance_mpi::mesh::{Local, Task};
@@ -90,6 +91,11 @@ impl Choice {
         settings.diffusion.tolerance = self.tolerance;
         settings.diffusion.migration_price = self.migration_price;
         settings.diffusion.seed = self.seed;
+        settings.diffusion.approach = match command::method(&self.method)? {
+            Method::Scratch => Approach::Scratch,
+            Method::Auto => Approach::Auto,
+            _ => Approach::Diffusion,
+        };
         Ok(settings)
     }
 }
@@ -146,6 +152,7 @@ pub fn balance<'py>(
         ("seconds_max_per_process", figures.seconds_max_per_process),
         ("iterations", figures.iterations),
         ("memory_bytes_max", figures.memory_bytes_max),
+        ("fresh", figures.fresh),
     ] {
         out.set_item(name, value)?;
     }
@@ -294,8 +301,8 @@ fn local(names: &[u64], arrays: &Arrays, rank: u32) -> Result<Local> {
 /// (task, process) pairs as NumPy can read them.
 type Pairs<'py> = (Bound<'py, PyBytes>, Bound<'py, PyBytes>);
 
-/// Exports, imports, imbalance before and after, rounds and iterations.
-type Exchanged<'py> = (Pairs<'py>, Pairs<'py>, (f64, f64), (u32, u32));
+/// Exports, imports, imbalance before and after, rounds, iterations, whether it is fresh.
+type Exchanged<'py> = (Pairs<'py>, Pairs<'py>, (f64, f64), (u32, u32, bool));
 
 fn pairs<'py>(py: Python<'py>, all: &[(u64, u32)]) -> Pairs<'py> {
     let names: Vec<u8> = all.iter().flat_map(|pair| pair.0.to_ne_bytes()).collect();
@@ -363,6 +370,6 @@ pub fn balance_over<'py>(
         pairs(py, &outcome.exports),
         pairs(py, &outcome.imports),
         outcome.imbalance,
-        (outcome.rounds, outcome.iterations),
+        (outcome.rounds, outcome.iterations, outcome.is_fresh),
     ))
 }

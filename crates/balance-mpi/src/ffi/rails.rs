@@ -106,7 +106,8 @@ pub unsafe extern "C" fn outlive_balance_on_rails(
         let local = gather(unsafe { queries.as_ref() });
         // SAFETY: the caller's promise; null means the defaults.
         let given = unsafe { options.as_ref() }.copied().unwrap_or_default();
-        let (options, speed) = options_of(&given);
+        let (options, speed, known) = options_of(&given);
+        let local = known.and(local);
         let done =
             rails
                 .rails

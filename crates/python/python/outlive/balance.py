@@ -70,6 +70,8 @@ class Balanced:
     """Of the diffusion."""
     memory_bytes_max: int
     """Of a tree of domains: the largest database of a leader; else 0."""
+    fresh: bool
+    """True if the assignment is a fresh partition (``scratch``, or ``auto`` that took it)."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +90,8 @@ class Exchange:
     imbalance: float
     rounds: int
     iterations: int
+    fresh: bool
+    """True if the assignment is a fresh partition."""
 
 
 def _bad(name: str, reason: str) -> Error:
@@ -181,7 +185,10 @@ def balance(
     the diagonal is ignored) or compressed rows ``(offsets, others[, edge weights])``
     that list each edge at both ends. ``speeds`` may be 0 for a process that is gone:
     it ends up empty. ``background`` is load of a process that cannot move.
-    ``method``: diffusion, hybrid, greedy, refine, greedy-refine, rcb or sfc.
+    ``method``: diffusion, scratch, auto, hybrid, greedy, refine, greedy-refine, rcb or
+    sfc. ``scratch`` is a fresh partition whose parts are named so that tasks stay;
+    ``auto`` does this and diffusion and takes the better by the weight of the cut edges
+    plus ``migration_price`` for each task that moves.
 
     ``levels``, ``group`` and ``fan_out`` shape the tree of ``hybrid`` (after HybridLB:
     HPC Colony 2006, section 2.4): leaves of ``group`` processes, ``fan_out`` children to
@@ -208,10 +215,12 @@ def balance(
         _choice(method, tolerance, migration_price, seed, levels, (group, fan_out)),
     )
     iterations, memory = int(figures.pop("iterations")), int(figures.pop("memory_bytes_max"))
+    fresh = bool(figures.pop("fresh"))
     return Balanced(
         np.frombuffer(found, np.uint32).copy(),
         iterations=iterations,
         memory_bytes_max=memory,
+        fresh=fresh,
         **figures,
     )
 
@@ -265,17 +274,23 @@ def exchange(
     coordinates: ArrayLike | None = None,
     speed: float = 1.0,
     background: float = 0.0,
+    method: str = "diffusion",
     tolerance: float = 0.02,
     migration_price: float = 0.1,
     seed: int = 1,
 ) -> Exchange:
-    """Balance by diffusion between the processes of ``comm``; collective.
+    """Balance between the processes of ``comm``; collective.
 
     ``numbers`` are this process's objects, unique over all; ``others[offsets[i] :
     offsets[i + 1]]`` the numbers that object i is tied to, on any process, listed at
     both ends with one weight. A process of ``speed`` 0 leaves: it takes part and ends
     without objects. An error on one process is an error on all. Messages
     go over a duplicate of ``comm`` if it can be duplicated.
+
+    ``method``: ``diffusion`` between neighbours, or, computed by one process that holds
+    all objects (at most 2**20, with 2**24 ends of edges), ``scratch``, a fresh partition
+    whose parts are named so that objects stay, and ``auto``, the better of the two;
+    where there are more objects ``auto`` is ``diffusion``.
     """
     own = comm.Dup() if hasattr(comm, "Dup") else comm
     try:
@@ -290,7 +305,9 @@ def exchange(
                 "weights": _floats("weights", weights, names.size, 1.0),
                 "coordinates": _coordinates(coordinates, names.size),
             }
-            choice = _choice("diffusion", tolerance, migration_price, seed)
+            if method not in ("diffusion", "scratch", "auto"):
+                raise _bad("method", f"'{method}' is not diffusion, scratch or auto")
+            choice = _choice(method, tolerance, migration_price, seed)
             speed, background = _number("speed", speed), _number("background", background)
         except Exception as error:
             # The others are on their way into the call and must not wait for this one.

@@ -119,10 +119,10 @@ fn check(how: &BalanceBench, kinds: &[Kind]) -> Result<()> {
             &remedy,
         );
     }
-    let equal = [Kind::Shock, Kind::Cloud, Kind::HotSpot];
-    if let Some(kind) = kinds.iter().find(|kind| !equal.contains(kind)) {
+    let unequal = [Kind::Drift, Kind::NodeLoss, Kind::Random];
+    if let Some(kind) = kinds.iter().find(|kind| unequal.contains(kind)) {
         let reason = format!("partitioners know no {} loads", kind.name());
-        return refuse("scenario", reason, "use shock, cloud or hot-spot");
+        return refuse("scenario", reason, "use shock, cloud, hot-spot or one of the surges");
     }
     let prices = how.prices.iter().chain(&how.peer_prices);
     match prices
@@ -215,18 +215,39 @@ impl<'a> Case<'a> {
     fn ours(&mut self) -> Result<()> {
         let how = &self.options.balance;
         for &price in &how.prices {
-            self.our(price, how.tolerance, format!("ours, price {price}"))?;
+            for &(method, name) in self.methods() {
+                let who = format!("ours{name}, price {price}");
+                self.our(method, (price, how.tolerance), who)?;
+            }
         }
         Ok(())
     }
 
-    fn our(&mut self, price: f64, tolerance: f64, who: String) -> Result<()> {
+    /// The methods of ours that are compared: what the others are for is a load that is large
+    /// and in one place.
+    fn methods(&self) -> &'static [(Method, &'static str)] {
+        match self.scenario.kind.is_surge() {
+            true => &[
+                (Method::Auto, ", auto"),
+                (Method::Diffusion, ", diffusion"),
+                (Method::Scratch, ", scratch"),
+            ],
+            false => &[(Method::Diffusion, "")],
+        }
+    }
+
+    fn our(
+        &mut self,
+        method: Method,
+        (price, tolerance): (f64, f64),
+        who: String,
+    ) -> Result<()> {
         let mut settings = Settings::default();
         settings.diffusion.tolerance = tolerance;
         settings.diffusion.migration_price = price;
         settings.diffusion.ragged = self.options.balance.ragged;
         settings.diffusion.compact = self.options.balance.compact;
-        let (method, range) = (Method::Diffusion, self.range);
+        let range = self.range;
         let scenario = &mut self.scenario;
         let steps = replay(
             method,
@@ -267,7 +288,8 @@ impl<'a> Case<'a> {
                 peers::export(&mut self.scenario, self.range, scratch.path())?;
                 exported = true;
             }
-            let prices = match peer.repartitions {
+            // Names do not depend on a price.
+            let prices = match peer.repartitions && !peer.is_renamed {
                 true => &how.peer_prices[..],
                 false => &[1.0],
             };
@@ -282,9 +304,14 @@ impl<'a> Case<'a> {
                         break;
                     }
                 };
-                let mut figures = peers::judge(&mut self.scenario, self.range, scratch.path())?;
+                let mut figures = peers::judge(
+                    &peer,
+                    &mut self.scenario,
+                    self.range,
+                    (scratch.path(), how.tolerance),
+                )?;
                 figures.seconds_max_per_process = seconds / count as f64;
-                let who = match peer.repartitions {
+                let who = match peer.repartitions && !peer.is_renamed {
                     true => format!("{}, price {price}", peer.name),
                     false => peer.name.to_owned(),
                 };
@@ -307,8 +334,10 @@ impl<'a> Case<'a> {
         let tolerance = best.figures.imbalance;
         if tolerance > self.options.balance.tolerance {
             for &price in &self.options.balance.prices {
-                let who = format!("ours, price {price}, at {tolerance:.4}");
-                self.our(price, tolerance, who)?;
+                for &(method, name) in self.methods() {
+                    let who = format!("ours{name}, price {price}, at {tolerance:.4}");
+                    self.our(method, (price, tolerance), who)?;
+                }
             }
         }
         Ok(())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use outlive_balance::replay::Figures;
 use outlive_balance::scenario::Scenario;
-use outlive_balance::{command, geometric};
+use outlive_balance::{command, geometric, scratch};
 use outlive_base::{Code, Entity, Error, Result};
 
 /// The program that calls them.
@@ -46,8 +46,10 @@ const ZOLTAN: Library = Library {
 pub struct Peer {
     pub name: &'static str,
     library: &'static Library,
-    /// True if it starts from the partition there is.
+    /// True if it starts from the partition there is, or its parts are named after it.
     pub repartitions: bool,
+    /// True if it partitions anew, and its parts are then named so that most tasks stay.
+    pub is_renamed: bool,
 }
 
 const fn peer(name: &'static str, library: &'static Library, repartitions: bool) -> Peer {
@@ -55,11 +57,12 @@ const fn peer(name: &'static str, library: &'static Library, repartitions: bool)
         name,
         library,
         repartitions,
+        is_renamed: false,
     }
 }
 
 /// All of them.
-pub const PEERS: [Peer; 7] = [
+pub const PEERS: [Peer; 8] = [
     peer("zoltan-rcb", &ZOLTAN, false),
     peer("zoltan-hsfc", &ZOLTAN, false),
     peer("zoltan-phg", &ZOLTAN, false),
@@ -67,6 +70,10 @@ pub const PEERS: [Peer; 7] = [
     peer("scotch", &SCOTCH, false),
     peer("scotch-remap", &SCOTCH, true),
     peer("metis", &METIS, false),
+    Peer {
+        is_renamed: true,
+        ..peer("metis-remap", &METIS, true)
+    },
 ];
 
 impl Peer {
@@ -249,13 +256,22 @@ fn start(folder: &Path, processes: usize) -> PathBuf {
 }
 
 /// The mean figures of the partitions that a peer wrote.
-pub fn judge(scenario: &mut Scenario, range: (u32, u32), folder: &Path) -> Result<Figures> {
+pub fn judge(
+    peer: &Peer,
+    scenario: &mut Scenario,
+    range: (u32, u32),
+    (folder, tolerance): (&Path, f64),
+) -> Result<Figures> {
     let count = scenario.processes.count();
     let mut before = parts(&start(folder, count))?;
     let mut all = Vec::new();
     for step in range.0 + 1..=range.0 + range.1 {
         scenario.go_to(step)?;
-        let after = parts(&output(folder, step))?;
+        let mut after = parts(&output(folder, step))?;
+        if peer.is_renamed {
+            let (graph, processes) = (&scenario.graph, &scenario.processes);
+            after = scratch::remap(graph, processes, &before, &after, tolerance)?;
+        }
         all.push(command::judge(&scenario.graph, count, &before, &after)?);
         before = after;
     }
