@@ -415,7 +415,7 @@ mod tests {
         let own = dir.path().join("nodes/job/notes");
         fs::write(&own, "x").unwrap();
         let deletion = Deletion::prepare(&store, &name(), None).unwrap();
-        assert_eq!(deletion.carry_out().unwrap(), [own.clone()]);
+        assert_eq!(deletion.carry_out().unwrap(), std::slice::from_ref(&own));
         assert!(safe.join("thesis").exists() && own.exists());
         assert!(!store.join("job").exists());
     }

@@ -160,15 +160,6 @@ mod tests {
         assert!((minute.within_budget(0.01).expect("good") - 6_000.0).abs() < 1e-9);
     }
 
-    /// Of the clock, or OUTLIVE_SEED to repeat a failure.
-    fn fresh_seed() -> u64 {
-        let given = std::env::var("OUTLIVE_SEED").ok();
-        given.and_then(|seed| seed.parse().ok()).unwrap_or_else(|| {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-            now.map_or(0, |now| now.as_nanos() as u64)
-        })
-    }
-
     /// The time of one segment: computing and its checkpoint, until both were whole.
     fn segment(costs: &Costs, interval: f64, random: &mut Sequence) -> f64 {
         let mut life = || {
@@ -196,7 +187,7 @@ mod tests {
     /// Fresh draws each time; seven standard errors leave a chance of 1e-11 to be wrong.
     #[test]
     fn the_expected_overhead_is_that_of_simulated_runs() {
-        let seed = fresh_seed();
+        let seed = outlive_base::seed!();
         let mut random = Sequence::new(seed, 0);
         for (cost, restart, mtbf) in [(1.0, 2.0, 100.0), (5.0, 0.0, 20.0), (1.0, 10.0, 5.0)] {
             let costs = costs(cost, restart, mtbf);
