@@ -36,7 +36,11 @@ pub(crate) fn balance(
 ) -> Result<Option<Outcome>> {
     let sum = |all: Vec<f64>| all.iter().sum::<f64>() as u64;
     let tasks = sum(net.all_gather(local.own.len() as f64)?);
-    let ends = local.own.values().map(|task| task.edges.len()).sum::<usize>();
+    let ends = local
+        .own
+        .values()
+        .map(|task| task.edges.len())
+        .sum::<usize>();
     let ends = sum(net.all_gather(ends as f64)?);
     if tasks > TASKS_MAX || ends > ENDS_MAX {
         return match options.approach {
@@ -58,7 +62,11 @@ pub(crate) fn balance(
     }
     let root = speeds.iter().position(|speed| *speed > 0.0).unwrap_or(0);
     let mut sent = vec![Vec::new(); speeds.len()];
-    let own: Vec<_> = local.own.iter().map(|(&name, task)| (name, task.clone())).collect();
+    let own: Vec<_> = local
+        .own
+        .iter()
+        .map(|(&name, task)| (name, task.clone()))
+        .collect();
     sent[root] = local.write(&own);
     drop(own);
     let came = net.all_to_all(sent)?;
@@ -82,7 +90,9 @@ pub(crate) fn balance(
 fn staying(loads: &[f64], speeds: &[f64]) -> f64 {
     let ideal = loads.iter().sum::<f64>() / speeds.iter().sum::<f64>();
     let present = loads.iter().zip(speeds).filter(|(_, speed)| **speed > 0.0);
-    let most = present.map(|(load, speed)| load / speed).fold(0.0, f64::max);
+    let most = present
+        .map(|(load, speed)| load / speed)
+        .fold(0.0, f64::max);
     if ideal > 0.0 { most / ideal - 1.0 } else { 0.0 }
 }
 
@@ -136,7 +146,10 @@ fn compute(
     for (place, (&from, &to)) in homes.iter().zip(&chosen.parts).enumerate() {
         if from != to {
             for end in [from, to] {
-                told[end as usize].u64(arrays.names[place]).u32(from).u32(to);
+                told[end as usize]
+                    .u64(arrays.names[place])
+                    .u32(from)
+                    .u32(to);
             }
         }
     }

@@ -59,7 +59,11 @@ pub fn partition(graph: &Graph, goal: &Goal) -> Vec<u32> {
             Some(map) => parts = map.iter().map(|&v| parts[v as usize]).collect(),
         }
         // Coarse vertices do not fit exactly: the finest level ends within the tolerance.
-        let room = if depth > 0 { level.heaviest() / 2.0 } else { 0.0 };
+        let room = if depth > 0 {
+            level.heaviest() / 2.0
+        } else {
+            0.0
+        };
         let limit = |share: &f64| share * (1.0 + goal.tolerance) + room;
         let aim = Aim {
             limits: &shares.iter().map(limit).collect::<Vec<f64>>(),

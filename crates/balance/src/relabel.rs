@@ -141,7 +141,9 @@ mod tests {
     use outlive_base::rng::Sequence;
 
     fn kept(entries: &[(usize, usize, f64)], chosen: &[usize]) -> f64 {
-        let taken = entries.iter().filter(|(row, column, _)| chosen[*row] == *column);
+        let taken = entries
+            .iter()
+            .filter(|(row, column, _)| chosen[*row] == *column);
         taken.map(|entry| entry.2).sum()
     }
 
@@ -178,7 +180,10 @@ mod tests {
             let exact = optimal(count, &entries);
             assert_eq!(kept(&entries, &exact), best, "seed {seed}: {entries:?}");
             let quick = largest_first(count, entries.clone());
-            assert!(2.0 * kept(&entries, &quick) >= best, "seed {seed}: {entries:?}");
+            assert!(
+                2.0 * kept(&entries, &quick) >= best,
+                "seed {seed}: {entries:?}"
+            );
             for mut chosen in [exact, quick] {
                 chosen.sort_unstable();
                 assert!(chosen.into_iter().eq(0..count), "seed {seed}");
@@ -188,7 +193,13 @@ mod tests {
 
     #[test]
     fn parts_of_other_shares_keep_their_names() {
-        let stays = vec![(0, 2, 9.0), (2, 0, 9.0), (0, 1, 5.0), (1, 0, 2.0), (1, 0, 3.0)];
+        let stays = vec![
+            (0, 2, 9.0),
+            (2, 0, 9.0),
+            (0, 1, 5.0),
+            (1, 0, 2.0),
+            (1, 0, 3.0),
+        ];
         assert_eq!(names(stays.clone(), &[1.0, 1.0, 2.0], 0.02), [1, 0, 2]);
         assert_eq!(names(stays.clone(), &[1.0, 1.001, 1.0], 0.02), [2, 1, 0]);
         assert_eq!(names(stays, &[1.0, 2.0, 3.0], 0.02), [0, 1, 2]);

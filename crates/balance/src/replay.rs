@@ -130,7 +130,12 @@ pub fn balance(
         }
         Method::Scratch => Balanced {
             is_fresh: true,
-            ..plain(scratch::balance(graph, processes, parts, &settings.diffusion)?)
+            ..plain(scratch::balance(
+                graph,
+                processes,
+                parts,
+                &settings.diffusion,
+            )?)
         },
         Method::Auto => {
             let done = scratch::choose(graph, processes, parts, &settings.diffusion)?;

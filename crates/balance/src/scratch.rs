@@ -110,7 +110,13 @@ pub fn choose(
         });
     }
     let fresh = balance(graph, processes, parts, options)?;
-    Ok(better(graph, processes, parts, (spread.parts, fresh), options))
+    Ok(better(
+        graph,
+        processes,
+        parts,
+        (spread.parts, fresh),
+        options,
+    ))
 }
 
 /// The better of two partitions, as [`choose`] takes it; the first if they are alike.

@@ -24,7 +24,10 @@ pub(crate) struct Scratch {
 impl Scratch {
     /// At least `bytes`, rounded up to whole pages.
     pub(crate) fn new(bytes: usize) -> Scratch {
-        let buffer = take(&mut KEPT.lock().unwrap_or_else(PoisonError::into_inner), bytes);
+        let buffer = take(
+            &mut KEPT.lock().unwrap_or_else(PoisonError::into_inner),
+            bytes,
+        );
         let buffer = buffer.unwrap_or_else(|| Buffer::new(bytes));
         let bytes = bytes.next_multiple_of(crate::format::PAGE);
         Scratch { buffer, bytes }

@@ -122,7 +122,11 @@ fn check(how: &BalanceBench, kinds: &[Kind]) -> Result<()> {
     let unequal = [Kind::Drift, Kind::NodeLoss, Kind::Random];
     if let Some(kind) = kinds.iter().find(|kind| unequal.contains(kind)) {
         let reason = format!("partitioners know no {} loads", kind.name());
-        return refuse("scenario", reason, "use shock, cloud, hot-spot or one of the surges");
+        return refuse(
+            "scenario",
+            reason,
+            "use shock, cloud, hot-spot or one of the surges",
+        );
     }
     let prices = how.prices.iter().chain(&how.peer_prices);
     match prices
@@ -236,12 +240,7 @@ impl<'a> Case<'a> {
         }
     }
 
-    fn our(
-        &mut self,
-        method: Method,
-        (price, tolerance): (f64, f64),
-        who: String,
-    ) -> Result<()> {
+    fn our(&mut self, method: Method, (price, tolerance): (f64, f64), who: String) -> Result<()> {
         let mut settings = Settings::default();
         settings.diffusion.tolerance = tolerance;
         settings.diffusion.migration_price = price;
