@@ -8,7 +8,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
-from seed import seed as seed
+from seed import seed as seed  # noqa: E402
 
 BUILT = ROOT / "build/nas"
 

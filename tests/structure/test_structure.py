@@ -1,5 +1,6 @@
 """The structure of the repository, and proofs that each rule catches what it must."""
 
+import datetime
 import sys
 import tomllib
 import unittest
@@ -9,6 +10,7 @@ import rules
 from rules import ROOT
 
 sys.path.insert(0, str(ROOT / "tests"))
+import flaky
 import skip
 import summarise
 
@@ -101,6 +103,10 @@ class Repository(unittest.TestCase):
 
     def test_skip_list_is_readable(self) -> None:
         self.assertIn("mdbook", skip.allowed())
+
+    def test_flaky_tests_are_listed_for_a_month_at_most(self) -> None:
+        listed = flaky.entries(read("tests/flaky-list"))
+        self.none(flaky.expired(listed, datetime.date.today()))
 
 
 class FloorsCatch(unittest.TestCase):
@@ -286,6 +292,45 @@ class SummaryCounts(unittest.TestCase):
         self.assertEqual(str(summarise.count("", 0)), "1 passed, 0 failed, 0 skipped")
         self.assertEqual(str(summarise.count("", 1)), "0 passed, 1 failed, 0 skipped")
         self.assertEqual(str(summarise.count("PASS a\n", 101)), "1 passed, 1 failed, 0 skipped")
+
+
+class FlakyTestsAreJudged(unittest.TestCase):
+    LISTED = flaky.entries("2026-01-10 tests/x.py::test_a slow\n2026-01-10 net::link::breaks why")
+
+    def test_entries(self) -> None:
+        self.assertEqual(flaky.entries("# comment\n\n"), [])
+        for bad in ("2026-01-10 tests/x.py::test_a", "yesterday name reason"):
+            with self.assertRaises(ValueError):
+                flaky.entries(bad)
+
+    def test_an_old_entry_is_a_failure(self) -> None:
+        for day, count in ((10, 0), (9, 2)):  # the last is dated after today
+            self.assertEqual(len(flaky.expired(self.LISTED, datetime.date(2026, 1, day))), count)
+        self.assertEqual(flaky.expired(self.LISTED, datetime.date(2026, 2, 9)), [])
+        self.assertEqual(len(flaky.expired(self.LISTED, datetime.date(2026, 2, 10))), 2)
+        emulated = flaky.entries("2026-01-10 tests/minickpt/test_x.py::test_a hangs")
+        self.assertTrue(flaky.expired(emulated, datetime.date(2026, 1, 11)))
+
+    def test_only_what_is_listed_may_fail(self) -> None:
+        a = "FAILED tests/x.py::test_a - boom\n1 failed, 2 passed in 0.1s\n"
+        b = "FAILED tests/x.py::test_b\n"
+        running = "     Running unittests src/lib.rs (target/debug/deps/net-0123456789abcdef)\n"
+        c = running + "test link::breaks ... FAILED\n"
+        d = "   Doc-tests other\ntest link::breaks ... FAILED\n"
+        for log, status, want in (
+            (a, 1, 0),
+            (a + b, 1, 1),
+            (a, 2, 2),
+            (c, 101, 0),
+            (c + d, 101, 101),
+            (c + "(signal: 11, SIGSEGV)", 101, 101),
+            ("", 1, 1),
+            ("", 0, 0),
+        ):
+            self.assertEqual(flaky.judge(log, status, self.LISTED)[0], want, (log, status))
+        log = a + "FLAKY tests/x.py::test_a: slow\n"
+        self.assertEqual(str(summarise.count(log, 0)), "2 passed, 0 failed, 1 skipped")
+        self.assertEqual(str(summarise.count(log, 1)), "2 passed, 1 failed, 0 skipped")
 
 
 class SkipsAreListed(unittest.TestCase):

@@ -10,9 +10,14 @@ use outlive_balance::scenario::Scenario;
 use outlive_balance::{Processes, parse};
 use outlive_base::{Code, Entity, Error, Result};
 
+use outlive_launch::input;
+
 use crate::output;
 
 /// Balance a task graph, or replay a load that changes with time.
+/// The longest file of a graph or a partition.
+const GRAPH_BYTES_MAX: u64 = 1 << 36;
+
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Balance {
@@ -244,7 +249,7 @@ fn print<T: serde::Serialize>(
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>> {
-    std::fs::read(path).map_err(|error| Error::io(path, "read", &error))
+    input::read(path, GRAPH_BYTES_MAX)
 }
 
 fn write(path: &PathBuf, text: &str) -> Result<()> {

@@ -23,15 +23,24 @@ mod table;
 use outlive_base::Result;
 
 use crate::args::{BenchOptions, Benchmark};
+use crate::memory;
 
 /// Runs a measurement; 0 even if a goal is missed, for a figure is no failure.
 pub fn run(options: &BenchOptions) -> Result<u8> {
     if let Some(role) = &options.role {
+        if role == session::REMOVE {
+            return Ok(session::remove(options.dir.as_deref()));
+        }
         let words: Vec<&str> = role.split(':').collect();
         return match words[..] {
             ["collective", ..] => collectives::process::run(&words),
             _ => rank::run(role),
         };
+    }
+    if let Benchmark::Save | Benchmark::Recovery | Benchmark::All = options.what {
+        // The program's memory and two slots for it.
+        let what = format!("a program of {} MiB and two slots for it", options.mib);
+        memory::fits("mib", &what, (3 * options.mib) << 20)?;
     }
     let table = match options.what {
         Benchmark::Save => save::measure(options)?,

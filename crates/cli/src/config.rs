@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, Result};
 use serde::Serialize;
 
+use outlive_launch::input;
+
 use crate::args::{ConfigAction, ConfigOptions, Settings};
 use crate::output;
 
@@ -198,19 +200,11 @@ fn read_file(path: &Path, required: bool) -> Result<Vec<(&'static str, String)>>
         let entity = Entity::File(path.display().to_string());
         Error::new(Code::Config, entity, reason, remedy)
     };
-    let meta = match std::fs::metadata(path) {
-        Ok(meta) => meta,
-        Err(_) if !required => return Ok(Vec::new()),
-        Err(error) => return Err(refuse(format!("read: {error}"), "check the path")),
+    let text = match input::read_text(path, FILE_BYTES_MAX) {
+        Ok(text) => text,
+        Err(error) if !required && error.code() == Code::NotFound => return Ok(Vec::new()),
+        Err(error) => return Err(refuse(error.reason().into(), error.remedy())),
     };
-    if meta.len() > FILE_BYTES_MAX {
-        return Err(refuse(
-            "is longer than 1 MiB".into(),
-            "give a configuration file",
-        ));
-    }
-    let text = std::fs::read_to_string(path)
-        .map_err(|error| refuse(format!("read: {error}"), "make it readable text"))?;
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
         let at = error.span().map_or(1, |span| {
             1 + text[..span.start.min(text.len())].matches('\n').count()

@@ -13,6 +13,7 @@ mod config;
 mod delete;
 mod doctor;
 mod jobs;
+mod memory;
 mod minickpt;
 mod output;
 mod run;

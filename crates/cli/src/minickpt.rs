@@ -11,6 +11,8 @@ use outlive_minickpt::setup;
 use outlive_minickpt::supervisor::{Fork, Policy};
 use serde::Serialize;
 
+use outlive_launch::input;
+
 use crate::output;
 
 /// Programs that outlive a panic of their kernel.
@@ -175,9 +177,7 @@ fn prepare(how: &How) -> Result<(Policy, Next)> {
     };
     let policy = revive::policy(&how.memory.memory, fork, special)?;
     let line = match &how.line_from {
-        Some(path) => {
-            Some(std::fs::read_to_string(path).map_err(|error| Error::io(path, "read", &error))?)
-        }
+        Some(path) => Some(input::read_text(path, input::TEXT_BYTES_MAX)?),
         None => None,
     };
     let files = how.kernel.clone().zip(how.initrd.clone());
@@ -316,7 +316,7 @@ fn status(json: bool) -> Result<u8> {
 
 fn last(memory: &Path, json: bool) -> Result<u8> {
     let path = memory.join("last.json");
-    let text = std::fs::read_to_string(&path).map_err(|error| Error::io(&path, "read", &error))?;
+    let text = input::read_text(&path, input::TEXT_BYTES_MAX)?;
     let report: serde_json::Value = serde_json::from_str(&text).map_err(|error| {
         Error::new(
             Code::Corrupt,

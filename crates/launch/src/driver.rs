@@ -16,6 +16,7 @@ use outlive_network as network;
 
 use crate::command::{Recipe, Tree};
 use crate::fleet::{Common, Fleet};
+use crate::input;
 use crate::jobs::{Job, utc};
 use crate::report::Report;
 use crate::store::{self, Store};
@@ -164,7 +165,7 @@ pub fn report_refusal(path: &Path, job: &str, nodes: u32, error: &Error) -> Resu
 /// # Errors
 /// Those of reading the key's file.
 pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
-    let mut bytes = std::fs::read(key_file).map_err(|e| Error::io(key_file, "read", &e))?;
+    let mut bytes = input::read(key_file, input::TEXT_BYTES_MAX)?;
     bytes.extend_from_slice(name.as_bytes());
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
     bytes.fill(0);

@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::report::Report;
 use crate::store::{self, JobFile};
-use crate::{delete, driver};
+use crate::{delete, driver, input};
 
 /// Largest report that is read, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 20;
@@ -155,8 +155,7 @@ pub fn utc(at: SystemTime) -> String {
 }
 
 fn read_report(path: &Path) -> Option<Report> {
-    let small = fs::metadata(path).ok()?.len() <= REPORT_BYTES_MAX;
-    let text = small.then(|| fs::read(path).ok()).flatten()?;
+    let text = input::read(path, REPORT_BYTES_MAX).ok()?;
     serde_json::from_slice(&text).ok()
 }
 

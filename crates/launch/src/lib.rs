@@ -4,13 +4,14 @@
 //! - [`driver`]: does it: [`store`] (directories, lock), [`fleet`] (keepers),
 //!   [`command`] (the user's processes), [`watch`] (what the kernel tells).
 //! - [`jobs`]: what a store knows of its jobs; [`delete`]: their end.
-//! - [`inject`], [`units`]: what users write. [`report`], [`timeline`]: what they read.
+//! - [`inject`], [`units`], [`input`]: what users write. [`report`], [`timeline`]: what they read.
 
 pub mod command;
 pub mod delete;
 pub mod driver;
 pub mod fleet;
 pub mod inject;
+pub mod input;
 pub mod jobs;
 mod leftovers;
 mod owner;

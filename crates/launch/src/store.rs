@@ -18,6 +18,7 @@ use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
 use crate::driver::job_hash;
+use crate::input;
 
 /// The schema of `job.json`.
 pub const JOB_SCHEMA: &str = "outlive.job/1";
@@ -344,10 +345,10 @@ fn read_pid(file: &mut File) -> u32 {
 }
 
 fn read_job(path: &Path) -> Result<Option<JobFile>> {
-    let text = match fs::read(path) {
+    let text = match input::read(path, input::TEXT_BYTES_MAX) {
         Ok(text) => text,
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::io(path, "read", &error)),
+        Err(error) if error.code() == Code::NotFound => return Ok(None),
+        Err(error) => return Err(error),
     };
     let unknown = |reason: String| {
         Error::new(

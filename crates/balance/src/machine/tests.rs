@@ -217,8 +217,8 @@ fn survivors_of_a_failure_agree_on_the_reference_without_the_dead() {
         let mut world = World::new(count, options(seed), seed, 20_000);
         world.start(&links, &loads, &speeds, &[]);
         let mut dead: Vec<Peer> = vec![
-            (seed as u32 * 3) % count as u32,
-            (seed as u32 * 7 + 1) % count as u32,
+            (seed * 3 % count as u64) as u32,
+            ((seed * 7 + 1) % count as u64) as u32,
         ];
         dead.dedup();
         for &gone in &dead {

@@ -3,6 +3,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -30,27 +31,80 @@ pub fn odd(reason: impl Into<String>) -> Error {
     )
 }
 
-/// A directory that goes when this does.
-pub struct Scratch(PathBuf);
+/// The role of the process that removes a [`Scratch`].
+pub const REMOVE: &str = "remove";
+/// The most that is waited for the job of a killed benchmark to end.
+const REMOVED_MAX: Duration = Duration::from_secs(60);
+
+/// A directory that goes when this does, also when the benchmark is killed: another process
+/// removes it as soon as the pipe between them breaks.
+pub struct Scratch {
+    path: PathBuf,
+    remover: Child,
+}
 
 impl Scratch {
+    /// Makes one in an existing directory, or in that of temporary files.
+    ///
+    /// # Errors
+    /// `NotFound` if there is no such directory.
     pub fn new(within: Option<&Path>) -> Result<Scratch> {
         let base = within.map_or_else(std::env::temp_dir, Path::to_owned);
+        if !base.is_dir() {
+            return Err(Error::new(
+                Code::NotFound,
+                Entity::File(base.display().to_string()),
+                "there is no such directory",
+                "check the spelling of --dir, or make the directory first",
+            ));
+        }
         let path = base.join(format!("outlive-bench-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&path);
-        std::fs::create_dir_all(&path).map_err(|error| Error::io(&path, "create", &error))?;
-        Ok(Scratch(path))
+        let me = std::env::current_exe().map_err(|error| failed("find itself", &error))?;
+        let remover = Command::new(me)
+            .args(["bench", "save", "--role", REMOVE, "--dir"])
+            .arg(&path)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            // What ends this process group, Ctrl-C above all, does not end it.
+            .process_group(0)
+            .spawn()
+            .map_err(|error| failed("start what cleans up", &error))?;
+        std::fs::create_dir(&path).map_err(|error| Error::io(&path, "create", &error))?;
+        Ok(Scratch { path, remover })
     }
 
     pub fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
+        let _ = std::fs::remove_dir_all(&self.path);
+        drop(self.remover.stdin.take());
+        let _ = self.remover.wait();
     }
+}
+
+/// Removes `path` when standard input ends; goes on for as long as a job that is ending
+/// writes there.
+pub fn remove(path: Option<&Path>) -> u8 {
+    let _ = std::io::copy(&mut std::io::stdin(), &mut std::io::sink());
+    let Some(path) = path else { return 0 };
+    let until = Instant::now() + REMOVED_MAX;
+    let mut absent = 0;
+    while path.exists() || (1..10).contains(&absent) {
+        if Instant::now() > until {
+            return 1;
+        }
+        absent = match std::fs::remove_dir_all(path) {
+            Err(_) if !path.exists() => absent + 1,
+            _ => 1,
+        };
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    0
 }
 
 /// A rank that answers.

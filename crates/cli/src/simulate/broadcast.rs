@@ -10,7 +10,7 @@ use outlive_simulator::broadcast::{Broadcasts, Parameters, Run, Spread};
 use serde::{Serialize, Serializer};
 
 use super::options::{
-    Answer, Failures, FaultOptions, LISTED_MAX, Network, NetworkOptions, OrderName, Spans,
+    Answer, Failures, FaultOptions, LISTED_MAX, Need, Network, NetworkOptions, OrderName, Spans,
     SweepOptions, number, peak_bytes, refuse, shape, status,
 };
 use super::spanning;
@@ -177,8 +177,11 @@ pub fn run(options: &BroadcastOptions) -> Result<u8> {
         Dissemination::AcknowledgedTree => "none",
         _ => "checked",
     });
-    let broadcasts = Broadcasts::new(options.parameters(correction)?)?;
-    let threads = sweep.threads(options.network.processes);
+    let parameters = options.parameters(correction)?;
+    let failures = parameters.faults.most(parameters.ring).into();
+    let need = Need::of(options.network.processes, 300, failures, 0);
+    let threads = sweep.threads(options.network.processes, &need)?;
+    let broadcasts = Broadcasts::new(parameters)?;
     let runs = broadcasts.sweep(sweep.seed, sweep.runs, threads)?;
     let wall_seconds = began.elapsed().as_secs_f64();
     sweep.draw(|| broadcasts.plot(sweep.seed))?;

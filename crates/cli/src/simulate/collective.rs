@@ -15,8 +15,8 @@ use outlive_simulator::plot::DRAWN_MAX;
 use serde::Serialize;
 
 use super::options::{
-    Answer, Failures, FaultOptions, LISTED_MAX, Network, NetworkOptions, OrderName, SweepOptions,
-    number, peak_bytes, refuse, shape, status,
+    Answer, Failures, FaultOptions, LISTED_MAX, Need, Network, NetworkOptions, OrderName,
+    SweepOptions, number, peak_bytes, refuse, shape, status,
 };
 use crate::output;
 
@@ -166,6 +166,7 @@ pub fn run(options: &CollectiveOptions, kind: Kind) -> Result<u8> {
 fn run_with(options: &CollectiveOptions, kind: Kind, root: u32, algorithm: &str) -> Result<u8> {
     let began = Instant::now();
     options.check(root)?;
+    let threads = options.threads(root)?;
     let mut machine = options.machine(root, algorithm)?;
     let calm = options.one(&machine, kind, root, &[], 1)?.0;
     let horizon = calm.outcome.quiescence.0;
@@ -185,7 +186,6 @@ fn run_with(options: &CollectiveOptions, kind: Kind, root: u32, algorithm: &str)
         run.guaranteed = timely && machine.tolerates(run.dead.len());
         Ok((run, report.outcome.events))
     };
-    let threads = sweep.threads(options.network.processes);
     let runs = outlive_simulator::broadcast::sweep(sweep.seed, sweep.runs, threads, run)?;
     let events = runs.iter().map(|(_, events)| events).sum();
     let runs: Vec<OneRun> = runs.into_iter().map(|(run, _)| run).collect();
@@ -298,6 +298,14 @@ impl CollectiveOptions {
             return refuse("faults", &all, "leave one process alive");
         }
         Ok(())
+    }
+
+    /// Threads for which there is memory: everybody comes to know of every failure.
+    fn threads(&self, root: u32) -> Result<usize> {
+        let processes = self.network.processes;
+        let failures = self.faults.faults()?.most(self.ring(root)).into();
+        let need = Need::of(processes, 1_750, failures, 9);
+        self.sweep.threads(processes, &need)
     }
 
     fn machine(&self, root: u32, algorithm: &str) -> Result<Machine> {

@@ -11,10 +11,13 @@ use outlive_simulator::broadcast::{Faults, Moment, Quantity};
 use outlive_simulator::logp::Model;
 use serde::Serialize;
 
+use crate::memory;
+
 /// Runs that are listed as text.
 pub const LISTED_MAX: usize = 20;
 /// Processes simulated at once, over all threads: bounds the memory.
 const AT_ONCE_MAX: u64 = 1 << 21;
+const THREADS_MAX: usize = 4096;
 
 /// What a simulation answers: its parameters as they were understood, each run, all together.
 #[derive(Serialize)]
@@ -160,6 +163,28 @@ impl FaultOptions {
     }
 }
 
+/// Memory that a simulation takes, in bytes, from above: as measured with 100,000 and
+/// 400,000 processes (`outlive simulate ... --json`, `peak_bytes`), and a tenth more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Need {
+    /// While a run is simulated.
+    pub running: u64,
+    /// For its figures until all runs are told.
+    pub kept: u64,
+}
+
+impl Need {
+    /// `each` bytes for a process, and `each_dead` more for each pair of a process and a
+    /// failure that it comes to know.
+    pub fn of(processes: u32, each: u64, failures: u64, each_dead: u64) -> Need {
+        let dead = failures.saturating_mul(each_dead);
+        Need {
+            running: u64::from(processes).saturating_mul(each.saturating_add(dead)),
+            kept: 400 + failures.saturating_mul(8),
+        }
+    }
+}
+
 /// How often, and what is shown.
 #[derive(Args, Debug)]
 pub struct SweepOptions {
@@ -188,10 +213,27 @@ impl SweepOptions {
         Ok(())
     }
 
-    pub fn threads(&self, processes: u32) -> usize {
+    /// How many threads run at once what each takes `need` of memory.
+    ///
+    /// # Errors
+    /// `InvalidArgument` if it takes more memory than there is, or too many threads.
+    pub fn threads(&self, processes: u32, need: &Need) -> Result<usize> {
+        if self.threads.is_some_and(|threads| threads > THREADS_MAX) {
+            return refuse("threads", "more than 4096", "give 1 to 4096");
+        }
+        let kept = need.kept.saturating_mul(self.runs);
         let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let fit = AT_ONCE_MAX / u64::from(processes.max(1));
-        self.threads.unwrap_or(cores.min(fit.max(1) as usize))
+        let room = memory::available().saturating_sub(kept) / need.running.max(1);
+        let fit = (AT_ONCE_MAX / u64::from(processes.max(1))).min(room).max(1);
+        let threads = self.threads.unwrap_or(cores.min(fit as usize)) as u64;
+        let threads = threads.clamp(1, self.runs.max(1));
+        let bytes = need.running.saturating_mul(threads).saturating_add(kept);
+        let what = format!(
+            "{processes} processes, {} run(s) in {threads} thread(s)",
+            self.runs
+        );
+        memory::fits("processes", &what, bytes)?;
+        Ok(threads as usize)
     }
 
     /// Writes the picture where it was asked for.

@@ -10,7 +10,9 @@ use outlive_simulator::broadcast::spanning::{One, Parameters, Plans, Run};
 use serde::Serialize;
 
 use super::broadcast::{BroadcastOptions, StartName, correction_of};
-use super::options::{Answer, Failures, LISTED_MAX, Network, Spans, peak_bytes, refuse, status};
+use super::options::{
+    Answer, Failures, LISTED_MAX, Need, Network, Spans, peak_bytes, refuse, status,
+};
 use crate::output;
 
 /// The parameters as they were understood.
@@ -87,6 +89,11 @@ pub fn run(options: &BroadcastOptions, trees: u32, gossip_time: Option<u64>) -> 
     let began = Instant::now();
     let sweep = &options.sweep;
     let (repair, correction) = repair(options)?;
+    let faults = options.faults.faults()?;
+    let failures = faults.most(options.ring()).into();
+    let each = 1_600 + 160 * u64::from(trees);
+    let need = Need::of(options.network.processes, each, failures, 0);
+    let threads = sweep.threads(options.network.processes, &need)?;
     let plans = Plans::new(Parameters {
         ring: options.ring(),
         model: options.network.model(),
@@ -96,9 +103,8 @@ pub fn run(options: &BroadcastOptions, trees: u32, gossip_time: Option<u64>) -> 
         timeout: options.timeout,
         broadcasts: options.broadcasts,
         bytes: options.network.bytes,
-        faults: options.faults.faults()?,
+        faults,
     })?;
-    let threads = sweep.threads(options.network.processes);
     let runs = plans.sweep(sweep.seed, sweep.runs, threads)?;
     let wall_seconds = began.elapsed().as_secs_f64();
     sweep.draw(|| plans.plot(sweep.seed))?;

@@ -71,7 +71,7 @@ impl Faults {
     }
 
     /// How many fail at most.
-    pub(super) fn most(&self, ring: Ring) -> u32 {
+    pub fn most(&self, ring: Ring) -> u32 {
         self.drawn(ring).saturating_add(self.dead.len() as u32)
     }
 

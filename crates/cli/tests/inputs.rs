@@ -1,0 +1,105 @@
+//! What comes from outside is bounded: files that are none, sizes that nobody has memory
+//! for, directories that do not exist.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const BOUND: Duration = Duration::from_secs(60);
+
+fn outlive(line: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_outlive"));
+    command.args(line.split_whitespace());
+    command
+}
+
+/// Waits for its end, not for ever.
+fn ends(mut command: Command) -> Output {
+    let pipes = (Stdio::piped(), Stdio::piped());
+    let mut child = command.stdout(pipes.0).stderr(pipes.1).spawn().unwrap();
+    wait(&format!("{command:?} ends"), || {
+        child.try_wait().unwrap().is_some()
+    });
+    child.wait_with_output().unwrap()
+}
+
+fn wait(what: &str, mut done: impl FnMut() -> bool) {
+    let until = Instant::now() + BOUND;
+    while !done() {
+        assert!(Instant::now() < until, "not within {BOUND:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn refused(line: &str, words: &[&str], status: i32) {
+    let output = ends(outlive(line));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(status), "{line}: {said}");
+    for word in words {
+        assert!(said.contains(word), "{line}: {said}");
+    }
+}
+
+#[test]
+fn what_takes_more_memory_than_there_is_says_how_much() {
+    let words = ["OL-100", "would take about", "of memory"];
+    for line in [
+        "simulate reduce --processes 260000000",
+        "simulate allreduce --processes 2000000 --faults 50%",
+        "simulate barrier --processes 260000000",
+        "simulate broadcast --processes 8 --runs 999999999999",
+        "simulate broadcast --processes 200000000 --dissemination spanning-trees:32",
+        "simulate broadcast --processes 200000000 --threads 4096 --runs 5000",
+        "bench recovery --mib 16000000",
+    ] {
+        refused(line, &words, 64);
+    }
+    refused(
+        "simulate broadcast --processes 8 --threads 99999",
+        &["OL-100"],
+        64,
+    );
+}
+
+#[test]
+fn only_regular_files_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    let made = Command::new("mkfifo").arg(&fifo).status();
+    assert!(made.unwrap().success());
+    for path in [fifo.as_path(), Path::new("/dev/zero")] {
+        let path = path.display();
+        for (line, status) in [
+            (format!("config explain --config {path}"), 78),
+            (format!("run --config {path} -- true"), 78),
+            (format!("balance --graph {path} --parts 2"), 64),
+        ] {
+            refused(&line, &["device, pipe"], status);
+        }
+    }
+}
+
+#[test]
+fn a_mistyped_directory_is_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let typo = dir.path().join("typo");
+    for what in ["save", "skip", "recovery", "idle"] {
+        let line = format!("bench {what} --mib 1 --dir {}", typo.display());
+        refused(&line, &["OL-404", "--dir"], 74);
+        assert!(!typo.exists(), "{what}");
+    }
+}
+
+#[test]
+fn a_killed_benchmark_leaves_no_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = format!("bench idle --mib 1 --dir {}", dir.path().display());
+    let mut command = outlive(&line);
+    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
+    let files = || std::fs::read_dir(dir.path()).unwrap().count();
+    wait("the benchmark begins", || files() > 0);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait("its files are removed", || files() == 0);
+}
