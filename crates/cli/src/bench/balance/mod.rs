@@ -194,7 +194,7 @@ impl<'a> Case<'a> {
         let left = kind.steps().saturating_sub(first.saturating_add(1));
         let steps = if whole { left } else { how.steps.min(left) };
         Ok(Case {
-            scenario: Scenario::new(kind, processes, how.shrink, 1)?,
+            scenario: Scenario::new(kind, processes, how.shrink, how.seed)?,
             range: (first, steps),
             lines: Vec::new(),
             options,
