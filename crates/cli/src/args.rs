@@ -414,7 +414,7 @@ pub struct BalanceBench {
     /// Seed of what a scenario draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Every case that docs/balance.md shows: shock with 96 (all its steps), 384, 768,
+    /// Every case that docs/balance-results.md shows: shock with 96 (all its steps), 384, 768,
     /// 1536 and 6144 processes, cloud with 96, 384 and 768 (all its steps). Takes hours
     #[arg(long, conflicts_with_all = ["processes", "first", "shrink"])]
     pub every_case: bool,
