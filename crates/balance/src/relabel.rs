@@ -140,15 +140,6 @@ mod tests {
     use super::*;
     use outlive_base::rng::Sequence;
 
-    /// Fresh, unless one is given.
-    fn seed() -> u64 {
-        use std::hash::{BuildHasher, Hasher};
-        let given = option_env!("OUTLIVE_SEED").and_then(|text| text.parse().ok());
-        let seed = given.unwrap_or_else(|| std::hash::RandomState::new().build_hasher().finish());
-        println!("repeat: OUTLIVE_SEED={seed} cargo test -p outlive-balance relabel");
-        seed
-    }
-
     fn kept(entries: &[(usize, usize, f64)], chosen: &[usize]) -> f64 {
         let taken = entries
             .iter()
@@ -173,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_optimal_assignment_is_the_best_of_all_and_the_other_at_least_half() {
-        let seed = seed();
+        let seed = outlive_base::seed!();
         let mut random = Sequence::new(seed, 0);
         for _ in 0..200 {
             let count = 1 + random.below(6) as usize;

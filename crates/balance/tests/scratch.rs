@@ -4,24 +4,12 @@
 
 #![allow(clippy::unwrap_used)] // a panic is how a test reports
 
-use std::hash::{BuildHasher, Hasher};
-
 use outlive_balance::diffusion::{self, Options};
 use outlive_balance::metrics::{Metrics, measure};
 use outlive_balance::replay::initial;
 use outlive_balance::scenario::{Kind, Scenario, random_geometric, random_graph, triangles};
 use outlive_balance::{Graph, Processes, scratch};
 use outlive_base::rng::Sequence;
-
-fn seed(test: &str) -> u64 {
-    let given = std::env::var("OUTLIVE_SEED").map(|text| text.parse().unwrap());
-    let seed = given.unwrap_or_else(|_| {
-        let drawn = std::hash::RandomState::new().build_hasher().finish();
-        drawn % 1_000_000_000
-    });
-    println!("repeat: OUTLIVE_SEED={seed} cargo test -p outlive-balance --test scratch {test}");
-    seed
-}
 
 /// Small graphs of many kinds on processes that differ, from any assignment.
 fn case(seed: u64) -> (Graph, Processes, Vec<u32>, Options) {
@@ -99,7 +87,7 @@ fn valid(processes: &Processes, graph: &Graph, parts: &[u32], context: &str) {
 
 #[test]
 fn both_are_valid_and_repeatable_and_the_choice_is_never_worse_in_both_measures() {
-    let first = seed("both_are_valid");
+    let first = outlive_base::seed!();
     let mut taken = [0, 0];
     for seed in first..first + 300 {
         let (graph, processes, parts, options) = case(seed);
@@ -139,7 +127,7 @@ fn both_are_valid_and_repeatable_and_the_choice_is_never_worse_in_both_measures(
 /// Equal tasks, many for each process: the bound is reached.
 #[test]
 fn a_fresh_partition_is_within_the_tolerance() {
-    let first = seed("a_fresh_partition_is_within");
+    let first = outlive_base::seed!();
     for seed in first..first + 20 {
         let mut random = Sequence::new(seed, 2);
         let graph = match random.below(3) {
@@ -188,7 +176,7 @@ fn surge(kind: Kind, seed: u64) -> [Metrics; 3] {
 /// is hard to better, about as much); it is taken.
 #[test]
 fn a_surge_in_one_place_is_for_a_fresh_partition() {
-    let first = seed("a_surge_in_one_place");
+    let first = outlive_base::seed!();
     let surges = Kind::ALL.into_iter().filter(|kind| kind.is_surge());
     let mut ratio: (f64, f64) = (1.0, 1.0);
     for kind in surges {
@@ -214,7 +202,7 @@ fn a_surge_in_one_place_is_for_a_fresh_partition() {
 /// Parts that any partitioner made: only their names change, and no fewer tasks stay.
 #[test]
 fn names_alone_keep_more_tasks_at_home() {
-    let first = seed("names_alone");
+    let first = outlive_base::seed!();
     for seed in first..first + 50 {
         let (graph, _, parts, _) = case(seed);
         let count = parts.iter().max().map_or(1, |&part| part as usize + 1);
