@@ -124,7 +124,7 @@ impl Goal {
             .map_or(String::new(), |most| format!("{most:.2}"));
         let verdict = if self.is_met { "met" } else { "NOT MET" };
         format!(
-            "{:24}{:30}{:9.4}{:9.4}{:8.2}{:9.2}{:>10}  {}: {verdict}",
+            "{:32}{:30}{:11.4}{:12.4}{:8.2}{:9.2}{:>10}  {}: {verdict}",
             self.case,
             self.what,
             self.ours,
