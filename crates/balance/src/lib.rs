@@ -17,6 +17,7 @@
 //! | [`select`], [`refine`] | which tasks realise a flow; pairwise FM |
 //! | [`outline`] | who cuts far more than others, and what is done about it |
 //! | [`diffusion`] | the whole method, with its cost |
+//! | [`multilevel`], [`relabel`], [`scratch`] | a fresh partition, names that keep tasks at home, the choice |
 //! | [`central`], [`geometric`], [`hybrid`] | greedy, refine; bisection, curve; tree of domains |
 //! | [`scenario`], [`replay`], [`command`], [`plot`] | loads that change with time, and what the command line shows |
 
@@ -50,15 +51,3 @@ pub mod select;
 pub use error::BalanceError;
 pub use graph::Graph;
 pub use processes::Processes;
-
-/// A fresh seed for a randomised test, printed so that a failure can be repeated with
-/// `OUTLIVE_SEED`.
-#[cfg(test)]
-pub(crate) fn tests_seed() -> u64 {
-    use std::hash::{BuildHasher, Hasher};
-    let given = option_env!("OUTLIVE_SEED").and_then(|text| text.parse().ok());
-    let drawn = || std::hash::RandomState::new().build_hasher().finish();
-    let seed = given.unwrap_or_else(drawn);
-    println!("seed {seed}: repeat with OUTLIVE_SEED={seed}");
-    seed
-}

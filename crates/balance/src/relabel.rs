@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn the_optimal_assignment_is_the_best_of_all_and_the_other_at_least_half() {
-        let seed = crate::tests_seed();
+        let seed = outlive_base::seed!();
         let mut random = Sequence::new(seed, 0);
         for _ in 0..200 {
             let count = 1 + random.below(6) as usize;

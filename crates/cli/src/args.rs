@@ -407,10 +407,14 @@ pub struct CollectivesBench {
 #[derive(Args, Debug)]
 #[command(next_help_heading = "balance only")]
 pub struct BalanceBench {
-    /// shock, cloud or hot-spot [default: shock and cloud]
+    /// shock, cloud, hot-spot, or a large load in one place: surge-2d, surge-3d,
+    /// surge-geometric, surge-triangles [default: shock and cloud]
     #[arg(long)]
     pub scenario: Option<String>,
-    /// Every case that docs/balance.md shows: shock with 96 (all its steps), 384, 768,
+    /// Seed of what a scenario draws
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Every case that docs/balance-results.md shows: shock with 96 (all its steps), 384, 768,
     /// 1536 and 6144 processes, cloud with 96, 384 and 768 (all its steps). Takes hours
     #[arg(long, conflicts_with_all = ["processes", "first", "shrink"])]
     pub every_case: bool,
@@ -430,7 +434,8 @@ pub struct BalanceBench {
     #[arg(long, value_name = "X", default_value_t = 0.02)]
     pub tolerance: f64,
     /// The partitioners to compare with, if installed [default: all]: none, zoltan-rcb,
-    /// zoltan-hsfc, zoltan-phg, zoltan-phg-repartition, scotch, scotch-remap, metis
+    /// zoltan-hsfc, zoltan-phg, zoltan-phg-repartition, scotch, scotch-remap, metis, metis-remap (METIS, with the
+    /// parts named so that most tasks stay)
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub peers: Option<Vec<String>>,
     /// What a moved task is worth in cut edges, for ours

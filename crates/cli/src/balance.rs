@@ -51,7 +51,8 @@ enum Sub {
 
 #[derive(Args, Debug)]
 struct Replay {
-    /// shock, cloud, random, hot-spot, drift or node-loss.
+    /// shock, cloud, random, hot-spot, drift, node-loss, or a large load in one place: surge-2d,
+    /// surge-3d, surge-geometric or surge-triangles.
     scenario: String,
     /// The number of processes.
     #[arg(long, value_name = "N")]
@@ -74,7 +75,8 @@ struct Replay {
 
 #[derive(Args, Debug)]
 struct How {
-    /// diffusion, hybrid, greedy, refine, greedy-refine, rcb or sfc.
+    /// diffusion, scratch (a fresh partition under names that keep tasks at home), auto (the
+    /// better of these two), hybrid, greedy, refine, greedy-refine, rcb or sfc.
     #[arg(long, default_value = "diffusion")]
     method: String,
     /// Imbalance (max over average, minus 1) that is good enough.

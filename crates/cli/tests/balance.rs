@@ -193,6 +193,27 @@ fn balanced(dir: &Path, words: &str) -> serde_json::Value {
 }
 
 #[test]
+fn the_better_of_two_methods_is_taken() {
+    let dir = files();
+    std::fs::write(dir.path().join("old"), "0\n0\n0\n0\n0\n1\n").unwrap();
+    let run = |method: &str| {
+        let words = format!("--graph ring.graph --parts 2 --parts-in old --method {method}");
+        balanced(dir.path(), &words)
+    };
+    let cost = |found: &serde_json::Value| {
+        let moved = found["migration_total"].as_f64().unwrap() * 6.0;
+        found["edge_cut_total"].as_f64().unwrap() + 0.1 * moved
+    };
+    let (auto, fresh) = (run("auto"), run("scratch"));
+    assert_eq!(auto["imbalance"], 0.0);
+    assert_eq!(fresh["fresh"], 1.0);
+    assert!(
+        cost(&auto) <= cost(&fresh).min(cost(&run("diffusion"))) + 1e-9,
+        "{auto}"
+    );
+}
+
+#[test]
 fn extremes_are_defined() {
     let dir = files();
     for parts in [1, 5, 6, 7, 40, 1 << 20] {

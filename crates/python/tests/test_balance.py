@@ -40,7 +40,9 @@ def refused(code: int, call: object, *arguments: object, **named: object) -> out
     return caught.value
 
 
-@pytest.mark.parametrize("method", ["diffusion", "hybrid", "refine", "greedy-refine"])
+@pytest.mark.parametrize(
+    "method", ["diffusion", "scratch", "auto", "hybrid", "refine", "greedy-refine"]
+)
 def test_the_measures_are_those_that_numpy_finds(method: str) -> None:
     graph, weights, start = mesh(40, 32), hot(40, 32), strips(40, 32, 8)
     done = balance.balance(graph, 8, start, weights=weights, method=method, tolerance=0.05)

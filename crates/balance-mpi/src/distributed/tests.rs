@@ -414,3 +414,62 @@ fn load_passes_between_pieces_that_no_edge_joins() {
         reference.imbalance
     );
 }
+
+/// A tenth of a board that is so heavy that a process there has three times the average.
+fn surge() -> (Graph, Vec<u32>) {
+    let mut graph = Graph::mesh(48, 48, 1);
+    let all = Processes::uniform(12).unwrap();
+    let parts = geometric::bisection(&graph, &all).unwrap();
+    let weight = |t: usize| if t % 48 < 15 && t / 48 < 15 { 3.9 } else { 1.0 };
+    graph
+        .set_weights(&(0..graph.tasks()).map(weight).collect::<Vec<_>>())
+        .unwrap();
+    (graph, parts)
+}
+
+#[test]
+fn one_process_computes_for_all_what_the_reference_computes() {
+    let (graph, parts) = surge();
+    // The last one leaves, and another carries something anyway.
+    let mut own = vec![(1.0, 0.0); 12];
+    (own[11], own[3]) = ((0.0, 0.0), (1.0, 20.0));
+    let processes = own.iter().copied().unzip();
+    let (speeds, background): (Vec<f64>, Vec<f64>) = processes;
+    let processes = Processes::new(speeds, background).unwrap();
+    for approach in [Approach::Scratch, Approach::Auto] {
+        let options = Options {
+            approach,
+            ..Options::default()
+        };
+        let theirs = match approach {
+            Approach::Scratch => {
+                outlive_balance::scratch::balance(&graph, &processes, &parts, &options).unwrap()
+            }
+            _ => {
+                let done = outlive_balance::scratch::choose(&graph, &processes, &parts, &options);
+                done.unwrap().parts
+            }
+        };
+        let (after, outcomes) = run_as(&graph, &parts, &own, &options);
+        assert_eq!(after, theirs);
+        assert!(!after.contains(&11));
+        let reached = measure(&graph, &processes, &parts, &after).imbalance;
+        for outcome in &outcomes {
+            assert!(outcome.is_fresh, "{approach:?}");
+            assert!((outcome.imbalance.1 - reached).abs() < 1e-9);
+            assert!(outcome.imbalance.0 > 0.5 && outcome.imbalance.1 <= 0.021);
+        }
+        // Nothing is left to do.
+        let own = vec![(1.0, 0.0); 12];
+        let level = outlive_balance::diffusion::balance(
+            &graph,
+            &Processes::uniform(12).unwrap(),
+            &parts,
+            &Options::default(),
+        );
+        let level = level.unwrap().parts;
+        let (after, outcomes) = run_as(&graph, &level, &own, &options);
+        assert_eq!(after, level);
+        assert!(outcomes.iter().all(|outcome| outcome.rounds == 0));
+    }
+}

@@ -128,8 +128,14 @@ fn call(transport: &TransportC, queries: &Queries, options: &OptionsC) -> (c_int
 #[test]
 fn one_rank_is_in_balance() {
     let program = pair();
-    let (status, text) = call(&ALONE, &queries(&program), &OptionsC::default());
-    assert_eq!((status, text.as_str()), (0, ""));
+    for method in 0..3 {
+        let options = OptionsC {
+            method,
+            ..OptionsC::default()
+        };
+        let (status, text) = call(&ALONE, &queries(&program), &options);
+        assert_eq!((status, text.as_str()), (0, ""), "{method}");
+    }
     let none = Program {
         objects: Vec::new(),
         edges: Vec::new(),
@@ -185,6 +191,8 @@ fn bad_options_and_missing_members_are_named() {
         with(|o| o.speed = -1.0),
         with(|o| o.speed = f64::NAN),
         with(|o| o.background = -1.0),
+        with(|o| o.method = 3),
+        with(|o| o.method = -1),
     ] {
         assert_eq!(status, -100, "{text}");
     }

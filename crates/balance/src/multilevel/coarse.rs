@@ -1,8 +1,8 @@
 //! Coarser and coarser graphs: heavy-edge matching (Karypis and Kumar 1998) and contraction.
 //!
 //! Invariants: the sums of weights and of sizes are those of the finest graph; rows have no
-//! vertex itself and no neighbour twice; with homes, only vertices of one home are merged
-//! ("local matching", Schloegel, Karypis and Kumar 1997), so that every coarse vertex has one.
+//! vertex itself and no neighbour twice; only vertices of one label are merged: with homes as
+//! labels ("local matching", Schloegel, Karypis and Kumar 1997) every coarse vertex has one.
 
 use outlive_base::rng;
 
@@ -19,11 +19,13 @@ pub(super) struct Level {
     pub sizes: Vec<f64>,
     /// The process of each vertex before; empty where that does not count.
     pub homes: Vec<u32>,
+    /// Vertices of different labels are not merged; empty: all are alike.
+    pub labels: Vec<u64>,
 }
 
 impl Level {
     /// The task graph itself.
-    pub fn finest(graph: &Graph, homes: &[u32]) -> Level {
+    pub fn finest(graph: &Graph, homes: &[u32], labels: Vec<u64>) -> Level {
         Level {
             offsets: graph.offsets().to_vec(),
             to: graph.neighbours().to_vec(),
@@ -31,6 +33,7 @@ impl Level {
             weights: graph.weights().to_vec(),
             sizes: vec![1.0; graph.tasks()],
             homes: homes.to_vec(),
+            labels,
         }
     }
 
@@ -52,8 +55,27 @@ impl Level {
         self.weights.iter().copied().fold(0.0, f64::max)
     }
 
-    fn home(&self, vertex: usize) -> u32 {
-        self.homes.get(vertex).copied().unwrap_or(0)
+    fn label(&self, vertex: usize) -> u64 {
+        self.labels.get(vertex).copied().unwrap_or(0)
+    }
+
+    /// The weight of the cut edges, and the price of all tasks that are not at home.
+    pub fn cost(&self, parts: &[u32], price: f64) -> f64 {
+        let mut twice = 0.0;
+        let mut away = 0.0;
+        for vertex in 0..self.count() {
+            let ends = self.adjacent(vertex);
+            let other = ends.filter(|end| parts[end.0] != parts[vertex]);
+            twice += other.map(|end| end.1).sum::<f64>();
+            if self
+                .homes
+                .get(vertex)
+                .is_some_and(|&home| home != parts[vertex])
+            {
+                away += self.sizes[vertex];
+            }
+        }
+        twice / 2.0 + price * away
     }
 
     /// The vertices in an order that is drawn.
@@ -90,6 +112,7 @@ impl Level {
             weights: pick(&self.weights),
             sizes: pick(&self.sizes),
             homes: Vec::new(),
+            labels: Vec::new(),
         }
     }
 }
@@ -126,7 +149,7 @@ fn matching(fine: &Level, heaviest: f64, seed: u64) -> Vec<u32> {
         }
         let fits = |other: usize| {
             let light = fine.weights[vertex] + fine.weights[other] <= heaviest;
-            light && fine.home(other) == fine.home(vertex)
+            light && fine.label(other) == fine.label(vertex)
         };
         let mut best: Option<(f64, f64, usize)> = None;
         let mut strongest: Option<(f64, usize)> = None;
@@ -173,6 +196,7 @@ fn contract(fine: &Level, map: &[u32], members: &[(usize, usize)]) -> Level {
         weights: Vec::with_capacity(members.len()),
         sizes: Vec::with_capacity(members.len()),
         homes: Vec::new(),
+        labels: Vec::new(),
     };
     coarse.offsets.push(0);
     // Where the row that is being made lists a neighbour.
@@ -203,6 +227,9 @@ fn contract(fine: &Level, map: &[u32], members: &[(usize, usize)]) -> Level {
         coarse.sizes.push(sum(&fine.sizes));
         if !fine.homes.is_empty() {
             coarse.homes.push(fine.homes[first]);
+        }
+        if !fine.labels.is_empty() {
+            coarse.labels.push(fine.labels[first]);
         }
     }
     coarse

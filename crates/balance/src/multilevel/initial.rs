@@ -94,7 +94,7 @@ fn bisect(
     for attempt in 0..TRIES {
         let mut half = grow(level, shares[0] * total, least, rng::draw(seed, 4, attempt));
         let over = refine(level, &mut half, &aim);
-        let key = (over, cut(level, &half));
+        let key = (over, level.cost(&half, 0.0));
         if best.as_ref().is_none_or(|(least, _)| key < *least) {
             best = Some((key, half));
         }
@@ -139,14 +139,4 @@ fn grow(level: &Level, goal: f64, least: [usize; 2], seed: u64) -> Vec<u32> {
         }
     }
     side
-}
-
-fn cut(level: &Level, half: &[u32]) -> f64 {
-    let mut sum = 0.0;
-    for vertex in 0..level.count() {
-        let ends = level.adjacent(vertex);
-        let other = ends.filter(|end| half[end.0] != half[vertex]);
-        sum += other.map(|end| end.1).sum::<f64>();
-    }
-    sum / 2.0
 }

@@ -124,7 +124,7 @@ impl Goal {
             .map_or(String::new(), |most| format!("{most:.2}"));
         let verdict = if self.is_met { "met" } else { "NOT MET" };
         format!(
-            "{:24}{:30}{:9.4}{:9.4}{:8.2}{:9.2}{:>10}  {}: {verdict}",
+            "{:32}{:30}{:11.4}{:12.4}{:8.2}{:9.2}{:>10}  {}: {verdict}",
             self.case,
             self.what,
             self.ours,
@@ -159,12 +159,41 @@ pub fn best_repartitioner(lines: &[Line]) -> Option<&Line> {
     peers.min_by(|a, b| a.figures.migration.total_cmp(&b.figures.migration))
 }
 
+/// On loads that are large and in one place: the choice against those that name the parts of
+/// a fresh partition, or start from the old one.
+fn surge(lines: &[Line], ours: &Line) -> Vec<Goal> {
+    let mut goals = Vec::new();
+    for peer in lines.iter().filter(|line| !line.ours && line.repartitions) {
+        let (mine, theirs) = (&ours.figures, &peer.figures);
+        let cut = (mine.edge_cut_total, theirs.edge_cut_total);
+        goals.push(Goal::new(
+            "weight of cut edges",
+            cut.0,
+            cut.1,
+            &peer.who,
+            1.0,
+        ));
+        let moved = (mine.migration_total, theirs.migration_total);
+        goals.push(Goal::new(
+            "tasks that move, of all",
+            moved.0,
+            moved.1,
+            &peer.who,
+            1.0,
+        ));
+    }
+    goals
+}
+
 /// The goals that these lines, all of one case, can tell about.
 pub fn of(lines: &[Line]) -> Vec<Goal> {
     let mut goals = Vec::new();
     let Some(ours) = lines.first() else {
         return goals;
     };
+    if ours.scenario.starts_with("surge") {
+        goals = surge(lines, ours);
+    }
     if let Some(peer) = best_repartitioner(lines) {
         let asked = peer.figures.imbalance.max(ours.tolerance);
         // Who ends no less balanced than the peer is at its imbalance or below.

@@ -142,7 +142,7 @@ fn check(how: &BalanceBench, kinds: &[Kind]) -> Result<()> {
     }
 }
 
-/// Every case of docs/balance.md; true: with all the steps of its scenario.
+/// Every case of docs/balance-results.md; true: with all the steps of its scenario.
 const EVERY: [(Kind, usize, bool); 8] = [
     (Kind::Cloud, 96, true),
     (Kind::Cloud, 384, true),
@@ -194,7 +194,7 @@ impl<'a> Case<'a> {
         let left = kind.steps().saturating_sub(first.saturating_add(1));
         let steps = if whole { left } else { how.steps.min(left) };
         Ok(Case {
-            scenario: Scenario::new(kind, processes, how.shrink, 1)?,
+            scenario: Scenario::new(kind, processes, how.shrink, how.seed)?,
             range: (first, steps),
             lines: Vec::new(),
             options,

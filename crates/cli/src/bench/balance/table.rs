@@ -57,7 +57,7 @@ pub fn case(lines: &[Line], range: (u32, u32), goals: &[Goal]) {
 /// The goals of all cases, a line each.
 pub fn summary(goals: &[Goal]) {
     println!(
-        "{:24}{:30}{:>9}{:>9}{:>8}{:>9}{:>10}  against",
+        "{:32}{:30}{:>11}{:>12}{:>8}{:>9}{:>10}  against",
         "case", "goal", "ours", "theirs", "ratio", "wanted", "possible"
     );
     for goal in goals {
