@@ -39,7 +39,7 @@ test: deps ## everything that the continuous integration runs
 test-minickpt: deps build ## every way for a kernel to die, in emulated machines (about 45 minutes)
 	OUTLIVE_MINICKPT=long scripts/test.sh minickpt
 
-soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), random failures (SOAK_MINUTES=30)
+soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), jobs hurt at random (SOAK_MINUTES=30)
 	OUTLIVE_SESSION_SEEDS=$(or $(SESSION_SEEDS),5000) $(CARGO) test --locked -p outlive-network --test session_sim
 	scripts/sweep-broadcast.sh
 	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- 0 100000

@@ -1,6 +1,6 @@
 //! `outlive balance`: balance a task graph from a file, or replay a scenario.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use outlive_balance::command;
@@ -248,7 +248,7 @@ fn print<T: serde::Serialize>(
     output::text(&text).map(drop)
 }
 
-fn read(path: &PathBuf) -> Result<Vec<u8>> {
+fn read(path: &Path) -> Result<Vec<u8>> {
     input::read(path, GRAPH_BYTES_MAX)
 }
 
