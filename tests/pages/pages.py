@@ -38,8 +38,8 @@ class Step:
     """Of the file; of the program that is killed meanwhile."""
 
 
-def steps(page: str) -> list[Step]:
-    """What a reader does, in order."""
+def steps(page: str, files: bool = True) -> list[Step]:
+    """What a reader does, in order; without ``files`` no program is saved."""
     found: list[Step] = []
     for line, kind, text in blocks(page):
         if kind == "prose":
@@ -50,7 +50,7 @@ def steps(page: str) -> list[Step]:
         elif kind in ("", "text"):
             if found and found[-1].kind == "commands":
                 found.append(Step(line, "prints", text))
-        elif kind in WHOLE and WHOLE[kind] in text:
+        elif files and kind in WHOLE and WHOLE[kind] in text:
             found.append(Step(line, "file", text, SUFFIX[kind]))
     prose = page.splitlines()
     for nth, step in enumerate(found):

@@ -84,7 +84,7 @@ def test_the_commands_of_the_readme(reader: Reader, home: Path) -> None:
     """Those that need nothing but the installation."""
     installed(reader, home)
     ran = 0
-    for step in steps((ROOT / "README.md").read_text(encoding="utf-8")):
+    for step in steps((ROOT / "README.md").read_text(encoding="utf-8"), files=False):
         if step.kind == "commands" and step.text.startswith(README_RUNS):
             reader.do(step)
             ran += 1
