@@ -3,6 +3,8 @@
 # and says which ones if it is not.
 
 PREFIX ?= /usr/local
+# Of `make soak`; make prints it with each command. OUTLIVE_SEED repeats.
+SEED := $(or $(OUTLIVE_SEED),$(shell shuf -i 0-99999999 -n 1))
 DESTDIR ?=
 CARGO ?= cargo
 export PATH := $(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -39,11 +41,11 @@ test: deps ## everything that the continuous integration runs
 test-minickpt: deps build ## every way for a kernel to die, in emulated machines (about 45 minutes)
 	OUTLIVE_MINICKPT=long scripts/test.sh minickpt
 
-soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), random failures (SOAK_MINUTES=30)
+soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), jobs hurt at random (SOAK_MINUTES=30)
 	OUTLIVE_SESSION_SEEDS=$(or $(SESSION_SEEDS),5000) $(CARGO) test --locked -p outlive-network --test session_sim
-	scripts/sweep-broadcast.sh
-	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- 0 100000
-	$(CARGO) run --release --locked -q -p outlive-simulator --example corrected_sweep -- 0 100000
+	scripts/sweep-broadcast.sh 100000 $(SEED)
+	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- $(SEED) 100000
+	$(CARGO) run --release --locked -q -p outlive-simulator --example corrected_sweep -- $(SEED) 100000
 	scripts/soak.py --minutes $(or $(SOAK_MINUTES),30) --calm-minutes $(or $(OUTLIVE_SOAK_MINUTES),20)
 	OUTLIVE_MPI=long scripts/test.sh mpi
 	OUTLIVE_MINICKPT=soak scripts/test.sh minickpt

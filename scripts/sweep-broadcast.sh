@@ -6,11 +6,12 @@
 # RUNS (100000) with failures before the start under checked correction, and as many
 # with up to f failures at any moment under failure-proof correction, over all trees
 # and gossip; then as many with spanning trees and failures at any moment, at most one fewer
-# than trees. Prints a line for each kind; stops at the first broken promise.
+# than trees. Prints a line for each kind; stops at the first broken promise. SEED is fresh
+# by default.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 runs=${1:-100000}
-seed=${2:-1}
+seed=${2:-${OUTLIVE_SEED:-$(shuf -i 0-99999999 -n 1)}}
 outlive=target/release/outlive
 kinds=16
 each=$(((runs + kinds - 1) / kinds))
@@ -41,12 +42,12 @@ for start in synchronized overlapped; do
     done
 done
 
-export SPANNING_RUNS=$runs
+export SPANNING_RUNS=$runs OUTLIVE_SEED=$seed
 if cargo test --release --locked -q -p outlive-simulator --test spanning -- \
     --exact every_live_process_gets_every_broadcast >/dev/null; then
-    echo "PASS spanning-trees: $runs runs"
+    echo "PASS spanning-trees: $runs runs from seed $seed"
 else
-    echo "FAIL spanning-trees: SPANNING_RUNS=$runs cargo test --release -p outlive-simulator" \
+    echo "FAIL spanning-trees: SPANNING_RUNS=$runs OUTLIVE_SEED=$seed cargo test --release -p outlive-simulator" \
         "--test spanning every_live_process_gets_every_broadcast"
     exit 1
 fi

@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
-all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e sessions minickpt demo book)
+all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e sessions minickpt pages book)
 results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
@@ -195,8 +195,12 @@ suite_minickpt() { # OUTLIVE_MINICKPT=long: the whole; soak: a hundred deaths ea
     twice tests/minickpt
 }
 
-suite_demo() { # what the README shows must stay true
-    NO_COLOR=1 scripts/demo.sh
+suite_pages() { # the tutorial, word by word; what the README shows must stay true
+    if [ ! -x "$python" ]; then
+        skip pages "no .deps/python"
+        return
+    fi
+    tests_in tests/pages
 }
 
 suite_book() { # the pictures are drawn in any case

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Writes the whole C and Python programs of the documentation to a directory.
+"""Writes the whole programs of the documentation to a directory.
 
     python3 tests/snippets.py DIRECTORY
 
-A fenced block marked ``c`` or ``python`` is a whole program if it has a main function
-or opens a job by itself. Prints the files, so that they can be compiled.
+A fenced block marked ``c``, ``cpp``, ``fortran`` or ``python`` is a whole program if it has
+a main function or opens a job by itself. Prints the files, so that they can be compiled.
 """
 
 import re
@@ -12,8 +12,9 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-BLOCK = re.compile(r"^```(c|python)\n(.*?)^```$", re.M | re.S)
-WHOLE = {"c": "int main(", "python": "import outlive"}
+BLOCK = re.compile(r"^```(c|cpp|fortran|python)\n(.*?)^```$", re.M | re.S)
+WHOLE = {"c": "int main(", "cpp": "int main(", "fortran": "program ", "python": "import outlive"}
+SUFFIX = {"c": "c", "cpp": "cpp", "fortran": "f90", "python": "py"}
 
 
 def programs(text: str) -> list[tuple[str, str]]:
@@ -28,8 +29,7 @@ def main() -> int:
     found = 0
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]:
         for number, (kind, code) in enumerate(programs(page.read_text(encoding="utf-8")), 1):
-            suffix = {"c": "c", "python": "py"}[kind]
-            path = directory / f"{page.stem}-{number}.{suffix}"
+            path = directory / f"{page.stem}-{number}.{SUFFIX[kind]}"
             path.write_text(code, encoding="utf-8")
             print(path)
             found += 1
