@@ -11,7 +11,9 @@ pub mod rng;
 pub mod seed;
 pub mod time;
 pub mod wire;
+mod words;
 
 pub use error::{Code, Entity, Error, Result};
 pub use id::{ContainerId, Incarnation, JobName, Level, NodeId, Rank, Version};
 pub use time::Time;
+pub use words::count;

@@ -3,20 +3,54 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use clap_complete::Shell;
+
+use crate::config::{KEYS, Key};
 
 /// Keeps long parallel jobs running on machines that fail.
 #[derive(Parser, Debug)]
 #[command(
     name = "outlive",
     version,
-    max_term_width = 100,
+    max_term_width = 80,
     arg_required_else_help = true
 )]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// The parser, with what each option of a job is if it is not given and where else it can
+/// be set, in its help.
+pub fn command() -> clap::Command {
+    let described = |command: clap::Command| KEYS.iter().fold(command, describe);
+    let explain = |config: clap::Command| config.mut_subcommand("explain", described);
+    let command = Cli::command()
+        .mut_subcommand("run", described)
+        .mut_subcommand("config", explain);
+    let mut command = crate::usage::lenient(command);
+    command.build();
+    command
+}
+
+fn describe(command: clap::Command, key: &Key) -> clap::Command {
+    let text = |help: Option<&clap::builder::StyledStr>| {
+        help.map_or_else(String::new, ToString::to_string)
+    };
+    command.mut_arg(key.name.replace('-', "_"), |arg: Arg| {
+        let default = match key.default {
+            "" => key.decided,
+            default => default,
+        };
+        let help = format!("{} [default: {default}]", text(arg.get_help()));
+        let long = format!(
+            "{help} [variable: {}] [key: {}]",
+            crate::config::variable_of(key.name),
+            key.name
+        );
+        arg.help(help).long_help(long).help_heading(key.group)
+    })
 }
 
 #[derive(Subcommand, Debug)]
@@ -72,31 +106,28 @@ pub struct Settings {
     /// Directory of all jobs
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
-    /// Directory on each node for its own data [default: STORE/JOB/nodes]
+    /// Directory on each node for its own data
     #[arg(long, value_name = "DIR")]
     pub node_storage: Option<String>,
     /// Split this machine into N nodes by rank, each with its own agent and storage
     #[arg(long, value_name = "N")]
     pub emulate_nodes: Option<String>,
     /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another one
-    /// [default: each node is its own]
     #[arg(long, value_name = "LIST")]
     pub domains: Option<String>,
     /// Levels in use, each n-th capture: memory,disk,partner,shared/4
-    /// [default: memory,disk, and partner from two nodes on]
     #[arg(long, value_name = "LIST")]
     pub levels: Option<String>,
     /// Checkpoint at versions divisible by N, or the next one offered
     #[arg(long, value_name = "N")]
     pub every: Option<String>,
-    /// Checkpoint when this time has passed [default: 10s if --every is not given]
+    /// Checkpoint when this time has passed
     #[arg(long, value_name = "TIME")]
     pub interval: Option<String>,
-    /// Staging memory of each node; must hold two slots of its ranks [default: half of
-    /// what is available, divided among the nodes]
+    /// Staging memory of each node; must hold two slots of its ranks
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
-    /// Nodes that may take the place of lost ones [default: 1; without emulation 0]
+    /// Nodes that may take the place of lost ones
     #[arg(long, value_name = "N")]
     pub spares: Option<String>,
     /// Restarts of the command at most; 0: supervise only
@@ -111,7 +142,7 @@ pub struct Settings {
     /// Versions to keep on each level
     #[arg(long, value_name = "N")]
     pub keep: Option<String>,
-    /// Encrypt bulk data between nodes too [default: false]
+    /// Encrypt bulk data between nodes too
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub encrypt: Option<String>,
     /// Between two heartbeats of agents
@@ -152,20 +183,21 @@ pub struct RunOptions {
     #[command(flatten)]
     pub settings: Settings,
     /// Name of the job: the same name and store is the same job [default: a new one]
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", help_heading = "Where data lies")]
     pub job: Option<String>,
     /// Configuration file, read after the system's and the user's
+    /// [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Cause a fault: rank:3@version=40, node:2@10s, freeze:node:1@5s,for=2s,
-    /// partition:, slow:, corrupt:, full:; may be given often
-    #[arg(long, value_name = "FAULT")]
+    /// partition:, slow:, corrupt:, full:; may be given often [default: none]
+    #[arg(long, value_name = "FAULT", help_heading = "Faults and reports")]
     pub inject: Vec<String>,
-    /// Write the report here as JSON
-    #[arg(long, value_name = "FILE")]
+    /// Write the report here too, as JSON [default: STORE/JOB/report.json alone]
+    #[arg(long, value_name = "FILE", help_heading = "Faults and reports")]
     pub report: Option<PathBuf>,
-    /// Restore nothing, whatever is stored
-    #[arg(long)]
+    /// Restore nothing, whatever is stored: begin anew, also if the job ended well
+    #[arg(long, help_heading = "Checkpoints")]
     pub fresh: bool,
     /// Show errors only
     #[arg(short, long, conflicts_with = "verbose")]
@@ -174,27 +206,59 @@ pub struct RunOptions {
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
     /// Serve MPI_Bcast, Reduce, Allreduce and Barrier of the ranks by liboutlive_mpi.so
-    #[arg(long, value_name = "HOW")]
+    /// [default: native]
+    #[arg(long, value_name = "HOW", help_heading = "Collectives of MPI programs")]
     pub collectives: Option<Collectives>,
-    /// What the collectives' messages travel on
-    #[arg(long, value_name = "RAIL", requires = "collectives")]
+    /// What the collectives' messages travel on [default: the library chooses]
+    #[arg(
+        long,
+        value_name = "RAIL",
+        requires = "collectives",
+        help_heading = "Collectives of MPI programs"
+    )]
     pub collectives_rail: Option<CollectivesRail>,
-    /// Corrected collectives: how many failures they tolerate
-    #[arg(long, value_name = "F", requires = "collectives")]
+    /// Corrected collectives: how many failures they tolerate [default: 1]
+    #[arg(
+        long,
+        value_name = "F",
+        requires = "collectives",
+        help_heading = "Collectives of MPI programs"
+    )]
     pub collectives_failures: Option<u32>,
-    /// Instead: as many as a mean time between failures of the whole job suggests
-    #[arg(long, value_name = "SECONDS", requires = "collectives_duration")]
+    /// Instead: as many as a mean time between failures of the whole job suggests [default: not
+    /// used]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "collectives_duration",
+        help_heading = "Collectives of MPI programs"
+    )]
     #[arg(conflicts_with = "collectives_failures")]
     pub collectives_mtbf: Option<f64>,
-    /// ... for a job that runs so long
-    #[arg(long, value_name = "SECONDS", requires = "collectives_mtbf")]
+    /// ... for a job that runs so long [default: none, --collectives-mtbf needs it]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        requires = "collectives_mtbf",
+        help_heading = "Collectives of MPI programs"
+    )]
     pub collectives_duration: Option<f64>,
-    /// ... if more may fail with this probability
-    #[arg(long, value_name = "P", requires = "collectives_mtbf")]
+    /// ... if more may fail with this probability [default: 0.000001]
+    #[arg(
+        long,
+        value_name = "P",
+        requires = "collectives_mtbf",
+        help_heading = "Collectives of MPI programs"
+    )]
     pub collectives_risk: Option<f64>,
     /// Corrected collectives: spanning trees that are kept from call to call, at least F + 1
     /// [default: F + 2 for corrected-gossip, else 0: none]
-    #[arg(long, value_name = "K", requires = "collectives")]
+    #[arg(
+        long,
+        value_name = "K",
+        requires = "collectives",
+        help_heading = "Collectives of MPI programs"
+    )]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=32))]
     pub collectives_trees: Option<u32>,
     /// The command, started as it is written

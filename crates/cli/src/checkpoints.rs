@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use outlive_base::{Code, Entity, Error, NodeId, Result};
+use outlive_base::{Code, Entity, Error, NodeId, Result, count};
 use outlive_launch::jobs::Job;
 use outlive_launch::units::show_bytes;
 use outlive_vault::{Catalogue, Entry, Part, Rehearsal};
@@ -153,18 +153,18 @@ fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
     let mut lines = Vec::new();
     for entry in versions {
         lines.push(format!(
-            "version {} of {}: {}, {} ranks, {}",
+            "version {} of {}: {}, {}, {}",
             entry.version.0,
             entry.incarnation,
             state(entry),
-            entry.ranks,
+            count(entry.ranks, "rank"),
             show_bytes(entry.bytes)
         ));
         for level in &entry.levels {
             let what = match (&level.committed, &level.aborted) {
-                (Some(ballot), _) => format!(
-                    "committed (ballot {ballot}) in {} places{}",
-                    level.recorded,
+                (Some(_), _) => format!(
+                    "committed, recorded in {}{}",
+                    count(level.recorded, "place"),
                     if level.stable { ", stable" } else { "" }
                 ),
                 (None, Some(reason)) => format!("aborted: {reason}"),
@@ -240,7 +240,9 @@ fn verify(deep: bool, choice: &JobChoice) -> Result<u8> {
             .map(|path| format!("record damaged: {}", path.display())),
     );
     lines.push(format!(
-        "{sound} copies sound, {bad} not, {damaged} records damaged"
+        "{} sound, {bad} not, {} damaged",
+        count(sound as u64, "copy"),
+        count(damaged as u64, "record")
     ));
     output::text(&lines.join("\n"))?;
     Ok(status)
@@ -313,9 +315,9 @@ fn describe(rehearsal: &Rehearsal, lost: &BTreeSet<NodeId>) -> String {
             let bytes = rehearsal.ranks.iter().map(|rank| rank.bytes).sum();
             let level = rehearsal.level.map_or("", |level| level.name());
             format!(
-                "{without}: {version} of {incarnation} was rebuilt and verified, {} ranks, {}, \
+                "{without}: {version} of {incarnation} was rebuilt and verified, {}, {}, \
                  strongest level needed: {level}",
-                rehearsal.ranks.len(),
+                count(rehearsal.ranks.len() as u64, "rank"),
                 show_bytes(bytes)
             )
         }
@@ -325,10 +327,7 @@ fn describe(rehearsal: &Rehearsal, lost: &BTreeSet<NodeId>) -> String {
 
 /// `node:2,node:3`.
 fn parse_lost(words: &[String], nodes: u32) -> Result<BTreeSet<NodeId>> {
-    let words = words
-        .iter()
-        .map(|word| word.trim())
-        .filter(|word| !word.is_empty());
+    let words = words.iter().map(|word| word.trim());
     words
         .map(|word| {
             let number = word.strip_prefix("node:").and_then(|n| n.parse().ok());
@@ -338,8 +337,9 @@ fn parse_lost(words: &[String], nodes: u32) -> Result<BTreeSet<NodeId>> {
                     Code::InvalidArgument,
                     Entity::Option("lose".into()),
                     format!(
-                        "'{}' is none of the {nodes} nodes",
-                        word.chars().take(40).collect::<String>()
+                        "'{}' is no node of a job of {}",
+                        word.chars().take(40).collect::<String>(),
+                        count(nodes, "node")
                     ),
                     "write for example --lose node:0 or --lose node:0,node:1",
                 )

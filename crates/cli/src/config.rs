@@ -20,30 +20,72 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 /// So many letters wrong, missing, added or swapped are taken for a slip.
 const MISSPELT_MAX: usize = 2;
 
-/// Key and default. An empty default means: decided from the rest (see the help).
-pub const KEYS: &[(&str, &str)] = &[
-    ("store", "outlive-store"),
-    ("node-storage", ""),
-    ("emulate-nodes", "1"),
-    ("domains", ""),
-    ("levels", ""),
-    ("every", ""),
-    ("interval", ""),
-    ("memory", ""),
-    ("spares", ""),
-    ("max-restarts", "10"),
-    ("backoff", "1s"),
-    ("kill-grace", "2s"),
-    ("keep", "2"),
-    ("encrypt", "false"),
-    ("heartbeat", "200ms"),
-    ("suspect-timeout", "1s"),
-    ("dead-timeout", "10s"),
-    ("arm-timeout", "2s"),
-    ("commit-timeout", "60s"),
-    ("recovery-timeout", "300s"),
-    ("drain-timeout", "60s"),
-    ("start-timeout", "30s"),
+/// An option that may also come from a file or a variable.
+#[derive(Debug)]
+pub struct Key {
+    /// Its name: the same on the command line and in a file.
+    pub name: &'static str,
+    /// Its default; empty: decided from the rest.
+    pub default: &'static str,
+    /// What decides if nothing is given, for people.
+    pub decided: &'static str,
+    /// The heading under which the help shows it.
+    pub group: &'static str,
+}
+
+const fn key(
+    group: &'static str,
+    name: &'static str,
+    default: &'static str,
+    decided: &'static str,
+) -> Key {
+    Key {
+        name,
+        default,
+        decided,
+        group,
+    }
+}
+
+const PLACES: &str = "Where data lies";
+const SAVES: &str = "Checkpoints";
+const NODES: &str = "Nodes and restarts";
+const BOUNDS: &str = "Bounds";
+
+/// All of them.
+pub const KEYS: &[Key] = &[
+    key(PLACES, "store", "outlive-store", ""),
+    key(PLACES, "node-storage", "", "nodes/ in the job's directory"),
+    key(NODES, "emulate-nodes", "1", ""),
+    key(NODES, "domains", "", "each node is its own"),
+    key(
+        SAVES,
+        "levels",
+        "",
+        "memory,disk; from two nodes on partner too",
+    ),
+    key(SAVES, "every", "", "none: --interval decides"),
+    key(SAVES, "interval", "", "10s; with --every none"),
+    key(
+        SAVES,
+        "memory",
+        "",
+        "half of what is available, divided among the nodes",
+    ),
+    key(NODES, "spares", "", "1; without --emulate-nodes 0"),
+    key(NODES, "max-restarts", "10", ""),
+    key(NODES, "backoff", "1s", ""),
+    key(NODES, "kill-grace", "2s", ""),
+    key(SAVES, "keep", "2", ""),
+    key(SAVES, "encrypt", "false", ""),
+    key(BOUNDS, "heartbeat", "200ms", ""),
+    key(BOUNDS, "suspect-timeout", "1s", ""),
+    key(BOUNDS, "dead-timeout", "10s", ""),
+    key(BOUNDS, "arm-timeout", "2s", ""),
+    key(BOUNDS, "commit-timeout", "60s", ""),
+    key(BOUNDS, "recovery-timeout", "300s", ""),
+    key(BOUNDS, "drain-timeout", "60s", ""),
+    key(BOUNDS, "start-timeout", "30s", ""),
 ];
 
 /// Where a value comes from.
@@ -104,22 +146,29 @@ impl Config {
         files: &[(PathBuf, bool)],
         variable: impl Fn(&str) -> Option<String>,
     ) -> Result<Config> {
-        let default =
-            |(key, value): &(&'static str, &str)| (*key, ((*value).to_owned(), Origin::Default));
+        let default = |key: &Key| (key.name, (key.default.to_owned(), Origin::Default));
         let mut values: BTreeMap<_, _> = KEYS.iter().map(default).collect();
         for (path, required) in files {
             for (key, value) in read_file(path, *required)? {
                 values.insert(key, (value, Origin::File(path.clone())));
             }
         }
-        for (key, _) in KEYS {
-            let name = variable_of(key);
+        for key in KEYS {
+            let name = variable_of(key.name);
             if let Some(value) = variable(&name).filter(|value| !value.is_empty()) {
-                values.insert(key, (value, Origin::Variable(name)));
+                values.insert(key.name, (value, Origin::Variable(name)));
             }
         }
         for (key, value) in flags.pairs() {
             if let Some(value) = value {
+                if value.trim().is_empty() {
+                    return Err(Error::new(
+                        Code::InvalidArgument,
+                        Entity::Option(key.to_owned()),
+                        "a value is missing",
+                        "give one, or leave the option out for the default",
+                    ));
+                }
                 values.insert(key, (value.clone(), Origin::Flag));
             }
         }
@@ -144,14 +193,14 @@ impl Config {
 }
 
 /// The variable of a key.
-fn variable_of(key: &str) -> String {
+pub fn variable_of(key: &str) -> String {
     format!("OUTLIVE_{}", key.replace('-', "_").to_uppercase())
 }
 
 /// Variables that are no option's but nearly, each with the nearest. Others may be another
 /// program's, so nothing is said of them.
 fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, String)> {
-    let known: Vec<String> = KEYS.iter().map(|(key, _)| variable_of(key)).collect();
+    let known: Vec<String> = KEYS.iter().map(|key| variable_of(key.name)).collect();
     let nearest = |name: &String| {
         let far = |one: &&String| strsim::damerau_levenshtein(name, one);
         let meant = known.iter().min_by_key(far)?;
@@ -216,15 +265,20 @@ fn read_file(path: &Path, required: bool) -> Result<Vec<(&'static str, String)>>
     })?;
     let mut values = Vec::new();
     for (key, value) in table {
-        let Some((known, _)) = KEYS.iter().find(|(known, _)| *known == key) else {
-            let remedy = "outlive config explain lists the keys";
-            return Err(refuse(format!("the key '{key}' is unknown"), remedy));
+        let Some(known) = KEYS.iter().find(|known| known.name == key) else {
+            let far = |one: &&Key| strsim::damerau_levenshtein(&key, one.name);
+            let near = KEYS.iter().filter(|one| far(one) <= MISSPELT_MAX);
+            let remedy = near.min_by_key(far).map_or_else(
+                || "outlive config explain lists the keys".to_owned(),
+                |near| format!("did you mean {}?", near.name),
+            );
+            return Err(refuse(format!("the key '{key}' is unknown"), &remedy));
         };
         let value = plain(&value).ok_or_else(|| {
             let remedy = "give a string, a number, true or false, or a list of strings";
             refuse(format!("the value of '{key}' has the wrong kind"), remedy)
         })?;
-        values.push((*known, value));
+        values.push((known.name, value));
     }
     Ok(values)
 }
@@ -250,9 +304,13 @@ struct Explained<'a> {
 
 #[derive(Serialize)]
 struct Value<'a> {
-    key: &'a str,
-    value: &'a str,
+    option: &'a str,
+    /// None: there is none, and none is needed.
+    value: Option<String>,
     origin: String,
+    /// What decided, where nothing was given.
+    decided_by: Option<&'a str>,
+    variable: String,
 }
 
 /// `outlive config explain`.
@@ -263,33 +321,39 @@ pub fn explain(options: ConfigOptions) -> Result<u8> {
         json,
     } = options.action;
     let config = Config::load(&settings, config.as_deref())?;
-    let value = |(key, _): &(&'static str, &str)| {
-        let (value, origin) = &config.0[key];
-        Value {
-            key,
-            value,
-            origin: origin.to_string(),
-        }
+    let value = |key: &'static Key| -> Result<Value<'static>> {
+        let (value, origin) = &config.0[key.name];
+        let decided = value.is_empty();
+        Ok(Value {
+            option: key.name,
+            value: match decided {
+                true => crate::run::decided(&config, key.name)?,
+                false => Some(value.clone()),
+            },
+            origin: if decided {
+                "decided".into()
+            } else {
+                origin.to_string()
+            },
+            decided_by: decided.then_some(key.decided),
+            variable: variable_of(key.name),
+        })
     };
-    let values: Vec<Value<'_>> = KEYS.iter().map(value).collect();
+    let values: Vec<Value<'_>> = KEYS.iter().map(value).collect::<Result<_>>()?;
     if json {
         return output::json(&Explained {
-            schema: "outlive.config/1",
+            schema: "outlive.config/2",
             values,
         });
     }
-    let mut rows = vec![vec![
-        "KEY".to_owned(),
-        "VALUE".to_owned(),
-        "FROM".to_owned(),
-    ]];
+    let heading = ["OPTION", "VALUE", "FROM"];
+    let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(values.into_iter().map(|value| {
-        let shown = if value.value.is_empty() {
-            "(decided)"
-        } else {
-            value.value
-        };
-        vec![value.key.to_owned(), shown.to_owned(), value.origin]
+        let from = value
+            .decided_by
+            .map_or(value.origin, |by| format!("decided: {by}"));
+        let shown = value.value.unwrap_or_else(|| "none".to_owned());
+        vec![value.option.to_owned(), shown, from]
     }));
     output::text(&output::table(&rows))
 }

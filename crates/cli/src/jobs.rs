@@ -14,7 +14,7 @@ use crate::output;
 
 /// Longest name that stands in the table; a longer one has a line of its own, so that the
 /// table fits 80 columns.
-const NAME_MAX: usize = 24;
+const NAME_MAX: usize = 22;
 
 /// The newest version that a job could go on from.
 #[derive(Clone, Copy, Serialize)]

@@ -20,21 +20,24 @@ mod run;
 mod service;
 mod simulate;
 mod status;
+mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, error::ErrorKind};
-use outlive_base::{Code, Entity, Error, Result};
+use clap::{FromArgMatches, error::ErrorKind};
+use outlive_base::{Code, Error, Result};
 
 use crate::args::{Cli, Command};
 
 fn main() -> ExitCode {
     // Children get their own view of a closed pipe; ours ends quietly (see output).
     let words: Vec<OsString> = std::env::args_os().collect();
-    let cli = match Cli::try_parse_from(&words) {
+    let command = args::command();
+    let matches = command.clone().try_get_matches_from(&words);
+    let cli = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
-        Err(error) => return usage(&error),
+        Err(error) => return refuse(&error, &command, &words),
     };
     start_log();
     match dispatch(cli) {
@@ -59,20 +62,20 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Bench(options) => bench::run(&options),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();
-            clap_complete::generate(shell, &mut Cli::command(), "outlive", &mut bytes);
+            clap_complete::generate(shell, &mut args::command(), "outlive", &mut bytes);
             output::bytes(&bytes)
         }
         Command::Man {
             out_dir: Some(directory),
         } => {
             let pages = std::fs::create_dir_all(&directory)
-                .and_then(|()| clap_mangen::generate_to(Cli::command(), &directory));
+                .and_then(|()| clap_mangen::generate_to(args::command(), &directory));
             pages.map_err(|error| Error::io(&directory, "write the manual", &error))?;
             Ok(0)
         }
         Command::Man { out_dir: None } => {
             let mut bytes = Vec::new();
-            clap_mangen::Man::new(Cli::command())
+            clap_mangen::Man::new(args::command())
                 .render(&mut bytes)
                 .map_err(|error| Error::internal(format!("manual: {error}")))?;
             output::bytes(&bytes)
@@ -83,7 +86,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
 }
 
 /// Usage errors in our own form; help and version as they are.
-fn usage(error: &clap::Error) -> ExitCode {
+fn refuse(error: &clap::Error, command: &clap::Command, words: &[OsString]) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = error.print();
@@ -95,32 +98,7 @@ fn usage(error: &clap::Error) -> ExitCode {
         }
         _ => {}
     }
-    let text = error.render().to_string();
-    let lines: Vec<&str> = text
-        .lines()
-        .map(str::trim)
-        .filter(|l| !l.is_empty())
-        .collect();
-    let of_interest = |line: &&&str| !line.starts_with("Usage") && !line.starts_with("For more");
-    let said: Vec<&str> = lines.iter().filter(of_interest).copied().collect();
-    let first = said
-        .first()
-        .map_or("", |line| line.trim_start_matches("error: "));
-    let (tips, details): (Vec<&str>, Vec<&str>) = said
-        .get(1..)
-        .unwrap_or_default()
-        .iter()
-        .copied()
-        .partition(|line| line.starts_with("tip:"));
-    let reason = std::iter::once(first)
-        .chain(details)
-        .collect::<Vec<_>>()
-        .join(" ");
-    let help = "see outlive --help and outlive COMMAND --help".to_owned();
-    let remedy = tips
-        .first()
-        .map_or(help, |tip| tip.trim_start_matches("tip: ").to_owned());
-    let coded = Error::new(Code::InvalidArgument, Entity::Call, reason, remedy);
+    let coded = usage::explain(error, command, words);
     output::error(&coded);
     ExitCode::from(coded.code().exit_status())
 }

@@ -19,6 +19,43 @@ const NODES_MAX: u32 = 1_024;
 /// Least staging memory of a node, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
 
+/// Between two checkpoints, where neither a time nor a number of versions is given.
+const INTERVAL_MS: u64 = 10_000;
+
+const fn levels_by(nodes: u32) -> &'static str {
+    match nodes {
+        1 => "memory,disk",
+        _ => "memory,disk,partner",
+    }
+}
+
+const fn spares_by(nodes: u32) -> u32 {
+    if nodes == 1 { 0 } else { 1 }
+}
+
+/// The value of an option that was not given and has no default of its own; `None` if it
+/// has none then.
+///
+/// # Errors
+/// If a value from which it is decided is not understood.
+pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
+    let nodes = number(config, "emulate-nodes", 1, NODES_MAX)?;
+    Ok(match key {
+        "node-storage" => Some(format!("{}/JOB/nodes", config.get("store"))),
+        "domains" => {
+            let each: Vec<String> = (0..nodes).map(|node| node.to_string()).collect();
+            Some(each.join(",")).filter(|text| text.len() <= 40)
+        }
+        "levels" => Some(levels_by(nodes).to_owned()),
+        "interval" => policy(config)?
+            .interval_ms
+            .map(|ms| format!("{}s", ms / 1000)),
+        "memory" => Some(units::show_bytes(memory(config, nodes)?)),
+        "spares" => Some(spares_by(nodes).to_string()),
+        _ => None,
+    })
+}
+
 /// Runs the job; the exit status.
 pub fn run(options: RunOptions) -> Result<u8> {
     let (report, mut job) = (options.report.clone(), options.job.clone());
@@ -38,7 +75,7 @@ pub fn run(options: RunOptions) -> Result<u8> {
     begun
 }
 
-fn plan(config: &Config, options: RunOptions) -> Result<Run> {
+pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     let nodes = number(config, "emulate-nodes", 1, NODES_MAX)?;
     let job = match &options.job {
         Some(name) => JobName::new(name.clone())?,
@@ -46,8 +83,7 @@ fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     };
     let mut settings = Settings::new(job, nodes);
     settings.spares = match config.get("spares") {
-        "" if nodes == 1 => 0,
-        "" => 1,
+        "" => spares_by(nodes),
         _ => number(config, "spares", 0, 1_000_000)?,
     };
     settings.max_restarts = number(config, "max-restarts", 0, 1_000_000)?;
@@ -152,16 +188,17 @@ fn bounds(config: &Config) -> Result<Bounds> {
 /// `memory,disk,shared/4`: every level at most once, ascending in the result.
 fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
     let text = match config.get("levels") {
-        "" if nodes > 1 => "memory,disk,partner",
-        "" => "memory,disk",
+        "" => levels_by(nodes),
         text => text,
     };
     let mut levels: Vec<LevelSetting> = Vec::new();
     for word in text.split(',') {
         let (name, every) = word.trim().split_once('/').unwrap_or((word.trim(), "1"));
-        let level: Level = name
-            .parse()
-            .map_err(|error| config.blame("levels", &error))?;
+        let level: Level = name.parse().map_err(|_| {
+            let reason = format!("'{}' is no checkpoint level", short(name));
+            let remedy = "use memory, disk, partner or shared, separated by commas";
+            refuse(config, "levels", reason, remedy)
+        })?;
         let every = every.parse().ok().filter(|n| *n >= 1).ok_or_else(|| {
             let reason = format!("'{}' has no number from 1 after '/'", short(word));
             refuse(config, "levels", reason, "write for example shared/4")
@@ -216,7 +253,7 @@ fn policy(config: &Config) -> Result<Policy> {
         _ => Some(u64::from(number(config, "every", 1, u32::MAX)?)),
     };
     let interval_ms = match config.get("interval") {
-        "" if every.is_none() => Some(10_000),
+        "" if every.is_none() => Some(INTERVAL_MS),
         "" => None,
         _ => Some(time(config, "interval", 1)?),
     };

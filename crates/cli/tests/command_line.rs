@@ -169,9 +169,9 @@ fn a_configuration_that_is_not_understood_is_named() {
         &["config", "explain", "--json", "--spares", "3"],
     );
     let answer: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(answer["schema"], "outlive.config/1");
+    assert_eq!(answer["schema"], "outlive.config/2");
     let values = answer["values"].as_array().unwrap();
-    let of = |key: &str| values.iter().find(|value| value["key"] == key).unwrap();
+    let of = |key: &str| values.iter().find(|value| value["option"] == key).unwrap();
     assert_eq!(
         (&of("spares")["value"], &of("spares")["origin"]),
         (&"3".into(), &"command line".into())
@@ -183,6 +183,14 @@ fn a_configuration_that_is_not_understood_is_named() {
             .ends_with("config.toml")
     );
     assert_eq!(of("keep")["origin"], "default");
+    // What nothing decides in words alone has its value too.
+    for value in values {
+        assert!(value["value"] != "" && value["value"] != "(decided)", "{value}");
+        let decided = value["origin"] == "decided";
+        assert_eq!(value["decided_by"].is_string(), decided, "{value}");
+    }
+    assert_eq!(of("levels")["value"], "memory,disk");
+    assert!(of("interval")["value"].is_null(), "every = 5 stands in the file");
 }
 
 #[test]
@@ -219,6 +227,21 @@ fn help_names_every_command_and_hides_the_inner_ones() {
         "--spares",
     ] {
         assert!(text.contains(option), "{option}");
+    }
+    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    for (part, why) in [
+        ("\nBounds:\n", "a heading"),
+        ("\nCheckpoints:\n", "a heading"),
+        ("[default: 200ms]", "a default"),
+        ("[variable: OUTLIVE_EVERY]", "its variable"),
+        ("[key: max-restarts]", "its key"),
+    ] {
+        assert!(text.contains(part), "{why}: {part}");
+    }
+    // Every option that takes a value says what holds without it.
+    for option in text.split("\n      --").skip(1) {
+        let takes = option.lines().next().unwrap().contains('<');
+        assert!(!takes || option.contains("[default:"), "{option}");
     }
     for words in [&["completions", "bash"][..], &["man"]] {
         let output = outlive(dir.path(), words);
@@ -445,7 +468,7 @@ fn a_plain_program_is_supervised() {
     assert_eq!(report["schema"], "outlive.report/1");
     assert_eq!(report["failures"][0]["place"], "node:1");
     assert_eq!(report["restarts"], 1);
-    let status = outlive(dir.path(), &["status", "--json"]);
+    let status = outlive(dir.path(), &["status", "--job", "plain", "--json"]);
     let answer: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(
         (&answer["running"], &answer["job"]["incarnation"]),

@@ -211,7 +211,25 @@ fn when(text: &str, when: &str, extra: &Extra) -> Result<When> {
             nth: extra.nth.unwrap_or(1),
         });
     }
-    Ok(When::AfterMs(units::duration_ms("inject", when)?))
+    // What is almost a version: said before it is called no duration.
+    let (name, number) = when.split_once('=').unwrap_or(("version", when));
+    if number.parse::<u64>().is_ok() && "version".starts_with(name) && number != "0" {
+        let shown: String = text.chars().take(80).collect();
+        return Err(Error::new(
+            Code::InvalidArgument,
+            Entity::Option("inject".into()),
+            format!("'{shown}' has '{when}' where a version or a time belongs"),
+            format!("write @version={number} for a version, @{number}s for a time"),
+        ));
+    }
+    units::duration_ms("inject", when)
+        .map(When::AfterMs)
+        .map_err(|_| {
+            refuse(
+                text,
+                format!("has '{when}' where a version or a time belongs"),
+            )
+        })
 }
 
 fn verb(text: &str, name: &str, target: Target, extra: &Extra) -> Result<Verb> {

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use outlive_base::{Code, Entity, Error, JobName, NodeId, Result};
+use outlive_base::{Code, Entity, Error, JobName, NodeId, Result, count};
 use outlive_network::JobKey;
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
@@ -375,7 +375,7 @@ fn check_same(job: JobFile, nodes: u32, node_storage: Option<&Path>) -> Result<J
         return Err(Error::new(
             Code::InvalidArgument,
             Entity::Option("emulate-nodes".into()),
-            format!("the job has {} nodes, not {nodes}", job.nodes),
+            format!("the job has {}, not {nodes}", count(job.nodes, "node")),
             format!("use --emulate-nodes {} or another --job", job.nodes),
         ));
     }

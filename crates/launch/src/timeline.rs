@@ -6,7 +6,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use outlive_base::{Error, Time};
+use outlive_base::{Error, Time, count};
 
 use crate::report::Report;
 use crate::supervisor::{Event, Verdict};
@@ -136,12 +136,12 @@ impl Report {
 fn summary_line(report: &Report) -> String {
     let counts = &report.checkpoints;
     let mut text = format!(
-        "{:>7.1} s  {}: {} failures, {} restarts, {} checkpoints ({})",
+        "{:>7.1} s  {}: {}, {}, {} ({})",
         report.seconds,
         report.result,
-        report.failures.len(),
-        report.restarts,
-        counts.taken,
+        count(report.failures.len() as u64, "failure"),
+        count(report.restarts, "restart"),
+        count(counts.taken, "checkpoint"),
         show_bytes(counts.bytes)
     );
     if counts.blocked_ms_max > 0.0 {
@@ -155,11 +155,15 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
     use Detail::{Live, Plain, Quiet, Verbose};
     use Tone::{Bad, Dim, Good, Usual};
     match event {
-        Event::NodesUp { nodes } => (Live, Dim, format!("{nodes} nodes ready")),
+        Event::NodesUp { nodes } => (Live, Dim, format!("{} ready", count(*nodes, "node"))),
         Event::Opened { .. } => opened(event),
         Event::CommandStarted { incarnation } => (Verbose, Dim, format!("{incarnation} started")),
         Event::RanksUp { ranks, after_ms } => {
-            let text = format!("{ranks} ranks joined after {}", show_ms(*after_ms));
+            let text = format!(
+                "{} joined after {}",
+                count(*ranks, "rank"),
+                show_ms(*after_ms)
+            );
             (Live, Usual, text)
         }
         Event::Captured { version } => (Verbose, Dim, format!("{version} captured")),
@@ -289,6 +293,17 @@ mod tests {
         );
         let heard = Event::Heard { node: NodeId(1) };
         assert_eq!(describe(&heard).2, "node 1 heard again");
+    }
+
+    #[test]
+    fn one_failure_is_not_failures() {
+        let mut report = Report::new(&outlive_base::JobName::new("j").unwrap(), 1);
+        report.restarts = 1;
+        let line = summary_line(&report);
+        assert!(
+            line.contains("0 failures, 1 restart, 0 checkpoints"),
+            "{line}"
+        );
     }
 
     #[test]

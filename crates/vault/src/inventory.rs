@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Code, Entity, Error, Level, NodeId};
+use outlive_base::{Code, Entity, Error, Level, NodeId, count};
 use serde::{Deserialize, Serialize};
 
 use crate::record::{Part, Record};
@@ -75,8 +75,8 @@ impl Inventory {
             Code::KeyMismatch,
             Entity::File(directory.display().to_string()),
             format!(
-                "{} records of another job, or of this one under another key, are ignored",
-                self.foreign.len()
+                "{} of another job, or of this one under another key, ignored",
+                count(self.foreign.len() as u64, "record")
             ),
             "put the job's own key back into its directory (STORE/JOB/key), or use another --job",
         ))
