@@ -13,6 +13,7 @@ mod config;
 mod doctor;
 mod minickpt;
 mod output;
+mod reproducible;
 mod run;
 mod service;
 mod simulate;
