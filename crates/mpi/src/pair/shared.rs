@@ -84,7 +84,10 @@ impl<'a> Patience<'a> {
             let still = *self.still.get_or_insert_with(Instant::now);
             self.keeping = still.elapsed() < KEEP;
         }
-        if shares_core || !self.keeping {
+        if shares_core {
+            // Linux gives a core that is only yielded to nobody until the time slice ends.
+            std::thread::sleep(ASIDE);
+        } else if !self.keeping {
             std::thread::yield_now();
         }
         None
@@ -108,6 +111,9 @@ impl Wait for Patience<'_> {
         self.still = None;
     }
 }
+
+/// How long this process sleeps at a time where the other needs its core.
+const ASIDE: Duration = Duration::from_micros(10);
 
 /// Chunks of data of `bytes` in elements of `size`.
 fn chunk(bytes: usize, size: usize) -> u32 {
