@@ -5,7 +5,8 @@
  * preloaded library by MPI_*. Prints a line a collective and size: medians of blocks in
  * nanoseconds, their ratio and difference, at rank 0.
  *
- *   pair PIN BLOCKS      PIN: 1 binds each rank to a core; BLOCKS: how many of each kind */
+ *   pair PIN BLOCKS      PIN: 1 binds each rank to a core, 2 all to one, 0 none;
+ *                        BLOCKS: how many of each kind */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -49,7 +50,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     cpu_set_t one;
     CPU_ZERO(&one);
-    CPU_SET(rank % 2, &one);
+    CPU_SET(pin == 2 ? 0 : rank % 2, &one);
     if (pin) sched_setaffinity(0, sizeof one, &one);
     size_t most = 1 << 20;
     in = malloc(most), out = malloc(most);

@@ -2,13 +2,18 @@
  * cells, split over the ranks in two dimensions, ghost cells exchanged by
  * messages. Protected by the five calls of Outlive, marked 1 to 5.
  *
- *     mpirun -n 8 ./heat2d NX NY STEPS OUTPUT [--sleep-us N] [--progress N]
+ *     mpirun -n 8 ./heat2d NX NY STEPS OUTPUT [--residuals FILE] [--sleep-us N] [--progress N]
  *
  * OUTPUT receives the final field as doubles, row by row. Every cell is computed
  * by the same expression from the same neighbours however the field is split, so
  * the file is the same, bit for bit, for any number of ranks and however often
  * the job was restarted. --sleep-us makes steps last; --progress N says every N
  * steps on standard error how far rank 0 is.
+ *
+ * FILE receives two doubles: the last residual and the sum of all of them. A residual
+ * is added up over the ranks by MPI_Allreduce, so its last bits depend on the number
+ * of ranks and on the order in which the MPI library adds. That order is the same
+ * after a restart only under `outlive run --reproducible`.
  *
  * Compiled with -DNO_OUTLIVE it is the program as it was before.
  */
@@ -30,6 +35,7 @@
 #define ALPHA 0.2          /* dt/dx^2: stable up to 0.25 */
 #define HOT 100.0          /* temperature of the edge i = 0; the other edges are at 0 */
 #define CELLS_MAX (1 << 15) /* per side */
+#define RESIDUAL_EVERY 10   /* steps */
 
 /* The part of the plate that one rank holds: rows x columns cells from
  * (row, column), inside an array with one ghost cell around. */
@@ -147,6 +153,26 @@ static void step_once(const struct grid *g, const double *u, double *next)
     }
 }
 
+/* Residuals: the squared change of all cells in a step. */
+struct residuals {
+    double last, sum;
+};
+
+static void measure(const struct grid *g, const double *u, const double *next, struct residuals *r)
+{
+    const struct part *p = &g->mine;
+    size_t width = (size_t)p->columns + 2;
+    double mine = 0.0;
+    for (int i = 1; i <= p->rows; i++) {
+        for (int j = 1; j <= p->columns; j++) {
+            size_t at = (size_t)i * width + (size_t)j;
+            mine += (next[at] - u[at]) * (next[at] - u[at]);
+        }
+    }
+    MPI_Allreduce(&mine, &r->last, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
+    r->sum += r->last;
+}
+
 /* FNV-1a, 64 bits. */
 static uint64_t digest(const void *data, size_t bytes)
 {
@@ -156,11 +182,11 @@ static uint64_t digest(const void *data, size_t bytes)
     return hash;
 }
 
-static void write_file(const char *path, const double *field, size_t cells)
+static void write_file(const char *path, const double *data, size_t count)
 {
     FILE *file = fopen(path, "wb");
     if (file == NULL) fail(path, strerror(errno));
-    if (fwrite(field, sizeof *field, cells, file) != cells) fail(path, strerror(errno));
+    if (fwrite(data, sizeof *data, count, file) != count) fail(path, strerror(errno));
     if (fclose(file) != 0) fail(path, strerror(errno));
 }
 
@@ -230,13 +256,15 @@ int main(int argc, char **argv)
 {
     struct grid g = {0};
     long sleep_us = 0, progress = 0;
+    const char *residuals_path = NULL;
 
     MPI_Init(&argc, &argv);
     MPI_Comm_rank(MPI_COMM_WORLD, &g.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &g.ranks);
     if (argc < 5 || argc % 2 == 0) {
         if (g.rank == 0)
-            fprintf(stderr, "usage: heat2d NX NY STEPS OUTPUT [--sleep-us N] [--progress N]\n");
+            fprintf(stderr, "usage: heat2d NX NY STEPS OUTPUT [--residuals FILE] [--sleep-us N] "
+                            "[--progress N]\n");
         MPI_Finalize();
         return 64;
     }
@@ -248,6 +276,8 @@ int main(int argc, char **argv)
             sleep_us = number(argv[i + 1], 0, 999999, "--sleep-us");
         else if (strcmp(argv[i], "--progress") == 0)
             progress = number(argv[i + 1], 0, 1000000000, "--progress");
+        else if (strcmp(argv[i], "--residuals") == 0)
+            residuals_path = argv[i + 1];
         else
             fail(argv[i], "unknown option");
     }
@@ -259,12 +289,14 @@ int main(int argc, char **argv)
     begin(&g, u);
     begin(&g, next);
 
+    struct residuals residuals = {0.0, 0.0};
     outlive_job *job = NULL;
     uint64_t step = 0;
     check(outlive_open(NULL, &job), NULL, "outlive_open"); /* 1 */
     /* A rank without cells protects no bytes under the same name. */
     check(outlive_protect(job, "field", u, g.mine.rows > 0 ? cells * sizeof *u : 0), job,
           "outlive_protect"); /* 2 */
+    check(outlive_protect(job, "residuals", &residuals, sizeof residuals), job, "outlive_protect");
     check(outlive_restore(job, &step), job, "outlive_restore"); /* 3 */
 
     for (; step < steps; step++) {
@@ -274,6 +306,9 @@ int main(int argc, char **argv)
         if (g.mine.rows > 0) {
             exchange(&g, u);
             step_once(&g, u, next);
+        }
+        if (step % RESIDUAL_EVERY == 0) measure(&g, u, next, &residuals);
+        if (g.mine.rows > 0) {
             double *swap = u;
             u = next;
             next = swap;
@@ -285,6 +320,8 @@ int main(int argc, char **argv)
         }
     }
     finish(&g, u, steps, argv[4]);
+    if (g.rank == 0 && residuals_path != NULL)
+        write_file(residuals_path, (double[]){residuals.last, residuals.sum}, 2);
     outlive_close(&job); /* 5 */
 
     MPI_Type_free(&g.column);

@@ -205,6 +205,10 @@ pub struct RunOptions {
     /// Show more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    /// Let MPI libraries add up in one order, so that a restarted job has the same bits;
+    /// costs the fastest algorithms on a node
+    #[arg(long)]
+    pub reproducible: bool,
     /// Serve MPI_Bcast, Reduce, Allreduce and Barrier of the ranks by liboutlive_mpi.so
     /// [default: native]
     #[arg(long, value_name = "HOW", help_heading = "Collectives of MPI programs")]

@@ -16,6 +16,7 @@ mod jobs;
 mod memory;
 mod minickpt;
 mod output;
+mod reproducible;
 mod run;
 mod service;
 mod simulate;

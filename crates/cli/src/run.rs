@@ -13,6 +13,7 @@ use outlive_launch::{Run, driver, inject, units};
 use crate::args::RunOptions;
 use crate::collectives;
 use crate::config::Config;
+use crate::reproducible;
 
 /// Most emulated nodes: a keeper, an agent and a share of memory each.
 const NODES_MAX: u32 = 1_024;
@@ -101,7 +102,9 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     }
     let node_storage = Some(config.get("node-storage")).filter(|path| !path.is_empty());
     let quiet = options.quiet;
-    let environment = collectives::environment(&options)?;
+    let mut environment = collectives::environment(&options)?;
+    let is_set = |name: &str| std::env::var_os(name).is_some();
+    environment.extend(reproducible::environment(&options, is_set));
     Ok(Run {
         settings,
         store: PathBuf::from(config.get("store")),

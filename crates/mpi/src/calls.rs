@@ -23,10 +23,10 @@ thread_local! {
     static DEPTH: Cell<u32> = const { Cell::new(0) };
 }
 
-struct Inside;
+pub(crate) struct Inside;
 
 impl Inside {
-    fn enter() -> Option<Inside> {
+    pub(crate) fn enter() -> Option<Inside> {
         DEPTH.with(|depth| {
             if depth.get() > 0 {
                 return None;
@@ -279,47 +279,4 @@ pub unsafe fn reduce(args: Args, comm: Handle) -> Option<c_int> {
         }
     };
     Some(ours.end(code))
-}
-
-/// Rounds of a waiting call between two rounds of the layer's own progress.
-const ROUNDS: u32 = 16;
-
-/// A blocking call of the program, while which ranks that are later than this one, or
-/// orphans of a death, may need an answer: polls `done` until it says so or fails.
-/// `None` where nobody can need one, so that the native call may block.
-pub fn wait(mut done: impl FnMut(&'static Native, &mut c_int) -> c_int) -> Option<c_int> {
-    let layer = layer().filter(|layer| layer.tolerant())?;
-    let _inside = Inside::enter()?;
-    let (mut flag, mut round) = (0, 0u32);
-    loop {
-        let code = done(layer.native, &mut flag);
-        if code != 0 || flag != 0 {
-            return Some(code);
-        }
-        round = round.wrapping_add(1);
-        if round.is_multiple_of(ROUNDS) {
-            layer.progress();
-            std::thread::yield_now();
-        }
-    }
-}
-
-/// A blocking call as its non-blocking twin, begun by `begin`, and [`wait`].
-///
-/// # Safety
-/// `status` is a status of MPI's, or what stands for none.
-pub unsafe fn wait_for(
-    status: *mut c_void,
-    begin: impl FnOnce(&'static Native, &mut Handle) -> c_int,
-) -> Option<c_int> {
-    let layer = layer().filter(|layer| layer.tolerant())?;
-    let mut request = layer.native.constants.request_null;
-    let begun = begin(layer.native, &mut request);
-    if begun != 0 {
-        return Some(begun);
-    }
-    // SAFETY: a live request; the status is the caller's own.
-    let ended = wait(|native, flag| unsafe { (native.test)(&mut request, flag, status) });
-    // SAFETY: as above; reached within a call of the layer's own only.
-    ended.or_else(|| Some(unsafe { (layer.native.wait)(&mut request, status) }))
 }

@@ -19,7 +19,7 @@ thread_local! {
 }
 
 /// What a call gets that finds no MPI library: MPI_ERR_OTHER of most.
-const NO_MPI: c_int = 16;
+pub(crate) const NO_MPI: c_int = 16;
 
 macro_rules! export {
     ($c:ident, $p:ident, $field:ident, ($($name:ident: $type:ty),*), $serve:expr) => {
@@ -84,9 +84,16 @@ export!(MPI_Init_thread, PMPI_Init_thread, init_thread,
 });
 export!(MPI_Finalize, PMPI_Finalize, finalize, (), {
     match native() {
-        Some(native) if !start::end(native) => Some(0),
-        _ => None,
+        Some(native) => start::end(native),
+        None => None,
     }
+});
+export!(MPI_Finalized, PMPI_Finalized, finalized, (flag: *mut c_int), {
+    // The native library does not know of an end that was left out.
+    start::ended_without_native().then(|| {
+        *flag = 1;
+        0
+    })
 });
 export!(MPI_Barrier, PMPI_Barrier, barrier, (comm: Handle), calls::barrier(comm));
 export!(MPI_Bcast, PMPI_Bcast, bcast,
@@ -100,56 +107,6 @@ export!(MPI_Allreduce, PMPI_Allreduce, allreduce,
     (give: *const c_void, result: *mut c_void, count: c_int, datatype: Handle, op: Handle,
      comm: Handle),
     calls::reduce(Args { give, result, count, datatype, op, root: None }, comm));
-
-macro_rules! blocking {
-    ($c:ident, $field:ident, ($($name:ident: $type:ty),*), $serve:expr) => {
-        /// The MPI function of this name: blocks, and answers those who need it meanwhile.
-        ///
-        /// # Safety
-        /// As the MPI standard says.
-        #[allow(non_snake_case)]
-        #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $c($($name: $type),*) -> c_int {
-            let served: Option<c_int> = $serve;
-            match (served, native()) {
-                (Some(code), _) => code,
-                // SAFETY: the native function with the caller's own arguments.
-                (None, Some(native)) => unsafe { (native.$field)($($name),*) },
-                (None, None) => NO_MPI,
-            }
-        }
-    };
-}
-
-/// `MPI_STATUS_IGNORE` of the library in use.
-fn ignored() -> *mut c_void {
-    native().map_or(std::ptr::null_mut(), |native| {
-        native.constants.status_ignore as *mut c_void
-    })
-}
-
-blocking!(MPI_Wait, wait, (request: *mut Handle, status: *mut c_void),
-    // SAFETY: the caller's own request and status.
-    calls::wait(|native, flag| unsafe { (native.test)(request, flag, status) }));
-blocking!(MPI_Waitall, waitall, (count: c_int, requests: *mut Handle, statuses: *mut c_void),
-    // SAFETY: the caller's own requests and statuses.
-    calls::wait(|native, flag| unsafe { (native.testall)(count, requests, flag, statuses) }));
-blocking!(MPI_Probe, probe, (source: c_int, tag: c_int, comm: Handle, status: *mut c_void),
-    // SAFETY: the caller's own status.
-    calls::wait(|native, flag| unsafe { (native.iprobe)(source, tag, comm, flag, status) }));
-blocking!(MPI_Recv, recv,
-(data: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle,
- status: *mut c_void),
-// SAFETY: the caller's own buffer and status, in use until the call ends.
-unsafe { calls::wait_for(status, |native, request| (native.irecv)(data, count, datatype, source, tag, comm, request)) });
-blocking!(MPI_Send, send,
-(data: *const c_void, count: c_int, datatype: Handle, to: c_int, tag: c_int, comm: Handle),
-// SAFETY: the caller's own buffer and status, in use until the call ends.
-unsafe { calls::wait_for(ignored(), |native, request| (native.isend)(data, count, datatype, to, tag, comm, request)) });
-blocking!(MPI_Ssend, ssend,
-(data: *const c_void, count: c_int, datatype: Handle, to: c_int, tag: c_int, comm: Handle),
-// SAFETY: the caller's own buffer and status, in use until the call ends.
-unsafe { calls::wait_for(ignored(), |native, request| (native.issend)(data, count, datatype, to, tag, comm, request)) });
 
 macro_rules! fortran {
     ($([$($mangled:ident = $text:literal),*] $names:tt;)*) => {
@@ -197,6 +154,9 @@ fortran! {
     [mpi_finalize = c"mpi_finalize", mpi_finalize_ = c"mpi_finalize_",
      mpi_finalize__ = c"mpi_finalize__", MPI_FINALIZE = c"MPI_FINALIZE",
      ompi_finalize_f = c"ompi_finalize_f"] (ierror);
+    [mpi_finalized = c"mpi_finalized", mpi_finalized_ = c"mpi_finalized_",
+     mpi_finalized__ = c"mpi_finalized__", MPI_FINALIZED = c"MPI_FINALIZED",
+     ompi_finalized_f = c"ompi_finalized_f"] (flag, ierror);
     [mpi_barrier = c"mpi_barrier", mpi_barrier_ = c"mpi_barrier_",
      mpi_barrier__ = c"mpi_barrier__", MPI_BARRIER = c"MPI_BARRIER",
      ompi_barrier_f = c"ompi_barrier_f"] (comm, ierror);

@@ -105,8 +105,8 @@ pub enum Over {
 
 /// What is done while the other lets this side wait.
 pub trait Wait {
-    /// Nothing moved: one round of patience.
-    fn idle(&mut self) -> Option<Over>;
+    /// Nothing moved: one round of patience; `shares_core` is [`Lane::shares_core`].
+    fn idle(&mut self, shares_core: impl FnOnce() -> bool) -> Option<Over>;
     /// Something moved.
     fn moved(&mut self);
 }
@@ -201,6 +201,21 @@ impl Lane {
         unsafe { AtomicU32::from_ptr(self.base.add(128 * (1 + who as usize)).cast()) }
     }
 
+    /// Where member `who` says on which core it last waited, plus 1.
+    fn core(&self, who: u32) -> &AtomicU32 {
+        // SAFETY: as above, in another line.
+        unsafe { AtomicU32::from_ptr(self.base.add(128 * (1 + who as usize) + 64).cast()) }
+    }
+
+    /// Says where this side waits; true if the other one last waited on the same core, so
+    /// that it can go on only if this core is given up.
+    pub fn shares_core(&self) -> bool {
+        // SAFETY: asks the kernel, by what it keeps in this thread's memory.
+        let here = unsafe { libc::sched_getcpu() }.wrapping_add(1) as u32;
+        self.core(self.me).store(here, Ordering::Relaxed);
+        here != 0 && self.core(1 - self.me).load(Ordering::Relaxed) == here
+    }
+
     /// The number of a call that begins now.
     pub fn begin(&mut self) -> u32 {
         self.calls = self.calls.wrapping_add(1);
@@ -281,7 +296,7 @@ impl Lane {
             } else if over.is_some() {
                 return self.stop(over);
             } else {
-                over = wait.idle();
+                over = wait.idle(|| self.shares_core());
                 if over.is_none() && self.sign(1 - self.me).load(Ordering::Acquire) != 0 {
                     over = Some(Over::Bound);
                 }

@@ -294,12 +294,14 @@ impl Layer {
     }
 
     /// Who carries out a call with so many bytes of data. Corrections repeat the data and
-    /// keep no order, so long ones and operators that do not commute go over the tree.
+    /// keep no order, so long ones, operators that do not commute, and all that must be
+    /// reproducible go over the tree, which combines in an order of its own.
     pub fn family(&self, call: &Call, bytes: usize) -> Family {
         let fits = bytes <= self.settings.corrected_bytes;
         let mode = self.settings.mode;
         let corrected = matches!(mode, Mode::CorrectedTree | Mode::CorrectedGossip);
-        if corrected && fits && corrected::serves(call.kind, call.ordered) {
+        let loose = !(self.settings.reproducible && call.kind.up());
+        if corrected && loose && fits && corrected::serves(call.kind, call.ordered) {
             Family::Corrected
         } else {
             Family::Ftco

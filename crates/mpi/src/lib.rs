@@ -3,7 +3,8 @@
 //! - `liboutlive_mpi.so`, preloaded or linked: takes over MPI_Bcast, MPI_Reduce,
 //!   MPI_Allreduce and MPI_Barrier, in C and Fortran, of Open MPI, MPICH and the standard
 //!   ABI, by the fault-tolerant collectives; [`settings`] lists what the environment
-//!   chooses. Start at [`exports`], then [`calls`], [`layer`], [`pair`].
+//!   chooses. Start at [`exports`], then [`calls`], [`layer`], [`pair`]. While a process is
+//!   blocked elsewhere in MPI, [`waits`] lets it answer the others.
 //! - The recorder, a profile in C that the user's own `mpicc` compiles and that is
 //!   preloaded into a job that knows nothing of it.
 
@@ -14,12 +15,14 @@ pub mod comms;
 mod connect;
 pub mod exports;
 pub mod lane;
+pub mod large;
 pub mod layer;
 pub mod native;
 pub mod pair;
 pub mod settings;
 pub mod shadow;
 pub mod start;
+pub mod waits;
 
 /// The source of the recorder; see its first comment for how to use it.
 pub const RECORDER_C: &str = include_str!("../c/recorder.c");

@@ -11,6 +11,8 @@ use std::sync::OnceLock;
 
 /// A communicator, datatype, operator, request or group of any implementation.
 pub type Handle = usize;
+/// `MPI_Count`: 64 bits in all three families.
+pub type Count = i64;
 
 /// Which binary interface the loaded library has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,6 +46,8 @@ pub struct Constants {
     pub in_place: usize,
     /// `MPI_STATUS_IGNORE`.
     pub status_ignore: usize,
+    /// `MPI_STATUSES_IGNORE`.
+    pub statuses_ignore: usize,
     /// `MPI_ANY_SOURCE`.
     pub any_source: c_int,
     /// `MPI_UNDEFINED`.
@@ -54,6 +58,8 @@ pub struct Constants {
     pub status_source: usize,
     /// `MPI_ERR_OTHER`.
     pub err_other: c_int,
+    /// `MPI_ERR_IN_STATUS`.
+    pub err_in_status: c_int,
     /// `MPI_ERR_TRUNCATE`.
     pub err_truncate: c_int,
     /// A process failed: ULFM's code where the library has one.
@@ -64,6 +70,17 @@ pub struct Constants {
     pub err_revoked: c_int,
     /// Bits of a handle that mean something.
     pub mask: usize,
+}
+
+/// Bytes of what the program has arrays of.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Of a handle.
+    pub handle: usize,
+    /// Of a status.
+    pub status: usize,
+    /// From a status's start to its `MPI_ERROR`.
+    pub error: usize,
 }
 
 /// Room for a status of any implementation (20, 24 and 32 bytes).
@@ -160,14 +177,35 @@ native! {
     irecv = "PMPI_Irecv": fn(*mut c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     test = "PMPI_Test": fn(*mut Handle, *mut c_int, *mut c_void);
     testall = "PMPI_Testall": fn(c_int, *mut Handle, *mut c_int, *mut c_void);
+    testany = "PMPI_Testany": fn(c_int, *mut Handle, *mut c_int, *mut c_int, *mut c_void);
+    testsome = "PMPI_Testsome": fn(c_int, *mut Handle, *mut c_int, *mut c_int, *mut c_void);
     wait = "PMPI_Wait": fn(*mut Handle, *mut c_void);
     waitall = "PMPI_Waitall": fn(c_int, *mut Handle, *mut c_void);
+    waitany = "PMPI_Waitany": fn(c_int, *mut Handle, *mut c_int, *mut c_void);
+    waitsome = "PMPI_Waitsome": fn(c_int, *mut Handle, *mut c_int, *mut c_int, *mut c_void);
+    improbe = "PMPI_Improbe": fn(c_int, c_int, Handle, *mut c_int, *mut Handle, *mut c_void);
+    mprobe = "PMPI_Mprobe": fn(c_int, c_int, Handle, *mut Handle, *mut c_void);
+    type_contiguous = "PMPI_Type_contiguous": fn(c_int, Handle, *mut Handle);
+    type_struct = "PMPI_Type_create_struct": fn(c_int, *const c_int, *const isize, *const Handle, *mut Handle);
+    type_commit = "PMPI_Type_commit": fn(*mut Handle);
+    type_free = "PMPI_Type_free": fn(*mut Handle);
+    finalized = "PMPI_Finalized": fn(*mut c_int);
     probe = "PMPI_Probe": fn(c_int, c_int, Handle, *mut c_void);
     issend = "PMPI_Issend": fn(*const c_void, c_int, Handle, c_int, c_int, Handle, *mut Handle);
     ssend = "PMPI_Ssend": fn(*const c_void, c_int, Handle, c_int, c_int, Handle);
     get_count = "PMPI_Get_count": fn(*const c_void, Handle, *mut c_int);
     error_class = "PMPI_Error_class": fn(c_int, *mut c_int);
     ;
+    bcast_c = "PMPI_Bcast_c": fn(*mut c_void, Count, Handle, c_int, Handle);
+    reduce_c = "PMPI_Reduce_c": fn(*const c_void, *mut c_void, Count, Handle, Handle, c_int, Handle);
+    allreduce_c = "PMPI_Allreduce_c": fn(*const c_void, *mut c_void, Count, Handle, Handle, Handle);
+    send_c = "PMPI_Send_c": fn(*const c_void, Count, Handle, c_int, c_int, Handle);
+    ssend_c = "PMPI_Ssend_c": fn(*const c_void, Count, Handle, c_int, c_int, Handle);
+    recv_c = "PMPI_Recv_c": fn(*mut c_void, Count, Handle, c_int, c_int, Handle, *mut c_void);
+    sendrecv_c = "PMPI_Sendrecv_c": fn(*const c_void, Count, Handle, c_int, c_int, *mut c_void, Count, Handle, c_int, c_int, Handle, *mut c_void);
+    isend_c = "PMPI_Isend_c": fn(*const c_void, Count, Handle, c_int, c_int, Handle, *mut Handle);
+    issend_c = "PMPI_Issend_c": fn(*const c_void, Count, Handle, c_int, c_int, Handle, *mut Handle);
+    irecv_c = "PMPI_Irecv_c": fn(*mut c_void, Count, Handle, c_int, c_int, Handle, *mut Handle);
     failure_ack = "MPIX_Comm_failure_ack": fn(Handle);
     failure_get_acked = "MPIX_Comm_failure_get_acked": fn(Handle, *mut Handle);
     is_revoked = "MPIX_Comm_is_revoked": fn(Handle, *mut c_int);
@@ -223,11 +261,13 @@ impl Library {
                 comm_null: own("ompi_mpi_comm_null")?,
                 in_place: 1,
                 status_ignore: 0,
+                statuses_ignore: 0,
                 any_source: -1,
                 undefined: -32766,
                 tag_ub: 0,
                 status_source: 0,
                 err_other: 16,
+                err_in_status: 18,
                 err_truncate: 15,
                 err_failed: 75,
                 err_root: 8,
@@ -244,11 +284,13 @@ impl Library {
                 comm_null: 0x0400_0000,
                 in_place: usize::MAX,
                 status_ignore: 1,
+                statuses_ignore: 1,
                 any_source: -2,
                 undefined: -32766,
                 tag_ub: 0x6440_0001,
                 status_source: 8,
                 err_other: 15,
+                err_in_status: 17,
                 err_truncate: 14,
                 err_failed: 15,
                 err_root: 7,
@@ -265,11 +307,13 @@ impl Library {
                 comm_null: 0x100,
                 in_place: 1,
                 status_ignore: 0,
+                statuses_ignore: 0,
                 any_source: -1,
                 undefined: -32766,
                 tag_ub: 501,
                 status_source: 0,
                 err_other: 16,
+                err_in_status: 19,
                 err_truncate: 15,
                 err_failed: 16,
                 err_root: 8,
@@ -343,6 +387,20 @@ impl Native {
     /// A handle as it came in, without what its register held beside it.
     pub fn clean(&self, handle: Handle) -> Handle {
         handle & self.constants.mask
+    }
+
+    /// Sizes in arrays of the program's.
+    pub fn layout(&self) -> Layout {
+        let (handle, status, error) = match self.family {
+            Family::OpenMpi => (8, 24, 8),
+            Family::Mpich => (4, 20, 16),
+            Family::Standard => (8, 32, 8),
+        };
+        Layout {
+            handle,
+            status,
+            error,
+        }
     }
 
     /// Checks the table against the running library, after its initialisation.

@@ -17,6 +17,7 @@
 //! | `OUTLIVE_COLLECTIVES_TREES` | corrected: spanning trees that are kept from call to call; 0: none | f + 2 for `corrected-gossip`, else 0 |
 //! | `OUTLIVE_COLLECTIVES_CORRECTED_BYTES` | corrected: longer data go over the tree of `ftco` | 65 536 |
 //! | `OUTLIVE_COLLECTIVES_SHARED_MEMORY` | `on`, `off`: pairs on one host talk through it | `on` |
+//! | `OUTLIVE_COLLECTIVES_REPRODUCIBLE` | `on`, `off`: operands are combined in one order, whichever arrives first | `off` |
 //! | `OUTLIVE_COLLECTIVES_VERBOSE` | `1`: rank 0 says on stderr what it does | |
 
 use std::net::IpAddr;
@@ -79,6 +80,8 @@ pub struct Settings {
     pub corrected_bytes: usize,
     /// Pairs on one host talk through shared memory.
     pub shared_memory: bool,
+    /// Operands are combined in an order that no time decides.
+    pub reproducible: bool,
     /// Say on stderr what happens.
     pub verbose: bool,
 }
@@ -113,6 +116,14 @@ impl Settings {
             },
         };
         let number = |name, least| whole(name, least, " of milliseconds");
+        let switch = |name: &str, without: bool| match get(name) {
+            None => Ok(without),
+            Some((full, value)) => match value.as_str() {
+                "on" => Ok(true),
+                "off" => Ok(false),
+                _ => Err(refuse(&full, &value, "give on or off")),
+            },
+        };
         let most = u64::from(u32::MAX);
         let derived = derived(&get)?;
         let mut settings = Settings {
@@ -157,14 +168,8 @@ impl Settings {
             ),
             trees: 0,
             corrected_bytes: whole("_CORRECTED_BYTES", 0, " of bytes")?.unwrap_or(65_536) as usize,
-            shared_memory: match get("_SHARED_MEMORY") {
-                None => true,
-                Some((full, value)) => match value.as_str() {
-                    "on" => true,
-                    "off" => false,
-                    _ => return Err(refuse(&full, &value, "give on or off")),
-                },
-            },
+            shared_memory: switch("_SHARED_MEMORY", true)?,
+            reproducible: switch("_REPRODUCIBLE", false)?,
             verbose: get("_VERBOSE").is_some_and(|(_, value)| value == "1"),
         };
         settings.failures = derived.unwrap_or(settings.failures);
@@ -218,10 +223,12 @@ impl Settings {
             trees,
             corrected_bytes,
             shared_memory,
+            reproducible,
             ..
         } = self;
-        let text =
-            format!("{mode:?} {rail:?} {failures} {trees} {corrected_bytes} {shared_memory}");
+        let text = format!(
+            "{mode:?} {rail:?} {failures} {trees} {corrected_bytes} {shared_memory} {reproducible}"
+        );
         let hash = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
         text.bytes().fold(0x811c_9dc5, hash)
     }

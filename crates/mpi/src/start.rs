@@ -1,6 +1,7 @@
 //! From MPI_Init to MPI_Finalize.
 
 use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result};
@@ -145,13 +146,24 @@ fn make(native: &'static Native, settings: Settings, me: u32, size: u32) -> Resu
     Ok(Layer::new(native, comms, settings, shadow, rail, ulfm))
 }
 
-/// Before the native finalisation: everyone alive comes, latecomers are served. True if
-/// the native finalisation may follow: with a dead process it may hang
-/// (open-mpi/ompi#11404), so it is left out and the program ends without it.
-pub fn end(native: &Native) -> bool {
-    let Some(layer) = layer::layer() else {
-        return true;
-    };
+/// The program has called MPI_Finalize, and the native finalisation was left out.
+static LEFT_OUT: AtomicBool = AtomicBool::new(false);
+
+/// True if MPI_Finalize has ended without the native finalisation, which so knows nothing
+/// of it.
+pub fn ended_without_native() -> bool {
+    LEFT_OUT.load(Ordering::Acquire)
+}
+
+/// MPI_Finalize: everyone alive comes, latecomers are served. `None` if the native
+/// finalisation is to follow: with a dead process it may hang (open-mpi/ompi#11404), so it
+/// is left out and the program ends without it. A second call is an error, as MPI says,
+/// and does not reach the native library either.
+pub fn end(native: &Native) -> Option<c_int> {
+    if ended_without_native() {
+        return Some(native.constants.err_other);
+    }
+    let layer = layer::layer()?;
     let mut missed = false;
     if let Some(comm) = layer.comms.get(native.constants.world)
         && comm.ours
@@ -179,5 +191,9 @@ pub fn end(native: &Native) -> bool {
     }
     layer::close();
     layer.leave();
-    whole
+    if whole {
+        return None;
+    }
+    LEFT_OUT.store(true, Ordering::Release);
+    Some(0)
 }

@@ -36,7 +36,7 @@ impl Drop for Both {
 struct Patient(u64);
 
 impl Wait for Patient {
-    fn idle(&mut self) -> Option<Over> {
+    fn idle(&mut self, _: impl FnOnce() -> bool) -> Option<Over> {
         self.0 += 1;
         std::thread::yield_now();
         (self.0 > 20_000_000).then_some(Over::Bound)
@@ -50,7 +50,7 @@ impl Wait for Patient {
 struct At(Over);
 
 impl Wait for At {
-    fn idle(&mut self) -> Option<Over> {
+    fn idle(&mut self, _: impl FnOnce() -> bool) -> Option<Over> {
         Some(self.0)
     }
     fn moved(&mut self) {}

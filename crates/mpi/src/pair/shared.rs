@@ -34,6 +34,10 @@ const SPINS: u32 = 300;
 const SPINS_BETWEEN: u32 = 20;
 /// Rounds of progress between two looks at the clock.
 const ROUNDS: u32 = 64;
+/// How long the core is kept while the other is on another one: it answers as soon as it
+/// runs, and who gives a core up to strangers gets it back a time slice later. MPICH keeps it
+/// for a thousand polls.
+const KEEP: Duration = Duration::from_micros(200);
 /// Calls that find the other there already, between two rounds of progress.
 const CALLS: u32 = 16;
 
@@ -43,6 +47,10 @@ struct Patience<'a> {
     spins: u32,
     rounds: u32,
     begun: Option<Instant>,
+    /// Since when nothing has moved; `None` at first.
+    still: Option<Instant>,
+    /// ... and that is less than [`KEEP`].
+    keeping: bool,
 }
 
 impl<'a> Patience<'a> {
@@ -52,11 +60,13 @@ impl<'a> Patience<'a> {
             spins: 0,
             rounds: 0,
             begun: None,
+            still: None,
+            keeping: true,
         }
     }
 
     #[cold]
-    fn look_around(&mut self) -> Option<Over> {
+    fn look_around(&mut self, shares_core: bool) -> Option<Over> {
         self.spins = SPINS - SPINS_BETWEEN;
         let layer = self.pair.layer;
         layer.progress();
@@ -70,26 +80,40 @@ impl<'a> Patience<'a> {
                 return Some(Over::Bound);
             }
         }
-        std::thread::yield_now();
+        if self.keeping {
+            let still = *self.still.get_or_insert_with(Instant::now);
+            self.keeping = still.elapsed() < KEEP;
+        }
+        if shares_core {
+            // Linux gives a core that is only yielded to nobody until the time slice ends.
+            std::thread::sleep(ASIDE);
+        } else if !self.keeping {
+            std::thread::yield_now();
+        }
         None
     }
 }
 
 impl Wait for Patience<'_> {
     #[inline]
-    fn idle(&mut self) -> Option<Over> {
+    fn idle(&mut self, shares_core: impl FnOnce() -> bool) -> Option<Over> {
         self.spins += 1;
         if self.spins < SPINS {
             std::hint::spin_loop();
             return None;
         }
-        self.look_around()
+        self.look_around(shares_core())
     }
     #[inline]
     fn moved(&mut self) {
         self.spins = 0;
+        self.keeping = true;
+        self.still = None;
     }
 }
+
+/// How long this process sleeps at a time where the other needs its core.
+const ASIDE: Duration = Duration::from_micros(10);
 
 /// Chunks of data of `bytes` in elements of `size`.
 fn chunk(bytes: usize, size: usize) -> u32 {

@@ -2,13 +2,16 @@
 
 Under ``outlive run --collectives ...``, or with the library in ``LD_PRELOAD``::
 
+    from array import array
     from mpi4py import MPI
     from outlive import collectives
 
-    total = MPI.COMM_WORLD.allreduce(value)
+    total = array("d", [0.0])
+    MPI.COMM_WORLD.Allreduce(array("d", [value]), total)
     if missing := collectives.absent(MPI.COMM_WORLD):
         print("without ranks", missing)
 
+(mpi4py's ``allreduce`` in lower case sends pickled objects by messages, which do not survive.)
 Needs neither NumPy nor mpi4py: a communicator is one of mpi4py's, or the handle itself.
 Errors are :class:`outlive.Error`.
 """
