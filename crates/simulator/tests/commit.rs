@@ -156,3 +156,8 @@ fn planted_ack_before_persist_is_caught() {
 fn planted_forgotten_foreign_commits_are_caught() {
     caught(Planted::ForgetForeignCommits);
 }
+
+#[test]
+fn planted_forgotten_history_is_caught() {
+    caught(Planted::ForgetHistory);
+}
