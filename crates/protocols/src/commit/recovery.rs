@@ -193,6 +193,16 @@ impl Lead {
         newest.max(opened).unwrap_or_default()
     }
 
+    /// A node of whose part of the newest committed version no copy is known.
+    fn first_missing(&self, nodes: u32) -> Option<NodeId> {
+        let committed = |it: &&Candidate| it.levels.strongest().is_some();
+        let newest = self.candidates.values().rev().find(committed)?;
+        match &newest.copies {
+            Some(copies) => copies.first_missing(nodes).map(NodeId),
+            None => Some(NodeId(COORDINATOR)),
+        }
+    }
+
     /// True if versions were committed since the job last began anew, by whatever trace.
     fn has_history(&self) -> bool {
         let anew = self.lines.iter().rev().find(|(_, line)| line.0.0 == 0);
@@ -395,6 +405,7 @@ impl Commit {
             return self.record(cx, (Incarnation(0), Version(0)));
         }
         let (newest, skipped) = lead.newest(cx.config);
+        let missing = lead.first_missing(cx.config.nodes);
         let has_history = lead.has_history() && cx.config.planted != Some(Planted::ForgetHistory);
         self.found.0 = skipped;
         match newest {
@@ -408,7 +419,7 @@ impl Commit {
                     },
                 );
             }
-            None if skipped > 0 => self.open_failed(Why::NothingUsable, None),
+            None if skipped > 0 => self.open_failed(Why::NothingUsable, missing),
             None if has_history => self.open_failed(Why::NoRecord, None),
             None => self.record(cx, (Incarnation(0), Version(0))),
         }
