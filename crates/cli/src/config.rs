@@ -30,6 +30,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("memory", ""),
     ("spares", ""),
     ("max-restarts", "10"),
+    ("on-nothing-usable", "stop"),
     ("backoff", "1s"),
     ("kill-grace", "2s"),
     ("keep", "2"),
@@ -165,7 +166,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 22] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 23] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -177,6 +178,7 @@ impl Settings {
             ("memory", &self.memory),
             ("spares", &self.spares),
             ("max-restarts", &self.max_restarts),
+            ("on-nothing-usable", &self.on_nothing_usable),
             ("backoff", &self.backoff),
             ("kill-grace", &self.kill_grace),
             ("keep", &self.keep),

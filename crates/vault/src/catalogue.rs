@@ -189,6 +189,11 @@ impl Catalogue {
         Trace::all(&self.inventories)
     }
 
+    /// The newest incarnation that began anew; 0 if none did.
+    pub fn begun_anew(&self) -> Incarnation {
+        Trace::settled_by(&self.inventories)
+    }
+
     /// The versions as they would be without the `lost` nodes: neither their copies
     /// nor their records.
     pub fn without(&self, lost: &BTreeSet<NodeId>) -> Vec<Entry> {

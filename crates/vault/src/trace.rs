@@ -78,6 +78,14 @@ impl Trace {
     /// The traces at all places, without those that an owner's word to begin anew, on
     /// record at any of them, has settled.
     pub fn all(inventories: &[Inventory]) -> Vec<Trace> {
+        let anew = Trace::settled_by(inventories);
+        let traces = inventories.iter().filter_map(Trace::of);
+        traces.filter(|trace| trace.incarnation >= anew).collect()
+    }
+
+    /// The newest incarnation that began anew, by the records; 0 if none did. What is
+    /// older is settled by it.
+    pub(crate) fn settled_by(inventories: &[Inventory]) -> Incarnation {
         let anew = |record: &Record| match record {
             Record::Incarnation {
                 number,
@@ -87,9 +95,7 @@ impl Trace {
             _ => None,
         };
         let records = inventories.iter().flat_map(|it| &it.records);
-        let anew = records.filter_map(anew).max().unwrap_or(Incarnation(0));
-        let traces = inventories.iter().filter_map(Trace::of);
-        traces.filter(|trace| trace.incarnation >= anew).collect()
+        records.filter_map(anew).max().unwrap_or(Incarnation(0))
     }
 }
 
