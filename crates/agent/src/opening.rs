@@ -28,6 +28,18 @@ impl Agent {
             // Asked again: the order was not lost, the answer will come.
             return;
         }
+        // An agent that no keeper had to start anew, and that has opened nothing, takes part
+        // in nothing: the number in its records is of an earlier run.
+        let known = self.commit.as_ref().map(|driver| driver.machine().known());
+        let known = known.unwrap_or_default();
+        let is_new = self
+            .deposit
+            .as_ref()
+            .is_none_or(|it| it.agent_restarts() == 0);
+        let idle = self.opening.is_none() && self.opened.is_empty();
+        if is_new && idle && incarnation <= known {
+            return self.on_open_failed(incarnation, Why::Stale, None, known);
+        }
         if self.opening.is_none() && self.incarnation == incarnation {
             // The answer was lost.
             for notice in self.opened.clone() {

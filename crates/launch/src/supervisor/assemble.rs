@@ -401,7 +401,7 @@ impl Supervisor {
             return;
         }
         // Numbers only grow, also those that an older copy of job.json does not know.
-        if known > incarnation {
+        if known >= incarnation && error.code() == Code::JobBusy {
             tracing::info!(%error, known = known.0, "number used before");
             self.last_incarnation = known.0;
             self.open_retries += 1;
