@@ -186,7 +186,7 @@ def test_an_old_job_json_put_back(job: Job) -> None:
     path = job.home / "job.json"
     known = json.loads(path.read_text())
     known["incarnation"] = 0
-    del known["history"]
+    del known["history"], known["checksum"]
     path.write_text(json.dumps(known))
     assert set(job.survive(bound_s=30).said("restored")) == {newest}
 
@@ -198,12 +198,15 @@ def test_the_jobs_directory_gone_and_the_nodes_storage_left(job: Job) -> None:
     job.steps = 120
     before = set((job.dir / "scratch").rglob("*.olc"))
     shutil.rmtree(job.home)
-    result = job.run(*apart, bound_s=30)
-    assert result.status == 80 and "OL-500" in result.err, result.err
-    assert "record" in result.err and str(job.dir / "scratch") in result.err
+    # It may be another store's job of this name, so even --fresh leaves it alone.
+    for fresh in ((), ("--fresh",)):
+        result = job.run(*fresh, *apart, bound_s=30)
+        assert result.status != 0 and "OL-306" in result.err, result.err
+        assert "was lost" in result.err and str(job.dir / "scratch") in result.err
     assert set((job.dir / "scratch").rglob("*.olc")) == before
     assert not (job.home / "key").exists(), "the old key may still be put back"
-    assert job.survive("--fresh", *apart).said("fresh")
+    shutil.rmtree(job.dir / "scratch")
+    assert job.survive(*apart).said("fresh")
 
 
 def test_nothing_usable_and_the_owners_standing_word(job: Job) -> None:
@@ -287,3 +290,109 @@ def test_unfinished_files_do_not_stay(job: Job) -> None:
     job.steps = 120
     job.survive(*levels, inject=("agent:1@version=85", "node:2@version=95"))
     assert not unfinished(job)
+
+
+def unreadable(job: Job, path: Path) -> None:
+    """The job's next run, as an ordinary user who may not look into this directory."""
+    result = job.run(bound_s=30)
+    assert result.status == 74 and "OL-402" in result.err, result.err
+    assert str(path) in result.err and not result.said("fresh")
+
+
+@pytest.mark.parametrize("place", ["nodes/node-1/records", "nodes/node-1", "shared/records"])
+def test_a_directory_that_cannot_be_read(job: Job, place: str) -> None:
+    if os.geteuid() == 0:
+        # Root may read everything: the whole job is another user's.
+        outside = job.dir
+        while outside != Path("/tmp") and outside != outside.parent:
+            outside.chmod(0o755)
+            outside = outside.parent
+        os.chown(job.dir, 1000, 1000)
+        job.ring.parent.chmod(0o755)
+        job.before = ("setpriv", "--reuid", "1000", "--regid", "1000", "--clear-groups")
+    job.steps = 60
+    levels = ("--levels", "memory,disk,partner,shared")
+    job.survive(*levels)
+    newest = job.checkpoints()[0]["version"]
+    job.steps = 120
+    path = job.home / place
+    path.chmod(0)
+    try:
+        unreadable(job, path)
+    finally:
+        path.chmod(0o700)
+    assert set(job.survive(*levels).said("restored")) == {newest}
+
+
+def harms(chance: random.Random, job: Job) -> list[str]:
+    """What somebody does to a store between two runs; what was done."""
+    done = []
+    for _ in range(chance.randint(1, 3)):
+        node = job.node(chance.randrange(job.nodes))
+        some = [path for path in job.home.rglob("*") if path.is_file()]
+        kind = chance.choice(
+            ["purge", "purge all", "flip", "cut", "empty", "newest", "kind", "file", "job.json"]
+        )
+        done.append(f"{kind} {node.name}")
+        if kind == "purge":
+            shutil.rmtree(node, ignore_errors=True)
+        elif kind == "purge all":
+            for number in range(job.nodes):
+                shutil.rmtree(job.node(number), ignore_errors=True)
+        elif kind in ("flip", "cut", "empty"):
+            {"flip": flip, "cut": cut, "empty": empty}[kind](job)
+        elif kind == "newest":
+            versions = [
+                int(path.name.split("-v")[1].split("-")[0])
+                for path in records(job)
+                if path.name.startswith("commit")
+            ]
+            for path in records(job):
+                if versions and f"-v{max(versions)}-" in path.name:
+                    path.unlink()
+        elif kind == "kind":
+            prefix = chance.choice(["incarnation", "commit", "prepared", "promise", "history"])
+            done[-1] += f" {prefix}"
+            for path in job.home.rglob(f"{prefix}*.rec"):
+                path.unlink()
+        elif kind == "file" and some:
+            path = chance.choice(some)
+            done[-1] += f" {path.relative_to(job.home)}"
+            if path.stat().st_size and chance.random() < 0.5:
+                damage(path, chance.random())
+            else:
+                path.unlink()
+        elif kind == "job.json":
+            (job.home / "job.json").unlink(missing_ok=True)
+    return done
+
+
+@pytest.mark.parametrize("nth", range(4))
+def test_whatever_is_done_to_the_store(job: Job, seed: int, nth: int) -> None:
+    """Right bits, or a coded refusal; never step 0 with exit 0 without the owner's word."""
+    chance = random.Random(seed + nth)
+    levels = ("--levels", chance.choice(["memory,disk", "memory,disk,partner", "disk,shared"]))
+    done: list[str] = []
+    for steps in (40, 60, 80, 100):
+        job.steps = steps
+        result = job.run(*levels, bound_s=40)
+        if result.status == 0:
+            job.check()
+            assert steps == 40 or not result.said("fresh"), (done, result.err)
+        else:
+            (error,) = result.report["errors"]
+            assert error["code"] in ("OL-500", "OL-306", "OL-403", "OL-405", "OL-406"), (
+                done,
+                error,
+            )
+            assert result.status != 79 and error["remedy"], (done, result.err)
+            assert not result.said("fresh"), (done, result.err)
+            # The owner's word always helps, but for what only the owner can put right.
+            again = job.run(*levels, "--fresh", bound_s=40)
+            if again.status != 0:
+                (error,) = again.report["errors"]
+                assert error["code"] in ("OL-403", "OL-405", "OL-406"), (done, again.err)
+                return
+            job.check()
+        done = harms(chance, job)
+        print(steps, done)

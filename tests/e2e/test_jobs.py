@@ -176,8 +176,12 @@ def test_a_job_without_a_name_leaves_nothing_when_it_ends_well(job: Job) -> None
     # What fails stays, and says how to go on: to the letter.
     door = job.dir / "door"
     program = job.program("--pause", 45, door)
-    words = ["/bin/sh", "-c", f"{' '.join(program)} & while ! test -e {door}.reached; do sleep 0.05"
-             f"; done; sleep 0.5; kill -9 $!; exit 7"]
+    words = [
+        "/bin/sh",
+        "-c",
+        f"{' '.join(program)} & while ! test -e {door}.reached; do sleep 0.05"
+        f"; done; sleep 0.5; kill -9 $!; exit 7",
+    ]
     done = run("--max-restarts", 0, program=words)
     assert done.returncode == 7, done.stderr
     lines = done.stderr.splitlines()

@@ -58,6 +58,21 @@ pub struct JobFile {
     /// The job's directory when this was written: one that was moved brings its nodes along.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
+    /// XXH3-64 of this file without this line: a flipped bit must not be another number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<u64>,
+}
+
+impl JobFile {
+    fn sum(&self) -> Result<u64> {
+        let plain = JobFile {
+            checksum: None,
+            ..self.clone()
+        };
+        let text = serde_json::to_vec(&plain)
+            .map_err(|error| Error::internal(format!("job.json: {error}")))?;
+        Ok(xxhash_rust::xxh3::xxh3_64(&text))
+    }
 }
 
 /// A version that is known to have been stable.
@@ -138,6 +153,7 @@ impl Store {
                     key_hash: None,
                     history: None,
                     directory: None,
+                    checksum: None,
                 };
                 let (job, note) = history::without_job_file(new, &dir, fresh)?;
                 notes.extend(note);
@@ -312,7 +328,11 @@ impl Store {
     }
 
     fn write_job(&self) -> Result<()> {
-        let text = serde_json::to_vec_pretty(&self.job)
+        let job = JobFile {
+            checksum: Some(self.job.sum()?),
+            ..self.job.clone()
+        };
+        let text = serde_json::to_vec_pretty(&job)
             .map_err(|error| Error::internal(format!("job.json: {error}")))?;
         write_atomic(&self.dir.join("job.json"), &text)
     }
@@ -468,6 +488,14 @@ fn read_job(dir: &Path) -> Result<Option<JobFile>> {
     if !counted || !(1..=NODES_MAX).contains(&job.nodes) {
         return Err(unknown("a number is out of range".to_owned()));
     }
+    if job.checksum.is_some_and(|sum| job.sum().ok() != Some(sum)) {
+        return Err(Error::new(
+            Code::Corrupt,
+            Entity::File(path.display().to_string()),
+            "its checksum does not match",
+            "move it away: the next run builds it again from the records",
+        ));
+    }
     // The default lies in the job's directory, wherever that was moved.
     let before = job.directory.as_deref();
     let default = match before {
@@ -569,6 +597,30 @@ mod tests {
         assert_eq!(open().key(false).unwrap().1, hash);
     }
 
+    fn without_sum(text: &str) -> String {
+        let mut value: serde_json::Value = serde_json::from_str(text).unwrap();
+        value.as_object_mut().unwrap().remove("checksum");
+        value.to_string()
+    }
+
+    #[test]
+    fn a_flipped_bit_in_the_job_file_is_no_other_number() {
+        let dir = tempfile::tempdir().unwrap();
+        drop(Store::open(dir.path(), &name(), 3, None, false).unwrap());
+        let path = dir.path().join("job/job.json");
+        let good = fs::read(&path).unwrap();
+        assert_eq!(read_job(&dir.path().join("job")).unwrap().unwrap().nodes, 3);
+        for at in 0..good.len() {
+            let mut bad = good.clone();
+            bad[at] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            // White space and the name of the last field aside.
+            if let Ok(job) = read_job_of(&dir.path().join("job")) {
+                assert_eq!((job.nodes, job.incarnation), (3, 0), "byte {at}");
+            }
+        }
+    }
+
     #[test]
     fn a_damaged_job_file_is_a_coded_error() {
         let dir = tempfile::tempdir().unwrap();
@@ -589,6 +641,7 @@ mod tests {
         ] {
             let text = good.replace(number, bad);
             assert_ne!(text, good);
+            let text = without_sum(&text);
             fs::write(dir.path().join("job/job.json"), text).unwrap();
             let error = read_job_of(&dir.path().join("job")).unwrap_err();
             assert_eq!(error.code(), Code::FormatUnknown, "{bad}");
