@@ -154,6 +154,7 @@ class Job:
     every: int | None = 10
     spares: int = 2
     extra: dict[str, str] = field(default_factory=dict)
+    before: tuple[str, ...] = ()  # stands before the command line of the run
 
     @property
     def store(self) -> Path:
@@ -209,7 +210,7 @@ class Job:
             del fixed["--every"]
         for option in options:
             fixed.pop(option, None)
-        words: list[object] = [OUTLIVE, "run"]
+        words: list[object] = [*self.before, OUTLIVE, "run"]
         for pair in fixed.items():
             words += pair
         for fault in inject:

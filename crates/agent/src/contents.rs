@@ -129,6 +129,62 @@ impl Contents {
             .collect()
     }
 
+    /// Why the newest committed version cannot be rebuilt: where its parts lay, which of
+    /// the nodes were lost, and what would have survived that. `culprit` is a node of
+    /// whose part no copy was found.
+    pub fn what_is_missing(
+        &self,
+        nodes: u32,
+        lost: &[NodeId],
+        culprit: Option<NodeId>,
+        rejected: &[crate::protocol::Rejected],
+    ) -> String {
+        let Some((source, version)) = self.versions().into_iter().next_back() else {
+            return "no record of a committed version is left".to_owned();
+        };
+        let levels = self.levels_of(source, version);
+        let named: Vec<&str> = levels.iter().map(|level| level.name()).collect();
+        let mut said = format!("version {} ({})", version.0, named.join(", "));
+        let whose = culprit.or_else(|| {
+            let gone = |node: &NodeId| {
+                let parts = self.parts_of(source, version, *node);
+                !parts.is_empty() && parts.iter().all(|(_, part)| lost.contains(&part.holder))
+            };
+            (0..nodes).map(NodeId).find(gone)
+        });
+        if let Some(node) = whose {
+            let place = |(level, part): &(Level, &Part)| {
+                let state = match lost.contains(&part.holder) {
+                    true => ", lost",
+                    false => "",
+                };
+                match part.holder == Part::SHARED {
+                    true => format!("the shared directory ({level})"),
+                    false => format!("{} ({level}{state})", part.holder),
+                }
+            };
+            let parts = self.parts_of(source, version, node);
+            let places: Vec<String> = parts.iter().map(place).collect();
+            said += &format!(
+                " cannot be rebuilt: the part of {node} lay on {}, and no copy of it is left",
+                places.join(" and ")
+            );
+        } else {
+            said += " cannot be rebuilt";
+        }
+        if let Some(newest) = rejected.first() {
+            said += &format!("; {}", newest.reason);
+        }
+        if !lost.is_empty() && !levels.contains(&Level::Shared) {
+            let pairs = levels.contains(&Level::Partner) || lost.len() > 1;
+            said += match pairs {
+                true => "; the level shared survives the loss of any number of nodes",
+                false => "; the levels partner and shared survive the loss of a node",
+            };
+        }
+        said
+    }
+
     /// Forgets versions that were removed.
     pub fn forget(&mut self, source: Incarnation, version: Version) {
         for level in Level::ALL {

@@ -7,10 +7,10 @@ use std::time::Instant;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Version};
 use outlive_protocols::commit::{Command, Why};
 use outlive_protocols::nodes::NodeSet;
-use outlive_vault::Record;
+use outlive_vault::{Inventory, Record, Trace};
 
 use crate::contents::short;
-use crate::core::{Agent, Opening, Work};
+use crate::core::{Agent, Opening, Traces, Work};
 use crate::protocol::{Notice, Opened, Rejected};
 use crate::ranks::{Use, ranks_of};
 use crate::rebuild::{Rebuild, Rebuilt};
@@ -21,13 +21,25 @@ impl Agent {
         &mut self,
         incarnation: Incarnation,
         replaced: Vec<NodeId>,
-        fenced: bool,
-        fresh: bool,
+        (fenced, fresh): (bool, bool),
+        history: Incarnation,
     ) {
         let under_way = self.opening.as_ref().map(|opening| opening.incarnation);
         if under_way == Some(incarnation) {
             // Asked again: the order was not lost, the answer will come.
             return;
+        }
+        // An agent that no keeper had to start anew, and that has opened nothing, takes part
+        // in nothing: the number in its records is of an earlier run.
+        let known = self.commit.as_ref().map(|driver| driver.machine().known());
+        let known = known.unwrap_or_default();
+        let is_new = self
+            .deposit
+            .as_ref()
+            .is_none_or(|it| it.agent_restarts() == 0);
+        let idle = self.opening.is_none() && self.opened.is_empty();
+        if is_new && idle && incarnation <= known {
+            return self.on_open_failed(incarnation, Why::Stale, None, known);
         }
         if self.opening.is_none() && self.incarnation == incarnation {
             // The answer was lost.
@@ -68,6 +80,7 @@ impl Agent {
             replaced: set,
             fenced,
             fresh,
+            history,
         });
     }
 
@@ -93,7 +106,7 @@ impl Agent {
     /// The commit machine asks what this node can supply.
     pub(crate) fn collect_inventory(&mut self, incarnation: Incarnation) {
         let (store, shared, me) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.me);
-        let nodes = self.nodes();
+        let (nodes, job_hash) = (self.nodes(), self.spec.job_hash);
         let work = self.work.clone();
         let mut available: Vec<(Incarnation, Version, NodeId)> = Vec::new();
         // Which ranks live here depends on the number of ranks at that version.
@@ -111,25 +124,39 @@ impl Agent {
                 .map(|(source, version)| (source, version, me)),
         );
         let job = move || {
-            // A directory that cannot be listed supplies nothing.
-            let here = store.found().unwrap_or_default();
-            let there = shared.found().unwrap_or_default();
-            let mine = there.into_iter().filter(|found| found.id.node == me);
-            for found in here.into_iter().chain(mine) {
+            // A directory that cannot be listed supplies nothing, and says so.
+            let here = Inventory::of_node(me, store.root(), job_hash);
+            let there = Inventory::of_shared(shared.root(), job_hash);
+            let traces = look_for_traces(&here, &there);
+            let mine = there.copies.iter().filter(|found| found.id.node == me);
+            for found in here.copies.iter().chain(mine) {
                 available.push((found.id.incarnation, found.id.version, found.id.node));
             }
             available.sort_unstable();
             available.dedup();
-            let records = shared.records().scan().unwrap_or_default().records;
             let _ = work.send(Work::Inventory {
                 incarnation,
                 available,
-                records,
+                records: there.records,
+                traces,
             });
         };
         if let Err(error) = self.incoming.run(job) {
             self.warn(error);
             self.command(Command::InventoryDone { incarnation });
+        }
+    }
+
+    /// What the storage here shows besides versions.
+    pub(crate) fn on_traces(&mut self, traces: Traces) {
+        for error in traces.errors {
+            self.warn(error);
+        }
+        if let Some(incarnation) = traces.newest {
+            self.command(Command::Trace { incarnation });
+        }
+        if let Some(text) = traces.text {
+            self.tell(&Notice::Trace { text });
         }
     }
 
@@ -481,33 +508,82 @@ impl Agent {
         culprit: Option<NodeId>,
         known: Incarnation,
     ) {
-        self.opening = None;
+        let opening = self.opening.take();
         let entity = culprit.map_or(Entity::Job(self.spec.job.to_string()), |n| {
             Entity::Node(n.0)
         });
-        let (code, remedy) = match why {
-            Why::NothingUsable => (
+        let number = incarnation.0;
+        let (code, reason, remedy) = match why {
+            Why::NothingUsable => {
+                let opening = opening.as_ref();
+                let replaced = opening.map_or(&[][..], |it| &it.replaced);
+                let rejected = opening.map_or(&[][..], |it| &it.rejected);
+                (
+                    Code::NoValidCheckpoint,
+                    self.contents
+                        .what_is_missing(self.nodes(), replaced, culprit, rejected),
+                    "bring back what is missing (outlive checkpoints verify lists it), or \
+                     begin anew with --fresh",
+                )
+            }
+            Why::NoRecord => (
                 Code::NoValidCheckpoint,
-                "see outlive checkpoints verify; --fresh starts from the beginning",
+                "versions of this job were committed, and no record of one can be read".to_owned(),
+                "bring back what was removed or damaged, or begin anew with --fresh",
             ),
             Why::NoQuorum => (
                 Code::NoQuorum,
+                format!("start {number} did not open: too few nodes of the last start answer"),
                 "end all processes of the job, then start it again",
             ),
             Why::Storage => (
                 Code::Io,
+                format!("start {number} did not open: a record could not be written"),
                 "see the warnings: the node's storage is full or broken",
+            ),
+            Why::Stale => (
+                Code::JobBusy,
+                format!(
+                    "start {number} did not open: number {} was used before",
+                    known.0
+                ),
+                "let one run at a time use a job's store",
             ),
             _ => (
                 Code::AgentTimeout,
+                format!("start {number} did not open within --recovery-timeout"),
                 "raise --recovery-timeout or look at the node",
             ),
         };
-        let reason = format!(
-            "start {} did not open: {why:?}; the largest number known is {}",
-            incarnation.0, known.0
-        );
         let error = Error::new(code, entity, reason, remedy);
-        self.tell(&Notice::OpenFailed { incarnation, error });
+        self.tell(&Notice::OpenFailed {
+            incarnation,
+            error,
+            known,
+        });
+    }
+}
+
+/// What shows in storage that versions were committed, if no record of one can be read.
+fn look_for_traces(here: &Inventory, there: &Inventory) -> Traces {
+    let found: Vec<Trace> = [here, there].into_iter().filter_map(Trace::of).collect();
+    let committed = |record: &Record| matches!(record, Record::Commit { .. });
+    let records = here.records.iter().chain(&there.records);
+    let nothing = || format!("{}: no record of a version", here.root.display());
+    let text = match records.clone().any(committed) {
+        true => None,
+        false if found.is_empty() => Some(nothing()),
+        false => Some(
+            found
+                .iter()
+                .map(ToString::to_string)
+                .collect::<Vec<_>>()
+                .join("; "),
+        ),
+    };
+    Traces {
+        newest: found.iter().map(|trace| trace.incarnation).max(),
+        text,
+        errors: here.errors.iter().chain(&there.errors).cloned().collect(),
     }
 }

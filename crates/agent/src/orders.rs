@@ -39,9 +39,8 @@ impl Agent {
                 replaced,
                 fenced,
                 fresh,
-            } => {
-                self.open(incarnation, replaced, fenced, fresh);
-            }
+                history,
+            } => self.open(incarnation, replaced, (fenced, fresh), history),
             Order::Ranks { incarnation, ranks } => {
                 if incarnation == self.incarnation {
                     self.job_ranks = Some(ranks);
@@ -573,7 +572,9 @@ impl Agent {
                 incarnation,
                 available,
                 records,
+                traces,
             } => {
+                self.on_traces(traces);
                 self.on_inventory(incarnation, available, records);
             }
             Work::Rebuilt {

@@ -219,6 +219,9 @@ pub enum Order {
         fenced: bool,
         /// Restore nothing, whatever is stored.
         fresh: bool,
+        /// The newest incarnation in which a version is known to have been committed; 0:
+        /// the launcher knows of none.
+        history: Incarnation,
     },
     /// How many ranks the job has in this incarnation, as the first of them said. A
     /// node on which none lives takes part in checkpoints with nothing.
@@ -385,6 +388,14 @@ pub enum Notice {
         incarnation: Incarnation,
         /// Why.
         error: Error,
+        /// The largest number known there: a larger one is needed.
+        known: Incarnation,
+    },
+    /// What lies in this node's storage, said as an incarnation is opened, if no record of a
+    /// committed version is there: for the reason, should nothing be found anywhere.
+    Trace {
+        /// For people.
+        text: String,
     },
     /// A rank joined.
     RankUp {

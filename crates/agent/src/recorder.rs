@@ -19,8 +19,8 @@ use std::sync::Arc;
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use outlive_base::machine::Op;
-use outlive_base::{Code, Entity, Error, Level, Result};
-use outlive_vault::{NodeStore, Record, SharedStore};
+use outlive_base::{Code, Entity, Error, Incarnation, Level, Result};
+use outlive_vault::{NodeStore, Record, RecordStore, SharedStore};
 use rustix::fs::MemfdFlags;
 
 use crate::core::Work;
@@ -64,6 +64,9 @@ pub struct Means {
     pub job_hash: u64,
     /// What the keeper holds; `None` without a keeper.
     pub kept: Option<Kept>,
+    /// The newest incarnations in which it is marked that versions were committed: in the
+    /// node's storage and in shared storage.
+    pub marked: [Incarnation; 2],
     /// Where completions go.
     pub work: Sender<Work>,
 }
@@ -149,6 +152,10 @@ impl Means {
         let records: Vec<&Record> = batch.iter().map(|wish| &wish.record).collect();
         let results: Vec<Result<()>> = match self.faults.before_write(0) {
             Ok(()) => {
+                let store = Arc::clone(&self.store);
+                for record in &records {
+                    mark(&mut self.marked[0], store.mark(), record);
+                }
                 let results = self.store.records().persist_all(&records).into_iter();
                 results.map(|result| result.map_err(Error::from)).collect()
             }
@@ -166,7 +173,10 @@ impl Means {
                 (result, _) => result.map(|()| None),
             };
             let result = result.and_then(|kept| match &wish.shared {
-                Some(shared) => persist_shared(shared, self.job_hash, &wish.record).map(|()| kept),
+                Some(shared) => {
+                    let marked = &mut self.marked[1];
+                    persist_shared(shared, self.job_hash, marked, &wish.record).map(|()| kept)
+                }
                 None => Ok(kept),
             });
             let _ = self.work.send(Work::Persisted {
@@ -177,8 +187,39 @@ impl Means {
     }
 }
 
-fn persist_shared(shared: &SharedStore, job_hash: u64, record: &Record) -> Result<()> {
+/// Leaves the mark that versions were committed, before the first commit of an incarnation
+/// is: who finds no record later must not take that for none.
+fn mark(marked: &mut Incarnation, place: &RecordStore, record: &Record) {
+    let Record::Commit {
+        incarnation,
+        version,
+        ..
+    } = *record
+    else {
+        return;
+    };
+    if incarnation <= *marked {
+        return;
+    }
+    let mark = Record::History {
+        incarnation,
+        version,
+    };
+    match place.persist(&mark) {
+        Ok(()) => *marked = incarnation,
+        // The commit itself will tell whether the place takes anything.
+        Err(error) => tracing::warn!(%error, "no mark of a history"),
+    }
+}
+
+fn persist_shared(
+    shared: &SharedStore,
+    job_hash: u64,
+    marked: &mut Incarnation,
+    record: &Record,
+) -> Result<()> {
     let shared = SharedStore::create(shared.root(), job_hash)?;
+    mark(marked, shared.mark(), record);
     match shared.records().persist_exclusive(record)? {
         outlive_vault::Exclusive::Created => Ok(()),
         outlive_vault::Exclusive::Stands(found) if same_decision(&found, record) => Ok(()),

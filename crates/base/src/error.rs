@@ -138,7 +138,8 @@ impl Code {
         self as u16
     }
 
-    /// The exit status of `outlive` for an error of this code.
+    /// The exit status of `outlive` for an error of this code. A job that dies at once on
+    /// every start ends with its program's own status instead.
     pub const fn exit_status(self) -> u8 {
         match self {
             Code::InvalidArgument => 64,
@@ -150,7 +151,8 @@ impl Code {
             Code::Io | Code::NoSpace | Code::Permission | Code::NotFound => 74,
             Code::JobBusy | Code::AddressInUse => 75,
             Code::Config | Code::MemoryBudget => 78,
-            Code::RestartsExhausted | Code::DiesAtOnce => 79,
+            Code::RestartsExhausted => 79,
+            Code::DiesAtOnce => 1,
             Code::NoValidCheckpoint => 80,
             Code::CommandFailed => 127,
             Code::Internal => 70,

@@ -133,6 +133,9 @@ pub struct Settings {
     /// Restarts of the command at most; 0: supervise only
     #[arg(long, value_name = "N")]
     pub max_restarts: Option<String>,
+    /// When versions were committed and none can be restored: stop, or begin anew (fresh)
+    #[arg(long, value_name = "stop|fresh")]
+    pub on_nothing_usable: Option<String>,
     /// First delay before a restart that follows one without progress; doubles
     #[arg(long, value_name = "TIME")]
     pub backoff: Option<String>,

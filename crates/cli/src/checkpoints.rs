@@ -54,6 +54,9 @@ fn open(choice: &JobChoice) -> Result<(Job, Catalogue)> {
     for error in &catalogue.errors {
         output::error(error);
     }
+    if let Some(error) = jobs::refusal(&found, &catalogue) {
+        output::error(&error);
+    }
     Ok((found, catalogue))
 }
 
@@ -288,12 +291,17 @@ fn rehearse(lose: &[String], scratch: Option<PathBuf>, choice: &JobChoice) -> Re
         };
         answer(&found, "rehearse", body)?;
     } else {
-        output::text(&describe(&rehearsal, &lost))?;
+        let begun = jobs::refusal(&found, &catalogue).is_some()
+            || !catalogue
+                .entries
+                .iter()
+                .all(|entry| entry.committed().is_none());
+        output::text(&describe(&rehearsal, &lost, begun))?;
     }
     Ok(status)
 }
 
-fn describe(rehearsal: &Rehearsal, lost: &BTreeSet<NodeId>) -> String {
+fn describe(rehearsal: &Rehearsal, lost: &BTreeSet<NodeId>, begun: bool) -> String {
     let names: Vec<String> = lost.iter().map(ToString::to_string).collect();
     let without = match names.is_empty() {
         true => "without a loss".to_owned(),
@@ -310,6 +318,9 @@ fn describe(rehearsal: &Rehearsal, lost: &BTreeSet<NodeId>) -> String {
         ));
     }
     lines.push(match rehearsal.rebuilt {
+        None if !begun => {
+            format!("{without}: no version was ever committed: the job would begin at its start")
+        }
         None => format!("{without}: nothing can be rebuilt: the job would end with OL-500"),
         Some((incarnation, version)) => {
             let bytes = rehearsal.ranks.iter().map(|rank| rank.bytes).sum();

@@ -74,6 +74,7 @@ pub const KEYS: &[Key] = &[
     ),
     key(NODES, "spares", "", "1; without --emulate-nodes 0"),
     key(NODES, "max-restarts", "10", ""),
+    key(NODES, "on-nothing-usable", "stop", ""),
     key(NODES, "backoff", "1s", ""),
     key(NODES, "kill-grace", "2s", ""),
     key(SAVES, "keep", "2", ""),
@@ -216,7 +217,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 22] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 23] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -228,6 +229,7 @@ impl Settings {
             ("memory", &self.memory),
             ("spares", &self.spares),
             ("max-restarts", &self.max_restarts),
+            ("on-nothing-usable", &self.on_nothing_usable),
             ("backoff", &self.backoff),
             ("kill-grace", &self.kill_grace),
             ("keep", &self.keep),

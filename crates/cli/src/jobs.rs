@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Version};
+use outlive_launch::history;
 use outlive_launch::jobs::{self, Job, State};
 use outlive_launch::{store, units};
 use outlive_vault::Catalogue;
@@ -84,6 +85,17 @@ pub fn newest(job: &Job, catalogue: &Catalogue) -> Option<Newest> {
     })
 }
 
+/// Why the next run of the job would be refused, if it would. Of a job that runs nothing is
+/// said: its directories change while they are looked at.
+pub fn refusal(job: &Job, catalogue: &Catalogue) -> Option<Error> {
+    let file = job
+        .file
+        .as_ref()
+        .ok()
+        .filter(|_| job.state != State::Running)?;
+    history::would_refuse(file, catalogue)
+}
+
 /// `outlive status` and `outlive checkpoints` without a job.
 pub fn list(store: &Path, json: bool) -> Result<u8> {
     let lines: Vec<(Line, SystemTime)> = of_store(store)?.into_iter().map(line).collect();
@@ -105,7 +117,10 @@ fn line(job: Job) -> (Line, SystemTime) {
     let found = match job.state {
         State::BeingDeleted => Ok(None),
         State::NeverRan if !job.dir.join("key").exists() => Ok(None),
-        _ => catalogue(&job).map(|catalogue| newest(&job, &catalogue)),
+        _ => catalogue(&job).and_then(|catalogue| match refusal(&job, &catalogue) {
+            Some(error) => Err(error),
+            None => Ok(newest(&job, &catalogue)),
+        }),
     };
     let file = job.file.as_ref().ok();
     let line = Line {

@@ -88,6 +88,15 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         _ => number(config, "spares", 0, 1_000_000)?,
     };
     settings.max_restarts = number(config, "max-restarts", 0, 1_000_000)?;
+    settings.anew_if_nothing = match config.get("on-nothing-usable") {
+        "stop" => false,
+        "fresh" => true,
+        other => {
+            let reason = format!("'{}' is neither stop nor fresh", short(other));
+            let remedy = "give stop, or fresh to begin anew without being asked";
+            return Err(refuse(config, "on-nothing-usable", reason, remedy));
+        }
+    };
     settings.backoff_ms = time(config, "backoff", 0)?;
     settings.kill_grace_ms = time(config, "kill-grace", 0)?;
     settings.start_ms = time(config, "start-timeout", 100)?;
@@ -408,6 +417,7 @@ mod tests {
             &["--inject", "node:4@5s"],
             &["--encrypt=maybe"],
             &["--keep", "0"],
+            &["--on-nothing-usable", "wait"],
         ] {
             let error = planned(words).expect_err(&format!("{words:?}"));
             assert_eq!(error.code(), Code::InvalidArgument, "{words:?}");

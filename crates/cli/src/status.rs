@@ -30,6 +30,8 @@ struct Status {
     changed: String,
     /// The running report, or that of the last run.
     report: Option<Report>,
+    /// Why the next run would be refused, if it would.
+    refusal: Option<Error>,
 }
 
 /// The directory of all jobs.
@@ -88,8 +90,14 @@ pub fn run(options: &StatusOptions) -> Result<u8> {
     }
     let mut job = choose(choice)?;
     let report = job.report.take();
-    let newest = jobs::catalogue(&job).ok();
+    let found = jobs::catalogue(&job);
+    let refusal = match &found {
+        Ok(catalogue) => jobs::refusal(&job, catalogue),
+        Err(error) => Some(error.clone()).filter(|_| job.state != State::NeverRan),
+    };
+    let newest = found.ok();
     let status = Status {
+        refusal,
         schema: "outlive.status/1",
         newest: newest.and_then(|catalogue| jobs::newest(&job, &catalogue)),
         state: job.state,
@@ -139,6 +147,9 @@ fn describe(status: &Status) -> String {
         format!("size         {}", show_bytes(status.disk_bytes)),
         format!("newest       {newest}"),
     ];
+    if let Some(error) = &status.refusal {
+        lines.push(format!("next run     would be refused: {error}"));
+    }
     if let Some(report) = &status.report {
         lines.push(format!("restarts     {}", report.restarts));
         for (level, version) in &report.checkpoints.last {

@@ -257,7 +257,8 @@ mod tests {
         let (store, nodes) = (root.join("store"), root.join("nodes"));
         for name in ["job", "other"] {
             let name = JobName::new(name).unwrap();
-            let mut store = Store::open(&store, &name, 2, outside.then_some(&*nodes)).unwrap();
+            let mut store =
+                Store::open(&store, &name, 2, outside.then_some(&*nodes), false).unwrap();
             store.key(false).unwrap();
             for n in 0..2 {
                 let dir = store.node_dir(NodeId(n));
@@ -313,7 +314,7 @@ mod tests {
                     remove(&path).unwrap();
                 }
                 drop(first);
-                let opened = Store::open(&store, &name(), 2, None);
+                let opened = Store::open(&store, &name(), 2, None, false);
                 if cut == 0 {
                     drop(opened.expect("whole"));
                     assert_eq!(files(dir.path()), whole);
@@ -329,7 +330,7 @@ mod tests {
                 let gone = Deletion::prepare(&store, &name(), None).unwrap_err();
                 assert_eq!(gone.code(), Code::NotFound);
                 // And the name is free.
-                drop(Store::open(&store, &name(), 3, None).unwrap());
+                drop(Store::open(&store, &name(), 3, None, false).unwrap());
                 cut += 1;
                 if cut > steps.len() {
                     break;
@@ -365,7 +366,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mine = make(dir.path(), true);
         let (theirs, nodes) = (dir.path().join("theirs"), dir.path().join("nodes"));
-        let mut other = Store::open(&theirs, &name(), 2, Some(&nodes)).unwrap();
+        let mut other = Store::open(&theirs, &name(), 2, Some(&nodes), false).unwrap();
         for fresh in [false, true] {
             assert_eq!(other.key(fresh).unwrap_err().code(), Code::KeyMismatch);
         }
@@ -383,7 +384,7 @@ mod tests {
     fn a_job_that_runs_and_links_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let store = make(dir.path(), true);
-        let held = Store::open(&store, &name(), 2, None).unwrap();
+        let held = Store::open(&store, &name(), 2, None, false).unwrap();
         let error = Deletion::prepare(&store, &name(), None).unwrap_err();
         assert_eq!(error.code(), Code::JobBusy);
         drop(held);

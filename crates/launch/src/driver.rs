@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
 use outlive_agent::protocol::{self, Notice, Order};
-use outlive_base::{Code, Entity, Error, NodeId, Result, Time, Version};
+use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
 use outlive_network as network;
 
 use crate::command::{Recipe, Tree};
@@ -19,7 +19,7 @@ use crate::fleet::{Common, Fleet};
 use crate::input;
 use crate::jobs::{Job, utc};
 use crate::report::Report;
-use crate::store::{self, Store};
+use crate::store::{self, Known, Store};
 use crate::supervisor::{Action, Event, Input, Outcome, Settings, Supervisor, Verdict};
 use crate::timeline::Timeline;
 use crate::unnamed::Unnamed;
@@ -88,11 +88,20 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let (seen_to, seen) = unbounded::<Seen>();
     let watcher = Watcher::start(seen_to)?;
     let set = &mut run.settings;
-    let mut store = Store::open(&run.store, &set.job, set.nodes, run.node_storage.as_deref())?;
+    let mut store = Store::open(
+        &run.store,
+        &set.job,
+        set.nodes,
+        run.node_storage.as_deref(),
+        set.fresh,
+    )?;
+    let known = store.job().history;
+    set.history = known.map_or(Incarnation(0), |known| known.incarnation);
     set.last_incarnation = store.job().incarnation;
     set.epoch_base = store.job().epoch;
     let key_file = store.key_file();
     let (key, job_hash) = store.key(set.fresh)?;
+    let kept_key = key.clone();
     let (events_to, events) = bounded(NETWORK_QUEUE);
     let identity = network::Identity {
         peer: NodeId::LAUNCHER,
@@ -127,8 +136,10 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let was_finished = last
         .report
         .is_some_and(|report| report.result == "finished");
-    let driver = Driver {
+    let notes = store.take_notes();
+    let mut driver = Driver {
         finished: (was_finished && !run.settings.fresh).then_some(last.changed),
+        key: kept_key,
         begun: Instant::now(),
         tree: Tree::new(recipe)?,
         fleet: Fleet::new(common),
@@ -144,6 +155,9 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         written_at: Instant::now(),
         written: None,
     };
+    for error in notes {
+        driver.tell(Input::Refused { error });
+    }
     Ok(driver.run(run.report.as_deref()))
 }
 
@@ -221,6 +235,8 @@ fn find(words: &[OsString]) -> Result<PathBuf> {
 struct Driver {
     /// When the run before ended, if it ended well; until that has been said.
     finished: Option<SystemTime>,
+    /// For its file, should somebody remove it.
+    key: network::JobKey,
     begun: Instant,
     supervisor: Supervisor,
     store: Store,
@@ -378,7 +394,13 @@ impl Driver {
                 storage,
             } => {
                 let dir = self.store.node_dir(node);
-                if let Err(error) = self.fleet.start(node, epoch, &dir, storage) {
+                let started = self.store.ensure(&self.key).and_then(|note| {
+                    self.fleet.start(node, epoch, &dir, storage)?;
+                    Ok(note)
+                });
+                if let Ok(Some(error)) = started {
+                    self.tell(Input::Refused { error });
+                } else if let Err(error) = started {
                     self.tell(Input::NodeFailed { node, epoch, error });
                 }
             }
@@ -417,6 +439,15 @@ impl Driver {
             Action::RecordIncarnation { incarnation, epoch } => {
                 let ranks = self.supervisor.report().ranks;
                 if let Err(error) = self.store.record(incarnation.0, epoch, ranks) {
+                    self.tell(Input::Refused { error });
+                }
+            }
+            Action::RecordHistory { history } => {
+                let history = history.map(|(incarnation, version)| Known {
+                    incarnation,
+                    version,
+                });
+                if let Err(error) = self.store.record_history(history) {
                     self.tell(Input::Refused { error });
                 }
             }
@@ -461,6 +492,9 @@ impl Driver {
         self.fleet.kill_all();
         self.tree.kill_all(&BTreeSet::new());
         self.fleet.remove_sockets(self.store.job().nodes);
+        if self.fleet.pids().is_empty() {
+            self.store.tidy();
+        }
         let report = self.report();
         let text = report.to_json();
         self.timeline.summary(&report, outcome.verdict);

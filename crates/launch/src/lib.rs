@@ -9,7 +9,9 @@
 pub mod command;
 pub mod delete;
 pub mod driver;
+mod files;
 pub mod fleet;
+pub mod history;
 pub mod inject;
 pub mod input;
 pub mod jobs;

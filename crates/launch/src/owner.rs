@@ -49,8 +49,10 @@ pub(crate) fn of_another(dir: &Path) -> Error {
     Error::new(
         Code::KeyMismatch,
         Entity::File(dir.display().to_string()),
-        "nodes of another job of this name, in another store, keep their data there",
-        "choose another --job or --node-storage; if that job is no more, remove this directory",
+        "nodes of a job of this name with another key keep their data there: a job of another \
+         store, or this one before its directory in the store was lost",
+        "bring that directory back, or choose another --job or --node-storage; if that job is \
+         no more, remove this directory",
     )
 }
 

@@ -44,12 +44,22 @@ impl JobKey {
     /// [`Code::JobBusy`] if the file exists already, else what
     /// [`Error::io`] says.
     pub fn create(path: impl AsRef<Path>) -> Result<JobKey, Error> {
-        let path = path.as_ref();
         let key = JobKey::generate()?;
+        key.save(path)?;
+        Ok(key)
+    }
+
+    /// Makes the file of this key, which is not there, durably: of a key that was just
+    /// made, or of one whose file was removed while its job ran.
+    ///
+    /// # Errors
+    /// Those of [`JobKey::create`].
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        let path = path.as_ref();
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".new-{}-{:x}", std::process::id(), fresh_number()?));
         let temporary = Path::new(&name);
-        let made = key.write_file(temporary, path);
+        let made = self.write_file(temporary, path);
         // The link holds the file now, or nothing needs it.
         let removed = fs::remove_file(temporary);
         made?;
@@ -58,8 +68,7 @@ impl JobKey {
         let directory = parent.unwrap_or(Path::new("."));
         File::open(directory)
             .and_then(|handle| handle.sync_all())
-            .map_err(|error| Error::io(directory, "synchronise", &error))?;
-        Ok(key)
+            .map_err(|error| Error::io(directory, "synchronise", &error))
     }
 
     fn write_file(&self, temporary: &Path, path: &Path) -> Result<(), Error> {

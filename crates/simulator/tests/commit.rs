@@ -156,3 +156,24 @@ fn planted_ack_before_persist_is_caught() {
 fn planted_forgotten_foreign_commits_are_caught() {
     caught(Planted::ForgetForeignCommits);
 }
+
+/// All nodes lost at once, and with them every record: what the launcher knows must keep
+/// the job from a start at the beginning that nobody asked for.
+fn all_lost(options: &mut Options) {
+    options.weights.all = 4;
+}
+
+#[test]
+fn nothing_is_begun_anew_in_silence_when_all_nodes_are_lost() {
+    let summary = sweep(0..100, 2, all_lost);
+    assert!(summary.failed.is_empty(), "{}", show(&summary.failed));
+}
+
+#[test]
+fn planted_forgotten_history_is_caught() {
+    let summary = sweep(0..SEEDS_TO_CATCH, 2, |options| {
+        all_lost(options);
+        options.planted = Some(Planted::ForgetHistory);
+    });
+    assert!(!summary.failed.is_empty());
+}

@@ -14,6 +14,7 @@ use serde::{Deserialize, Serialize};
 use crate::container::Container;
 use crate::inventory::Inventory;
 use crate::record::Part;
+use crate::trace::Trace;
 use crate::versions::entries;
 
 /// A version at one level.
@@ -62,6 +63,9 @@ pub struct Entry {
     pub version: Version,
     /// True if a later incarnation went on from an older version.
     pub void: bool,
+    /// True if no record that can be read says whether that is so.
+    #[serde(default)]
+    pub unproven: bool,
     /// True if a pin keeps it.
     pub pinned: bool,
     /// True if newer versions took its place and its copies were, or are being,
@@ -179,6 +183,17 @@ impl Catalogue {
         self.entries.iter().find(usable)
     }
 
+    /// What shows that versions were committed, wherever no record of one can be read.
+    /// It counts if nothing of [`Catalogue::entries`] can be used.
+    pub fn traces(&self) -> Vec<Trace> {
+        Trace::all(&self.inventories)
+    }
+
+    /// The newest incarnation that began anew; 0 if none did.
+    pub fn begun_anew(&self) -> Incarnation {
+        Trace::settled_by(&self.inventories)
+    }
+
     /// The versions as they would be without the `lost` nodes: neither their copies
     /// nor their records.
     pub fn without(&self, lost: &BTreeSet<NodeId>) -> Vec<Entry> {
@@ -219,6 +234,9 @@ impl Catalogue {
 pub(crate) fn offered(entry: &Entry) -> Result<(), String> {
     if entry.void {
         return Err("void: a later incarnation went on from an older version".into());
+    }
+    if entry.unproven {
+        return Err("no record says whether a later start went on from it".into());
     }
     if entry.committed().is_none() {
         let aborted = entry.levels.iter().find_map(|it| it.aborted.as_deref());

@@ -3,21 +3,39 @@
 
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Code, Entity, Error, Level, NodeId, count};
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Version, count};
 use serde::{Deserialize, Serialize};
 
+use crate::error::ReadError;
 use crate::record::{Part, Record};
+use crate::records::{RecordStore, Scan};
 use crate::store::{Found, NodeStore, SharedStore};
+
+/// The mark of a history, [`Record::History`].
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Mark {
+    /// There is none.
+    None,
+    /// A version of this incarnation was committed.
+    Sound(Incarnation, Version),
+    /// There is one, and it cannot be read or is of another key.
+    Unreadable,
+}
 
 /// One place's records and containers.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Inventory {
     /// The node; [`Part::SHARED`] for the shared directory.
     pub place: NodeId,
+    /// Its directory.
+    pub root: PathBuf,
     /// True if the paths can be opened from here.
     pub local: bool,
     /// All sound records.
     pub records: Vec<Record>,
+    /// The mark that versions were committed, or what was found in its place.
+    pub mark: Mark,
     /// All container files; their content was not looked at.
     pub copies: Vec<Found>,
     /// Damaged records.
@@ -28,29 +46,50 @@ pub struct Inventory {
     pub errors: Vec<Error>,
 }
 
+impl Mark {
+    fn new(scan: &Scan) -> Mark {
+        let sound = scan.records.iter().find_map(|record| match record {
+            Record::History {
+                incarnation,
+                version,
+            } => Some(Mark::Sound(*incarnation, *version)),
+            _ => None,
+        });
+        let there = !(scan.damaged.is_empty() && scan.foreign.is_empty());
+        sound.unwrap_or(if there { Mark::Unreadable } else { Mark::None })
+    }
+}
+
 impl Inventory {
     /// Of a node's storage.
     pub fn of_node(node: NodeId, root: &Path, job_hash: u64) -> Inventory {
         let store = NodeStore::at(root, job_hash);
-        Inventory::collect(node, store.records().scan(), store.found())
+        Inventory::collect(node, root, store.records(), store.mark(), store.found())
     }
 
     /// Of the shared directory (`STORE/JOB/shared`).
     pub fn of_shared(root: &Path, job_hash: u64) -> Inventory {
         let store = SharedStore::at(root, job_hash);
-        Inventory::collect(Part::SHARED, store.records().scan(), store.found())
+        let place = Part::SHARED;
+        Inventory::collect(place, root, store.records(), store.mark(), store.found())
     }
 
     fn collect(
         place: NodeId,
-        scan: Result<crate::Scan, crate::ReadError>,
-        found: Result<Vec<Found>, crate::ReadError>,
+        root: &Path,
+        records: &RecordStore,
+        mark: &RecordStore,
+        found: Result<Vec<Found>, ReadError>,
     ) -> Inventory {
         let mut errors = Vec::new();
-        let scan = scan.unwrap_or_else(|error| {
-            errors.push(error.into());
-            crate::Scan::default()
-        });
+        let mut scan = |records: &RecordStore| {
+            records.scan().unwrap_or_else(|error| {
+                errors.push(error.into());
+                Scan::default()
+            })
+        };
+        let mark = Mark::new(&scan(mark));
+        let scan = scan(records);
         let mut copies = found.unwrap_or_else(|error| {
             errors.push(error.into());
             Vec::new()
@@ -58,7 +97,9 @@ impl Inventory {
         copies.sort_by_key(|copy| (copy.level, copy.id));
         Inventory {
             place,
+            root: root.to_owned(),
             local: true,
+            mark,
             records: scan.records,
             copies,
             damaged: scan.damaged,

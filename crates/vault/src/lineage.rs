@@ -19,13 +19,20 @@ pub struct Lineage {
     current: Option<Incarnation>,
     /// Below this incarnation nothing is known.
     known_from: Incarnation,
+    /// Below this incarnation nothing proves that a version is on the line: either
+    /// nothing is known, or versions of a newer incarnation are whose record is lost.
+    proven_from: Incarnation,
 }
 
 impl Lineage {
     /// The line that these records tell, in any order; others are ignored.
     pub fn new<'r>(records: impl IntoIterator<Item = &'r Record>) -> Lineage {
         let mut starts = BTreeMap::new();
+        let mut committed = Incarnation(0);
         for record in records {
+            if let Record::Commit { incarnation, .. } = record {
+                committed = committed.max(*incarnation);
+            }
             if let Record::Incarnation {
                 number, restored, ..
             } = record
@@ -36,7 +43,10 @@ impl Lineage {
                 );
             }
         }
-        let mut line = Lineage::default();
+        let mut line = Lineage {
+            proven_from: committed,
+            ..Lineage::default()
+        };
         let Some((current, _)) = starts.last_key_value() else {
             return line;
         };
@@ -55,7 +65,16 @@ impl Lineage {
                 _ => break at,
             }
         };
+        if committed <= *current {
+            line.proven_from = line.known_from;
+        }
         line
+    }
+
+    /// True if no record proves that the version is on the line, and none that it is not:
+    /// it is neither offered nor removed.
+    pub fn is_unproven(&self, incarnation: Incarnation, version: Version) -> bool {
+        incarnation < self.proven_from && !self.is_void(incarnation, version)
     }
 
     /// True if a record says that the version is not on the line.

@@ -137,6 +137,15 @@ pub enum Record {
         /// The ballot.
         ballot: u64,
     },
+    /// Versions of the job were committed, this one the first that this place saw in
+    /// its incarnation: whoever finds no other record must not take them for none.
+    /// One file a place, beside the directory of records.
+    History {
+        /// Of the checkpoint.
+        incarnation: Incarnation,
+        /// Of the checkpoint.
+        version: Version,
+    },
 }
 
 /// Why bytes are no record of this job.
@@ -274,6 +283,13 @@ impl Record {
                 out.u64(*ballot);
                 8
             }
+            Record::History {
+                incarnation,
+                version,
+            } => {
+                out.u32(incarnation.0).u64(version.0);
+                9
+            }
         }
     }
 
@@ -295,7 +311,7 @@ impl Record {
         if crc64(&bytes[..FIXED + length]) != checksum {
             return Err(RecordError::Checksum);
         }
-        if version != RECORD_VERSION || !(1..=8).contains(&kind) {
+        if version != RECORD_VERSION || !(1..=9).contains(&kind) {
             return Err(RecordError::Unknown(version, kind));
         }
         if job != job_hash {
@@ -357,6 +373,7 @@ impl Record {
                 format!("pin-i{}-v{}.rec", incarnation.0, version.0)
             }
             Record::Promise { .. } => "promise.rec".into(),
+            Record::History { .. } => "history.rec".into(),
         }
     }
 
@@ -383,7 +400,10 @@ impl Record {
                 version,
             } => Some((*incarnation, *version)),
             Record::Tombstone { id, .. } => Some((id.incarnation, id.version)),
-            Record::Incarnation { .. } | Record::Finished { .. } | Record::Promise { .. } => None,
+            Record::Incarnation { .. }
+            | Record::Finished { .. }
+            | Record::Promise { .. }
+            | Record::History { .. } => None,
         }
     }
 }
@@ -495,6 +515,10 @@ fn decode_body(kind: u16, input: &mut Reader<'_>) -> Result<Record, WireError> {
         },
         8 => Record::Promise {
             ballot: input.u64()?,
+        },
+        9 => Record::History {
+            incarnation: incarnation(input)?,
+            version: version(input)?,
         },
         _ => return Err(WireError::Value("record kind")),
     })

@@ -33,6 +33,7 @@ pub struct Found {
 pub struct NodeStore {
     root: PathBuf,
     records: RecordStore,
+    mark: RecordStore,
 }
 
 impl NodeStore {
@@ -46,11 +47,9 @@ impl NodeStore {
         }
         let records = RecordStore::open(&root.join("records"), job_hash)?;
         records.sweep()?;
+        disk::sweep(root)?;
         disk::sync_directory(root)?;
-        Ok(NodeStore {
-            root: root.to_owned(),
-            records,
-        })
+        Ok(NodeStore::at(root, job_hash))
     }
 
     /// The storage for reading; it need not exist.
@@ -58,6 +57,7 @@ impl NodeStore {
         NodeStore {
             root: root.to_owned(),
             records: RecordStore::at(&root.join("records"), job_hash),
+            mark: RecordStore::at(root, job_hash),
         }
     }
 
@@ -68,6 +68,10 @@ impl NodeStore {
     /// This node's records.
     pub fn records(&self) -> &RecordStore {
         &self.records
+    }
+    /// Where the mark of a history stands, [`crate::Record::History`].
+    pub fn mark(&self) -> &RecordStore {
+        &self.mark
     }
     /// Where routed files are written.
     pub fn files(&self) -> PathBuf {
@@ -101,26 +105,24 @@ impl NodeStore {
 pub struct SharedStore {
     root: PathBuf,
     records: RecordStore,
+    mark: RecordStore,
 }
 
 impl SharedStore {
     /// Creates what is missing. Any number of writers.
     pub fn create(root: &Path, job_hash: u64) -> Result<SharedStore, WriteError> {
         disk::create_directory(&root.join("containers"))?;
-        let records = RecordStore::open(&root.join("records"), job_hash)?;
+        RecordStore::open(&root.join("records"), job_hash)?;
         disk::sync_directory(root)?;
-        Ok(SharedStore {
-            root: root.to_owned(),
-            records,
-        })
+        Ok(SharedStore::at(root, job_hash))
     }
 
     /// The directory for reading; it need not exist.
     pub fn at(root: &Path, job_hash: u64) -> SharedStore {
-        let records = RecordStore::at(&root.join("records"), job_hash);
         SharedStore {
             root: root.to_owned(),
-            records,
+            records: RecordStore::at(&root.join("records"), job_hash),
+            mark: RecordStore::at(root, job_hash),
         }
     }
 
@@ -133,6 +135,10 @@ impl SharedStore {
     pub fn records(&self) -> &RecordStore {
         &self.records
     }
+    /// Where the mark of a history stands, [`crate::Record::History`].
+    pub fn mark(&self) -> &RecordStore {
+        &self.mark
+    }
     /// Where a node's container belongs.
     pub fn container_path(&self, id: ContainerId) -> PathBuf {
         self.root.join("containers").join(file_name(id))
@@ -144,6 +150,15 @@ impl SharedStore {
     /// Like [`NodeStore::gc`]; for the coordinator alone.
     pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
         gc::collect(&self.records, self.found()?, policy)
+    }
+}
+
+/// Removes the unfinished files of killed processes from the directories of a job, node
+/// or shared. Only while nobody writes there: no agent of the job may live.
+pub fn sweep_unfinished(root: &Path) {
+    for name in ["", "containers", "partner", "records", "files"] {
+        // A directory that is missing or cannot be read has nothing for us.
+        let _ = disk::sweep(&root.join(name));
     }
 }
 

@@ -106,6 +106,7 @@ pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
             incarnation: *incarnation,
             version: *version,
             void: line.is_void(*incarnation, *version),
+            unproven: line.is_unproven(*incarnation, *version),
             pinned: known.pinned,
             superseded: known.superseded,
             ranks: ranks_total,

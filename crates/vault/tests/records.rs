@@ -124,6 +124,10 @@ fn any_record() -> impl Strategy<Value = Record> {
             version: version.map(Version),
         }),
         any::<u64>().prop_map(|ballot| Record::Promise { ballot }),
+        (any::<u32>(), any::<u64>()).prop_map(|(incarnation, version)| Record::History {
+            incarnation: Incarnation(incarnation),
+            version: Version(version),
+        }),
         point().prop_map(|(incarnation, version)| Record::Pin {
             incarnation,
             version

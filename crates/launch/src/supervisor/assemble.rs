@@ -1,7 +1,7 @@
 //! From "nothing runs" to "the command runs".
 
 use outlive_agent::protocol::{JobConfig, Member, Order};
-use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Time};
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Time, Version};
 
 use super::faults::Found;
 use super::types::EPOCH_STEP;
@@ -12,6 +12,10 @@ use crate::process::Ended;
 /// each time, up to so many doublings.
 const REPEAT_MS: u64 = 2_000;
 const REPEATS_MAX: u32 = 4;
+/// Nodes whose storage is described when nothing can be restored, and with how many
+/// letters each.
+const TRACES_SHOWN: usize = 8;
+const TRACE_CHARS: usize = 400;
 
 impl Supervisor {
     /// Carries out everything that time and state permit.
@@ -146,6 +150,7 @@ impl Supervisor {
             self.tell(Event::NodesUp { nodes });
         }
         self.last_incarnation += 1;
+        self.traces.clear();
         self.repeats = 0;
         self.repeat_at = now + Time::from_ms(REPEAT_MS);
         let incarnation = Incarnation(self.last_incarnation);
@@ -203,6 +208,10 @@ impl Supervisor {
             replaced: replaced.map(|(node, _)| *node).collect(),
             fenced: self.fenced_all,
             fresh: self.fresh,
+            history: match self.fresh {
+                true => Incarnation(0),
+                false => self.history,
+            },
         }
     }
 
@@ -239,6 +248,15 @@ impl Supervisor {
             self.report.restarts += 1;
         }
         self.first_start.get_or_insert(now);
+        if self.fresh && self.history.0 != 0 {
+            // What was before is void, on every node and by the owner's word.
+            self.history = Incarnation(0);
+            let history = None;
+            self.actions.push_back(Action::RecordHistory { history });
+        }
+        if let Some(version) = opened.restored {
+            self.note_history(version);
+        }
         self.relaunching = self.open.len();
         self.open.clear();
         self.collateral.clear();
@@ -360,7 +378,8 @@ impl Supervisor {
                 format!("no decision within {bound} ms"),
                 "raise --recovery-timeout or look at the agents' warnings",
             );
-            return self.on_open_failed(now, Incarnation(self.last_incarnation), error);
+            let current = Incarnation(self.last_incarnation);
+            return self.on_open_failed(now, current, error, current);
         }
         for node in late {
             let cause = format!("not ready within {bound} ms");
@@ -369,11 +388,35 @@ impl Supervisor {
     }
 
     /// The incarnation cannot be opened: try another, within bounds.
-    pub(super) fn on_open_failed(&mut self, now: Time, incarnation: Incarnation, error: Error) {
+    pub(super) fn on_open_failed(
+        &mut self,
+        now: Time,
+        incarnation: Incarnation,
+        error: Error,
+        known: Incarnation,
+    ) {
         let current =
             matches!(self.phase, Phase::Opening { incarnation: i, .. } if i == incarnation);
         if !current {
             return;
+        }
+        // Numbers only grow, also those that an older copy of job.json does not know.
+        if known >= incarnation && error.code() == Code::JobBusy {
+            tracing::info!(%error, known = known.0, "number used before");
+            self.last_incarnation = known.0;
+            self.open_retries += 1;
+            if self.open_retries <= 3 {
+                return self.leave_incarnation(now);
+            }
+        }
+        let mut error = error;
+        if error.code() == Code::NoValidCheckpoint {
+            error = self.nothing_usable(&error);
+            if self.set.anew_if_nothing && !self.fresh {
+                self.warn(error);
+                self.fresh = true;
+                return self.leave_incarnation(now);
+            }
         }
         self.open_retries += 1;
         let hopeless = matches!(
@@ -399,6 +442,38 @@ impl Supervisor {
         self.warn(error);
         self.not_before = now + Time::from_ms(500 * u64::from(self.open_retries));
         self.leave_incarnation(now);
+    }
+
+    /// The error with what each node has instead.
+    fn nothing_usable(&self, error: &Error) -> Error {
+        let mut reason = error.reason().to_owned();
+        for (node, text) in self.traces.iter().take(TRACES_SHOWN) {
+            let text: String = text.chars().take(TRACE_CHARS).collect();
+            reason += &format!("; {node} has {text}");
+        }
+        match self.traces.len() {
+            more @ TRACES_SHOWN.. if more > TRACES_SHOWN => {
+                reason += &format!("; and {} more nodes", more - TRACES_SHOWN);
+            }
+            _ => {}
+        }
+        let option = "; --on-nothing-usable fresh does so by itself";
+        Error::new(
+            error.code(),
+            error.entity().clone(),
+            reason,
+            error.remedy().to_owned() + option,
+        )
+    }
+
+    /// A version is stable in this incarnation: a later start that finds nothing must know.
+    pub(super) fn note_history(&mut self, version: Version) {
+        let incarnation = Incarnation(self.last_incarnation);
+        if self.history < incarnation {
+            self.history = incarnation;
+            let history = Some((incarnation, version));
+            self.actions.push_back(Action::RecordHistory { history });
+        }
     }
 
     pub(super) fn on_keeper_ended(&mut self, now: Time, node: NodeId, epoch: u64, ended: Ended) {

@@ -210,6 +210,10 @@ impl Supervisor {
 
     pub(super) fn wind_down(&mut self, now: Time, verdict: Verdict) {
         self.verdict = Some(verdict);
+        if let Some(version) = self.newest_stable.filter(|_| self.history.0 != 0) {
+            let history = Some((self.history, version));
+            self.actions.push_back(Action::RecordHistory { history });
+        }
         // Nothing more is to be found out about ranks that were seen to go.
         self.unexplained.clear();
         self.phase = Phase::Finishing {

@@ -178,6 +178,10 @@ pub struct Supervisor {
     /// When they are repeated next.
     repeat_at: Time,
     fresh: bool,
+    /// The newest incarnation in which a version was stable, 0 if none.
+    history: Incarnation,
+    /// What each node said that it has, if it is no committed version.
+    traces: BTreeMap<NodeId, String>,
     report: Report,
     actions: VecDeque<Action>,
 }
@@ -225,6 +229,8 @@ impl Supervisor {
             repeats: 0,
             repeat_at: now,
             fresh: set.fresh,
+            history: set.history,
+            traces: BTreeMap::new(),
             report: Report::new(&set.job, set.nodes),
             actions: VecDeque::new(),
             set,

@@ -60,9 +60,12 @@ impl Supervisor {
                     *opened = Some(decision);
                 }
             }
-            Notice::OpenFailed { incarnation, error } => {
-                self.on_open_failed(now, incarnation, error);
-            }
+            Notice::OpenFailed {
+                incarnation,
+                error,
+                known,
+            } => self.on_open_failed(now, incarnation, error, known),
+            Notice::Trace { text } => drop(self.traces.insert(node, text)),
             Notice::RankUp { rank, ranks, pid } => self.on_rank_up(now, node, rank, ranks, pid),
             Notice::RankDown { rank, pid, end } => self.on_rank_down(now, node, rank, pid, end),
             Notice::Restored { rank, outcome } => match outcome {
@@ -318,6 +321,7 @@ impl Supervisor {
         }
         *counts.stable.entry(level.name().to_owned()).or_insert(0) += 1;
         self.newest_stable = self.newest_stable.max(Some(version));
+        self.note_history(version);
         // From now on there is something of this run to restore.
         self.fresh = false;
         // A program that could not restore has forgiven that.

@@ -278,7 +278,14 @@ impl World {
                 incarnation, fresh, ..
             } => {
                 if let Some(error) = self.open_fails.clone() {
-                    return self.say(node, Notice::OpenFailed { incarnation, error });
+                    return self.say(
+                        node,
+                        Notice::OpenFailed {
+                            incarnation,
+                            error,
+                            known: incarnation,
+                        },
+                    );
                 }
                 if !self.unready.contains(&node) {
                     self.say(

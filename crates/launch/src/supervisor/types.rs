@@ -53,6 +53,10 @@ pub struct Settings {
     pub keep: u32,
     /// Restore nothing at the first start.
     pub fresh: bool,
+    /// Begin anew by itself when nothing can be restored (`--on-nothing-usable fresh`).
+    pub anew_if_nothing: bool,
+    /// The newest incarnation in which a version is known to have been stable, 0 if none.
+    pub history: Incarnation,
     /// Faults.
     pub injections: Vec<Injection>,
     /// The last incarnation of earlier runs, 0 if none.
@@ -87,6 +91,8 @@ impl Settings {
             policy: Policy::default(),
             keep: 2,
             fresh: false,
+            anew_if_nothing: false,
+            history: Incarnation(0),
             injections: Vec::new(),
             last_incarnation: 0,
             epoch_base: 0,
@@ -281,6 +287,12 @@ pub enum Action {
         incarnation: Incarnation,
         /// The largest epoch in use.
         epoch: u64,
+    },
+    /// Remember durably the newest version that is known to be stable, and the incarnation
+    /// in which it is; `None`: the owner's word to begin anew was carried out.
+    RecordHistory {
+        /// What is known.
+        history: Option<(Incarnation, Version)>,
     },
     /// Tell the user.
     Tell(Event),

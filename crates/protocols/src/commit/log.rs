@@ -127,6 +127,8 @@ impl Log {
 #[derive(Debug, Default)]
 pub(super) struct Line {
     limits: BTreeMap<Incarnation, Version>,
+    /// Below this incarnation nothing is known.
+    known_from: Incarnation,
 }
 
 impl Line {
@@ -141,7 +143,15 @@ impl Line {
                 _ => break,
             }
         }
-        Line { limits }
+        Line {
+            limits,
+            known_from: at,
+        }
+    }
+
+    /// True if no record says whether this incarnation's versions are on the line.
+    pub fn is_unknown(&self, source: Incarnation) -> bool {
+        source < self.known_from
     }
 
     pub fn holds(&self, source: Incarnation, version: Version) -> bool {

@@ -294,6 +294,7 @@ impl Commit {
             | Kind::ItemCommit { .. }
             | Kind::ItemPrepared { .. }
             | Kind::ItemIncarnation { .. }
+            | Kind::ItemTrace { .. }
             | Kind::ItemEnd { .. }
             | Kind::Rebuild { .. }
             | Kind::Rebuilt { .. }
@@ -328,8 +329,11 @@ impl Commit {
                 replaced,
                 fenced,
                 fresh,
+                history,
             } => {
-                self.open(cx, incarnation, replaced, fenced, fresh);
+                let lead = (cx.me == COORDINATOR)
+                    .then(|| Lead::new(cx, incarnation, replaced, fenced, fresh, history));
+                self.open(cx, incarnation, lead.map(Box::new));
             }
             Command::Available {
                 source,
@@ -344,6 +348,10 @@ impl Commit {
                 });
             }
             Command::Found { record } => self.log.apply(record),
+            Command::Trace { incarnation } => self.inventory(Kind::ItemTrace {
+                index: 0,
+                number: incarnation,
+            }),
             Command::InventoryDone { incarnation } => self.inventory_done(cx, incarnation),
             Command::Rebuilt {
                 source,

@@ -93,14 +93,7 @@ impl Opening {
 }
 
 impl Commit {
-    pub(super) fn open(
-        &mut self,
-        cx: &C,
-        incarnation: Incarnation,
-        replaced: NodeSet,
-        fenced: bool,
-        fresh: bool,
-    ) {
+    pub(super) fn open(&mut self, cx: &C, incarnation: Incarnation, lead: Option<Box<Lead>>) {
         if incarnation == self.ballot.incarnation && !self.fenced {
             match self.mode {
                 Mode::Opening(_) | Mode::Rejoining(_) => return,
@@ -136,8 +129,6 @@ impl Commit {
         self.items = None;
         self.found = (0, false);
         self.out.drop_sends();
-        let lead = (cx.me == COORDINATOR)
-            .then(|| Box::new(Lead::new(cx, incarnation, replaced, fenced, fresh)));
         let patience = cx.config.recovery_timeout;
         self.mode = Mode::Opening(Box::new(Opening {
             incarnation,
@@ -215,6 +206,13 @@ impl Commit {
         opening.collected = true;
         let asked = opening.asked.take();
         items.append(&mut opening.items);
+        // If the bound cuts the list, copies are lost and not the word that there were any.
+        let trace = items
+            .iter()
+            .position(|item| matches!(item, Kind::ItemTrace { .. }));
+        if let Some(at) = trace {
+            items.swap(0, at);
+        }
         items.truncate(usize::from(ITEMS_MAX));
         self.items = Some(items);
         if cx.me == COORDINATOR {
@@ -666,6 +664,7 @@ pub(super) fn numbered(item: Kind, index: u16) -> Kind {
             source,
             version,
         },
+        Kind::ItemTrace { number, .. } => Kind::ItemTrace { index, number },
         other => other,
     }
 }

@@ -43,6 +43,8 @@ pub(super) struct Lead {
     replaced: NodeSet,
     fenced: bool,
     fresh: bool,
+    /// The newest incarnation of which something shows that versions were committed.
+    trace: Incarnation,
     stage: Stage,
     /// Next item of each node.
     next: Vec<u16>,
@@ -63,12 +65,14 @@ impl Lead {
         replaced: NodeSet,
         fenced: bool,
         fresh: bool,
+        trace: Incarnation,
     ) -> Lead {
         Lead {
             incarnation,
             replaced,
             fenced,
             fresh,
+            trace,
             stage: Stage::Waiting,
             next: vec![0; cx.config.nodes as usize],
             answered: NodeSet::new(cx.config.nodes),
@@ -83,7 +87,8 @@ impl Lead {
     }
 
     pub fn rejoining(cx: &C, incarnation: Incarnation) -> Lead {
-        Lead::new(cx, incarnation, NodeSet::new(cx.config.nodes), true, false)
+        let replaced = NodeSet::new(cx.config.nodes);
+        Lead::new(cx, incarnation, replaced, true, false, Incarnation(0))
     }
 
     pub fn deadline(&self) -> Time {
@@ -172,8 +177,36 @@ impl Lead {
             } => {
                 self.lines.insert(number, (source, version));
             }
+            Kind::ItemTrace { number, .. } => self.trace = self.trace.max(number),
             _ => {}
         }
+    }
+
+    /// The newest incarnation that is known of: opened, or with a committed version.
+    /// Nothing says that the latter was left, though its own record may be damaged.
+    fn newest_incarnation(&self) -> Incarnation {
+        let committed =
+            |it: &(&(Incarnation, Version), &Candidate)| it.1.levels.strongest().is_some();
+        let versions = self.candidates.iter().filter(committed);
+        let newest = versions.map(|((source, _), _)| *source).max();
+        let opened = self.lines.keys().next_back().copied();
+        newest.max(opened).unwrap_or_default()
+    }
+
+    /// A node of whose part of the newest committed version no copy is known.
+    fn first_missing(&self, nodes: u32) -> Option<NodeId> {
+        let committed = |it: &&Candidate| it.levels.strongest().is_some();
+        let newest = self.candidates.values().rev().find(committed)?;
+        match &newest.copies {
+            Some(copies) => copies.first_missing(nodes).map(NodeId),
+            None => Some(NodeId(COORDINATOR)),
+        }
+    }
+
+    /// True if versions were committed since the job last began anew, by whatever trace.
+    fn has_history(&self) -> bool {
+        let anew = self.lines.iter().rev().find(|(_, line)| line.0.0 == 0);
+        self.trace.0 != 0 && anew.is_none_or(|(number, _)| self.trace >= *number)
     }
 
     /// Neither the launcher's word, nor promises of a majority that includes the
@@ -188,14 +221,16 @@ impl Lead {
     /// The newest committed version on the line that can be rebuilt, and how many
     /// newer ones cannot.
     fn newest(&self, config: &Config) -> (Option<(Incarnation, Version, Level)>, u16) {
-        let last = self.lines.keys().next_back().copied().unwrap_or_default();
-        let line = Line::to(last, &self.lines);
+        let line = Line::to(self.newest_incarnation(), &self.lines);
         let mut skipped: u16 = 0;
         for (&(source, version), candidate) in self.candidates.iter().rev() {
             let Some(level) = candidate.levels.strongest() else {
                 continue;
             };
             if !line.holds(source, version) {
+                // Below the first record that is missing nobody knows: it is neither
+                // offered nor taken for void.
+                skipped = skipped.saturating_add(u16::from(line.is_unknown(source)));
                 continue;
             }
             let complete = candidate
@@ -304,7 +339,8 @@ impl Commit {
             Kind::ItemCopy { index, .. }
             | Kind::ItemCommit { index, .. }
             | Kind::ItemPrepared { index, .. }
-            | Kind::ItemIncarnation { index, .. } => self.on_item(cx, from, index, kind),
+            | Kind::ItemIncarnation { index, .. }
+            | Kind::ItemTrace { index, .. } => self.on_item(cx, from, index, kind),
             Kind::ItemEnd { index } => self.on_end(cx, from, index),
             Kind::Rebuilt {
                 source,
@@ -369,6 +405,8 @@ impl Commit {
             return self.record(cx, (Incarnation(0), Version(0)));
         }
         let (newest, skipped) = lead.newest(cx.config);
+        let missing = lead.first_missing(cx.config.nodes);
+        let has_history = lead.has_history() && cx.config.planted != Some(Planted::ForgetHistory);
         self.found.0 = skipped;
         match newest {
             Some((source, version, level)) => {
@@ -381,7 +419,8 @@ impl Commit {
                     },
                 );
             }
-            None if skipped > 0 => self.open_failed(Why::NothingUsable, None),
+            None if skipped > 0 => self.open_failed(Why::NothingUsable, missing),
+            None if has_history => self.open_failed(Why::NoRecord, None),
             None => self.record(cx, (Incarnation(0), Version(0))),
         }
     }

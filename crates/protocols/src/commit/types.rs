@@ -155,6 +155,8 @@ pub enum Planted {
     AckBeforePersist,
     /// Recovery forgets the COMMIT records of other nodes.
     ForgetForeignCommits,
+    /// An opening takes versions whose records are all lost for none.
+    ForgetHistory,
 }
 
 /// What the driver (agent) tells the machine.
@@ -177,6 +179,9 @@ pub enum Command {
         /// Start from the beginning, by the user's word, if committed versions
         /// exist but none can be rebuilt.
         fresh: bool,
+        /// The newest incarnation in which, for all that the launcher knows, a version
+        /// was committed; 0 if it knows of none.
+        history: Incarnation,
     },
     /// Answer to [`Event::CollectInventory`], any number of times: this node can
     /// supply the bytes of `node` at a version, from whatever medium: its own
@@ -194,6 +199,13 @@ pub enum Command {
     Found {
         /// The record.
         record: Record,
+    },
+    /// Answer to [`Event::CollectInventory`]: what lies here shows that versions were
+    /// committed, in this incarnation or before it, though no record of one can be read
+    /// (marks, damaged records, containers without any record).
+    Trace {
+        /// The newest incarnation that it speaks of, from 1.
+        incarnation: Incarnation,
     },
     /// End of the answer to [`Event::CollectInventory`].
     InventoryDone {
@@ -324,6 +336,8 @@ pub enum Why {
     NoQuorum,
     /// Committed versions exist but none can be rebuilt.
     NothingUsable,
+    /// Versions were committed, and no record of one can be read.
+    NoRecord,
 }
 
 /// What the machine tells the driver.
@@ -604,6 +618,8 @@ pub enum Kind {
         source: Incarnation,
         version: Version,
     },
+    /// P: versions were committed, up to this incarnation, whose records cannot be read.
+    ItemTrace { index: u16, number: Incarnation },
     /// P: the inventory has `index` items.
     ItemEnd { index: u16 },
     /// C: rebuild this version.

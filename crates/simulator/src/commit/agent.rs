@@ -182,6 +182,7 @@ impl History {
             Event::Stable { version, level } => {
                 let key = key(self.home(who), version);
                 self.judge.declares_stable(world.now, key, level);
+                self.launcher.history = self.launcher.history.max(key.0);
                 self.decide(world, who, key.1, level, true);
                 self.collect(world, who, key, level);
             }

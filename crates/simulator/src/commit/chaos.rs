@@ -48,6 +48,14 @@ impl History {
                 world.pause(who, until);
                 world.after(Time::from_ms(60), Action::Noticed { who });
             }
+            Some(7) => {
+                for node in 0..self.options.nodes {
+                    let who = world.at(node);
+                    if !self.home(who).lost {
+                        self.lose_node(world, who);
+                    }
+                }
+            }
             _ => {}
         }
     }

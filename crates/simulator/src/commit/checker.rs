@@ -263,7 +263,8 @@ impl Checker {
     }
 
     /// An incarnation opened (P1, P3, uniqueness). Source 0: from the beginning.
-    pub fn opens(&mut self, now: Time, number: u32, restored: Key) {
+    /// `asked`: the user's word to begin anew.
+    pub fn opens(&mut self, now: Time, number: u32, restored: Key, asked: bool) {
         if let Some(&before) = self.opened.get(&number) {
             if before != restored {
                 self.wrong(
@@ -298,6 +299,18 @@ impl Checker {
             self.wrong(
                 now,
                 format!("P3: {restored:?} offered, {key:?} was stable at {level}"),
+            );
+        }
+        let begun = self.opened.iter().rev().find(|(_, from)| from.0 == 0);
+        let begun = begun.map_or(0, |(&number, _)| number);
+        let newest = self.stable.keys().map(|(key, _)| *key).max();
+        if let Some(key) = newest.filter(|key| key.0 >= begun)
+            && restored.0 == 0
+            && !asked
+        {
+            self.wrong(
+                now,
+                format!("P2: begun anew in silence, {key:?} was stable"),
             );
         }
         self.opened.insert(number, restored);

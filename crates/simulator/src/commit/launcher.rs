@@ -19,8 +19,17 @@ pub(super) struct Launcher {
     replaced: BTreeSet<u32>,
     /// The user's word to begin anew, once nothing could be restored.
     fresh: bool,
+    /// The newest incarnation in which a version was called stable, 0 if none.
+    pub history: u32,
     /// Replaced processes that could not be killed.
     zombies: Vec<Process>,
+}
+
+impl Launcher {
+    /// True if the user asked to begin anew.
+    pub(super) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
 }
 
 impl History {
@@ -51,6 +60,7 @@ impl History {
         if self.home(who).up {
             let fenced = self.launcher.zombies.is_empty();
             let (incarnation, fresh) = (Incarnation(number), self.launcher.fresh);
+            let history = Incarnation(self.launcher.history);
             world.command(
                 who,
                 Command::Open {
@@ -58,6 +68,7 @@ impl History {
                     replaced,
                     fenced,
                     fresh,
+                    history,
                 },
             );
         } else {
@@ -82,7 +93,7 @@ impl History {
         if self.home(who).lost || world.at(self.home(who).node) != who {
             return;
         }
-        if why == Why::NothingUsable {
+        if matches!(why, Why::NothingUsable | Why::NoRecord) {
             self.judge.gives_up(world.now);
             // Then the user begins anew.
             self.launcher.fresh = true;
@@ -121,7 +132,9 @@ impl History {
         }
         self.launcher.opening = false;
         self.launcher.replaced.clear();
-        self.launcher.fresh = false;
+        if std::mem::take(&mut self.launcher.fresh) {
+            self.launcher.history = 0;
+        }
         let epoch = self.epoch;
         for node in 0..self.options.nodes {
             let who = world.at(node);

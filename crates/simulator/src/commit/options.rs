@@ -58,6 +58,8 @@ pub struct Weights {
     pub damage: u32,
     /// A frozen node is replaced without being killed.
     pub zombie: u32,
+    /// All nodes are lost at once, or their storage is purged. Never drawn from a seed.
+    pub all: u32,
 }
 
 impl Weights {
@@ -70,8 +72,9 @@ impl Weights {
             pause,
             damage,
             zombie,
+            all,
         } = *self;
-        agent + node + rank + partition + pause + damage + zombie
+        agent + node + rank + partition + pause + damage + zombie + all
     }
 
     /// One of the faults, by weight: its position in the list of fields.
@@ -84,9 +87,10 @@ impl Weights {
             pause,
             damage,
             zombie,
+            all,
         } = *self;
         let mut at = random.below(u64::from(self.sum()));
-        for (index, weight) in [agent, node, rank, partition, pause, damage, zombie]
+        for (index, weight) in [agent, node, rank, partition, pause, damage, zombie, all]
             .into_iter()
             .enumerate()
         {
@@ -133,6 +137,7 @@ impl Options {
             pause: some(&mut random, 5),
             damage: some(&mut random, 3),
             zombie: some(&mut random, 4),
+            all: 0,
         };
         // Of its own sequence, so that the rest of a seed's history stays as it was.
         let mut sparse = Sequence::new(seed, 0x7374_7269);

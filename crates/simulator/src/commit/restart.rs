@@ -82,7 +82,8 @@ impl History {
 
     /// An incarnation is open at this node: void versions go, ranks are filled.
     pub(super) fn opened(&mut self, world: &mut W, who: Process, number: u32, restored: Key) {
-        self.judge.opens(world.now, number, restored);
+        let asked = self.launcher.is_fresh();
+        self.judge.opens(world.now, number, restored, asked);
         let home = self.home(who);
         if home.incarnation == number && home.opened == number {
             return;

@@ -361,3 +361,56 @@ fn warnings_without_end_are_told_up_to_a_bound() {
         (100, 100)
     );
 }
+
+/// Versions were stable, and the next start finds nothing: the job stops and says what each
+/// node has, or begins anew if its owner said so before.
+#[test]
+fn nothing_usable_ends_the_job_or_begins_it_anew() {
+    let nothing = || {
+        Error::new(
+            Code::NoValidCheckpoint,
+            outlive_base::Entity::Node(1),
+            "no copy",
+            "bring it back",
+        )
+    };
+    let fail = |anew_if_nothing: bool| {
+        let mut set = settings(2);
+        set.anew_if_nothing = anew_if_nothing;
+        let mut world = World::running(set, 2);
+        world.stable(10);
+        world.open_fails = Some(nothing());
+        world.gone(0, Some(Ended::Signal(11)));
+        world
+    };
+    let mut stops = fail(false);
+    assert_eq!(stops.exit(), 80);
+    let reason = &stops.sup.report().errors[0];
+    assert!(reason.remedy.contains("--on-nothing-usable"), "{reason:?}");
+    let known = |history: Option<(Incarnation, Version)>| {
+        move |action: &Action| *action == Action::RecordHistory { history }
+    };
+    let first = Some((Incarnation(1), Version(10)));
+    assert!(stops.count(known(first)) > 0);
+
+    let anew = fail(true);
+    let ordered = |action: &Action| {
+        let Action::Order { order, .. } = action else {
+            return false;
+        };
+        matches!(order, Order::Open { fresh: true, history, .. } if history.0 == 0)
+    };
+    assert!(anew.count(ordered) > 0);
+}
+
+/// A job file that is older than the nodes' records: used numbers are passed over, so many
+/// times at most.
+#[test]
+fn numbers_that_were_used_are_passed_over() {
+    let mut world = World::running(settings(1), 1);
+    let used = Error::new(Code::JobBusy, outlive_base::Entity::Call, "used", "wait");
+    world.open_fails = Some(used);
+    world.gone(0, Some(Ended::Signal(11)));
+    assert_eq!(world.exit(), 75);
+    assert_eq!(world.sup.report().incarnations, [1, 2, 3, 4, 5]);
+}

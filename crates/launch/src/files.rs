@@ -1,0 +1,278 @@
+//! Files and directories of a job: private to the user, complete or absent.
+//!
+//! Invariants: directories are private (P7); a file that others read is complete or
+//! absent (temporary name, fsync, rename, directory fsync).
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use outlive_base::{Code, Entity, Error, Result};
+
+/// Longest path of a Unix socket on Linux, without the final zero.
+const SOCKET_PATH_MAX: usize = 107;
+/// What the name of an unfinished file has in it, before its process and number.
+const UNFINISHED: &str = ".new-";
+
+/// Makes the directory of a slot, empty if `fresh`: an old one is moved aside first,
+/// so that a removal that is cut off never leaves half of it in place.
+///
+/// # Errors
+/// Those of the file system.
+pub fn prepare_node_dir(path: &Path, fresh: bool) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        make_private(parent)?;
+    }
+    if fresh {
+        wipe(path)?;
+    }
+    make_private(path)?;
+    for sub in ["containers", "partner", "records", "files"] {
+        make_private(&path.join(sub))?;
+        must_list(&path.join(sub))?;
+    }
+    Ok(())
+}
+
+/// Refuses a directory that this user cannot list: what lies there would be taken for
+/// nothing.
+///
+/// # Errors
+/// Those of the file system; a directory that does not exist is none.
+pub(crate) fn must_list(path: &Path) -> Result<()> {
+    match fs::read_dir(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(path, "list", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes the unfinished files that killed launchers left in a job's directory.
+pub(crate) fn sweep_unfinished(dir: &Path) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let ours = ["job.json", "report.json", "key"];
+        let is_ours = |whole: &str| {
+            let rest = name.strip_prefix(whole);
+            rest.is_some_and(|rest| rest.starts_with(UNFINISHED))
+        };
+        if ours.iter().any(|whole| is_ours(whole)) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Moves a slot's directory aside and deletes it.
+///
+/// # Errors
+/// Those of the file system; a directory that does not exist is none.
+pub fn wipe(path: &Path) -> Result<()> {
+    let mut aside = path.as_os_str().to_owned();
+    aside.push(format!(".lost-{}-{}", std::process::id(), unique()));
+    let aside = PathBuf::from(aside);
+    match fs::rename(path, &aside) {
+        Ok(()) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Error::io(path, "move aside", &error)),
+    }
+    // Deleting may take long; whoever comes next need not wait for it.
+    let remove = move || {
+        if let Err(error) = fs::remove_dir_all(&aside) {
+            tracing::warn!(path = %aside.display(), %error, "cannot remove a lost node's storage");
+        }
+    };
+    drop(std::thread::spawn(remove));
+    Ok(())
+}
+
+/// Makes a directory of mode 0700 with all its parents; one that exists must be a
+/// directory of this user that nobody else can write to.
+///
+/// # Errors
+/// [`Code::Permission`] and those of the file system.
+pub fn make_private(path: &Path) -> Result<()> {
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent).map_err(|error| Error::io(parent, "create", &error))?;
+    }
+    match DirBuilder::new().mode(0o700).create(path) {
+        Ok(()) => Ok(()),
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => check_owned(path, 0o022),
+        Err(error) => Err(Error::io(path, "create", &error)),
+    }
+}
+
+/// Refuses links, other users' directories and those with a forbidden mode bit.
+pub(crate) fn check_owned(path: &Path, forbidden: u32) -> Result<()> {
+    let meta = fs::symlink_metadata(path).map_err(|error| Error::io(path, "look at", &error))?;
+    let me = rustix::process::geteuid().as_raw();
+    let reason = if meta.file_type().is_symlink() {
+        // The user's own link, for example to a scratch file system, is fine where
+        // the caller resolved it; what is left here may be anybody's.
+        "is a symbolic link"
+    } else if !meta.is_dir() {
+        "is not a directory"
+    } else if meta.uid() != me {
+        "belongs to another user"
+    } else if meta.permissions().mode() & forbidden != 0 {
+        "can be changed by others"
+    } else {
+        return Ok(());
+    };
+    Err(Error::new(
+        Code::Permission,
+        Entity::File(path.display().to_string()),
+        reason,
+        "choose another directory, or: chmod 700",
+    ))
+}
+
+/// The directory of the agents' sockets of a job, checked to be this user's alone:
+/// `$XDG_RUNTIME_DIR/outlive/HASH`, else `/tmp/outlive-UID/HASH`.
+///
+/// # Errors
+/// [`Code::Permission`] if somebody else's directory or a link is in the way.
+pub fn run_dir(job_hash: u64) -> Result<PathBuf> {
+    let uid = rustix::process::geteuid().as_raw();
+    let hash = format!("{job_hash:016x}");
+    let longest = |base: &Path| {
+        base.join(&hash)
+            .join("agent-4294967295.sock")
+            .as_os_str()
+            .len()
+    };
+    let xdg = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+    let xdg = xdg.filter(|path| path.is_absolute() && check_owned(path, 0o022).is_ok());
+    let xdg = xdg.map(|path| path.join("outlive"));
+    let base = xdg
+        .filter(|base| longest(base) <= SOCKET_PATH_MAX)
+        .unwrap_or_else(|| PathBuf::from(format!("/tmp/outlive-{uid}")));
+    for path in [base.clone(), base.join(&hash)] {
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Ok(()) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+                check_owned(&path, 0o077)?;
+            }
+            Err(error) => return Err(Error::io(&path, "create", &error)),
+        }
+    }
+    Ok(base.join(hash))
+}
+
+/// Writes a file that the user named: as [`write_atomic`], through links; what is no
+/// regular file (`/dev/null`, a pipe) is written to and not replaced.
+///
+/// # Errors
+/// Those of the file system.
+pub fn write_named(path: &Path, bytes: &[u8]) -> Result<()> {
+    let target = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    match fs::metadata(&target) {
+        Ok(meta) if !meta.is_file() && !meta.is_dir() => OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_NONBLOCK)
+            .open(&target)
+            .and_then(|mut file| file.write_all(bytes))
+            .map_err(|error| Error::io(path, "write", &error)),
+        _ => write_atomic(&target, bytes),
+    }
+}
+
+/// Writes a file so that readers see the old or the new one, never half.
+///
+/// # Errors
+/// Those of the file system.
+pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!("{UNFINISHED}{}-{}", std::process::id(), unique()));
+    let temporary = PathBuf::from(name);
+    let write = || {
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        let parent = path.parent().filter(|p| !p.as_os_str().is_empty());
+        File::open(parent.unwrap_or(Path::new(".")))?.sync_all()
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        Error::io(path, "write", &error)
+    })
+}
+
+fn unique() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The path from the root, with links resolved as far as it exists.
+pub(crate) fn absolute(path: &Path) -> Result<PathBuf> {
+    let full = std::path::absolute(path).map_err(|error| Error::io(path, "resolve", &error))?;
+    Ok(fs::canonicalize(&full).unwrap_or(full))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+
+    #[test]
+    fn links_and_open_directories_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let target = dir.path().join("target");
+        fs::create_dir(&target).unwrap();
+        fs::set_permissions(&target, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(make_private(&target).unwrap_err().code(), Code::Permission);
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(&target, &link).unwrap();
+        assert_eq!(make_private(&link).unwrap_err().code(), Code::Permission);
+        let file = dir.path().join("file");
+        fs::write(&file, "x").unwrap();
+        assert_eq!(make_private(&file).unwrap_err().code(), Code::Permission);
+    }
+
+    #[test]
+    fn a_named_file_is_written_through_links_and_a_pipe_is_not_replaced() {
+        use std::os::unix::fs::FileTypeExt;
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_named(&link, b"new").unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let pipe = dir.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        // Nobody reads: an error, not a wait.
+        assert!(write_named(&pipe, b"unread").is_err());
+        let flags = libc::O_NONBLOCK;
+        let mut open = OpenOptions::new();
+        let mut reader = open.read(true).custom_flags(flags).open(&pipe).unwrap();
+        write_named(&pipe, b"text").unwrap();
+        let mut text = String::new();
+        reader.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "text");
+        assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
+        write_named(&dir.path().join("fresh"), b"x").unwrap();
+        assert_eq!(fs::read(dir.path().join("fresh")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn a_wiped_directory_is_empty_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let node = dir.path().join("node-0");
+        prepare_node_dir(&node, true).unwrap();
+        fs::write(node.join("records/x"), "x").unwrap();
+        prepare_node_dir(&node, false).unwrap();
+        assert!(node.join("records/x").exists());
+        prepare_node_dir(&node, true).unwrap();
+        assert!(!node.join("records/x").exists() && node.join("records").exists());
+    }
+}

@@ -1,0 +1,182 @@
+//! A job's directory without `job.json`: what else there is tells whether the job has a
+//! history, and the records build the file again.
+//!
+//! Invariant: what is missing is never taken for what never was. A job that has left
+//! anything but empty directories begins anew only on its owner's word.
+
+use std::path::{Path, PathBuf};
+
+use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result};
+use outlive_vault::{Catalogue, Inventory, Mark, Record, Trace};
+
+use crate::driver::job_hash;
+use crate::owner;
+use crate::store::{JobFile, Known, node_dir};
+
+/// What stands in for a job file that is gone: `new` with what the records say. With what
+/// the user should know.
+///
+/// # Errors
+/// [`Code::NoValidCheckpoint`] if the job was run, no record can be read, and the owner
+/// has not said `fresh`.
+pub(crate) fn without_job_file(
+    new: JobFile,
+    dir: &Path,
+    fresh: bool,
+) -> Result<(JobFile, Option<Error>)> {
+    let key = dir.join("key");
+    let hash = job_hash(new.name.as_str(), &key).unwrap_or(0);
+    if new.node_storage != dir.join("nodes") {
+        // Nothing is made before it is known whose that is.
+        let nodes = new.node_storage.join(new.name.as_str());
+        if owner::of(&nodes).is_some_and(|owner| owner != hash) {
+            return Err(owner::of_another(&nodes));
+        }
+    }
+    let places = places(&new, dir, hash);
+    let entity = Entity::File(dir.join("job.json").display().to_string());
+    if let Some(job) = from_records(&new, &places) {
+        let reason = format!(
+            "it was gone; what it said was read from the records of {} nodes: start {}",
+            job.nodes, job.incarnation
+        );
+        let remedy = "nothing: but see who removes files there";
+        return Ok((
+            job,
+            Some(Error::new(Code::NotFound, entity, reason, remedy)),
+        ));
+    }
+    let mut there: Vec<String> = ["key", "report.json"]
+        .iter()
+        .filter(|name| dir.join(name).exists())
+        .map(|name| dir.join(name).display().to_string())
+        .collect();
+    there.extend(Trace::all(&places).iter().map(ToString::to_string));
+    if there.is_empty() || fresh {
+        return Ok((new, None));
+    }
+    Err(Error::new(
+        Code::NoValidCheckpoint,
+        Entity::Job(new.name.to_string()),
+        format!(
+            "the job was run before, and neither {} nor a record of it can be read; what is \
+             left: {}",
+            dir.join("job.json").display(),
+            there.join("; ")
+        ),
+        "bring back what was removed (and give the job's --node-storage, if it has one), or \
+         begin anew with --fresh",
+    ))
+}
+
+/// The shared directory and the nodes' that are there, however many.
+fn places(job: &JobFile, dir: &Path, hash: u64) -> Vec<Inventory> {
+    let first = node_dir(job, dir, NodeId(0));
+    let parent = first.parent().map(std::fs::read_dir);
+    let entries = parent.into_iter().flatten().flatten().flatten();
+    let node = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let number = name.to_str()?.strip_prefix("node-")?.parse().ok()?;
+        Some((NodeId(number), entry.path()))
+    };
+    let mut nodes: Vec<(NodeId, PathBuf)> = entries.filter_map(node).collect();
+    nodes.sort();
+    let nodes = nodes
+        .iter()
+        .map(|(node, root)| Inventory::of_node(*node, root, hash));
+    std::iter::once(Inventory::of_shared(&dir.join("shared"), hash))
+        .chain(nodes)
+        .collect()
+}
+
+/// The job file that the records tell; `None` if none of them says that the job was run.
+fn from_records(new: &JobFile, places: &[Inventory]) -> Option<JobFile> {
+    let mut job = new.clone();
+    let mut newest = None;
+    let mut started = Incarnation(0);
+    for record in places.iter().flat_map(|place| &place.records) {
+        match record {
+            Record::Incarnation {
+                number,
+                members,
+                ranks,
+                ..
+            } if *number > started => {
+                started = *number;
+                job.nodes = members.len() as u32;
+                job.ranks = Some(*ranks).filter(|ranks| *ranks != 0).or(job.ranks);
+            }
+            // The number that opened last, or tried to.
+            Record::Promise { ballot } => {
+                job.incarnation = job.incarnation.max((ballot >> 32) as u32);
+            }
+            Record::Commit {
+                incarnation,
+                version,
+                ranks,
+                ..
+            } => {
+                newest = newest.max(Some((*incarnation, *version)));
+                job.ranks = Some(*ranks);
+            }
+            _ => {}
+        }
+    }
+    for place in places {
+        if let Mark::Sound(incarnation, version) = place.mark {
+            newest = newest.max(Some((incarnation, version)));
+        }
+    }
+    if started.0 == 0 && newest.is_none() {
+        return None;
+    }
+    let captured = newest.map_or(Incarnation(0), |(incarnation, _)| incarnation);
+    job.incarnation = job.incarnation.max(started.0).max(captured.0);
+    job.history = newest.map(|(incarnation, version)| Known {
+        incarnation,
+        version,
+    });
+    Some(job)
+}
+
+/// Why the next `outlive run` of the job would end with OL-500, as far as records and the
+/// names of files tell: `status`, `list` and `rehearse` say what `run` does.
+pub fn would_refuse(job: &JobFile, catalogue: &Catalogue) -> Option<Error> {
+    let offered = |entry: &&outlive_vault::Entry| entry.committed().is_some() && !entry.void;
+    let mut left = catalogue.entries.iter().filter(offered).peekable();
+    let entity = Entity::Job(job.name.to_string());
+    if left.peek().is_some() {
+        let can = |entry: &outlive_vault::Entry| {
+            let has = |part: &outlive_vault::PartState| {
+                part.part.ranks.is_empty() || part.copies.iter().any(|copy| copy.path.is_some())
+            };
+            !entry.unproven && entry.parts.iter().all(has)
+        };
+        return (!left.any(can)).then(|| {
+            Error::new(
+                Code::NoValidCheckpoint,
+                entity,
+                "versions were committed, and of none are copies of all parts left",
+                "outlive checkpoints verify lists what is missing; --fresh begins anew",
+            )
+        });
+    }
+    let anew = catalogue.begun_anew();
+    let known = job.history.filter(|known| known.incarnation >= anew);
+    let mut there: Vec<String> = known
+        .iter()
+        .map(|known| format!("{} of {} was stable", known.version, known.incarnation))
+        .collect();
+    there.extend(catalogue.traces().iter().map(ToString::to_string));
+    (!there.is_empty()).then(|| {
+        Error::new(
+            Code::NoValidCheckpoint,
+            entity,
+            format!(
+                "versions of this job were committed, and no record of one can be read: {}",
+                there.join("; ")
+            ),
+            "bring back what was removed or damaged, or begin anew with outlive run --fresh",
+        )
+    })
+}
