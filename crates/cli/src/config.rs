@@ -34,7 +34,7 @@ pub const KEYS: &[(&str, &str)] = &[
     ("kill-grace", "2s"),
     ("keep", "2"),
     ("encrypt", "false"),
-    ("heartbeat", "200ms"),
+    ("heartbeat", "250ms"),
     ("suspect-timeout", "1s"),
     ("dead-timeout", "10s"),
     ("arm-timeout", "2s"),

@@ -23,6 +23,9 @@ use crate::plan::{Plan, Spot};
 use crate::scratch::Scratch;
 use crate::write::threads_for;
 
+/// A container that is so short is read back in one transfer.
+const SHORT_BYTES: usize = 4 << 20;
+
 /// A rank as a container lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RankEntry<'a> {
@@ -338,6 +341,76 @@ impl Container {
         check_payload(spot, sums, payload)
             .map_err(|error| refused_at(&self.path, &self.plan, spot, error))
     }
+}
+
+/// Reads a container file back from the disk, just written, and checks all of it; with
+/// `expected`, also that it is what was written.
+pub fn verify_written(path: &Path, expected: Option<&Sealed>) -> Result<Sealed, ReadError> {
+    let file = open_read(path, true).map_err(|error| ReadError::io(path, "open", error))?;
+    let data = file
+        .metadata()
+        .map_err(|error| ReadError::io(path, "read", error))?;
+    let bytes = match usize::try_from(data.len()) {
+        Ok(bytes) if bytes <= SHORT_BYTES && bytes.is_multiple_of(PAGE) => bytes,
+        _ => return Container::open(path)?.verify(expected),
+    };
+    // One transfer for all of it.
+    let mut held = Scratch::new(bytes);
+    read_exact(&file, &mut held[..bytes], 0).map_err(|error| ReadError::io(path, "read", error))?;
+    let sealed = check_held(path, &held[..bytes])?;
+    match expected {
+        Some(expected) if *expected != sealed => Err(ReadError::Other {
+            path: path.to_owned(),
+            expected: expected.to_string(),
+            found: sealed.to_string(),
+        }),
+        _ => Ok(sealed),
+    }
+}
+
+/// Checks a whole file that lies in memory.
+fn check_held(path: &Path, bytes: &[u8]) -> Result<Sealed, ReadError> {
+    let truncated = |expected: u64| ReadError::Truncated {
+        path: path.to_owned(),
+        expected,
+        found: bytes.len() as u64,
+    };
+    let part = |offset: u64, length: usize| {
+        let start = usize::try_from(offset).ok();
+        let part = start.and_then(|start| bytes.get(start..start.checked_add(length)?));
+        part.ok_or_else(|| truncated(offset.saturating_add(length as u64)))
+    };
+    let fixed =
+        decode_header_fixed(part(0, HEADER_FIXED)?).map_err(|error| refused(path, error))?;
+    let header = part(0, up(u64::from(fixed.header_bytes)) as usize)?;
+    let (head, plan) = decode_header(header).map_err(|error| refused(path, error))?;
+    if plan.file_bytes > bytes.len() as u64 {
+        return Err(truncated(plan.file_bytes));
+    }
+    if plan.file_bytes < bytes.len() as u64 {
+        return Err(ReadError::corrupt(path, "bytes after the footer"));
+    }
+    let mut sums = Vec::new();
+    for spot in plan.spots() {
+        let page = part(spot.file_offset, PAGE)?;
+        let payload = part(spot.file_offset + PAGE64, spot.padded())?;
+        let found = decode_frame(&head, &plan, &spot, page)
+            .and_then(|found| check_payload(&spot, &found, payload).map(|()| found));
+        sums.push(found.map_err(|error| refused_at(path, &plan, &spot, error))?);
+    }
+    let index = encode_index(&head, &plan, &sums);
+    if part(plan.index_offset, index.len())? != &index[..] {
+        return Err(ReadError::corrupt(path, "index contradicts the frames"));
+    }
+    let sealed = seal(&head, &plan, header, &index);
+    let footer = encode_footer(&head, &plan, &index, &sealed);
+    if part(plan.index_offset + index.len() as u64, PAGE)? != &footer.0[..] {
+        return Err(ReadError::corrupt(
+            path,
+            "footer contradicts header and index",
+        ));
+    }
+    Ok(sealed)
 }
 
 /// Compares a payload, with its padding, with its sums.

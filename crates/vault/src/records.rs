@@ -5,8 +5,12 @@
 //! replaced by another, a promise only by a higher one; scanning needs no lock and tolerates writers, unfinished
 //! files and damage, which it reports (P9).
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, IoSlice, Read};
+use std::os::unix::fs::DirEntryExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::disk::{self, Temporary, create_directory, parent, sync_directory, write_all};
 use crate::error::{ReadError, WriteError};
@@ -37,7 +41,13 @@ pub struct Scan {
 pub struct RecordStore {
     directory: PathBuf,
     job_hash: u64,
+    /// What [`RecordStore::scan_again`] has read.
+    known: Arc<Mutex<Known>>,
 }
+
+/// Sound records by their file's name, with the number of the file: a record is never
+/// changed in place, so the same file under the same name says the same.
+type Known = BTreeMap<OsString, (u64, Record)>;
 
 impl RecordStore {
     /// Opens the directory for writing; creates it, private to the user.
@@ -52,6 +62,7 @@ impl RecordStore {
         RecordStore {
             directory: directory.to_owned(),
             job_hash,
+            known: Arc::default(),
         }
     }
 
@@ -150,22 +161,24 @@ impl RecordStore {
 
     /// Reads all records. A directory that does not exist holds none.
     pub fn scan(&self) -> Result<Scan, ReadError> {
+        self.scan_beside(&mut Known::new())
+    }
+
+    /// [`RecordStore::scan`] that reads only what it has not read before: for a caller that
+    /// comes often. Damage to a record that was read is not seen.
+    pub(crate) fn scan_again(&self) -> Result<Scan, ReadError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.scan_beside(&mut known)
+    }
+
+    /// Reads what is not known, and leaves there what there is.
+    fn scan_beside(&self, known: &mut Known) -> Result<Scan, ReadError> {
         let mut scan = Scan::default();
-        let entries = match std::fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(scan),
-            Err(error) => return Err(ReadError::io(&self.directory, "list", error)),
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(|error| ReadError::io(&self.directory, "list", error))?;
-            names.push(entry.file_name());
-        }
-        names.sort();
-        for name in names {
+        let mut found = Known::new();
+        for (name, file) in self.names()? {
             let path = self.directory.join(&name);
-            let name = name.to_string_lossy();
-            if name.starts_with('.') || !name.ends_with(".rec") {
+            if let Some((_, record)) = known.remove(&name).filter(|(known, _)| *known == file) {
+                found.insert(name, (file, record));
                 continue;
             }
             let decoded = match self.read(&path) {
@@ -174,29 +187,66 @@ impl RecordStore {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(_) => Err(RecordError::Checksum),
             };
+            let is_its_name = |record: &Record| {
+                let mut names = [true, false].into_iter();
+                names.any(|exclusive| *record.file_name(exclusive) == name)
+            };
             match decoded {
-                Ok(record) if [true, false].iter().any(|it| record.file_name(*it) == name) => {
-                    scan.records.push(record);
+                Ok(record) if is_its_name(&record) => {
+                    found.insert(name, (file, record));
                 }
                 Err(RecordError::OtherJob) => scan.foreign.push(path),
                 _ => scan.damaged.push(path),
             }
         }
+        scan.records = found.values().map(|(_, record)| record.clone()).collect();
+        *known = found;
         Ok(scan)
+    }
+
+    /// The names of finished records, in order, each with the number of its file.
+    fn names(&self) -> Result<BTreeMap<OsString, u64>, ReadError> {
+        let entries = match std::fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) => return Err(ReadError::io(&self.directory, "list", error)),
+        };
+        let mut names = BTreeMap::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| ReadError::io(&self.directory, "list", error))?;
+            let name = entry.file_name();
+            let bytes = name.as_encoded_bytes();
+            if !bytes.starts_with(b".") && bytes.ends_with(b".rec") {
+                names.insert(name, entry.ino());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Removes records, durably, with one sync; those that are not there are no error.
+    pub fn remove_all(&self, records: &[&Record]) -> Result<(), WriteError> {
+        for record in records {
+            let mut names = vec![record.file_name(false), record.file_name(true)];
+            names.dedup();
+            for name in names {
+                let path = self.directory.join(name);
+                match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(WriteError::io(&path, "remove", error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        match records.is_empty() {
+            true => Ok(()),
+            false => sync_directory(&self.directory),
+        }
     }
 
     /// Removes a record, durably; one that is not there is no error.
     pub fn remove(&self, record: &Record) -> Result<(), WriteError> {
-        for exclusive in [false, true] {
-            let path = self.directory.join(record.file_name(exclusive));
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(WriteError::io(&path, "remove", error));
-                }
-                _ => {}
-            }
-        }
-        sync_directory(&self.directory)
+        self.remove_all(&[record])
     }
 
     /// Removes unfinished files. Only for the one writer of a node's directory,
