@@ -20,7 +20,7 @@ use crate::ranks::{Reuse, Use, ranks_of, slab_tag};
 const ARM_PATIENCE: Duration = Duration::from_millis(1000);
 
 /// How long a written level of a short version waits for the others.
-const TOGETHER: Duration = Duration::from_millis(25);
+const TOGETHER: Duration = Duration::from_millis(100);
 
 impl Agent {
     /// Gives a command to the commit machine.

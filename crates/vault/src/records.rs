@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{self, IoSlice, Read};
-use std::os::unix::fs::DirEntryExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -86,13 +86,17 @@ impl RecordStore {
         let staged: Vec<_> = records.iter().map(|record| self.stage(record)).collect();
         // All are written before the first is synced: the file system then writes its
         // own log once for many.
-        let named: Vec<Result<(), WriteError>> = staged
-            .into_iter()
-            .map(|staged| match staged? {
+        let named: Vec<Result<(), WriteError>> = records
+            .iter()
+            .zip(staged)
+            .map(|(record, staged)| match staged? {
                 Staged::There(path) => sync_file(&path),
                 Staged::New(file) => {
                     file.sync()?;
-                    file.rename()
+                    let number = file.file.metadata().map(|data| data.ino());
+                    file.rename()?;
+                    self.remember(record, number.ok());
+                    Ok(())
                 }
             })
             .collect();
@@ -110,6 +114,16 @@ impl RecordStore {
                 named.into_iter().map(failed).collect()
             }
         }
+    }
+
+    /// What was just written need not be read by [`RecordStore::scan_again`].
+    fn remember(&self, record: &Record, number: Option<u64>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = record.file_name(false).into();
+        match number {
+            Some(number) => known.insert(name, (number, (*record).clone())),
+            None => known.remove(&name),
+        };
     }
 
     /// Writes a record under a temporary name, unless it is there.
