@@ -382,4 +382,46 @@ mod tests {
         file.set_len(kept.bytes - 1).unwrap();
         assert_eq!(Kept::adopt(fd, 7).1.len(), records.len() - 1);
     }
+
+    #[test]
+    fn records_asked_for_together_are_written_together_and_told_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let (work, done) = crossbeam_channel::unbounded();
+        let mut recorder = Recorder::start(Means {
+            store: Arc::new(NodeStore::create(folder.path(), 7).unwrap()),
+            faults: Arc::default(),
+            job_hash: 7,
+            kept: None,
+            work,
+        })
+        .unwrap();
+        let patience = Duration::from_secs(20);
+        let told = |count: usize| -> Vec<Op> {
+            let next = |_| match done.recv_timeout(patience) {
+                Ok(Work::Persisted { op, result }) => {
+                    assert_eq!(result.unwrap(), None);
+                    op
+                }
+                _ => panic!("nothing was told"),
+            };
+            (0..count).map(next).collect()
+        };
+        for number in 1..=3 {
+            recorder.persist(Op(number), abort(number.into()), None);
+            recorder.turn(true);
+        }
+        assert!(done.is_empty(), "there was more to do");
+        recorder.turn(false);
+        assert_eq!(told(3), [Op(1), Op(2), Op(3)]);
+        // However much there is to do, a record waits for so many turns only.
+        recorder.persist(Op(4), abort(4), None);
+        (0..TURNS_MAX).for_each(|_| recorder.turn(true));
+        assert_eq!(told(1), [Op(4)]);
+        // What must not overtake records takes those along that wait.
+        recorder.persist(Op(5), abort(5), None);
+        let (after, when) = crossbeam_channel::bounded(1);
+        recorder.run(move || after.send(()).unwrap()).unwrap();
+        when.recv_timeout(patience).unwrap();
+        assert_eq!(done.len(), 1, "durable before that ran");
+    }
 }

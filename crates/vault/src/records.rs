@@ -310,3 +310,34 @@ fn sync_file(path: &Path) -> Result<(), WriteError> {
     let sync = || std::fs::File::open(path)?.sync_all();
     sync().map_err(|error| WriteError::io(path, "sync", error))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_base::{Incarnation, Version};
+
+    #[test]
+    fn a_scan_that_comes_again_sees_what_others_add_replace_and_remove() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = RecordStore::open(dir.path(), 7).unwrap();
+        let other = RecordStore::open(dir.path(), 7).unwrap();
+        let pin = |version| Record::Pin {
+            incarnation: Incarnation(1),
+            version: Version(version),
+        };
+        store.persist_all(&[&pin(1), &pin(2)]);
+        assert_eq!(store.scan_again().unwrap(), other.scan().unwrap());
+        other.persist(&pin(3)).unwrap();
+        other.remove(&pin(1)).unwrap();
+        assert_eq!(store.scan_again().unwrap().records, [pin(2), pin(3)]);
+        // Another file under a known name is read.
+        let path = dir.path().join(pin(2).file_name(false));
+        std::fs::write(dir.path().join("new"), b"damage").unwrap();
+        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        let scan = store.scan_again().unwrap();
+        assert_eq!((scan.records, scan.damaged), (vec![pin(3)], vec![path]));
+        assert_eq!(store.scan_again().unwrap(), other.scan().unwrap());
+        store.remove_all(&[&pin(2), &pin(3), &pin(4)]).unwrap();
+        assert_eq!(store.scan_again().unwrap(), Scan::default());
+    }
+}
