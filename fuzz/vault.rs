@@ -7,7 +7,9 @@ use std::os::fd::AsRawFd;
 
 use outlive_base::Rank;
 use outlive_codec::crc64;
-use outlive_vault::{Buffer, Container, PAGE, Record, Sink, receive as receive_stream};
+use outlive_vault::{
+    Buffer, Container, PAGE, Record, Sink, receive as receive_stream, verify_written,
+};
 
 /// Splits off the first byte; odd means: put the checksums right.
 fn input(bytes: &[u8]) -> (bool, Vec<u8>) {
@@ -62,6 +64,8 @@ pub fn container_open(bytes: &[u8]) {
     let path = std::path::Path::new(&path);
     if let Ok(container) = Container::open(path) {
         let verified = container.verify(None).is_ok();
+        let written = verify_written(path, None);
+        assert_eq!(verified, written.is_ok(), "however it is read");
         let mut sound = true;
         for entry in container.ranks() {
             assert!(entry.data_bytes <= bytes.len() as u64);

@@ -34,15 +34,13 @@ use crate::turns::Turns;
 use crate::workers::Pool;
 
 /// How often housekeeping looks around while something is under way: memory to
-/// prepare, policy, waits.
+/// prepare, policy, waits. Each look that finds nothing new doubles the pause.
 const TICK: Duration = Duration::from_millis(5);
 /// How often it does while only the rate of versions is of interest.
-const TICK_FAR: Duration = Duration::from_millis(25);
+const TICK_FAR: Duration = Duration::from_millis(100);
 /// How often it does when nothing was: what ranks say through shared memory alone
 /// (their first call, how much memory they need) is noticed this late.
-const TICK_CALM: Duration = Duration::from_millis(100);
-/// Looks in a row that found nothing new, after which it is calm.
-const LOOKS_TO_CALM: u32 = 20;
+const TICK_CALM: Duration = Duration::from_millis(250);
 /// Messages of the network that may wait for this thread.
 const NETWORK_QUEUE: usize = 4096;
 /// Messages of ranks that may wait for this thread; beyond that they wait in their
@@ -87,7 +85,10 @@ pub(crate) enum Work {
         result: Result<Part>,
     },
     /// All levels of a version ended, well or not.
-    FlushOver { version: Version },
+    FlushOver {
+        source: Incarnation,
+        version: Version,
+    },
     /// What lies in storage.
     Inventory {
         incarnation: Incarnation,
@@ -169,6 +170,10 @@ pub(crate) struct Round {
     pub told: bool,
     /// A flush reads the slots.
     pub flushing: bool,
+    /// Levels of a short version that are written: they are prepared together, with the
+    /// last of them or when this time has come, so that their records share their syncs.
+    pub written: Vec<Level>,
+    pub written_until: Option<Instant>,
     /// It will not be committed; slots go back as they become free.
     pub void: bool,
 }
@@ -297,6 +302,9 @@ pub(crate) struct Agent {
     /// When a worker was last sent to look up the bytes in node storage and the free bytes
     /// there, and what was found.
     pub disk_usage: (Instant, (u64, u64)),
+    /// A version became stable: what it replaces is removed when all its levels are
+    /// decided, or [`COLLECT_AFTER`] this.
+    pub collect_due: Option<(Version, Instant)>,
     /// The last record could not be written.
     pub unwritable: bool,
     pub isolated_until: Option<Instant>,
@@ -450,6 +458,7 @@ impl Agent {
             asks: Vec::new(),
             collecting: false,
             disk_usage,
+            collect_due: None,
             unwritable: false,
             isolated_until: None,
             finishing: None,
@@ -508,12 +517,8 @@ impl Agent {
             let what = woken.what();
             self.on_woken(woken);
             self.fire_deadlines();
-            // A calm look that is nearly due goes with what woke this thread anyway.
-            let early = match self.looks.1 < LOOKS_TO_CALM {
-                true => Duration::ZERO,
-                false => TICK_CALM / 4,
-            };
-            if Instant::now() + early >= next_tick {
+            // A look that is nearly due goes with what woke this thread anyway.
+            if Instant::now() + self.pause() / 4 >= next_tick {
                 if termination.has_come() {
                     return self.kill_ranks();
                 }
@@ -521,6 +526,7 @@ impl Agent {
                 next_tick = Instant::now() + self.until_next_look();
             }
             self.carry_out();
+            self.recorder.turn(!net.is_empty() || !done.is_empty());
             if self.stirred {
                 self.looks.1 = 0;
                 next_tick = next_tick.min(Instant::now() + TICK);
@@ -567,9 +573,10 @@ impl Agent {
             (last, count) if last == sight => (sight, count.saturating_add(1)),
             _ => (sight, 0),
         };
-        if self.is_waiting_for_room() || self.looks.1 < LOOKS_TO_CALM {
+        if self.is_waiting_for_room() {
             return TICK;
         }
+        let pause = self.pause();
         let first = self.waits.iter().map(|waiting| waiting.until);
         // A multiple that is far by the rate needs a look now and then, for the rate.
         let due = self.checkpoint_due().map(|at| match self.policy.far {
@@ -578,8 +585,14 @@ impl Agent {
         });
         let first = first.chain(due).min();
         first
-            .map_or(TICK_CALM, |at| at.saturating_duration_since(Instant::now()))
-            .clamp(TICK, TICK_CALM)
+            .map_or(pause, |at| at.saturating_duration_since(Instant::now()))
+            .clamp(TICK, pause)
+    }
+
+    /// The pause after so many looks that found nothing new.
+    fn pause(&self) -> Duration {
+        TICK.saturating_mul(1 << self.looks.1.min(16))
+            .min(TICK_CALM)
     }
 
     /// The clock of the machines.

@@ -1,5 +1,7 @@
 //! How a version ends at this node: stable at a level, or given up.
 
+use std::time::Instant;
+
 use outlive_base::{Code, Entity, Error, Level, NodeId, Version};
 use outlive_protocols::commit::Why;
 
@@ -37,8 +39,12 @@ impl Agent {
                 .is_none_or(|config| config.levels.len() <= 1)
         };
         if level != Level::Memory || alone() {
-            self.collect();
+            let since = self
+                .collect_due
+                .map_or_else(Instant::now, |(_, since)| since);
+            self.collect_due = Some((version, since));
         }
+        self.try_collect();
     }
 
     pub(crate) fn on_aborted(
@@ -99,6 +105,7 @@ impl Agent {
             });
         }
         self.retire_rounds();
+        self.try_collect();
         self.answer_waits();
     }
 }

@@ -16,8 +16,8 @@ use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result,
 use outlive_capture::slab::Slab;
 use outlive_network::Endpoint;
 use outlive_vault::{
-    Container, ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, SharedStore, WriteHook,
-    WriteOptions, write_container,
+    ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, SharedStore, WriteHook,
+    WriteOptions, verify_written, write_container,
 };
 
 use crate::core::Work;
@@ -25,6 +25,11 @@ use crate::faults::Faults;
 use crate::peers::{StreamReply, StreamRequest, read_reply};
 use crate::protocol::encode;
 use crate::ranks::share;
+
+/// A version of a node that is so short is written by one thread, one copy after the
+/// other: each is over before another thread has begun. Shared storage has a thread of
+/// its own all the same, for it may hang.
+pub const SHORT_BYTES: u64 = 8 << 20;
 
 /// Where a copy goes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -130,7 +135,7 @@ impl Flush {
         }
         // The slabs are released before the slots may be used again.
         drop(self);
-        let _ = work.send(Work::FlushOver { version });
+        let _ = work.send(Work::FlushOver { source, version });
     }
 
     fn copies(&self, layout: &Layout<'_>, report: &(impl Fn(Level, Result<Part>) + Sync)) {
@@ -139,13 +144,16 @@ impl Flush {
             let sealed = self.copy(layout, target);
             sealed.map(|sealed| self.part(target, &sealed))
         };
+        let short = layout.length() <= SHORT_BYTES;
         std::thread::scope(|scope| {
             let mut partner = None;
             for &target in &self.targets {
                 match target {
                     Target::Disk => {}
+                    Target::Memory if short => report(target.level(), copy(target)),
                     Target::Partner(_) => {
-                        partner = Some((target, start(scope, move || copy(target))))
+                        let thread = (!short).then(|| start(scope, move || copy(target)));
+                        partner = Some((target, thread))
                     }
                     // Without another thread they follow each other.
                     _ => match start(scope, move || report(target.level(), copy(target))) {
@@ -163,10 +171,10 @@ impl Flush {
             }
             if let Some((target, thread)) = partner {
                 let copied = match thread {
-                    Ok(thread) => thread
+                    Some(Ok(thread)) => thread
                         .join()
                         .unwrap_or_else(|_| Err(Error::internal("a copy panicked"))),
-                    Err(_) => copy(target),
+                    Some(Err(_)) | None => copy(target),
                 };
                 report(Level::Partner, own.and(copied));
             }
@@ -263,7 +271,7 @@ impl Flush {
             ..WriteOptions::default()
         };
         let sealed = write_container(path, layout, &options)?;
-        Container::open_sealed(path, &sealed)?.verify(Some(&sealed))?;
+        verify_written(path, Some(&sealed))?;
         Ok(sealed)
     }
 

@@ -420,12 +420,7 @@ impl Agent {
         let shared = self
             .concerns_shared(&record)
             .then(|| Arc::clone(&self.shared));
-        if let Err(error) = self.recorder.persist(op, record, shared) {
-            let _ = self.work.send(Work::Persisted {
-                op,
-                result: Err(error),
-            });
-        }
+        self.recorder.persist(op, record, shared);
     }
 
     /// The coordinator writes what concerns shared storage there too, so that a
@@ -567,7 +562,7 @@ impl Agent {
             } => {
                 self.on_level_done(source, version, level, result);
             }
-            Work::FlushOver { version } => self.flush_over(version),
+            Work::FlushOver { source, version } => self.flush_over(source, version),
             Work::Inventory {
                 incarnation,
                 available,

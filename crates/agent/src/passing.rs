@@ -362,4 +362,70 @@ mod tests {
         });
         assert!(!agent.rounds[&Version(0)].told);
     }
+
+    #[test]
+    fn a_flush_of_an_ended_incarnation_ends_no_round_of_the_same_version() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut agent, _done) = alone(folder.path(), 2);
+        let version = Version(4);
+        let begin = |agent: &mut Agent| {
+            agent.open_round(version, Levels::NONE.with(Level::Disk));
+            let round = agent.rounds.get_mut(&version).unwrap();
+            (round.told, round.flushing) = (true, true);
+        };
+        begin(&mut agent);
+        agent.rounds.clear();
+        agent.incarnation = Incarnation(2);
+        begin(&mut agent);
+        let over = |source| Work::FlushOver {
+            source: Incarnation(source),
+            version,
+        };
+        agent.on_work(over(1));
+        assert!(agent.rounds[&version].flushing, "another flush has ended");
+        agent.on_work(over(2));
+        assert!(!agent.rounds[&version].flushing);
+    }
+
+    #[test]
+    fn levels_of_a_short_version_are_prepared_together_or_soon() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut agent, _done) = alone(folder.path(), 2);
+        let version = Version(4);
+        let written = |agent: &mut Agent, level, bytes| {
+            let round = agent.rounds.get_mut(&version).unwrap();
+            (round.told, round.flushing, round.bytes) = (true, true, bytes);
+            let source = Incarnation(1);
+            let id = outlive_base::ContainerId {
+                incarnation: source,
+                version,
+                node: NodeId(2),
+            };
+            let part = outlive_vault::Part {
+                node: NodeId(2),
+                id,
+                length: 4096,
+                digest: 1,
+                holder: NodeId(2),
+                ranks: vec![],
+            };
+            agent.on_level_done(source, version, level, Ok(part));
+            agent.rounds[&version].written.len()
+        };
+        let levels = Levels::NONE.with(Level::Memory).with(Level::Disk);
+        agent.open_round(version, levels);
+        assert_eq!(written(&mut agent, Level::Memory, 1000), 1, "it waits");
+        agent.prepare_late();
+        assert_eq!(agent.rounds[&version].written, [Level::Memory]);
+        assert_eq!(written(&mut agent, Level::Disk, 1000), 0, "the last");
+        // Its time has come.
+        assert_eq!(written(&mut agent, Level::Memory, 1000), 1);
+        let round = agent.rounds.get_mut(&version).unwrap();
+        round.written_until = Some(std::time::Instant::now());
+        agent.prepare_late();
+        assert!(agent.rounds[&version].written.is_empty());
+        // The copies of a long one end at different times: none waits for another.
+        let long = crate::flush::SHORT_BYTES + 1;
+        assert_eq!(written(&mut agent, Level::Memory, long), 0);
+    }
 }

@@ -24,6 +24,8 @@ const WANT_AGAIN: Duration = Duration::from_secs(2);
 const WANT_PAUSE: Duration = Duration::from_millis(5);
 /// How long after the bound of the last flushes a launcher may let an agent live.
 const STAY: Duration = Duration::from_secs(10);
+/// How long a collection waits for the other levels of a version.
+const COLLECT_AFTER: Duration = Duration::from_secs(1);
 /// Smoothing of the measured rate of versions.
 const SMOOTHING: f64 = 0.3;
 /// How often the rate is sampled.
@@ -103,6 +105,8 @@ impl Agent {
             self.endpoint.isolate(false);
         }
         self.find_passed();
+        self.prepare_late();
+        self.try_collect();
         self.try_deferred();
         self.try_asks();
         if !self.waits.is_empty() {
@@ -224,6 +228,19 @@ impl Agent {
     }
 
     // ---- garbage collection ----
+
+    /// Collects once for all levels of a version that became stable.
+    pub(crate) fn try_collect(&mut self) {
+        let Some((version, since)) = self.collect_due else {
+            return;
+        };
+        if self.collecting || self.rounds.contains_key(&version) && since.elapsed() < COLLECT_AFTER
+        {
+            return;
+        }
+        self.collect_due = None;
+        self.collect();
+    }
 
     /// Removes what a newer stable version of at least the same tolerance replaces.
     pub(crate) fn collect(&mut self) {

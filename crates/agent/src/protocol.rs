@@ -121,7 +121,7 @@ impl Bounds {
 impl Default for Bounds {
     fn default() -> Bounds {
         Bounds {
-            heartbeat_ms: 200,
+            heartbeat_ms: 250,
             suspect_ms: 1_000,
             dead_ms: 10_000,
             arm_ms: 2_000,

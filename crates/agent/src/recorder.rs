@@ -16,6 +16,7 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use outlive_base::machine::Op;
@@ -28,7 +29,12 @@ use crate::faults::Faults;
 
 /// Records whose syncs are shared.
 const BATCH_MAX: usize = 64;
-/// Records and other jobs that may wait.
+/// Turns of the agent for which a record waits for others, while there is more to do.
+const TURNS_MAX: u32 = 32;
+/// How long the thread waits for more decisions to share the syncs of the first: less than
+/// what the syncs of one take on most disks.
+const GATHER: Duration = Duration::from_millis(2);
+/// Batches of records and other jobs that may wait.
 const QUEUE_MAX: usize = 1024;
 /// Bytes of records that the keeper holds for a disk that takes none.
 pub const KEPT_BYTES_MAX: u64 = 1 << 20;
@@ -44,7 +50,7 @@ struct Wish {
 }
 
 enum Job {
-    Record(Box<Wish>),
+    Records(Vec<Wish>),
     /// Anything else that must not overtake records.
     Other(Box<dyn FnOnce() + Send>),
 }
@@ -52,6 +58,11 @@ enum Job {
 /// The thread that writes records, as seen by the agent.
 pub struct Recorder {
     jobs: Sender<Job>,
+    work: Sender<Work>,
+    /// Asked for and not handed on yet: what is asked for together shares its syncs.
+    together: Vec<Wish>,
+    /// Turns of the agent that the first of them has seen.
+    turns: u32,
 }
 
 /// What the thread works with.
@@ -75,52 +86,102 @@ impl Recorder {
     /// Starts the thread. It ends when this is dropped and the queue is empty.
     pub fn start(means: Means) -> Result<Recorder> {
         let (jobs, queue) = bounded(QUEUE_MAX);
+        let work = means.work.clone();
         std::thread::Builder::new()
             .name("outlive-records".into())
             .spawn(move || work_off(&queue, means))
             .map_err(|error| Error::io("thread", "start a worker", &error))?;
-        Ok(Recorder { jobs })
+        Ok(Recorder {
+            jobs,
+            work,
+            together: Vec::new(),
+            turns: 0,
+        })
     }
 
-    /// Makes a record durable; [`Work::Persisted`] tells.
-    pub fn persist(&self, op: Op, record: Record, shared: Option<Arc<SharedStore>>) -> Result<()> {
-        self.put(Job::Record(Box::new(Wish { op, record, shared })))
+    /// Makes a record durable, at the latest [`TURNS_MAX`] turns from now;
+    /// [`Work::Persisted`] tells.
+    pub fn persist(&mut self, op: Op, record: Record, shared: Option<Arc<SharedStore>>) {
+        self.together.push(Wish { op, record, shared });
+    }
+
+    /// The agent has done a turn. With `more` to do at once, records that it may ask for
+    /// then are waited for.
+    pub fn turn(&mut self, more: bool) {
+        self.turns += 1;
+        if !more || self.turns >= TURNS_MAX || self.together.len() >= BATCH_MAX {
+            self.hand_on();
+        }
     }
 
     /// Runs something after the records that wait.
-    pub fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.put(Job::Other(Box::new(job)))
+    pub fn run(&mut self, job: impl FnOnce() + Send + 'static) -> Result<()> {
+        self.hand_on();
+        self.jobs
+            .try_send(Job::Other(Box::new(job)))
+            .map_err(|error| no_room(&error))
     }
 
-    fn put(&self, job: Job) -> Result<()> {
-        self.jobs.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => {
-                Error::internal(format!("{QUEUE_MAX} records wait to be written"))
+    fn hand_on(&mut self) {
+        self.turns = 0;
+        let wishes = std::mem::take(&mut self.together);
+        if wishes.is_empty() {
+            return;
+        }
+        let Err(refused) = self.jobs.try_send(Job::Records(wishes)) else {
+            return;
+        };
+        let error = no_room(&refused);
+        if let Job::Records(wishes) = refused.into_inner() {
+            for wish in wishes {
+                let result = Err(error.clone());
+                let _ = self.work.send(Work::Persisted {
+                    op: wish.op,
+                    result,
+                });
             }
-            TrySendError::Disconnected(_) => Error::internal("the recorder has ended"),
-        })
+        }
+    }
+}
+
+fn no_room(refused: &TrySendError<Job>) -> Error {
+    match refused {
+        TrySendError::Full(_) => Error::internal(format!("{QUEUE_MAX} records wait to be written")),
+        TrySendError::Disconnected(_) => Error::internal("the recorder has ended"),
     }
 }
 
 fn work_off(queue: &Receiver<Job>, mut means: Means) {
     let mut next = None;
     while let Some(job) = next.take().or_else(|| queue.recv().ok()) {
-        match job {
-            Job::Other(job) => job(),
-            Job::Record(first) => {
-                let mut batch = vec![*first];
-                while batch.len() < BATCH_MAX && batch.iter().all(|wish| wish.is_free()) {
-                    match queue.try_recv() {
-                        Ok(Job::Record(wish)) if wish.is_free() => batch.push(*wish),
-                        Ok(other) => {
-                            next = Some(other);
-                            break;
-                        }
-                        Err(_) => break,
-                    }
-                }
-                means.write(batch);
+        let mut wishes = match job {
+            Job::Other(job) => {
+                job();
+                continue;
             }
+            Job::Records(wishes) => VecDeque::from(wishes),
+        };
+        // Decisions about the levels of a version come one by one, shortly after each other.
+        let until = Instant::now() + GATHER;
+        while wishes.len() < BATCH_MAX && wishes.iter().all(Wish::is_free) {
+            match queue.recv_deadline(until) {
+                Ok(Job::Records(more)) => wishes.extend(more),
+                Ok(other) => {
+                    next = Some(other);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        while let Some(first) = wishes.pop_front() {
+            let mut batch = vec![first];
+            while batch[0].is_free() && batch.len() < BATCH_MAX {
+                match wishes.pop_front_if(|wish| wish.is_free()) {
+                    Some(wish) => batch.push(wish),
+                    None => break,
+                }
+            }
+            means.write(batch);
         }
     }
 }
@@ -361,5 +422,47 @@ mod tests {
         let file = std::fs::File::from(fd.try_clone().unwrap());
         file.set_len(kept.bytes - 1).unwrap();
         assert_eq!(Kept::adopt(fd, 7).1.len(), records.len() - 1);
+    }
+
+    #[test]
+    fn records_asked_for_together_are_written_together_and_told_in_order() {
+        let folder = tempfile::tempdir().unwrap();
+        let (work, done) = crossbeam_channel::unbounded();
+        let mut recorder = Recorder::start(Means {
+            store: Arc::new(NodeStore::create(folder.path(), 7).unwrap()),
+            faults: Arc::default(),
+            job_hash: 7,
+            kept: None,
+            work,
+        })
+        .unwrap();
+        let patience = Duration::from_secs(20);
+        let told = |count: usize| -> Vec<Op> {
+            let next = |_| match done.recv_timeout(patience) {
+                Ok(Work::Persisted { op, result }) => {
+                    assert_eq!(result.unwrap(), None);
+                    op
+                }
+                _ => panic!("nothing was told"),
+            };
+            (0..count).map(next).collect()
+        };
+        for number in 1..=3 {
+            recorder.persist(Op(number), abort(number.into()), None);
+            recorder.turn(true);
+        }
+        assert!(done.is_empty(), "there was more to do");
+        recorder.turn(false);
+        assert_eq!(told(3), [Op(1), Op(2), Op(3)]);
+        // However much there is to do, a record waits for so many turns only.
+        recorder.persist(Op(4), abort(4), None);
+        (0..TURNS_MAX).for_each(|_| recorder.turn(true));
+        assert_eq!(told(1), [Op(4)]);
+        // What must not overtake records takes those along that wait.
+        recorder.persist(Op(5), abort(5), None);
+        let (after, when) = crossbeam_channel::bounded(1);
+        recorder.run(move || after.send(()).unwrap()).unwrap();
+        when.recv_timeout(patience).unwrap();
+        assert_eq!(done.len(), 1, "durable before that ran");
     }
 }

@@ -10,13 +10,16 @@ use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::Part;
 
 use crate::core::{Agent, Round};
-use crate::flush::{Flush, Target};
+use crate::flush::{Flush, SHORT_BYTES, Target};
 use crate::protocol::{Notice, Step};
 use crate::ranks::{Reuse, Use, overwritten, ranks_of};
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.
 const ARM_PATIENCE: Duration = Duration::from_millis(1000);
+
+/// How long a written level of a short version waits for the others.
+const TOGETHER: Duration = Duration::from_millis(100);
 
 impl Agent {
     /// Gives a command to the commit machine.
@@ -53,6 +56,8 @@ impl Agent {
                 bytes: 0,
                 told: false,
                 flushing: false,
+                written: Vec::new(),
+                written_until: None,
                 void: false,
             },
         );
@@ -397,7 +402,7 @@ impl Agent {
                 why: Why::Storage,
             });
         }
-        self.flush_over(version);
+        self.flush_over(self.incarnation, version);
     }
 
     /// Everything that a flush needs, so that it can run without this state.
@@ -481,8 +486,7 @@ impl Agent {
             Ok(part) => {
                 self.contents.add_part(source, version, level, part);
                 if source == self.incarnation {
-                    self.fail_point("flush:prepared");
-                    self.command(Command::Prepared { version, level });
+                    self.level_written(version, level);
                 }
             }
             Err(error) => {
@@ -503,14 +507,68 @@ impl Agent {
         }
     }
 
-    pub(crate) fn flush_over(&mut self, version: Version) {
-        if let Some(round) = self.rounds.get_mut(&version) {
-            round.flushing = false;
-            if round.void {
-                return self.drop_void(version);
+    /// A level is prepared now, or with the others of its version.
+    fn level_written(&mut self, version: Version, level: Level) {
+        let short = |round: &&mut Round| round.flushing && round.bytes <= SHORT_BYTES;
+        let Some(round) = self.rounds.get_mut(&version).filter(short) else {
+            return self.prepared(version, level);
+        };
+        round.written.push(level);
+        let until = Instant::now() + TOGETHER;
+        round.written_until.get_or_insert(until);
+        let all = round
+            .levels
+            .iter()
+            .all(|level| round.written.contains(&level));
+        if all {
+            self.prepare_written(version);
+        }
+    }
+
+    fn prepared(&mut self, version: Version, level: Level) {
+        self.fail_point("flush:prepared");
+        self.command(Command::Prepared { version, level });
+    }
+
+    fn prepare_written(&mut self, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.written_until = None;
+        for level in std::mem::take(&mut round.written) {
+            self.prepared(version, level);
+        }
+    }
+
+    /// Prepares levels that have waited long enough for the others of their version.
+    pub(crate) fn prepare_late(&mut self) {
+        let now = Instant::now();
+        let late = |round: &Round| round.written_until.is_some_and(|until| now >= until);
+        let late: Vec<Version> = self
+            .rounds
+            .iter()
+            .filter(|(_, round)| late(round))
+            .map(|(version, _)| *version)
+            .collect();
+        for version in late {
+            self.prepare_written(version);
+        }
+    }
+
+    /// A flush has ended. One of an ended incarnation says nothing about a round that has
+    /// the same version.
+    pub(crate) fn flush_over(&mut self, source: Incarnation, version: Version) {
+        if source == self.incarnation {
+            self.prepare_written(version);
+            if let Some(round) = self.rounds.get_mut(&version) {
+                round.flushing = false;
+                if round.void {
+                    return self.drop_void(version);
+                }
             }
         }
         self.retire_rounds();
+        self.try_collect();
         self.try_deferred();
         self.try_asks();
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use outlive_base::{Code, ContainerId, Entity, Error, Result};
 use outlive_network::{Identity, Stream};
-use outlive_vault::{Container, NodeStore, WriteOptions, store_stream};
+use outlive_vault::{Container, NodeStore, WriteOptions, store_stream, verify_written};
 
 use crate::core::Agent;
 use crate::faults::Faults;
@@ -83,7 +83,7 @@ fn store_verified(
         ..WriteOptions::default()
     };
     store_stream(&path, stream, length, &options)?;
-    let sealed = Container::open(&path)?.verify(None)?;
+    let sealed = verify_written(&path, None)?;
     if sealed.id != id {
         return Err(Error::new(
             Code::Corrupt,

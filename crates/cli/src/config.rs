@@ -79,7 +79,7 @@ pub const KEYS: &[Key] = &[
     key(NODES, "kill-grace", "2s", ""),
     key(SAVES, "keep", "2", ""),
     key(SAVES, "encrypt", "false", ""),
-    key(BOUNDS, "heartbeat", "200ms", ""),
+    key(BOUNDS, "heartbeat", "250ms", ""),
     key(BOUNDS, "suspect-timeout", "1s", ""),
     key(BOUNDS, "dead-timeout", "10s", ""),
     key(BOUNDS, "arm-timeout", "2s", ""),

@@ -23,6 +23,67 @@ use crate::plan::{Plan, Spot};
 use crate::scratch::Scratch;
 use crate::write::threads_for;
 
+/// A container that is so short is read back in one transfer.
+const SHORT_BYTES: usize = 4 << 20;
+
+/// Where the bytes of a container come from.
+enum Source {
+    /// The file.
+    File(File),
+    /// All of a short file, as the disk gave it.
+    Held(File, Scratch, usize),
+}
+
+impl Source {
+    fn open(path: &Path) -> Result<Source, ReadError> {
+        let file = open_read(path, false).map_err(|error| ReadError::io(path, "open", error))?;
+        Ok(Source::File(file))
+    }
+
+    /// A file that was just written: what the disk holds, not what the page cache does.
+    fn fresh(path: &Path) -> Result<Source, ReadError> {
+        let io = |error| ReadError::io(path, "read", error);
+        let file = open_read(path, true).map_err(|error| ReadError::io(path, "open", error))?;
+        let length = file.metadata().map_err(io)?.len();
+        match usize::try_from(length) {
+            Ok(bytes) if bytes <= SHORT_BYTES && bytes.is_multiple_of(PAGE) => {
+                let mut held = Scratch::new(bytes);
+                read_exact(&file, &mut held[..bytes], 0).map_err(io)?;
+                Ok(Source::Held(file, held, bytes))
+            }
+            _ => Source::open(path),
+        }
+    }
+
+    fn file(&self) -> &File {
+        match self {
+            Source::File(file) | Source::Held(file, ..) => file,
+        }
+    }
+
+    /// All bytes, if they are held.
+    fn held(&self) -> Option<&[u8]> {
+        match self {
+            Source::File(_) => None,
+            Source::Held(_, held, bytes) => Some(&held[..*bytes]),
+        }
+    }
+
+    fn read(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+        let Some(held) = self.held() else {
+            return read_exact(self.file(), bytes, offset);
+        };
+        bytes.copy_from_slice(held_part(held, offset, bytes.len())?);
+        Ok(())
+    }
+}
+
+fn held_part(held: &[u8], offset: u64, length: usize) -> std::io::Result<&[u8]> {
+    let start = usize::try_from(offset).ok();
+    let part = start.and_then(|start| held.get(start..start.checked_add(length)?));
+    part.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+}
+
 /// A rank as a container lists it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RankEntry<'a> {
@@ -38,7 +99,7 @@ pub struct RankEntry<'a> {
 /// checked when they are read.
 pub struct Container {
     path: PathBuf,
-    file: File,
+    source: Source,
     length: u64,
     head: ContainerHead,
     plan: Plan,
@@ -62,7 +123,11 @@ impl std::fmt::Debug for Container {
 impl Container {
     /// Opens a container and checks header, index and footer.
     pub fn open(path: &Path) -> Result<Container, ReadError> {
-        let (file, length, head, plan, header) = open_header(path)?;
+        Container::from_source(path, Source::open(path)?)
+    }
+
+    fn from_source(path: &Path, source: Source) -> Result<Container, ReadError> {
+        let (length, head, plan, header) = read_header(path, &source)?;
         if length < plan.file_bytes {
             return Err(ReadError::Truncated {
                 path: path.to_owned(),
@@ -75,8 +140,10 @@ impl Container {
         }
         let mut index = Buffer::new(up(plan.index_bytes) as usize);
         let mut footer = Buffer::new(PAGE);
-        let mut slices = [IoSliceMut::new(&mut index), IoSliceMut::new(&mut footer)];
-        read_all(&file, &mut slices, plan.index_offset)
+        let footer_offset = plan.index_offset + index.len() as u64;
+        source
+            .read(&mut index, plan.index_offset)
+            .and_then(|()| source.read(&mut footer, footer_offset))
             .map_err(|error| ReadError::io(path, "read", error))?;
         let sums = decode_index(&head, &plan, &index).map_err(|error| refused(path, error))?;
         let sealed = seal(&head, &plan, &header, &index);
@@ -90,7 +157,7 @@ impl Container {
         let path = path.to_owned();
         Ok(Container {
             path,
-            file,
+            source,
             length,
             head,
             plan,
@@ -107,7 +174,8 @@ impl Container {
     /// frame pages. The result is to be trusted only if [`Container::sealed`] is what
     /// a commit record says.
     pub fn rebuild_index(path: &Path) -> Result<Container, ReadError> {
-        let (file, length, head, plan, header) = open_header(path)?;
+        let source = Source::open(path)?;
+        let (length, head, plan, header) = read_header(path, &source)?;
         let mut page = Buffer::new(PAGE);
         let (mut spots, mut sums) = (Vec::new(), Vec::new());
         for spot in plan.spots() {
@@ -119,7 +187,8 @@ impl Container {
                     found,
                 });
             }
-            read_exact(&file, &mut page, spot.file_offset)
+            source
+                .read(&mut page, spot.file_offset)
                 .map_err(|error| ReadError::io(path, "read", error))?;
             let found = decode_frame(&head, &plan, &spot, &page);
             sums.push(found.map_err(|error| refused_at(path, &plan, &spot, error))?);
@@ -131,7 +200,7 @@ impl Container {
         let path = path.to_owned();
         Ok(Container {
             path,
-            file,
+            source,
             length,
             head,
             plan,
@@ -248,7 +317,11 @@ impl Container {
         if self.rebuilt {
             return Err(ReadError::corrupt(&self.path, "index lost"));
         }
-        let file = self.bulk(true)?;
+        let held = self.source.held();
+        let file = match held {
+            Some(_) => None,
+            None => Some(self.bulk(true)?),
+        };
         let jobs = batches(&self.spots);
         in_parallel(
             (jobs, self.length),
@@ -256,12 +329,19 @@ impl Container {
             |buffer, batch| {
                 let spots = &self.spots[batch.clone()];
                 let bytes = spots.iter().map(|spot| PAGE + spot.padded()).sum();
-                if buffer.len() < bytes {
-                    *buffer = Scratch::new(bytes);
-                }
-                read_exact(&file, &mut buffer[..bytes], spots[0].file_offset)
-                    .map_err(|error| self.short(error))?;
-                let mut rest = &buffer[..bytes];
+                let offset = spots[0].file_offset;
+                let mut rest = match (&file, held) {
+                    (Some(file), _) => {
+                        if buffer.len() < bytes {
+                            *buffer = Scratch::new(bytes);
+                        }
+                        read_exact(file, &mut buffer[..bytes], offset)
+                            .map_err(|error| self.short(error))?;
+                        &buffer[..bytes]
+                    }
+                    (None, held) => held_part(held.unwrap_or_default(), offset, bytes)
+                        .map_err(|error| self.short(error))?,
+                };
                 for nth in batch.clone() {
                     let (page, after) = rest.split_at(PAGE);
                     let (payload, after) = after.split_at(self.spots[nth].padded());
@@ -271,7 +351,9 @@ impl Container {
                 Ok(())
             },
         )?;
-        self.verify_ends(&file)?;
+        if let Some(file) = &file {
+            self.verify_ends(file)?;
+        }
         Ok(self.sealed)
     }
 
@@ -304,7 +386,7 @@ impl Container {
 
     pub(crate) fn short(&self, error: std::io::Error) -> ReadError {
         if error.kind() == std::io::ErrorKind::UnexpectedEof {
-            let found = self.file.metadata().map_or(0, |data| data.len());
+            let found = self.source.file().metadata().map_or(0, |data| data.len());
             let expected = self.plan.file_bytes;
             return ReadError::Truncated {
                 path: self.path.clone(),
@@ -338,6 +420,12 @@ impl Container {
         check_payload(spot, sums, payload)
             .map_err(|error| refused_at(&self.path, &self.plan, spot, error))
     }
+}
+
+/// Reads a container file back from the disk, just written, and checks all of it; with
+/// `expected`, also that it is what was written. A short one is read in one transfer.
+pub fn verify_written(path: &Path, expected: Option<&Sealed>) -> Result<Sealed, ReadError> {
+    Container::from_source(path, Source::fresh(path)?)?.verify(expected)
 }
 
 /// Compares a payload, with its padding, with its sums.
@@ -381,12 +469,12 @@ pub(crate) fn refused_at(path: &Path, plan: &Plan, spot: &Spot, refusal: Refusal
     }
 }
 
-type Opened = (File, u64, ContainerHead, Plan, Buffer);
-
-fn open_header(path: &Path) -> Result<Opened, ReadError> {
+fn read_header(
+    path: &Path,
+    source: &Source,
+) -> Result<(u64, ContainerHead, Plan, Buffer), ReadError> {
     let io = |error| ReadError::io(path, "read", error);
-    let file = open_read(path, false).map_err(|error| ReadError::io(path, "open", error))?;
-    let data = file.metadata().map_err(io)?;
+    let data = source.file().metadata().map_err(io)?;
     let length = data.len();
     let truncated = |expected| ReadError::Truncated {
         path: path.to_owned(),
@@ -400,16 +488,16 @@ fn open_header(path: &Path) -> Result<Opened, ReadError> {
         return Err(truncated(HEADER_FIXED as u64));
     }
     let mut fixed = [0; HEADER_FIXED];
-    read_exact(&file, &mut fixed, 0).map_err(io)?;
+    source.read(&mut fixed, 0).map_err(io)?;
     let fixed = decode_header_fixed(&fixed).map_err(|error| refused(path, error))?;
     let bytes = up(u64::from(fixed.header_bytes));
     if bytes > length {
         return Err(truncated(fixed.file_bytes));
     }
     let mut header = Buffer::new(bytes as usize);
-    read_exact(&file, &mut header, 0).map_err(io)?;
+    source.read(&mut header, 0).map_err(io)?;
     let (head, plan) = decode_header(&header).map_err(|error| refused(path, error))?;
-    Ok((file, length, head, plan, header))
+    Ok((length, head, plan, header))
 }
 
 /// Works on all jobs with a few threads, each with its own state; the first error

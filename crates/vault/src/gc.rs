@@ -14,7 +14,7 @@ use std::path::PathBuf;
 
 use outlive_base::{ContainerId, Error, Incarnation, Level, Version};
 
-use crate::disk::{parent, sync_directory};
+use crate::disk::sync_directory;
 use crate::error::WriteError;
 use crate::lineage::Lineage;
 use crate::record::Record;
@@ -26,6 +26,8 @@ pub type Checkpoint = (Incarnation, Version);
 
 /// Versions whose records stay after their copies are gone, for `list` and reports.
 const RECORDS_KEPT: usize = 64;
+/// So many more stay until they go together: their removal is synced once.
+const RECORDS_SPARE: usize = 16;
 
 /// What the caller knows and wants.
 #[derive(Clone, Debug, Default)]
@@ -180,16 +182,16 @@ fn foreign(names: &[PathBuf]) -> BTreeSet<Checkpoint> {
     names.iter().filter_map(checkpoint).collect()
 }
 
-/// Removes what may go from one store.
+/// Removes what may go from one store, which has its copies in these directories.
 pub(crate) fn collect(
     store: &RecordStore,
+    directories: &[PathBuf],
     found: Vec<Found>,
     policy: &GcPolicy,
 ) -> Result<GcReport, Error> {
-    let scan = store.scan()?;
+    let scan = store.scan_again()?;
     let (records, foreign) = (scan.records, foreign(&scan.foreign));
     let rules = Rules::new(&records, policy);
-    let mut report = GcReport::default();
     let mut tombs: BTreeSet<(ContainerId, Level)> = records
         .iter()
         .filter_map(|record| match record {
@@ -197,49 +199,74 @@ pub(crate) fn collect(
             _ => None,
         })
         .collect();
-    let mut present = BTreeSet::new();
-    let mut touched = BTreeSet::new();
-    for copy in found {
+    let (doomed, staying): (Vec<Found>, Vec<Found>) = found.into_iter().partition(|copy| {
         let checkpoint = (copy.id.incarnation, copy.id.version);
         // A tombstone without its removal: a crash came between.
         let buried = tombs.contains(&(copy.id, copy.level));
         let theirs = foreign.contains(&checkpoint) && !rules.committed.contains(&checkpoint);
-        if theirs || !buried && !rules.may_go(checkpoint, copy.level) {
-            present.insert(checkpoint);
-            continue;
-        }
-        if !buried {
-            store.persist(&Record::Tombstone {
-                id: copy.id,
-                level: copy.level,
-            })?;
-            tombs.insert((copy.id, copy.level));
-        }
+        !theirs && (buried || rules.may_go(checkpoint, copy.level))
+    });
+    let present = staying
+        .iter()
+        .map(|copy| (copy.id.incarnation, copy.id.version))
+        .collect();
+    let mut report = GcReport {
+        removed: bury(store, doomed, &mut tombs)?,
+        ..GcReport::default()
+    };
+    report.forgotten = over(&records, &tombs, &present, &rules);
+    if report.forgotten.is_empty() {
+        return Ok(report);
+    }
+    // What a tombstone buries must not come back when the tombstone is gone: neither after
+    // a power cut, nor after a crash in between.
+    for directory in directories {
+        sync_directory(directory)?;
+    }
+    let forgotten = |record: &&Record| {
+        let checkpoint = record.checkpoint();
+        checkpoint.is_some_and(|checkpoint| report.forgotten.contains(&checkpoint))
+    };
+    let (last, first): (Vec<&Record>, Vec<&Record>) = records
+        .iter()
+        .filter(forgotten)
+        .partition(|record| matches!(record, Record::Tombstone { .. }));
+    store.remove_all(&first)?;
+    store.remove_all(&last)?;
+    report.records = first.len() + last.len();
+    Ok(report)
+}
+
+/// Removes copies, all of which have a durable tombstone before the first goes. That a
+/// removal is not durable yet does no harm while the tombstone stands: a copy that comes
+/// back is removed again.
+fn bury(
+    store: &RecordStore,
+    doomed: Vec<Found>,
+    tombs: &mut BTreeSet<(ContainerId, Level)>,
+) -> Result<Vec<(ContainerId, Level, u64)>, Error> {
+    let new: Vec<Record> = doomed
+        .iter()
+        .map(|copy| (copy.id, copy.level))
+        .filter(|tomb| !tombs.contains(tomb))
+        .map(|(id, level)| Record::Tombstone { id, level })
+        .collect();
+    let new: Vec<&Record> = new.iter().collect();
+    for result in store.persist_all(&new) {
+        result?;
+    }
+    let mut removed = Vec::new();
+    for copy in doomed {
+        tombs.insert((copy.id, copy.level));
         match std::fs::remove_file(&copy.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(WriteError::io(&copy.path, "remove", error).into());
             }
             _ => {}
         }
-        touched.insert(parent(&copy.path).to_owned());
-        report.removed.push((copy.id, copy.level, copy.length));
+        removed.push((copy.id, copy.level, copy.length));
     }
-    for directory in touched {
-        sync_directory(&directory)?;
-    }
-    report.forgotten = over(&records, &tombs, &present, &rules);
-    // Tombstones last: a crash in between must not bring back what they bury.
-    for last in [false, true] {
-        for record in &records {
-            let tomb = matches!(record, Record::Tombstone { .. });
-            let known = |it: Checkpoint| report.forgotten.contains(&it);
-            if tomb == last && record.checkpoint().is_some_and(known) {
-                store.remove(record)?;
-                report.records += 1;
-            }
-        }
-    }
-    Ok(report)
+    Ok(removed)
 }
 
 /// The versions whose copies here are long gone, or that never had any here and are long
@@ -270,7 +297,10 @@ fn over(
         .chain(over)
         .filter(|checkpoint| !present.contains(checkpoint) && !rules.pinned.contains(checkpoint))
         .collect();
-    gone.into_iter().rev().skip(RECORDS_KEPT).collect()
+    match gone.len() <= RECORDS_KEPT + RECORDS_SPARE {
+        true => BTreeSet::new(),
+        false => gone.into_iter().rev().skip(RECORDS_KEPT).collect(),
+    }
 }
 
 #[cfg(test)]

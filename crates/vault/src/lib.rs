@@ -34,7 +34,7 @@ mod write;
 
 pub use aligned::{Buffer, Page, is_aligned};
 pub use catalogue::{Catalogue, CopyCheck, CopyState, Entry, LevelState, PartState, Rejected};
-pub use container::{Container, RankEntry};
+pub use container::{Container, RankEntry, verify_written};
 pub use error::{Place, ReadError, WriteError};
 pub use format::{ContainerHead, FORMAT_VERSION, FRAME_BYTES, FRAME_BYTES_MAX, PAGE, Sealed};
 pub use gc::{Checkpoint, GcPolicy, GcReport};

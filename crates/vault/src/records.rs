@@ -5,8 +5,12 @@
 //! replaced by another, a promise only by a higher one; scanning needs no lock and tolerates writers, unfinished
 //! files and damage, which it reports (P9).
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::io::{self, IoSlice, Read};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::disk::{self, Temporary, create_directory, parent, sync_directory, write_all};
 use crate::error::{ReadError, WriteError};
@@ -37,7 +41,13 @@ pub struct Scan {
 pub struct RecordStore {
     directory: PathBuf,
     job_hash: u64,
+    /// What [`RecordStore::scan_again`] has read.
+    known: Arc<Mutex<Known>>,
 }
+
+/// Sound records by their file's name, with the number of the file: a record is never
+/// changed in place, so the same file under the same name says the same.
+type Known = BTreeMap<OsString, (u64, Record)>;
 
 impl RecordStore {
     /// Opens the directory for writing; creates it, private to the user.
@@ -52,6 +62,7 @@ impl RecordStore {
         RecordStore {
             directory: directory.to_owned(),
             job_hash,
+            known: Arc::default(),
         }
     }
 
@@ -75,13 +86,17 @@ impl RecordStore {
         let staged: Vec<_> = records.iter().map(|record| self.stage(record)).collect();
         // All are written before the first is synced: the file system then writes its
         // own log once for many.
-        let named: Vec<Result<(), WriteError>> = staged
-            .into_iter()
-            .map(|staged| match staged? {
+        let named: Vec<Result<(), WriteError>> = records
+            .iter()
+            .zip(staged)
+            .map(|(record, staged)| match staged? {
                 Staged::There(path) => sync_file(&path),
                 Staged::New(file) => {
                     file.sync()?;
-                    file.rename()
+                    let number = file.file.metadata().map(|data| data.ino());
+                    file.rename()?;
+                    self.remember(record, number.ok());
+                    Ok(())
                 }
             })
             .collect();
@@ -99,6 +114,16 @@ impl RecordStore {
                 named.into_iter().map(failed).collect()
             }
         }
+    }
+
+    /// What was just written need not be read by [`RecordStore::scan_again`].
+    fn remember(&self, record: &Record, number: Option<u64>) {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let name = record.file_name(false).into();
+        match number {
+            Some(number) => known.insert(name, (number, (*record).clone())),
+            None => known.remove(&name),
+        };
     }
 
     /// Writes a record under a temporary name, unless it is there.
@@ -150,22 +175,24 @@ impl RecordStore {
 
     /// Reads all records. A directory that does not exist holds none.
     pub fn scan(&self) -> Result<Scan, ReadError> {
+        self.scan_beside(&mut Known::new())
+    }
+
+    /// [`RecordStore::scan`] that reads only what it has not read before: for a caller that
+    /// comes often. Damage to a record that was read is not seen.
+    pub(crate) fn scan_again(&self) -> Result<Scan, ReadError> {
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        self.scan_beside(&mut known)
+    }
+
+    /// Reads what is not known, and leaves there what there is.
+    fn scan_beside(&self, known: &mut Known) -> Result<Scan, ReadError> {
         let mut scan = Scan::default();
-        let entries = match std::fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(scan),
-            Err(error) => return Err(ReadError::io(&self.directory, "list", error)),
-        };
-        let mut names = Vec::new();
-        for entry in entries {
-            let entry = entry.map_err(|error| ReadError::io(&self.directory, "list", error))?;
-            names.push(entry.file_name());
-        }
-        names.sort();
-        for name in names {
+        let mut found = Known::new();
+        for (name, file) in self.names()? {
             let path = self.directory.join(&name);
-            let name = name.to_string_lossy();
-            if name.starts_with('.') || !name.ends_with(".rec") {
+            if let Some((_, record)) = known.remove(&name).filter(|(known, _)| *known == file) {
+                found.insert(name, (file, record));
                 continue;
             }
             let decoded = match self.read(&path) {
@@ -174,29 +201,66 @@ impl RecordStore {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
                 Err(_) => Err(RecordError::Checksum),
             };
+            let is_its_name = |record: &Record| {
+                let mut names = [true, false].into_iter();
+                names.any(|exclusive| *record.file_name(exclusive) == name)
+            };
             match decoded {
-                Ok(record) if [true, false].iter().any(|it| record.file_name(*it) == name) => {
-                    scan.records.push(record);
+                Ok(record) if is_its_name(&record) => {
+                    found.insert(name, (file, record));
                 }
                 Err(RecordError::OtherJob) => scan.foreign.push(path),
                 _ => scan.damaged.push(path),
             }
         }
+        scan.records = found.values().map(|(_, record)| record.clone()).collect();
+        *known = found;
         Ok(scan)
+    }
+
+    /// The names of finished records, in order, each with the number of its file.
+    fn names(&self) -> Result<BTreeMap<OsString, u64>, ReadError> {
+        let entries = match std::fs::read_dir(&self.directory) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
+            Err(error) => return Err(ReadError::io(&self.directory, "list", error)),
+        };
+        let mut names = BTreeMap::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| ReadError::io(&self.directory, "list", error))?;
+            let name = entry.file_name();
+            let bytes = name.as_encoded_bytes();
+            if !bytes.starts_with(b".") && bytes.ends_with(b".rec") {
+                names.insert(name, entry.ino());
+            }
+        }
+        Ok(names)
+    }
+
+    /// Removes records, durably, with one sync; those that are not there are no error.
+    pub fn remove_all(&self, records: &[&Record]) -> Result<(), WriteError> {
+        for record in records {
+            let mut names = vec![record.file_name(false), record.file_name(true)];
+            names.dedup();
+            for name in names {
+                let path = self.directory.join(name);
+                match std::fs::remove_file(&path) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                        return Err(WriteError::io(&path, "remove", error));
+                    }
+                    _ => {}
+                }
+            }
+        }
+        match records.is_empty() {
+            true => Ok(()),
+            false => sync_directory(&self.directory),
+        }
     }
 
     /// Removes a record, durably; one that is not there is no error.
     pub fn remove(&self, record: &Record) -> Result<(), WriteError> {
-        for exclusive in [false, true] {
-            let path = self.directory.join(record.file_name(exclusive));
-            match std::fs::remove_file(&path) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(WriteError::io(&path, "remove", error));
-                }
-                _ => {}
-            }
-        }
-        sync_directory(&self.directory)
+        self.remove_all(&[record])
     }
 
     /// Removes unfinished files. Only for the one writer of a node's directory,
@@ -245,4 +309,35 @@ enum Staged {
 fn sync_file(path: &Path) -> Result<(), WriteError> {
     let sync = || std::fs::File::open(path)?.sync_all();
     sync().map_err(|error| WriteError::io(path, "sync", error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use outlive_base::{Incarnation, Version};
+
+    #[test]
+    fn a_scan_that_comes_again_sees_what_others_add_replace_and_remove() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = RecordStore::open(dir.path(), 7).unwrap();
+        let other = RecordStore::open(dir.path(), 7).unwrap();
+        let pin = |version| Record::Pin {
+            incarnation: Incarnation(1),
+            version: Version(version),
+        };
+        store.persist_all(&[&pin(1), &pin(2)]);
+        assert_eq!(store.scan_again().unwrap(), other.scan().unwrap());
+        other.persist(&pin(3)).unwrap();
+        other.remove(&pin(1)).unwrap();
+        assert_eq!(store.scan_again().unwrap().records, [pin(2), pin(3)]);
+        // Another file under a known name is read.
+        let path = dir.path().join(pin(2).file_name(false));
+        std::fs::write(dir.path().join("new"), b"damage").unwrap();
+        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        let scan = store.scan_again().unwrap();
+        assert_eq!((scan.records, scan.damaged), (vec![pin(3)], vec![path]));
+        assert_eq!(store.scan_again().unwrap(), other.scan().unwrap());
+        store.remove_all(&[&pin(2), &pin(3), &pin(4)]).unwrap();
+        assert_eq!(store.scan_again().unwrap(), Scan::default());
+    }
 }

@@ -96,7 +96,8 @@ impl NodeStore {
     /// Removes what P3 allows to remove, tombstones first. Idempotent: after a crash
     /// in the middle the next call goes on.
     pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
-        gc::collect(&self.records, self.found()?, policy)
+        let directories = ["containers", "partner"].map(|name| self.root.join(name));
+        gc::collect(&self.records, &directories, self.found()?, policy)
     }
 }
 
@@ -149,7 +150,8 @@ impl SharedStore {
     }
     /// Like [`NodeStore::gc`]; for the coordinator alone.
     pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
-        gc::collect(&self.records, self.found()?, policy)
+        let directories = [self.root.join("containers")];
+        gc::collect(&self.records, &directories, self.found()?, policy)
     }
 }
 

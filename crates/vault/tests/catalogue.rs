@@ -400,20 +400,23 @@ fn what_another_key_has_committed_is_named_and_not_removed() {
 fn records_of_versions_long_gone_are_forgotten() {
     let dir = tempfile::tempdir().unwrap();
     let node = NodeStore::create(dir.path(), JOB).unwrap();
-    for version in 1..=70 {
-        let id = id(1, version, 0);
-        node.records()
-            .persist(&Record::Tombstone {
-                id,
-                level: Level::Disk,
-            })
-            .unwrap();
-    }
-    assert_eq!(node.gc(&GcPolicy::default()).unwrap().records, 6);
+    let tombstones = |versions: std::ops::RangeInclusive<u64>| {
+        for version in versions {
+            let id = id(1, version, 0);
+            let level = Level::Disk;
+            let record = Record::Tombstone { id, level };
+            node.records().persist(&record).unwrap();
+        }
+    };
+    tombstones(1..=80);
+    assert_eq!(node.gc(&GcPolicy::default()).unwrap().records, 0);
+    // They go together.
+    tombstones(81..=81);
+    assert_eq!(node.gc(&GcPolicy::default()).unwrap().records, 17);
     let left = node.records().scan().unwrap().records;
     assert!(
         left.iter()
-            .all(|it| it.checkpoint().unwrap().1 > Version(6))
+            .all(|it| it.checkpoint().unwrap().1 > Version(17))
             && left.len() == 64
     );
 }
@@ -439,16 +442,16 @@ fn records_of_versions_without_a_copy_here_are_forgotten_too() {
             version: Version(3),
         };
         node.records().persist(&pin).unwrap();
-        for version in 1..=80 {
+        for version in 1..=90 {
             node.records().persist(&commit(version)).unwrap();
         }
         let policy = |levels: BTreeSet<Level>| GcPolicy {
-            stable: (1..=79)
+            stable: (1..=89)
                 .map(|v| (Incarnation(1), Version(v), level))
                 .collect(),
             keep: 2,
             in_use: BTreeSet::from([at(5)]),
-            levels: (1..=80).map(|v| (at(v), levels.clone())).collect(),
+            levels: (1..=90).map(|v| (at(v), levels.clone())).collect(),
         };
         let versions = || -> BTreeSet<u64> {
             let records = node.records().scan().unwrap().records;
@@ -466,10 +469,10 @@ fn records_of_versions_without_a_copy_here_are_forgotten_too() {
         for policy in [unknown, policy(BTreeSet::from([Level::Partner]))] {
             assert_eq!(node.gc(&policy).unwrap().records, 0, "{level}");
         }
-        // 78, 79 and 80 are not replaced; 64 of the others stay for listings.
+        // 88, 89 and 90 are not replaced; 64 of the others stay for listings.
         let removed = node.gc(&policy(BTreeSet::from([level]))).unwrap().records;
-        assert_eq!(removed, 77 - 64 - 2, "{level}");
-        let left: BTreeSet<u64> = (14..=80).chain([3, 5]).collect();
+        assert_eq!(removed, 87 - 64 - 2, "{level}");
+        let left: BTreeSet<u64> = (24..=90).chain([3, 5]).collect();
         assert_eq!(versions(), left, "{level}");
     }
 }

@@ -10,7 +10,7 @@ use common::{Collect, FRAME, Owned, bytes, head, id, layout, rank};
 use outlive_base::{Code, Error, Rank};
 use outlive_vault::{
     Buffer, Container, Layout, PAGE, ReadError, WriteError, WriteOptions, receive, store_stream,
-    write_container,
+    verify_written, write_container,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -262,10 +262,17 @@ fn every_flipped_bit_is_found_in_the_file_and_in_the_stream() {
             let code = Error::from(error).code();
             let known = [Code::Corrupt, Code::Truncated, Code::FormatUnknown];
             assert!(known.contains(&code), "byte {at} bit {bit}: {code}");
+            let error = verify_written(&path, Some(&sealed)).unwrap_err();
+            let code = Error::from(error).code();
+            assert!(
+                known.contains(&code),
+                "read back, byte {at} bit {bit}: {code}"
+            );
         }
         file.write_all_at(&good[at..=at], at as u64).unwrap();
     }
     read_all(&path, &ranks).unwrap();
+    assert_eq!(verify_written(&path, Some(&sealed)).unwrap(), sealed);
 }
 
 #[test]
@@ -284,6 +291,8 @@ fn every_truncation_and_extension_is_found() {
         if length % 509 == 0 || length % PAGE < 2 || length < 300 {
             file.set_len(length as u64).unwrap();
             let error = read_all(&path, &ranks).unwrap_err();
+            assert_eq!(Error::from(error).code(), Code::Truncated, "{length}");
+            let error = verify_written(&path, None).unwrap_err();
             assert_eq!(Error::from(error).code(), Code::Truncated, "{length}");
         }
     }

@@ -251,13 +251,18 @@ fn helper_may_start_no_thread() {
         container.read_rank(want.rank, &mut data).unwrap();
         assert!(data[..] == want.wanted()[..]);
     }
-    // What needs a second thread says so.
+    // A short stream is stored all the same; what needs a second thread says so.
     let stream = bytes(&layout);
+    let copy = Path::new(&dir).join("b.olc");
+    let (options, length) = (WriteOptions::default(), stream.len() as u64);
+    store_stream(&copy, &mut &stream[..], length, &options).unwrap();
+    assert_eq!(std::fs::read(&copy).unwrap(), stream);
+    let stream = vec![0; (4 << 20) + 4096];
     let (options, length) = (WriteOptions::default(), stream.len() as u64);
     let stored = store_stream(&path, &mut &stream[..], length, &options).unwrap_err();
     let sent = container.send_to(&mut Vec::new()).unwrap_err();
     let mut sink = common::Collect::default();
-    let received = outlive_vault::receive(&mut &stream[..], None, &mut sink).unwrap_err();
+    let received = outlive_vault::receive(&mut &bytes(&layout)[..], None, &mut sink).unwrap_err();
     for error in [stored.into(), sent.into(), received.into()] {
         let error: Error = error;
         assert!(error.reason().starts_with("start a thread"), "{error}");
