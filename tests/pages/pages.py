@@ -110,7 +110,10 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 def shape(line: str) -> str:
     """A line without what varies: numbers, spaces, directories."""
     line = re.sub(r"(?:/[\w.+-]+)+/(?=[\w.+-])", "/", line)
-    return " ".join(NUMBER.sub("N", line).split())
+    line = NUMBER.sub("N", line)
+    line = re.sub(r"\bN (?:ns|us|ms|s|min|h)\b", "N s", line)
+    line = re.sub(r"\bN (?:[KMGT]i)?B\b", "N B", line)
+    return " ".join(line.split())
 
 
 def differs(shown: str, printed: str) -> str:
