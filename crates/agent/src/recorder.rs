@@ -433,6 +433,7 @@ mod tests {
             faults: Arc::default(),
             job_hash: 7,
             kept: None,
+            marked: [Incarnation(0); 2],
             work,
         })
         .unwrap();
