@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from seed import seed as seed  # noqa: E402
 from skip import skip  # noqa: E402
 
 PROGRAMS = ROOT / "crates/mpi/tests/programs"

@@ -13,7 +13,7 @@ import pytest
 from conftest import LIBRARY, ROOT, SHIELD, Mpi, library
 
 PAGE = ROOT / "docs/reference/mpi-dead-member.md"
-HANGS_S, BOUND_S = 4.0, 60.0  # a hang is given up after the first, an answer after the second
+HANGS_S, BOUND_S = 3.0, 60.0  # a hang is given up after the first, an answer after the second
 SURVIVORS = 3
 COLUMNS = {
     "Open MPI": ("openmpi", False),
