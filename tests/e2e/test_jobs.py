@@ -46,7 +46,7 @@ def test_all_jobs_of_a_store_are_listed(job: Job) -> None:
         until("the pause", Path(f"{door}.reached").exists)
         until("a version", lambda: jobs(job)["other"]["version"])
         found = jobs(job)
-        assert list(found)[0] == "other", "what changed last comes first"
+        assert next(iter(found)) == "other", "what changed last comes first"
         assert {name: line["state"] for name, line in found.items()} == {
             "test": "ended-well",
             "failing": "failed",
