@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use outlive_base::machine::Op;
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
-use outlive_capture::ipc::ToAgent;
+use outlive_capture::ipc::{ToAgent, ToRank};
 use outlive_capture::slab::Slab;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_protocols::commit::{Commit, Levels};
 use outlive_protocols::detector::Detector;
-use outlive_vault::{GcReport, NodeStore, Part, Record, SharedStore};
+use outlive_vault::{GcReport, NodeStore, Part, Record, Scan, SharedStore};
 
 use crate::contents::Contents;
 use crate::faults::Faults;
@@ -28,8 +28,9 @@ use crate::ipc_server::{IpcEvent, IpcServer};
 use crate::keeper::{Deposit, Termination};
 use crate::machines::{Driver, Effect};
 use crate::protocol::{AgentSpec, JobConfig, NodeStatus, Notice, Order, decode, encode};
-use crate::ranks::Ranks;
+use crate::ranks::{Link, Ranks};
 use crate::recorder::{KEPT_TAG, Kept, Means, Recorder};
+use crate::turns::Turns;
 use crate::workers::Pool;
 
 /// How often housekeeping looks around while something is under way: memory to
@@ -47,6 +48,8 @@ const NETWORK_QUEUE: usize = 4096;
 /// Messages of ranks that may wait for this thread; beyond that they wait in their
 /// sockets.
 const RANKS_QUEUE: usize = 4096;
+/// Slabs and control blocks that may wait for a worker: more than a node can have.
+const SLABS_MAX: usize = 4 * crate::ipc_server::CONNECTIONS_MAX;
 /// Warnings that are remembered for `outlive status`.
 pub(crate) const WARNINGS_MAX: usize = 16;
 
@@ -56,7 +59,9 @@ pub(crate) enum Work {
     SlabMade {
         rank: Rank,
         slot: usize,
-        made: Result<(Slab, OwnedFd)>,
+        ticket: u64,
+        /// `None`: it was not wanted any more.
+        made: Result<Option<(Slab, OwnedFd)>>,
     },
     /// A record is durable, or not. With an error beside: the disk did not take it, the
     /// keeper holds it.
@@ -87,8 +92,56 @@ pub(crate) enum Work {
     },
     /// Old containers were removed.
     Collected { result: Result<GcReport> },
+    /// A directory for a rank's own files was made, or not.
+    Routed {
+        rank: Rank,
+        sequence: u32,
+        message: ToRank,
+    },
+    /// Bytes in node storage, and free bytes there.
+    DiskUsage((u64, u64)),
     /// A copy for a lost partner was made again.
     Protected { result: Result<()> },
+}
+
+/// What woke the agent's thread.
+enum Woken {
+    Network(NetEvent),
+    Rank(IpcEvent),
+    Work(Work),
+    /// Its time to look around has come.
+    Nothing,
+    /// Nobody is left to serve.
+    Over,
+}
+
+impl Woken {
+    /// For who reads that it took too long.
+    fn what(&self) -> &'static str {
+        match self {
+            Woken::Network(NetEvent::Message { from, .. }) if from.peer == NodeId::LAUNCHER => {
+                "an order of the launcher"
+            }
+            Woken::Network(_) => "what came over the network",
+            Woken::Rank(_) => "what a rank said",
+            Woken::Work(work) => work.what(),
+            Woken::Nothing | Woken::Over => "housekeeping",
+        }
+    }
+}
+
+impl Work {
+    const fn what(&self) -> &'static str {
+        match self {
+            Work::SlabMade { .. } => "new memory",
+            Work::Persisted { .. } => "a record that was written",
+            Work::LevelDone { .. } | Work::FlushOver { .. } => "a version that was written",
+            Work::Inventory { .. } => "what lies in storage",
+            Work::Rebuilt { .. } => "a version that was rebuilt",
+            Work::Collected { .. } => "old versions that were removed",
+            Work::Routed { .. } | Work::DiskUsage(_) | Work::Protected { .. } => "small work",
+        }
+    }
 }
 
 /// A version on its way through this node.
@@ -145,6 +198,10 @@ pub(crate) struct Opening {
     pub level: Option<Level>,
     pub bytes: u64,
     pub rejected: Vec<crate::protocol::Rejected>,
+    /// The version whose copy in memory is being checked.
+    pub checking: Option<(Incarnation, Version)>,
+    /// The versions whose copy in memory is damaged.
+    pub damaged: BTreeSet<(Incarnation, Version)>,
 }
 
 /// When the next checkpoint is wanted (coordinator only).
@@ -172,16 +229,23 @@ pub(crate) struct Agent {
     pub me: NodeId,
     pub started: Instant,
     pub endpoint: Arc<Endpoint>,
-    pub deposit: Option<Deposit>,
+    pub deposit: Option<Arc<Deposit>>,
     pub store: Arc<NodeStore>,
     pub shared: Arc<SharedStore>,
     pub faults: Arc<Faults>,
     pub outgoing: Pool,
     pub incoming: Pool,
     pub recorder: Recorder,
+    /// What lay in node storage when this agent began; taken when the job is known.
+    pub found_records: Option<Result<Scan>>,
     /// What an agent before this one left with the keeper instead of on disk.
     pub kept_records: Vec<Record>,
+    /// Makes and gives back slabs, in order.
     pub memory_maker: Pool,
+    /// The number of the last slab that was begun.
+    pub tickets: u64,
+    /// Hands descriptors to the keeper, in order.
+    pub keeping: Pool,
     pub work: Sender<Work>,
     /// What the network brings, and what of it came while this thread was held at a
     /// fail point.
@@ -193,7 +257,7 @@ pub(crate) struct Agent {
     pub commit_effects: VecDeque<Effect<Commit>>,
     pub detector_effects: VecDeque<Effect<Detector>>,
     pub ranks: Ranks,
-    pub strangers: BTreeMap<u64, (Arc<outlive_capture::ipc::Connection>, u32)>,
+    pub strangers: BTreeMap<u64, Link>,
     /// Greetings that came before this agent, started anew, knew what is open.
     pub early: Vec<(u64, u32, ToAgent)>,
     pub contents: Contents,
@@ -216,11 +280,12 @@ pub(crate) struct Agent {
     pub memory_warned: bool,
     /// There is memory for one slot a rank: it is a way to the other levels, no level.
     pub staging: bool,
-    /// Forced captures that wait for a slot.
-    pub forces: Vec<crate::serving::Forced>,
+    /// Ranks that wait for memory to capture into, each at most once.
+    pub asks: Vec<crate::asks::Ask>,
     pub collecting: bool,
-    /// Bytes in node storage and free bytes there, and when that was looked up.
-    pub disk_usage: Option<(Instant, (u64, u64))>,
+    /// When a worker was last sent to look up the bytes in node storage and the free bytes
+    /// there, and what was found.
+    pub disk_usage: (Instant, (u64, u64)),
     /// The last record could not be written.
     pub unwritable: bool,
     pub isolated_until: Option<Instant>,
@@ -230,6 +295,8 @@ pub(crate) struct Agent {
     pub over: bool,
     /// Something happened since the last look.
     pub stirred: bool,
+    /// How long this thread's turns take.
+    pub turns: Turns,
     /// What the last look saw, and how many in a row saw the same.
     pub looks: (crate::policy::Sight, u32),
 }
@@ -280,17 +347,17 @@ impl Agent {
         (events, network): (Sender<NetEvent>, Receiver<NetEvent>),
         work: Sender<Work>,
     ) -> Result<Agent> {
-        let deposit = Deposit::from_env()?;
+        let deposit = Deposit::from_env()?.map(Arc::new);
         let mut left = match &deposit {
             Some(deposit) => deposit.adopt()?,
             None => Vec::new(),
         };
-        let (kept, kept_records) = kept_records(&mut left, deposit.as_ref(), spec.job_hash)?;
+        let (kept, kept_records) = kept_records(&mut left, deposit.as_deref(), spec.job_hash)?;
         let (ranks, troubles) = crate::ranks::adopt(left);
         let key = JobKey::load(&spec.key_file)?;
         let store = NodeStore::create(&spec.node_dir, spec.job_hash)?;
         let shared = SharedStore::at(&spec.job_dir.join("shared"), spec.job_hash);
-        let restarts = deposit.as_ref().map_or(0, Deposit::agent_restarts);
+        let restarts = deposit.as_ref().map_or(0, |kept| kept.agent_restarts());
         let identity = Identity {
             peer: spec.node,
             epoch: spec.epoch + u64::from(restarts),
@@ -303,6 +370,8 @@ impl Agent {
         let endpoint = Endpoint::bind(identity, spec.job_hash, key, options, events)?;
         endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
         let now = Instant::now();
+        let disk_usage = (now, crate::policy::disk_usage(&store));
+        let found_records = Some(store.records().scan().map_err(Error::from));
         let (store, faults) = (Arc::new(store), Arc::new(Faults::default()));
         let recorder = Recorder::start(Means {
             store: Arc::clone(&store),
@@ -322,8 +391,11 @@ impl Agent {
             outgoing: Pool::start("out", crate::workers::THREADS)?,
             incoming: Pool::start("in", crate::workers::THREADS)?,
             recorder,
+            found_records,
             kept_records,
-            memory_maker: Pool::start("memory", 1)?,
+            memory_maker: Pool::start_with("memory", 1, SLABS_MAX)?,
+            tickets: 0,
+            keeping: Pool::start_with("keep", 1, SLABS_MAX)?,
             work,
             network,
             put_off: VecDeque::new(),
@@ -363,15 +435,16 @@ impl Agent {
             warnings: troubles.into(),
             memory_warned: false,
             staging: false,
-            forces: Vec::new(),
+            asks: Vec::new(),
             collecting: false,
-            disk_usage: None,
+            disk_usage,
             unwritable: false,
             isolated_until: None,
             finishing: None,
             finished: false,
             over: false,
             stirred: false,
+            turns: Turns::new(),
             looks: (crate::policy::Sight::default(), 0),
             spec,
         })
@@ -387,7 +460,10 @@ impl Agent {
             pid: std::process::id(),
             keeper_pid: rustix::process::getppid()
                 .map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
-            restarts: self.deposit.as_ref().map_or(0, Deposit::agent_restarts),
+            restarts: self
+                .deposit
+                .as_ref()
+                .map_or(0, |kept| kept.agent_restarts()),
             ranks: ranks.collect(),
         };
         self.tell(&notice);
@@ -403,31 +479,22 @@ impl Agent {
         let net = self.network.clone();
         while !self.over {
             self.stirred = false;
-            while let Some(event) = self.put_off.pop_front() {
-                self.on_network(event);
-            }
             let wake = self
                 .next_deadline()
                 .map_or(next_tick, |at| at.min(next_tick));
-            let wait = wake.saturating_duration_since(Instant::now());
-            select! {
-                recv(net) -> event => match event {
-                    Ok(event) => self.on_network(event),
-                    Err(_) => self.over = true,
-                },
-                recv(ranks) -> event => match event {
-                    Ok(event) => {
-                        self.stirred = true;
-                        self.on_rank_event(event);
-                    }
-                    Err(_) => self.over = true,
-                },
-                recv(done) -> work => if let Ok(work) = work {
-                    self.stirred = true;
-                    self.on_work(work);
-                },
-                default(wait) => {}
-            }
+            let wait = match self.put_off.is_empty() {
+                true => wake.saturating_duration_since(Instant::now()),
+                false => Duration::ZERO,
+            };
+            let woken = select! {
+                recv(net) -> event => event.map_or(Woken::Over, Woken::Network),
+                recv(ranks) -> event => event.map_or(Woken::Over, Woken::Rank),
+                recv(done) -> work => work.map_or(Woken::Nothing, Woken::Work),
+                default(wait) => Woken::Nothing,
+            };
+            self.turns.begin();
+            let what = woken.what();
+            self.on_woken(woken);
             self.fire_deadlines();
             // A calm look that is nearly due goes with what woke this thread anyway.
             let early = match self.looks.1 < LOOKS_TO_CALM {
@@ -446,8 +513,38 @@ impl Agent {
                 self.looks.1 = 0;
                 next_tick = next_tick.min(Instant::now() + TICK);
             }
+            self.end_turn(what);
         }
         self.linger();
+    }
+
+    fn on_woken(&mut self, woken: Woken) {
+        // What came first goes first.
+        while let Some(event) = self.put_off.pop_front() {
+            self.on_network(event);
+        }
+        match woken {
+            Woken::Network(event) => self.on_network(event),
+            Woken::Rank(event) => {
+                self.stirred = true;
+                self.on_rank_event(event);
+            }
+            Woken::Work(work) => {
+                self.stirred = true;
+                self.on_work(work);
+            }
+            Woken::Nothing => {}
+            Woken::Over => self.over = true,
+        }
+    }
+
+    /// A turn that took longer than a heartbeat may is a fault, and is told.
+    fn end_turn(&mut self, what: &'static str) {
+        let bounds = self.config.as_ref().map(|config| config.bounds);
+        let heartbeat = Duration::from_millis(bounds.unwrap_or_default().heartbeat_ms);
+        if let Some(error) = self.turns.end(self.me.0, what, heartbeat) {
+            self.warn(error);
+        }
     }
 
     /// How long housekeeping may wait: not long while something is under way that no
@@ -562,7 +659,10 @@ impl Agent {
             stable: self.stable.map(|stable| stable.map(|(_, version)| version)),
             memory: (self.ranks.memory(), self.spec.memory_bytes),
             disk: self.disk_usage(),
-            agent_restarts: self.deposit.as_ref().map_or(0, Deposit::agent_restarts),
+            agent_restarts: self
+                .deposit
+                .as_ref()
+                .map_or(0, |kept| kept.agent_restarts()),
             warnings: self.warnings.iter().cloned().collect(),
         }
     }

@@ -46,6 +46,8 @@ pub enum IpcEvent {
         socket: Arc<Socket>,
         /// The process, as the kernel knows it.
         pid: u32,
+        /// Readable once the process has ended; `None` if the kernel gives none.
+        pidfd: Option<Arc<OwnedFd>>,
     },
     /// A datagram.
     Message {
@@ -75,7 +77,7 @@ enum Next {
 
 struct Connection {
     socket: Arc<Socket>,
-    pidfd: Option<OwnedFd>,
+    pidfd: Option<Arc<OwnedFd>>,
 }
 
 /// The listening side. Dropping it ends the thread.
@@ -232,8 +234,11 @@ impl Serve {
         let token = self.next;
         self.next += 1;
         let pid = peer.pid.max(0) as u32;
-        let pidfd = Pid::from_raw(peer.pid)
-            .and_then(|pid| rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok());
+        let pidfd = socket.peer_pidfd().or_else(|| {
+            let pid = Pid::from_raw(peer.pid)?;
+            rustix::process::pidfd_open(pid, PidfdFlags::empty()).ok()
+        });
+        let pidfd = pidfd.map(Arc::new);
         if watch(&self.poll, socket.as_fd(), token).is_err() {
             return true;
         }
@@ -245,10 +250,15 @@ impl Serve {
             token,
             Connection {
                 socket: Arc::clone(&socket),
-                pidfd,
+                pidfd: pidfd.clone(),
             },
         );
-        self.tell(IpcEvent::Connected { token, socket, pid })
+        self.tell(IpcEvent::Connected {
+            token,
+            socket,
+            pid,
+            pidfd,
+        })
     }
 
     fn read(&mut self, token: u64) -> bool {
@@ -329,10 +339,11 @@ impl Serve {
 
 /// True if the connection's process has ended (its pidfd is readable).
 fn has_exited(connection: &Connection) -> bool {
-    connection.pidfd.as_ref().is_some_and(is_readable)
+    connection.pidfd.as_deref().is_some_and(is_readable)
 }
 
-fn is_readable(fd: &OwnedFd) -> bool {
+/// True if a pidfd says that its process has ended, or a pipe that it was closed.
+pub(crate) fn is_readable(fd: &OwnedFd) -> bool {
     let mut poll = [rustix::event::PollFd::new(fd, rustix::event::PollFlags::IN)];
     let now = rustix::event::Timespec {
         tv_sec: 0,

@@ -5,12 +5,14 @@
 //! and detector machines of `outlive-protocols`, and moves bytes between slabs,
 //! storage and partners. `docs/design/first-rescue.md` shows how they meet.
 
+mod asks;
 mod contents;
 mod core;
 mod ends;
 mod faults;
 mod flush;
 mod ipc_server;
+mod joining;
 pub mod keeper;
 mod machines;
 mod memory;
@@ -27,6 +29,7 @@ mod rounds;
 mod serving;
 mod slabs;
 mod streams;
+mod turns;
 mod workers;
 
 pub use crate::core::run;

@@ -1,16 +1,24 @@
-//! Staging memory ahead of need: how many slots the budget holds, and making them.
+//! Staging memory: how many slots the budget holds, and making them, ahead of need or
+//! while a rank waits.
 //!
-//! Invariants: what is being made and what is there stay within the budget; a slab in
-//! use is never dropped; a version is armed only into memory that is there.
+//! Invariants: what is being made and what is there stay within the budget; at most one
+//! worker makes memory for a slot; a slab in use is never dropped; a version is armed
+//! only into memory that is there. Pages are made and given back by workers only: for
+//! 3 GiB either takes longer than a heartbeat.
 
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use outlive_base::{Error, Level, Rank, Result};
 use outlive_capture::slab::Slab;
 
 use crate::core::{Agent, Work};
-use crate::ranks::{SLOTS, Use, no_memory, share};
+use crate::faults::Faults;
+use crate::ranks::{Making, SLOTS, Staged, Use, no_memory, share, slab_tag};
+
+/// Bytes that are made at a time: so soon a maker that is to stop ends.
+const PIECE_BYTES: usize = 8 << 20;
 
 impl Agent {
     /// Makes the slabs that the ranks will need, before any version is armed, so
@@ -29,7 +37,7 @@ impl Agent {
             return;
         }
         let reuse = self.reuse();
-        let mut making = Vec::new();
+        let (mut wanted, mut unused) = (Vec::new(), Vec::new());
         let mut used = self.ranks.memory();
         for entry in self.ranks.iter_mut() {
             let needed = entry.block().map_or(0, |block| block.bytes_needed());
@@ -48,25 +56,90 @@ impl Agent {
                     continue;
                 }
                 used -= place.capacity();
-                entry.slots[slot].staged = None;
                 entry.slots[slot].usage = Use::Free;
                 // Memory of a slot that is still in use comes first.
                 if here && used.saturating_add(needed) <= budget {
                     used += needed;
-                    entry.slots[slot].usage = Use::Busy;
-                    making.push((entry.rank, slot, needed));
+                    wanted.push((entry.rank, slot, needed));
+                } else {
+                    unused.extend(entry.slots[slot].staged.take());
                 }
             }
         }
-        for (rank, slot, needed) in making {
-            let work = self.work.clone();
-            let job = move || {
-                let made = Slab::create(needed).map_err(share);
-                let _ = work.send(Work::SlabMade { rank, slot, made });
-            };
-            if let Err(error) = self.memory_maker.run(job) {
-                self.on_slab_made(rank, slot, Err(error));
+        self.give_back(unused);
+        for (rank, slot, needed) in wanted {
+            if let Err(error) = self.begin_making(rank, slot, needed) {
+                self.cannot_make(rank, error);
             }
+        }
+    }
+
+    /// True if a slot has a slab of at least `bytes`; else such a slab is on its way, and
+    /// [`Agent::try_asks`] follows when it has come.
+    ///
+    /// # Errors
+    /// If the budget does not hold it.
+    pub(crate) fn has_memory(&mut self, rank: Rank, slot: usize, bytes: u64) -> Result<bool> {
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return Err(Error::internal("an unknown rank asks for memory"));
+        };
+        let place = &entry.slots[slot];
+        match &place.making {
+            Some(making) if making.bytes < bytes => making.give_up(),
+            Some(_) => {}
+            None if place.capacity() >= bytes => return Ok(true),
+            None => self.begin_making(rank, slot, bytes)?,
+        }
+        Ok(false)
+    }
+
+    /// Lets a worker make a slab for a slot. The slab that is there goes first: both
+    /// together would break the bound.
+    fn begin_making(&mut self, rank: Rank, slot: usize, bytes: u64) -> Result<()> {
+        let (used, budget) = (self.ranks.memory(), self.spec.memory_bytes);
+        let node = self.me.0;
+        self.tickets += 1;
+        let ticket = self.tickets;
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return Err(Error::internal("an unknown rank asks for memory"));
+        };
+        let place = &mut entry.slots[slot];
+        let after = (used - place.bytes()).saturating_add(bytes);
+        if after > budget {
+            return Err(no_memory(node, after, budget));
+        }
+        let stop = Arc::new(AtomicBool::new(false));
+        place.making = Some(Making {
+            ticket,
+            bytes,
+            stop: Arc::clone(&stop),
+        });
+        let old = place.staged.take();
+        let (work, faults) = (self.work.clone(), Arc::clone(&self.faults));
+        let started = self.memory_maker.run(move || {
+            drop(old);
+            let made = make(bytes, &stop, &faults);
+            let _ = work.send(Work::SlabMade {
+                rank,
+                slot,
+                ticket,
+                made,
+            });
+        });
+        if started.is_err()
+            && let Some(entry) = self.ranks.get_mut(rank)
+        {
+            entry.slots[slot].making = None;
+        }
+        started
+    }
+
+    /// Unmaps slabs that nobody needs.
+    pub(crate) fn give_back<T: Send + 'static>(&self, slabs: Vec<T>) {
+        if !slabs.is_empty()
+            && let Err(error) = self.memory_maker.run(move || drop(slabs))
+        {
+            tracing::warn!(%error, "memory was given back by the agent's own thread");
         }
     }
 
@@ -101,31 +174,88 @@ impl Agent {
         slots > 0
     }
 
-    pub(crate) fn on_slab_made(&mut self, rank: Rank, slot: usize, made: Result<(Slab, OwnedFd)>) {
+    pub(crate) fn on_slab_made(
+        &mut self,
+        rank: Rank,
+        slot: usize,
+        ticket: u64,
+        made: Result<Option<(Slab, OwnedFd)>>,
+    ) {
         let (job, incarnation) = (self.spec.job_hash, self.incarnation);
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return;
+        let awaited = |making: &Making| making.ticket == ticket;
+        let entry = self.ranks.get_mut(rank);
+        let Some(entry) = entry.filter(|e| e.slots[slot].making.as_ref().is_some_and(awaited))
+        else {
+            return self.give_back(made.into_iter().collect());
         };
+        entry.slots[slot].making = None;
         match made {
-            Ok((slab, fd)) => {
-                if entry.slots[slot].usage == Use::Busy {
-                    entry.install(slot, slab, fd, Use::Free);
-                    // An agent that is started anew must find whose it is.
-                    match entry.stamp(slot, job, incarnation) {
-                        Ok(_) => self.keep_slab(rank, slot),
-                        Err(error) => self.warn(error),
-                    }
+            Ok(Some((slab, fd))) => {
+                let usage = entry.slots[slot].usage;
+                entry.install(slot, slab, fd, usage);
+                // An agent that is started anew must find whose it is.
+                match entry.stamp(slot, job, incarnation) {
+                    Ok(_) => self.keep_slab(rank, slot),
+                    Err(error) => self.warn(error),
                 }
             }
-            Err(error) => {
-                if entry.slots[slot].usage == Use::Busy {
-                    entry.slots[slot].usage = Use::Free;
-                }
-                if !self.memory_warned {
-                    self.memory_warned = true;
-                    self.warn(error);
-                }
-            }
+            Ok(None) => {}
+            Err(error) => self.cannot_make(rank, error),
+        }
+        self.try_asks();
+    }
+
+    /// Who waits for the memory hears of it; else it is said once.
+    fn cannot_make(&mut self, rank: Rank, error: Error) {
+        if self.asks.iter().any(|ask| ask.rank == rank) {
+            return self.refuse_ask(rank, error);
+        }
+        if !self.memory_warned {
+            self.memory_warned = true;
+            self.warn(error);
         }
     }
+
+    /// Hands a descriptor to the keeper. It may take its time; they arrive in order.
+    pub(crate) fn keep(&mut self, tag: String, descriptor: std::io::Result<OwnedFd>) {
+        let Some(deposit) = self.deposit.clone() else {
+            return;
+        };
+        let work = self.work.clone();
+        let kept = descriptor
+            .map_err(|error| Error::io("memory", "duplicate a descriptor", &error))
+            .and_then(|descriptor| {
+                self.keeping.run(move || {
+                    if let Err(error) = deposit.keep(&tag, descriptor.as_fd()) {
+                        let _ = work.send(Work::Protected { result: Err(error) });
+                    }
+                })
+            });
+        if let Err(error) = kept {
+            self.warn(error);
+        }
+    }
+
+    /// Hands a slab's descriptor to the keeper.
+    pub(crate) fn keep_slab(&mut self, rank: Rank, slot: usize) {
+        let entry = self.ranks.get(rank);
+        let staged = entry.and_then(|entry| entry.slots[slot].staged.as_ref());
+        if let Some(kept) = staged.map(|staged: &Staged| staged.fd.try_clone()) {
+            self.keep(slab_tag(rank, slot), kept);
+        }
+    }
+}
+
+/// A slab of at least `bytes` with all its pages; `None` if it was not wanted any more.
+fn make(bytes: u64, stop: &AtomicBool, faults: &Faults) -> Result<Option<(Slab, OwnedFd)>> {
+    let (slab, fd, pages) = Slab::begin(bytes).map_err(share)?;
+    for start in (0..pages.bytes()).step_by(PIECE_BYTES) {
+        if stop.load(Relaxed) {
+            return Ok(None);
+        }
+        let piece = start..(start + PIECE_BYTES).min(pages.bytes());
+        faults.slow_down(piece.len() as u64);
+        pages.make(piece).map_err(share)?;
+    }
+    Ok(Some((slab, fd)))
 }

@@ -1,5 +1,6 @@
 //! Opening an incarnation on this node: what can be supplied, rebuilding, readiness.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -37,11 +38,11 @@ impl Agent {
         }
         self.opened.clear();
         self.ranks.end_incarnation();
-        self.remove_routed();
+        self.remove_routed(incarnation);
         self.rounds.clear();
         self.deferred = None;
         self.waits.clear();
-        self.forces.clear();
+        self.asks.clear();
         self.injections.retain(|injection| !injection.told);
         for injection in &mut self.injections {
             injection.held.clear();
@@ -58,6 +59,8 @@ impl Agent {
             level: None,
             bytes: 0,
             rejected: Vec::new(),
+            checking: None,
+            damaged: BTreeSet::new(),
         });
         self.greet_early();
         self.command(Command::Open {
@@ -69,13 +72,21 @@ impl Agent {
     }
 
     /// Routed files that no rank of the ended incarnation will capture any more.
-    fn remove_routed(&mut self) {
-        let entries = std::fs::read_dir(self.store.files())
-            .into_iter()
-            .flatten()
-            .flatten();
-        for directory in entries.map(|entry| entry.path()).collect::<Vec<_>>() {
-            self.remove_later(directory);
+    fn remove_routed(&mut self, incarnation: Incarnation) {
+        let store = Arc::clone(&self.store);
+        let mine = format!("i{}-", incarnation.0);
+        let job = move || {
+            let entries = std::fs::read_dir(store.files()).into_iter().flatten();
+            for entry in entries.flatten() {
+                // Ranks of the new incarnation may have begun to write.
+                let stays = entry.file_name().to_string_lossy().starts_with(&mine);
+                if !stays && let Err(error) = std::fs::remove_dir_all(entry.path()) {
+                    tracing::warn!(%error, directory = %entry.path().display(), "not removed");
+                }
+            }
+        };
+        if let Err(error) = self.incoming.run(job) {
+            tracing::warn!(%error, "routed files stay");
         }
     }
 
@@ -206,13 +217,23 @@ impl Agent {
                 entry.ranks == ranks_total && entry.slot_with(source, version).is_some()
             })
         });
+        let opening = self.opening.as_mut();
+        let damaged = opening.is_some_and(|opening| {
+            let damaged = opening.damaged.contains(&(source, version));
+            opening.checking = (complete && !damaged).then_some((source, version));
+            damaged
+        });
+        let complete = complete && !damaged;
+        let mut unused = Vec::new();
         if !complete {
             // Room for the new slabs: what is there is not wanted any more.
             for entry in self.ranks.iter_mut() {
                 for slot in &mut entry.slots {
-                    if slot.usage != target {
+                    if slot.usage != target || damaged {
                         slot.usage = Use::Free;
-                        slot.staged = None;
+                        unused.extend(slot.staged.take());
+                        // What comes of it is given back at once.
+                        slot.making = None;
                     }
                 }
             }
@@ -227,6 +248,10 @@ impl Agent {
             .map(|(level, part)| (level, part.clone()))
             .collect();
         self.guess_parts(&mut parts, complete);
+        if complete {
+            // While this copy is there no other has room; if it is damaged, it goes.
+            parts.retain(|(level, _)| *level == Level::Memory);
+        }
         Rebuild {
             source,
             version,
@@ -243,6 +268,7 @@ impl Agent {
             shared: Arc::clone(&self.shared),
             endpoint: Arc::clone(&self.endpoint),
             budget: self.spec.memory_bytes.saturating_sub(self.ranks.memory()),
+            unused,
         }
     }
 
@@ -308,6 +334,10 @@ impl Agent {
                 }
                 true
             }
+            Err(error) if self.was_checking(source, version) => {
+                self.warn(error);
+                return self.rebuild(source, version);
+            }
             Err(error) => {
                 if let Some(opening) = &mut self.opening {
                     opening.rejected.push(Rejected {
@@ -324,6 +354,15 @@ impl Agent {
             version,
             ok,
         });
+    }
+
+    /// True if it was the copy in memory that cannot be used: it is not tried again.
+    fn was_checking(&mut self, source: Incarnation, version: Version) -> bool {
+        let Some(opening) = &mut self.opening else {
+            return false;
+        };
+        let checked = opening.checking.take() == Some((source, version));
+        checked && opening.damaged.insert((source, version))
     }
 
     pub(crate) fn on_opened(

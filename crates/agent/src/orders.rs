@@ -9,7 +9,7 @@ use outlive_base::{Error, Level, NodeId, Result, Time};
 use outlive_network::{DownReason, Event as NetEvent, Identity};
 use outlive_protocols::commit::Why;
 use outlive_protocols::{commit, detector};
-use outlive_vault::Record;
+use outlive_vault::{NodeStore, Record, SharedStore};
 
 use crate::contents::short;
 use crate::core::{Agent, AtVersion, Work};
@@ -123,7 +123,8 @@ impl Agent {
             dead_timeout: Time::from_ms(bounds.silence_ms()),
             ..detector::Config::default()
         };
-        let scan = self.store.records().scan()?;
+        let scan = self.found_records.take();
+        let scan = scan.unwrap_or_else(|| Err(Error::internal("started twice")))?;
         for path in scan.damaged {
             let path = path.display();
             tracing::warn!(%path, "a damaged record is ignored");
@@ -177,11 +178,7 @@ impl Agent {
                 self.endpoint.slow((rate != 0).then_some(rate));
             }
             Fault::Full(on) => self.faults.set_full(on),
-            Fault::Corrupt(level) => {
-                if let Err(error) = self.corrupt(level) {
-                    self.warn(error);
-                }
-            }
+            Fault::Corrupt(level) => self.corrupt(level),
             Fault::FailPoint { point, nth } => self.faults.add_point(id, point, nth),
             Fault::AtVersion { rank, version } => {
                 self.injections.push(AtVersion {
@@ -196,35 +193,17 @@ impl Agent {
         }
     }
 
-    /// Flips one bit in the middle of the newest container at a level.
-    fn corrupt(&self, level: Level) -> Result<()> {
-        use std::os::unix::fs::FileExt;
-        let level = level.max(Level::Disk);
-        let mut found = if level == Level::Shared {
-            self.shared.found()
-        } else {
-            self.store.found()
-        }?;
-        found.retain(|found| {
-            found.level == level && (level != Level::Shared || found.id.node == self.me)
-        });
-        let newest = found.into_iter().max_by_key(|found| found.id);
-        let path = newest
-            .map(|found| found.path)
-            .ok_or_else(|| Error::internal("there is no container to damage"))?;
-        let damage = || -> std::io::Result<()> {
-            let file = std::fs::OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&path)?;
-            let at = file.metadata()?.len() / 2;
-            let mut byte = [0];
-            file.read_exact_at(&mut byte, at)?;
-            byte[0] ^= 0x10;
-            file.write_all_at(&byte, at)?;
-            file.sync_all()
+    /// Lets a worker damage the newest container at a level.
+    fn corrupt(&mut self, level: Level) {
+        let (store, shared, me) = (Arc::clone(&self.store), Arc::clone(&self.shared), self.me);
+        let work = self.work.clone();
+        let job = move || {
+            let result = corrupt(&store, &shared, me, level);
+            let _ = work.send(Work::Protected { result });
         };
-        damage().map_err(|error| Error::io(&path, "damage", &error))
+        if let Err(error) = self.incoming.run(job) {
+            self.warn(error);
+        }
     }
 
     /// Tells the launcher if an injection waits at this place, and waits for it.
@@ -234,7 +213,12 @@ impl Agent {
             return;
         };
         self.tell(&Notice::InjectReached { id, version: None });
-        let until = Instant::now() + Agent::hold_max();
+        let held = Instant::now();
+        self.hold_for_injection(id, held + Agent::hold_max());
+        self.turns.excuse(held.elapsed());
+    }
+
+    fn hold_for_injection(&mut self, id: u32, until: Instant) {
         while let Ok(event) = self.network.recv_deadline(until) {
             match launchers_order(&event) {
                 Some(Order::InjectDone { id: done }) if done == id => return,
@@ -547,7 +531,18 @@ impl Agent {
 
     pub(crate) fn on_work(&mut self, work: Work) {
         match work {
-            Work::SlabMade { rank, slot, made } => self.on_slab_made(rank, slot, made),
+            Work::SlabMade {
+                rank,
+                slot,
+                ticket,
+                made,
+            } => self.on_slab_made(rank, slot, ticket, made),
+            Work::Routed {
+                rank,
+                sequence,
+                message,
+            } => self.answer(rank, sequence, message),
+            Work::DiskUsage(found) => self.disk_usage.1 = found,
             Work::Persisted { op, result } => {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
                 let trouble = result.as_ref().map_or_else(Some, Option::as_ref);
@@ -597,4 +592,33 @@ impl Agent {
             }
         }
     }
+}
+
+/// Flips one bit in the middle of the newest container at a level.
+fn corrupt(store: &NodeStore, shared: &SharedStore, me: NodeId, level: Level) -> Result<()> {
+    use std::os::unix::fs::FileExt;
+    let level = level.max(Level::Disk);
+    let mut found = if level == Level::Shared {
+        shared.found()
+    } else {
+        store.found()
+    }?;
+    found.retain(|found| found.level == level && (level != Level::Shared || found.id.node == me));
+    let newest = found.into_iter().max_by_key(|found| found.id);
+    let path = newest
+        .map(|found| found.path)
+        .ok_or_else(|| Error::internal("there is no container to damage"))?;
+    let damage = || -> std::io::Result<()> {
+        let file = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(&path)?;
+        let at = file.metadata()?.len() / 2;
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, at)?;
+        byte[0] ^= 0x10;
+        file.write_all_at(&byte, at)?;
+        file.sync_all()
+    };
+    damage().map_err(|error| Error::io(&path, "damage", &error))
 }

@@ -50,7 +50,9 @@ impl Agent {
                 .iter()
                 .filter(|entry| entry.link.is_some())
                 .count(),
-            bytes_needed: needed.map(|block| block.bytes_needed()).sum(),
+            bytes_needed: needed
+                .map(|block| block.bytes_needed())
+                .fold(0, u64::saturating_add),
             memory: self.ranks.memory(),
             called: self.ranks.called_max().is_some(),
             wanted: self.policy.wanted.is_some(),
@@ -61,7 +63,7 @@ impl Agent {
     /// True while something may become possible without an event that tells.
     pub(crate) fn is_waiting_for_room(&self) -> bool {
         self.deferred.is_some()
-            || !self.forces.is_empty()
+            || !self.asks.is_empty()
             || self.finishing.is_some()
             || !self.policy.far && self.checkpoint_due().is_some_and(|at| at <= Instant::now())
     }
@@ -102,7 +104,7 @@ impl Agent {
         }
         self.find_passed();
         self.try_deferred();
-        self.try_forces();
+        self.try_asks();
         if !self.waits.is_empty() {
             self.answer_waits();
         }
@@ -453,21 +455,23 @@ impl Agent {
 const DISK_USAGE_HOLDS: Duration = Duration::from_secs(10);
 
 impl Agent {
-    /// Bytes in node storage and free bytes there, not older than [`DISK_USAGE_HOLDS`].
+    /// Bytes in node storage and free bytes there, as a worker found them last. It looks
+    /// again if that is older than [`DISK_USAGE_HOLDS`].
     pub(crate) fn disk_usage(&mut self) -> (u64, u64) {
-        match self.disk_usage {
-            Some((at, found)) if at.elapsed() < DISK_USAGE_HOLDS => found,
-            _ => {
-                let found = disk_usage(&self.store);
-                self.disk_usage = Some((Instant::now(), found));
-                found
+        let (at, found) = self.disk_usage;
+        if at.elapsed() >= DISK_USAGE_HOLDS {
+            let (store, work) = (Arc::clone(&self.store), self.work.clone());
+            let look = move || drop(work.send(Work::DiskUsage(disk_usage(&store))));
+            if self.incoming.run(look).is_ok() {
+                self.disk_usage.0 = Instant::now();
             }
         }
+        found
     }
 }
 
 /// Bytes of containers in node storage, and free bytes there.
-fn disk_usage(store: &NodeStore) -> (u64, u64) {
+pub(crate) fn disk_usage(store: &NodeStore) -> (u64, u64) {
     let used = store
         .found()
         .map_or(0, |found| found.iter().map(|found| found.length).sum());

@@ -7,11 +7,14 @@
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::control::{ControlBlock, Side};
 use outlive_capture::ipc::{Connection, ToRank};
 use outlive_capture::slab::{Slab, SlabId, State};
+
+use crate::ipc_server::is_readable;
 
 /// Slots a rank: one holds the newest stable version, the other takes the next.
 pub const SLOTS: usize = 2;
@@ -52,8 +55,6 @@ pub fn ranks_of(node: NodeId, ranks: u32, nodes: u32) -> impl Iterator<Item = Ra
 pub enum Use {
     /// Nothing.
     Free,
-    /// A slab is being made or refilled for it.
-    Busy,
     /// Armed for a version, or a rank is filling it.
     Filling(Version),
     /// A complete capture.
@@ -81,6 +82,25 @@ pub struct Slot {
     pub staged: Option<Staged>,
     /// What for.
     pub usage: Use,
+    /// Memory that a worker makes for it: never more than one at a time.
+    pub making: Option<Making>,
+}
+
+/// A slab that is being made.
+pub struct Making {
+    /// Tells the worker's answer from one that is not waited for any more.
+    pub ticket: u64,
+    /// Its bytes.
+    pub bytes: u64,
+    /// Makes the worker give up.
+    pub stop: Arc<AtomicBool>,
+}
+
+impl Making {
+    /// It is not wanted any more: it ends soon, without a slab.
+    pub fn give_up(&self) {
+        self.stop.store(true, Relaxed);
+    }
 }
 
 impl Slot {
@@ -89,6 +109,11 @@ impl Slot {
         self.staged
             .as_ref()
             .map_or(0, |staged| staged.slab.capacity())
+    }
+    /// Bytes of the slab and of what is being made for it.
+    pub fn bytes(&self) -> u64 {
+        let making = self.making.as_ref().map_or(0, |making| making.bytes);
+        self.capacity().saturating_add(making)
     }
     /// True if no flush reads it.
     fn unshared(&self) -> bool {
@@ -106,6 +131,17 @@ pub struct Link {
     pub socket: Arc<Connection>,
     /// The process.
     pub pid: u32,
+    /// Readable once the process has ended.
+    pub pidfd: Option<Arc<OwnedFd>>,
+}
+
+impl Link {
+    /// True while its process lives and has not hung up. Both are asked of the kernel:
+    /// the events that tell of them may still be under way.
+    pub fn is_live(&self) -> bool {
+        let ended = self.pidfd.as_deref().is_some_and(is_readable);
+        !ended && self.socket.is_whole()
+    }
 }
 
 /// A rank of this node.
@@ -132,6 +168,7 @@ impl RankEntry {
         let slot = || Slot {
             staged: None,
             usage: Use::Free,
+            making: None,
         };
         RankEntry {
             rank,
@@ -171,8 +208,12 @@ impl RankEntry {
         (0..reuse.slots()).find(|&slot| self.slots[slot].unshared() && self.is_over(slot, reuse))
     }
 
-    /// True if what lies in a slot is not needed any more, and nobody fills it.
+    /// True if what lies in a slot is not needed any more, and nobody fills it or makes
+    /// memory for it.
     pub fn is_over(&self, slot: usize, reuse: Reuse) -> bool {
+        if self.slots[slot].making.is_some() {
+            return false;
+        }
         match self.slots[slot].usage {
             Use::Free => true,
             // What was restored stays until this rank has taken it over.
@@ -182,7 +223,7 @@ impl RankEntry {
             Use::Full { source, version } => {
                 reuse.keep.is_some_and(|keep| keep > (source, version))
             }
-            Use::Busy | Use::Filling(_) => false,
+            Use::Filling(_) => false,
         }
     }
 
@@ -226,17 +267,32 @@ impl RankEntry {
                 generation,
             }),
             usage,
+            making: None,
         };
     }
 }
 
-/// An error of shared memory, for a user.
+/// An error of shared memory, for a user: the system has none, or what is in it is not what
+/// rank and agent write there.
 pub fn share(error: outlive_capture::ShareError) -> Error {
+    match error {
+        outlive_capture::ShareError::Io { .. } => Error::new(
+            Code::MemoryBudget,
+            Entity::Call,
+            format!("staging memory: {error}"),
+            "free memory on the node or protect less; see outlive doctor",
+        ),
+        error => overwritten(Entity::Call, &format!("staging memory: {error}")),
+    }
+}
+
+/// Shared memory holds what neither agent nor library wrote there: the program did.
+pub fn overwritten(entity: Entity, reason: &str) -> Error {
     Error::new(
-        Code::MemoryBudget,
-        Entity::Call,
-        format!("staging memory: {error}"),
-        "free memory on the node or protect less; see outlive doctor",
+        Code::SharedMemory,
+        entity,
+        reason,
+        "look for writes beyond the program's arrays (-fsanitize=address, valgrind)",
     )
 }
 
@@ -316,13 +372,13 @@ impl Ranks {
     pub fn none_here(&self, node: NodeId, nodes: u32, ranks: Option<u32>) -> bool {
         ranks.is_some_and(|ranks| ranks_of(node, ranks, nodes).next().is_none())
     }
-    /// Staging memory in use, in bytes.
+    /// Staging memory in use or being made, in bytes.
     pub fn memory(&self) -> u64 {
         self.entries
             .values()
             .flat_map(|entry| &entry.slots)
-            .map(Slot::capacity)
-            .sum()
+            .map(Slot::bytes)
+            .fold(0, u64::saturating_add)
     }
     /// The largest version that a rank of this node has offered.
     pub fn called_max(&self) -> Option<Version> {
@@ -372,6 +428,9 @@ impl Ranks {
                 if matches!(slot.usage, Use::Filling(_)) {
                     slot.usage = Use::Free;
                 }
+                if let Some(making) = &slot.making {
+                    making.give_up();
+                }
             }
         }
     }
@@ -393,7 +452,13 @@ pub fn adopt(kept: Vec<(String, OwnedFd)>) -> (Ranks, Vec<Error>) {
     let mut troubles = Vec::new();
     for (tag, fd) in kept {
         if let Err(error) = adopt_one(&mut ranks, &tag, fd) {
-            troubles.push(Error::internal(format!("kept memory {tag}: {error}")));
+            troubles.push(match share(error) {
+                error if error.code() == Code::SharedMemory => {
+                    let reason = format!("kept memory {tag} is not used: {}", error.reason());
+                    overwritten(Entity::Call, &reason)
+                }
+                error => error,
+            });
         }
     }
     (ranks, troubles)
@@ -409,7 +474,7 @@ fn adopt_one(
         let identity = block.identity();
         ranks.entry(identity.rank, identity.ranks).control = Some((block, fd));
     } else if tag.starts_with("slab-") {
-        let slab = Slab::map(fd.as_fd(), true)?;
+        let slab = Slab::adopt(fd.as_fd())?;
         let head = slab.head()?;
         let entry = ranks.entry(head.id.rank, head.id.ranks);
         let slot = head.id.slot as usize;

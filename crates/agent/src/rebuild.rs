@@ -16,6 +16,7 @@ use outlive_vault::{
 use crate::flush::Flush;
 use crate::peers::{StreamReply, StreamRequest, read_reply};
 use crate::protocol::encode;
+use crate::ranks::{Staged, overwritten};
 use crate::slabs::Slabs;
 
 /// A rank's slab that was just filled.
@@ -50,6 +51,8 @@ pub struct Rebuild {
     pub endpoint: Arc<Endpoint>,
     /// Most bytes of new slabs.
     pub budget: u64,
+    /// Slabs that make room, unmapped first.
+    pub unused: Vec<Staged>,
 }
 
 /// The outcome.
@@ -66,7 +69,8 @@ pub struct Rebuilt {
 
 impl Rebuild {
     /// Tries each copy in turn.
-    pub fn run(self) -> Result<Rebuilt> {
+    pub fn run(mut self) -> Result<Rebuilt> {
+        self.unused.clear();
         let mut rejected = Vec::new();
         for (level, part) in &self.parts {
             match self.fetch(*level, part) {
@@ -112,7 +116,12 @@ impl Rebuild {
 
     fn check_memory(&self, expected: &Sealed) -> Result<()> {
         let found = match &self.in_memory {
-            Some(flush) => flush.layout()?.seal(),
+            Some(flush) => {
+                for (rank, slab) in &flush.slabs {
+                    self.check_head(*rank, slab)?;
+                }
+                flush.layout()?.seal()
+            }
             None => {
                 return Err(Error::new(
                     outlive_base::Code::NotFound,
@@ -131,6 +140,27 @@ impl Rebuild {
             "staging memory does not match its digest",
             "check the node's memory; the next copy is tried",
         ))
+    }
+
+    /// The digest covers table and data of a slab, not its head, by which the rank knows
+    /// that it is its own.
+    fn check_head(&self, rank: Rank, slab: &Slab) -> Result<()> {
+        let damaged = |reason: &str| {
+            let reason = format!("its capture in staging memory is damaged: {reason}");
+            overwritten(outlive_base::Entity::Rank(rank.0), &reason)
+        };
+        let head = slab.head().map_err(|error| damaged(&error.to_string()))?;
+        let id = head.id;
+        let ours = id.job == self.job_hash
+            && (id.rank, id.ranks) == (rank, self.ranks_total)
+            && (id.incarnation, head.version) == (self.source, self.version);
+        if !ours || !head.state.is_complete() {
+            return Err(damaged("its head is another's"));
+        }
+        let regions = slab.regions();
+        regions
+            .map(drop)
+            .map_err(|error| damaged(&error.to_string()))
     }
 
     fn read_file(&self, path: PathBuf, sealed: &Sealed) -> Result<Fetched> {

@@ -2,18 +2,17 @@
 //! committed or aborted.
 
 use std::collections::BTreeSet;
-use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_base::{Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::Part;
 
 use crate::core::{Agent, Round};
 use crate::flush::{Flush, Target};
 use crate::protocol::{Notice, Step};
-use crate::ranks::{Reuse, Use, ranks_of, slab_tag};
+use crate::ranks::{Reuse, Use, overwritten, ranks_of};
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.
@@ -314,7 +313,10 @@ impl Agent {
             .ranks
             .get_mut(rank)
             .ok_or_else(|| Error::internal("unknown rank"))?;
-        let odd = || Error::internal(format!("rank {} captured into an odd slot", rank.0));
+        let odd = || {
+            let reason = "what it says that it captured is not in its slab";
+            overwritten(Entity::Rank(rank.0), reason)
+        };
         let place = entry.slots.get_mut(slot).ok_or_else(odd)?;
         if place.usage == (Use::Full { source, version }) {
             // An agent that was started anew has found the capture by itself.
@@ -510,7 +512,7 @@ impl Agent {
         }
         self.retire_rounds();
         self.try_deferred();
-        self.try_forces();
+        self.try_asks();
     }
 
     /// Rounds that are over need no memory of their own.
@@ -556,19 +558,6 @@ impl Agent {
         }
         if self.rounds.contains_key(&version) && !told {
             self.command(Command::CaptureFailed { version, why });
-        }
-    }
-
-    /// Hands a slab's descriptor to the keeper.
-    pub(crate) fn keep_slab(&mut self, rank: Rank, slot: usize) {
-        let Some(deposit) = &self.deposit else { return };
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return;
-        };
-        if let Some(staged) = &entry.slots[slot].staged
-            && let Err(error) = deposit.keep(&slab_tag(rank, slot), staged.fd.as_fd())
-        {
-            self.warn(error);
         }
     }
 }

@@ -5,39 +5,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outlive_base::{Code, Entity, Error, Incarnation, Level, Rank, Result, Version};
-use outlive_capture::control::{CONTROL_ABI, ControlBlock};
-use outlive_capture::ipc::{Connection, ToAgent, ToRank, VersionState};
+use outlive_base::{Code, Entity, Error, Level, Rank, Version};
+use outlive_capture::ipc::{ToAgent, ToRank, VersionState};
 use outlive_capture::slab::Slab;
-use outlive_protocols::commit::{Command, Why};
+use outlive_protocols::commit::Why;
 
-use crate::core::{Agent, Waiting};
+use crate::core::{Agent, Waiting, Work};
 use crate::ipc_server::IpcEvent;
-use crate::protocol::{Notice, RankEnd};
-use crate::ranks::{Link, Use, control_tag, no_memory, node_of, share};
+use crate::joining::Hello;
+use crate::protocol::Notice;
+use crate::ranks::{Link, Use, overwritten, share};
 
 /// Longest time a rank is held at an injection's version.
 const HOLD_MAX: Duration = Duration::from_secs(10);
 
-/// Longest time a forced capture waits for a slot that is being written or made: less
-/// than a rank waits for its agent by default.
-const FORCE_PATIENCE: Duration = Duration::from_secs(5);
-
-/// A forced capture that waits for a slot.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Forced {
-    rank: Rank,
-    sequence: u32,
-    version: Version,
-    bytes: u64,
-    until: Instant,
-}
-
 impl Agent {
     pub(crate) fn on_rank_event(&mut self, event: IpcEvent) {
         match event {
-            IpcEvent::Connected { token, socket, pid } => {
-                self.strangers.insert(token, (socket, pid));
+            IpcEvent::Connected {
+                token,
+                socket,
+                pid,
+                pidfd,
+            } => {
+                let link = Link {
+                    token,
+                    socket,
+                    pid,
+                    pidfd,
+                };
+                self.strangers.insert(token, link);
             }
             IpcEvent::Message {
                 token,
@@ -72,36 +69,20 @@ impl Agent {
             ..
         } = message
         {
-            let Some((socket, pid)) = self.strangers.remove(&token) else {
-                return;
+            let hello = Hello {
+                abi,
+                rank,
+                ranks,
+                incarnation,
             };
-            let refused = self.welcome(
-                token,
-                sequence,
-                &socket,
-                pid,
-                (abi, rank, ranks, incarnation),
-            );
-            if let Err(error) = refused {
-                let _ = socket.send(
-                    sequence,
-                    &ToRank::Error {
-                        error: error.clone(),
-                    },
-                    None,
-                    None,
-                );
-                self.strangers.insert(token, (socket, pid));
-                self.warn(error);
-            }
-            return;
+            return self.on_hello(token, sequence, &hello);
         }
         let Some(rank) = self.ranks.by_token(token).map(|entry| entry.rank) else {
             return;
         };
         match message {
             ToAgent::Hello { .. } => {}
-            ToAgent::Slab { version, bytes } => self.give_slab(rank, sequence, version, bytes),
+            ToAgent::Slab { version, bytes } => self.ask(rank, sequence, version, bytes, false),
             ToAgent::Captured {
                 version,
                 slot,
@@ -124,6 +105,8 @@ impl Agent {
                 } else {
                     Why::Storage
                 };
+                // It waits no longer for what it asked for.
+                self.asks.retain(|ask| ask.rank != rank);
                 // It may have been captured past an armed one, in its place.
                 let entry = self.ranks.get(rank);
                 let armed = entry.and_then(|entry| entry.filling_up_to(version));
@@ -146,11 +129,17 @@ impl Agent {
                     level,
                     until,
                 };
+                // A rank waits for one thing at a time.
+                self.waits.retain(|waiting| waiting.rank != rank);
                 self.waits.push(waiting);
                 self.answer_waits();
             }
             ToAgent::Restore => self.give_restore(rank, sequence),
             ToAgent::Restored { version, code } => {
+                if matches!(code, Some(Code::Corrupt | Code::SharedMemory)) {
+                    self.forget_capture(rank, version);
+                    return self.answer(rank, sequence, ToRank::Ok);
+                }
                 let outcome = match code {
                     None => Ok(version),
                     Some(code) => Err(Error::new(
@@ -169,13 +158,7 @@ impl Agent {
             }
             ToAgent::Route { version, name } => self.give_route(rank, sequence, version, &name),
             ToAgent::Inject { version } => self.hold(rank, sequence, version),
-            ToAgent::Force { version, bytes } => self.force(Forced {
-                rank,
-                sequence,
-                version,
-                bytes,
-                until: Instant::now() + FORCE_PATIENCE,
-            }),
+            ToAgent::Force { version, bytes } => self.ask(rank, sequence, version, bytes, true),
             ToAgent::Close => self.close(rank, sequence),
         }
     }
@@ -184,228 +167,6 @@ impl Agent {
         if let Some(entry) = self.ranks.get_mut(rank) {
             entry.answer(sequence, &message, None);
         }
-    }
-
-    fn welcome(
-        &mut self,
-        token: u64,
-        sequence: u32,
-        socket: &Arc<Connection>,
-        pid: u32,
-        (abi, rank, ranks, incarnation): (u32, Rank, u32, Incarnation),
-    ) -> Result<()> {
-        self.may_join(abi, rank, ranks, incarnation)?;
-        let (me, nodes) = (self.me, self.nodes());
-        let restore = self.restored.map(|(_, version)| version);
-        let entry = self.ranks.entry(rank, ranks);
-        entry.ranks = ranks;
-        if entry.control.is_none() {
-            entry.control =
-                Some(ControlBlock::create(rank, ranks, me, incarnation).map_err(share)?);
-            if let Some(deposit) = &self.deposit
-                && let Some((_, fd)) = &entry.control
-            {
-                deposit.keep(&control_tag(rank), fd.as_fd())?;
-            }
-        }
-        entry.closed = false;
-        entry.link = Some(Link {
-            token,
-            socket: Arc::clone(socket),
-            pid,
-        });
-        let fd = entry.control.as_ref().map(|(_, fd)| fd);
-        entry.answer(
-            sequence,
-            &ToRank::Welcome {
-                node: me,
-                incarnation,
-                restore,
-            },
-            fd,
-        );
-        let members = (0..nodes).map(outlive_base::NodeId).collect();
-        self.contents.set_job(members, ranks);
-        for level in Level::ALL {
-            if let Some((_, version)) = self.stable[level as usize] {
-                self.ranks.set_committed(level, version);
-            }
-        }
-        self.set_injections();
-        self.tell(&Notice::RankUp { rank, ranks, pid });
-        Ok(())
-    }
-
-    fn may_join(&self, abi: u32, rank: Rank, ranks: u32, incarnation: Incarnation) -> Result<()> {
-        let entity = Entity::Rank(rank.0);
-        if abi != CONTROL_ABI {
-            return Err(Error::new(
-                Code::PeerVersion,
-                entity,
-                format!("its library speaks version {abi}, this agent {CONTROL_ABI}"),
-                "link the program against the same installation as the command outlive",
-            ));
-        }
-        if self.opening.is_some() || incarnation != self.incarnation {
-            return Err(Error::new(
-                Code::RankLost,
-                entity,
-                format!(
-                    "belongs to start {}, open is {}",
-                    incarnation.0, self.incarnation.0
-                ),
-                "processes of an earlier start must end; start ranks through outlive run only",
-            ));
-        }
-        let nodes = self.nodes();
-        if rank.0 >= ranks || node_of(rank, ranks, nodes) != self.me {
-            return Err(Error::new(
-                Code::RankUnknown,
-                entity,
-                format!("of {ranks} does not live on node {} of {nodes}", self.me.0),
-                "start the ranks in blocks, in the order of the nodes",
-            ));
-        }
-        let expected = self
-            .restored
-            .and_then(|(source, version)| self.contents.ranks_of(source, version))
-            .or_else(|| self.ranks.job_ranks());
-        match expected {
-            Some(expected) if expected != ranks && expected != 0 => Err(Error::new(
-                Code::RankCount,
-                entity,
-                format!("the job has {ranks} ranks, the checkpoint {expected}"),
-                "start with the same number of ranks, or use another --job name (or --fresh)",
-            )),
-            _ => Ok(()),
-        }
-    }
-
-    fn on_rank_gone(&mut self, token: u64, exited: bool) {
-        self.strangers.remove(&token);
-        self.early.retain(|(early, ..)| *early != token);
-        // A rank that connected anew has another token: this one is its past.
-        let Some(entry) = self.ranks.by_last_token(token) else {
-            return;
-        };
-        let (rank, closed) = (entry.rank, entry.closed);
-        let pid = entry.process.map_or(0, |(_, pid)| pid);
-        entry.link = None;
-        if exited {
-            entry.process = None;
-        }
-        self.waits.retain(|waiting| waiting.rank != rank);
-        self.forces.retain(|forced| forced.rank != rank);
-        if !closed {
-            let why = if exited { Why::RankLost } else { Why::Left };
-            let open: Vec<Version> = self.rounds.keys().copied().collect();
-            for version in open {
-                self.capture_failed(rank, version, why);
-            }
-        }
-        if exited {
-            let end = if closed {
-                RankEnd::Closed
-            } else {
-                RankEnd::Lost
-            };
-            self.tell(&Notice::RankDown { rank, pid, end });
-        }
-    }
-
-    fn close(&mut self, rank: Rank, sequence: u32) {
-        if let Some(entry) = self.ranks.get_mut(rank) {
-            entry.closed = true;
-            entry.answer(sequence, &ToRank::Ok, None);
-        }
-        let open: Vec<Version> = self.rounds.keys().copied().collect();
-        for version in open {
-            self.capture_failed(rank, version, Why::Left);
-        }
-    }
-
-    /// A rank needs the slab of an armed version, for the first time or larger.
-    fn give_slab(&mut self, rank: Rank, sequence: u32, version: Version, bytes: u64) {
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return;
-        };
-        let slot = entry.filling_up_to(version).map(|(slot, _)| slot);
-        let result = match slot {
-            Some(slot) => self.slab_of_at_least(rank, slot, bytes),
-            None => Err(Error::new(
-                Code::CommitAborted,
-                Entity::Version(version.0),
-                "is not armed any more",
-                "nothing to do: the next version will be offered",
-            )),
-        };
-        self.send_slab(rank, sequence, version, result.map(|()| slot.unwrap_or(0)));
-    }
-
-    pub(crate) fn send_slab(
-        &mut self,
-        rank: Rank,
-        sequence: u32,
-        version: Version,
-        slot: Result<usize>,
-    ) {
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return;
-        };
-        let staged = slot.and_then(|slot| {
-            let staged = entry.slots[slot].staged.as_ref();
-            staged
-                .map(|staged| (slot, staged))
-                .ok_or_else(|| Error::internal("no slab"))
-        });
-        match staged {
-            Ok((slot, staged)) => {
-                let message = ToRank::Slab {
-                    version,
-                    slot: slot as u32,
-                    generation: staged.generation,
-                    capacity: staged.slab.capacity(),
-                };
-                entry.answer(sequence, &message, Some(&staged.fd));
-            }
-            Err(error) => {
-                entry.answer(
-                    sequence,
-                    &ToRank::Error {
-                        error: error.clone(),
-                    },
-                    None,
-                );
-                self.warn(error);
-            }
-        }
-    }
-
-    /// Makes sure that a slot has a slab of at least `bytes`, now. The rank waits,
-    /// so this is done here and not by a worker; it is rare: regions grew between
-    /// arming and capture, or a checkpoint was forced before any was armed.
-    pub(crate) fn slab_of_at_least(&mut self, rank: Rank, slot: usize, bytes: u64) -> Result<()> {
-        let used = self.ranks.memory();
-        let budget = self.spec.memory_bytes;
-        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return Err(Error::internal("an unknown rank asks for memory"));
-        };
-        if entry.slots[slot].capacity() >= bytes {
-            return Ok(());
-        }
-        let after = (used - entry.slots[slot].capacity()).saturating_add(bytes);
-        if after > budget {
-            return Err(no_memory(self.me.0, after, budget));
-        }
-        let usage = entry.slots[slot].usage;
-        // The old slab goes first: both together would break the bound.
-        entry.slots[slot].staged = None;
-        let (slab, fd) = Slab::create(bytes).map_err(share)?;
-        entry.install(slot, slab, fd, usage);
-        entry.stamp(slot, job, incarnation)?;
-        self.keep_slab(rank, slot);
-        Ok(())
     }
 
     fn give_restore(&mut self, rank: Rank, sequence: u32) {
@@ -438,20 +199,47 @@ impl Agent {
         }
     }
 
+    /// A rank cannot use its copy in memory: the next opening takes another.
+    fn forget_capture(&mut self, rank: Rank, version: Version) {
+        let restored = self.restored.filter(|(_, known)| *known == version);
+        let Some((source, version)) = restored else {
+            return;
+        };
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        if let Some(slot) = entry.slot_with(source, version) {
+            entry.slots[slot].usage = Use::Free;
+            let unused = entry.slots[slot].staged.take();
+            self.give_back(unused.into_iter().collect());
+        }
+        let reason = format!("version {} in staging memory is damaged", version.0);
+        self.warn(overwritten(Entity::Rank(rank.0), &reason));
+    }
+
     fn give_route(&mut self, rank: Rank, sequence: u32, version: Version, name: &str) {
         let directory = self.routed_dir(version, rank);
-        let made = self
-            .faults
-            .before_write(0)
-            .and_then(|()| std::fs::create_dir_all(&directory))
-            .map_err(|error| Error::io(&directory, "create a directory for routed files", &error));
-        let message = match made {
-            Ok(()) => ToRank::Path {
-                path: directory.join(name).display().to_string(),
-            },
-            Err(error) => ToRank::Error { error },
+        let path = directory.join(name).display().to_string();
+        let (faults, work) = (Arc::clone(&self.faults), self.work.clone());
+        let job = move || {
+            let made = faults
+                .before_write(0)
+                .and_then(|()| std::fs::create_dir_all(&directory));
+            let message = match made {
+                Ok(()) => ToRank::Path { path },
+                Err(error) => ToRank::Error {
+                    error: Error::io(&directory, "create a directory for routed files", &error),
+                },
+            };
+            let _ = work.send(Work::Routed {
+                rank,
+                sequence,
+                message,
+            });
         };
-        self.answer(rank, sequence, message);
+        if let Err(error) = self.incoming.run(job) {
+            self.answer(rank, sequence, ToRank::Error { error });
+        }
     }
 
     /// Where a rank writes its own files of a version.
@@ -596,103 +384,5 @@ impl Agent {
             );
         }
         self.waits = rest;
-    }
-
-    /// A forced version comes before memory that is being made ahead of need, and
-    /// before one that is armed only, if there is no free slot.
-    fn make_way(&mut self, rank: Rank, version: Version) {
-        let reuse = self.reuse();
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return;
-        };
-        if entry.free_slot(reuse).is_none()
-            && let Some(slot) = entry.slots.iter_mut().find(|slot| slot.usage == Use::Busy)
-        {
-            // What the worker makes for it is not taken any more.
-            slot.usage = Use::Free;
-        }
-        let armed = entry.block().and_then(|block| block.armed());
-        if let Some(armed) = armed.filter(|armed| armed.version > version)
-            && entry.free_slot(reuse).is_none()
-        {
-            self.disarm_rank(rank, armed.version);
-            self.capture_failed(rank, armed.version, Why::NoRoom);
-        }
-    }
-
-    /// Tries again what waits for a slot; within its bound it goes on waiting.
-    pub(crate) fn try_forces(&mut self) {
-        for forced in std::mem::take(&mut self.forces) {
-            self.force(forced);
-        }
-    }
-
-    /// A checkpoint that the ranks take whatever the policy says. While the slots are
-    /// being written or made the answer waits, up to a bound.
-    fn force(&mut self, forced: Forced) {
-        let Forced {
-            rank,
-            sequence,
-            version,
-            bytes,
-            until,
-        } = forced;
-        self.make_way(rank, version);
-        let keep = self.reuse();
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return;
-        };
-        if entry.block().and_then(|block| block.aborted()) == Some(version) {
-            let error = Error::new(
-                Code::CommitAborted,
-                Entity::Version(version.0),
-                "was given up before this rank reached it",
-                "force the next version",
-            );
-            return self.send_slab(rank, sequence, version, Err(error));
-        }
-        let slot = entry
-            .slots
-            .iter()
-            .position(|slot| slot.usage == Use::Filling(version))
-            .or_else(|| entry.free_slot(keep));
-        let Some(slot) = slot else {
-            if Instant::now() < until && self.finishing.is_none() {
-                return self.forces.push(forced);
-            }
-            let error = Error::new(
-                Code::AgentTimeout,
-                Entity::Rank(rank.0),
-                format!(
-                    "the slots are still being written after {} ms",
-                    FORCE_PATIENCE.as_millis()
-                ),
-                "wait for the previous version (outlive_wait) before forcing another",
-            );
-            return self.send_slab(rank, sequence, version, Err(error));
-        };
-        entry.slots[slot].usage = Use::Filling(version);
-        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
-        let ready = self.slab_of_at_least(rank, slot, bytes).and_then(|()| {
-            match self.ranks.get_mut(rank) {
-                Some(entry) => entry.stamp(slot, job, incarnation).map(|_| slot),
-                None => Err(Error::internal("an unknown rank forces a version")),
-            }
-        });
-        if ready.is_err()
-            && let Some(entry) = self.ranks.get_mut(rank)
-        {
-            entry.slots[slot].usage = Use::Free;
-        }
-        let levels = self.all_levels();
-        let failed = ready.is_err();
-        self.send_slab(rank, sequence, version, ready);
-        if !self.rounds.contains_key(&version) {
-            self.open_round(version, levels);
-            self.command(Command::Force { version, levels });
-        }
-        if failed {
-            self.capture_failed(rank, version, Why::NoRoom);
-        }
     }
 }

@@ -22,7 +22,12 @@ pub struct Pool {
 impl Pool {
     /// Starts the threads.
     pub fn start(name: &'static str, threads: usize) -> Result<Pool> {
-        let (jobs, queue) = bounded::<Job>(QUEUE_MAX);
+        Pool::start_with(name, threads, QUEUE_MAX)
+    }
+
+    /// As [`Pool::start`], where another number of jobs may wait.
+    pub fn start_with(name: &'static str, threads: usize, queue_max: usize) -> Result<Pool> {
+        let (jobs, queue) = bounded::<Job>(queue_max);
         for _ in 0..threads {
             let queue: Receiver<Job> = queue.clone();
             std::thread::Builder::new()
@@ -41,13 +46,14 @@ impl Pool {
         Ok(Pool { name, jobs })
     }
 
-    /// Queues a job; refused if [`QUEUE_MAX`] are waiting.
+    /// Queues a job; refused if as many as may are waiting.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
         self.jobs
             .try_send(Box::new(job))
             .map_err(|error| match error {
                 TrySendError::Full(_) => Error::internal(format!(
-                    "{QUEUE_MAX} jobs wait for the {} threads",
+                    "{} jobs wait for the {} threads",
+                    self.jobs.len(),
                     self.name
                 )),
                 TrySendError::Disconnected(_) => Error::internal("the workers have ended"),

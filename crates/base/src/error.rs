@@ -67,6 +67,8 @@ codes! {
     RankLost = 202, "rank lost";
     /// A rank makes no progress.
     RankHung = 203, "rank hangs";
+    /// A program wrote over the memory that it shares with its agent.
+    SharedMemory = 204, "shared memory overwritten";
 
     /// The node's agent cannot be reached.
     AgentUnreachable = 300, "agent unreachable";

@@ -176,16 +176,19 @@ impl Slab {
     /// Maps a slab that came as a descriptor, after checking seals, size and magic.
     /// All pages are entered into the page table at once.
     pub fn map(fd: BorrowedFd<'_>, writable: bool) -> Result<Slab, ShareError> {
-        let bytes = sealed_bytes(fd)?;
-        if bytes < HEAD_BYTES || !bytes.is_multiple_of(region::REGION_ALIGN) {
-            return Err(ShareError::Size {
-                found: bytes,
-                expected: HEAD_BYTES,
-            });
-        }
-        let slab = Slab {
-            map: Arc::new(Mapping::shared(fd, bytes, writable)?),
-        };
+        let bytes = slab_bytes(fd)?;
+        Slab::checked(Mapping::shared(fd, bytes, writable)?)
+    }
+
+    /// Agent: as [`Slab::map`], writable, but pages are entered as they are touched: an
+    /// agent that starts anew has no time for all pages of all slabs.
+    pub fn adopt(fd: BorrowedFd<'_>) -> Result<Slab, ShareError> {
+        let bytes = slab_bytes(fd)?;
+        Slab::checked(Mapping::shared_empty(fd, bytes)?)
+    }
+
+    fn checked(map: Mapping) -> Result<Slab, ShareError> {
+        let slab = Slab { map: Arc::new(map) };
         if slab.head_page().magic.load(Acquire) != MAGIC {
             return Err(ShareError::Magic("a slab"));
         }
@@ -420,6 +423,18 @@ impl Slab {
             core::slice::from_raw_parts_mut(self.map.base().as_ptr().add(range.start), range.len())
         }
     }
+}
+
+/// The size of a slab's file.
+fn slab_bytes(fd: BorrowedFd<'_>) -> Result<u64, ShareError> {
+    let bytes = sealed_bytes(fd)?;
+    if bytes < HEAD_BYTES || !bytes.is_multiple_of(region::REGION_ALIGN) {
+        return Err(ShareError::Size {
+            found: bytes,
+            expected: HEAD_BYTES,
+        });
+    }
+    Ok(bytes)
 }
 
 /// Where the data lies; the head's lengths were checked against the capacity.

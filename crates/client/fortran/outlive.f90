@@ -52,6 +52,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_RANK_COUNT = 201
     integer, parameter, public :: OUTLIVE_E_RANK_LOST = 202
     integer, parameter, public :: OUTLIVE_E_RANK_HUNG = 203
+    integer, parameter, public :: OUTLIVE_E_SHARED_MEMORY = 204
     integer, parameter, public :: OUTLIVE_E_AGENT_UNREACHABLE = 300
     integer, parameter, public :: OUTLIVE_E_AGENT_TIMEOUT = 301
     integer, parameter, public :: OUTLIVE_E_MEMORY_BUDGET = 302

@@ -215,8 +215,9 @@ impl Job {
             && id.incarnation == self.control.identity().incarnation
             && self.same_job(id.job);
         if !matches {
-            return Err(Error::internal(
-                "the agent gave a slab of another rank, slot or job",
+            return Err(overwritten(
+                self.place.rank,
+                "the slab that the agent gave is another rank's, slot's or job's",
             ));
         }
         if slab.capacity() < bytes {
@@ -254,7 +255,7 @@ impl Job {
         let head = slab.head().map_err(wrong)?;
         if head.state.is_complete() {
             let reason = format!("the slab still holds version {}", head.version.0);
-            return Err(Error::internal(reason));
+            return Err(overwritten(head.id.rank.0, &reason));
         }
         let layout = &plan.layout;
         slab.begin_fill(version, &layout.table, layout.data_bytes)
@@ -308,11 +309,22 @@ fn share_error(node: u32, error: &ShareError) -> Error {
             "use agent and library of the same release",
         ),
         _ => (
-            Code::Corrupt,
-            "the version is given up; another one is taken later",
+            Code::SharedMemory,
+            "look for writes beyond the program's arrays (-fsanitize=address, valgrind); the \
+             version is given up, another one is taken later",
         ),
     };
     Error::new(code, Entity::Node(node), format!("slab: {error}"), remedy)
+}
+
+/// Shared memory holds what neither agent nor library wrote there: the program did.
+fn overwritten(rank: u32, reason: &str) -> Error {
+    Error::new(
+        Code::SharedMemory,
+        Entity::Rank(rank),
+        reason,
+        "look for writes beyond the program's arrays (-fsanitize=address, valgrind)",
+    )
 }
 
 fn refuse(name: &str, reason: &str) -> Error {

@@ -37,9 +37,11 @@ mod restore;
 mod route;
 mod slices;
 mod waiting;
+mod writable;
 
 pub use capture::Source;
 pub use job::{DEFAULT_TIMEOUT_MS, Job, Options, Outcome, Status, Waited};
 pub use outlive_base::{Code, Entity, Error, Level, Result};
 pub use outlive_capture::region::{Attribute, Kind, Region};
 pub use restore::{Restored, RestoredRegion};
+pub use writable::first_that_is_not as first_not_writable;

@@ -30,6 +30,8 @@ pub(crate) struct Link {
     path: PathBuf,
     place: Place,
     timeout: Duration,
+    /// The process that opened it.
+    pid: u32,
     connection: Option<Connection>,
     sequence: u32,
     pub(crate) welcome: Welcome,
@@ -39,6 +41,12 @@ pub(crate) struct Link {
     replaced: bool,
     /// A notice that could not be sent; the next Hello is followed by it.
     unsent: Option<ToAgent>,
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        self.hang_up();
+    }
 }
 
 /// Why one attempt failed, and whether another makes sense.
@@ -64,6 +72,7 @@ impl Link {
             path,
             place,
             timeout,
+            pid: std::process::id(),
             connection: None,
             sequence: 0,
             welcome,
@@ -192,13 +201,23 @@ impl Link {
         Ok(())
     }
 
+    /// Ends the connection, for the agent too: a forked child may still hold a copy of the
+    /// descriptor. Such a child itself only gives up its copy.
+    fn hang_up(&mut self) {
+        if let Some(connection) = self.connection.take()
+            && std::process::id() == self.pid
+        {
+            connection.hang_up();
+        }
+    }
+
     /// Connects anew if the connection is broken: one attempt, for the next call will
     /// be another.
     pub(crate) fn revive(&mut self) -> Result<()> {
-        if self.connection.as_ref().is_some_and(is_whole) {
+        if self.connection.as_ref().is_some_and(Connection::is_whole) {
             return Ok(());
         }
-        self.connection = None;
+        self.hang_up();
         match self.attempt(Instant::now() + self.timeout) {
             Ok(()) => Ok(()),
             Err(Attempt::Final(error)) => Err(error),
@@ -224,7 +243,7 @@ impl Link {
                 Ok(answer) => return Ok(answer),
                 Err(IpcError::TimedOut) => return Err(self.silent(request)),
                 // Broken, or bytes that are no message: start over.
-                Err(_) => self.connection = None,
+                Err(_) => self.hang_up(),
             }
             if Instant::now() >= deadline {
                 return Err(self.silent(request));
@@ -265,27 +284,12 @@ impl Link {
                 match connection.send(0, &notice, None, Some(deadline)) {
                     Ok(()) => return Ok(()),
                     Err(IpcError::TimedOut) => return Err(self.silent(&notice)),
-                    Err(_) => self.connection = None,
+                    Err(_) => self.hang_up(),
                 }
             }
         }
         Err(self.silent(&notice))
     }
-}
-
-/// True unless the other end has hung up.
-fn is_whole(connection: &Connection) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let mut fds = [PollFd::from_borrowed_fd(
-        connection.as_fd(),
-        PollFlags::empty(),
-    )];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let gone = PollFlags::HUP | PollFlags::ERR;
-    poll(&mut fds, Some(&now)).is_err() || !fds[0].revents().intersects(gone)
 }
 
 fn same_file(one: &OwnedFd, other: &OwnedFd) -> bool {

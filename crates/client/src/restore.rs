@@ -13,6 +13,7 @@ use rustix::fd::AsFd;
 use std::collections::HashMap;
 
 use crate::job::Job;
+use crate::writable;
 
 /// What a restore found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -165,8 +166,9 @@ impl Job {
         let mut jobs = Vec::new();
         for one in &all {
             if one.region.kind == Kind::File {
-                self.write_back(checkpoint.version, one)?;
-            } else if let Some(target) = self.regions.get(&one.region.name) {
+                continue;
+            }
+            if let Some(target) = self.regions.get(&one.region.name) {
                 if target.bytes > 0 {
                     let (source, bytes) = (one.data.as_ptr(), target.bytes);
                     jobs.push(Copy {
@@ -179,12 +181,30 @@ impl Job {
                 rest.push(*one);
             }
         }
+        let targets: Vec<_> = jobs.iter().map(|job| (job.target, job.bytes)).collect();
+        if let Some(at) = writable::first_that_is_not(&targets) {
+            return Err(self.not_writable(targets[at].0));
+        }
+        for one in all.iter().filter(|one| one.region.kind == Kind::File) {
+            self.write_back(checkpoint.version, one)?;
+        }
         apply(checkpoint.version, &rest)?;
         // SAFETY: each target is a protected region of the same size as its source
         // (checked above), writable by the promise of `protect`; the sources lie in
         // the slab.
         unsafe { copy_all(&jobs, self.copy_threads) };
         Ok(())
+    }
+
+    fn not_writable(&self, address: *mut u8) -> Error {
+        let regions = self.regions.all();
+        let region = regions.iter().find(|region| region.data == address);
+        Error::new(
+            Code::InvalidArgument,
+            Entity::Region(region.map_or_else(String::new, |region| region.name.clone())),
+            "its memory cannot be written: it is read-only, or not mapped any more",
+            "protect memory that the program may write, before it restores",
+        )
     }
 
     /// The regions of the version that a restore will fill, and the version, straight
@@ -293,8 +313,14 @@ impl Job {
         self.pending = match self.request(&ToAgent::Restore, None)? {
             (ToRank::Fresh, _) => Pending::Fresh,
             (ToRank::Restore { version, .. }, Some(fd)) => {
-                let slab = Slab::map(fd.as_fd(), false).map_err(|e| self.slab_error(&e))?;
-                Pending::Found(Box::new(self.accept(version.0, slab)?))
+                let slab = Slab::map(fd.as_fd(), false).map_err(|e| self.slab_error(&e));
+                let found = slab.and_then(|slab| self.accept(version.0, slab));
+                if let Err(error) = &found {
+                    // So that another copy is taken at the next start.
+                    let code = Some(error.code());
+                    let _ = self.request(&ToAgent::Restored { version, code }, None);
+                }
+                Pending::Found(Box::new(found?))
             }
             _ => {
                 return Err(Error::internal(

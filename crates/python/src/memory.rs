@@ -94,6 +94,19 @@ pub unsafe fn fill(
             Some(_) => {}
         }
     }
+    let targets: Vec<(*mut u8, usize)> = spots
+        .iter()
+        .map(|spot| {
+            (
+                core::ptr::with_exposed_provenance_mut(spot.address),
+                spot.bytes,
+            )
+        })
+        .collect();
+    if let Some(at) = outlive::first_not_writable(&targets) {
+        let reason = "its memory cannot be written: it is mapped read-only";
+        return refuse(Code::InvalidArgument, &spots[at].name, reason.into());
+    }
     for spot in spots.iter().filter(|spot| spot.bytes > 0) {
         let data = index[spot.name.as_str()];
         let target: *mut u8 = core::ptr::with_exposed_provenance_mut(spot.address);

@@ -195,6 +195,33 @@ impl Connection {
         Ok(Peer { pid, uid })
     }
 
+    /// The process at the other end as a descriptor, which no later process with the same
+    /// number can be taken for; `None` before Linux 6.5.
+    pub fn peer_pidfd(&self) -> Option<OwnedFd> {
+        peer_pidfd(self.socket.as_fd())
+    }
+
+    /// True unless the other end has hung up: closed the socket, or ended.
+    pub fn is_whole(&self) -> bool {
+        let now = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let gone = PollFlags::HUP | PollFlags::ERR;
+        let mut fds = [PollFd::from_borrowed_fd(
+            self.socket.as_fd(),
+            PollFlags::empty(),
+        )];
+        poll(&mut fds, Some(&now)).is_err() || !fds[0].revents().intersects(gone)
+    }
+
+    /// Ends the connection for both ends at once, whoever else (a forked child) still
+    /// holds a copy of the descriptor.
+    pub fn hang_up(&self) {
+        // Not connected any more is what was wanted.
+        let _ = rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Both);
+    }
+
     /// Sends a message, with a descriptor if there is one.
     pub fn send<M: Message>(
         &self,
@@ -365,6 +392,26 @@ fn credentials(socket: BorrowedFd<'_>) -> Result<(i32, u32), Errno> {
     } else {
         Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::INVAL))
     }
+}
+
+/// The peer's pidfd (SO_PEERPIDFD), which rustix does not know.
+fn peer_pidfd(socket: BorrowedFd<'_>) -> Option<OwnedFd> {
+    use std::os::fd::FromRawFd;
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut found: libc::c_int = -1;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the kernel writes at most `length` bytes to `found`.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PEERPIDFD,
+            (&raw mut found).cast(),
+            &mut length,
+        )
+    };
+    // SAFETY: on success it is a new descriptor (close-on-exec) that only we know.
+    (result == 0 && found >= 0).then(|| unsafe { OwnedFd::from_raw_fd(found) })
 }
 
 /// Makes a directory (and its parents) with mode 0700, or checks that it is so.

@@ -1,0 +1,227 @@
+//! How a process becomes a rank of this node, and how it ends.
+//!
+//! Invariant: a rank is one living process.
+
+use outlive_base::{Code, Entity, Error, Incarnation, Level, Rank, Result, Version};
+use outlive_capture::control::{CONTROL_ABI, ControlBlock};
+use outlive_capture::ipc::ToRank;
+use outlive_protocols::commit::Why;
+
+use crate::core::Agent;
+use crate::ipc_server::CONNECTIONS_MAX;
+use crate::protocol::{Notice, RankEnd};
+use crate::ranks::{Link, control_tag, node_of, ranks_of, share};
+
+/// What a process says that it is.
+pub(crate) struct Hello {
+    pub abi: u32,
+    pub rank: Rank,
+    pub ranks: u32,
+    pub incarnation: Incarnation,
+}
+
+impl Agent {
+    /// A process says which rank it is.
+    pub(crate) fn on_hello(&mut self, token: u64, sequence: u32, hello: &Hello) {
+        let Some(link) = self.strangers.remove(&token) else {
+            return;
+        };
+        let &Hello { rank, ranks, .. } = hello;
+        let may = self
+            .may_join(hello)
+            .and_then(|()| self.is_vacant(rank, ranks, link.pid));
+        match may.and_then(|()| self.control_of(rank, ranks)) {
+            Ok(()) => self.welcome(sequence, link, rank, ranks),
+            Err(error) => {
+                let answer = ToRank::Error {
+                    error: error.clone(),
+                };
+                let _ = link.socket.send(sequence, &answer, None, None);
+                self.strangers.insert(token, link);
+                self.warn(error);
+            }
+        }
+    }
+
+    /// Makes the rank's control block of this incarnation, unless it is there.
+    fn control_of(&mut self, rank: Rank, ranks: u32) -> Result<()> {
+        let (me, incarnation) = (self.me, self.incarnation);
+        let entry = self.ranks.entry(rank, ranks);
+        entry.ranks = ranks;
+        if entry.control.is_none() {
+            let made = ControlBlock::create(rank, ranks, me, incarnation).map_err(share)?;
+            let kept = made.1.try_clone();
+            entry.control = Some(made);
+            self.keep(control_tag(rank), kept);
+        }
+        Ok(())
+    }
+
+    fn welcome(&mut self, sequence: u32, link: Link, rank: Rank, ranks: u32) {
+        let (me, nodes, incarnation) = (self.me, self.nodes(), self.incarnation);
+        let restore = self.restored.map(|(_, version)| version);
+        let pid = link.pid;
+        let entry = self.ranks.entry(rank, ranks);
+        entry.closed = false;
+        entry.process = Some((link.token, pid));
+        entry.link = Some(link);
+        let fd = entry.control.as_ref().map(|(_, fd)| fd);
+        entry.answer(
+            sequence,
+            &ToRank::Welcome {
+                node: me,
+                incarnation,
+                restore,
+            },
+            fd,
+        );
+        let members = (0..nodes).map(outlive_base::NodeId).collect();
+        self.contents.set_job(members, ranks);
+        for level in Level::ALL {
+            if let Some((_, version)) = self.stable[level as usize] {
+                self.ranks.set_committed(level, version);
+            }
+        }
+        self.set_injections();
+        self.tell(&Notice::RankUp { rank, ranks, pid });
+    }
+
+    /// One living process is a rank, not two: they would share a control block, and one
+    /// would restore the state of the other.
+    fn is_vacant(&self, rank: Rank, ranks: u32, pid: u32) -> Result<()> {
+        let holder = self.ranks.get(rank).filter(|entry| !entry.closed);
+        let holder = holder.and_then(|entry| entry.link.as_ref());
+        let Some(holder) = holder.filter(|link| link.is_live()) else {
+            return Ok(());
+        };
+        let (reason, remedy) = if holder.pid == pid {
+            (
+                format!("of {ranks} is open in this process ({pid}) already"),
+                "use the handle that is open, or close it before another is opened",
+            )
+        } else if ranks == 1 {
+            (
+                format!("of 1 is process {}, which lives; this is {pid}", holder.pid),
+                "a process that finds no variables of a launcher takes itself for rank 0 of 1: \
+                 pass rank and ranks when opening the job, or set OUTLIVE_RANK and OUTLIVE_SIZE",
+            )
+        } else {
+            (
+                format!(
+                    "of {ranks} is process {}, which lives; this is {pid}",
+                    holder.pid
+                ),
+                "give each process a rank of its own; a forked child is none",
+            )
+        };
+        Err(Error::new(
+            Code::RankUnknown,
+            Entity::Rank(rank.0),
+            reason,
+            remedy,
+        ))
+    }
+
+    fn may_join(&self, hello: &Hello) -> Result<()> {
+        let &Hello {
+            abi,
+            rank,
+            ranks,
+            incarnation,
+        } = hello;
+        let entity = Entity::Rank(rank.0);
+        if abi != CONTROL_ABI {
+            return Err(Error::new(
+                Code::PeerVersion,
+                entity,
+                format!("its library speaks version {abi}, this agent {CONTROL_ABI}"),
+                "link the program against the same installation as the command outlive",
+            ));
+        }
+        if self.opening.is_some() || incarnation != self.incarnation {
+            return Err(Error::new(
+                Code::RankLost,
+                entity,
+                format!(
+                    "belongs to start {}, open is {}",
+                    incarnation.0, self.incarnation.0
+                ),
+                "processes of an earlier start must end; start ranks through outlive run only",
+            ));
+        }
+        let nodes = self.nodes();
+        if rank.0 >= ranks || node_of(rank, ranks, nodes) != self.me {
+            return Err(Error::new(
+                Code::RankUnknown,
+                entity,
+                format!("of {ranks} does not live on node {} of {nodes}", self.me.0),
+                "start the ranks in blocks, in the order of the nodes",
+            ));
+        }
+        let here = ranks_of(self.me, ranks, nodes).size_hint().0;
+        if here > CONNECTIONS_MAX {
+            return Err(Error::new(
+                Code::RankUnknown,
+                entity,
+                format!("of {ranks}: {here} of them would live here, {CONNECTIONS_MAX} can"),
+                "check the number of ranks that the program passes, or use more nodes",
+            ));
+        }
+        let expected = self
+            .restored
+            .and_then(|(source, version)| self.contents.ranks_of(source, version))
+            .or_else(|| self.ranks.job_ranks());
+        match expected {
+            Some(expected) if expected != ranks && expected != 0 => Err(Error::new(
+                Code::RankCount,
+                entity,
+                format!("the job has {ranks} ranks, the checkpoint {expected}"),
+                "start with the same number of ranks, or use another --job name (or --fresh)",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn on_rank_gone(&mut self, token: u64, exited: bool) {
+        self.strangers.remove(&token);
+        self.early.retain(|(early, ..)| *early != token);
+        // A rank that connected anew has another token: this one is its past.
+        let Some(entry) = self.ranks.by_last_token(token) else {
+            return;
+        };
+        let (rank, closed) = (entry.rank, entry.closed);
+        let pid = entry.process.map_or(0, |(_, pid)| pid);
+        entry.link = None;
+        if exited {
+            entry.process = None;
+        }
+        self.waits.retain(|waiting| waiting.rank != rank);
+        self.asks.retain(|ask| ask.rank != rank);
+        if !closed {
+            let why = if exited { Why::RankLost } else { Why::Left };
+            let open: Vec<Version> = self.rounds.keys().copied().collect();
+            for version in open {
+                self.capture_failed(rank, version, why);
+            }
+        }
+        if exited {
+            let end = if closed {
+                RankEnd::Closed
+            } else {
+                RankEnd::Lost
+            };
+            self.tell(&Notice::RankDown { rank, pid, end });
+        }
+    }
+
+    pub(crate) fn close(&mut self, rank: Rank, sequence: u32) {
+        if let Some(entry) = self.ranks.get_mut(rank) {
+            entry.closed = true;
+            entry.answer(sequence, &ToRank::Ok, None);
+        }
+        let open: Vec<Version> = self.rounds.keys().copied().collect();
+        for version in open {
+            self.capture_failed(rank, version, Why::Left);
+        }
+    }
+}

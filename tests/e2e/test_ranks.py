@@ -1,0 +1,98 @@
+"""What a rank may be: one living process, of a bounded number, with any memory."""
+
+import sys
+from pathlib import Path
+
+from harness import Job, Result, until
+
+SHORT = ("--suspect-timeout", "300ms", "--dead-timeout", "1500ms", "--heartbeat", "100ms")
+MISUSE = Path(__file__).parent / "programs" / "misuse.py"
+
+
+def misuse(*words: object) -> list[str]:
+    """The command line of a case."""
+    return [sys.executable, str(MISUSE), *(str(word) for word in words)]
+
+
+def lines(result: Result, *first: str) -> list[list[str]]:
+    """What the program said that begins with these words."""
+    said = [line.split() for line in result.out.splitlines()]
+    return [words for words in said if tuple(words[: len(first)]) == first]
+
+
+def single(job: Job) -> Job:
+    """One node, and nothing but what the case does."""
+    job.nodes, job.ranks, job.every = 1, 1, None
+    return job
+
+
+def test_a_second_handle_in_one_process(job: Job) -> None:
+    result = single(job).run(program=misuse("twice"))
+    assert result.status == 0, result.err
+    (first,), (second,), (third,) = (
+        lines(result, "open", which) for which in ("first", "second", "third")
+    )
+    assert (first[2], second[2], third[2]) == ("0", "-200", "0"), result.out
+    assert "open in this process" in " ".join(second)
+    assert "OL-200" in result.codes()
+
+
+def test_a_forked_child_that_opens_anew(job: Job) -> None:
+    result = single(job).run(program=misuse("fork"))
+    assert result.status == 0, result.err
+    (parent,), (child,) = (lines(result, "open", which) for which in ("parent", "child"))
+    assert (parent[2], child[2]) == ("0", "-200"), result.out
+    assert f"process {parent[3]}," in " ".join(child), result.out
+
+
+def test_processes_without_variables_of_a_launcher(job: Job) -> None:
+    single(job)
+    words = " ".join(misuse("alone", job.dir))
+    run = job.start("--max-restarts", "0", program=["sh", "-c", f"{words} & {words} & {words} & wait"])
+    until("three processes", lambda: len(list(job.dir.glob("opened-*"))) == 3)
+    (job.dir / "go").touch()
+    result = run.end()
+    opened = lines(result, "open", "alone")
+    (holder,) = (words for words in opened if words[2] == "0")
+    refused = [words for words in opened if words[2] == "-200"]
+    assert len(refused) == 2, result.out
+    for words in refused:
+        assert f"process {holder[3]}," in " ".join(words), result.out
+        assert "OUTLIVE_RANK" in " ".join(words)
+    assert "OL-200" in result.codes()
+    assert "OUTLIVE_RANK" in result.err
+
+
+def test_a_rank_that_becomes_another_program(job: Job) -> None:
+    result = single(job).run(program=misuse("again"))
+    assert result.status == 0, result.err
+    assert [words[2] for words in lines(result, "open")] == ["0", "0"], result.out
+
+
+def test_a_rank_that_is_a_zombie_is_succeeded(job: Job) -> None:
+    result = single(job).run(program=misuse("heir"))
+    assert [words[2] for words in lines(result, "open", "heir")] == ["0"], result.out
+
+
+def test_more_ranks_than_a_node_can_have(job: Job) -> None:
+    result = single(job).run("--max-restarts", "0", program=misuse("ranks", 2**31 - 1))
+    ((_, _, code, *why),) = lines(result, "open", "ranks")
+    assert code == "-200" and "16384" in " ".join(why), result.out
+
+
+def test_memory_that_takes_long_to_make_silences_nobody(job: Job) -> None:
+    # Pages come at 8 MiB a second: 24 MiB take twice the silence after which a
+    # node is given up.
+    single(job)
+    result = job.run(
+        *SHORT,
+        "--levels",
+        "memory",
+        program=misuse("large", 24 << 20),
+        inject=("slow:node:0@0s,rate=8MiB",),
+    )
+    assert result.status == 0, result.out + result.err
+    assert lines(result, "forced") == [["forced", "1"]], result.out
+    assert lines(result, "committed") == [["committed", "0"]], result.out
+    assert result.report["restarts"] == 0 and not result.failures
+    assert not result.codes() & {"OL-301", "OL-304"}, result.report["warnings"]
