@@ -50,7 +50,9 @@ def test_a_forked_child_that_opens_anew(job: Job) -> None:
 def test_processes_without_variables_of_a_launcher(job: Job) -> None:
     single(job)
     words = " ".join(misuse("alone", job.dir))
-    run = job.start("--max-restarts", "0", program=["sh", "-c", f"{words} & {words} & {words} & wait"])
+    run = job.start(
+        "--max-restarts", "0", program=["sh", "-c", f"{words} & {words} & {words} & wait"]
+    )
     until("three processes", lambda: len(list(job.dir.glob("opened-*"))) == 3)
     (job.dir / "go").touch()
     result = run.end()
