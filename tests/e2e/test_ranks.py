@@ -1,9 +1,11 @@
 """What a rank may be: one living process, of a bounded number, with any memory."""
 
+import os
 import sys
 from pathlib import Path
 
-from harness import Job, Result, until
+import pytest
+from harness import Job, Result, Run, until
 
 SHORT = ("--suspect-timeout", "300ms", "--dead-timeout", "1500ms", "--heartbeat", "100ms")
 MISUSE = Path(__file__).parent / "programs" / "misuse.py"
@@ -98,3 +100,42 @@ def test_memory_that_takes_long_to_make_silences_nobody(job: Job) -> None:
     assert lines(result, "committed") == [["committed", "0"]], result.out
     assert result.report["restarts"] == 0 and not result.failures
     assert not result.codes() & {"OL-301", "OL-304"}, result.report["warnings"]
+
+
+def slabs(run: Run) -> list[Path]:
+    """The descriptors of all slabs that keepers hold."""
+    found = []
+    for pid in run.pids("keeper").values():
+        for entry in Path(f"/proc/{pid}/fd").iterdir():
+            if "memfd:outlive-slab" in os.readlink(entry):
+                found.append(entry)
+    return found
+
+
+@pytest.mark.parametrize("offset,field", [(8, "the job"), (20, "the rank"), (48, "the table")])
+def test_a_damaged_head_of_a_slab_costs_that_copy_only(job: Job, offset: int, field: str) -> None:
+    pause = job.dir / "pause"
+    program = job.program("--pause", 60, pause)
+    run = job.start(program=program, inject=("rank:1@version=61",))
+    until("the pause", Path(f"{pause}.reached").exists)
+    newest = job.settled(40)
+    for slab in slabs(run):
+        with slab.open("r+b") as file:
+            file.seek(offset)
+            file.write(b"\xa5\x5a\xa5\x5a")
+    pause.touch()
+    result = run.end()
+    assert result.status == 0, result.out + result.err
+    job.check(program)
+    failure = result.failure()
+    assert (failure["version"], failure["level"]) == (newest, "disk"), result.err
+    assert "OL-204" in result.codes() and "OL-900" not in result.codes(), field
+
+
+def test_a_restore_into_read_only_memory(job: Job) -> None:
+    result = single(job).run(program=misuse("read_only", job.dir))
+    assert result.status == 0, result.out + result.err
+    refused, restored = lines(result, "restore")
+    assert refused[1] == "-100" and "'second'" in " ".join(refused), result.out
+    assert restored[1] == "4" and lines(result, "untouched", "True"), result.out
+    assert lines(result, "there", "True"), result.out

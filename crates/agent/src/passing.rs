@@ -428,4 +428,83 @@ mod tests {
         let long = crate::flush::SHORT_BYTES + 1;
         assert_eq!(written(&mut agent, Level::Memory, long), 0);
     }
+
+    #[test]
+    fn a_new_agent_finds_the_forced_version_that_a_rank_is_capturing() {
+        use outlive_capture::control::{ControlBlock, Side};
+        use outlive_capture::slab::Slab;
+        use std::os::fd::AsFd;
+
+        let folder = tempfile::tempdir().unwrap();
+        let (mut agent, _done) = alone(folder.path(), 0);
+        let (rank, version, source) = (Rank(0), Version(7), Incarnation(1));
+        let (block, fd) = ControlBlock::create(rank, 1, NodeId(0), source).unwrap();
+        let program = ControlBlock::map(fd.as_fd(), Side::Rank).unwrap();
+        let (slab, slab_fd) = Slab::create(1 << 16).unwrap();
+        let mut theirs = Slab::map(slab_fd.as_fd(), true).unwrap();
+        let entry = agent.ranks.entry(rank, 1);
+        entry.control = Some((block, fd));
+        entry.install(1, slab, slab_fd, Use::Free);
+        entry.stamp(1, 7, source).unwrap();
+        // What `adopt` makes of a slab that is being filled.
+        entry.slots[1].usage = Use::Filling(version);
+        assert!(
+            agent.versions_inside(source).is_empty(),
+            "left over from before"
+        );
+        program.claim(version);
+        assert!(agent.versions_inside(source).contains(&version));
+        theirs.begin_fill(version, &[], 0).unwrap();
+        theirs.finish().unwrap();
+        program.leave();
+        assert!(
+            agent.versions_inside(source).contains(&version),
+            "its message is lost"
+        );
+        agent.rejoined(source);
+        assert!(!agent.rounds.contains_key(&version), "it is voted down");
+    }
+
+    #[test]
+    fn what_a_program_wrote_over_is_no_fault_of_ours() {
+        use outlive_capture::slab::Slab;
+        use std::os::fd::AsFd;
+
+        let folder = tempfile::tempdir().unwrap();
+        let (mut agent, _done) = alone(folder.path(), 0);
+        let (rank, version) = (Rank(0), Version(7));
+        let (slab, fd) = Slab::create(1 << 16).unwrap();
+        let mut theirs = Slab::map(fd.as_fd(), true).unwrap();
+        let entry = agent.ranks.entry(rank, 1);
+        entry.install(0, slab, fd, Use::Filling(version));
+        let generation = entry.stamp(0, 7, Incarnation(1)).unwrap();
+        // Another version than the message says.
+        theirs.begin_fill(Version(8), &[], 0).unwrap();
+        theirs.finish().unwrap();
+        agent.open_round(version, Levels::NONE.with(Level::Disk));
+        agent.on_captured(rank, version, 0, generation, 1);
+        let told = agent.warnings.back().unwrap();
+        assert_eq!(told.code(), outlive_base::Code::SharedMemory, "{told}");
+        agent.on_captured(rank, version, 9, generation, 1);
+        let told = agent.warnings.back().unwrap();
+        assert_eq!(told.code(), outlive_base::Code::SharedMemory, "{told}");
+    }
+
+    #[test]
+    fn memory_is_counted_while_it_is_made_and_by_one_worker_a_slot() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut agent, done) = alone(folder.path(), 0);
+        let rank = Rank(0);
+        agent.ranks.entry(rank, 1);
+        assert!(!agent.has_memory(rank, 0, 700_000).unwrap());
+        assert!(agent.ranks.memory() >= 700_000, "in the making");
+        assert!(!agent.has_memory(rank, 0, 600_000).unwrap());
+        // The budget is 1 MiB.
+        let refused = agent.has_memory(rank, 1, 400_000).unwrap_err();
+        assert_eq!(refused.code(), outlive_base::Code::MemoryBudget);
+        let made = done.recv_timeout(Duration::from_secs(20)).unwrap();
+        agent.on_work(made);
+        assert!(agent.has_memory(rank, 0, 700_000).unwrap());
+        assert!(done.try_recv().is_err(), "made once");
+    }
 }

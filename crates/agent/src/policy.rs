@@ -374,8 +374,8 @@ impl Agent {
         }
     }
 
-    /// Versions that local ranks have armed or captured in this incarnation.
-    fn versions_inside(&self, incarnation: Incarnation) -> BTreeSet<Version> {
+    /// Versions that local ranks have armed, captured or were capturing in this incarnation.
+    pub(crate) fn versions_inside(&self, incarnation: Incarnation) -> BTreeSet<Version> {
         let armed = self
             .ranks
             .iter()
@@ -385,7 +385,24 @@ impl Agent {
             Use::Full { source, version } if source == incarnation => Some(version),
             _ => None,
         });
-        armed.chain(captured).collect()
+        armed.chain(captured).chain(self.forced_inside()).collect()
+    }
+
+    /// Forced versions that ranks were capturing when the agent before this one ended. Its
+    /// memory of the round is lost, so nobody would ever hear of them: they are voted down.
+    fn forced_inside(&self) -> impl Iterator<Item = Version> {
+        self.ranks.iter().flat_map(|entry| {
+            let block = entry.block().filter(|block| block.armed().is_none());
+            let entered = block.and_then(|block| block.entered());
+            let slots = entry.slots.iter().enumerate();
+            slots.filter_map(move |(slot, at)| match at.usage {
+                Use::Filling(version) if block.is_some() => {
+                    let inside = entered == Some(version) || entry.holds_capture(slot, version);
+                    inside.then_some(version)
+                }
+                _ => None,
+            })
+        })
     }
 
     /// Tells the commit machine of a version that the control blocks and slabs know.

@@ -88,6 +88,12 @@ impl Rebuild {
                 }
             }
         }
+        // The copy in memory is tried by itself: others may follow.
+        if matches!(self.parts[..], [(Level::Memory, _)])
+            && let Some(error) = rejected.pop()
+        {
+            return Err(error);
+        }
         Err(Error::new(
             outlive_base::Code::NoValidCheckpoint,
             outlive_base::Entity::Version(self.version.0),

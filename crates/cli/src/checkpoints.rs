@@ -78,7 +78,9 @@ fn list(all: bool, choice: &JobChoice) -> Result<u8> {
     }
     let (found, catalogue) = open(choice)?;
     let entries = catalogue.entries.iter();
-    let versions: Vec<&Entry> = entries.filter(|entry| all || !entry.is_gone()).collect();
+    // One that was given up before anything was captured is nothing that is stored.
+    let stored = |entry: &&Entry| entry.captured && !entry.is_gone();
+    let versions: Vec<&Entry> = entries.filter(|entry| all || stored(entry)).collect();
     if choice.json {
         let body = Body {
             versions,
@@ -124,6 +126,7 @@ fn levels(entry: &Entry) -> String {
 
 fn state(entry: &Entry) -> &'static str {
     match (entry.committed().is_some(), entry.void, entry.pinned) {
+        (false, _, _) if !entry.captured => "given up",
         (false, _, _) => "not committed",
         (_, true, _) => "void",
         (_, _, true) => "pinned",
@@ -138,9 +141,14 @@ fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
         versions: Vec<&'a Entry>,
     }
     let (found, catalogue) = open(choice)?;
-    let newest = catalogue.entries.first().map(|entry| entry.version.0);
-    let version = version.or(newest).unwrap_or(0);
     let entries = catalogue.entries.iter();
+    let mut captured = entries.clone().filter(|entry| entry.captured);
+    let newest = captured
+        .clone()
+        .find(|entry| entry.committed().is_some() && !entry.void)
+        .or_else(|| captured.next());
+    let newest = newest.map(|entry| entry.version.0);
+    let version = version.or(newest).unwrap_or(0);
     let versions: Vec<&Entry> = entries.filter(|entry| entry.version.0 == version).collect();
     if versions.is_empty() {
         return Err(Error::new(

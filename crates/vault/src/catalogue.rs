@@ -71,6 +71,9 @@ pub struct Entry {
     /// True if newer versions took its place and its copies were, or are being,
     /// removed.
     pub superseded: bool,
+    /// True if it was committed, or a node at least wrote its part. False for one that was
+    /// wanted and given up before that.
+    pub captured: bool,
     /// Ranks of the job, by the commit.
     pub ranks: u32,
     /// Bytes of its containers, one copy of each.

@@ -21,6 +21,7 @@ struct Known<'r> {
     aborts: BTreeMap<Option<Level>, &'r str>,
     pinned: bool,
     superseded: bool,
+    captured: bool,
 }
 
 fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version), Known<'r>> {
@@ -39,6 +40,7 @@ fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version),
             let version = known.entry(checkpoint).or_default();
             match record {
                 Record::Commit { level, ballot, .. } => {
+                    version.captured = true;
                     let (winner, places) = version
                         .commits
                         .entry(*level)
@@ -53,6 +55,7 @@ fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version),
                 Record::Abort { level, text, .. } => {
                     version.aborts.insert(*level, text);
                 }
+                Record::Prepared { .. } => version.captured = true,
                 Record::Pin { .. } => version.pinned = true,
                 _ => {}
             }
@@ -109,6 +112,7 @@ pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
             unproven: line.is_unproven(*incarnation, *version),
             pinned: known.pinned,
             superseded: known.superseded,
+            captured: known.captured,
             ranks: ranks_total,
             bytes: parts.values().map(|state| state.part.length).sum(),
             levels: levels(known, nodes),

@@ -197,6 +197,25 @@ fn without_a_commit_nothing_is_offered_and_stability_needs_two_domains() {
     job.nodes[0].records().persist(&abort).unwrap();
     let answer = job.rehearse(&[]);
     assert_eq!(answer.rejected[0].reason, "aborted: rank 3 died");
+    // One of which nobody wrote anything is told apart from those that were captured.
+    let never = match abort {
+        Record::Abort { code, text, .. } => Record::Abort {
+            incarnation: Incarnation(1),
+            version: Version(30),
+            level: None,
+            code,
+            text,
+        },
+        other => other,
+    };
+    job.nodes[0].records().persist(&never).unwrap();
+    let entries = job.catalogue().entries;
+    let captured: Vec<_> = entries
+        .iter()
+        .map(|it| (it.version.0, it.captured))
+        .collect();
+    assert_eq!(captured, [(30, false), (20, true), (10, true)]);
+    let answer = job.rehearse(&[]);
     assert_eq!(answer.rebuilt.unwrap().1, Version(10));
 }
 
