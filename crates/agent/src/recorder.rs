@@ -506,6 +506,8 @@ mod tests {
             faults: Arc::default(),
             job_hash: 7,
             kept: None,
+            owed: Vec::new(),
+            marked: [Incarnation(0); 2],
             work,
         })
         .unwrap();
