@@ -172,27 +172,33 @@ def test_a_disk_that_is_full_for_a_while(job: Job) -> None:
 
 def test_a_full_disk_and_a_lost_rank(job: Job) -> None:
     result = job.survive(inject=("full:node:1@version=45", "rank:5@version=95"))
-    # The disk takes no record of the restart: a spare takes the node's place.
-    assert {failure["place"] for failure in result.failures} >= {"node:1"}
-    assert result.failures[-1]["version"] is not None
+    # The node has kept room for the record of the restart: nobody takes its place.
+    assert result.failure()["place"] == "rank:5"
+    assert result.failure()["level"] == "memory" and result.failure()["version"] >= 50
 
 
-def test_a_full_disk_and_a_lost_partner_keep_what_is_stored(job: Job) -> None:
-    # The full disk may have the only copy, so nobody takes its node's place.
-    result = job.run(inject=("full:node:1@version=45", "node:2@version=95"))
-    assert result.status == 74 and result.codes("errors") == {"OL-400"}, result.err
-    assert "node 1" in result.err
-    # With room again the next run goes on.
-    assert job.survive().said("restored")
+def test_a_full_disk_and_a_lost_partner_go_on_from_what_is_stored(job: Job) -> None:
+    # The full disk has the only copy of some ranks, and it can be read.
+    result = job.survive(inject=("full:node:1@version=45", "node:2@version=95"))
+    assert result.failure()["place"] == "node:2", result.err
+    assert result.failure()["version"] >= 20, result.err
+    assert "OL-401" in result.codes()
+
+
+def test_a_full_disk_and_more_openings_than_it_has_room_for(job: Job) -> None:
+    job.steps = 700
+    faults = tuple(f"rank:{n % 6}@version={95 + 60 * n}" for n in range(9))
+    result = job.survive("--max-restarts", "20", inject=("full:node:1@version=45", *faults))
+    assert len(result.failures) == len(faults), result.err
+    assert not any(failure["place"].startswith("node") for failure in result.failures)
 
 
 @pytest.mark.parametrize("levels", ["memory,disk", "disk"])
 def test_a_full_disk_and_a_lost_rank_keep_what_lies_on_no_other_node(job: Job, levels: str) -> None:
-    # No level outlives a node, so nobody takes the place of the one with the full disk.
+    # No level outlives a node: the one with the full disk goes on, and is read.
     faults = ("full:node:1@version=45", "rank:5@version=95")
-    result = job.run("--levels", levels, inject=faults)
-    assert result.status == 74 and result.codes("errors") == {"OL-400"}, result.err
-    assert min(job.survive("--levels", levels).said("restored")) >= 20
+    result = job.survive("--levels", levels, inject=faults)
+    assert result.failure()["place"] == "rank:5" and result.failure()["version"] >= 20
 
 
 def test_hostile_files_in_the_store(job: Job) -> None:

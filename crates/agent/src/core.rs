@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
 use outlive_base::machine::Op;
-use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
 use outlive_capture::ipc::{ToAgent, ToRank};
 use outlive_capture::slab::Slab;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
@@ -27,9 +27,12 @@ use crate::faults::Faults;
 use crate::ipc_server::{IpcEvent, IpcServer};
 use crate::keeper::{Deposit, Termination};
 use crate::machines::{Driver, Effect};
-use crate::protocol::{AgentSpec, JobConfig, NodeStatus, Notice, Order, decode, encode};
+use crate::protocol::{
+    AgentSpec, JobConfig, NodeStatus, Notice, Order, STATUS_WARNINGS_MAX, decode, encode,
+};
 use crate::ranks::{Link, Ranks};
-use crate::recorder::{KEPT_TAG, Kept, Means, Recorder};
+use crate::recorder::{KEPT_TAG, Kept, Means, Recorder, owed_of};
+use crate::told::{Said, Told};
 use crate::turns::Turns;
 use crate::workers::Pool;
 
@@ -48,8 +51,6 @@ const NETWORK_QUEUE: usize = 4096;
 const RANKS_QUEUE: usize = 4096;
 /// Slabs and control blocks that may wait for a worker: more than a node can have.
 const SLABS_MAX: usize = 4 * crate::ipc_server::CONNECTIONS_MAX;
-/// Warnings that are remembered for `outlive status`.
-pub(crate) const WARNINGS_MAX: usize = 16;
 
 /// What an inventory shows besides versions.
 pub(crate) struct Traces {
@@ -114,6 +115,8 @@ pub(crate) enum Work {
     DiskUsage((u64, u64)),
     /// A copy for a lost partner was made again.
     Protected { result: Result<()> },
+    /// A copy for another node could not be kept here, or could be.
+    Kept { result: Result<()> },
 }
 
 /// What woke the agent's thread.
@@ -151,7 +154,10 @@ impl Work {
             Work::Inventory { .. } => "what lies in storage",
             Work::Rebuilt { .. } => "a version that was rebuilt",
             Work::Collected { .. } => "old versions that were removed",
-            Work::Routed { .. } | Work::DiskUsage(_) | Work::Protected { .. } => "small work",
+            Work::Routed { .. }
+            | Work::DiskUsage(_)
+            | Work::Protected { .. }
+            | Work::Kept { .. } => "small work",
         }
     }
 }
@@ -292,7 +298,10 @@ pub(crate) struct Agent {
     pub waits: Vec<Waiting>,
     pub injections: Vec<AtVersion>,
     pub policy: PolicyState,
-    pub warnings: VecDeque<Error>,
+    /// What was warned of, for `outlive status`.
+    pub told: Told,
+    /// What is wrong with the node's storage, until it takes a container again.
+    pub storage_trouble: Option<Code>,
     pub memory_warned: bool,
     /// There is memory for one slot a rank: it is a way to the other levels, no level.
     pub staging: bool,
@@ -374,7 +383,7 @@ impl Agent {
         let (kept, kept_records) = kept_records(&mut left, deposit.as_deref(), spec.job_hash)?;
         let (ranks, troubles) = crate::ranks::adopt(left);
         let key = JobKey::load(&spec.key_file)?;
-        let store = NodeStore::create(&spec.node_dir, spec.job_hash)?;
+        let (store, refused) = NodeStore::create_or_read(&spec.node_dir, spec.job_hash)?;
         let shared = SharedStore::at(&spec.job_dir.join("shared"), spec.job_hash);
         let restarts = deposit.as_ref().map_or(0, |kept| kept.agent_restarts());
         let identity = Identity {
@@ -396,10 +405,17 @@ impl Agent {
             store: Arc::clone(&store),
             faults: Arc::clone(&faults),
             job_hash: spec.job_hash,
+            owed: owed_of(&kept_records, &store),
             kept,
             marked: [Incarnation(0); 2],
             work: work.clone(),
         })?;
+        if let Some(error) = refused {
+            // Told as what comes back from storage.
+            let _ = work.send(Work::Kept {
+                result: Err(error.into()),
+            });
+        }
         Ok(Agent {
             me: spec.node,
             started: now,
@@ -452,7 +468,8 @@ impl Agent {
                 far: false,
                 now_wanted: false,
             },
-            warnings: troubles.into(),
+            told: Told::of(troubles),
+            storage_trouble: None,
             memory_warned: false,
             staging: false,
             asks: Vec::new(),
@@ -632,12 +649,30 @@ impl Agent {
 
     /// Something went wrong that does not stop the job (P4): remembered and reported.
     pub(crate) fn warn(&mut self, error: Error) {
-        tracing::warn!(node = self.me.0, %error, "warning");
-        self.tell(&Notice::Warning(error.clone()));
-        if self.warnings.len() == WARNINGS_MAX {
-            self.warnings.pop_front();
+        match self.told.add(None, error.clone()) {
+            Said::Again => tracing::info!(node = self.me.0, %error, "warning, again"),
+            Said::New | Said::Grown(..) => tracing::warn!(node = self.me.0, %error, "warning"),
         }
-        self.warnings.push_back(error);
+        self.tell(&Notice::Warning(error));
+    }
+
+    /// Node storage refuses something: told once, until it works again; what that costs
+    /// is told version by version by the coordinator.
+    pub(crate) fn warn_of_storage(&mut self, error: Error) {
+        if self.storage_trouble.replace(error.code()) == Some(error.code()) {
+            return tracing::info!(node = self.me.0, %error, "storage, again");
+        }
+        self.warn(error);
+    }
+
+    /// What the status says of warnings: each kind with its count, the newest ones.
+    fn warnings(&self) -> Vec<Error> {
+        let entries = self.told.entries();
+        let skipped = entries.len().saturating_sub(STATUS_WARNINGS_MAX);
+        entries[skipped..]
+            .iter()
+            .map(|entry| entry.error.clone())
+            .collect()
     }
 
     fn on_network(&mut self, event: NetEvent) {
@@ -661,10 +696,14 @@ impl Agent {
             NetEvent::Up { identity, .. } => self.on_peer_up(identity),
             NetEvent::Down { peer, reason } => self.on_peer_down(peer, reason),
             NetEvent::Refused { addr, error } => {
-                tracing::warn!(%addr, %error, "a connection was refused");
-                if error.code() != outlive_base::Code::AgentUnreachable {
-                    self.warn(error);
+                // That a peer cannot be reached is a matter of its heartbeats, which the
+                // detector judges; at the end of a job they go one after the other.
+                let silent = matches!(error.code(), Code::AgentUnreachable | Code::AgentTimeout);
+                let stranger = *error.entity() == Entity::Address(addr.to_string());
+                if silent && !(stranger && error.code() == Code::AgentTimeout) {
+                    return tracing::info!(%addr, %error, "no connection");
                 }
+                self.warn(error);
             }
         }
     }
@@ -688,7 +727,7 @@ impl Agent {
                 .deposit
                 .as_ref()
                 .map_or(0, |kept| kept.agent_restarts()),
-            warnings: self.warnings.iter().cloned().collect(),
+            warnings: self.warnings(),
         }
     }
 

@@ -12,6 +12,28 @@ use crate::protocol::{Notice, Step};
 const PASSED_MAX: u32 = 12;
 
 impl Agent {
+    /// A copy was not made. What the storage of another node refuses is told by that
+    /// node, once.
+    pub(crate) fn warn_of_copy(&mut self, level: Level, error: Error) {
+        let of_storage = matches!(
+            error.code(),
+            Code::NoSpace | Code::Permission | Code::Io | Code::NotFound
+        );
+        match (error.entity(), of_storage) {
+            (Entity::Node(node), true) if *node != self.me.0 => {
+                tracing::info!(%error, "another node's storage");
+            }
+            (_, true) if level != Level::Shared => self.warn_of_storage(error),
+            _ => self.warn(error),
+        }
+    }
+
+    /// True if a level of the job puts containers into node storage.
+    pub(crate) fn has_containers_here(&self) -> bool {
+        let levels = self.all_levels();
+        levels.contains(Level::Disk) || levels.contains(Level::Partner)
+    }
+
     pub(crate) fn on_stable(&mut self, version: Version, level: Level) {
         let at = (self.incarnation, version);
         let known = &mut self.stable[level as usize];
@@ -146,10 +168,5 @@ fn abort_error(version: Version, why: Why, culprit: Option<NodeId>) -> Error {
             "nothing: the next version will be offered",
         ),
     };
-    Error::new(
-        code,
-        entity,
-        format!("version {}: {reason}", version.0),
-        remedy,
-    )
+    Error::new(code, entity, reason, remedy)
 }

@@ -22,7 +22,7 @@ use outlive_vault::{
 
 use crate::core::Work;
 use crate::faults::Faults;
-use crate::peers::{StreamReply, StreamRequest, read_reply};
+use crate::peers::{StreamReply, StreamRequest, connection_lost, read_reply};
 use crate::protocol::encode;
 use crate::ranks::share;
 
@@ -251,11 +251,11 @@ impl Flush {
     fn copy(&self, layout: &Layout<'_>, target: Target) -> Result<Sealed> {
         match target {
             Target::Memory => Ok(layout.seal()),
-            Target::Disk => self.write(
-                layout,
-                &self.store.container_path(self.id()),
-                &Hook(&self.faults),
-            ),
+            Target::Disk => {
+                let path = self.store.container_path(self.id());
+                self.store.make(&path)?;
+                self.write(layout, &path, &Hook(&self.faults))
+            }
             Target::Shared => {
                 SharedStore::create(self.shared.root(), self.job_hash)?;
                 let path = self.shared.container_path(self.id());
@@ -282,12 +282,8 @@ impl Flush {
         };
         let mut stream = self.endpoint.open_stream(partner, &encode(&request)?)?;
         let lost = |error: std::io::Error| {
-            Error::new(
-                outlive_base::Code::Network,
-                outlive_base::Entity::Node(partner.0),
-                format!("the copy of {} did not arrive: {error}", self.id()),
-                "nothing: the version is aborted at this level and offered again",
-            )
+            let doing = format!("while it was sent {}", self.id());
+            connection_lost(partner, &doing, &error)
         };
         let mut waiting: Vec<&[u8]> = Vec::with_capacity(16);
         for segment in layout.segments() {
@@ -300,7 +296,7 @@ impl Flush {
         write_vectored_all(&mut stream, &waiting).map_err(lost)?;
         stream.flush().map_err(lost)?;
         let sealed = layout.seal();
-        match read_reply(&mut stream)? {
+        match read_reply(&mut stream, partner)? {
             StreamReply::Stored { digest } if digest == sealed.digest => Ok(sealed),
             StreamReply::Stored { .. } => Err(Error::new(
                 outlive_base::Code::Corrupt,
@@ -311,7 +307,16 @@ impl Flush {
                 ),
                 "check the partner's storage and memory",
             )),
-            StreamReply::Refused(error) => Err(error),
+            StreamReply::Refused(error) => Err(Error::new(
+                error.code(),
+                outlive_base::Entity::Node(partner.0),
+                format!(
+                    "could not keep a copy: {}: {}",
+                    error.entity(),
+                    error.reason()
+                ),
+                error.remedy(),
+            )),
             StreamReply::Coming { .. } => Err(Error::internal("an odd answer on a stream")),
         }
     }

@@ -29,6 +29,7 @@ mod rounds;
 mod serving;
 mod slabs;
 mod streams;
+pub mod told;
 mod turns;
 mod workers;
 

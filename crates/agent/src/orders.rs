@@ -257,7 +257,10 @@ impl Agent {
             };
             let (store, work) = (Arc::clone(&self.store), self.work.clone());
             let job = move || {
-                let result = store.records().persist(&record).map_err(Error::from);
+                let records = store.records();
+                let made = store.make(&records.directory().join("-"));
+                let result = made.and_then(|()| records.persist(&record));
+                let result = result.map_err(Error::from);
                 let _ = work.send(Work::Protected { result });
             };
             if let Err(error) = self.recorder.run(job) {
@@ -497,6 +500,13 @@ impl Agent {
         }
     }
 
+    /// The epoch of a node's holder, as far as is known here.
+    fn epoch_of(&self, node: NodeId) -> u64 {
+        let mut members = self.config.iter().flat_map(|config| &config.members);
+        let member = members.find(|member| member.node == node);
+        member.map_or(0, |member| member.epoch)
+    }
+
     fn carry_out_detector(&mut self, effect: Effect<detector::Detector>) {
         match effect {
             Effect::Send(to, msg) if to == NodeId::LAUNCHER.0 => match msg {
@@ -512,11 +522,17 @@ impl Agent {
             Effect::Event(event) => match event {
                 detector::Event::Suspected { node, silent_for } => {
                     let silent_ms = silent_for.as_ms() as u64;
-                    self.tell(&Notice::Suspected { node, silent_ms });
+                    let epoch = self.epoch_of(node);
+                    self.tell(&Notice::Suspected {
+                        node,
+                        epoch,
+                        silent_ms,
+                    });
                 }
                 detector::Event::Cleared { node } => self.tell(&Notice::Cleared { node }),
                 detector::Event::Dead { node, .. } => {
-                    self.tell(&Notice::Dead { node });
+                    let epoch = self.epoch_of(node);
+                    self.tell(&Notice::Dead { node, epoch });
                     self.command(commit::Command::Lost { node });
                 }
             },
@@ -541,8 +557,11 @@ impl Agent {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
                 let trouble = result.as_ref().map_or_else(Some, Option::as_ref);
                 self.unwritable = trouble.is_some();
-                if let Some(error) = trouble.cloned() {
-                    self.warn(error);
+                match trouble.cloned() {
+                    Some(error) => self.warn_of_storage(error),
+                    // Records may fit where containers do not.
+                    None if !self.has_containers_here() => self.storage_trouble = None,
+                    None => {}
                 }
                 let result = result
                     .map(drop)
@@ -583,9 +602,13 @@ impl Agent {
             Work::Collected { result } => self.on_collected(result),
             Work::Protected { result } => {
                 if let Err(error) = result {
-                    self.warn(error);
+                    self.warn_of_copy(Level::Partner, error);
                 }
             }
+            Work::Kept { result } => match result {
+                Ok(()) => self.storage_trouble = None,
+                Err(error) => self.warn_of_copy(Level::Partner, error),
+            },
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What agents say to each other, and how bulk data is asked for.
 
-use outlive_base::{ContainerId, Error, Result};
+use outlive_base::{Code, ContainerId, Entity, Error, NodeId, Result};
 use outlive_protocols::{commit, detector};
 use outlive_vault::Record;
 use serde::{Deserialize, Serialize};
@@ -72,10 +72,28 @@ pub enum StreamReply {
 /// Longest encoded [`StreamReply`].
 const REPLY_BYTES_MAX: usize = 16 * 1024;
 
-/// Writes a reply.
-pub fn send_reply(stream: &mut impl std::io::Write, reply: &StreamReply) -> Result<()> {
+/// The connection to a peer broke: no file is at fault, and no device.
+pub fn connection_lost(peer: NodeId, doing: &str, error: &std::io::Error) -> Error {
+    let seen = match error.kind() {
+        std::io::ErrorKind::UnexpectedEof => "it was closed".to_owned(),
+        _ => error.to_string(),
+    };
+    Error::new(
+        Code::Network,
+        Entity::Node(peer.0),
+        format!("the connection ended {doing}: {seen}"),
+        "nothing, if the node was lost: what did not arrive is sent or read again; else check the network between the nodes",
+    )
+}
+
+/// Writes a reply to `peer`.
+pub fn send_reply(
+    stream: &mut impl std::io::Write,
+    peer: NodeId,
+    reply: &StreamReply,
+) -> Result<()> {
     let bytes = crate::protocol::encode(reply)?;
-    let failed = |error: std::io::Error| Error::io("stream", "answer on a stream", &error);
+    let failed = |error: std::io::Error| connection_lost(peer, "before it was answered", &error);
     stream
         .write_all(&(bytes.len() as u32).to_le_bytes())
         .map_err(failed)?;
@@ -83,9 +101,9 @@ pub fn send_reply(stream: &mut impl std::io::Write, reply: &StreamReply) -> Resu
     stream.flush().map_err(failed)
 }
 
-/// Reads a reply.
-pub fn read_reply(stream: &mut impl std::io::Read) -> Result<StreamReply> {
-    let failed = |error: std::io::Error| Error::io("stream", "wait for an answer", &error);
+/// Reads the reply of `peer`.
+pub fn read_reply(stream: &mut impl std::io::Read, peer: NodeId) -> Result<StreamReply> {
+    let failed = |error: std::io::Error| connection_lost(peer, "before it answered", &error);
     let mut length = [0; 4];
     stream.read_exact(&mut length).map_err(failed)?;
     let length = u32::from_le_bytes(length) as usize;

@@ -308,7 +308,7 @@ impl Agent {
                     self.command(Command::Forget { source, version });
                 }
             }
-            Err(error) => self.warn(error),
+            Err(error) => self.warn_of_copy(Level::Partner, error),
         }
     }
 

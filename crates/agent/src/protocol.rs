@@ -325,6 +325,9 @@ pub struct Opened {
     pub uncertain: bool,
 }
 
+/// Warnings in a status.
+pub const STATUS_WARNINGS_MAX: usize = 64;
+
 /// What an agent knows of itself.
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct NodeStatus {
@@ -340,7 +343,7 @@ pub struct NodeStatus {
     pub disk: (u64, u64),
     /// How often this agent was started anew by its keeper.
     pub agent_restarts: u32,
-    /// Last warnings, oldest first, at most 16.
+    /// What it warned of, oldest first, at most [`STATUS_WARNINGS_MAX`].
     pub warnings: Vec<Error>,
 }
 
@@ -433,6 +436,8 @@ pub enum Notice {
     Suspected {
         /// The peer.
         node: NodeId,
+        /// The epoch of its holder that is meant.
+        epoch: u64,
         /// For how long.
         silent_ms: u64,
     },
@@ -445,6 +450,8 @@ pub enum Notice {
     Dead {
         /// The peer.
         node: NodeId,
+        /// The epoch of its holder that is meant.
+        epoch: u64,
     },
     /// An injection's place was reached.
     InjectReached {

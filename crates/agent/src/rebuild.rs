@@ -10,11 +10,12 @@ use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result,
 use outlive_capture::slab::Slab;
 use outlive_network::Endpoint;
 use outlive_vault::{
-    Container, ContainerHead, NodeStore, Pace, Part, RankEntry, Sealed, SharedStore, Sink, receive,
+    Container, ContainerHead, NodeStore, Pace, Part, RankEntry, ReadError, Sealed, SharedStore,
+    Sink, receive,
 };
 
 use crate::flush::Flush;
-use crate::peers::{StreamReply, StreamRequest, read_reply};
+use crate::peers::{StreamReply, StreamRequest, connection_lost, read_reply};
 use crate::protocol::encode;
 use crate::ranks::{Staged, overwritten};
 use crate::slabs::Slabs;
@@ -83,7 +84,7 @@ impl Rebuild {
                     });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, %level, "a copy cannot be used");
+                    tracing::info!(%error, %level, "a copy cannot be used");
                     rejected.push(error);
                 }
             }
@@ -189,13 +190,19 @@ impl Rebuild {
     fn receive_from(&self, holder: NodeId, sealed: &Sealed) -> Result<Fetched> {
         let request = StreamRequest::Fetch { id: sealed.id };
         let mut stream = self.endpoint.open_stream(holder, &encode(&request)?)?;
-        match read_reply(&mut stream)? {
+        match read_reply(&mut stream, holder)? {
             StreamReply::Coming { .. } => {}
             StreamReply::Refused(error) => return Err(error),
             StreamReply::Stored { .. } => return Err(Error::internal("an odd answer on a stream")),
         }
         let mut intake = Intake::new(self);
-        receive(&mut stream, Some(sealed), &mut intake)?;
+        receive(&mut stream, Some(sealed), &mut intake).map_err(|error| match error {
+            ReadError::Lost { source, .. } => {
+                let doing = format!("while it sent {}", sealed.id);
+                connection_lost(holder, &doing, &source)
+            }
+            error => error.into(),
+        })?;
         Ok((sealed.length, intake.finish()?))
     }
 }

@@ -4,10 +4,13 @@
 //! depend on each other (PREPARED, COMMIT, ABORT) share their syncs: after a node was
 //! lost its successor gets all decisions that roll forward at once.
 //!
-//! A disk that takes no more must not cost the levels whose bytes lie elsewhere (P9):
-//! records of the levels memory and shared, and refusals, are then left with the
+//! A disk that takes no more must not cost the levels whose bytes lie elsewhere, nor the
+//! job (P9): records of the levels memory and shared, and refusals, are then left with the
 //! keeper, in memory. They outlive the agent, and end with the node's staging memory;
-//! what they say is worth no more than that, or lies in shared storage too.
+//! what they say is worth no more than that, or lies in shared storage too. Promises and
+//! openings take the room that the node's store keeps for them; when that is used up,
+//! or the disk may not be written to at all, they are left with the keeper too and owed
+//! to the disk: nothing newer is written there before them.
 //!
 //! Invariants: nothing is reported before it is durable or kept; a batch holds at most
 //! [`BATCH_MAX`] records; the keeper's part at most [`KEPT_BYTES_MAX`] bytes.
@@ -78,6 +81,8 @@ pub struct Means {
     /// The newest incarnations in which it is marked that versions were committed: in the
     /// node's storage and in shared storage.
     pub marked: [Incarnation; 2],
+    /// Records with the keeper that the disk must have before others.
+    pub owed: Vec<Record>,
     /// Where completions go.
     pub work: Sender<Work>,
 }
@@ -203,33 +208,43 @@ impl Wish {
                 matches!(level, Level::Memory | Level::Shared)
             }
             Record::Abort { .. } => true,
-            _ => false,
+            record => is_owed(record),
         }
     }
+}
+
+/// True for what must stand on the disk before anything that follows it.
+fn is_owed(record: &Record) -> bool {
+    matches!(record, Record::Promise { .. } | Record::Incarnation { .. })
 }
 
 impl Means {
     fn write(&mut self, batch: Vec<Wish>) {
         let records: Vec<&Record> = batch.iter().map(|wish| &wish.record).collect();
-        let results: Vec<Result<()>> = match self.faults.before_write(0) {
-            Ok(()) => {
-                let store = Arc::clone(&self.store);
-                for record in &records {
-                    mark(&mut self.marked[0], store.mark(), record);
-                }
-                let results = self.store.records().persist_all(&records).into_iter();
-                results.map(|result| result.map_err(Error::from)).collect()
+        // The mark comes before the commit that it tells of; on a full disk it costs a look.
+        if self.faults.before_write(0).is_ok() {
+            let store = Arc::clone(&self.store);
+            for record in &records {
+                mark(&mut self.marked[0], store.mark(), record);
             }
-            Err(error) => {
-                let failed =
-                    |_: &Record| Err(Error::io(self.store.root(), "write a record", &error));
-                records.into_iter().map(failed).collect()
-            }
+        }
+        let results: Vec<Result<()>> = match self.pay() {
+            Ok(()) => self.persist(&records),
+            Err(error) => records.iter().map(|_| Err(error.clone())).collect(),
         };
         for (wish, result) in batch.into_iter().zip(results) {
             let result = match (result, &mut self.kept) {
                 (Err(error), Some(kept)) if wish.may_be_kept() => {
-                    kept.add(&wish.record, self.job_hash).map(|()| Some(error))
+                    if is_owed(&wish.record) {
+                        owe(&mut self.owed, &wish.record);
+                    }
+                    let added = kept.add(&wish.record, self.job_hash);
+                    // What is owed does not go with the older half.
+                    let added = added.and_then(|halved| match halved {
+                        true => kept.add_all(&self.owed, self.job_hash),
+                        false => Ok(()),
+                    });
+                    added.map(|()| Some(error))
                 }
                 (result, _) => result.map(|()| None),
             };
@@ -246,6 +261,57 @@ impl Means {
             });
         }
     }
+}
+
+impl Means {
+    fn persist(&self, records: &[&Record]) -> Vec<Result<()>> {
+        let here = self.store.records();
+        let made = self.store.make(&here.directory().join("-"));
+        let results = match (made, self.faults.before_write(0)) {
+            (Err(error), _) => {
+                let error = Error::from(error);
+                return records.iter().map(|_| Err(error.clone())).collect();
+            }
+            (Ok(()), Ok(())) => here.persist_all(records),
+            (Ok(()), Err(_)) => here.persist_in_reserve(records),
+        };
+        let results = results.into_iter();
+        results.map(|result| result.map_err(Error::from)).collect()
+    }
+
+    /// Writes what is owed to the disk.
+    fn pay(&mut self) -> Result<()> {
+        while let Some(record) = self.owed.first() {
+            match self.persist(&[record]).pop() {
+                Some(Err(error)) if error.code() != Code::JobBusy => return Err(error),
+                // One that stands there is newer: nothing is owed any more.
+                _ => drop(self.owed.remove(0)),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A promise takes the place of the one before; openings are few.
+fn owe(owed: &mut Vec<Record>, record: &Record) {
+    let same = |known: &Record| {
+        std::mem::discriminant(known) == std::mem::discriminant(record)
+            && matches!(record, Record::Promise { .. })
+    };
+    owed.retain(|known| known != record && !same(known));
+    owed.push(record.clone());
+}
+
+/// What of the kept records the disk lacks and must have first.
+pub fn owed_of(kept: &[Record], store: &NodeStore) -> Vec<Record> {
+    let there = store.records().scan().unwrap_or_default().records;
+    let mut owed = Vec::new();
+    for record in kept.iter().filter(|record| is_owed(record)) {
+        if !there.contains(record) {
+            owe(&mut owed, record);
+        }
+    }
+    owed
 }
 
 /// Leaves the mark that versions were committed, before the first commit of an incarnation
@@ -269,7 +335,7 @@ fn mark(marked: &mut Incarnation, place: &RecordStore, record: &Record) {
     match place.persist(&mark) {
         Ok(()) => *marked = incarnation,
         // The commit itself will tell whether the place takes anything.
-        Err(error) => tracing::warn!(%error, "no mark of a history"),
+        Err(error) => tracing::info!(%error, "no mark of a history"),
     }
 }
 
@@ -354,14 +420,21 @@ impl Kept {
         (kept, records)
     }
 
-    fn add(&mut self, record: &Record, job_hash: u64) -> Result<()> {
+    fn add_all(&mut self, records: &[Record], job_hash: u64) -> Result<()> {
+        let mut each = records.iter();
+        each.try_for_each(|record| self.add(record, job_hash).map(drop))
+    }
+
+    /// Adds a record; true if older ones went for it.
+    fn add(&mut self, record: &Record, job_hash: u64) -> Result<bool> {
         let failed = |error: std::io::Error| Error::io("memfd", "write a record", &error);
         let encoded = record.encode(job_hash);
         let bytes = encoded.filter(|bytes| (bytes.len() as u64) < KEPT_BYTES_MAX / 2 - 4);
         let bytes = bytes.ok_or_else(|| Error::internal("a record is too long to be kept"))?;
         let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
         framed.extend_from_slice(&bytes);
-        if self.bytes + framed.len() as u64 > KEPT_BYTES_MAX {
+        let halved = self.bytes + framed.len() as u64 > KEPT_BYTES_MAX;
+        if halved {
             self.halve().map_err(failed)?;
         }
         self.file
@@ -369,7 +442,7 @@ impl Kept {
             .map_err(failed)?;
         self.bytes += framed.len() as u64;
         self.lengths.push_back(framed.len() as u64);
-        Ok(())
+        Ok(halved)
     }
 
     /// Drops the older half. A death in the middle leaves a prefix of what was there,
@@ -433,6 +506,7 @@ mod tests {
             faults: Arc::default(),
             job_hash: 7,
             kept: None,
+            owed: Vec::new(),
             marked: [Incarnation(0); 2],
             work,
         })

@@ -484,6 +484,9 @@ impl Agent {
     ) {
         match result {
             Ok(part) => {
+                if matches!(level, Level::Disk | Level::Partner) {
+                    self.storage_trouble = None;
+                }
                 self.contents.add_part(source, version, level, part);
                 if source == self.incarnation {
                     self.level_written(version, level);
@@ -495,7 +498,7 @@ impl Agent {
                 } else {
                     Why::Storage
                 };
-                self.warn(error);
+                self.warn_of_copy(level, error);
                 if source == self.incarnation {
                     self.command(Command::LevelFailed {
                         version,

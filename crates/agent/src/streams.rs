@@ -4,14 +4,15 @@
 use std::io::Write;
 use std::sync::Arc;
 
+use crossbeam_channel::Sender;
 use outlive_base::{Code, ContainerId, Entity, Error, Result};
 use outlive_network::{Identity, Stream};
 use outlive_vault::{Container, NodeStore, WriteOptions, store_stream, verify_written};
 
-use crate::core::Agent;
+use crate::core::{Agent, Work};
 use crate::faults::Faults;
 use crate::flush::Hook;
-use crate::peers::{StreamReply, StreamRequest, send_reply};
+use crate::peers::{StreamReply, StreamRequest, connection_lost, send_reply};
 use crate::protocol::decode;
 
 impl Agent {
@@ -21,7 +22,8 @@ impl Agent {
             Err(error) => return self.warn(error),
         };
         let (store, faults) = (Arc::clone(&self.store), Arc::clone(&self.faults));
-        let job = move || serve(&store, &faults, from, request, stream);
+        let work = self.work.clone();
+        let job = move || serve(&store, &faults, from, request, stream, &work);
         if let Err(error) = self.incoming.run(job) {
             self.warn(error);
         }
@@ -34,32 +36,36 @@ fn serve(
     from: Identity,
     request: StreamRequest,
     mut stream: Stream,
+    work: &Sender<Work>,
 ) {
     let outcome = match request {
-        StreamRequest::Store { id, length } => keep(store, faults, from, id, length, &mut stream),
-        StreamRequest::Fetch { id } => give(store, id, &mut stream),
+        StreamRequest::Store { id, length } => {
+            let kept = store_verified(store, faults, from, id, length, &mut stream);
+            // What this node's storage refuses is for this node to tell.
+            let result = match &kept {
+                Ok(_) => Ok(()),
+                Err(error) => Err(error.clone()),
+            };
+            // A connection that ended is for the one who sent.
+            let told = |error: &Error| error.code() != Code::Network;
+            if result.as_ref().err().is_none_or(told) {
+                let _ = work.send(Work::Kept { result });
+            }
+            let reply = match kept {
+                Ok(digest) => StreamReply::Stored { digest },
+                Err(error) => StreamReply::Refused(error),
+            };
+            send_reply(&mut stream, from.peer, &reply)
+        }
+        StreamRequest::Fetch { id } => give(store, from, id, &mut stream),
     };
     if let Err(error) = outcome {
-        tracing::warn!(%error, from = from.peer.0, "a stream failed");
+        // Who asked meets the same, and tells it unless a lost node explains it.
+        tracing::info!(%error, from = from.peer.0, "a stream failed");
     }
 }
 
 /// Stores a partner's container, reads it back, and says its digest.
-fn keep(
-    store: &NodeStore,
-    faults: &Faults,
-    from: Identity,
-    id: ContainerId,
-    length: u64,
-    stream: &mut Stream,
-) -> Result<()> {
-    let reply = match store_verified(store, faults, from, id, length, stream) {
-        Ok(digest) => StreamReply::Stored { digest },
-        Err(error) => StreamReply::Refused(error),
-    };
-    send_reply(stream, &reply)
-}
-
 fn store_verified(
     store: &NodeStore,
     faults: &Faults,
@@ -77,6 +83,7 @@ fn store_verified(
         ));
     }
     let path = store.partner_path(id);
+    store.make(&path)?;
     let hook = Hook(faults);
     let options = WriteOptions {
         hook: Some(&hook),
@@ -96,21 +103,18 @@ fn store_verified(
 }
 
 /// Sends a container that is kept here for `id.node`, or its own.
-fn give(store: &NodeStore, id: ContainerId, stream: &mut Stream) -> Result<()> {
+fn give(store: &NodeStore, to: Identity, id: ContainerId, stream: &mut Stream) -> Result<()> {
     let opened = Container::open(&store.partner_path(id))
         .or_else(|_| Container::open(&store.container_path(id)));
     let container = match opened {
         Ok(container) => container,
-        Err(error) => return send_reply(stream, &StreamReply::Refused(error.into())),
+        Err(error) => return send_reply(stream, to.peer, &StreamReply::Refused(error.into())),
     };
-    send_reply(
-        stream,
-        &StreamReply::Coming {
-            length: container.sealed().length,
-        },
-    )?;
+    let length = container.sealed().length;
+    send_reply(stream, to.peer, &StreamReply::Coming { length })?;
     container.send_to(stream)?;
-    stream
-        .flush()
-        .map_err(|error| Error::io("stream", "send a container", &error))
+    stream.flush().map_err(|error| {
+        let doing = format!("while {id} was sent");
+        connection_lost(to.peer, &doing, &error)
+    })
 }

@@ -342,7 +342,7 @@ impl Driver {
                 });
             }
             network::Event::Refused { addr, error } => {
-                tracing::warn!(%addr, %error, "refused");
+                tracing::info!(%addr, %error, "refused");
                 self.tell(Input::Refused { error });
             }
             network::Event::Up { identity, addr } => {

@@ -29,10 +29,22 @@ pub fn prepare_node_dir(path: &Path, fresh: bool) -> Result<()> {
     }
     make_private(path)?;
     for sub in ["containers", "partner", "records", "files"] {
-        make_private(&path.join(sub))?;
-        must_list(&path.join(sub))?;
+        let sub = path.join(sub);
+        match make_private(&sub) {
+            // A node whose disk is full, or may not be written to, serves all the same:
+            // its agent makes what it can, and says what it cannot.
+            Err(error) if !sub.exists() && is_refusal(&error) => {
+                tracing::info!(%error, "left to the agent");
+            }
+            made => made?,
+        }
+        must_list(&sub)?;
     }
     Ok(())
+}
+
+fn is_refusal(error: &Error) -> bool {
+    matches!(error.code(), Code::NoSpace | Code::Permission)
 }
 
 /// Refuses a directory that this user cannot list: what lies there would be taken for
@@ -76,6 +88,8 @@ pub fn wipe(path: &Path) -> Result<()> {
     match fs::rename(path, &aside) {
         Ok(()) => {}
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        // A file system of its own stays where it is mounted.
+        Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => return empty(path),
         Err(error) => return Err(Error::io(path, "move aside", &error)),
     }
     // Deleting may take long; whoever comes next need not wait for it.
@@ -85,6 +99,24 @@ pub fn wipe(path: &Path) -> Result<()> {
         }
     };
     drop(std::thread::spawn(remove));
+    Ok(())
+}
+
+/// Removes what is in a directory, records first: without them nothing else is offered.
+fn empty(path: &Path) -> Result<()> {
+    let failed = |error: std::io::Error| Error::io(path, "remove what is in it", &error);
+    let records = path.join("records");
+    if records.is_dir() {
+        fs::remove_dir_all(&records).map_err(failed)?;
+    }
+    for entry in fs::read_dir(path).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        let removed = match entry.file_type().map_err(failed)?.is_dir() {
+            true => fs::remove_dir_all(entry.path()),
+            false => fs::remove_file(entry.path()),
+        };
+        removed.map_err(failed)?;
+    }
     Ok(())
 }
 

@@ -124,6 +124,10 @@ pub struct ErrorEntry {
     pub reason: String,
     /// What to do.
     pub remedy: String,
+    /// So many more like it were met after it: the same words of the same node, about
+    /// other versions, files or addresses.
+    #[serde(default)]
+    pub more: u64,
 }
 
 impl From<&Error> for ErrorEntry {
@@ -134,6 +138,7 @@ impl From<&Error> for ErrorEntry {
             entity: error.entity().to_string(),
             reason: error.reason().to_owned(),
             remedy: error.remedy().to_owned(),
+            more: 0,
         }
     }
 }

@@ -6,7 +6,7 @@
 
 use std::io::{IsTerminal, Write};
 
-use outlive_base::{Error, Time, count};
+use outlive_base::{Entity, Error, Time, count};
 
 use crate::report::Report;
 use crate::supervisor::{Event, Verdict};
@@ -174,11 +174,30 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             error,
         } => {
             let place = level.map_or_else(String::new, |level| format!(" on {level}"));
-            let text = format!(
-                "{version} given up{place}: {} {}",
-                error.code(),
-                error.reason()
-            );
+            let about = match error.entity() {
+                Entity::Version(_) => String::new(),
+                other => format!("{other}: "),
+            };
+            let (code, reason) = (error.code(), error.reason());
+            let text = format!("{version} given up{place}: {code} {about}{reason}");
+            (Plain, Bad, text)
+        }
+        Event::KeptAgain {
+            version,
+            level,
+            given_up,
+        } => {
+            let place = level.map_or_else(|| "captured".to_owned(), |l| format!("kept on {l}"));
+            let text = format!("{version} {place} again; {given_up} in a row were given up");
+            (Plain, Good, text)
+        }
+        Event::NotKept {
+            level,
+            versions,
+            last,
+        } => {
+            let place = level.map_or_else(String::new, |level| format!(" on {level}"));
+            let text = format!("{versions} versions in a row given up{place}, the last: {last}");
             (Plain, Bad, text)
         }
         Event::Failure {
@@ -232,6 +251,11 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
         }
         Event::Finishing => (Verbose, Dim, "finishing flushes".to_owned()),
         Event::Warning(error) => (Plain, Bad, format!("warning: {error}")),
+        Event::More { error, more } => {
+            let (code, entity, reason) = (error.code(), error.entity(), error.reason());
+            let text = format!("warning: {code} {entity}: {reason}: and {more} more like it");
+            (Plain, Bad, text)
+        }
         Event::Fatal(error) => (Quiet, Bad, error.to_string()),
     }
 }
@@ -242,16 +266,28 @@ fn opened(event: &Event) -> (Detail, Tone, String) {
         level,
         rebuild_ms,
         rejected,
+        restart,
+        given_up,
         ..
     } = event
     else {
         return (Detail::Verbose, Tone::Dim, String::new());
     };
     let Some(version) = restored else {
-        return (Detail::Live, Tone::Dim, "fresh start".to_owned());
+        // A restart always says what it goes on from.
+        return match restart {
+            true => {
+                let text = "nothing was committed yet: begins anew".to_owned();
+                (Detail::Plain, Tone::Usual, text)
+            }
+            false => (Detail::Live, Tone::Dim, "fresh start".to_owned()),
+        };
     };
     let from = level.map_or_else(String::new, |level| format!(" from {level}"));
     let mut text = format!("{version} rebuilt{from} in {}", show_ms(*rebuild_ms));
+    if *given_up {
+        text += ": the copy that was needed is there, though not all are";
+    }
     if *rejected > 0 {
         text += &format!("; {rejected} newer could not be used");
     }
@@ -260,7 +296,7 @@ fn opened(event: &Event) -> (Detail, Tone, String) {
 
 #[cfg(test)]
 mod tests {
-    use outlive_base::{Code, Entity, Incarnation, Level, NodeId, Version};
+    use outlive_base::{Code, Incarnation, Level, NodeId, Version};
 
     use super::*;
 
@@ -285,6 +321,8 @@ mod tests {
             level: Some(Level::Partner),
             rebuild_ms: 12.0,
             rejected: 1,
+            restart: true,
+            given_up: false,
         };
         let text = describe(&opened).2;
         assert_eq!(

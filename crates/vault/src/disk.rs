@@ -210,6 +210,30 @@ impl Temporary {
         }
     }
 
+    /// A file under construction that was there before: what `give` opens at the path
+    /// that it is told. None if it has nothing to give.
+    pub(crate) fn take(
+        target: &Path,
+        give: impl FnOnce(&Path) -> Option<File>,
+    ) -> Option<Temporary> {
+        let name = target.file_name()?.to_string_lossy().into_owned();
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let unfinished = format!("{TEMPORARY_PREFIX}{}-{number}-{name}", std::process::id());
+        let path = target.with_file_name(unfinished);
+        let file = give(&path)?;
+        Some(Temporary {
+            file,
+            path,
+            target: target.to_owned(),
+            live: true,
+        })
+    }
+
+    /// What it will be.
+    pub(crate) fn target(&self) -> &Path {
+        &self.target
+    }
+
     /// Where it is while it is unfinished.
     pub(crate) fn path(&self) -> &Path {
         &self.path

@@ -23,6 +23,18 @@ pub enum WriteError {
         /// What the system said.
         source: io::Error,
     },
+    /// The connection over which the bytes came ended.
+    #[error("{path}: {found} of {expected} bytes came: {source}", path = path.display())]
+    Lost {
+        /// What was to be written.
+        path: PathBuf,
+        /// The length announced.
+        expected: u64,
+        /// So many bytes had come.
+        found: u64,
+        /// What was seen.
+        source: io::Error,
+    },
     /// The caller's flag was raised.
     #[error("{}: cancelled", .0.display())]
     Cancelled(PathBuf),
@@ -38,6 +50,21 @@ pub enum WriteError {
 }
 
 impl WriteError {
+    /// True if there is no room: of bytes, of files, or of a quota.
+    pub fn is_full(&self) -> bool {
+        use io::ErrorKind::{QuotaExceeded, StorageFull};
+        matches!(self, WriteError::Io { source, .. }
+            if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+
+    /// True if the storage refuses to be written to, for lack of room or of permission.
+    pub fn is_refusal(&self) -> bool {
+        use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
+        let refused = matches!(self, WriteError::Io { source, .. }
+            if matches!(source.kind(), PermissionDenied | ReadOnlyFilesystem));
+        refused || self.is_full()
+    }
+
     pub(crate) fn io(path: &Path, doing: &'static str, source: impl Into<io::Error>) -> WriteError {
         WriteError::Io {
             path: path.to_owned(),
@@ -55,6 +82,12 @@ impl From<WriteError> for Error {
                 doing,
                 source,
             } => Error::io(path, doing, &source),
+            WriteError::Lost {
+                path,
+                expected,
+                found,
+                source,
+            } => lost(&path, expected, found, &source),
             WriteError::Cancelled(path) => Error::new(
                 Code::CommitAborted,
                 Entity::File(path.display().to_string()),
@@ -81,6 +114,16 @@ impl From<WriteError> for Error {
             ),
         }
     }
+}
+
+/// The connection ended over which a container came or went.
+fn lost(path: &Path, expected: u64, found: u64, source: &io::Error) -> Error {
+    Error::new(
+        Code::Network,
+        Entity::File(path.display().to_string()),
+        format!("the connection ended after {found} of {expected} bytes: {source}"),
+        "nothing, if a node was lost: it is sent or read again; else check the network",
+    )
 }
 
 /// Where in a container damage was found. Absent parts are unknown or do not apply.
@@ -141,6 +184,18 @@ pub enum ReadError {
         expected: u64,
         /// Length found.
         found: u64,
+    },
+    /// The connection over which the bytes came ended.
+    #[error("{path}: {found} of {expected} bytes came: {source}", path = path.display())]
+    Lost {
+        /// What came, or the file that was sent.
+        path: PathBuf,
+        /// Its length.
+        expected: u64,
+        /// So many bytes had come.
+        found: u64,
+        /// What was seen.
+        source: io::Error,
     },
     /// The file is of a later or unknown format.
     #[error("{path}: {what}", path = path.display())]
@@ -217,6 +272,12 @@ impl From<ReadError> for Error {
                 format!("{found} of {expected} bytes are there"),
                 OTHER_COPY,
             ),
+            ReadError::Lost {
+                path,
+                expected,
+                found,
+                source,
+            } => lost(&path, expected, found, &source),
             ReadError::Format { path, what } => Error::new(
                 Code::FormatUnknown,
                 file(&path),

@@ -25,6 +25,7 @@ mod plan;
 mod record;
 mod records;
 mod rehearse;
+mod reserve;
 mod scratch;
 mod store;
 mod stream;

@@ -12,9 +12,12 @@ use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use outlive_base::Level;
+
 use crate::disk::{self, Temporary, create_directory, parent, sync_directory, write_all};
 use crate::error::{ReadError, WriteError};
 use crate::record::{RECORD_BYTES_MAX, Record, RecordError};
+use crate::reserve::{self, Reserve};
 
 /// What [`RecordStore::persist_exclusive`] found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -43,6 +46,8 @@ pub struct RecordStore {
     job_hash: u64,
     /// What [`RecordStore::scan_again`] has read.
     known: Arc<Mutex<Known>>,
+    /// Room on a full disk, for a node's own records.
+    reserve: Option<Arc<Reserve>>,
 }
 
 /// Sound records by their file's name, with the number of the file: a record is never
@@ -63,6 +68,22 @@ impl RecordStore {
             directory: directory.to_owned(),
             job_hash,
             known: Arc::default(),
+            reserve: None,
+        }
+    }
+
+    /// The same with room kept beside the directory. What is missing of it is made.
+    pub(crate) fn with_reserve(mut self) -> RecordStore {
+        let beside = parent(&self.directory).join(reserve::NAME);
+        self.reserve = Some(Arc::new(Reserve::at(beside)));
+        self.refill();
+        self
+    }
+
+    /// Makes the room again that records on a full disk have taken, if there is some.
+    pub fn refill(&self) {
+        if let Some(reserve) = &self.reserve {
+            reserve.fill();
         }
     }
 
@@ -83,7 +104,19 @@ impl RecordStore {
     /// their syncs: one result each, in their order. After a power cut any of them may
     /// be there without the others.
     pub fn persist_all(&self, records: &[&Record]) -> Vec<Result<(), WriteError>> {
-        let staged: Vec<_> = records.iter().map(|record| self.stage(record)).collect();
+        self.persist_each(records, false)
+    }
+
+    /// [`RecordStore::persist_all`] as if nothing were left but the room that is kept.
+    pub fn persist_in_reserve(&self, records: &[&Record]) -> Vec<Result<(), WriteError>> {
+        self.persist_each(records, true)
+    }
+
+    fn persist_each(&self, records: &[&Record], full: bool) -> Vec<Result<(), WriteError>> {
+        let staged: Vec<_> = records
+            .iter()
+            .map(|record| self.stage(record, full))
+            .collect();
         // All are written before the first is synced: the file system then writes its
         // own log once for many.
         let named: Vec<Result<(), WriteError>> = records
@@ -127,7 +160,7 @@ impl RecordStore {
     }
 
     /// Writes a record under a temporary name, unless it is there.
-    fn stage(&self, record: &Record) -> Result<Staged, WriteError> {
+    fn stage(&self, record: &Record, full: bool) -> Result<Staged, WriteError> {
         let path = self.directory.join(record.file_name(false));
         let bytes = self.encode(record)?;
         match self.read(&path) {
@@ -148,10 +181,25 @@ impl RecordStore {
             // An unreadable record is as good as none: the sound one replaces it.
             Err(error) => tracing::warn!(path = %path.display(), %error, "record replaced"),
         }
-        let file = Temporary::create(&path, false)?;
-        write_all(&file.file, &mut [IoSlice::new(&bytes)], 0)
-            .map_err(|error| WriteError::io(&path, "write", error))?;
-        Ok(Staged::New(file))
+        let written = match full {
+            true => Err(WriteError::io(&path, "create", io::ErrorKind::StorageFull)),
+            false => Temporary::create(&path, false).and_then(|file| fill(file, &bytes)),
+        };
+        let written = written.or_else(|error| match error.is_full() && is_essential(record) {
+            true => self.stage_in_reserve(&path, &bytes).ok_or(error),
+            false => Err(error),
+        });
+        written.map(Staged::New)
+    }
+
+    /// A record on a disk that is full.
+    fn stage_in_reserve(&self, path: &Path, bytes: &[u8]) -> Option<Temporary> {
+        let reserve = self.reserve.as_ref()?;
+        let length = bytes.len() as u64;
+        let file = Temporary::take(path, |at| reserve.give(at, length))?;
+        write_all(&file.file, &mut [IoSlice::new(bytes)], 0).ok()?;
+        file.file.set_len(length).ok()?;
+        Some(file)
     }
 
     /// Makes a record durable only if none of its name is there: for directories
@@ -295,6 +343,26 @@ impl RecordStore {
     fn sync_again(&self, path: &Path) -> Result<(), WriteError> {
         sync_file(path)?;
         sync_directory(&self.directory)
+    }
+}
+
+/// True for what a node must be able to say on a full disk. A refusal is worth nothing
+/// that its absence is not; what memory and shared storage keep is kept there.
+fn is_essential(record: &Record) -> bool {
+    match record {
+        Record::Abort { .. } => false,
+        Record::Prepared { level, .. } | Record::Commit { level, .. } => {
+            matches!(level, Level::Disk | Level::Partner)
+        }
+        _ => true,
+    }
+}
+
+fn fill(file: Temporary, bytes: &[u8]) -> Result<Temporary, WriteError> {
+    let written = write_all(&file.file, &mut [IoSlice::new(bytes)], 0);
+    match written {
+        Ok(()) => Ok(file),
+        Err(error) => Err(WriteError::io(file.target(), "write", error)),
     }
 }
 

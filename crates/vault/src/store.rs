@@ -49,7 +49,35 @@ impl NodeStore {
         records.sweep()?;
         disk::sweep(root)?;
         disk::sync_directory(root)?;
-        Ok(NodeStore::at(root, job_hash))
+        let mut store = NodeStore::at(root, job_hash);
+        store.records = records.with_reserve();
+        Ok(store)
+    }
+
+    /// [`NodeStore::create`]; on storage that is full or may not be written to, what is
+    /// there, and why. Such a node answers, promises and rebuilds from what it can read
+    /// (P9); what it cannot write it says when it should.
+    pub fn create_or_read(
+        root: &Path,
+        job_hash: u64,
+    ) -> Result<(NodeStore, Option<WriteError>), WriteError> {
+        match NodeStore::create(root, job_hash) {
+            Ok(store) => Ok((store, None)),
+            Err(error) if error.is_refusal() => {
+                let mut store = NodeStore::at(root, job_hash);
+                store.records = store.records.with_reserve();
+                Ok((store, Some(error)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Makes a directory of the store that could not be made when it was opened.
+    pub fn make(&self, path: &Path) -> Result<(), WriteError> {
+        match disk::parent(path) {
+            directory if directory.is_dir() => Ok(()),
+            directory => disk::create_directory(directory),
+        }
     }
 
     /// The storage for reading; it need not exist.
@@ -97,7 +125,9 @@ impl NodeStore {
     /// in the middle the next call goes on.
     pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
         let directories = ["containers", "partner"].map(|name| self.root.join(name));
-        gc::collect(&self.records, &directories, self.found()?, policy)
+        let report = gc::collect(&self.records, &directories, self.found()?, policy);
+        self.records.refill();
+        report
     }
 }
 

@@ -97,8 +97,13 @@ impl Container {
             let read = reader
                 .join()
                 .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-            sent.map_err(|error| ReadError::io(self.path(), "send", error))
-                .and(read)
+            sent.map_err(|source| ReadError::Lost {
+                path: self.path().to_owned(),
+                expected: self.sealed().length,
+                found: 0,
+                source,
+            })
+            .and(read)
         })
     }
 }
@@ -113,17 +118,15 @@ struct Incoming<'r> {
 
 impl Incoming<'_> {
     fn fill(&mut self, bytes: &mut [u8]) -> Result<(), ReadError> {
-        self.reader.read_exact(bytes).map_err(|error| {
-            if error.kind() == std::io::ErrorKind::UnexpectedEof {
-                let (expected, found) = (self.expected, self.taken);
-                return ReadError::Truncated {
-                    path: self.name.clone(),
-                    expected,
-                    found,
-                };
-            }
-            ReadError::io(&self.name, "receive", error)
-        })?;
+        // No file is cut off and no device at fault: the connection ended.
+        self.reader
+            .read_exact(bytes)
+            .map_err(|source| ReadError::Lost {
+                path: self.name.clone(),
+                expected: self.expected,
+                found: self.taken,
+                source,
+            })?;
         self.taken += bytes.len() as u64;
         Ok(())
     }

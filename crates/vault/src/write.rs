@@ -244,7 +244,12 @@ fn feed(
         let bytes = (length - offset).min(buffer.len() as u64).min(CHUNK as u64) as usize;
         reader
             .read_exact(&mut buffer[..bytes])
-            .map_err(|error| WriteError::io(path, "receive", error))?;
+            .map_err(|source| WriteError::Lost {
+                path: path.to_owned(),
+                expected: length,
+                found: offset,
+                source,
+            })?;
         if to_disk.send((buffer, bytes, offset)).is_err() {
             break;
         }

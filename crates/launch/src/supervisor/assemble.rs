@@ -23,6 +23,7 @@ impl Supervisor {
         self.settle_unexplained(now);
         self.check_silence(now);
         self.check_bounds(now);
+        self.speak(now);
         self.step(now);
         self.fire_due(now);
         self.probe(now);
@@ -41,6 +42,7 @@ impl Supervisor {
         if matches!(self.phase, Phase::Opening { .. }) {
             at = at.min(self.repeat_at);
         }
+        at = at.min(self.next_word());
         at.min(self.next_injection()).min(self.next_silence())
     }
 
@@ -243,7 +245,13 @@ impl Supervisor {
             level: opened.level,
             rebuild_ms: opened.rebuild_ms,
             rejected: opened.rejected.len(),
+            restart: self.first_start.is_some(),
+            given_up: opened
+                .restored
+                .zip(opened.level)
+                .is_some_and(|(version, level)| self.was_given_up(version, level)),
         });
+        self.forget_given_up();
         if self.first_start.is_some() {
             self.report.restarts += 1;
         }

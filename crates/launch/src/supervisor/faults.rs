@@ -39,6 +39,7 @@ impl Supervisor {
         if !self.is_alive() {
             return self.warn(error);
         }
+        self.drop_explained();
         if let Place::Rank(rank) = found.place
             && found.is_collateral()
         {
@@ -60,17 +61,28 @@ impl Supervisor {
             ..FailureEntry::default()
         };
         self.report.failures.push(entry);
-        self.tell(Event::Failure {
-            what: format!("{} lost: {}", found.place, found.cause),
-            suspected_ms: found.suspected_ms(),
-            detect_ms,
-        });
+        self.tell_failure(now, &found, detect_ms);
         let first = self.open.is_empty();
         self.open.push((found.place, now));
         if first && self.first_start.is_some() {
             self.begin_recovery(now, &found, error);
         } else {
             self.fail_again(now, error);
+        }
+    }
+
+    /// A rank's end may be seen before that of its node: it waits a moment, so that one
+    /// failure is told once.
+    fn tell_failure(&mut self, now: Time, found: &Found, detect_ms: Option<f64>) {
+        let event = Event::Failure {
+            what: format!("{} lost: {}", found.place, found.cause),
+            suspected_ms: found.suspected_ms(),
+            detect_ms,
+        };
+        self.say_failure(Time::NEVER);
+        match found.is_collateral() || (found.injected && matches!(found.place, Place::Rank(_))) {
+            true => self.words.unsaid_failure = Some((now, event)),
+            false => self.tell(event),
         }
     }
 
@@ -282,11 +294,8 @@ impl Supervisor {
         entry.detect_ms = detect_ms.or(entry.detect_ms);
         entry.suspected_ms = found.suspected_ms().or(entry.suspected_ms);
         let detect_ms = entry.detect_ms;
-        self.tell(Event::Failure {
-            what: format!("{} lost: {}", found.place, found.cause),
-            suspected_ms: found.suspected_ms(),
-            detect_ms,
-        });
+        self.words.unsaid_failure = None;
+        self.tell_failure(now, found, detect_ms);
         if matches!(self.phase, Phase::Running { .. } | Phase::Opening { .. }) {
             self.leave_incarnation(now);
         }

@@ -21,6 +21,7 @@ mod silence;
 #[cfg(test)]
 mod tests;
 mod types;
+mod words;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -32,9 +33,6 @@ pub use types::{Action, Event, Input, Outcome, Settings, Storage, Verdict};
 
 use crate::process::Ended;
 use crate::report::{FailureEntry, Report};
-
-/// Warnings that are told and kept of one run.
-const WARNINGS_MAX: usize = 100;
 
 /// What the supervisor is doing.
 #[derive(Debug)]
@@ -107,6 +105,8 @@ struct Slot {
     suspected: Option<Time>,
     suspected_by: BTreeSet<NodeId>,
     dead_by: BTreeSet<NodeId>,
+    /// Since when peers call it dead while the launcher hears it.
+    cut_off: Option<Time>,
     ready: bool,
     /// Where the node took the restored bytes from.
     rebuilt_from: Option<Level>,
@@ -163,7 +163,7 @@ pub struct Supervisor {
     newest_stable: Option<Version>,
     newest_offered: Option<Version>,
     newest_captured: Option<Version>,
-    last_aborted: Option<(Version, Option<Level>)>,
+    words: words::Words,
     restore_errors: BTreeMap<Option<Rank>, Error>,
     verdict: Option<Verdict>,
     interrupts: u32,
@@ -216,7 +216,7 @@ impl Supervisor {
             newest_stable: None,
             newest_offered: None,
             newest_captured: None,
-            last_aborted: None,
+            words: words::Words::default(),
             restore_errors: BTreeMap::new(),
             verdict: None,
             interrupts: 0,
@@ -278,7 +278,7 @@ impl Supervisor {
                 signal,
                 from_terminal,
             } => self.on_interrupt(now, signal, from_terminal),
-            Input::Refused { error } => self.warn(error),
+            Input::Refused { error } => self.on_refused(error),
         }
         self.advance(now);
     }
@@ -299,33 +299,12 @@ impl Supervisor {
     }
 
     fn tell(&mut self, event: Event) {
+        self.speak_before(&event);
         self.actions.push_back(Action::Tell(event));
     }
 
     fn order(&mut self, node: NodeId, order: Order) {
         self.actions.push_back(Action::Order { node, order });
-    }
-
-    fn warn(&mut self, error: Error) {
-        // Bounded: who warns without end, or knocks without the key, must fill neither
-        // our memory nor the terminal.
-        if self.report.warnings.contains(&(&error).into())
-            || self.report.warnings.len() >= WARNINGS_MAX
-        {
-            return tracing::info!(%error, "not told again");
-        }
-        self.report.warnings.push((&error).into());
-        let last = self.report.warnings.len() == WARNINGS_MAX;
-        let error = match last {
-            false => error,
-            true => Error::new(
-                error.code(),
-                error.entity().clone(),
-                format!("{} (the last warning that is shown)", error.reason()),
-                error.remedy(),
-            ),
-        };
-        self.tell(Event::Warning(error));
     }
 
     fn is_running(&self) -> bool {
@@ -375,6 +354,7 @@ impl Slot {
             suspected: None,
             suspected_by: BTreeSet::new(),
             dead_by: BTreeSet::new(),
+            cut_off: None,
             ready: false,
             rebuilt_from: None,
             finished: false,

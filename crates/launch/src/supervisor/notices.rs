@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use outlive_agent::protocol::{NodeStatus, Notice, Order, RankEnd, Step};
+use outlive_agent::protocol::{NodeStatus, Notice, Order, RankEnd, STATUS_WARNINGS_MAX, Step};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Time, Version};
 
 use super::{Action, Event, Phase, Place, SlotState, Supervisor};
@@ -71,22 +71,30 @@ impl Supervisor {
             Notice::Restored { rank, outcome } => match outcome {
                 Err(error) => {
                     tracing::info!(%rank, %error, "restore failed");
-                    self.warn(error.clone());
+                    self.warn_of(Some(node), error.clone());
                     self.restore_errors.insert(Some(rank), error);
                 }
                 // Refused at first, then with what fits.
                 Ok(_) => drop(self.restore_errors.remove(&Some(rank))),
             },
-            Notice::Checkpoint { version, step } => self.on_step(version, step),
-            Notice::Suspected { node: peer, .. } => self.on_suspected_by(node, peer),
+            Notice::Checkpoint { version, step } => self.on_step(now, version, step),
+            Notice::Suspected {
+                node: peer, epoch, ..
+            } => {
+                if self.is_present(peer, epoch) {
+                    self.on_suspected_by(node, peer);
+                }
+            }
             Notice::Cleared { node: peer } => {
                 if let Some(slot) = self.slots.get_mut(&peer) {
                     slot.suspected_by.remove(&node);
                     slot.dead_by.remove(&node);
                 }
             }
-            Notice::Dead { node: peer } => {
-                if let Some(slot) = self.slots.get_mut(&peer) {
+            // A word about a holder that was replaced since says nothing of the next.
+            Notice::Dead { node: peer, epoch } => {
+                let present = self.is_present(peer, epoch);
+                if let Some(slot) = self.slots.get_mut(&peer).filter(|_| present) {
                     slot.suspected_by.insert(node);
                     slot.dead_by.insert(node);
                 }
@@ -96,9 +104,9 @@ impl Supervisor {
                 if error.code() == Code::RankCount {
                     self.restore_errors.insert(None, error.clone());
                 }
-                self.warn(error);
+                self.on_warning(now, node, error);
             }
-            Notice::Status(status) => self.on_status(status),
+            Notice::Status(status) => self.on_status(now, node, status),
             Notice::RanksEnded => {}
             Notice::Finished => {
                 if let Some(slot) = self.slots.get_mut(&node) {
@@ -106,6 +114,11 @@ impl Supervisor {
                 }
             }
         }
+    }
+
+    fn is_present(&self, node: NodeId, epoch: u64) -> bool {
+        let slot = self.slots.get(&node);
+        slot.is_some_and(|slot| slot.holds(epoch) && slot.is_up())
     }
 
     fn on_hello(
@@ -283,7 +296,7 @@ impl Supervisor {
         ));
     }
 
-    fn on_step(&mut self, version: Version, step: Step) {
+    fn on_step(&mut self, now: Time, version: Version, step: Step) {
         let counts = &mut self.report.checkpoints;
         match step {
             Step::Armed => {}
@@ -293,23 +306,13 @@ impl Supervisor {
                 if self.newest_captured != Some(version) {
                     self.newest_captured = Some(version);
                     counts.taken += 1;
+                    self.kept_again(version, None);
                     self.tell(Event::Captured { version });
                 }
                 self.newest_offered = self.newest_offered.max(Some(version));
             }
             Step::Stable(level) => self.on_stable(version, level),
-            Step::Aborted { level, error } => {
-                if self.last_aborted == Some((version, level)) {
-                    return;
-                }
-                self.last_aborted = Some((version, level));
-                counts.aborted += 1;
-                self.tell(Event::Aborted {
-                    version,
-                    level,
-                    error,
-                });
-            }
+            Step::Aborted { level, error } => self.on_given_up(now, version, level, error),
         }
     }
 
@@ -326,17 +329,19 @@ impl Supervisor {
         self.fresh = false;
         // A program that could not restore has forgiven that.
         self.restore_errors.clear();
+        self.kept_again(version, Some(level));
         self.tell(Event::Stable { version, level });
     }
 
-    fn on_status(&mut self, status: NodeStatus) {
+    fn on_status(&mut self, now: Time, node: NodeId, status: NodeStatus) {
         if self.is_running() && status.incarnation == self.last_incarnation {
             let offered = status.ranks.iter().filter_map(|(_, _, version)| *version);
             self.newest_offered = self.newest_offered.max(offered.max());
         }
-        for warning in status.warnings.into_iter().take(16) {
-            if !self.report.warnings.contains(&(&warning).into()) {
-                self.warn(warning);
+        // What is known is repeated here, for a word that was lost on its way.
+        for warning in status.warnings.into_iter().take(STATUS_WARNINGS_MAX) {
+            if !self.is_known(node, &warning) {
+                self.on_warning(now, node, warning);
             }
         }
     }

@@ -154,16 +154,24 @@ impl Supervisor {
     }
 
     fn warn_cut_off(&mut self, now: Time, node: NodeId) {
-        let slot = &self.slots[&node];
-        let heard = now.since(slot.last_heard) < Time::from_ms(self.set.bounds.suspect_ms);
-        if heard && !slot.dead_by.is_empty() {
+        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let Some(slot) = self.slots.get_mut(&node) else {
+            return;
+        };
+        if slot.dead_by.is_empty() || now.since(slot.last_heard) >= suspect {
+            slot.cut_off = None;
+            return;
+        }
+        // One that was frozen is heard here first, by its peers a moment later.
+        let since = *slot.cut_off.get_or_insert(now);
+        if now.since(since) >= suspect {
             let error = Error::new(
                 Code::NodeSilent,
                 Entity::Node(node.0),
                 "its peers cannot reach it, the launcher can; the job goes on",
                 "check the network between the nodes: checkpoints there may be aborted",
             );
-            if !self.report.warnings.contains(&(&error).into()) {
+            if !self.was_told(None, &error) {
                 self.warn(error);
             }
         }

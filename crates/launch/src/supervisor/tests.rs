@@ -7,7 +7,7 @@ mod silences;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outlive_agent::protocol::{NodeStatus, Notice, Opened, Order, RankEnd, Step};
+use outlive_agent::protocol::{LevelSetting, NodeStatus, Notice, Opened, Order, RankEnd, Step};
 use outlive_base::{Code, Error, Incarnation, JobName, Level, NodeId, Rank, Time, Version};
 
 use super::{Action, Event, Input, Outcome, Settings, Storage, Supervisor};

@@ -340,6 +340,10 @@ pub enum Event {
         rebuild_ms: f64,
         /// Newer versions that could not be used.
         rejected: usize,
+        /// The command ran before in this run.
+        restart: bool,
+        /// The version was given up at that level: other nodes' copies are not there.
+        given_up: bool,
     },
     /// The command runs.
     CommandStarted {
@@ -373,6 +377,24 @@ pub enum Event {
         level: Option<Level>,
         /// Why.
         error: Error,
+    },
+    /// A level keeps versions again that it had given up.
+    KeptAgain {
+        /// The version that it keeps.
+        version: Version,
+        /// The level; `None`: all ranks captured one again.
+        level: Option<Level>,
+        /// So many in a row were given up before.
+        given_up: u64,
+    },
+    /// At the end: versions in a row that were given up, told once, counted since.
+    NotKept {
+        /// At this level, or at all.
+        level: Option<Level>,
+        /// So many.
+        versions: u64,
+        /// The last of them.
+        last: Version,
     },
     /// A failure was found.
     Failure {
@@ -437,6 +459,13 @@ pub enum Event {
     Finishing,
     /// Something went wrong that stops nothing.
     Warning(Error),
+    /// So many more like one that was told.
+    More {
+        /// The one that was told.
+        error: Error,
+        /// How many.
+        more: u64,
+    },
     /// Something ended the job.
     Fatal(Error),
 }

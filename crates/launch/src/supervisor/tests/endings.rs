@@ -345,7 +345,7 @@ fn a_rank_that_vanished_before_the_good_end_is_warned_of_once() {
 }
 
 #[test]
-fn warnings_without_end_are_told_up_to_a_bound() {
+fn strangers_without_end_are_counted_and_leave_room() {
     let mut world = World::running(settings(1), 1);
     let stranger = |port: u32| {
         let addr = outlive_base::Entity::Address(format!("10.0.0.1:{port}"));
@@ -358,8 +358,88 @@ fn warnings_without_end_are_told_up_to_a_bound() {
     let told = |a: &Action| matches!(a, Action::Tell(Event::Warning(_)));
     assert_eq!(
         (world.count(told), world.sup.report().warnings.len()),
-        (100, 100)
+        (3, 3)
     );
+    let full = Error::new(
+        Code::NoSpace,
+        outlive_base::Entity::File("/n/containers/i1-v10-n0.olc".into()),
+        "write: no space",
+        "free it",
+    );
+    world.notice(0, Notice::Warning(full));
+    assert_eq!(world.count(told), 4);
+    world.command_ended(Ended::Code(0));
+    assert_eq!(world.exit(), 0);
+    let warnings = &world.sup.report().warnings;
+    assert_eq!((warnings[2].more, warnings[3].more), (497, 0));
+    let more = |a: &Action| matches!(a, Action::Tell(Event::More { more: 497, .. }));
+    assert_eq!(world.count(more), 1, "the end says how many in all");
+}
+
+fn given_up(version: u64, level: Level) -> Notice {
+    let entity = outlive_base::Entity::Version(version);
+    let error = Error::new(Code::Io, entity, "could not be written", "x");
+    Notice::Checkpoint {
+        version: Version(version),
+        step: Step::Aborted {
+            level: Some(level),
+            error,
+        },
+    }
+}
+
+#[test]
+fn versions_that_a_full_disk_costs_are_told_once_and_counted() {
+    let mut set = settings(1);
+    set.levels = vec![LevelSetting {
+        level: Level::Disk,
+        every: 1,
+    }];
+    let mut world = World::running(set, 1);
+    for version in [10, 10, 20, 30] {
+        world.notice(0, given_up(version, Level::Disk));
+        // Of a level that the job does not use there is nothing to say.
+        world.notice(0, given_up(version, Level::Shared));
+    }
+    world.pass(2_000);
+    let told = |a: &Action| matches!(a, Action::Tell(Event::Aborted { .. }));
+    assert_eq!(world.count(told), 1);
+    assert_eq!(world.sup.report().checkpoints.aborted, 3);
+    let stable = |version| Notice::Checkpoint {
+        version: Version(version),
+        step: Step::Stable(Level::Disk),
+    };
+    world.notice(0, stable(40));
+    let again = |a: &Action| matches!(a, Action::Tell(Event::KeptAgain { given_up: 3, .. }));
+    assert_eq!(world.count(again), 1);
+    // Another time is told again.
+    world.notice(0, given_up(50, Level::Disk));
+    world.pass(2_000);
+    assert_eq!(world.count(told), 2);
+}
+
+#[test]
+fn what_a_lost_node_explains_is_not_told_beside_it() {
+    let mut set = settings(2);
+    set.levels = vec![LevelSetting {
+        level: Level::Partner,
+        every: 1,
+    }];
+    let mut world = World::running(set, 2);
+    let entity = outlive_base::Entity::Node(1);
+    let lost = Error::new(Code::Network, entity, "the connection ended", "x");
+    world.notice(0, Notice::Warning(lost.clone()));
+    world.notice(0, given_up(10, Level::Partner));
+    world.keeper_ended(1);
+    world.pass(5_000);
+    let words = |a: &Action| matches!(a, Action::Tell(Event::Warning(_) | Event::Aborted { .. }));
+    assert_eq!(world.count(words), 0);
+    assert!(world.sup.report().warnings.is_empty());
+    // With nobody lost it is said, after a moment.
+    world.notice(0, Notice::Warning(lost));
+    assert_eq!(world.count(words), 0);
+    world.pass(2_000);
+    assert_eq!(world.count(words), 1);
 }
 
 /// Versions were stable, and the next start finds nothing: the job stops and says what each

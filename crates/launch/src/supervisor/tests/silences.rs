@@ -23,6 +23,7 @@ fn a_frozen_node_is_suspected_at_1_s_and_replaced_by_10_s() {
         1,
         Notice::Suspected {
             node: NodeId(2),
+            epoch: world.epochs[&NodeId(2)],
             silent_ms: 1_200,
         },
     );
@@ -63,7 +64,13 @@ fn the_peers_verdict_counts_when_the_launcher_misses_the_node_too() {
     let mut world = World::running(settings(3), 3);
     world.mute.insert(NodeId(1));
     world.pass(1_500);
-    world.notice(0, Notice::Dead { node: NodeId(1) });
+    world.notice(
+        0,
+        Notice::Dead {
+            node: NodeId(1),
+            epoch: world.epochs[&NodeId(1)],
+        },
+    );
     assert_eq!(world.starts(), 2);
 }
 
@@ -75,14 +82,38 @@ fn a_node_that_only_its_peers_miss_stays() {
         0,
         Notice::Suspected {
             node: NodeId(1),
+            epoch: world.epochs[&NodeId(1)],
             silent_ms: 1_000,
         },
     );
-    world.notice(2, Notice::Dead { node: NodeId(1) });
+    world.notice(
+        2,
+        Notice::Dead {
+            node: NodeId(1),
+            epoch: world.epochs[&NodeId(1)],
+        },
+    );
     world.pass(60_000);
     assert_eq!(world.starts(), 1);
     assert_eq!(world.sup.report().warnings[0].code, "OL-304");
     assert_eq!(world.sup.report().warnings.len(), 1);
+}
+
+#[test]
+fn a_late_word_about_a_replaced_node_says_nothing_of_the_next() {
+    let mut world = World::running(settings(3), 3);
+    let epoch = world.epochs[&NodeId(1)];
+    world.keeper_ended(1);
+    world.pass(5_000);
+    assert_eq!(world.starts(), 2);
+    let dead = Notice::Dead {
+        node: NodeId(1),
+        epoch,
+    };
+    world.notice(0, dead.clone());
+    world.notice(2, dead);
+    world.pass(10_000);
+    assert!(world.sup.report().warnings.is_empty());
 }
 
 #[test]
@@ -94,6 +125,7 @@ fn a_partition_that_heals_costs_nothing() {
         0,
         Notice::Suspected {
             node: NodeId(1),
+            epoch: world.epochs[&NodeId(1)],
             silent_ms: 5_000,
         },
     );
@@ -112,6 +144,7 @@ fn the_launchers_own_stall_is_nobodys_silence() {
         0,
         Notice::Suspected {
             node: NodeId(1),
+            epoch: world.epochs[&NodeId(1)],
             silent_ms: 1_000,
         },
     );

@@ -1,0 +1,277 @@
+//! What is said of trouble that stops nothing, and how often.
+//!
+//! Invariants:
+//! - The same is told once and counted afterwards ([`Told`]); no kind of warning takes
+//!   the room of another.
+//! - A version is told of as given up at most once for each level; those after it, for
+//!   the same reason, are counted until the level keeps a version again.
+//! - What a node's loss explains (a broken connection, a copy that did not arrive) waits
+//!   for [`HOLD_MS`]: a failure that is found meanwhile says it all.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_agent::told::{Said, Told};
+use outlive_base::{Code, Entity, Error, Level, NodeId, Time, Version};
+
+use super::{Event, Phase, SlotState, Supervisor};
+
+/// How long a word waits that the loss of a node would explain.
+const HOLD_MS: u64 = 1_000;
+/// How long the end of a rank waits, in which that of its node is seen.
+const FAILURE_HOLD_MS: u64 = 200;
+/// Words that wait; more are told at once.
+const HELD_MAX: usize = 256;
+/// Versions of which is remembered that they were given up.
+const GIVEN_UP_MAX: usize = 256;
+
+/// What was said, and what waits to be.
+#[derive(Debug, Default)]
+pub(super) struct Words {
+    told: Told,
+    held: Vec<(Time, Held)>,
+    /// A rank's end, seen at that time, which may turn out to be that of its node.
+    pub(super) unsaid_failure: Option<(Time, Event)>,
+    /// Versions that were given up in this incarnation, for each level.
+    given_up: BTreeSet<(Version, Option<Level>)>,
+    /// Since a level kept a version last.
+    streaks: BTreeMap<Option<Level>, Streak>,
+}
+
+#[derive(Debug)]
+enum Held {
+    Warning(Option<NodeId>, Error),
+    GivenUp(Version, Option<Level>, Error),
+}
+
+/// Versions in a row that a level did not keep.
+#[derive(Debug)]
+struct Streak {
+    last: Version,
+    versions: u64,
+}
+
+impl Supervisor {
+    /// A warning of the launcher's own.
+    pub(super) fn warn(&mut self, error: Error) {
+        self.warn_of(None, error);
+    }
+
+    /// A warning of a node's agent, or of the launcher.
+    pub(super) fn warn_of(&mut self, source: Option<NodeId>, error: Error) {
+        match self.words.told.add(source, error.clone()) {
+            Said::New => {
+                self.report.warnings.push((&error).into());
+                self.tell(Event::Warning(error));
+            }
+            Said::Grown(first, more) => self.tell(Event::More { error: first, more }),
+            Said::Again => tracing::info!(%error, "not told again"),
+        }
+        let entries = self.words.told.entries();
+        for (entry, told) in self.report.warnings.iter_mut().zip(entries) {
+            entry.more = told.more;
+        }
+    }
+
+    pub(super) fn was_told(&self, source: Option<NodeId>, error: &Error) -> bool {
+        self.words.told.knows(source, error)
+    }
+
+    /// True if this, or enough like it, was told or waits to be.
+    pub(super) fn is_known(&self, node: NodeId, error: &Error) -> bool {
+        let waits = |(_, held): &(Time, Held)| matches!(held, Held::Warning(_, e) if e == error);
+        self.was_told(Some(node), error)
+            || self.words.held.iter().any(waits)
+            || self.is_explained(error)
+    }
+
+    /// Somebody who is no agent of ours, or an agent that cannot be reached.
+    pub(super) fn on_refused(&mut self, error: Error) {
+        // Whether a node is silent is judged by its heartbeats alone.
+        match is_of_connection(&error) && matches!(error.entity(), Entity::Node(_)) {
+            true => tracing::info!(%error, "no connection"),
+            false => self.warn(error),
+        }
+    }
+
+    /// An agent warns. What a lost node would explain waits.
+    pub(super) fn on_warning(&mut self, now: Time, node: NodeId, error: Error) {
+        if self.is_explained(&error) {
+            return tracing::info!(%error, "a lost node explains it");
+        }
+        if is_of_connection(&error) && matches!(error.entity(), Entity::Node(_)) {
+            return self.hold(now, Held::Warning(Some(node), error));
+        }
+        self.warn_of(Some(node), error);
+    }
+
+    /// True for what the loss of a node, found already, or the end explains.
+    fn is_explained(&self, error: &Error) -> bool {
+        let away = match error.entity() {
+            Entity::Node(node) => {
+                let slot = self.slots.get(&NodeId(*node));
+                slot.is_none_or(|slot| slot.state != SlotState::Up || slot.suspected.is_some())
+            }
+            _ => false,
+        };
+        let ending = matches!(self.phase, Phase::Finishing { .. } | Phase::Stopping { .. });
+        is_of_connection(error) && (away || ending || !self.open.is_empty())
+    }
+
+    /// A version will not be kept, at a level or at all.
+    pub(super) fn on_given_up(
+        &mut self,
+        now: Time,
+        version: Version,
+        level: Option<Level>,
+        error: Error,
+    ) {
+        let unused = |level: Level| self.set.levels.iter().all(|set| set.level != level);
+        if level.is_some_and(unused) || !self.words.given_up.insert((version, level)) {
+            return;
+        }
+        if self.words.given_up.len() > GIVEN_UP_MAX {
+            self.words.given_up.pop_first();
+        }
+        self.report.checkpoints.aborted += 1;
+        // The failure itself is told by who finds it.
+        if matches!(error.code(), Code::RankLost | Code::NodeLost) {
+            return;
+        }
+        if let Some(streak) = self.words.streaks.get_mut(&level) {
+            (streak.last, streak.versions) = (version, streak.versions + 1);
+            return;
+        }
+        self.words.streaks.insert(
+            level,
+            Streak {
+                last: version,
+                versions: 1,
+            },
+        );
+        self.hold(now, Held::GivenUp(version, level, error));
+    }
+
+    /// True if this version was given up at this level.
+    pub(super) fn was_given_up(&self, version: Version, level: Level) -> bool {
+        self.words.given_up.contains(&(version, Some(level)))
+    }
+
+    /// A level keeps versions again.
+    pub(super) fn kept_again(&mut self, version: Version, level: Option<Level>) {
+        let Some(streak) = self.words.streaks.remove(&level) else {
+            return;
+        };
+        let of_level = |held: &Held| matches!(held, Held::GivenUp(_, at, _) if *at == level);
+        self.speak_if(|_, held| of_level(held));
+        if streak.versions > 1 {
+            self.tell(Event::KeptAgain {
+                version,
+                level,
+                given_up: streak.versions,
+            });
+        }
+    }
+
+    fn hold(&mut self, now: Time, held: Held) {
+        self.words.held.push((now + Time::from_ms(HOLD_MS), held));
+        if self.words.held.len() > HELD_MAX {
+            self.speak_if(|_, _| true);
+        }
+    }
+
+    /// When the next word is due.
+    pub(super) fn next_word(&self) -> Time {
+        let failure = self.words.unsaid_failure.as_ref();
+        let failure = failure.map(|(at, _)| *at + Time::from_ms(FAILURE_HOLD_MS));
+        let due = self.words.held.iter().map(|(due, _)| *due);
+        due.chain(failure).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Tells of a rank's end that has waited long enough.
+    pub(super) fn say_failure(&mut self, now: Time) {
+        let hold = Time::from_ms(FAILURE_HOLD_MS);
+        let due = |(at, _): &mut (Time, Event)| now.since(*at) >= hold;
+        if let Some((_, event)) = self.words.unsaid_failure.take_if(due) {
+            self.actions.push_back(super::Action::Tell(event));
+        }
+    }
+
+    /// What follows a failure is not told before it.
+    pub(super) fn speak_before(&mut self, event: &Event) {
+        let follows = matches!(
+            event,
+            Event::Cleared { .. }
+                | Event::Replaced { .. }
+                | Event::BackOff { .. }
+                | Event::Opened { .. }
+                | Event::Finishing
+                | Event::Fatal(_)
+        );
+        if follows {
+            self.say_failure(Time::NEVER);
+        }
+    }
+
+    /// Says what has waited long enough.
+    pub(super) fn speak(&mut self, now: Time) {
+        self.say_failure(now);
+        self.speak_if(|due, _| due <= now);
+    }
+
+    fn speak_if(&mut self, which: impl Fn(Time, &Held) -> bool) {
+        let which = |held: &mut (Time, Held)| which(held.0, &held.1);
+        let due: Vec<_> = self.words.held.extract_if(.., which).collect();
+        for (_, held) in due {
+            match held {
+                Held::Warning(_, error) if self.is_explained(&error) => {}
+                Held::Warning(source, error) => self.warn_of(source, error),
+                Held::GivenUp(version, level, error) => self.tell(Event::Aborted {
+                    version,
+                    level,
+                    error,
+                }),
+            }
+        }
+    }
+
+    /// A failure was found: it explains what waits about connections and versions.
+    pub(super) fn drop_explained(&mut self) {
+        let words = &mut self.words;
+        for (_, held) in words.held.drain(..) {
+            if let Held::GivenUp(_, level, _) = held {
+                words.streaks.remove(&level);
+            }
+        }
+    }
+
+    /// Another incarnation counts its versions anew.
+    pub(super) fn forget_given_up(&mut self) {
+        self.words.given_up.clear();
+    }
+
+    /// The end: what waits, and what was counted since it was told last.
+    pub(super) fn last_words(&mut self) {
+        self.say_failure(Time::NEVER);
+        self.speak_if(|_, _| true);
+        for (error, more) in self.words.told.untold() {
+            self.tell(Event::More { error, more });
+        }
+        for (level, streak) in std::mem::take(&mut self.words.streaks) {
+            if streak.versions > 1 {
+                self.tell(Event::NotKept {
+                    level,
+                    versions: streak.versions,
+                    last: streak.last,
+                });
+            }
+        }
+    }
+}
+
+/// True for what is seen of a peer that is gone.
+fn is_of_connection(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Code::Network | Code::AgentUnreachable | Code::AgentTimeout
+    )
+}
