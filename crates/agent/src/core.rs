@@ -13,16 +13,16 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded, select, unbounded};
-use outlive_base::machine::Op;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
-use outlive_capture::ipc::{ToAgent, ToRank};
-use outlive_capture::slab::Slab;
+use outlive_capture::ipc::ToAgent;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_protocols::commit::{Commit, Levels};
 use outlive_protocols::detector::Detector;
-use outlive_vault::{GcReport, NodeStore, Part, Record, Scan, SharedStore};
+use outlive_vault::{NodeStore, Record, Scan, SharedStore};
 
 use crate::contents::Contents;
+use crate::events::Woken;
+pub(crate) use crate::events::{Traces, Work};
 use crate::faults::Faults;
 use crate::ipc_server::{IpcEvent, IpcServer};
 use crate::keeper::{Deposit, Termination};
@@ -51,116 +51,6 @@ const NETWORK_QUEUE: usize = 4096;
 const RANKS_QUEUE: usize = 4096;
 /// Slabs and control blocks that may wait for a worker: more than a node can have.
 const SLABS_MAX: usize = 4 * crate::ipc_server::CONNECTIONS_MAX;
-
-/// What an inventory shows besides versions.
-pub(crate) struct Traces {
-    /// The newest incarnation of which something shows that versions were committed.
-    pub newest: Option<Incarnation>,
-    /// For people: what lies here, if it is no committed version.
-    pub text: Option<String>,
-    /// What could not be read.
-    pub errors: Vec<Error>,
-}
-
-/// What came back from a worker.
-pub(crate) enum Work {
-    /// A slab was made for a slot.
-    SlabMade {
-        rank: Rank,
-        slot: usize,
-        ticket: u64,
-        /// `None`: it was not wanted any more.
-        made: Result<Option<(Slab, OwnedFd)>>,
-    },
-    /// A record is durable, or not. With an error beside: the disk did not take it, the
-    /// keeper holds it.
-    Persisted {
-        op: Op,
-        result: Result<Option<Error>>,
-    },
-    /// The local part of a level is written and read back, or failed.
-    LevelDone {
-        source: Incarnation,
-        version: Version,
-        level: Level,
-        result: Result<Part>,
-    },
-    /// All levels of a version ended, well or not.
-    FlushOver {
-        source: Incarnation,
-        version: Version,
-    },
-    /// What lies in storage.
-    Inventory {
-        incarnation: Incarnation,
-        available: Vec<(Incarnation, Version, NodeId)>,
-        records: Vec<Record>,
-        traces: Traces,
-    },
-    /// The local ranks' bytes of a version.
-    Rebuilt {
-        source: Incarnation,
-        version: Version,
-        result: Result<crate::rebuild::Rebuilt>,
-    },
-    /// Old containers were removed.
-    Collected { result: Result<GcReport> },
-    /// A directory for a rank's own files was made, or not.
-    Routed {
-        rank: Rank,
-        sequence: u32,
-        message: ToRank,
-    },
-    /// Bytes in node storage, and free bytes there.
-    DiskUsage((u64, u64)),
-    /// A copy for a lost partner was made again.
-    Protected { result: Result<()> },
-    /// A copy for another node could not be kept here, or could be.
-    Kept { result: Result<()> },
-}
-
-/// What woke the agent's thread.
-enum Woken {
-    Network(NetEvent),
-    Rank(IpcEvent),
-    Work(Work),
-    /// Its time to look around has come.
-    Nothing,
-    /// Nobody is left to serve.
-    Over,
-}
-
-impl Woken {
-    /// For who reads that it took too long.
-    fn what(&self) -> &'static str {
-        match self {
-            Woken::Network(NetEvent::Message { from, .. }) if from.peer == NodeId::LAUNCHER => {
-                "an order of the launcher"
-            }
-            Woken::Network(_) => "what came over the network",
-            Woken::Rank(_) => "what a rank said",
-            Woken::Work(work) => work.what(),
-            Woken::Nothing | Woken::Over => "housekeeping",
-        }
-    }
-}
-
-impl Work {
-    const fn what(&self) -> &'static str {
-        match self {
-            Work::SlabMade { .. } => "new memory",
-            Work::Persisted { .. } => "a record that was written",
-            Work::LevelDone { .. } | Work::FlushOver { .. } => "a version that was written",
-            Work::Inventory { .. } => "what lies in storage",
-            Work::Rebuilt { .. } => "a version that was rebuilt",
-            Work::Collected { .. } => "old versions that were removed",
-            Work::Routed { .. }
-            | Work::DiskUsage(_)
-            | Work::Protected { .. }
-            | Work::Kept { .. } => "small work",
-        }
-    }
-}
 
 /// A version on its way through this node.
 pub(crate) struct Round {

@@ -9,6 +9,7 @@ mod asks;
 mod contents;
 mod core;
 mod ends;
+mod events;
 mod faults;
 mod flush;
 mod ipc_server;
