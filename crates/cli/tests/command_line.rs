@@ -185,12 +185,18 @@ fn a_configuration_that_is_not_understood_is_named() {
     assert_eq!(of("keep")["origin"], "default");
     // What nothing decides in words alone has its value too.
     for value in values {
-        assert!(value["value"] != "" && value["value"] != "(decided)", "{value}");
+        assert!(
+            value["value"] != "" && value["value"] != "(decided)",
+            "{value}"
+        );
         let decided = value["origin"] == "decided";
         assert_eq!(value["decided_by"].is_string(), decided, "{value}");
     }
     assert_eq!(of("levels")["value"], "memory,disk");
-    assert!(of("interval")["value"].is_null(), "every = 5 stands in the file");
+    assert!(
+        of("interval")["value"].is_null(),
+        "every = 5 stands in the file"
+    );
 }
 
 #[test]
@@ -228,7 +234,10 @@ fn help_names_every_command_and_hides_the_inner_ones() {
     ] {
         assert!(text.contains(option), "{option}");
     }
-    assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    assert!(
+        text.lines().all(|line| line.chars().count() <= 80),
+        "{text}"
+    );
     for (part, why) in [
         ("\nBounds:\n", "a heading"),
         ("\nCheckpoints:\n", "a heading"),

@@ -165,13 +165,13 @@ fn all_lost(options: &mut Options) {
 
 #[test]
 fn nothing_is_begun_anew_in_silence_when_all_nodes_are_lost() {
-    let summary = sweep(0..100, 2, all_lost);
+    let summary = sweep(some(100), 2, all_lost);
     assert!(summary.failed.is_empty(), "{}", show(&summary.failed));
 }
 
 #[test]
 fn planted_forgotten_history_is_caught() {
-    let summary = sweep(0..SEEDS_TO_CATCH, 2, |options| {
+    let summary = sweep(some(SEEDS_TO_CATCH), 2, |options| {
         all_lost(options);
         options.planted = Some(Planted::ForgetHistory);
     });
