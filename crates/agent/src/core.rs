@@ -22,7 +22,7 @@ use outlive_vault::{NodeStore, Record, Scan, SharedStore};
 
 use crate::contents::Contents;
 use crate::events::Woken;
-pub(crate) use crate::events::{Traces, Work};
+pub(crate) use crate::events::Work;
 use crate::faults::Faults;
 use crate::ipc_server::{IpcEvent, IpcServer};
 use crate::keeper::{Deposit, Termination};

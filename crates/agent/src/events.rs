@@ -11,16 +11,6 @@ use outlive_vault::{GcReport, Part, Record};
 
 use crate::ipc_server::IpcEvent;
 
-/// What an inventory shows besides versions.
-pub(crate) struct Traces {
-    /// The newest incarnation of which something shows that versions were committed.
-    pub newest: Option<Incarnation>,
-    /// For people: what lies here, if it is no committed version.
-    pub text: Option<String>,
-    /// What could not be read.
-    pub errors: Vec<Error>,
-}
-
 /// What came back from a worker.
 pub(crate) enum Work {
     /// A slab was made for a slot.
@@ -54,7 +44,7 @@ pub(crate) enum Work {
         incarnation: Incarnation,
         available: Vec<(Incarnation, Version, NodeId)>,
         records: Vec<Record>,
-        traces: Traces,
+        traces: crate::opening::Traces,
     },
     /// The local ranks' bytes of a version.
     Rebuilt {

@@ -10,10 +10,20 @@ use outlive_protocols::nodes::NodeSet;
 use outlive_vault::{Inventory, Record, Trace};
 
 use crate::contents::short;
-use crate::core::{Agent, Opening, Traces, Work};
+use crate::core::{Agent, Opening, Work};
 use crate::protocol::{Notice, Opened, Rejected};
 use crate::ranks::{Use, ranks_of};
 use crate::rebuild::{Rebuild, Rebuilt};
+
+/// What an inventory shows besides versions.
+pub(crate) struct Traces {
+    /// The newest incarnation of which something shows that versions were committed.
+    pub newest: Option<Incarnation>,
+    /// For people: what lies here, if it is no committed version.
+    pub text: Option<String>,
+    /// What could not be read.
+    pub errors: Vec<Error>,
+}
 
 impl Agent {
     /// The launcher opens an incarnation.

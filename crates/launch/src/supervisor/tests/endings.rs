@@ -463,7 +463,7 @@ fn nothing_usable_ends_the_job_or_begins_it_anew() {
         world.gone(0, Some(Ended::Signal(11)));
         world
     };
-    let mut stops = fail(false);
+    let stops = fail(false);
     assert_eq!(stops.exit(), 80);
     let reason = &stops.sup.report().errors[0];
     assert!(reason.remedy.contains("--on-nothing-usable"), "{reason:?}");
