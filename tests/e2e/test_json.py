@@ -7,7 +7,7 @@ import subprocess
 from harness import OUTLIVE, ROOT, Job, damage
 
 # Described elsewhere: in report.md, under Errors, in words.
-ELSEWHERE = {"report", "problem", "error", "damaged"}
+ELSEWHERE = {"report", "problem", "refusal", "error", "damaged"}
 
 
 def documented() -> dict[str, set[str]]:
