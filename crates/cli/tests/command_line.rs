@@ -241,7 +241,7 @@ fn help_names_every_command_and_hides_the_inner_ones() {
     for (part, why) in [
         ("\nBounds:\n", "a heading"),
         ("\nCheckpoints:\n", "a heading"),
-        ("[default: 200ms]", "a default"),
+        ("[default: 250ms]", "a default"),
         ("[variable: OUTLIVE_EVERY]", "its variable"),
         ("[key: max-restarts]", "its key"),
     ] {

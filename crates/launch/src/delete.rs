@@ -366,12 +366,19 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mine = make(dir.path(), true);
         let (theirs, nodes) = (dir.path().join("theirs"), dir.path().join("nodes"));
-        let mut other = Store::open(&theirs, &name(), 2, Some(&nodes), false).unwrap();
-        for fresh in [false, true] {
-            assert_eq!(other.key(fresh).unwrap_err().code(), Code::KeyMismatch);
-        }
-        drop(other);
         let whole = files(&nodes);
+        for fresh in [false, true] {
+            let error = Store::open(&theirs, &name(), 2, Some(&nodes), fresh).unwrap_err();
+            assert_eq!(error.code(), Code::KeyMismatch);
+        }
+        // A job of another store that was run there before anybody asked whose it is.
+        let aside = dir.path().join("aside");
+        fs::rename(&nodes, &aside).unwrap();
+        let mut other = Store::open(&theirs, &name(), 2, Some(&nodes), false).unwrap();
+        other.key(false).unwrap();
+        drop(other);
+        fs::remove_dir_all(&nodes).unwrap();
+        fs::rename(&aside, &nodes).unwrap();
         let error = Deletion::prepare(&theirs, &name(), None).unwrap_err();
         assert_eq!(error.code(), Code::KeyMismatch);
         assert_eq!(files(&nodes), whole);

@@ -172,7 +172,7 @@ fn rank(words: &[String]) -> ExitCode {
     until("the launcher knows all ranks", || {
         let log = std::fs::read_to_string(&log).unwrap_or_default();
         let (_, here) = log.rsplit_once(&format!("{} started", Incarnation(incarnation)))?;
-        here.contains("ranks joined").then_some(())
+        here.contains(" joined").then_some(())
     });
     ExitCode::from(words.get(2).map_or(0, number) as u8)
 }
@@ -392,7 +392,7 @@ fn the_commands_status_after_a_killed_rank() {
     let world = World::new();
     let me = std::env::current_exe().unwrap();
     let script = format!(
-        r#"'{}' rank 0 1 & p=$!; until grep -q "ranks joined" "$DIR/log"; do :; done
+        r#"'{}' rank 0 1 & p=$!; until grep -q "rank joined" "$DIR/log"; do :; done
         kill -9 $p; until grep -q "rank:0 lost" "$DIR/log"; do :; done; exit 7"#,
         me.display()
     );

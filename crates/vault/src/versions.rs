@@ -61,6 +61,11 @@ fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version),
             }
         }
     }
+    for copy in inventories.iter().flat_map(|it| &it.copies) {
+        if let Some(version) = known.get_mut(&(copy.id.incarnation, copy.id.version)) {
+            version.captured = true;
+        }
+    }
     for checkpoint in buried {
         if let Some(version) = known.get_mut(&checkpoint) {
             version.superseded = true;

@@ -285,7 +285,7 @@ fn every_truncation_and_extension_is_found() {
     for length in (0..good.len()).rev() {
         let got = receive(&mut &good[..length], None, &mut Collect::default());
         assert!(
-            matches!(got, Err(ReadError::Truncated { .. })),
+            matches!(got, Err(ReadError::Lost { .. })),
             "{length}: {got:?}"
         );
         if length % 509 == 0 || length % PAGE < 2 || length < 300 {
