@@ -40,10 +40,12 @@ use crate::workers::Pool;
 /// prepare, policy, waits. Each look that finds nothing new doubles the pause.
 const TICK: Duration = Duration::from_millis(5);
 /// How often it does while only the rate of versions is of interest.
-const TICK_FAR: Duration = Duration::from_millis(100);
+const TICK_FAR: Duration = Duration::from_millis(25);
 /// How often it does when nothing was: what ranks say through shared memory alone
 /// (their first call, how much memory they need) is noticed this late.
 const TICK_CALM: Duration = Duration::from_millis(250);
+/// How long the first version of a start is looked for closely.
+const BEGINNING: Duration = Duration::from_secs(5);
 /// Messages of the network that may wait for this thread.
 const NETWORK_QUEUE: usize = 4096;
 /// Messages of ranks that may wait for this thread; beyond that they wait in their
@@ -480,13 +482,15 @@ impl Agent {
             (last, count) if last == sight => (sight, count.saturating_add(1)),
             _ => (sight, 0),
         };
-        if self.is_waiting_for_room() {
+        if self.is_waiting_for_room() || self.is_beginning() {
             return TICK;
         }
         let pause = self.pause();
         let first = self.waits.iter().map(|waiting| waiting.until);
         // A multiple that is far by the rate needs a look now and then, for the rate.
         let due = self.checkpoint_due().map(|at| match self.policy.far {
+            // Until the rate is known, nobody can say how far.
+            true if self.policy.rate == 0.0 => at.max(Instant::now() + TICK),
             true => at.max(Instant::now() + TICK_FAR),
             false => at,
         });
@@ -494,6 +498,14 @@ impl Agent {
         first
             .map_or(pause, |at| at.saturating_duration_since(Instant::now()))
             .clamp(TICK, pause)
+    }
+
+    /// True while the first version of a start is awaited, at its beginning: ranks say by
+    /// shared memory alone how much memory they need and when they begin to call, and a
+    /// short program would be over before that was noticed.
+    fn is_beginning(&self) -> bool {
+        let first = (self.incarnation, Version(0));
+        self.line.levels.range(first..).next().is_none() && self.policy.last.elapsed() < BEGINNING
     }
 
     /// The pause after so many looks that found nothing new.

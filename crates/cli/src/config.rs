@@ -251,9 +251,11 @@ fn read_file(path: &Path, required: bool) -> Result<Vec<(&'static str, String)>>
         let entity = Entity::File(path.display().to_string());
         Error::new(Code::Config, entity, reason, remedy)
     };
+    let absent = |error: &Error| matches!(error.code(), Code::NotFound | Code::Permission);
     let text = match input::read_text(path, FILE_BYTES_MAX) {
         Ok(text) => text,
-        Err(error) if !required && error.code() == Code::NotFound => return Ok(Vec::new()),
+        // A home that this user may not enter holds no settings of this user.
+        Err(error) if !required && absent(&error) => return Ok(Vec::new()),
         Err(error) => return Err(refuse(error.reason().into(), error.remedy())),
     };
     let table: toml::Table = text.parse().map_err(|error: toml::de::Error| {
