@@ -200,6 +200,8 @@ pub(crate) struct Agent {
     /// Ranks that wait for memory to capture into, each at most once.
     pub asks: Vec<crate::asks::Ask>,
     pub collecting: bool,
+    /// What one has found that ended while an incarnation was opening.
+    pub collected: Option<Result<outlive_vault::GcReport>>,
     /// When a worker was last sent to look up the bytes in node storage and the free bytes
     /// there, and what was found.
     pub disk_usage: (Instant, (u64, u64)),
@@ -366,6 +368,7 @@ impl Agent {
             staging: false,
             asks: Vec::new(),
             collecting: false,
+            collected: None,
             disk_usage,
             collect_due: None,
             unwritable: false,

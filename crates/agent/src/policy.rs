@@ -230,7 +230,16 @@ impl Agent {
     // ---- garbage collection ----
 
     /// Collects once for all levels of a version that became stable.
+    ///
+    /// Not while an incarnation is opening: the coordinator then sends the other nodes the
+    /// records of what it has found, and must have their contents.
     pub(crate) fn try_collect(&mut self) {
+        if self.opening.is_some() {
+            return;
+        }
+        if let Some(result) = self.collected.take() {
+            self.on_collected(result);
+        }
         let Some((version, since)) = self.collect_due else {
             return;
         };
@@ -292,6 +301,11 @@ impl Agent {
     }
 
     pub(crate) fn on_collected(&mut self, result: Result<GcReport>) {
+        if self.opening.is_some() {
+            // It was under way when the incarnation before ended.
+            self.collected = Some(result);
+            return;
+        }
         self.collecting = false;
         match result {
             Ok(report) => {

@@ -196,6 +196,7 @@ impl Supervisor {
         }
         self.left.clear();
         self.unexplained.clear();
+        self.forget_reached();
         self.phase = Phase::Assembling { since: now };
     }
 

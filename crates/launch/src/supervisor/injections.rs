@@ -3,6 +3,10 @@
 //! A trigger that only an agent can see (a version, a fail point) is placed there
 //! with number 2i, again with every agent that takes the place; an effect that only
 //! an agent can have is sent with number 2i + 1.
+//!
+//! Those at the same version are one event: the first to be reached waits, its rank held
+//! there, for the others, so that a chance of the schedule does not make a failure of two
+//! nodes into two failures of one.
 
 use outlive_agent::protocol::{Fault, Order};
 use outlive_base::{NodeId, Time, Version};
@@ -10,10 +14,23 @@ use outlive_base::{NodeId, Time, Version};
 use super::{Action, Event, Supervisor};
 use crate::inject::{Injection, Target, Verb, When};
 
+/// Longest time that a rank is held at a version for the others that are due there: one
+/// may have no step of this version.
+const TOGETHER_MS: u64 = 2_000;
+
 #[derive(Debug)]
 pub(super) struct Tracked {
     spec: Injection,
     state: State,
+    /// At which node, when and where its version was reached in this incarnation.
+    reached: Option<Reached>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Reached {
+    since: Time,
+    node: NodeId,
+    at: Option<Version>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +45,7 @@ pub(super) fn track(specs: &[Injection]) -> Vec<Tracked> {
     let track = |spec: &Injection| Tracked {
         spec: spec.clone(),
         state: State::Waiting,
+        reached: None,
     };
     specs.iter().map(track).collect()
 }
@@ -76,22 +94,98 @@ impl Supervisor {
 
     pub(super) fn on_reached(&mut self, now: Time, node: NodeId, id: u32, at: Option<Version>) {
         let index = id as usize / 2;
+        let running = self.is_running();
         let waiting = self
             .injections
-            .get(index)
-            .is_some_and(|tracked| tracked.state == State::Waiting && id.is_multiple_of(2));
+            .get_mut(index)
+            .filter(|tracked| running && tracked.state == State::Waiting && id.is_multiple_of(2));
+        let Some(tracked) = waiting else {
+            return self.order(node, Order::InjectDone { id });
+        };
+        tracked.reached.get_or_insert(Reached {
+            since: now,
+            node,
+            at,
+        });
+        self.newest_offered = self.newest_offered.max(at);
+        self.fire_overdue(now);
+    }
+
+    /// This one and the others that wait for the same version.
+    fn together(&self, index: usize) -> Vec<usize> {
+        let when = &self.injections[index].spec.when;
+        let same = |other: &usize| {
+            let tracked = &self.injections[*other];
+            *other == index
+                || (matches!(when, When::Version(_))
+                    && tracked.spec.when == *when
+                    && tracked.state == State::Waiting)
+        };
+        (0..self.injections.len()).filter(same).collect()
+    }
+
+    /// True if its version was not reached, and a rank is there that may reach it.
+    fn is_awaited(&self, index: usize) -> bool {
+        let tracked = &self.injections[index];
+        let there = match tracked.spec.target {
+            Target::Rank(rank) => self.pid_of(rank).is_some(),
+            Target::Node(node) | Target::Agent(node) | Target::Keeper(node) => {
+                let slot = self.slots.get(&node).filter(|slot| slot.is_up());
+                slot.is_some_and(|slot| !slot.ranks.is_empty())
+            }
+        };
+        tracked.reached.is_none() && there
+    }
+
+    /// Fires those that were reached, all at once, and lets the ranks go on.
+    fn fire_reached(&mut self, now: Time, together: &[usize]) {
+        let reached = |index: &usize| Some((*index, self.injections[*index].reached?));
+        let due: Vec<(usize, Reached)> = together.iter().filter_map(reached).collect();
         // A node that is cut off would not hear that it may go on.
-        let partition = |t: &Tracked| matches!(t.spec.verb, Verb::Partition { .. });
-        let before = self.injections.get(index).is_some_and(partition);
-        if before {
-            self.order(node, Order::InjectDone { id });
+        let cut_off = |supervisor: &Supervisor, index: usize| {
+            let verb = supervisor.injections[index].spec.verb;
+            matches!(verb, Verb::Partition { .. })
+        };
+        let (before, after): (Vec<_>, Vec<_>) =
+            due.iter().partition(|(index, _)| cut_off(self, *index));
+        self.release(&before);
+        for (index, reached) in &due {
+            self.injections[*index].reached = None;
+            self.fire(now, *index, reached.at);
         }
-        if waiting && self.is_running() {
-            self.newest_offered = self.newest_offered.max(at);
-            self.fire(now, index, at);
+        self.release(&after);
+    }
+
+    fn release(&mut self, held: &[(usize, Reached)]) {
+        for (index, reached) in held {
+            let id = *index as u32 * 2;
+            self.order(reached.node, Order::InjectDone { id });
         }
-        if !before {
-            self.order(node, Order::InjectDone { id });
+    }
+
+    /// What was reached in an incarnation that ends is to be reached again in the next.
+    pub(super) fn forget_reached(&mut self) {
+        for tracked in &mut self.injections {
+            tracked.reached = None;
+        }
+    }
+
+    /// When those that wait for others at their version wait no longer.
+    fn together_until(tracked: &Tracked) -> Option<Time> {
+        let reached = tracked.reached?;
+        Some(reached.since + Time::from_ms(TOGETHER_MS))
+    }
+
+    /// Fires what was reached and waits for nobody any more.
+    fn fire_overdue(&mut self, now: Time) {
+        for index in 0..self.injections.len() {
+            let Some(until) = Self::together_until(&self.injections[index]) else {
+                continue;
+            };
+            let together = self.together(index);
+            if now >= until || !together.iter().any(|other| self.is_awaited(*other)) {
+                self.fire_reached(now, &together);
+            }
         }
     }
 
@@ -100,6 +194,7 @@ impl Supervisor {
         let Some(start) = self.first_start.filter(|_| self.is_alive()) else {
             return;
         };
+        self.fire_overdue(now);
         for index in 0..self.injections.len() {
             let tracked = &self.injections[index];
             match (tracked.state, &tracked.spec.when) {
@@ -121,7 +216,7 @@ impl Supervisor {
         let at = |tracked: &Tracked| match (tracked.state, &tracked.spec.when) {
             (State::Waiting, When::AfterMs(ms)) => Some(start + Time::from_ms(*ms)),
             (State::Until(at), _) => Some(at),
-            _ => None,
+            _ => Self::together_until(tracked),
         };
         let times = self.injections.iter().filter_map(at);
         let later = times.filter(|at| *at > self.last_seen);

@@ -95,6 +95,46 @@ fn a_killed_node_is_replaced_by_a_spare_with_an_empty_directory() {
     );
 }
 
+/// Two nodes that are to be lost at one version are lost together, whichever reaches it
+/// first; one whose ranks never come there is not waited for without end.
+#[test]
+fn injections_at_one_version_happen_together() {
+    for slow in [false, true] {
+        let mut set = settings(4);
+        set.spares = 2;
+        let parse = |spec: &str| inject::parse(spec, 4).unwrap();
+        set.injections = vec![parse("node:1@version=60"), parse("node:2@version=60")];
+        let mut world = World::running(set, 8);
+        world.stable(50);
+        let version = Some(Version(60));
+        let killed = |a: &Action| matches!(a, Action::KillNode { .. });
+        let released = |a: &Action| {
+            let Action::Order { order, .. } = a else {
+                return false;
+            };
+            matches!(order, Order::InjectDone { .. })
+        };
+        world.notice(2, Notice::InjectReached { id: 2, version });
+        world.pass(100);
+        assert_eq!((world.count(killed), world.count(released)), (0, 0));
+        match slow {
+            false => world.notice(1, Notice::InjectReached { id: 0, version }),
+            true => world.pass(2_000),
+        }
+        let places: Vec<&str> = {
+            let failures = world.sup.report().failures.iter();
+            failures.map(|failure| failure.place.as_str()).collect()
+        };
+        let expected = if slow {
+            vec!["node:2"]
+        } else {
+            vec!["node:1", "node:2"]
+        };
+        assert_eq!(places, expected);
+        assert_eq!((world.starts(), world.sup.report().restarts), (2, 1));
+    }
+}
+
 #[test]
 fn a_keeper_that_dies_alone_keeps_its_storage_and_needs_no_spare() {
     let mut set = settings(2);
