@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -193,6 +194,8 @@ pub(crate) struct Agent {
     /// What is wrong with the node's storage, until it takes a container again.
     pub storage_trouble: Option<Code>,
     pub memory_warned: bool,
+    /// Command line and directory of the only rank, once others took themselves for it.
+    pub contested: Option<(Vec<u8>, PathBuf)>,
     /// There is memory for one slot a rank: it is a way to the other levels, no level.
     pub staging: bool,
     /// Ranks that wait for memory to capture into, each at most once.
@@ -361,6 +364,7 @@ impl Agent {
             told: Told::of(troubles),
             storage_trouble: None,
             memory_warned: false,
+            contested: None,
             staging: false,
             asks: Vec::new(),
             collecting: false,
