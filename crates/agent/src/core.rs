@@ -33,7 +33,7 @@ use crate::protocol::{
 };
 use crate::ranks::{Link, Ranks};
 use crate::recorder::{KEPT_TAG, Kept, Means, Recorder, owed_of};
-use crate::told::{Said, Told};
+use crate::told::{Said, Told, is_of_connection};
 use crate::turns::Turns;
 use crate::workers::Pool;
 
@@ -543,7 +543,12 @@ impl Agent {
 
     /// Something went wrong that does not stop the job (P4): remembered and reported.
     pub(crate) fn warn(&mut self, error: Error) {
+        // What the loss of a node would explain is told by the launcher, if nothing does.
+        let other = matches!(error.entity(), Entity::Node(node) if *node != self.me.0);
         match self.told.add(None, error.clone()) {
+            _ if other && is_of_connection(&error) => {
+                tracing::info!(node = self.me.0, %error, "a peer's connection");
+            }
             Said::Again => tracing::info!(node = self.me.0, %error, "warning, again"),
             Said::New | Said::Grown(..) => tracing::warn!(node = self.me.0, %error, "warning"),
         }

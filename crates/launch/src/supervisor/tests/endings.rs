@@ -442,6 +442,25 @@ fn what_a_lost_node_explains_is_not_told_beside_it() {
     assert_eq!(world.count(words), 1);
 }
 
+/// A status repeats what an agent warned of: that a lost node explained it is remembered.
+#[test]
+fn what_a_lost_node_explained_does_not_come_back_with_a_status() {
+    let mut world = World::running(settings(2), 2);
+    let entity = outlive_base::Entity::Node(1);
+    let lost = Error::new(Code::AgentUnreachable, entity, "cannot connect", "x");
+    world.notice(0, Notice::Warning(lost.clone()));
+    world.keeper_ended(1);
+    world.pass(1_000);
+    let status = NodeStatus {
+        warnings: vec![lost],
+        ..NodeStatus::default()
+    };
+    world.notice(0, Notice::Status(status));
+    world.pass(3_000);
+    let words = |a: &Action| matches!(a, Action::Tell(Event::Warning(_)));
+    assert_eq!(world.count(words), 0);
+}
+
 /// Versions were stable, and the next start finds nothing: the job stops and says what each
 /// node has, or begins anew if its owner said so before.
 #[test]
