@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use outlive_agent::told::{Said, Told, is_of_connection};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Time, Version};
 
-use super::{Event, Phase, SlotState, Supervisor};
+use super::{Event, Phase, Place, SlotState, Supervisor};
 
 /// How long a word waits that the loss of a node would explain.
 const HOLD_MS: u64 = 1_000;
@@ -32,7 +32,7 @@ pub(super) struct Words {
     /// What a lost node explained, newest last: a status repeats it.
     explained: VecDeque<(NodeId, Error)>,
     /// A rank's end, seen at that time, which may turn out to be that of its node.
-    pub(super) unsaid_failure: Option<(Time, Event)>,
+    pub(super) unsaid_failure: Option<(Time, Place, Event)>,
     /// Versions that were given up in this incarnation, for each level.
     given_up: BTreeSet<(Version, Option<Level>)>,
     /// Since a level kept a version last.
@@ -186,7 +186,7 @@ impl Supervisor {
     /// When the next word is due.
     pub(super) fn next_word(&self) -> Time {
         let failure = self.words.unsaid_failure.as_ref();
-        let failure = failure.map(|(at, _)| *at + Time::from_ms(FAILURE_HOLD_MS));
+        let failure = failure.map(|(at, ..)| *at + Time::from_ms(FAILURE_HOLD_MS));
         let due = self.words.held.iter().map(|(due, _)| *due);
         due.chain(failure).min().unwrap_or(Time::NEVER)
     }
@@ -194,8 +194,8 @@ impl Supervisor {
     /// Tells of a rank's end that has waited long enough.
     pub(super) fn say_failure(&mut self, now: Time) {
         let hold = Time::from_ms(FAILURE_HOLD_MS);
-        let due = |(at, _): &mut (Time, Event)| now.since(*at) >= hold;
-        if let Some((_, event)) = self.words.unsaid_failure.take_if(due) {
+        let due = |(at, ..): &mut (Time, Place, Event)| now.since(*at) >= hold;
+        if let Some((.., event)) = self.words.unsaid_failure.take_if(due) {
             self.actions.push_back(super::Action::Tell(event));
         }
     }

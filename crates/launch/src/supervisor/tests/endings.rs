@@ -442,6 +442,19 @@ fn what_a_lost_node_explains_is_not_told_beside_it() {
     assert_eq!(world.count(words), 1);
 }
 
+/// The rank's end waits for that of its node, whatever else is lost between them.
+#[test]
+fn two_nodes_lost_at_once_are_two_lines() {
+    let mut world = World::running(settings(3), 3);
+    world.gone(1, None);
+    world.down(1, RankEnd::Lost);
+    world.keeper_ended(2);
+    world.keeper_ended(1);
+    world.pass(5_000);
+    let lost = |a: &Action| matches!(a, Action::Tell(Event::Failure { .. }));
+    assert_eq!(world.count(lost), 2);
+}
+
 /// A status repeats what an agent warned of: that a lost node explained it is remembered.
 #[test]
 fn what_a_lost_node_explained_does_not_come_back_with_a_status() {
