@@ -162,6 +162,11 @@ impl Supervisor {
 
     /// A level keeps versions again.
     pub(super) fn kept_again(&mut self, version: Version, level: Option<Level>) {
+        // An older version that is late says nothing of those given up since.
+        let after = |streak: &Streak| streak.last < version;
+        if !self.words.streaks.get(&level).is_some_and(after) {
+            return;
+        }
         let Some(streak) = self.words.streaks.remove(&level) else {
             return;
         };

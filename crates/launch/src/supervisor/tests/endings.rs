@@ -409,6 +409,8 @@ fn versions_that_a_full_disk_costs_are_told_once_and_counted() {
         version: Version(version),
         step: Step::Stable(Level::Disk),
     };
+    // One that is late is older than those.
+    world.notice(0, stable(5));
     world.notice(0, stable(40));
     let again = |a: &Action| matches!(a, Action::Tell(Event::KeptAgain { given_up: 3, .. }));
     assert_eq!(world.count(again), 1);
