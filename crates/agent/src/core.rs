@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -32,7 +33,7 @@ use crate::protocol::{
 };
 use crate::ranks::{Link, Ranks};
 use crate::recorder::{KEPT_TAG, Kept, Means, Recorder, owed_of};
-use crate::told::{Said, Told};
+use crate::told::{Said, Told, is_of_connection};
 use crate::turns::Turns;
 use crate::workers::Pool;
 
@@ -195,6 +196,8 @@ pub(crate) struct Agent {
     /// What is wrong with the node's storage, until it takes a container again.
     pub storage_trouble: Option<Code>,
     pub memory_warned: bool,
+    /// Command line and directory of the only rank, once others took themselves for it.
+    pub contested: Option<(Vec<u8>, PathBuf)>,
     /// There is memory for one slot a rank: it is a way to the other levels, no level.
     pub staging: bool,
     /// Ranks that wait for memory to capture into, each at most once.
@@ -365,6 +368,7 @@ impl Agent {
             told: Told::of(troubles),
             storage_trouble: None,
             memory_warned: false,
+            contested: None,
             staging: false,
             asks: Vec::new(),
             collecting: false,
@@ -554,7 +558,12 @@ impl Agent {
 
     /// Something went wrong that does not stop the job (P4): remembered and reported.
     pub(crate) fn warn(&mut self, error: Error) {
+        // What the loss of a node would explain is told by the launcher, if nothing does.
+        let other = matches!(error.entity(), Entity::Node(node) if *node != self.me.0);
         match self.told.add(None, error.clone()) {
+            _ if other && is_of_connection(&error) => {
+                tracing::info!(node = self.me.0, %error, "a peer's connection");
+            }
             Said::Again => tracing::info!(node = self.me.0, %error, "warning, again"),
             Said::New | Said::Grown(..) => tracing::warn!(node = self.me.0, %error, "warning"),
         }

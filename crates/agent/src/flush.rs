@@ -22,8 +22,7 @@ use outlive_vault::{
 
 use crate::core::Work;
 use crate::faults::Faults;
-use crate::peers::{StreamReply, StreamRequest, connection_lost, read_reply};
-use crate::protocol::encode;
+use crate::peers::{StreamReply, StreamRequest, connection_lost, open_stream, read_reply};
 use crate::ranks::share;
 
 /// A version of a node that is so short is written by one thread, one copy after the
@@ -280,7 +279,7 @@ impl Flush {
             id: self.id(),
             length: layout.length(),
         };
-        let mut stream = self.endpoint.open_stream(partner, &encode(&request)?)?;
+        let mut stream = open_stream(&self.endpoint, partner, &request)?;
         let lost = |error: std::io::Error| {
             let doing = format!("while it was sent {}", self.id());
             connection_lost(partner, &doing, &error)

@@ -2,6 +2,8 @@
 //!
 //! Invariant: a rank is one living process.
 
+use std::path::PathBuf;
+
 use outlive_base::{Code, Entity, Error, Incarnation, Level, Rank, Result, Version};
 use outlive_capture::control::{CONTROL_ABI, ControlBlock};
 use outlive_capture::ipc::ToRank;
@@ -29,7 +31,8 @@ impl Agent {
         let &Hello { rank, ranks, .. } = hello;
         let may = self
             .may_join(hello)
-            .and_then(|()| self.is_vacant(rank, ranks, link.pid));
+            .and_then(|()| self.is_vacant(rank, ranks, link.pid))
+            .and_then(|()| self.is_the_same(rank, ranks, link.pid));
         match may.and_then(|()| self.control_of(rank, ranks)) {
             Ok(()) => self.welcome(sequence, link, rank, ranks),
             Err(error) => {
@@ -88,12 +91,15 @@ impl Agent {
 
     /// One living process is a rank, not two: they would share a control block, and one
     /// would restore the state of the other.
-    fn is_vacant(&self, rank: Rank, ranks: u32, pid: u32) -> Result<()> {
+    fn is_vacant(&mut self, rank: Rank, ranks: u32, pid: u32) -> Result<()> {
         let holder = self.ranks.get(rank).filter(|entry| !entry.closed);
         let holder = holder.and_then(|entry| entry.link.as_ref());
         let Some(holder) = holder.filter(|link| link.is_live()) else {
             return Ok(());
         };
+        if holder.pid != pid && ranks == 1 && self.contested.is_none() {
+            self.contested = command_of(holder.pid);
+        }
         let (reason, remedy) = if holder.pid == pid {
             (
                 format!("of {ranks} is open in this process ({pid}) already"),
@@ -120,6 +126,27 @@ impl Agent {
             reason,
             remedy,
         ))
+    }
+
+    /// Several processes took themselves for the only rank: after a restart another of
+    /// them may be the first, and must not restore the state of the one that was it.
+    fn is_the_same(&self, rank: Rank, ranks: u32, pid: u32) -> Result<()> {
+        let Some(was) = self.contested.as_ref().filter(|_| ranks == 1) else {
+            return Ok(());
+        };
+        match command_of(pid) {
+            Some(is) if is != *was => Err(Error::new(
+                Code::RankUnknown,
+                Entity::Rank(rank.0),
+                format!(
+                    "of 1 was a process with another command line or working directory, \
+                     while others took themselves for it too; this is {pid}"
+                ),
+                "give each process a rank of its own (OUTLIVE_RANK and OUTLIVE_SIZE), \
+                 or a job of its own",
+            )),
+            _ => Ok(()),
+        }
     }
 
     fn may_join(&self, hello: &Hello) -> Result<()> {
@@ -224,4 +251,12 @@ impl Agent {
             self.capture_failed(rank, version, Why::Left);
         }
     }
+}
+
+/// What tells processes of one script apart, in whichever order they come: the command
+/// line and the working directory. None if the system does not say it.
+fn command_of(pid: u32) -> Option<(Vec<u8>, PathBuf)> {
+    let process = PathBuf::from(format!("/proc/{pid}"));
+    let words = std::fs::read(process.join("cmdline")).ok()?;
+    Some((words, std::fs::read_link(process.join("cwd")).ok()?))
 }

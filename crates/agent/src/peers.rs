@@ -1,6 +1,7 @@
 //! What agents say to each other, and how bulk data is asked for.
 
 use outlive_base::{Code, ContainerId, Entity, Error, NodeId, Result};
+use outlive_network::Endpoint;
 use outlive_protocols::{commit, detector};
 use outlive_vault::Record;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,25 @@ pub fn connection_lost(peer: NodeId, doing: &str, error: &std::io::Error) -> Err
         format!("the connection ended {doing}: {seen}"),
         "nothing, if the node was lost: what did not arrive is sent or read again; else check the network between the nodes",
     )
+}
+
+/// Opens a stream to `peer`. What hinders it is a matter of that node, wherever it
+/// listens: so the loss of the node explains it.
+pub fn open_stream(
+    endpoint: &Endpoint,
+    peer: NodeId,
+    request: &StreamRequest,
+) -> Result<outlive_network::Stream> {
+    let opened = endpoint.open_stream(peer, &crate::protocol::encode(request)?);
+    opened.map_err(|error| match error.entity() {
+        Entity::Address(address) => Error::new(
+            error.code(),
+            Entity::Node(peer.0),
+            format!("{address}: {}", error.reason()),
+            error.remedy(),
+        ),
+        _ => error,
+    })
 }
 
 /// Writes a reply to `peer`.

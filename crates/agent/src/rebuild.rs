@@ -15,8 +15,7 @@ use outlive_vault::{
 };
 
 use crate::flush::Flush;
-use crate::peers::{StreamReply, StreamRequest, connection_lost, read_reply};
-use crate::protocol::encode;
+use crate::peers::{StreamReply, StreamRequest, connection_lost, open_stream, read_reply};
 use crate::ranks::{Staged, overwritten};
 use crate::slabs::Slabs;
 
@@ -189,7 +188,7 @@ impl Rebuild {
 
     fn receive_from(&self, holder: NodeId, sealed: &Sealed) -> Result<Fetched> {
         let request = StreamRequest::Fetch { id: sealed.id };
-        let mut stream = self.endpoint.open_stream(holder, &encode(&request)?)?;
+        let mut stream = open_stream(&self.endpoint, holder, &request)?;
         match read_reply(&mut stream, holder)? {
             StreamReply::Coming { .. } => {}
             StreamReply::Refused(error) => return Err(error),

@@ -8,6 +8,14 @@
 
 use outlive_base::{Code, Entity, Error, NodeId};
 
+/// True for what is seen of a peer that is gone.
+pub fn is_of_connection(error: &Error) -> bool {
+    matches!(
+        error.code(),
+        Code::Network | Code::AgentUnreachable | Code::AgentTimeout
+    )
+}
+
 /// Warnings of a kind that are told in full.
 pub const FULL_MAX: usize = 3;
 /// Kinds of one code that are told apart; what comes after is counted with the last.

@@ -79,11 +79,12 @@ impl Supervisor {
             suspected_ms: found.suspected_ms(),
             detect_ms,
         };
-        self.say_failure(Time::NEVER);
-        match found.is_collateral() || (found.injected && matches!(found.place, Place::Rank(_))) {
-            true => self.words.unsaid_failure = Some((now, event)),
-            false => self.tell(event),
+        if !(found.is_collateral() || (found.injected && matches!(found.place, Place::Rank(_)))) {
+            // One that waits still may be of a node that was lost at the same time.
+            return self.tell(event);
         }
+        self.say_failure(Time::NEVER);
+        self.words.unsaid_failure = Some((now, found.place, event));
     }
 
     /// Another failure before the command runs again: bounded by its own count.
@@ -295,7 +296,8 @@ impl Supervisor {
         entry.detect_ms = detect_ms.or(entry.detect_ms);
         entry.suspected_ms = found.suspected_ms().or(entry.suspected_ms);
         let detect_ms = entry.detect_ms;
-        self.words.unsaid_failure = None;
+        let same = |(_, waits, _): &mut (Time, Place, Event)| *waits == place;
+        self.words.unsaid_failure.take_if(same);
         self.tell_failure(now, found, detect_ms);
         if matches!(self.phase, Phase::Running { .. } | Phase::Opening { .. }) {
             self.leave_incarnation(now);

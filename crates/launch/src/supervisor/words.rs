@@ -8,12 +8,12 @@
 //! - What a node's loss explains (a broken connection, a copy that did not arrive) waits
 //!   for [`HOLD_MS`]: a failure that is found meanwhile says it all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use outlive_agent::told::{Said, Told};
+use outlive_agent::told::{Said, Told, is_of_connection};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Time, Version};
 
-use super::{Event, Phase, SlotState, Supervisor};
+use super::{Event, Phase, Place, SlotState, Supervisor};
 
 /// How long a word waits that the loss of a node would explain.
 const HOLD_MS: u64 = 1_000;
@@ -29,8 +29,10 @@ const GIVEN_UP_MAX: usize = 256;
 pub(super) struct Words {
     told: Told,
     held: Vec<(Time, Held)>,
+    /// What a lost node explained, newest last: a status repeats it.
+    explained: VecDeque<(NodeId, Error)>,
     /// A rank's end, seen at that time, which may turn out to be that of its node.
-    pub(super) unsaid_failure: Option<(Time, Event)>,
+    pub(super) unsaid_failure: Option<(Time, Place, Event)>,
     /// Versions that were given up in this incarnation, for each level.
     given_up: BTreeSet<(Version, Option<Level>)>,
     /// Since a level kept a version last.
@@ -81,6 +83,7 @@ impl Supervisor {
         let waits = |(_, held): &(Time, Held)| matches!(held, Held::Warning(_, e) if e == error);
         self.was_told(Some(node), error)
             || self.words.held.iter().any(waits)
+            || self.words.was_explained(node, error)
             || self.is_explained(error)
     }
 
@@ -96,7 +99,8 @@ impl Supervisor {
     /// An agent warns. What a lost node would explain waits.
     pub(super) fn on_warning(&mut self, now: Time, node: NodeId, error: Error) {
         if self.is_explained(&error) {
-            return tracing::info!(%error, "a lost node explains it");
+            tracing::info!(%error, "a lost node explains it");
+            return self.words.keep_explained(Some(node), error);
         }
         if is_of_connection(&error) && matches!(error.entity(), Entity::Node(_)) {
             return self.hold(now, Held::Warning(Some(node), error));
@@ -133,8 +137,8 @@ impl Supervisor {
             self.words.given_up.pop_first();
         }
         self.report.checkpoints.aborted += 1;
-        // The failure itself is told by who finds it.
-        if matches!(error.code(), Code::RankLost | Code::NodeLost) {
+        // The failure itself is told by who finds it, and explains what was under way.
+        if matches!(error.code(), Code::RankLost | Code::NodeLost) || !self.open.is_empty() {
             return;
         }
         if let Some(streak) = self.words.streaks.get_mut(&level) {
@@ -158,6 +162,11 @@ impl Supervisor {
 
     /// A level keeps versions again.
     pub(super) fn kept_again(&mut self, version: Version, level: Option<Level>) {
+        // An older version that is late says nothing of those given up since.
+        let after = |streak: &Streak| streak.last < version;
+        if !self.words.streaks.get(&level).is_some_and(after) {
+            return;
+        }
         let Some(streak) = self.words.streaks.remove(&level) else {
             return;
         };
@@ -182,7 +191,7 @@ impl Supervisor {
     /// When the next word is due.
     pub(super) fn next_word(&self) -> Time {
         let failure = self.words.unsaid_failure.as_ref();
-        let failure = failure.map(|(at, _)| *at + Time::from_ms(FAILURE_HOLD_MS));
+        let failure = failure.map(|(at, ..)| *at + Time::from_ms(FAILURE_HOLD_MS));
         let due = self.words.held.iter().map(|(due, _)| *due);
         due.chain(failure).min().unwrap_or(Time::NEVER)
     }
@@ -190,8 +199,8 @@ impl Supervisor {
     /// Tells of a rank's end that has waited long enough.
     pub(super) fn say_failure(&mut self, now: Time) {
         let hold = Time::from_ms(FAILURE_HOLD_MS);
-        let due = |(at, _): &mut (Time, Event)| now.since(*at) >= hold;
-        if let Some((_, event)) = self.words.unsaid_failure.take_if(due) {
+        let due = |(at, ..): &mut (Time, Place, Event)| now.since(*at) >= hold;
+        if let Some((.., event)) = self.words.unsaid_failure.take_if(due) {
             self.actions.push_back(super::Action::Tell(event));
         }
     }
@@ -201,7 +210,6 @@ impl Supervisor {
         let follows = matches!(
             event,
             Event::Cleared { .. }
-                | Event::Replaced { .. }
                 | Event::BackOff { .. }
                 | Event::Opened { .. }
                 | Event::Finishing
@@ -223,7 +231,9 @@ impl Supervisor {
         let due: Vec<_> = self.words.held.extract_if(.., which).collect();
         for (_, held) in due {
             match held {
-                Held::Warning(_, error) if self.is_explained(&error) => {}
+                Held::Warning(source, error) if self.is_explained(&error) => {
+                    self.words.keep_explained(source, error);
+                }
                 Held::Warning(source, error) => self.warn_of(source, error),
                 Held::GivenUp(version, level, error) => self.tell(Event::Aborted {
                     version,
@@ -237,9 +247,10 @@ impl Supervisor {
     /// A failure was found: it explains what waits about connections and versions.
     pub(super) fn drop_explained(&mut self) {
         let words = &mut self.words;
-        for (_, held) in words.held.drain(..) {
-            if let Held::GivenUp(_, level, _) = held {
-                words.streaks.remove(&level);
+        for (_, held) in std::mem::take(&mut words.held) {
+            match held {
+                Held::GivenUp(_, level, _) => drop(words.streaks.remove(&level)),
+                Held::Warning(source, error) => words.keep_explained(source, error),
             }
         }
     }
@@ -268,10 +279,20 @@ impl Supervisor {
     }
 }
 
-/// True for what is seen of a peer that is gone.
-fn is_of_connection(error: &Error) -> bool {
-    matches!(
-        error.code(),
-        Code::Network | Code::AgentUnreachable | Code::AgentTimeout
-    )
+impl Words {
+    fn keep_explained(&mut self, source: Option<NodeId>, error: Error) {
+        let Some(source) = source.filter(|source| !self.was_explained(*source, &error)) else {
+            return;
+        };
+        if self.explained.len() == HELD_MAX {
+            self.explained.pop_front();
+        }
+        self.explained.push_back((source, error));
+    }
+
+    fn was_explained(&self, source: NodeId, error: &Error) -> bool {
+        self.explained
+            .iter()
+            .any(|(node, known)| *node == source && known == error)
+    }
 }

@@ -409,6 +409,8 @@ fn versions_that_a_full_disk_costs_are_told_once_and_counted() {
         version: Version(version),
         step: Step::Stable(Level::Disk),
     };
+    // One that is late is older than those.
+    world.notice(0, stable(5));
     world.notice(0, stable(40));
     let again = |a: &Action| matches!(a, Action::Tell(Event::KeptAgain { given_up: 3, .. }));
     assert_eq!(world.count(again), 1);
@@ -440,6 +442,38 @@ fn what_a_lost_node_explains_is_not_told_beside_it() {
     assert_eq!(world.count(words), 0);
     world.pass(2_000);
     assert_eq!(world.count(words), 1);
+}
+
+/// The rank's end waits for that of its node, whatever else is lost between them.
+#[test]
+fn two_nodes_lost_at_once_are_two_lines() {
+    let mut world = World::running(settings(3), 3);
+    world.gone(1, None);
+    world.down(1, RankEnd::Lost);
+    world.keeper_ended(2);
+    world.keeper_ended(1);
+    world.pass(5_000);
+    let lost = |a: &Action| matches!(a, Action::Tell(Event::Failure { .. }));
+    assert_eq!(world.count(lost), 2);
+}
+
+/// A status repeats what an agent warned of: that a lost node explained it is remembered.
+#[test]
+fn what_a_lost_node_explained_does_not_come_back_with_a_status() {
+    let mut world = World::running(settings(2), 2);
+    let entity = outlive_base::Entity::Node(1);
+    let lost = Error::new(Code::AgentUnreachable, entity, "cannot connect", "x");
+    world.notice(0, Notice::Warning(lost.clone()));
+    world.keeper_ended(1);
+    world.pass(1_000);
+    let status = NodeStatus {
+        warnings: vec![lost],
+        ..NodeStatus::default()
+    };
+    world.notice(0, Notice::Status(status));
+    world.pass(3_000);
+    let words = |a: &Action| matches!(a, Action::Tell(Event::Warning(_)));
+    assert_eq!(world.count(words), 0);
 }
 
 /// Versions were stable, and the next start finds nothing: the job stops and says what each
