@@ -55,7 +55,11 @@ def test_the_same_node_twice(job: Job) -> None:
 
 
 def test_a_node_and_its_partner_fall_back_to_shared_storage(job: Job) -> None:
-    result = job.survive("--levels", ALL, inject=("node:1@350ms", "node:2@350ms"))
+    # At version 75, with 70 stable on shared storage for certain.
+    program = job.program("--force", 10, "--wait", 3)
+    faults = ("node:1@version=75", "node:2@version=75")
+    options = ("--levels", ALL, "--every", "1000000")
+    result = job.survive(*options, program=program, inject=faults)
     assert {failure["place"] for failure in result.failures} == {"node:1", "node:2"}
     last = result.failures[-1]
     assert last["level"] == "shared" and last["version"] is not None, result.err

@@ -330,10 +330,15 @@ impl Supervisor {
 
     pub(super) fn rank_found(&mut self, now: Time, rank: Rank, ended: Option<Ended>) {
         let hit = self.rank_hits.remove(&rank);
-        let node_hit = self
-            .node_of(rank)
-            .and_then(|node| self.slots.get(&node)?.hit);
+        let slot = self.node_of(rank).and_then(|node| self.slots.get(&node));
+        let node_hit = slot.and_then(|slot| slot.hit);
+        let doomed = slot.is_some_and(|slot| slot.doomed && slot.is_up());
         let seen = self.unexplained.remove(&rank);
+        if doomed && hit.is_none() {
+            // The end of its keeper follows and is the failure: the rank's own would be told
+            // as one more if the end of another node came in between.
+            return;
+        }
         let base = hit.or(node_hit).or_else(|| {
             seen.map(|until| Time(until.0.saturating_sub(Time::from_ms(self.set.settle_ms).0)))
         });

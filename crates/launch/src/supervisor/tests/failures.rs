@@ -395,3 +395,28 @@ fn a_full_disk_is_given_up_only_if_what_lies_there_is_safe_elsewhere() {
         }
     }
 }
+
+/// Of two nodes lost at once, a rank of the one is seen to end before the other's keeper.
+#[test]
+fn ends_of_two_killed_nodes_in_any_order_are_two_failures() {
+    let mut set = settings(4);
+    set.spares = 2;
+    let parse = |spec: &str| inject::parse(spec, 4).unwrap();
+    set.injections = vec![parse("node:1@version=60"), parse("node:2@version=60")];
+    let mut world = World::running(set, 8);
+    world.lingering = true;
+    let version = Some(Version(60));
+    world.notice(1, Notice::InjectReached { id: 0, version });
+    world.notice(2, Notice::InjectReached { id: 2, version });
+    world.gone(2, Some(Ended::Signal(9)));
+    world.down(3, RankEnd::Lost);
+    world.pass(100);
+    world.keeper_ended(2);
+    world.keeper_ended(1);
+    let failures = world.sup.report().failures.iter();
+    let places: Vec<&str> = failures.map(|failure| failure.place.as_str()).collect();
+    assert_eq!(places, ["node:2", "node:1"]);
+    assert_eq!((world.starts(), world.sup.report().restarts), (2, 1));
+    let lost = |a: &Action| matches!(a, Action::Tell(Event::Failure { .. }));
+    assert_eq!(world.count(lost), 2);
+}
