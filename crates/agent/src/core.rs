@@ -26,7 +26,7 @@ use crate::events::Woken;
 pub(crate) use crate::events::Work;
 use crate::faults::Faults;
 use crate::ipc_server::{IpcEvent, IpcServer};
-use crate::keeper::{Deposit, Termination};
+use crate::keeper::{Caught, Deposit};
 use crate::machines::{Driver, Effect};
 use crate::protocol::{
     AgentSpec, JobConfig, NodeStatus, Notice, Order, STATUS_WARNINGS_MAX, decode, encode,
@@ -234,12 +234,15 @@ pub(crate) struct Agent {
 /// run.
 pub fn run(spec: AgentSpec) -> Result<()> {
     // Before any thread is started, so that all of them leave the signal alone.
-    let termination = Termination::catch()
+    let termination = Caught::catch(libc::SIGTERM)
         .map_err(|error| Error::internal(format!("cannot wait for SIGTERM: {error}")))?;
+    let resumed = Caught::catch(libc::SIGCONT)
+        .map_err(|error| Error::internal(format!("cannot wait for SIGCONT: {error}")))?;
     let (net_events, net) = bounded::<NetEvent>(NETWORK_QUEUE);
     let (rank_events, ranks) = bounded::<IpcEvent>(RANKS_QUEUE);
     let (work, done) = unbounded::<Work>();
     let mut agent = Agent::new(spec, (net_events, net), work)?;
+    agent.turns.resumed = Some(resumed);
     let _server = IpcServer::start(&agent.spec.socket, rank_events)?;
     agent.hello();
     agent.turn_until_over(&ranks, &done, &termination);
@@ -410,7 +413,7 @@ impl Agent {
         &mut self,
         ranks: &Receiver<IpcEvent>,
         done: &Receiver<Work>,
-        termination: &Termination,
+        termination: &Caught,
     ) {
         let mut next_tick = Instant::now() + TICK;
         let net = self.network.clone();

@@ -2,11 +2,14 @@
 //! may take longer than one. What does is told, with what it was.
 //!
 //! Counted is the time that the thread itself took: not the time that it waited for a
-//! core, which says something of the machine, nor what an injection held it for.
+//! core, which says something of the machine, nor what an injection held it for, nor a
+//! turn in which the process was stopped.
 
 use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error};
+
+use crate::keeper::Caught;
 
 /// The longest turn so far.
 pub(crate) struct Turns {
@@ -18,6 +21,8 @@ pub(crate) struct Turns {
     /// What an injection held this thread for in this turn.
     excused: Duration,
     longest: Duration,
+    /// Readable if this process was stopped and goes on.
+    pub resumed: Option<Caught>,
 }
 
 /// How old the time waited for a core may be: what it has grown by since is not counted
@@ -33,11 +38,18 @@ impl Turns {
             looked: now,
             excused: Duration::ZERO,
             longest: Duration::ZERO,
+            resumed: None,
         }
+    }
+
+    fn was_stopped(&self) -> bool {
+        self.resumed.as_ref().is_some_and(Caught::has_come)
     }
 
     /// A turn begins.
     pub fn begin(&mut self) {
+        // A stop between two turns is none of this one's.
+        self.was_stopped();
         self.begun = Instant::now();
         self.excused = Duration::ZERO;
         if self.begun.duration_since(self.looked) >= LOOK_AGAIN {
@@ -55,7 +67,7 @@ impl Turns {
     /// may, and twice as long as any before.
     pub fn end(&mut self, node: u32, what: &str, heartbeat: Duration) -> Option<Error> {
         let wall = self.begun.elapsed().saturating_sub(self.excused);
-        if wall <= heartbeat.max(self.longest * 2) {
+        if wall <= heartbeat.max(self.longest * 2) || self.was_stopped() {
             return None;
         }
         let (before, now) = (self.queued, queued());

@@ -21,21 +21,21 @@ pub(super) struct Agent {
     pub(super) line: Option<OwnedFd>,
 }
 
-/// SIGTERM as a readable descriptor; the signal's mask is put back when dropped.
-pub(crate) struct Termination {
+/// A signal as a readable descriptor; the signal's mask is put back when dropped.
+pub(crate) struct Caught {
     pub(super) descriptor: OwnedFd,
     before: libc::sigset_t,
 }
 
-impl Termination {
-    pub(crate) fn catch() -> io::Result<Termination> {
+impl Caught {
+    pub(crate) fn catch(signal: libc::c_int) -> io::Result<Caught> {
         // SAFETY: the sets are plain memory, filled before use by the calls
         // below; the calls only touch this thread's mask and memory given here.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             let mut before: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
-            libc::sigaddset(&mut set, libc::SIGTERM);
+            libc::sigaddset(&mut set, signal);
             let error = libc::pthread_sigmask(libc::SIG_BLOCK, &set, &mut before);
             if error != 0 {
                 return Err(io::Error::from_raw_os_error(error));
@@ -47,7 +47,7 @@ impl Termination {
                 return Err(error);
             }
             // A new descriptor that nobody else owns.
-            Ok(Termination {
+            Ok(Caught {
                 descriptor: OwnedFd::from_raw_fd(number),
                 before,
             })
@@ -55,14 +55,14 @@ impl Termination {
     }
 }
 
-impl Termination {
+impl Caught {
     /// True if the signal has come since the last look.
     pub(crate) fn has_come(&self) -> bool {
         rustix::io::read(&self.descriptor, &mut [0; 128]).is_ok()
     }
 }
 
-impl Drop for Termination {
+impl Drop for Caught {
     fn drop(&mut self) {
         // A signal that was heard must not strike now.
         let _ = rustix::io::read(&self.descriptor, &mut [0; 128]);

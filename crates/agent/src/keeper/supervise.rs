@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use rustix::process::Signal;
 
 use super::passing::{Parcel, receive, send};
-use super::process::{self, Agent, Termination};
+use super::process::{self, Agent, Caught};
 use super::wire::{Answer, BATCH_MAX, Status, Wish, parse_wish, write_answer};
 use super::{ExitReason, KeeperOptions};
 
@@ -38,7 +38,7 @@ enum Woken {
 
 struct Keeper {
     options: KeeperOptions,
-    termination: Termination,
+    termination: Caught,
     /// None once its end has been noticed.
     parent: Option<OwnedFd>,
     kept: BTreeMap<String, OwnedFd>,
@@ -54,7 +54,7 @@ struct Keeper {
 /// [`Code::Internal`] if the kernel refuses what the keeper needs.
 pub fn run(options: KeeperOptions) -> Result<ExitReason, Error> {
     let kernel = |error: std::io::Error| Error::internal(format!("keeper: {error}"));
-    let termination = Termination::catch().map_err(kernel)?;
+    let termination = Caught::catch(libc::SIGTERM).map_err(kernel)?;
     let Some(parent) = process::watch_parent(options.parent).map_err(kernel)? else {
         return Ok(ExitReason::ParentGone);
     };
