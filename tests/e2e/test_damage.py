@@ -171,7 +171,8 @@ def test_a_disk_that_is_full_for_a_while(job: Job) -> None:
 
 
 def test_a_full_disk_and_a_lost_rank(job: Job) -> None:
-    result = job.survive(inject=("full:node:1@version=45", "rank:5@version=95"))
+    job.steps = 240
+    result = job.survive(inject=("full:node:1@version=45", "rank:5@version=195"))
     # The node has kept room for the record of the restart: nobody takes its place.
     assert result.failure()["place"] == "rank:5"
     assert result.failure()["level"] == "memory" and result.failure()["version"] >= 50

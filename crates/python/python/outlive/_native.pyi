@@ -22,7 +22,7 @@ def balance_over(
     speed: float,
     background: float,
     choice: dict[str, Any],
-) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes], tuple[float, float], tuple[int, int]]:
+) -> tuple[tuple[bytes, bytes], tuple[bytes, bytes], tuple[float, float], tuple[int, int, bool]]:
     """Balance between processes; see ``outlive.balance.exchange``."""
 
 def balance_refused(comm: object, reason: str) -> None:
