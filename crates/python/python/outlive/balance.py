@@ -314,7 +314,7 @@ def exchange(
             with suppress(Exception):
                 _native.balance_refused(own, str(error))
             raise
-        gone, come, levels, counts = _native.balance_over(
+        gone, come, levels, (rounds, iterations, fresh) = _native.balance_over(
             own, names.tobytes(), arrays, speed, background, choice
         )
     finally:
@@ -326,5 +326,7 @@ def exchange(
         np.frombuffer(come[0], np.uint64).copy(),
         np.frombuffer(come[1], np.uint32).copy(),
         *levels,
-        *counts,
+        rounds,
+        iterations,
+        fresh,
     )
