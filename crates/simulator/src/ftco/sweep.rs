@@ -411,8 +411,9 @@ mod tests {
     fn who_was_away_costs_nobody_the_result() {
         let summary = sweep_late(some(2_000), 2, None);
         let failed = summary.failed.iter();
-        let (diverged, broken): (Vec<_>, Vec<_>) = failed
-            .partition(|(_, what)| what == DIVERGED || what.ends_with(super::check::DIFFERENT));
+        let (diverged, broken): (Vec<_>, Vec<_>) = failed.partition(|(_, what)| {
+            what == DIVERGED || what.ends_with(crate::ftco::check::DIFFERENT)
+        });
         assert_eq!(broken, Vec::<&(u64, String)>::new());
         // A root that wakes up in the very moment in which another takes its place: about
         // 57 of 100,000 (docs/collectives-reduce.md), so more than 12 of 2,000 come once in
