@@ -298,7 +298,7 @@ impl Contents {
             } => Record::Abort {
                 incarnation,
                 version,
-                level: Some(level),
+                level,
                 code: Code::CommitAborted,
                 text: String::new(),
             },
@@ -356,7 +356,7 @@ pub fn short(record: &Record) -> Option<Short> {
         Record::Abort {
             incarnation,
             version,
-            level: Some(level),
+            level,
             ..
         } => Short::Abort {
             incarnation: *incarnation,

@@ -147,39 +147,55 @@ impl Commit {
     /// restart: asked about as if it were alive.
     fn adopt(&mut self, cx: &C, version: Version) {
         if self.given_up.contains(&version) {
-            return;
+            // The driver of an earlier life may have ended before it heard of it.
+            return self.refuse(cx, version);
         }
         if Some(version) > self.forgotten && !self.locals.contains_key(&version) {
             self.seen = self.seen.max(Some(version));
-            self.locals.insert(version, Local::new(cx, Levels::NONE));
+            let local = self.begin(cx, version, Levels::NONE);
+            self.locals.insert(version, local);
         }
     }
 
-    fn force(&mut self, cx: &C, version: Version, levels: Levels) {
-        let levels = levels.and(cx.config.levels);
-        if self.given_up.contains(&version) {
-            // Called aborted once, aborted for ever.
-            let (level, why, culprit) = (None, Why::Overtaken, Some(NodeId(cx.me)));
-            self.say(
-                cx,
-                COORDINATOR,
-                Kind::Failed {
-                    version,
-                    level,
-                    why,
-                },
-            );
-            return self.out.event(Event::Aborted {
+    /// Called aborted once, aborted for ever: the coordinator and the driver are told.
+    fn refuse(&mut self, cx: &C, version: Version) {
+        let (level, why, culprit) = (None, Why::Overtaken, Some(NodeId(cx.me)));
+        let failed = Kind::Failed {
+            version,
+            level,
+            why,
+        };
+        self.say(cx, COORDINATOR, failed);
+        let being_recorded = |pending: &Pending| matches!(pending.then, Then::GivenUp { version: one, level: None, .. } if one == version);
+        if !self.pending.values().any(being_recorded) {
+            self.out.event(Event::Aborted {
                 version,
                 level,
                 why,
                 culprit,
             });
         }
-        let local = self
-            .locals
-            .entry(version)
-            .or_insert_with(|| Local::new(cx, levels));
+    }
+
+    /// This node's part in a round that it does not know. A level that ended in an earlier
+    /// life is not written again; the coordinator's answer ends it for the driver of this one.
+    fn begin(&self, cx: &C, version: Version, levels: Levels) -> Local {
+        let mut local = Local::new(cx, levels);
+        for level in Level::ALL {
+            if self.log.marks.get(&self.key(version, level)) == Some(&Mark::Aborted) {
+                local.steps[level as usize] = Step::Failed(Why::Timeout);
+            }
+        }
+        local
+    }
+
+    fn force(&mut self, cx: &C, version: Version, levels: Levels) {
+        let levels = levels.and(cx.config.levels);
+        if self.given_up.contains(&version) {
+            return self.refuse(cx, version);
+        }
+        let begun = self.begin(cx, version, levels);
+        let local = self.locals.entry(version).or_insert(begun);
         local.forced = true;
         let armed = local.levels;
         if armed != levels {
@@ -303,6 +319,9 @@ impl Commit {
     }
 
     fn on_go(&mut self, cx: &C, version: Version, levels: Levels) {
+        if self.given_up.contains(&version) {
+            return self.refuse(cx, version);
+        }
         let Some(local) = self.locals.get_mut(&version) else {
             return;
         };
@@ -366,12 +385,15 @@ impl Commit {
         }
         // A late repetition must not bring a round back that is over. One that was
         // forgotten, by a restart too, has left a newer commit behind.
+        if self.given_up.contains(&version) {
+            return self.refuse(cx, version);
+        }
         let newest = self.log.newest_commit(self.ballot.incarnation);
-        if newest >= Some(version) || self.given_up.contains(&version) {
+        if newest >= Some(version) {
             return;
         }
         self.seen = self.seen.max(Some(version));
-        let mut local = Local::new(cx, levels);
+        let mut local = self.begin(cx, version, levels);
         local.known = true;
         self.locals.insert(version, local);
         self.out.event(Event::Join { version, levels });
@@ -481,15 +503,20 @@ impl Commit {
                     culprit,
                 });
             }
-            if self
-                .locals
-                .get(&version)
-                .is_some_and(|local| local.over(cx.config))
-            {
-                self.locals.remove(&version);
-            }
-            return;
+            return self.leave_if_over(cx, version);
         }
+        self.end_version(cx, version, why, culprit, false);
+    }
+
+    /// Ends all of a version here. `alone`: without the coordinator's word.
+    fn end_version(
+        &mut self,
+        cx: &C,
+        version: Version,
+        why: Why,
+        culprit: Option<NodeId>,
+        alone: bool,
+    ) {
         if !self.locals.contains_key(&version) {
             return;
         }
@@ -510,6 +537,9 @@ impl Commit {
         // Armed, then the coordinator was restarted: the version was never taken.
         let local = self.locals.get(&version);
         let taken = local.is_some_and(|local| local.captured || local.known);
+        // What the coordinator has decided it takes up no more. But its next term knows
+        // nothing of that, and another node may still call for a forced version.
+        let lasting = alone || local.is_some_and(|local| local.forced);
         for level in Level::ALL {
             self.end_level(cx, version, level);
         }
@@ -521,12 +551,32 @@ impl Commit {
         if self.given_up.len() > GIVEN_UP_MAX {
             self.given_up.pop_first();
         }
+        if lasting {
+            return self.end(version, None, why, culprit);
+        }
         self.out.event(Event::Aborted {
             version,
             level: None,
             why,
             culprit,
         });
+    }
+
+    /// Records that a version, or a level of it, ended at this node, then says so: an agent
+    /// that is started anew must not prepare what was called aborted.
+    fn end(&mut self, version: Version, level: Option<Level>, why: Why, culprit: Option<NodeId>) {
+        let record = Record::Abort {
+            incarnation: self.ballot.incarnation,
+            version,
+            level,
+        };
+        let then = Then::GivenUp {
+            version,
+            level,
+            why,
+            culprit,
+        };
+        self.persist(record, then);
     }
 
     /// Ends a level that is not committed; a PREPARED gets its ABORT record. A
@@ -551,7 +601,7 @@ impl Commit {
                     Record::Abort {
                         incarnation,
                         version,
-                        level,
+                        level: Some(level),
                     },
                     Then::Nothing,
                 );
@@ -577,7 +627,7 @@ impl Commit {
         };
         let mine = |step: Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
         if levels.iter().all(|level| mine(local.steps[level as usize])) {
-            return self.on_abort(cx, version, None, why, culprit);
+            return self.end_version(cx, version, why, culprit, true);
         }
         for level in levels.iter() {
             let Some(local) = self.locals.get(&version) else {
@@ -585,7 +635,9 @@ impl Commit {
             };
             match local.steps[level as usize] {
                 Step::Idle | Step::Failed(_) => {
-                    self.on_abort(cx, version, Some(level), why, culprit);
+                    if self.end_level(cx, version, level) {
+                        self.end(version, Some(level), why, culprit);
+                    }
                 }
                 Step::Over => {}
                 _ => self.out.event(Event::Undecided { version, level }),
@@ -593,6 +645,14 @@ impl Commit {
         }
         if let Some(local) = self.locals.get_mut(&version) {
             local.bound = Time::NEVER;
+        }
+        self.leave_if_over(cx, version);
+    }
+
+    fn leave_if_over(&mut self, cx: &C, version: Version) {
+        let local = self.locals.get(&version);
+        if local.is_some_and(|local| local.over(cx.config)) {
+            self.locals.remove(&version);
         }
     }
 
@@ -616,7 +676,7 @@ impl Commit {
         }
         let culprit = (cx.me != COORDINATOR).then_some(NodeId(COORDINATOR));
         for version in over {
-            self.on_abort(cx, version, None, Why::Coordinator, culprit);
+            self.end_version(cx, version, Why::Coordinator, culprit, true);
         }
     }
 
@@ -644,19 +704,25 @@ impl Commit {
     pub(super) fn local_recover(&mut self, cx: &C) {
         let incarnation = self.ballot.incarnation;
         for (&(source, version, level), &mark) in &self.log.marks {
-            if source == incarnation {
-                let local = self
-                    .locals
-                    .entry(version)
-                    .or_insert_with(|| Local::new(cx, Levels::NONE));
-                local.captured = true;
-                local.partial = true;
-                local.levels = local.levels.with(level);
-                local.steps[level as usize] = match mark {
-                    Mark::Prepared => Step::Prepared,
-                    Mark::Commit(_) => Step::Committed,
-                };
+            let step = match mark {
+                Mark::Prepared => Step::Prepared,
+                Mark::Commit(_) => Step::Committed,
+                Mark::Aborted => continue,
+            };
+            if source != incarnation || self.given_up.contains(&version) {
+                continue;
             }
+            if !self.locals.contains_key(&version) {
+                let local = self.begin(cx, version, Levels::NONE);
+                self.locals.insert(version, local);
+            }
+            let Some(local) = self.locals.get_mut(&version) else {
+                continue;
+            };
+            local.captured = true;
+            local.partial = true;
+            local.levels = local.levels.with(level);
+            local.steps[level as usize] = step;
         }
     }
 }

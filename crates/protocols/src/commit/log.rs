@@ -5,11 +5,11 @@
 //! the higher ballot stays; nothing enters before its `on_done` (or, at
 //! recovery, before it was read back).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::{Incarnation, Level, Version};
 
-use super::{Ballot, Record};
+use super::{Ballot, GIVEN_UP_MAX, Record};
 
 /// The key of a decision.
 pub(super) type Key = (Incarnation, Version, Level);
@@ -22,6 +22,8 @@ const MARKS_MAX: usize = 2048;
 pub(super) enum Mark {
     Prepared,
     Commit(Ballot),
+    /// Ended here for good: never prepared again, in another life of the agent either.
+    Aborted,
 }
 
 #[derive(Debug, Default)]
@@ -30,8 +32,10 @@ pub(super) struct Log {
     pub promised: Ballot,
     /// Opened incarnations: what each restored (incarnation 0: nothing).
     pub lines: BTreeMap<Incarnation, (Incarnation, Version)>,
-    /// Undecided and committed rounds.
+    /// Undecided, committed and aborted levels.
     pub marks: BTreeMap<Key, Mark>,
+    /// Versions that ended as a whole, the newest [`GIVEN_UP_MAX`].
+    given_up: BTreeSet<(Incarnation, Version)>,
 }
 
 impl Log {
@@ -59,17 +63,30 @@ impl Log {
                     .or_insert(Mark::Prepared);
                 *mark = match *mark {
                     Mark::Commit(old) => Mark::Commit(old.max(ballot)),
-                    Mark::Prepared => Mark::Commit(ballot),
+                    Mark::Prepared | Mark::Aborted => Mark::Commit(ballot),
                 };
             }
             Record::Abort {
                 incarnation,
                 version,
-                level,
+                level: Some(level),
             } => {
-                let key = (incarnation, version, level);
-                if self.marks.get(&key) == Some(&Mark::Prepared) {
-                    self.marks.remove(&key);
+                let mark = self
+                    .marks
+                    .entry((incarnation, version, level))
+                    .or_insert(Mark::Aborted);
+                if *mark == Mark::Prepared {
+                    *mark = Mark::Aborted;
+                }
+            }
+            Record::Abort {
+                incarnation,
+                version,
+                level: None,
+            } => {
+                self.given_up.insert((incarnation, version));
+                if self.given_up.len() > GIVEN_UP_MAX {
+                    self.given_up.pop_first();
                 }
             }
             Record::Incarnation {
@@ -100,6 +117,14 @@ impl Log {
         for level in Level::ALL {
             self.marks.remove(&(source, version, level));
         }
+    }
+
+    /// The versions of an incarnation that ended here as a whole.
+    pub fn given_up(&self, incarnation: Incarnation) -> BTreeSet<Version> {
+        let of = |(source, version): &(Incarnation, Version)| {
+            (*source == incarnation).then_some(*version)
+        };
+        self.given_up.iter().filter_map(of).collect()
     }
 
     /// The newest version of an incarnation that is committed at any level.

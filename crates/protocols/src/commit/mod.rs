@@ -99,11 +99,31 @@ enum Then {
     Nothing,
     Opened,
     Rejoin,
-    Serve { from: Peer },
-    Prepared { version: Version, level: Level },
-    Decided { version: Version, level: Level },
-    Committed { version: Version, level: Level },
-    Forward { index: u16 },
+    Serve {
+        from: Peer,
+    },
+    Prepared {
+        version: Version,
+        level: Level,
+    },
+    Decided {
+        version: Version,
+        level: Level,
+    },
+    Committed {
+        version: Version,
+        level: Level,
+    },
+    /// Ended here for good: now it may be said.
+    GivenUp {
+        version: Version,
+        level: Option<Level>,
+        why: Why,
+        culprit: Option<NodeId>,
+    },
+    Forward {
+        index: u16,
+    },
     Recorded,
 }
 
@@ -417,6 +437,19 @@ impl Commit {
                 self.decided(cx, version, level, ok);
             }
             Then::Committed { version, level } => self.committed_done(cx, version, level, ok),
+            // Said without its record too: the node can keep nothing then, and nothing that
+            // it has can be restored after its agent's end.
+            Then::GivenUp {
+                version,
+                level,
+                why,
+                culprit,
+            } => self.out.event(Event::Aborted {
+                version,
+                level,
+                why,
+                culprit,
+            }),
             Then::Forward { index } => self.forwarded(cx, index, ok),
             Then::Recorded => self.recorded(cx, ok),
         }

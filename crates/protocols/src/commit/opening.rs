@@ -237,25 +237,24 @@ impl Commit {
                     version,
                 });
         let marks =
-            self.log
-                .marks
-                .iter()
-                .rev()
-                .map(|(&(source, version, level), &mark)| match mark {
-                    Mark::Commit(by) => Kind::ItemCommit {
+            self.log.marks.iter().rev().filter_map(
+                |(&(source, version, level), &mark)| match mark {
+                    Mark::Commit(by) => Some(Kind::ItemCommit {
                         index: 0,
                         level,
                         source,
                         version,
                         by,
-                    },
-                    Mark::Prepared => Kind::ItemPrepared {
+                    }),
+                    Mark::Prepared => Some(Kind::ItemPrepared {
                         index: 0,
                         level,
                         source,
                         version,
-                    },
-                });
+                    }),
+                    Mark::Aborted => None,
+                },
+            );
         lines.chain(marks).collect()
     }
 
@@ -277,6 +276,11 @@ impl Commit {
         }
         if self.log.promised != self.ballot {
             return; // Not promised yet.
+        }
+        if self.running() && self.ballot.term == 0 {
+            // A late repetition of the opening's question: whoever asked has had the answer,
+            // and this is no coordinator that knows nothing of the rounds.
+            return;
         }
         if self.running() || matches!(self.mode, Mode::Rejoining(_)) {
             self.serve_term(cx);
@@ -542,14 +546,16 @@ impl Commit {
                 Record::Abort {
                     incarnation,
                     version,
-                    level,
+                    level: Some(level),
                 },
                 Then::Nothing,
             );
         }
-        self.log
-            .marks
-            .retain(|key, mark| *mark == Mark::Prepared || line.holds(key.0, key.1));
+        self.log.marks.retain(|key, mark| match mark {
+            Mark::Prepared => true,
+            Mark::Commit(_) => line.holds(key.0, key.1),
+            Mark::Aborted => key.0 == newest,
+        });
     }
 
     fn say_opened(&mut self) {
@@ -596,6 +602,7 @@ impl Commit {
         if incarnation.0 == 0 || !self.log.lines.contains_key(&incarnation) {
             return;
         }
+        self.given_up = self.log.given_up(incarnation);
         self.local_recover(cx);
         self.start_after_restored();
         self.seen = self.locals.keys().next_back().copied();

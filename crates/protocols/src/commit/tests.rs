@@ -9,3 +9,198 @@ fn sizes_are_bounded() {
     );
     assert!(size_of::<Event>() <= 24, "{}", size_of::<Event>());
 }
+
+const ME: Peer = 1;
+const VERSION: Version = Version(7);
+const BALLOT: Ballot = Ballot {
+    incarnation: Incarnation(1),
+    term: 0,
+};
+
+/// One node that is no coordinator, in incarnation 1, with its durable records.
+struct Node {
+    config: Config,
+    now: Time,
+    commit: Commit,
+    records: Vec<Record>,
+    /// Requests to persist that are not answered yet.
+    open: Vec<(Op, Record)>,
+    events: Vec<Event>,
+    said: Vec<Kind>,
+}
+
+impl Node {
+    fn new() -> Node {
+        let config = Config {
+            nodes: 2,
+            levels: Levels::NONE.with(Level::Disk).with(Level::Partner),
+            ..Config::default()
+        };
+        let records = vec![
+            Record::Promise { ballot: BALLOT },
+            Record::Incarnation {
+                number: BALLOT.incarnation,
+                source: Incarnation(0),
+                version: Version(0),
+            },
+        ];
+        let mut node = Node {
+            commit: Commit::new(&cx(&config, Time::ZERO)),
+            config,
+            now: Time::from_ms(1),
+            records,
+            open: Vec::new(),
+            events: Vec::new(),
+            said: Vec::new(),
+        };
+        node.restart();
+        node
+    }
+
+    /// The agent ends and is started anew: what was not durable is gone.
+    fn restart(&mut self) {
+        self.open.clear();
+        let records = self.records.iter().copied();
+        self.commit = Commit::recover(&cx(&self.config, self.now), records);
+        self.pull();
+    }
+
+    fn pull(&mut self) {
+        let cx = cx(&self.config, self.now);
+        while let Some(output) = self.commit.poll(&cx, Ready::ALL) {
+            match output {
+                Output::Send { msg, .. } => self.said.push(msg.kind),
+                Output::Persist { op, record } => self.open.push((op, record)),
+                Output::Event(event) => self.events.push(event),
+                _ => unreachable!("no bodies here"),
+            }
+        }
+    }
+
+    fn hear(&mut self, kind: Kind) {
+        let msg = Msg {
+            ballot: BALLOT,
+            kind,
+        };
+        let cx = cx(&self.config, self.now);
+        self.commit.on_message(&cx, COORDINATOR, msg, None);
+        self.pull();
+    }
+
+    fn told(&mut self, command: Command) {
+        self.commit.on_command(&cx(&self.config, self.now), command);
+        self.pull();
+    }
+
+    fn all_durable(&mut self) {
+        while !self.open.is_empty() {
+            let (op, record) = self.open.remove(0);
+            self.records.push(record);
+            let cx = cx(&self.config, self.now);
+            self.commit.on_done(&cx, op, Ok(()));
+            self.pull();
+        }
+    }
+
+    /// Time passes in which nothing is heard.
+    fn wait_in_vain(&mut self) {
+        for _ in 0..10_000 {
+            let Some(next) = self.commit.deadline(&cx(&self.config, self.now)) else {
+                return;
+            };
+            if next == Time::NEVER || !self.aborted().is_empty() || !self.open.is_empty() {
+                return;
+            }
+            self.now = self.now.max(next);
+            self.commit.on_timeout(&cx(&self.config, self.now));
+            self.pull();
+        }
+        panic!("no end after {} s", self.now.as_ms() / 1000.0);
+    }
+
+    fn aborted(&self) -> Vec<Option<Level>> {
+        let level = |event: &Event| match event {
+            Event::Aborted { level, .. } => Some(*level),
+            _ => None,
+        };
+        self.events.iter().filter_map(level).collect()
+    }
+
+    fn armed_and_captured(&mut self) {
+        let (version, levels) = (VERSION, self.config.levels);
+        self.hear(Kind::Arm { version, levels });
+        self.told(Command::Captured { version });
+        self.hear(Kind::Go { version, levels });
+    }
+}
+
+fn cx(config: &Config, now: Time) -> Cx<'_, Commit> {
+    Cx {
+        me: ME,
+        now,
+        config,
+        seed: 0,
+    }
+}
+
+/// The opening's question may be on its way for longer than the opening takes.
+#[test]
+fn a_late_question_of_the_opening_ends_no_round() {
+    let mut node = Node::new();
+    node.armed_and_captured();
+    node.hear(Kind::Fetch { index: 3 });
+    node.all_durable();
+    assert_eq!(node.aborted(), []);
+    let (version, level) = (VERSION, Level::Disk);
+    node.told(Command::Prepared { version, level });
+    node.all_durable();
+    assert!(node.said.contains(&Kind::Prepared { version, level }));
+}
+
+#[test]
+fn what_was_called_aborted_stays_so_when_the_agent_is_started_anew() {
+    let mut node = Node::new();
+    node.armed_and_captured();
+    node.wait_in_vain();
+    assert_eq!(node.aborted(), [], "said before it is durable");
+    // An agent that ends here has told nobody.
+    node.all_durable();
+    assert_eq!(node.aborted(), [None]);
+
+    node.restart();
+    (node.said, node.events) = (Vec::new(), Vec::new());
+    let (version, levels) = (VERSION, node.config.levels);
+    node.hear(Kind::Join { version, levels });
+    let joined = node
+        .events
+        .iter()
+        .any(|it| matches!(it, Event::Join { .. }));
+    assert!(!joined, "{:?}", node.events);
+    let refused = |kind: &Kind| matches!(kind, Kind::Failed { version, level: None, .. } if *version == VERSION);
+    assert!(node.said.iter().any(refused), "{:?}", node.said);
+
+    // The driver finds the bytes in memory: it is told once more, and nothing is prepared.
+    node.told(Command::Captured { version });
+    let level = Level::Disk;
+    node.told(Command::Prepared { version, level });
+    assert!(node.aborted().contains(&None));
+    assert!(node.open.is_empty(), "{:?}", node.open);
+}
+
+#[test]
+fn a_level_that_was_called_aborted_is_not_prepared_by_the_next_agent() {
+    let mut node = Node::new();
+    node.armed_and_captured();
+    let (version, level) = (VERSION, Level::Partner);
+    node.told(Command::Prepared { version, level });
+    node.all_durable();
+    node.wait_in_vain();
+    node.all_durable();
+    assert_eq!(node.aborted(), [Some(Level::Disk)]);
+
+    node.restart();
+    let level = Level::Disk;
+    node.told(Command::Captured { version });
+    node.told(Command::Prepared { version, level });
+    assert!(node.open.is_empty(), "{:?}", node.open);
+}

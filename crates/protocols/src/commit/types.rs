@@ -521,8 +521,8 @@ pub enum Record {
         incarnation: Incarnation,
         /// The version.
         version: Version,
-        /// The level.
-        level: Level,
+        /// The level, or `None` for all of them.
+        level: Option<Level>,
     },
     /// An incarnation is open. Versions of older incarnations that are not on its
     /// line (`source` up to `version`, and so on backwards) are void. With a shared
