@@ -4,6 +4,7 @@
 
 use std::path::PathBuf;
 
+use outlive_base::placement::{node_of, ranks_of};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, Rank, Result, Version};
 use outlive_capture::control::{CONTROL_ABI, ControlBlock};
 use outlive_capture::ipc::ToRank;
@@ -12,7 +13,7 @@ use outlive_protocols::commit::Why;
 use crate::core::Agent;
 use crate::ipc_server::CONNECTIONS_MAX;
 use crate::protocol::{Notice, RankEnd};
-use crate::ranks::{Link, control_tag, node_of, ranks_of, share};
+use crate::ranks::{Link, control_tag, share};
 
 /// What a process says that it is.
 pub(crate) struct Hello {

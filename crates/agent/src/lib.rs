@@ -35,4 +35,3 @@ mod turns;
 mod workers;
 
 pub use crate::core::run;
-pub use ranks::node_of;

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Instant;
 
+use outlive_base::placement::ranks_of;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Version};
 use outlive_protocols::commit::{Command, Why};
 use outlive_protocols::nodes::NodeSet;
@@ -12,7 +13,7 @@ use outlive_vault::{Inventory, Record, Trace};
 use crate::contents::short;
 use crate::core::{Agent, Opening, Work};
 use crate::protocol::{Notice, Opened, Rejected};
-use crate::ranks::{Use, ranks_of};
+use crate::ranks::Use;
 use crate::rebuild::{Rebuild, Rebuilt};
 
 /// What an inventory shows besides versions.

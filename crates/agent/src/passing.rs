@@ -11,12 +11,13 @@
 
 use std::time::Instant;
 
+use outlive_base::placement::ranks_of;
 use outlive_base::{NodeId, Rank, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use crate::core::Agent;
 use crate::protocol::{Notice, Step};
-use crate::ranks::{RankEntry, Use, ranks_of};
+use crate::ranks::{RankEntry, Use};
 
 /// Where a rank is with a version for which it has a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

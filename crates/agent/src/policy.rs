@@ -6,13 +6,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outlive_base::placement::ranks_of;
 use outlive_base::{Incarnation, Level, NodeId, Result, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::{GcPolicy, GcReport, NodeStore};
 
 use crate::core::{Agent, Work};
 use crate::protocol::Notice;
-use crate::ranks::{RankEntry, Use, ranks_of};
+use crate::ranks::{RankEntry, Use};
 
 /// How far ahead of the ranks a version is armed: the time that arming may take.
 const ARM_AHEAD: Duration = Duration::from_millis(20);

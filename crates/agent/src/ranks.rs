@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
+use outlive_base::placement::ranks_of;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::control::{ControlBlock, Side};
 use outlive_capture::ipc::{Connection, ToRank};
@@ -34,20 +35,6 @@ impl Reuse {
     pub const fn slots(self) -> usize {
         if self.staging { 1 } else { SLOTS }
     }
-}
-
-/// On which of `nodes` nodes rank `rank` of `ranks` lives: in blocks, by number.
-pub const fn node_of(rank: Rank, ranks: u32, nodes: u32) -> NodeId {
-    let ranks = if ranks == 0 { 1 } else { ranks as u64 };
-    NodeId((rank.0 as u64 * nodes as u64 / ranks) as u32)
-}
-
-/// The ranks that live on `node`: as many steps as there are, however many the job has.
-pub fn ranks_of(node: NodeId, ranks: u32, nodes: u32) -> impl Iterator<Item = Rank> {
-    let (ranks, nodes) = (u64::from(ranks), u64::from(nodes.max(1)));
-    let first = |node: u64| (node * ranks).div_ceil(nodes).min(ranks) as u32;
-    let node = u64::from(node.0);
-    (first(node)..first(node + 1)).map(Rank)
 }
 
 /// What a slot is used for.
@@ -508,32 +495,6 @@ pub fn slab_tag(rank: Rank, slot: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ranks_are_dealt_in_blocks_and_every_rank_has_one_node() {
-        for (ranks, nodes) in [(8, 4), (7, 3), (1, 1), (2, 5), (100, 7)] {
-            let mut all: Vec<Rank> = (0..nodes)
-                .flat_map(|node| ranks_of(NodeId(node), ranks, nodes).collect::<Vec<_>>())
-                .collect();
-            all.sort();
-            assert_eq!(all, (0..ranks).map(Rank).collect::<Vec<_>>());
-            for node in (0..nodes).map(NodeId) {
-                assert!(ranks_of(node, ranks, nodes).all(|r| node_of(r, ranks, nodes) == node));
-            }
-        }
-        // As many as a rank may claim: found without counting through all of them.
-        let last = NodeId(1023);
-        assert_eq!(
-            ranks_of(last, u32::MAX, 1024).next(),
-            Some(Rank(u32::MAX - (1 << 22) + 1))
-        );
-        assert_eq!(
-            ranks_of(last, u32::MAX, 1024).size_hint().1,
-            Some((1 << 22) - 1)
-        );
-        assert_eq!(ranks_of(NodeId(0), 0, 4).next(), None);
-        assert_eq!(node_of(Rank(5), 8, 4), NodeId(2));
-    }
 
     #[test]
     fn the_newest_stable_version_keeps_its_slot() {

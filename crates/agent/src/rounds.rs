@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outlive_base::placement::{partner_of, ranks_of};
 use outlive_base::{Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::Part;
@@ -12,7 +13,7 @@ use outlive_vault::Part;
 use crate::core::{Agent, Round};
 use crate::flush::{Flush, SHORT_BYTES, Target};
 use crate::protocol::{Notice, Step};
-use crate::ranks::{Reuse, Use, overwritten, ranks_of};
+use crate::ranks::{Reuse, Use, overwritten};
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.
@@ -464,15 +465,11 @@ impl Agent {
         }
     }
 
-    /// Where a node's second copy goes: the next slot of another failure domain.
-    /// Fixed by the membership, so that every node computes the same.
+    /// Where a node's second copy goes. Fixed by the membership.
     pub(crate) fn partner_of(&self, node: NodeId) -> Option<NodeId> {
         let members = &self.config.as_ref()?.members;
-        let domain = members.get(node.0 as usize)?.domain;
-        let count = members.len() as u32;
-        (1..count)
-            .map(|step| NodeId((node.0 + step) % count))
-            .find(|other| members[other.0 as usize].domain != domain)
+        let domains: Vec<u32> = members.iter().map(|member| member.domain).collect();
+        partner_of(node, &domains)
     }
 
     pub(crate) fn on_level_done(

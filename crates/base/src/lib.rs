@@ -7,6 +7,7 @@
 pub mod error;
 pub mod id;
 pub mod machine;
+pub mod placement;
 pub mod rng;
 pub mod seed;
 pub mod time;

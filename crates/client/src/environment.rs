@@ -2,7 +2,8 @@
 //! started the process, and the way to the node's agent. Pure functions over a
 //! look-up, so that every launcher is a row of a table in the tests.
 
-use outlive_base::{Code, Entity, Error, Result};
+use outlive_base::placement::node_of;
+use outlive_base::{Code, Entity, Error, Rank, Result};
 use std::path::PathBuf;
 
 /// Most ranks of a job: C's `int32_t` numbers them.
@@ -151,9 +152,9 @@ fn positive(
         })
 }
 
-/// The emulated node on which a rank lives: `rank * nodes / ranks`, rounded down.
+/// The emulated node on which a rank lives.
 pub const fn emulated_node(place: Place, nodes: u32) -> u32 {
-    (place.rank as u64 * nodes as u64 / place.ranks as u64) as u32
+    node_of(Rank(place.rank), place.ranks, nodes).0
 }
 
 impl Surroundings {

@@ -27,7 +27,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
 use outlive_agent::protocol::{Opened, Order};
-use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version};
+use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version, placement};
 
 pub use types::{Action, Event, Input, Outcome, Settings, Storage, Verdict};
 
@@ -321,8 +321,7 @@ impl Supervisor {
         match (registered, self.ranks_total) {
             (Some((node, _)), _) => Some(*node),
             (None, Some(ranks)) if rank.0 < ranks => {
-                let node = u64::from(rank.0) * u64::from(self.set.nodes) / u64::from(ranks);
-                Some(NodeId(node as u32))
+                Some(placement::node_of(rank, ranks, self.set.nodes))
             }
             _ => None,
         }
