@@ -48,7 +48,7 @@ fn histories_that_once_broke_a_promise_keep_them() {
     for seed in [1543, 3453] {
         assert_eq!(run_seed(seed).violations, Vec::<String>::new(), "{seed}");
     }
-    // A question of the opening that came late ended a round here, an agent started anew
+    // Fixed seed: a question of the opening that came late ended a round here, an agent started anew
     // had forgotten that, and the version was committed. (The unit tests of the protocol
     // hold that too: a history is another one after each change.)
     let summary = sweep(95_353_465..95_353_466, 1, all_lost);

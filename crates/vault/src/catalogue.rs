@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::inventory::Inventory;
-use crate::record::Part;
 use crate::trace::Trace;
 use crate::versions::entries;
+use outlive_ledger::Part;
 
 /// A version at one level.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -10,12 +10,13 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use outlive_base::Rank;
+use outlive_ledger::Sealed;
 
 use crate::aligned::{Buffer, is_aligned};
 use crate::disk::{open_read, read_all, read_exact};
 use crate::error::{Place, ReadError};
 use crate::format::{
-    ContainerHead, HEADER_FIXED, PAGE, PAGE64, Refusal, Sealed, Sums, decode_frame, decode_header,
+    ContainerHead, HEADER_FIXED, PAGE, PAGE64, Refusal, Sums, decode_frame, decode_header,
     decode_header_fixed, decode_index, encode_footer, encode_frame, encode_index, seal, up,
 };
 use crate::layout::batches;

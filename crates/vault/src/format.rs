@@ -5,9 +5,10 @@
 //! a decoded structure was covered by a checksum or compared with zero.
 
 use outlive_base::wire::{Reader, WireError, Writer};
-use outlive_base::{ContainerId, Incarnation, NodeId, Rank, Version};
+use outlive_base::{ContainerId, Rank};
 use outlive_capture::region;
 use outlive_codec::crc64;
+use outlive_ledger::{Sealed, put_id, read_id};
 
 use crate::aligned::{Buffer, Page};
 use crate::plan::{Plan, RankPlan, Spot};
@@ -59,28 +60,6 @@ pub struct ContainerHead {
     pub ranks_total: u32,
 }
 
-/// What names the bytes of a container.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
-pub struct Sealed {
-    /// Which container.
-    pub id: ContainerId,
-    /// Length of the file, in bytes.
-    pub length: u64,
-    /// XXH3-128 of header and index, and so of everything.
-    #[serde(with = "crate::hex128")]
-    pub digest: u128,
-}
-
-impl core::fmt::Display for Sealed {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        write!(
-            f,
-            "{} ({} bytes, {:032x})",
-            self.id, self.length, self.digest
-        )
-    }
-}
-
 /// Stored checksum and logical digest of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sums {
@@ -107,18 +86,6 @@ impl From<WireError> for Refusal {
 
 fn damaged<T>(what: &str) -> Result<T, Refusal> {
     Err(Refusal::Damaged(what.to_owned()))
-}
-
-pub(crate) fn put_id(out: &mut Writer, id: ContainerId) {
-    out.u32(id.incarnation.0).u32(id.node.0).u64(id.version.0);
-}
-
-pub(crate) fn read_id(input: &mut Reader<'_>) -> Result<ContainerId, WireError> {
-    Ok(ContainerId {
-        incarnation: Incarnation(input.u32()?),
-        node: NodeId(input.u32()?),
-        version: Version(input.u64()?),
-    })
 }
 
 /// The fixed part of a header, decoded.

@@ -1,47 +1,20 @@
-//! What may be removed, and removing it.
+//! Removing what may go: `outlive_ledger::retention` says what that is.
 //!
-//! Invariants (P3): a copy of a version that is, or for all that is known may be,
-//! committed is removed only when enough newer versions on the line are stable with
-//! at least the same tolerance *of the same kind*: local copies (disk, partner)
-//! against local levels, shared copies against the shared level. A tombstone is
-//! durable before its copy goes. Pins and versions in use stay. What is unknown is
-//! taken for the strongest that it could be. What records of another job or key speak of
-//! is not ours to remove.
+//! Invariants (P3): a tombstone is durable before its copy goes. What records of another
+//! job or key speak of is not ours to remove.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::io;
 use std::path::PathBuf;
 
 use outlive_base::{ContainerId, Error, Incarnation, Level, Version};
+use outlive_ledger::retention::long_gone;
+use outlive_ledger::{Checkpoint, GcPolicy, Record, Rules};
 
 use crate::disk::sync_directory;
 use crate::error::WriteError;
-use crate::lineage::Lineage;
-use crate::record::Record;
 use crate::records::RecordStore;
 use crate::store::Found;
-
-/// A checkpoint of a job.
-pub type Checkpoint = (Incarnation, Version);
-
-/// Versions whose records stay after their copies are gone, for `list` and reports.
-const RECORDS_KEPT: usize = 64;
-/// So many more stay until they go together: their removal is synced once.
-const RECORDS_SPARE: usize = 16;
-
-/// What the caller knows and wants.
-#[derive(Clone, Debug, Default)]
-pub struct GcPolicy {
-    /// Versions that are STABLE: committed, and the commit recorded in f + 1 domains.
-    pub stable: BTreeSet<(Incarnation, Version, Level)>,
-    /// Newest stable versions to keep, each with its tolerance; at least one is kept.
-    pub keep: usize,
-    /// Being captured, committed or restored: not touched.
-    pub in_use: BTreeSet<Checkpoint>,
-    /// Versions of which *all* levels are known at which they are, or may still
-    /// become, committed. Of others the strongest is assumed.
-    pub levels: BTreeMap<Checkpoint, BTreeSet<Level>>,
-}
 
 /// What was removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -52,118 +25,6 @@ pub struct GcReport {
     pub forgotten: BTreeSet<Checkpoint>,
     /// So many records that was.
     pub records: usize,
-}
-
-/// True if a copy at `copy` serves the same kind of failure domain as `level`.
-fn same_kind(copy: Level, level: Level) -> bool {
-    (copy == Level::Shared) == (level == Level::Shared)
-}
-
-/// What records and policy say about removing.
-struct Rules<'a> {
-    policy: &'a GcPolicy,
-    line: Lineage,
-    pinned: BTreeSet<Checkpoint>,
-    committed: BTreeSet<Checkpoint>,
-    aborted: BTreeSet<Checkpoint>,
-}
-
-impl<'a> Rules<'a> {
-    fn new(records: &[Record], policy: &'a GcPolicy) -> Rules<'a> {
-        let mut rules = Rules {
-            policy,
-            line: Lineage::new(records),
-            pinned: BTreeSet::new(),
-            committed: policy.stable.iter().map(|(i, v, _)| (*i, *v)).collect(),
-            aborted: BTreeSet::new(),
-        };
-        let known = policy
-            .levels
-            .iter()
-            .filter(|(_, levels)| !levels.is_empty());
-        rules
-            .committed
-            .extend(known.map(|(checkpoint, _)| *checkpoint));
-        for record in records {
-            let Some(checkpoint) = record.checkpoint() else {
-                continue;
-            };
-            match record {
-                Record::Pin { .. } => rules.pinned.insert(checkpoint),
-                Record::Commit { .. } => rules.committed.insert(checkpoint),
-                Record::Abort { level: None, .. } => rules.aborted.insert(checkpoint),
-                _ => false,
-            };
-        }
-        rules
-    }
-
-    /// The tolerance that a removal of this copy would end, at its strongest.
-    fn tolerance(&self, checkpoint: Checkpoint, copy: Level) -> Level {
-        if copy == Level::Shared {
-            return Level::Shared;
-        }
-        let known = self.policy.levels.get(&checkpoint);
-        let local = |levels: &BTreeSet<Level>| {
-            levels
-                .iter()
-                .copied()
-                .filter(|level| same_kind(copy, *level))
-                .max()
-        };
-        known.map_or(Level::Partner, |levels| {
-            local(levels).unwrap_or(Level::Memory)
-        })
-    }
-
-    /// True if the copy may go.
-    fn may_go(&self, checkpoint: Checkpoint, copy: Level) -> bool {
-        if self.pinned.contains(&checkpoint) || self.policy.in_use.contains(&checkpoint) {
-            return false;
-        }
-        if self.line.is_void(checkpoint.0, checkpoint.1) {
-            return true;
-        }
-        // A commit outweighs an abort.
-        if self.aborted.contains(&checkpoint) && !self.committed.contains(&checkpoint) {
-            return true;
-        }
-        let tolerance = self.tolerance(checkpoint, copy).max(Level::Disk);
-        self.is_replaced(checkpoint, tolerance)
-    }
-
-    /// True if enough newer versions on the line are stable at `level`, or at a stronger
-    /// one of the same kind.
-    fn is_replaced(&self, checkpoint: Checkpoint, level: Level) -> bool {
-        let newer: BTreeSet<Checkpoint> = self
-            .policy
-            .stable
-            .iter()
-            .filter(|(_, _, at)| same_kind(level, *at) && *at >= level)
-            .map(|(incarnation, version, _)| (*incarnation, *version))
-            .filter(|newer| *newer > checkpoint && !self.line.is_void(newer.0, newer.1))
-            .collect();
-        newer.len() >= self.policy.keep.max(1)
-    }
-
-    /// True if what is recorded here of a version without copies here (its bytes lie in
-    /// memory or in shared storage, or it was aborted) is of no use any more.
-    fn is_over(&self, checkpoint: Checkpoint, committed: &BTreeSet<Level>) -> bool {
-        if self.pinned.contains(&checkpoint) || self.policy.in_use.contains(&checkpoint) {
-            return false;
-        }
-        if self.line.is_void(checkpoint.0, checkpoint.1) {
-            return true;
-        }
-        let strongest = BTreeSet::from([Level::Partner, Level::Shared]);
-        let known = self.policy.levels.get(&checkpoint).unwrap_or(&strongest);
-        let replaced = |level: &Level| self.is_replaced(checkpoint, *level);
-        // One that was aborted at all levels is over once anything newer is stable.
-        let newer = |(incarnation, version, _): &(Incarnation, Version, Level)| {
-            (*incarnation, *version) > checkpoint
-        };
-        known.union(committed).all(replaced) && self.policy.stable.iter().any(newer)
-    }
 }
 
 /// The checkpoints that records of another job or key speak of, by their names
@@ -203,7 +64,7 @@ pub(crate) fn collect(
         let checkpoint = (copy.id.incarnation, copy.id.version);
         // A tombstone without its removal: a crash came between.
         let buried = tombs.contains(&(copy.id, copy.level));
-        let theirs = foreign.contains(&checkpoint) && !rules.committed.contains(&checkpoint);
+        let theirs = foreign.contains(&checkpoint) && !rules.is_committed(checkpoint);
         !theirs && (buried || rules.may_go(checkpoint, copy.level))
     });
     let present = staying
@@ -214,7 +75,7 @@ pub(crate) fn collect(
         removed: bury(store, doomed, &mut tombs)?,
         ..GcReport::default()
     };
-    report.forgotten = over(&records, &tombs, &present, &rules);
+    report.forgotten = long_gone(&records, &tombs, &present, &rules);
     if report.forgotten.is_empty() {
         return Ok(report);
     }
@@ -267,228 +128,4 @@ fn bury(
         removed.push((copy.id, copy.level, copy.length));
     }
     Ok(removed)
-}
-
-/// The versions whose copies here are long gone, or that never had any here and are long
-/// replaced.
-fn over(
-    records: &[Record],
-    tombs: &BTreeSet<(ContainerId, Level)>,
-    present: &BTreeSet<Checkpoint>,
-    rules: &Rules<'_>,
-) -> BTreeSet<Checkpoint> {
-    let mut committed: BTreeMap<Checkpoint, BTreeSet<Level>> = BTreeMap::new();
-    for record in records {
-        let Some(checkpoint) = record.checkpoint() else {
-            continue;
-        };
-        let levels = committed.entry(checkpoint).or_default();
-        if let Record::Commit { level, .. } = record {
-            levels.insert(*level);
-        }
-    }
-    let over = committed
-        .iter()
-        .filter(|(checkpoint, levels)| rules.is_over(**checkpoint, levels))
-        .map(|(checkpoint, _)| *checkpoint);
-    let gone: BTreeSet<Checkpoint> = tombs
-        .iter()
-        .map(|(id, _)| (id.incarnation, id.version))
-        .chain(over)
-        .filter(|checkpoint| !present.contains(checkpoint) && !rules.pinned.contains(checkpoint))
-        .collect();
-    match gone.len() <= RECORDS_KEPT + RECORDS_SPARE {
-        true => BTreeSet::new(),
-        false => gone.into_iter().rev().skip(RECORDS_KEPT).collect(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use outlive_base::NodeId;
-    use proptest::prelude::*;
-
-    fn checkpoint(version: u64) -> Checkpoint {
-        (Incarnation(1), Version(version))
-    }
-
-    fn policy(stable: &[(u64, Level)], keep: usize) -> GcPolicy {
-        let stable = stable
-            .iter()
-            .map(|(v, level)| (Incarnation(1), Version(*v), *level));
-        GcPolicy {
-            stable: stable.collect(),
-            keep,
-            ..GcPolicy::default()
-        }
-    }
-
-    #[test]
-    fn the_newest_of_each_tolerance_stays() {
-        let policy = policy(
-            &[(2, Level::Partner), (3, Level::Disk), (1, Level::Shared)],
-            1,
-        );
-        let rules = Rules::new(&[], &policy);
-        assert!(
-            rules.may_go(checkpoint(1), Level::Disk) && rules.may_go(checkpoint(1), Level::Partner)
-        );
-        assert!(
-            !rules.may_go(checkpoint(1), Level::Shared),
-            "no newer shared one"
-        );
-        assert!(
-            !rules.may_go(checkpoint(2), Level::Disk),
-            "disk is weaker than partner"
-        );
-        let mut known = policy.clone();
-        known
-            .levels
-            .insert(checkpoint(2), BTreeSet::from([Level::Disk]));
-        assert!(
-            Rules::new(&[], &known).may_go(checkpoint(2), Level::Disk),
-            "known as disk only"
-        );
-    }
-
-    #[test]
-    fn pins_leases_commits_and_voids() {
-        let mut policy = policy(&[(9, Level::Partner)], 1);
-        policy.in_use.insert(checkpoint(3));
-        let (incarnation, version) = checkpoint(4);
-        let abort = |version| Record::Abort {
-            incarnation,
-            version,
-            level: None,
-            code: outlive_base::Code::CommitAborted,
-            text: String::new(),
-        };
-        let records = [
-            Record::Pin {
-                incarnation,
-                version,
-            },
-            abort(Version(11)),
-            abort(Version(12)),
-            Record::Commit {
-                incarnation,
-                version: Version(12),
-                level: Level::Disk,
-                ballot: 1,
-                ranks: 1,
-                parts: vec![],
-            },
-        ];
-        let rules = Rules::new(&records, &policy);
-        assert!(rules.may_go(checkpoint(2), Level::Disk));
-        assert!(
-            !rules.may_go(checkpoint(3), Level::Disk) && !rules.may_go(checkpoint(4), Level::Disk)
-        );
-        assert!(rules.may_go(checkpoint(11), Level::Disk), "aborted");
-        assert!(
-            !rules.may_go(checkpoint(12), Level::Disk),
-            "a commit outweighs an abort"
-        );
-        let start = Record::Incarnation {
-            number: Incarnation(2),
-            restored: Some((incarnation, Version(8), Level::Disk)),
-            members: vec![NodeId(0)],
-            ranks: 1,
-        };
-        let records = [start];
-        let rules = Rules::new(&records, &policy);
-        assert!(rules.may_go(checkpoint(9), Level::Disk), "void");
-        assert!(
-            !rules.may_go(checkpoint(8), Level::Disk),
-            "9 is void and protects nobody"
-        );
-    }
-
-    /// What truly happened to one version: the levels at which it was committed, and
-    /// which of them are stable.
-    #[derive(Clone, Debug)]
-    struct Happened {
-        committed: [bool; 3],
-        stable: [bool; 3],
-        known: bool,
-        recorded: bool,
-    }
-
-    const LEVELS: [Level; 3] = [Level::Disk, Level::Partner, Level::Shared];
-
-    fn happened() -> impl Strategy<Value = Happened> {
-        (
-            any::<[bool; 3]>(),
-            any::<[bool; 3]>(),
-            any::<bool>(),
-            any::<bool>(),
-        )
-            .prop_map(|(committed, stable, known, recorded)| Happened {
-                committed,
-                stable: [0, 1, 2].map(|at| committed[at] && stable[at]),
-                known,
-                recorded,
-            })
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
-        /// P3, written down independently: if a copy of a version goes, then for every
-        /// level at which the version was committed and which that copy serves, there
-        /// is a newer version on the line that is stable at that level or a stronger
-        /// one of the same kind.
-        #[test]
-        fn p3_holds_over_any_history(
-            history in prop::collection::vec(happened(), 1..12),
-            keep in 0usize..4,
-            restored in prop::option::of(1u64..12),
-        ) {
-            let mut policy = GcPolicy { keep, ..GcPolicy::default() };
-            let mut records = Vec::new();
-            for (at, version) in history.iter().enumerate() {
-                let (incarnation, number) = checkpoint(at as u64 + 1);
-                let set = |which: &[bool; 3]| -> BTreeSet<Level> {
-                    (0..3).filter(|at| which[*at]).map(|at| LEVELS[at]).collect()
-                };
-                for level in set(&version.stable) {
-                    policy.stable.insert((incarnation, number, level));
-                }
-                if version.known {
-                    policy.levels.insert((incarnation, number), set(&version.committed));
-                }
-                for level in set(&version.committed).into_iter().filter(|_| version.recorded) {
-                    records.push(Record::Commit {
-                        incarnation, version: number, level, ballot: 1, ranks: 1, parts: vec![],
-                    });
-                }
-            }
-            if let Some(version) = restored {
-                records.push(Record::Incarnation {
-                    number: Incarnation(2),
-                    restored: Some((Incarnation(1), Version(version), Level::Disk)),
-                    members: vec![],
-                    ranks: 1,
-                });
-            }
-            let valid = |at: usize| restored.is_none_or(|last| (at as u64) < last);
-            let rules = Rules::new(&records, &policy);
-            for (at, version) in history.iter().enumerate().filter(|(at, _)| valid(*at)) {
-                for copy in LEVELS {
-                    if !rules.may_go(checkpoint(at as u64 + 1), copy) {
-                        continue;
-                    }
-                    let serves: &[usize] = if copy == Level::Shared { &[2] } else { &[0, 1] };
-                    for level in serves.iter().filter(|level| version.committed[**level]) {
-                        let strong: &[usize] = match level { 0 => &[0, 1], 1 => &[1], _ => &[2] };
-                        let successors = (at + 1..history.len())
-                            .filter(|newer| valid(*newer))
-                            .filter(|newer| strong.iter().any(|it| history[*newer].stable[*it]))
-                            .count();
-                        prop_assert!(successors >= keep.max(1), "version {} lost {copy}", at + 1);
-                    }
-                }
-            }
-        }
-    }
 }

@@ -7,9 +7,9 @@ use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Version, cou
 use serde::{Deserialize, Serialize};
 
 use crate::error::ReadError;
-use crate::record::{Part, Record};
 use crate::records::{RecordStore, Scan};
 use crate::store::{Found, NodeStore, SharedStore};
+use outlive_ledger::{Part, Record};
 
 /// The mark of a history, [`Record::History`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -11,12 +11,13 @@ use std::sync::OnceLock;
 
 use outlive_base::Rank;
 use outlive_capture::region;
+use outlive_ledger::Sealed;
 
 use crate::aligned::{Buffer, Page, is_aligned};
 use crate::error::WriteError;
 use crate::format::{
-    self, ContainerHead, FRAME_BYTES, FRAME_BYTES_MAX, PAGE, Sealed, Sums, encode_footer,
-    encode_frame, encode_header, encode_index, up,
+    self, ContainerHead, FRAME_BYTES, FRAME_BYTES_MAX, PAGE, Sums, encode_footer, encode_frame,
+    encode_header, encode_index, up,
 };
 use crate::plan::{Plan, RankPlan, Spot};
 

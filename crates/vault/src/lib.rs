@@ -16,13 +16,10 @@ mod disk;
 mod error;
 mod format;
 mod gc;
-mod hex128;
 mod inventory;
 mod layout;
-mod lineage;
 mod pace;
 mod plan;
-mod record;
 mod records;
 mod rehearse;
 mod reserve;
@@ -37,12 +34,15 @@ pub use aligned::{Buffer, Page, is_aligned};
 pub use catalogue::{Catalogue, CopyCheck, CopyState, Entry, LevelState, PartState, Rejected};
 pub use container::{Container, RankEntry, verify_written};
 pub use error::{Place, ReadError, WriteError};
-pub use format::{ContainerHead, FORMAT_VERSION, FRAME_BYTES, FRAME_BYTES_MAX, PAGE, Sealed};
-pub use gc::{Checkpoint, GcPolicy, GcReport};
+pub use format::{ContainerHead, FORMAT_VERSION, FRAME_BYTES, FRAME_BYTES_MAX, PAGE};
+pub use gc::GcReport;
 pub use inventory::{Inventory, Mark};
 pub use layout::{Layout, RankImage};
+pub use outlive_ledger::{
+    Checkpoint, GcPolicy, LIST_MAX, Part, RECORD_BYTES_MAX, Record, RecordError, Sealed,
+    TEXT_BYTES_MAX,
+};
 pub use pace::Pace;
-pub use record::{LIST_MAX, Part, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX};
 pub use records::{Exclusive, RecordStore, Scan};
 pub use rehearse::{RankProof, Rehearsal};
 pub use store::{Found, NodeStore, SharedStore, sweep_unfinished};

@@ -16,8 +16,8 @@ use outlive_base::Level;
 
 use crate::disk::{self, Temporary, create_directory, parent, sync_directory, write_all};
 use crate::error::{ReadError, WriteError};
-use crate::record::{RECORD_BYTES_MAX, Record, RecordError};
 use crate::reserve::{self, Reserve};
+use outlive_ledger::{RECORD_BYTES_MAX, Record, RecordError};
 
 /// What [`RecordStore::persist_exclusive`] found.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -28,7 +28,7 @@ pub struct RankProof {
     /// Length of its data part, in bytes.
     pub bytes: u64,
     /// XXH3-128 of its data part as read back from the scratch storage.
-    #[serde(with = "crate::hex128")]
+    #[serde(with = "outlive_ledger::digest")]
     pub digest: u128,
     /// Where it came from.
     pub source: CopyState,

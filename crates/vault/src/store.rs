@@ -12,8 +12,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::disk;
 use crate::error::{ReadError, WriteError};
-use crate::gc::{self, GcPolicy, GcReport};
+use crate::gc::{self, GcReport};
 use crate::records::RecordStore;
+use outlive_ledger::GcPolicy;
 
 /// A container file that was found.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

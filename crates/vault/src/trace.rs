@@ -12,7 +12,7 @@ use outlive_base::{Error, Incarnation, NodeId, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::inventory::{Inventory, Mark};
-use crate::record::Record;
+use outlive_ledger::Record;
 
 /// The trace of a history at one place.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]

@@ -10,8 +10,8 @@ use outlive_base::{Incarnation, Level, NodeId, Version};
 
 use crate::catalogue::{CopyState, Entry, LevelState, PartState};
 use crate::inventory::Inventory;
-use crate::lineage::Lineage;
-use crate::record::{Part, Record};
+use outlive_ledger::Lineage;
+use outlive_ledger::{Part, Record};
 
 /// What the records of one version say.
 #[derive(Default)]

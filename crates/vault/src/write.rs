@@ -13,9 +13,10 @@ use std::sync::{Mutex, PoisonError, mpsc};
 
 use crate::disk::{Temporary, write_all};
 use crate::error::WriteError;
-use crate::format::{PAGE, Sealed};
+use crate::format::PAGE;
 use crate::layout::{Layout, batches};
 use crate::scratch::Scratch;
+use outlive_ledger::Sealed;
 
 /// Most threads that one write or read uses.
 pub const THREADS_MAX: usize = 8;

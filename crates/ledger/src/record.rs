@@ -9,7 +9,7 @@ use outlive_codec::crc64;
 use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
 
-use crate::format::{Sealed, put_id, read_id};
+use crate::sealed::{Sealed, put_id, read_id};
 
 /// Longest record, in bytes.
 pub const RECORD_BYTES_MAX: usize = 1 << 26;
