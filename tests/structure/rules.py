@@ -17,6 +17,7 @@ FLOORS = {
     "protocols": 2,
     "codec": 2,
     "planner": 2,
+    "control": 2,
     "ledger": 2,
     "balance": 2,
     "simulator": 3,

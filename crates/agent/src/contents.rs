@@ -137,7 +137,7 @@ impl Contents {
         nodes: u32,
         lost: &[NodeId],
         culprit: Option<NodeId>,
-        rejected: &[crate::protocol::Rejected],
+        rejected: &[outlive_control::orders::Rejected],
     ) -> String {
         let Some((source, version)) = self.versions().into_iter().next_back() else {
             return "no record of a committed version is left".to_owned();

@@ -28,14 +28,14 @@ use crate::faults::Faults;
 use crate::ipc_server::{IpcEvent, IpcServer};
 use crate::keeper::{Caught, Deposit};
 use crate::machines::{Driver, Effect};
-use crate::protocol::{
-    AgentSpec, JobConfig, NodeStatus, Notice, Order, STATUS_WARNINGS_MAX, decode, encode,
-};
 use crate::ranks::{Link, Ranks};
 use crate::recorder::{KEPT_TAG, Kept, Means, Recorder, owed_of};
-use crate::told::{Said, Told, is_of_connection};
 use crate::turns::Turns;
 use crate::workers::Pool;
+use outlive_control::orders::{
+    AgentSpec, JobConfig, NodeStatus, Notice, Order, STATUS_WARNINGS_MAX, decode, encode,
+};
+use outlive_control::told::{Said, Told, is_of_connection};
 
 /// How often housekeeping looks around while something is under way: memory to
 /// prepare, policy, waits. Each look that finds nothing new doubles the pause.
@@ -112,7 +112,7 @@ pub(crate) struct Opening {
     /// Where this node's bytes came from.
     pub level: Option<Level>,
     pub bytes: u64,
-    pub rejected: Vec<crate::protocol::Rejected>,
+    pub rejected: Vec<outlive_control::orders::Rejected>,
     /// The version whose copy in memory is being checked.
     pub checking: Option<(Incarnation, Version)>,
     /// The versions whose copy in memory is damaged.

@@ -6,7 +6,7 @@ use outlive_base::{Code, Entity, Error, Level, NodeId, Version};
 use outlive_protocols::commit::Why;
 
 use crate::core::{Agent, Round};
-use crate::protocol::{Notice, Step};
+use outlive_control::orders::{Notice, Step};
 
 /// So many versions in a row that ranks have passed are no coincidence.
 const PASSED_MAX: u32 = 12;

@@ -12,8 +12,8 @@ use outlive_protocols::commit::Why;
 
 use crate::core::Agent;
 use crate::ipc_server::CONNECTIONS_MAX;
-use crate::protocol::{Notice, RankEnd};
 use crate::ranks::{Link, control_tag, share};
+use outlive_control::orders::{Notice, RankEnd};
 
 /// What a process says that it is.
 pub(crate) struct Hello {

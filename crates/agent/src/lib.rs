@@ -22,7 +22,6 @@ mod orders;
 mod passing;
 mod peers;
 mod policy;
-pub mod protocol;
 mod ranks;
 mod rebuild;
 mod recorder;
@@ -30,7 +29,6 @@ mod rounds;
 mod serving;
 mod slabs;
 mod streams;
-pub mod told;
 mod turns;
 mod workers;
 

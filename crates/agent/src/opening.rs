@@ -12,9 +12,9 @@ use outlive_vault::{Inventory, Record, Trace};
 
 use crate::contents::short;
 use crate::core::{Agent, Opening, Work};
-use crate::protocol::{Notice, Opened, Rejected};
 use crate::ranks::Use;
 use crate::rebuild::{Rebuild, Rebuilt};
+use outlive_control::orders::{Notice, Opened, Rejected};
 
 /// What an inventory shows besides versions.
 pub(crate) struct Traces {

@@ -15,7 +15,7 @@ use crate::contents::short;
 use crate::core::{Agent, AtVersion, Work};
 use crate::machines::{Driver, Effect};
 use crate::peers::PeerMessage;
-use crate::protocol::{Fault, JobConfig, Notice, Order, encode};
+use outlive_control::orders::{Fault, JobConfig, Notice, Order, encode};
 
 /// What may be put off at a fail point; then its wait is over.
 const PUT_OFF_MAX: usize = 1 << 16;
@@ -24,7 +24,7 @@ const PUT_OFF_MAX: usize = 1 << 16;
 fn launchers_order(event: &NetEvent) -> Option<Order> {
     match event {
         NetEvent::Message { from, bytes } if from.peer == NodeId::LAUNCHER => {
-            crate::protocol::decode(bytes).ok()
+            outlive_control::orders::decode(bytes).ok()
         }
         _ => None,
     }
@@ -207,7 +207,7 @@ impl Agent {
 
     /// Tells the launcher if an injection waits at this place, and waits for it.
     pub(crate) fn fail_point(&mut self, name: &str) {
-        debug_assert!(crate::protocol::FAIL_POINTS.contains(&name));
+        debug_assert!(outlive_control::orders::FAIL_POINTS.contains(&name));
         let Some(id) = self.faults.reached(name) else {
             return;
         };
@@ -272,7 +272,7 @@ impl Agent {
     // ---- peers ----
 
     pub(crate) fn on_peer_message(&mut self, from: Identity, bytes: &[u8]) {
-        let message = match crate::protocol::decode::<PeerMessage>(bytes) {
+        let message = match outlive_control::orders::decode::<PeerMessage>(bytes) {
             Ok(message) => message,
             Err(error) => return self.warn(error),
         };

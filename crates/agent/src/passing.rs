@@ -16,8 +16,8 @@ use outlive_base::{NodeId, Rank, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use crate::core::Agent;
-use crate::protocol::{Notice, Step};
 use crate::ranks::{RankEntry, Use};
+use outlive_control::orders::{Notice, Step};
 
 /// Where a rank is with a version for which it has a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -262,7 +262,9 @@ mod tests {
 
     use super::*;
     use crate::core::Work;
-    use crate::protocol::{AgentSpec, Bounds, JobConfig, LevelSetting, Member, Order, Policy};
+    use outlive_control::orders::{
+        AgentSpec, Bounds, JobConfig, LevelSetting, Member, Order, Policy,
+    };
 
     /// The agent of `node` in a job of as many nodes, open, of which no other lives.
     fn alone(folder: &std::path::Path, node: u32) -> (Agent, crossbeam_channel::Receiver<Work>) {

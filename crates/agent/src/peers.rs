@@ -94,7 +94,7 @@ pub fn open_stream(
     peer: NodeId,
     request: &StreamRequest,
 ) -> Result<outlive_network::Stream> {
-    let opened = endpoint.open_stream(peer, &crate::protocol::encode(request)?);
+    let opened = endpoint.open_stream(peer, &outlive_control::orders::encode(request)?);
     opened.map_err(|error| match error.entity() {
         Entity::Address(address) => Error::new(
             error.code(),
@@ -112,7 +112,7 @@ pub fn send_reply(
     peer: NodeId,
     reply: &StreamReply,
 ) -> Result<()> {
-    let bytes = crate::protocol::encode(reply)?;
+    let bytes = outlive_control::orders::encode(reply)?;
     let failed = |error: std::io::Error| connection_lost(peer, "before it was answered", &error);
     stream
         .write_all(&(bytes.len() as u32).to_le_bytes())
@@ -134,5 +134,5 @@ pub fn read_reply(stream: &mut impl std::io::Read, peer: NodeId) -> Result<Strea
     }
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).map_err(failed)?;
-    crate::protocol::decode(&bytes)
+    outlive_control::orders::decode(&bytes)
 }

@@ -12,8 +12,8 @@ use outlive_protocols::commit::{Command, Levels, Why};
 use outlive_vault::{GcPolicy, GcReport, NodeStore};
 
 use crate::core::{Agent, Work};
-use crate::protocol::Notice;
 use crate::ranks::{RankEntry, Use};
+use outlive_control::orders::Notice;
 
 /// How far ahead of the ranks a version is armed: the time that arming may take.
 const ARM_AHEAD: Duration = Duration::from_millis(20);

@@ -12,8 +12,8 @@ use outlive_vault::Part;
 
 use crate::core::{Agent, Round};
 use crate::flush::{Flush, SHORT_BYTES, Target};
-use crate::protocol::{Notice, Step};
 use crate::ranks::{Reuse, Use, overwritten};
+use outlive_control::orders::{Notice, Step};
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.

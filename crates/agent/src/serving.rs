@@ -13,8 +13,8 @@ use outlive_protocols::commit::Why;
 use crate::core::{Agent, Waiting, Work};
 use crate::ipc_server::IpcEvent;
 use crate::joining::Hello;
-use crate::protocol::Notice;
 use crate::ranks::{Link, Use, overwritten, share};
+use outlive_control::orders::Notice;
 
 /// Longest time a rank is held at an injection's version.
 const HOLD_MAX: Duration = Duration::from_secs(10);

@@ -13,7 +13,7 @@ use crate::core::{Agent, Work};
 use crate::faults::Faults;
 use crate::flush::Hook;
 use crate::peers::{StreamReply, StreamRequest, connection_lost, send_reply};
-use crate::protocol::decode;
+use outlive_control::orders::decode;
 
 impl Agent {
     pub(crate) fn on_stream(&mut self, from: Identity, header: &[u8], stream: Stream) {

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use outlive_base::{Code, Entity, Error, NodeId, Result, count};
+use outlive_control::units::show_bytes;
 use outlive_launch::jobs::Job;
-use outlive_launch::units::show_bytes;
 use outlive_vault::{Catalogue, Entry, Part, Rehearsal};
 use serde::Serialize;
 

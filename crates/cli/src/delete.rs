@@ -4,9 +4,9 @@ use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, JobName, Result};
+use outlive_control::units::show_bytes;
 use outlive_launch::delete::Deletion;
 use outlive_launch::jobs::{Job, State};
-use outlive_launch::units::show_bytes;
 use serde::Serialize;
 
 use crate::args::{DeleteOptions, Settings};

@@ -6,7 +6,8 @@ use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
 use outlive_base::{NodeId, Result};
-use outlive_launch::{store, units::show_bytes};
+use outlive_control::units::show_bytes;
+use outlive_launch::store;
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::process::Resource;
 use serde::Serialize;

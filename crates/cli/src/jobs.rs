@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Version};
+use outlive_control::units;
 use outlive_launch::history;
 use outlive_launch::jobs::{self, Job, State};
-use outlive_launch::{store, units};
+use outlive_launch::store;
 use outlive_vault::Catalogue;
 use serde::Serialize;
 

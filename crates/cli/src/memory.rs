@@ -2,7 +2,7 @@
 //! nothing ends by an allocation that fails.
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_launch::units::show_bytes;
+use outlive_control::units::show_bytes;
 use rustix::process::{Resource, getrlimit};
 
 use crate::run::available_memory;

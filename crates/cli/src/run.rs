@@ -4,11 +4,12 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use outlive_agent::protocol::{Bounds, LevelSetting, Policy};
 use outlive_base::{Code, Entity, Error, JobName, Level, Result};
-use outlive_launch::supervisor::Settings;
+use outlive_control::orders::{Bounds, LevelSetting, Policy};
+use outlive_control::supervisor::Settings;
+use outlive_control::{inject, units};
 use outlive_launch::timeline::Timeline;
-use outlive_launch::{Run, driver, inject, units};
+use outlive_launch::{Run, driver};
 
 use crate::args::RunOptions;
 use crate::collectives;

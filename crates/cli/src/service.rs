@@ -4,8 +4,8 @@
 use std::ffi::CStr;
 
 use outlive_agent::keeper::{self, KeeperOptions};
-use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_control::orders::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
 
 /// `outlive keeper`.
 pub fn keeper() -> Result<u8> {

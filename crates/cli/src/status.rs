@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, JobName, Result};
+use outlive_control::report::Report;
+use outlive_control::units::show_bytes;
 use outlive_launch::delete;
 use outlive_launch::jobs::{Job, State, utc};
-use outlive_launch::report::Report;
 use outlive_launch::store::JobFile;
-use outlive_launch::units::show_bytes;
 use serde::Serialize;
 
 use crate::args::{JobChoice, Settings, StatusOptions};

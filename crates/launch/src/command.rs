@@ -16,7 +16,8 @@ use std::path::PathBuf;
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, Result, Time};
 use rustix::process::{Pid, Signal};
 
-use crate::process::{self, Ended, Group, Process};
+use crate::process::{self, Group, Process};
+use outlive_control::ended::Ended;
 
 /// How the command is started.
 #[derive(Clone, Debug)]

@@ -10,20 +10,20 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
-use outlive_agent::protocol::{self, Notice, Order};
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
+use outlive_control::orders::{self, Notice, Order};
 use outlive_network as network;
 
 use crate::command::{Recipe, Tree};
 use crate::fleet::{Common, Fleet};
 use crate::input;
 use crate::jobs::{Job, utc};
-use crate::report::Report;
 use crate::store::{self, Known, Store};
-use crate::supervisor::{Action, Event, Input, Outcome, Settings, Supervisor, Verdict};
 use crate::timeline::Timeline;
 use crate::unnamed::Unnamed;
 use crate::watch::{Seen, Watcher};
+use outlive_control::report::Report;
+use outlive_control::supervisor::{Action, Event, Input, Outcome, Settings, Supervisor, Verdict};
 
 /// Messages from the network that may wait for us; beyond that TCP pushes back.
 const NETWORK_QUEUE: usize = 4096;
@@ -326,7 +326,7 @@ impl Driver {
 
     fn on_event(&mut self, event: network::Event) {
         match event {
-            network::Event::Message { from, bytes } => match protocol::decode::<Notice>(&bytes) {
+            network::Event::Message { from, bytes } => match orders::decode::<Notice>(&bytes) {
                 Ok(notice) => self.tell(Input::Notice {
                     node: from.peer,
                     epoch: from.epoch,
@@ -462,7 +462,7 @@ impl Driver {
     }
 
     fn send(&self, node: NodeId, order: &Order) {
-        let sent = protocol::encode(order).and_then(|bytes| self.endpoint.send(node, &bytes));
+        let sent = orders::encode(order).and_then(|bytes| self.endpoint.send(node, &bytes));
         if let Err(error) = sent {
             tracing::info!(%node, %error, "order not sent");
         }

@@ -12,13 +12,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use outlive_agent::protocol::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
 use outlive_base::{Error, JobName, NodeId, Result, Time};
+use outlive_control::orders::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
 use rustix::process::Signal;
 
 use crate::process::{self, Group, Process};
 use crate::store;
-use crate::supervisor::Storage;
+use outlive_control::supervisor::Storage;
 
 /// What all keepers of a job have in common.
 #[derive(Clone, Debug)]

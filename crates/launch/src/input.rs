@@ -35,7 +35,10 @@ pub fn read(path: &Path, bytes_max: u64) -> Result<Vec<u8>> {
         .read_to_end(&mut bytes);
     read.map_err(wrong)?;
     if bytes.len() as u64 > bytes_max {
-        let reason = format!("is longer than {}", crate::units::show_bytes(bytes_max));
+        let reason = format!(
+            "is longer than {}",
+            outlive_control::units::show_bytes(bytes_max)
+        );
         return Err(refuse(reason, "check that this is the file you mean"));
     }
     Ok(bytes)

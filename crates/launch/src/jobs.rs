@@ -10,9 +10,9 @@ use std::time::SystemTime;
 use outlive_base::{Error, JobName, Result};
 use serde::Serialize;
 
-use crate::report::Report;
 use crate::store::{self, JobFile};
 use crate::{delete, driver, input};
+use outlive_control::report::Report;
 
 /// Largest report that is read, in bytes.
 const REPORT_BYTES_MAX: u64 = 64 << 20;

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use outlive_agent::protocol::{AgentSpec, SPEC_VARIABLE};
 use outlive_base::{Code, Entity, Error, JobName, Result};
+use outlive_control::orders::{AgentSpec, SPEC_VARIABLE};
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 

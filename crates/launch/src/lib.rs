@@ -1,10 +1,9 @@
 //! Supervision of a launcher's command, spares, restart.
 //!
-//! - [`supervisor`]: what to do when something happens. Pure.
-//! - [`driver`]: does it: [`store`] (directories, lock), [`fleet`] (keepers),
+//! - [`driver`]: does what [`outlive_control::supervisor`] decides: [`store`] (directories, lock), [`fleet`] (keepers),
 //!   [`command`] (the user's processes), [`watch`] (what the kernel tells).
 //! - [`jobs`]: what a store knows of its jobs; [`delete`]: their end.
-//! - [`inject`], [`units`], [`input`]: what users write. [`report`], [`timeline`]: what they read.
+//! - [`input`]: what users write. [`timeline`]: what they read.
 
 pub mod command;
 pub mod delete;
@@ -12,18 +11,14 @@ pub mod driver;
 mod files;
 pub mod fleet;
 pub mod history;
-pub mod inject;
 pub mod input;
 pub mod jobs;
 mod leftovers;
 mod owner;
 pub mod process;
-pub mod report;
 pub mod store;
-pub mod supervisor;
 pub mod sys;
 pub mod timeline;
-pub mod units;
 mod unnamed;
 pub mod watch;
 

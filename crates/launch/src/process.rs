@@ -14,76 +14,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::{fs, io};
 
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_control::ended::Ended;
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal};
-use serde::{Deserialize, Serialize};
 
 use crate::sys;
-
-/// How a process ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Ended {
-    /// It returned or called exit.
-    Code(i32),
-    /// A signal ended it.
-    Signal(i32),
-}
-
-impl Ended {
-    /// From the status word of wait(2).
-    pub const fn from_wait_status(status: i32) -> Ended {
-        match status & 0x7f {
-            0 => Ended::Code(status >> 8 & 0xff),
-            signal => Ended::Signal(signal),
-        }
-    }
-    /// As a shell shows it: 128 + signal.
-    pub const fn exit_status(self) -> u8 {
-        match self {
-            Ended::Code(code) => code as u8,
-            Ended::Signal(signal) => (128 + signal) as u8,
-        }
-    }
-    /// True for the signals with which launchers end the ranks that are left.
-    pub const fn is_kill(self) -> bool {
-        matches!(self, Ended::Signal(libc::SIGKILL | libc::SIGTERM))
-    }
-    /// True for exit code 0.
-    pub const fn is_success(self) -> bool {
-        matches!(self, Ended::Code(0))
-    }
-}
-
-impl std::fmt::Display for Ended {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Ended::Code(code) => write!(f, "exit code {code}"),
-            Ended::Signal(signal) => match Signal::from_named_raw(*signal) {
-                Some(_) => write!(f, "signal {signal} ({})", signal_name(*signal)),
-                None => write!(f, "signal {signal}"),
-            },
-        }
-    }
-}
-
-/// The name of the signals that matter here.
-pub const fn signal_name(signal: i32) -> &'static str {
-    match signal {
-        libc::SIGHUP => "SIGHUP",
-        libc::SIGINT => "SIGINT",
-        libc::SIGQUIT => "SIGQUIT",
-        libc::SIGILL => "SIGILL",
-        libc::SIGABRT => "SIGABRT",
-        libc::SIGBUS => "SIGBUS",
-        libc::SIGFPE => "SIGFPE",
-        libc::SIGKILL => "SIGKILL",
-        libc::SIGSEGV => "SIGSEGV",
-        libc::SIGPIPE => "SIGPIPE",
-        libc::SIGTERM => "SIGTERM",
-        _ => "signal",
-    }
-}
 
 /// Held while a child is being started and while children are being reaped.
 static REAP: Mutex<()> = Mutex::new(());

@@ -7,7 +7,7 @@ use std::sync::OnceLock;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::process::Ended;
+use outlive_control::ended::Ended;
 
 /// A signal that reached the launcher.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -8,9 +8,9 @@ use std::io::{IsTerminal, Write};
 
 use outlive_base::{Entity, Error, Time, count};
 
-use crate::report::Report;
-use crate::supervisor::{Event, Verdict};
-use crate::units::{show_bytes, show_ms};
+use outlive_control::report::Report;
+use outlive_control::supervisor::{Event, Verdict};
+use outlive_control::units::{show_bytes, show_ms};
 
 /// How much is shown.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -127,12 +127,6 @@ pub fn error_line(error: &Error) -> String {
     )
 }
 
-impl Report {
-    fn is_uneventful(&self) -> bool {
-        self.failures.is_empty() && self.errors.is_empty() && self.result == "finished"
-    }
-}
-
 fn summary_line(report: &Report) -> String {
     let counts = &report.checkpoints;
     let mut text = format!(
@@ -242,7 +236,7 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             (Plain, Bad, format!("injected{at}: {text}"))
         }
         Event::Interrupted { signal, times } => {
-            let name = crate::process::signal_name(*signal);
+            let name = outlive_control::ended::signal_name(*signal);
             let text = match times {
                 1 => format!("{name}: ending the job; once more ends it at once"),
                 _ => format!("{name}: killed"),

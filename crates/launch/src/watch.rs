@@ -10,7 +10,9 @@ use crossbeam_channel::Sender;
 use outlive_base::{Error, Rank, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags};
 
-use crate::process::{self, Ended};
+use outlive_control::ended::Ended;
+
+use crate::process;
 use crate::sys;
 
 /// What the watcher saw.

@@ -10,14 +10,15 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use outlive_agent::protocol::{self, AgentSpec, Fault, Notice, Opened, Order, SPEC_VARIABLE};
 use outlive_base::{Incarnation, JobName, NodeId, Rank, Version};
+use outlive_control::inject;
+use outlive_control::orders::{self, AgentSpec, Fault, Notice, Opened, Order, SPEC_VARIABLE};
+use outlive_control::report::Report;
+use outlive_control::supervisor::Settings;
+use outlive_launch::Run;
 use outlive_launch::process;
-use outlive_launch::report::Report;
-use outlive_launch::supervisor::Settings;
 use outlive_launch::timeline::Timeline;
 use outlive_launch::watch::{Seen, Watcher};
-use outlive_launch::{Run, inject};
 use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 
@@ -69,7 +70,7 @@ impl Fake {
     fn say(&self, notice: &Notice) {
         let _ = self
             .endpoint
-            .send(NodeId::LAUNCHER, &protocol::encode(notice).unwrap());
+            .send(NodeId::LAUNCHER, &orders::encode(notice).unwrap());
     }
 
     fn serve(mut self) -> ExitCode {
@@ -85,7 +86,7 @@ impl Fake {
             self.take_ranks();
             let event = self.events.recv_timeout(Duration::from_millis(5));
             if let Ok(Event::Message { bytes, .. }) = event
-                && !self.obey(protocol::decode(&bytes).unwrap())
+                && !self.obey(orders::decode(&bytes).unwrap())
             {
                 self.endpoint.shutdown();
                 return ExitCode::SUCCESS;

@@ -85,7 +85,7 @@ pub(super) fn start(command: &[OsString], restarts: u32) -> io::Result<Agent> {
     let (line, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     let mut command = Command::new(program);
-    command.arg0(crate::protocol::TITLE).args(arguments);
+    command.arg0(outlive_control::orders::TITLE).args(arguments);
     command.env(KEEPER_FD, theirs.as_raw_fd().to_string());
     command.env(AGENT_RESTARTS, restarts.to_string());
     let keeper = rustix::process::getpid();

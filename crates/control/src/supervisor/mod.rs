@@ -23,15 +23,15 @@ mod tests;
 mod types;
 mod words;
 
+use core::net::SocketAddr;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
 
-use outlive_agent::protocol::{Opened, Order};
+use crate::orders::{Opened, Order};
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version, placement};
 
 pub use types::{Action, Event, Input, Outcome, Settings, Storage, Verdict};
 
-use crate::process::Ended;
+use crate::ended::Ended;
 use crate::report::{FailureEntry, Report};
 
 /// What the supervisor is doing.

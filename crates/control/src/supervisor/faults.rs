@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use outlive_agent::protocol::Order;
+use crate::orders::Order;
 use outlive_base::{Code, Entity, Error, NodeId, Rank, Time};
 
 use super::{Action, CommandState, Event, Phase, Place, SlotState, Storage, Supervisor, Verdict};
-use crate::process::Ended;
+use crate::ended::Ended;
 use crate::report::FailureEntry;
 
 /// Two signs of trouble within this time may be one failure: a command that ends
@@ -373,7 +373,9 @@ impl Found {
     fn exit_status(&self, command: Option<Ended>) -> u8 {
         let failed = |ended: &Ended| !ended.is_success();
         let ended = self.ended.or(command).filter(failed);
-        ended.unwrap_or(Ended::Signal(libc::SIGKILL)).exit_status()
+        ended
+            .unwrap_or(Ended::Signal(crate::ended::SIGKILL))
+            .exit_status()
     }
 
     fn error(&self) -> Error {

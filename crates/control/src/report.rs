@@ -144,6 +144,11 @@ impl From<&Error> for ErrorEntry {
 }
 
 impl Report {
+    /// True if it finished and nothing failed on the way.
+    pub fn is_uneventful(&self) -> bool {
+        self.failures.is_empty() && self.errors.is_empty() && self.result == "finished"
+    }
+
     /// The report of a run that could not begin: `job` as it was given, 0 nodes if that
     /// was not understood.
     pub fn refused(job: &str, nodes: u32, error: &Error) -> Report {

@@ -10,7 +10,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use outlive_agent::told::{Said, Told, is_of_connection};
+use crate::told::{Said, Told, is_of_connection};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Time, Version};
 
 use super::{Event, Phase, Place, SlotState, Supervisor};

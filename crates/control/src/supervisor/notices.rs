@@ -1,12 +1,12 @@
 //! What agents say.
 
-use std::net::SocketAddr;
+use core::net::SocketAddr;
 
-use outlive_agent::protocol::{NodeStatus, Notice, Order, RankEnd, STATUS_WARNINGS_MAX, Step};
+use crate::orders::{NodeStatus, Notice, Order, RankEnd, STATUS_WARNINGS_MAX, Step};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Time, Version};
 
 use super::{Action, Event, Phase, Place, SlotState, Supervisor};
-use crate::process::Ended;
+use crate::ended::Ended;
 
 impl Supervisor {
     pub(super) fn on_notice(&mut self, now: Time, node: NodeId, epoch: u64, notice: Notice) {

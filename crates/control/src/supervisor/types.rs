@@ -1,10 +1,10 @@
 //! What goes into the supervisor and what comes out.
 
-use outlive_agent::protocol::{Bounds, LevelSetting, Notice, Order, Policy};
+use crate::orders::{Bounds, LevelSetting, Notice, Order, Policy};
 use outlive_base::{Error, Incarnation, JobName, Level, NodeId, Rank, Version};
 
+use crate::ended::Ended;
 use crate::inject::Injection;
-use crate::process::Ended;
 
 /// Distance between the epochs of two holders of a slot; an agent that its keeper
 /// starts anew counts up in between.

@@ -2,7 +2,7 @@
 //!
 //! The launcher hears the heartbeats of every agent, asks for its status each
 //! `probe_ms`, and so is a witness of its own. A node is dead when
-//! - the launcher has not heard it for [`silence_ms`](outlive_agent::protocol::Bounds::silence_ms),
+//! - the launcher has not heard it for [`silence_ms`](crate::orders::Bounds::silence_ms),
 //!   a little less than `dead_ms`, by when its replacement is to have begun, and a
 //!   peer misses it too (or there is no peer), or
 //! - peers agreed that it is dead and the launcher has not heard it for
@@ -14,7 +14,7 @@
 //! dead: the job goes on and a warning says what protection is missing (P4).
 //! Time during which the launcher itself did not run does not count as silence.
 
-use outlive_agent::protocol::Order;
+use crate::orders::Order;
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Time};
 
 use super::faults::Found;

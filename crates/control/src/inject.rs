@@ -11,7 +11,7 @@
 
 use core::fmt;
 
-use outlive_agent::protocol::FAIL_POINTS;
+use crate::orders::FAIL_POINTS;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Rank, Result, Version};
 
 use crate::units;

@@ -8,7 +8,7 @@
 //! there, for the others, so that a chance of the schedule does not make a failure of two
 //! nodes into two failures of one.
 
-use outlive_agent::protocol::{Fault, Order};
+use crate::orders::{Fault, Order};
 use outlive_base::{NodeId, Time, Version};
 
 use super::{Action, Event, Supervisor};

@@ -1,12 +1,12 @@
 //! From "nothing runs" to "the command runs".
 
-use outlive_agent::protocol::{JobConfig, Member, Order};
+use crate::orders::{JobConfig, Member, Order};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Time, Version};
 
 use super::faults::Found;
 use super::types::EPOCH_STEP;
 use super::{Action, CommandState, Event, Phase, Place, Slot, SlotState, Storage, Supervisor};
-use crate::process::Ended;
+use crate::ended::Ended;
 
 /// Before the orders of an opening are repeated for the first time; then twice as long
 /// each time, up to so many doublings.
@@ -577,8 +577,8 @@ impl Supervisor {
     }
 }
 
-impl From<&outlive_agent::protocol::Rejected> for crate::report::RejectedEntry {
-    fn from(rejected: &outlive_agent::protocol::Rejected) -> Self {
+impl From<&crate::orders::Rejected> for crate::report::RejectedEntry {
+    fn from(rejected: &crate::orders::Rejected) -> Self {
         crate::report::RejectedEntry {
             version: rejected.version.0,
             reason: rejected.reason.clone(),

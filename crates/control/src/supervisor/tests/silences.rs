@@ -54,7 +54,7 @@ fn without_a_second_witness_death_takes_twice_as_long() {
     let mut world = World::running(settings(2), 2);
     world.mute.insert(NodeId(1));
     // Heard last when it answered the probe before: at most 250 ms earlier.
-    let twice = 2 * outlive_agent::protocol::Bounds::default().silence_ms();
+    let twice = 2 * crate::orders::Bounds::default().silence_ms();
     world.pass(twice - 300);
     assert_eq!(world.starts(), 1);
     world.pass(2_000);
@@ -205,7 +205,7 @@ fn faults_of_agents_are_ordered_and_undone() {
         .to_vec();
     let mut world = World::running(set, 2);
     world.pass(5_000);
-    use outlive_agent::protocol::Fault;
+    use crate::orders::Fault;
     let faults: Vec<_> = world
         .log
         .iter()

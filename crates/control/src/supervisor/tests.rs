@@ -7,12 +7,12 @@ mod silences;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outlive_agent::protocol::{LevelSetting, NodeStatus, Notice, Opened, Order, RankEnd, Step};
+use crate::orders::{LevelSetting, NodeStatus, Notice, Opened, Order, RankEnd, Step};
 use outlive_base::{Code, Error, Incarnation, JobName, Level, NodeId, Rank, Time, Version};
 
 use super::{Action, Event, Input, Outcome, Settings, Storage, Supervisor};
+use crate::ended::Ended;
 use crate::inject;
-use crate::process::Ended;
 
 pub(super) struct World {
     pub sup: Supervisor,

@@ -222,14 +222,14 @@ fn an_interrupt_is_forwarded_and_ends_in_order() {
     let mut world = World::running(settings(2), 2);
     world.stubborn = true;
     world.input(Input::Interrupt {
-        signal: libc::SIGTERM,
+        signal: crate::ended::SIGTERM,
         from_terminal: false,
     });
     let forwarded = |a: &Action| {
         matches!(
             a,
             Action::EndCommand {
-                signal: Some(libc::SIGTERM),
+                signal: Some(crate::ended::SIGTERM),
                 grace_ms: 2_000
             }
         )
@@ -258,7 +258,7 @@ fn an_interrupt_is_forwarded_and_ends_in_order() {
 fn the_terminals_interrupt_is_not_sent_twice() {
     let mut world = World::running(settings(1), 1);
     world.input(Input::Interrupt {
-        signal: libc::SIGINT,
+        signal: crate::ended::SIGINT,
         from_terminal: true,
     });
     assert_eq!(
@@ -274,11 +274,11 @@ fn a_second_interrupt_ends_at_once() {
     world.stubborn = true;
     world.mute.insert(NodeId(0));
     world.input(Input::Interrupt {
-        signal: libc::SIGINT,
+        signal: crate::ended::SIGINT,
         from_terminal: false,
     });
     world.input(Input::Interrupt {
-        signal: libc::SIGINT,
+        signal: crate::ended::SIGINT,
         from_terminal: false,
     });
     assert_eq!(world.exit(), 130);
@@ -290,7 +290,7 @@ fn an_interrupt_before_the_first_start_ends_too() {
     world.unready.insert(NodeId(1));
     world.gone(0, Some(Ended::Signal(9)));
     world.input(Input::Interrupt {
-        signal: libc::SIGINT,
+        signal: crate::ended::SIGINT,
         from_terminal: false,
     });
     assert_eq!(world.exit(), 130);

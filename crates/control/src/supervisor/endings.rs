@@ -1,11 +1,11 @@
 //! How it comes to an end: the command's own, an interrupt, the last flushes.
 
-use outlive_agent::protocol::Order;
+use crate::orders::Order;
 use outlive_base::{Code, Entity, Error, NodeId, Time};
 
 use super::faults::Found;
 use super::{Action, CommandState, Event, Outcome, Phase, Place, SlotState, Supervisor, Verdict};
-use crate::process::Ended;
+use crate::ended::Ended;
 
 impl Supervisor {
     pub(super) fn on_command_ended(&mut self, now: Time, ended: Ended) {
@@ -18,7 +18,7 @@ impl Supervisor {
             for rank in without {
                 self.warn_not_closed(rank);
             }
-            self.end_command(now, Some(libc::SIGTERM), self.set.kill_grace_ms);
+            self.end_command(now, Some(crate::ended::SIGTERM), self.set.kill_grace_ms);
             return self.wind_down(now, Verdict::Ok);
         }
         if let Some(rank) = self.unexplained.keys().next().copied() {

@@ -4,7 +4,7 @@
 //! a slice, so nothing larger than the message is ever reserved (P7). The first
 //! byte is [`PROTOCOL`]: another number is refused as [`Code::PeerVersion`].
 
-use std::net::{IpAddr, SocketAddr};
+use core::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 use outlive_base::{
