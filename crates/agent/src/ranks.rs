@@ -227,6 +227,17 @@ impl RankEntry {
         }
     }
 
+    /// What its slots hold, for an error.
+    pub fn slots_in_words(&self) -> String {
+        let words = self.slots.iter().map(|slot| match slot.usage {
+            Use::Filling(version) => format!("one is held for version {}", version.0),
+            Use::Full { version, .. } => format!("one holds version {}", version.0),
+            Use::Free if slot.making.is_some() => "one is being made".into(),
+            Use::Free => "one is still being written".into(),
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+
     fn has_called(&self) -> bool {
         self.block().is_some_and(|block| block.called() > 0)
     }
