@@ -97,6 +97,7 @@ def halted(job: Job, chance: random.Random) -> int:
     """A run that is killed at some step; gives the version that was stable then."""
     step = chance.randrange(25, 90)
     door = job.dir / "door"
+    job.hold(step - 1, 10)
     run = job.start(program=job.program("--pause", step, door))
     until("the program stands still", Path(f"{door}.reached").exists, 30)
     newest = job.settled(10)
