@@ -445,6 +445,16 @@ impl Ranks {
             }
         }
     }
+    /// Forgets control blocks of other incarnations: an agent that ended while one was
+    /// being opened has left those of the one before with the keeper.
+    pub fn drop_controls_but(&mut self, incarnation: Incarnation) {
+        for entry in self.entries.values_mut() {
+            let is_other = |block: &ControlBlock| block.identity().incarnation != incarnation;
+            if entry.block().is_some_and(is_other) {
+                entry.control = None;
+            }
+        }
+    }
     /// Forgets slots whose version does not lie at or before `last`: void versions.
     pub fn drop_after(&mut self, last: Option<(Incarnation, Version)>) {
         for slot in self.entries.values_mut().flat_map(|entry| &mut entry.slots) {

@@ -213,6 +213,26 @@ fn a_new_agent_finds_the_forced_version_that_a_rank_is_capturing() {
 }
 
 #[test]
+fn a_new_agent_gives_ranks_no_control_block_of_the_incarnation_before() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut agent, _done) = alone(folder.path(), 0);
+    // What the keeper held when the agent was killed while incarnation 2 was opened.
+    let _program = with_slots(&mut agent, Version(14));
+    armed(&mut agent, Version(30));
+    agent.rounds.clear();
+    agent.rejoined(Incarnation(2));
+    assert!(agent.ranks.get(Rank(0)).unwrap().control.is_none());
+    assert!(agent.rounds.is_empty(), "nothing was armed in this one");
+    agent.control_of(Rank(0), 1).unwrap();
+    let entry = agent.ranks.get(Rank(0)).unwrap();
+    let made = entry.block().unwrap().identity();
+    assert_eq!(made.incarnation, Incarnation(2));
+    agent.find_passed();
+    let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
+    assert_eq!(slots[1].usage, Use::Free, "what was armed in it is over");
+}
+
+#[test]
 fn what_a_program_wrote_over_is_no_fault_of_ours() {
     use outlive_capture::slab::Slab;
     use std::os::fd::AsFd;
