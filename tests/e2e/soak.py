@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness import OUTLIVE, ROOT, Job, Result, Run, damage, kill, until
 
-SHORT = ("--suspect-timeout", "300ms", "--dead-timeout", "1500ms", "--heartbeat", "50ms")
+SHORT = ("--suspect-timeout", "100ms", "--dead-timeout", "500ms", "--heartbeat", "20ms")
 BOUND_S = 90.0
 """Of a run; a calm one takes 2 s, a failure adds a few."""
 KINDS = ("containers", "partner", "records")
