@@ -155,6 +155,7 @@ class Job:
     spares: int = 2
     extra: dict[str, str] = field(default_factory=dict)
     before: tuple[str, ...] = ()  # stands before the command line of the run
+    holds: list[tuple[int, int, int]] = field(default_factory=list)
 
     @property
     def store(self) -> Path:
@@ -189,7 +190,13 @@ class Job:
     def program(self, *options: object) -> list[str]:
         """The test program's command line."""
         sizes = (self.ranks, self.steps, self.cells, "--sleep-us", self.sleep_us)
-        return [str(word) for word in (self.ring, self.result, *sizes, *options)]
+        holds = [word for hold in self.holds for word in ("--hold", *hold)]
+        return [str(word) for word in (self.ring, self.result, *sizes, *holds, *options)]
+
+    def hold(self, step: int, since: int, level: int = 2) -> None:
+        """At `step` a version of at least `since` is stable at this level, however slow the
+        machine is: what the policy took is waited for, or `step` is forced."""
+        self.holds.append((step, since, level))
 
     def start(
         self, *options: str, program: list[str] | None = None, inject: tuple[str, ...] = ()
@@ -238,6 +245,33 @@ class Job:
         self.check(program)
         return result
 
+    def goes_on(
+        self, *options: str, when: Callable[[Run], object], program: tuple[object, ...] = (), **more
+    ) -> Result:
+        """As `survive`, of a program that offers versions past its steps until this is true:
+        however slow the machine is, saving has the time that it takes."""
+        enough = self.dir / "enough"
+        words = self.program(*program, "--until", enough)
+        run = self.start(*options, program=words, **more)
+        ended = lambda: run.process.poll() is not None  # noqa: E731
+        until("what the program goes on for", lambda: when(run) or ended(), BOUND_S)
+        enough.touch()
+        result = run.end()
+        assert result.status == 0, f"{self.report}\n{result.out}{result.err}"
+        assert result.report["result"] == "finished"
+        self.check(words)
+        return result
+
+    def saves(self, least: int, *levels: str) -> Callable[[Run], object]:
+        """For `goes_on`: a version of at least `least` is stable at these levels, the
+        partners if none is named."""
+        levels = levels or ("partner",)
+        return lambda _: all(self.stable(level) >= least for level in levels)
+
+    def counts(self, least: int, *levels: str) -> Callable[[Run], object]:
+        """For `goes_on`: so many versions are stable at these levels."""
+        return lambda _: all(self.running("stable").get(level, 0) >= least for level in levels)
+
     def calm(self, program: list[str] | None = None) -> bytes:
         """What the program writes without Outlive."""
         words = list(self.program() if program is None else program)
@@ -276,12 +310,16 @@ class Job:
         """Files of a node, oldest first."""
         return sorted((self.node(node) / kind).glob("*"))
 
-    def stable(self) -> int:
-        """The newest version that the running report calls stable on the partners."""
+    def running(self, what: str) -> dict[str, int]:
+        """What the running report says of checkpoints, level by level."""
         path = self.home / "report.json"
         if not path.exists():
-            return -1
-        return json.loads(path.read_text())["checkpoints"]["last"].get("partner", -1)
+            return {}
+        return json.loads(path.read_text())["checkpoints"][what]
+
+    def stable(self, level: str = "partner") -> int:
+        """The newest version that the running report calls stable at this level."""
+        return self.running("last").get(level, -1)
 
     def settled(self, least: int) -> int:
         """The newest stable version of a program that is paused: on a busy machine the

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness import OUTLIVE, ROOT, Job, Result, Run, damage, kill, until
 
-SHORT = ("--suspect-timeout", "300ms", "--dead-timeout", "1500ms", "--heartbeat", "50ms")
+SHORT = ("--suspect-timeout", "100ms", "--dead-timeout", "500ms", "--heartbeat", "20ms")
 BOUND_S = 90.0
 """Of a run; a calm one takes 2 s, a failure adds a few."""
 KINDS = ("containers", "partner", "records")
@@ -97,6 +97,7 @@ def halted(job: Job, chance: random.Random) -> int:
     """A run that is killed at some step; gives the version that was stable then."""
     step = chance.randrange(25, 90)
     door = job.dir / "door"
+    job.hold(step - 1, 10)
     run = job.start(program=job.program("--pause", step, door))
     until("the program stands still", Path(f"{door}.reached").exists, 30)
     newest = job.settled(10)

@@ -18,6 +18,7 @@ def documents(job: Job) -> dict[str, dict]:
 
 
 def test_beside_a_running_job_and_after(job: Job) -> None:
+    job.hold(60, 30)
     door = job.dir / "door"
     program = job.program("--pause", 65, door)
     run = job.start(program=program)
@@ -40,6 +41,7 @@ def test_beside_a_running_job_and_after(job: Job) -> None:
 
 
 def test_damage_is_found(job: Job) -> None:
+    job.hold(100, 50)
     job.survive()
     newest = max(job.containers(1), key=lambda path: path.stat().st_mtime_ns)
     damage(newest)

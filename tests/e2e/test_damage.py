@@ -9,6 +9,7 @@ from harness import OUTLIVE, Job, damage, until
 
 
 def test_a_corrupt_container_costs_one_copy(job: Job) -> None:
+    job.hold(71, 0)
     # The keeper's end takes the memory; the disk's copy is damaged: the partner's.
     result = job.survive(inject=("corrupt:node:1@version=72", "keeper:1@version=78"))
     failure = result.failure()
@@ -30,6 +31,8 @@ def test_a_corrupt_partner_copy_and_a_lost_node(job: Job) -> None:
 def stopped(job: Job) -> int:
     """A job that was run to 60 of 120 steps; the newest version on every disk."""
     job.steps = 60
+    job.hold(25, 0)
+    job.hold(55, 40)
     result = job.survive()
     job.steps = 120
     return result.report["checkpoints"]["last"]["disk"]
@@ -155,6 +158,7 @@ def test_damaged_files_of_the_job(job: Job, name: str) -> None:
 
 
 def test_a_full_disk_stops_nobody(job: Job) -> None:
+    job.hold(100, 60, 0)
     result = job.survive(inject=("full:node:1@version=25",))
     assert result.failures == []
     assert "OL-401" in result.codes(), result.err
@@ -165,12 +169,13 @@ def test_a_full_disk_stops_nobody(job: Job) -> None:
 
 def test_a_disk_that_is_full_for_a_while(job: Job) -> None:
     job.steps = 250
-    result = job.survive(inject=("full:node:1@version=25,for=200ms",))
+    result = job.goes_on(when=job.saves(200), inject=("full:node:1@version=25,for=200ms",))
     assert result.failures == []
     assert result.report["checkpoints"]["last"]["partner"] >= 200, result.err
 
 
 def test_a_full_disk_and_a_lost_rank(job: Job) -> None:
+    job.hold(194, 50, 0)
     job.steps = 240
     result = job.survive(inject=("full:node:1@version=45", "rank:5@version=195"))
     # The node has kept room for the record of the restart: nobody takes its place.
@@ -179,6 +184,7 @@ def test_a_full_disk_and_a_lost_rank(job: Job) -> None:
 
 
 def test_a_full_disk_and_a_lost_partner_go_on_from_what_is_stored(job: Job) -> None:
+    job.hold(44, 20)
     # The full disk has the only copy of some ranks, and it can be read.
     result = job.survive(inject=("full:node:1@version=45", "node:2@version=95"))
     assert result.failure()["place"] == "node:2", result.err
@@ -196,6 +202,7 @@ def test_a_full_disk_and_more_openings_than_it_has_room_for(job: Job) -> None:
 
 @pytest.mark.parametrize("levels", ["memory,disk", "disk"])
 def test_a_full_disk_and_a_lost_rank_keep_what_lies_on_no_other_node(job: Job, levels: str) -> None:
+    job.hold(44, 20, 1)
     # No level outlives a node: the one with the full disk goes on, and is read.
     faults = ("full:node:1@version=45", "rank:5@version=95")
     result = job.survive("--levels", levels, inject=faults)
@@ -219,10 +226,12 @@ def test_a_full_disk_leaves_the_level_memory(job: Job) -> None:
     # A disk that takes nothing costs what would lie on it, not what lies elsewhere (P9).
     for node in range(job.nodes):
         job.steps = 200
-        result = job.survive(
+        (job.dir / "enough").unlink(missing_ok=True)
+        result = job.goes_on(
             "--fresh",
             "--levels",
             "memory,disk,shared",
+            when=job.saves(100, "memory", "shared"),
             inject=(f"full:node:{node}@version=25",),
         )
         assert result.failures == []

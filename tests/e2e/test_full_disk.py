@@ -89,7 +89,8 @@ def test_storage_that_is_no_good_from_the_start(job: Job, how: str) -> None:
     job.steps = 160
     with node_one(job, OPTIONS[how]) as storage:
         spoil(storage)
-        result = job.survive("--levels", "memory,disk,partner,shared")
+        levels = "memory,disk,partner,shared"
+        result = job.goes_on("--levels", levels, when=job.saves(100, "memory", "shared"))
         assert result.failures == [] and code in result.codes(), result.err
         last = result.report["checkpoints"]["last"]
         assert last["memory"] >= 100 and last["shared"] >= 100, (last, result.err)
@@ -100,6 +101,7 @@ def test_storage_that_is_no_good_from_the_start(job: Job, how: str) -> None:
 @pytest.mark.parametrize("how", SPOILS)
 def test_storage_that_goes_bad_costs_no_readable_copy(job: Job, how: str) -> None:
     """Its partner is lost too: the job goes on from the copy that can be read."""
+    job.hold(80, 20)
     spoil, code = SPOILS[how]
     job.steps = 300
     door = job.dir / "door"
@@ -121,6 +123,7 @@ def test_storage_that_goes_bad_costs_no_readable_copy(job: Job, how: str) -> Non
 
 def test_full_while_its_own_ranks_are_rebuilt(job: Job) -> None:
     """The node's keeper ends, so its memory is gone; its full disk is read, and serves."""
+    job.hold(80, 20)
     job.steps = 200
     door = job.dir / "door"
     program = job.program("--pause", 85, door)
@@ -138,6 +141,7 @@ def test_full_while_its_own_ranks_are_rebuilt(job: Job) -> None:
 
 
 def test_room_comes_back(job: Job) -> None:
+    job.hold(299, 200)
     job.steps = 300
     door = job.dir / "door"
     program = job.program("--pause", 85, door)

@@ -15,6 +15,7 @@ from harness import OUTLIVE, Job, Result, damage, until
 def stopped(job: Job) -> int:
     """A job that was run to 60 of 120 steps; the newest version on every disk."""
     job.steps = 60
+    job.hold(55, 40)
     result = job.survive()
     job.steps = 120
     return result.report["checkpoints"]["last"]["disk"]
@@ -192,6 +193,7 @@ def test_an_old_job_json_put_back(job: Job) -> None:
 
 
 def test_the_jobs_directory_gone_and_the_nodes_storage_left(job: Job) -> None:
+    job.hold(55, 0)
     apart = ("--node-storage", str(job.dir / "scratch"))
     job.steps = 60
     job.survive(*apart)
@@ -239,6 +241,7 @@ def test_all_nodes_lost_in_a_run(job: Job) -> None:
 
 
 def test_the_key_removed_in_a_run_is_written_again(job: Job) -> None:
+    job.hold(60, 50)
     door = job.dir / "door"
     program = job.program("--pause", 65, door)
     run = job.start(program=program)
@@ -257,6 +260,7 @@ def test_the_key_removed_in_a_run_is_written_again(job: Job) -> None:
 
 @pytest.mark.parametrize("what", ["key", "store"])
 def test_what_a_run_needs_replaced_or_removed(job: Job, what: str) -> None:
+    job.hold(60, 50)
     door = job.dir / "door"
     run = job.start(program=job.program("--pause", 65, door))
     until("the pause", Path(f"{door}.reached").exists)
@@ -301,6 +305,7 @@ def unreadable(job: Job, path: Path) -> None:
 
 @pytest.mark.parametrize("place", ["nodes/node-1/records", "nodes/node-1", "shared/records"])
 def test_a_directory_that_cannot_be_read(job: Job, place: str) -> None:
+    job.hold(55, 0)
     if os.geteuid() == 0:
         # Root may read everything: the whole job is another user's.
         outside = job.dir

@@ -19,6 +19,7 @@ from skip import skip
 def paused(job: Job, step: int = 65) -> tuple[Run, list[str], Path]:
     """A run whose program waits at a step for a file."""
     door = job.dir / "door"
+    job.hold(step - 5, 30)
     program = job.program("--pause", step, door)
     run = job.start(program=program)
     until("the pause", Path(f"{door}.reached").exists)
@@ -63,6 +64,8 @@ def test_everything_killed_at_once_and_the_next_run_goes_on(job: Job) -> None:
 
 
 def test_a_killed_launcher_after_a_lost_node(job: Job) -> None:
+    job.hold(44, 0)
+    job.hold(80, 50)
     door = job.dir / "door"
     program = job.program("--pause", 85, door)
     run = job.start(program=program, inject=("node:1@version=45",))
@@ -93,19 +96,23 @@ def test_two_runs_of_one_job_at_once(job: Job) -> None:
 
 
 def test_a_second_run_after_success(job: Job) -> None:
+    job.hold(55, 50)
     job.steps = 60
     first = job.survive()
-    assert first.said("fresh")
+    newest = first.report["checkpoints"]["last"]["partner"]
+    assert first.said("fresh") and newest >= 50
     second = job.survive()
-    assert set(second.said("restored")) == {50}
+    assert set(second.said("restored")) == {newest}
     third = job.survive("--fresh")
     assert third.said("fresh") and not third.said("restored")
 
 
 def test_fresh_takes_effect_once(job: Job) -> None:
+    job.hold(44, 20)
     job.survive()
     result = job.survive("--fresh", inject=("rank:1@version=45",))
-    assert result.said("fresh") and set(result.said("restored")) <= {20, 30, 40}
+    (restored,) = set(result.said("restored"))
+    assert result.said("fresh") and 20 <= restored < 45
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
@@ -194,6 +201,7 @@ def test_a_command_that_dies_at_once(job: Job) -> None:
 
 
 def test_restarts_are_bounded(job: Job) -> None:
+    job.hold(64, 50)
     faults = tuple(f"rank:1@version={version}" for version in (25, 45, 65))
     result = job.run("--max-restarts", "2", inject=faults)
     assert result.status == 79 and result.codes("errors") == {"OL-503"}
@@ -208,6 +216,8 @@ def test_no_restart_is_permitted(job: Job) -> None:
 
 
 def test_no_spare_is_left(job: Job) -> None:
+    job.hold(44, 0)
+    job.hold(74, 50)
     result = job.run("--spares", "1", inject=("node:1@version=45", "node:2@version=75"))
     assert result.status == 69 and result.codes("errors") == {"OL-504"}
     assert "--spares" in result.err or "spares" in result.report["errors"][0]["remedy"]

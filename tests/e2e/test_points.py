@@ -45,7 +45,8 @@ def places(point: str) -> list[int]:
 
 @pytest.mark.parametrize("point,node", [(p, n) for p in POINTS for n in places(p)])
 def test_a_node_dies_at(job: Job, point: str, node: int) -> None:
-    result = job.survive("-v", inject=(f"node:{node}@phase={point},nth=8",))
+    happened = lambda run: "injected: node" in run.text()  # noqa: E731
+    result = job.goes_on("-v", when=happened, inject=(f"node:{node}@phase={point},nth=8",))
     failure = result.failure()
     assert failure["place"] == f"node:{node}" and failure["injected"], failure
     restored = failure["version"] if failure["version"] is not None else -1
@@ -55,8 +56,11 @@ def test_a_node_dies_at(job: Job, point: str, node: int) -> None:
 
 @pytest.mark.parametrize("point,node", [(p, n) for p in POINTS for n in places(p)])
 def test_an_agent_dies_at(job: Job, point: str, node: int) -> None:
-    job.steps = 200  # long enough that saving has gone on after the agent's return
-    result = job.survive(inject=(f"agent:{node}@phase={point},nth=8",))
+    fault = f"agent:{node}@phase={point},nth=8"
+    saved = job.saves(100)
+    # Saving goes on after the agent's return.
+    when = lambda run: "started anew" in run.text() and saved(run)  # noqa: E731
+    result = job.goes_on(when=when, inject=(fault,))
     assert result.failures == [] and result.report["agent_restarts"] == 1
     assert result.report["checkpoints"]["last"]["partner"] >= 100, result.err
     sound(job)
@@ -67,7 +71,10 @@ def test_an_agent_dies_and_then_its_node(job: Job, point: str) -> None:
     job.steps = 160
     node = places(point)[0]
     faults = (f"agent:{node}@phase={point},nth=5", f"node:{node}@version=125")
-    result = job.survive(inject=faults)
+    # Forced, so that the point is reached for certain before the node is lost.
+    job.hold(124, 90)
+    program = job.program("--force", 10)
+    result = job.survive("--every", "1000000", program=program, inject=faults)
     assert result.failure()["version"] >= 90, result.err
     sound(job)
 

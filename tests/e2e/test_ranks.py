@@ -114,6 +114,7 @@ def slabs(run: Run) -> list[Path]:
 
 @pytest.mark.parametrize("offset,field", [(8, "the job"), (20, "the rank"), (48, "the table")])
 def test_a_damaged_head_of_a_slab_costs_that_copy_only(job: Job, offset: int, field: str) -> None:
+    job.hold(55, 40)
     pause = job.dir / "pause"
     program = job.program("--pause", 60, pause)
     run = job.start(program=program, inject=("rank:1@version=61",))

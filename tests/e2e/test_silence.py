@@ -12,6 +12,7 @@ SHORT = ("--suspect-timeout", "300ms", "--dead-timeout", "1500ms", "--heartbeat"
 
 @pytest.mark.parametrize("node", [0, 2])
 def test_a_frozen_node(job: Job, node: int) -> None:
+    job.hold(74, 50)
     result = job.survive(*SHORT, inject=(f"freeze:node:{node}@version=75",))
     failure = result.failure()
     assert failure["place"] == f"node:{node}" and "silent" in failure["cause"]

@@ -157,7 +157,7 @@ CASES = {
     ),
     "a node and its partner lost at once": (
         ("--levels", ALL),
-        ("node:1@350ms", "node:2@350ms"),
+        ("node:1@version=75", "node:2@version=75"),
         {INJECTED: 2, END: 1}
         | lines(LOST, SPARE, node=1, storage="gone")
         | lines(LOST, SPARE, node=2, storage="gone")
@@ -192,7 +192,9 @@ CASES = {
             INJECTED,
             r"\S+  WARN .*agent died status=signal: 9 \(SIGKILL\) in_a_row=0",
             rf"{TIME}agent of node 1 started anew \(1\); the job goes on",
-        ),
+        )
+        # Until it is there again its neighbour's copies find nobody.
+        | kept_at("partner"),
         ("started anew",),
     ),
     "a damaged copy": (
@@ -217,6 +219,10 @@ def test_a_failure_is_told_once_and_nothing_else(job: Job, case: str) -> None:
     options, faults, allowed, needed = CASES[case]
     job.steps = 200
     job.extra["OUTLIVE_LOG"] = "warn"
+    # What the failure is to find: stable on shared storage where that is in use.
+    if not any("full" in fault or "version=2" in fault for fault in faults):
+        job.hold(43, 20, 3 if ALL in options else 2)
+        job.hold(71, 50, 3 if ALL in options else 2)
     result = job.survive(*options, inject=faults)
     only(result, allowed)
     told(result, *needed)
@@ -226,6 +232,8 @@ def test_a_failure_is_told_once_and_nothing_else(job: Job, case: str) -> None:
 
 
 def test_strangers_leave_room_for_real_warnings(job: Job) -> None:
+    job.hold(60, 0)
+    job.hold(100, 85, 0)
     door = job.dir / "door"
     job.steps = 120
     program = job.program("--pause", 65, door)

@@ -176,6 +176,7 @@ impl Agent {
             );
             return self.send_slab(rank, ask.sequence, version, Err(error));
         }
+        entry.free_unseen(version);
         let slot = entry
             .slots
             .iter()
@@ -194,8 +195,9 @@ impl Agent {
                 Code::AgentTimeout,
                 Entity::Rank(rank.0),
                 format!(
-                    "the slots are still being written after {} ms",
-                    FORCE_PATIENCE.as_millis()
+                    "no slot is free after {} ms: {}",
+                    FORCE_PATIENCE.as_millis(),
+                    entry.slots_in_words()
                 ),
                 "wait for the previous version (outlive_wait) before forcing another",
             );

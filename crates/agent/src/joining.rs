@@ -48,7 +48,7 @@ impl Agent {
     }
 
     /// Makes the rank's control block of this incarnation, unless it is there.
-    fn control_of(&mut self, rank: Rank, ranks: u32) -> Result<()> {
+    pub(crate) fn control_of(&mut self, rank: Rank, ranks: u32) -> Result<()> {
         let (me, incarnation) = (self.me, self.incarnation);
         let entry = self.ranks.entry(rank, ranks);
         entry.ranks = ranks;

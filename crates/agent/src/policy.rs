@@ -363,6 +363,7 @@ impl Agent {
             return;
         }
         self.incarnation = incarnation;
+        self.ranks.drop_controls_but(incarnation);
         self.restored = self.restored_by_slabs(incarnation);
         if let Some((source, version)) = self.restored {
             self.restore_line(source, version);

@@ -214,6 +214,17 @@ impl RankEntry {
         }
     }
 
+    /// What its slots hold, for an error.
+    pub fn slots_in_words(&self) -> String {
+        let words = self.slots.iter().map(|slot| match slot.usage {
+            Use::Filling(version) => format!("one is held for version {}", version.0),
+            Use::Full { version, .. } => format!("one holds version {}", version.0),
+            Use::Free if slot.making.is_some() => "one is being made".into(),
+            Use::Free => "one is still being written".into(),
+        });
+        words.collect::<Vec<_>>().join(", ")
+    }
+
     fn has_called(&self) -> bool {
         self.block().is_some_and(|block| block.called() > 0)
     }
@@ -418,6 +429,16 @@ impl Ranks {
                 if let Some(making) = &slot.making {
                     making.give_up();
                 }
+            }
+        }
+    }
+    /// Forgets control blocks of other incarnations: an agent that ended while one was
+    /// being opened has left those of the one before with the keeper.
+    pub fn drop_controls_but(&mut self, incarnation: Incarnation) {
+        for entry in self.entries.values_mut() {
+            let is_other = |block: &ControlBlock| block.identity().incarnation != incarnation;
+            if entry.block().is_some_and(is_other) {
+                entry.control = None;
             }
         }
     }

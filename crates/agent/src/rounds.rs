@@ -185,9 +185,10 @@ impl Agent {
             (Some(block), _) => block.entered(),
             (None, _) => None,
         };
-        if entered.is_some() {
+        if entered >= Some(version) {
             // The rank is inside this version or one past it: its slot comes back with
-            // CAPTURED, FAILED or its end, or is found.
+            // CAPTURED, FAILED or its end, or is found. One inside an earlier version, a
+            // forced one, has no use for what was armed here, and may wait for this slot.
             return;
         }
         for slot in 0..entry.slots.len() {

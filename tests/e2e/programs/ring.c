@@ -7,6 +7,9 @@
  *   --sleep-us N        pause in each step
  *   --busy              spin instead of sleeping
  *   --pause STEP FILE   rank 0 makes FILE.reached and waits until FILE is there
+ *   --hold STEP SINCE LEVEL  at STEP a version of SINCE or later is stable at this level: the
+ *                       one taken last is waited for; if there is none, STEP is forced
+ *   --until FILE        past the last step versions are offered until FILE is there
  *   --force N           checkpoint_now at each N-th step
  *   --scale N           the version of a step is N times the step
  *   --irregular         offer at some steps only, without a pattern
@@ -41,23 +44,29 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { RANKS_MAX = 256, LINE = 20 };
+enum { RANKS_MAX = 256, LINE = 20, HOLDS_MAX = 8 };
 
 static struct {
-    const char *out, *pause_file, *regions;
+    const char *out, *pause_file, *until_file, *regions;
     uint64_t steps, cells, sleep_us, pause_step, force, die_step, scale;
     int irregular, unequal;
     int ranks, busy, wait, grow, empty, only_empty, files, forgive, no_close;
-    int die_rank, die_status, die_always;
+    int die_rank, die_status, die_always, holds;
+    struct {
+        uint64_t step, since;
+        int level;
+    } hold[HOLDS_MAX];
 } set = {.regions = "", .wait = -1, .die_rank = -1, .scale = 1};
 
 static struct {
     pthread_barrier_t barrier;
     volatile uint64_t posted[2][RANKS_MAX];
+    volatile int lacks[HOLDS_MAX], enough;
 } *shared;
 
 static int rank;
 static uint64_t *cells, mine, *grown, grown_cells;
+static int64_t last_taken = -1, restored_step = -1;
 static char *lines;
 
 static uint64_t mix(uint64_t x) {
@@ -111,9 +120,9 @@ static void grow(outlive_job *job, uint64_t step) {
     outlive_protect(job, "grown", grown, grown_cells * 8);
 }
 
-static void make_file(outlive_job *job, uint64_t step) {
+static void make_file(outlive_job *job, uint64_t step, int held) {
     char path[4096];
-    if (!set.files || outlive_wanted(job, step * set.scale) != 1) return;
+    if (!set.files || (!held && outlive_wanted(job, step * set.scale) != 1)) return;
     int rc = outlive_route(job, step * set.scale, "lines", path, sizeof path);
     if (rc != OUTLIVE_OK) return said(job, "route", rc);
     FILE *file = fopen(path, "w");
@@ -156,7 +165,8 @@ static uint64_t restore(outlive_job *job) {
     if (rc == OUTLIVE_RESTORED) {
         step /= set.scale;
         say("restored", (long long)step);
-        get_file(job, step);
+        restored_step = (int64_t)step;
+        get_file(job, step < set.steps ? step : set.steps);
     } else if (rc == OUTLIVE_FRESH) {
         say("fresh", 0);
     } else {
@@ -167,13 +177,36 @@ static uint64_t restore(outlive_job *job) {
     return step;
 }
 
+/* True on all ranks if this step is to be forced, because one of them has no version that
+ * is new enough and stable. */
+static int is_held(outlive_job *job, uint64_t step) {
+    int force = 0;
+    for (int i = 0; i < set.holds; i++) {
+        if (set.hold[i].step != step) continue;
+        int64_t since = (int64_t)set.hold[i].since;
+        int there = restored_step >= since;
+        if (last_taken >= since)
+            there = outlive_wait(job, (uint64_t)last_taken * set.scale, set.hold[i].level, 20000) ==
+                    OUTLIVE_OK;
+        if (!there) shared->lacks[i] = 1;
+        pthread_barrier_wait(&shared->barrier);
+        if (shared->lacks[i]) force = set.hold[i].level + 1;
+    }
+    return force;
+}
+
 static void offer(outlive_job *job, uint64_t step, uint64_t *taken) {
-    int rc;
+    int rc, held = is_held(job, step);
     uint64_t version = step * set.scale;
-    if (set.irregular && step && mix(step) % 5) return;
+    if (set.irregular && step && mix(step) % 5 && !held) return;
     if (set.unequal && step) version += step % 3 == (uint64_t)rank % 3;
-    make_file(job, step);
-    if (set.force && step % set.force == 0) {
+    if (step < set.steps) make_file(job, step, held);
+    if (held) {
+        rc = outlive_checkpoint_now(job, version);
+        if (rc == OUTLIVE_TAKEN) rc = outlive_wait(job, version, held - 1, 20000);
+        if (rc != OUTLIVE_OK) said(job, "hold", rc);
+        rc = OUTLIVE_TAKEN;
+    } else if (set.force && step % set.force == 0) {
         rc = outlive_checkpoint_now(job, version);
         if (rc < 0) said(job, "force", rc);
         if (rc == OUTLIVE_TAKEN && set.wait >= 0) {
@@ -186,6 +219,16 @@ static void offer(outlive_job *job, uint64_t step, uint64_t *taken) {
         if (rc < 0) said(job, "checkpoint", rc);
     }
     *taken += rc == OUTLIVE_TAKEN;
+    if (rc == OUTLIVE_TAKEN) last_taken = (int64_t)step;
+}
+
+/* True if nothing is left to do after the last step. */
+static int is_over(uint64_t step) {
+    if (step < set.steps) return 0;
+    if (!set.until_file) return 1;
+    if (rank == 0) shared->enough = !access(set.until_file, F_OK);
+    pthread_barrier_wait(&shared->barrier);
+    return shared->enough;
 }
 
 static void pause_here(uint64_t step) {
@@ -239,13 +282,13 @@ static int run_rank(void) {
     uint64_t step = restore(job);
     shared->posted[step % 2][rank] = mine;
     pthread_barrier_wait(&shared->barrier);
-    for (; step < set.steps; step++) {
-        if (set.grow) grow(job, step);
+    for (; !is_over(step); step++) {
+        if (set.grow && step < set.steps) grow(job, step);
         offer(job, step, &taken);
         pause_here(step);
         if (rank == set.die_rank && step == set.die_step && start && !strcmp(start, "1"))
             return set.die_status;
-        compute(step);
+        if (step < set.steps) compute(step);
         if (set.sleep_us) passed(set.sleep_us);
         pthread_barrier_wait(&shared->barrier);
     }
@@ -279,11 +322,16 @@ static void parse(int argc, char **argv) {
         else if (IS("force")) set.force = strtoull(*++a, NULL, 10);
         else if (IS("wait")) set.wait = atoi(*++a);
         else if (IS("regions")) set.regions = *++a;
+        else if (IS("until")) set.until_file = *++a;
         else if (IS("die-always")) set.die_always = atoi(*++a);
         else if (!a[2]) _exit(64);
         else if (IS("pause")) set.pause_step = strtoull(*++a, NULL, 10), set.pause_file = *++a;
         else if (!a[3]) _exit(64);
-        else if (IS("die")) {
+        else if (IS("hold") && set.holds < HOLDS_MAX) {
+            set.hold[set.holds].step = strtoull(*++a, NULL, 10);
+            set.hold[set.holds].since = strtoull(*++a, NULL, 10);
+            set.hold[set.holds++].level = atoi(*++a);
+        } else if (IS("die")) {
             set.die_step = strtoull(*++a, NULL, 10);
             set.die_rank = atoi(*++a);
             set.die_status = atoi(*++a);
