@@ -9,6 +9,7 @@ pub mod id;
 pub mod machine;
 pub mod rng;
 pub mod seed;
+pub mod segments;
 pub mod time;
 pub mod wire;
 mod words;

@@ -2,7 +2,8 @@
 //!
 //! - [`supervisor`]: what to do when something happens. Pure.
 //! - [`driver`]: does it: [`store`] (directories, lock), [`fleet`] (keepers),
-//!   [`command`] (the user's processes), [`watch`] (what the kernel tells).
+//!   [`command`] (the user's processes), [`watch`] (what the kernel tells), [`segments`]
+//!   (the shared memory that killed ranks leave).
 //! - [`jobs`]: what a store knows of its jobs; [`delete`]: their end.
 //! - [`inject`], [`units`], [`input`]: what users write. [`report`], [`timeline`]: what they read.
 
@@ -19,6 +20,7 @@ mod leftovers;
 mod owner;
 pub mod process;
 pub mod report;
+pub mod segments;
 pub mod store;
 pub mod supervisor;
 pub mod sys;
