@@ -435,6 +435,7 @@ impl Driver {
             Action::Freeze { keeper, pids, stop } => self.fleet.freeze(keeper, &pids, stop),
             Action::WatchRank { rank, pid } => {
                 self.fleet.meet(pid);
+                self.segments.command_changed();
                 if !self.watcher.add(rank, pid) {
                     let ended = None;
                     self.tell(Input::RankGone { rank, pid, ended });
@@ -442,7 +443,7 @@ impl Driver {
             }
             Action::StartCommand { incarnation } => {
                 self.fleet.part();
-                self.segments.command_started();
+                self.segments.command_changed();
                 if let Err(error) = self.tree.start(incarnation) {
                     self.tell(Input::CommandFailed { error });
                 }

@@ -28,7 +28,8 @@ use crate::{input, process, store};
 pub(crate) const FILE: &str = "segments.json";
 /// Its schema.
 const SCHEMA: &str = "outlive.segments/1";
-/// Before the first look at a command that was started; the time between two doubles ...
+/// Before the first look after the command was started or a rank opened the library, which
+/// is mostly after MPI_Init; the time between two doubles ...
 const FIRST_LOOK: Duration = Duration::from_millis(100);
 /// ... up to this: windows and spawned processes bring more segments.
 const LOOK_EVERY: Duration = Duration::from_secs(60);
@@ -245,9 +246,11 @@ impl Segments {
         Segments { to, next: None }
     }
 
-    /// A command was started.
-    pub(crate) fn command_started(&mut self) {
-        self.next = Some((Instant::now() + FIRST_LOOK, FIRST_LOOK));
+    /// The command was started, or a rank of it is known: there may be something new.
+    pub(crate) fn command_changed(&mut self) {
+        let soon = Instant::now() + FIRST_LOOK;
+        let at = self.next.map_or(soon, |(at, _)| at.min(soon));
+        self.next = Some((at, FIRST_LOOK));
     }
 
     /// How long until the next look.
