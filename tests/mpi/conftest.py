@@ -13,6 +13,8 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
 from seed import seed as seed  # noqa: E402
+from shm import Shm  # noqa: E402
+from shm import shm as shm  # noqa: E402
 from skip import skip  # noqa: E402
 
 PROGRAMS = ROOT / "crates/mpi/tests/programs"
@@ -47,14 +49,17 @@ class Mpi:
         options: tuple[str, ...] = (),
         preload: bool = True,
         bound: float = 90,
+        shm: Shm | None = None,
         **settings: str,
     ) -> subprocess.CompletedProcess:
-        """Runs to the end; `settings` are OUTLIVE_COLLECTIVES_* without that start."""
+        """Runs to the end; `settings` are OUTLIVE_COLLECTIVES_* without that start. With
+        `shm`, in a /dev/shm of its own."""
         wanted = {f"OUTLIVE_COLLECTIVES{'_' + k if k else ''}": v for k, v in settings.items()}
         if preload:
             wanted["LD_PRELOAD"] = str(self.layer)
         words = ("env", *(f"{k}={v}" for k, v in wanted.items()), *words)
         line = [*self.run, *options, "-n", str(ranks), *map(str, words)]
+        line = line if shm is None else shm.inside(*line)
         return subprocess.run(line, capture_output=True, text=True, timeout=bound)
 
 

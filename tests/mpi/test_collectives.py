@@ -108,6 +108,27 @@ def test_a_killed_rank_is_corrected_on_own_rails(
         assert survivors(ended.stdout) == want, ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "settings"),
+    [
+        ("mpich", ("-disable-auto-cleanup",), {"RAIL": "tcp"}),
+        ("openmpi", ("--with-ft", "ulfm"), {}),
+    ],
+    ids=["mpich", "openmpi"],
+)
+def test_survivors_remove_the_shared_memory(
+    tmp_path: Path, shm: Shm, name: str, options: tuple[str, ...], settings: dict[str, str]
+) -> None:
+    """Which the native finalisation would do, were it not left out after a death."""
+    mpi = library(name)
+    program = mpi.build("killed.c", tmp_path, linked=True)
+    shield = (SHIELD,) if name == "mpich" else ()
+    words = (*shield, program, *DEATHS[0])
+    ended = mpi.start(4, *words, options=options, preload=False, shm=shm, **settings)
+    assert len(survivors(ended.stdout)) == 3, ended.stdout + ended.stderr
+    assert shm.names() == []
+
+
 def test_a_pair_survives_its_other(tmp_path: Path) -> None:
     mpi = library("openmpi")
     program = mpi.build("killed.c", tmp_path, linked=True)

@@ -10,6 +10,7 @@ pub mod machine;
 pub mod placement;
 pub mod rng;
 pub mod seed;
+pub mod segments;
 pub mod time;
 pub mod wire;
 mod words;

@@ -10,7 +10,8 @@ use outlive_control::orders::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
 /// `outlive keeper`.
 pub fn keeper() -> Result<u8> {
     // To refuse a start by hand, and for the title: the agent reads it again.
-    let title = spec()?.title().map(Into::into);
+    let spec = spec()?;
+    let title = spec.title().map(Into::into);
     name(c"outlive-keeper");
     let agent = ["/proc/self/exe", "agent"].map(Into::into).into_iter();
     let agent = agent.chain(title).collect();
@@ -18,7 +19,10 @@ pub fn keeper() -> Result<u8> {
     options.parent = std::env::var(LAUNCHER_VARIABLE)
         .ok()
         .and_then(|text| text.parse().ok());
-    keeper::run(options)?;
+    let launcher = options.parent;
+    let ended = keeper::run(options);
+    outlive_launch::segments::after_launcher(&spec.job_dir, launcher);
+    ended?;
     Ok(0)
 }
 

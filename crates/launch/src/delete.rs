@@ -133,6 +133,7 @@ impl Deletion {
     /// Those of the file system; the job is then being deleted, and can be deleted again.
     pub fn carry_out(self) -> Result<Vec<PathBuf>> {
         self.mark()?;
+        crate::segments::sweep(&self.dir);
         for path in self.steps() {
             remove(&path)?;
         }

@@ -18,6 +18,7 @@ use crate::command::{Recipe, Tree};
 use crate::fleet::{Common, Fleet};
 use crate::input;
 use crate::jobs::{Job, utc};
+use crate::segments::Segments;
 use crate::store::{self, Known, Store};
 use crate::timeline::Timeline;
 use crate::unnamed::Unnamed;
@@ -144,6 +145,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         tree: Tree::new(recipe)?,
         fleet: Fleet::new(common),
         reporter: Reporter::start(store.dir().join("report.json")),
+        segments: Segments::start(store.dir()),
         supervisor: Supervisor::new(run.settings.clone(), Time::ZERO),
         store,
         watcher,
@@ -248,6 +250,7 @@ struct Driver {
     endpoint: network::Endpoint,
     timeline: Timeline,
     reporter: Reporter,
+    segments: Segments,
     /// The last look at the report, the last write, and what was written.
     reported: Instant,
     written_at: Instant,
@@ -295,6 +298,7 @@ impl Driver {
     fn wait(&mut self) {
         let left = self.supervisor.deadline().since(self.now());
         let mut timeout = Duration::from(left).min(REPORT_EVERY);
+        timeout = timeout.min(self.segments.due().unwrap_or(timeout));
         if self.tree.is_ending() || self.fleet.is_busy() {
             timeout = timeout.min(PRESS_EVERY);
         }
@@ -364,9 +368,17 @@ impl Driver {
                 complete: true,
             });
         }
+        self.segments.press(|| self.fleet.processes());
         if self.tree.is_ending() && self.tree.press(now, &self.fleet.pids()) {
+            self.segments.command_ended();
             self.tell(Input::TreeEnded);
         }
+    }
+
+    /// Notes what processes that are killed next map.
+    fn before_killing(&self) {
+        let (keepers, ranks) = self.fleet.processes();
+        self.segments.before_killing(keepers, ranks);
     }
 
     /// Carries out all actions; the outcome if it was the last.
@@ -406,18 +418,24 @@ impl Driver {
             }
             Action::Order { node, order } => self.send(node, &order),
             Action::Fence { node, epoch, pids } => {
+                self.before_killing();
                 self.fleet.fence(node, epoch, &pids);
                 self.endpoint.forget(node);
             }
             Action::KillNode { node, pids } => {
+                self.before_killing();
                 self.fleet
                     .kill_node(node, &pids, &self.store.node_dir(node));
             }
             Action::KillKeeper { node } => self.fleet.kill_keeper(node),
-            Action::Kill { pids } => drop(self.fleet.kill(&pids)),
+            Action::Kill { pids } => {
+                self.before_killing();
+                drop(self.fleet.kill(&pids));
+            }
             Action::Freeze { keeper, pids, stop } => self.fleet.freeze(keeper, &pids, stop),
             Action::WatchRank { rank, pid } => {
                 self.fleet.meet(pid);
+                self.segments.command_changed();
                 if !self.watcher.add(rank, pid) {
                     let ended = None;
                     self.tell(Input::RankGone { rank, pid, ended });
@@ -425,11 +443,13 @@ impl Driver {
             }
             Action::StartCommand { incarnation } => {
                 self.fleet.part();
+                self.segments.command_changed();
                 if let Err(error) = self.tree.start(incarnation) {
                     self.tell(Input::CommandFailed { error });
                 }
             }
             Action::EndCommand { signal, grace_ms } => {
+                self.before_killing();
                 self.tree.end(signal, now + Time::from_ms(grace_ms));
                 self.press();
             }
@@ -488,9 +508,11 @@ impl Driver {
         report
     }
 
-    fn end(self, outcome: Outcome, report_file: Option<&Path>) -> Outcome {
+    fn end(mut self, outcome: Outcome, report_file: Option<&Path>) -> Outcome {
+        self.before_killing();
         self.fleet.kill_all();
         self.tree.kill_all(&BTreeSet::new());
+        self.segments.command_ended();
         self.fleet.remove_sockets(self.store.job().nodes);
         if self.fleet.pids().is_empty() {
             self.store.tidy();

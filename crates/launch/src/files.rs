@@ -66,7 +66,7 @@ pub(crate) fn sweep_unfinished(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let ours = ["job.json", "report.json", "key"];
+        let ours = ["job.json", "report.json", "key", crate::segments::FILE];
         let is_ours = |whole: &str| {
             let rest = name.strip_prefix(whole);
             rest.is_some_and(|rest| rest.starts_with(UNFINISHED))

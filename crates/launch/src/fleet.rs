@@ -140,6 +140,13 @@ impl Fleet {
         self.keepers.values().map(|k| k.process.pid).collect()
     }
 
+    /// The same, and the ranks that are known, which need not be below the launcher.
+    pub fn processes(&self) -> (BTreeSet<u32>, Vec<u32>) {
+        let same =
+            |(pid, then): (&u32, &u64)| (process::started(*pid) == Some(*then)).then_some(*pid);
+        (self.pids(), self.met.iter().filter_map(same).collect())
+    }
+
     /// If this child was a keeper: its slot and epoch.
     pub fn ended(&mut self, pid: u32) -> Option<(NodeId, u64)> {
         let found = self.keepers.iter().find(|(_, k)| k.process.pid == pid);

@@ -1,7 +1,8 @@
 //! Supervision of a launcher's command, spares, restart.
 //!
-//! - [`driver`]: does what [`outlive_control::supervisor`] decides: [`store`] (directories, lock), [`fleet`] (keepers),
-//!   [`command`] (the user's processes), [`watch`] (what the kernel tells).
+//! - [`driver`]: does what [`outlive_control::supervisor`] decides: [`store`] (directories,
+//!   lock), [`fleet`] (keepers), [`command`] (the user's processes), [`watch`] (what the kernel
+//!   tells), [`segments`] (the shared memory that killed ranks leave).
 //! - [`jobs`]: what a store knows of its jobs; [`delete`]: their end.
 //! - [`input`]: what users write. [`timeline`]: what they read.
 
@@ -16,6 +17,7 @@ pub mod jobs;
 mod leftovers;
 mod owner;
 pub mod process;
+pub mod segments;
 pub mod store;
 pub mod sys;
 pub mod timeline;

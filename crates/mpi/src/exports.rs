@@ -127,6 +127,13 @@ macro_rules! fortran {
                 NEXT.store(next, Ordering::Relaxed);
             }
             if next.is_null() {
+                // No Fortran layer behind this one: an error, not a call that did nothing.
+                let ierror: Option<*mut c_void> = [$($name),*].into_iter().last();
+                if let Some(ierror) = ierror.filter(|ierror| !ierror.is_null()) {
+                    // SAFETY: the last argument of each of these is its error code
+                    // (MPI 4.1, section 19.1).
+                    unsafe { ierror.cast::<c_int>().write(NO_MPI) };
+                }
                 return;
             }
             FORTRAN.with(|fortran| fortran.set(true));

@@ -1,10 +1,12 @@
 //! From MPI_Init to MPI_Finalize.
 
 use std::ffi::{c_int, c_void};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use outlive_base::{Code, Entity, Error, Result};
+use outlive_base::{Code, Entity, Error, Result, segments};
 use outlive_protocols::ftco::{Call, Kind};
 
 use crate::body::Nothing;
@@ -195,5 +197,23 @@ pub fn end(native: &Native) -> Option<c_int> {
         return None;
     }
     LEFT_OUT.store(true, Ordering::Release);
+    remove_segments();
     Some(0)
+}
+
+/// What the native finalisation would have removed: the names of the memory that it shares on
+/// this host, 8 MB and more. Whoever still maps it keeps it.
+fn remove_segments() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
+    for segment in segments::mapped(&maps) {
+        let path = Path::new(segments::DIR).join(&segment.name);
+        let (major, minor) = segment.device;
+        let id = (rustix::fs::makedev(major, minor), segment.inode);
+        let own = rustix::process::geteuid().as_raw();
+        let same = |meta: std::fs::Metadata| meta.uid() == own && (meta.dev(), meta.ino()) == id;
+        if path.symlink_metadata().is_ok_and(same) {
+            // Another rank may have been quicker.
+            let _ = std::fs::remove_file(&path);
+        }
+    }
 }

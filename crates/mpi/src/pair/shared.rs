@@ -30,6 +30,8 @@ fn long_bytes(family: Family, kind: Kind) -> usize {
 
 /// Looks at the lane before anything else is looked at.
 const SPINS: u32 = 300;
+/// Looks after which the core is given up if the other needs it: it cannot answer before.
+const SPINS_SHARED: u32 = 30;
 /// Looks between two rounds of progress after that.
 const SPINS_BETWEEN: u32 = 20;
 /// Rounds of progress between two looks at the clock.
@@ -85,8 +87,7 @@ impl<'a> Patience<'a> {
             self.keeping = still.elapsed() < KEEP;
         }
         if shares_core {
-            // Linux gives a core that is only yielded to nobody until the time slice ends.
-            std::thread::sleep(ASIDE);
+            step_aside();
         } else if !self.keeping {
             std::thread::yield_now();
         }
@@ -98,11 +99,15 @@ impl Wait for Patience<'_> {
     #[inline]
     fn idle(&mut self, shares_core: impl FnOnce() -> bool) -> Option<Over> {
         self.spins += 1;
-        if self.spins < SPINS {
+        if self.spins < SPINS && self.spins != SPINS_SHARED {
             std::hint::spin_loop();
             return None;
         }
-        self.look_around(shares_core())
+        let shares_core = shares_core();
+        if self.spins < SPINS && !shares_core {
+            return None;
+        }
+        self.look_around(shares_core)
     }
     #[inline]
     fn moved(&mut self) {
@@ -114,6 +119,21 @@ impl Wait for Patience<'_> {
 
 /// How long this process sleeps at a time where the other needs its core.
 const ASIDE: Duration = Duration::from_micros(10);
+
+/// Gives the core up by a short sleep: Linux gives one that is only yielded to nobody until
+/// the time slice ends. The kernel may end a thread's sleeps 50 us late, to save wake-ups;
+/// this one is to be exact, and the thread's setting stays as it was.
+fn step_aside() {
+    // SAFETY: both calls only read and set a number of this thread.
+    unsafe {
+        let slack = libc::prctl(libc::PR_GET_TIMERSLACK);
+        libc::prctl(libc::PR_SET_TIMERSLACK, 1 as libc::c_ulong);
+        std::thread::sleep(ASIDE);
+        if slack > 0 {
+            libc::prctl(libc::PR_SET_TIMERSLACK, slack as libc::c_ulong);
+        }
+    }
+}
 
 /// Chunks of data of `bytes` in elements of `size`.
 fn chunk(bytes: usize, size: usize) -> u32 {
