@@ -306,7 +306,7 @@ pub struct JobChoice {
     /// Directory of all jobs [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
-    /// Configuration file
+    /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON
@@ -325,7 +325,7 @@ pub struct DoctorOptions {
     /// Directory of all jobs [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
-    /// Configuration file
+    /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON
@@ -352,9 +352,10 @@ pub struct DeleteOptions {
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
     /// Where the nodes keep their data, if the job's own files cannot tell
+    /// [default: what the job's files say]
     #[arg(long, value_name = "DIR")]
     pub node_storage: Option<String>,
-    /// Configuration file
+    /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Delete without a question
@@ -395,6 +396,7 @@ pub enum CheckpointsAction {
     /// Would the job survive this loss now? Proven by rebuilding into scratch
     Rehearse {
         /// What is lost, for example node:2 or node:2,node:3; may be given often
+        /// [default: nothing]
         #[arg(long, value_name = "NODES", value_delimiter = ',')]
         lose: Vec<String>,
         /// Where to rebuild [default: a temporary directory in the job's]
@@ -417,7 +419,7 @@ pub enum ConfigAction {
     Explain {
         #[command(flatten)]
         settings: Box<Settings>,
-        /// Configuration file, read after the system's and the user's
+        /// Configuration file, read after the system's and the user's [default: only those]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Print JSON
@@ -430,11 +432,11 @@ pub enum ConfigAction {
 pub struct BenchOptions {
     /// What to measure
     pub what: Benchmark,
-    /// MiB of the program's memory, over all ranks
+    /// save, recovery: MiB of the program's memory, over all ranks
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub mib: u64,
-    /// Pairs of measurements
+    /// Pairs of measurements (of balance and collectives-cost: none)
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub rounds: usize,
     /// Where the job keeps its files: the storage to measure [default: the directory of
@@ -457,9 +459,9 @@ pub struct BenchOptions {
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "collectives only")]
+#[command(next_help_heading = "collectives and collectives-cost only")]
 pub struct CollectivesBench {
-    /// Numbers of real processes
+    /// collectives: numbers of real processes
     #[arg(
         long,
         value_name = "N,N,...",
@@ -467,7 +469,7 @@ pub struct CollectivesBench {
         default_value = "8,16,32"
     )]
     pub ranks: Vec<u32>,
-    /// Silence after which a process is bypassed
+    /// collectives: silence after which a process is bypassed
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub timeout_ms: u64,
     /// collectives-cost: up to two to the power of this many simulated processes
@@ -476,7 +478,7 @@ pub struct CollectivesBench {
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "balance only")]
+#[command(next_help_heading = "balance only (hybrid: --processes, --tolerance)")]
 pub struct BalanceBench {
     /// shock, cloud, hot-spot, or a large load in one place: surge-2d, surge-3d,
     /// surge-geometric, surge-triangles [default: shock and cloud]
@@ -485,14 +487,15 @@ pub struct BalanceBench {
     /// Seed of what a scenario draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Every case that docs/balance-results.md shows: shock with 96 (all its steps), 384, 768,
+    /// Every case that docs/measured/balance.md shows: shock with 96 (all its steps), 384, 768,
     /// 1536 and 6144 processes, cloud with 96, 384 and 768 (all its steps). Takes hours
     #[arg(long, conflicts_with_all = ["processes", "first", "shrink"])]
     pub every_case: bool,
-    /// Numbers of processes [default: 96,768 for shock, 96 for cloud]
+    /// Numbers of processes [default: 96,768 for shock, 96 for cloud; hybrid:
+    /// 8192,16384,131072]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub processes: Option<Vec<usize>>,
-    /// Steps
+    /// Steps of the scenario
     #[arg(long, value_name = "S", default_value_t = 5)]
     pub steps: u32,
     /// The step whose loads the first partition is made for [default: the middle]
@@ -504,9 +507,9 @@ pub struct BalanceBench {
     /// Imbalance that all are asked for
     #[arg(long, value_name = "X", default_value_t = 0.02)]
     pub tolerance: f64,
-    /// The partitioners to compare with, if installed [default: all]: none, zoltan-rcb,
-    /// zoltan-hsfc, zoltan-phg, zoltan-phg-repartition, scotch, scotch-remap, metis, metis-remap (METIS, with the
-    /// parts named so that most tasks stay)
+    /// The partitioners to compare with, if installed: none, zoltan-rcb, zoltan-hsfc, zoltan-phg,
+    /// zoltan-phg-repartition, scotch, scotch-remap, metis, metis-remap (METIS, with the parts
+    /// named so that most tasks stay) [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub peers: Option<Vec<String>>,
     /// What a moved task is worth in cut edges, for ours
