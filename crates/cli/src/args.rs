@@ -57,9 +57,10 @@ fn describe(command: clap::Command, key: &Key) -> clap::Command {
 pub enum Command {
     /// Run a command and keep the job alive when ranks, agents or nodes die
     Run(Box<RunOptions>),
-    /// Look at stored versions: what there is, whether it is sound, what a loss would cost
+    /// Look at stored versions: what there is, whether it is sound, what a loss would cost; delete
+    /// a job
     Checkpoints(CheckpointsOptions),
-    /// Say what is known of a job, running or not
+    /// List all jobs of a store, or tell what is known of one job, running or not
     Status(StatusOptions),
     /// Check what this machine offers, with a remedy for what it lacks
     Doctor(DoctorOptions),
@@ -69,7 +70,7 @@ pub enum Command {
     Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time
     Balance(Box<crate::balance::Balance>),
-    /// Programs that outlive a panic of their kernel.
+    /// Run programs that outlive a panic of their kernel
     Minickpt(Box<crate::minickpt::Minickpt>),
     /// Measure on this machine
     Bench(BenchOptions),
@@ -112,13 +113,13 @@ pub struct Settings {
     /// Split this machine into N nodes by rank, each with its own agent and storage
     #[arg(long, value_name = "N")]
     pub emulate_nodes: Option<String>,
-    /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another one
+    /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another domain
     #[arg(long, value_name = "LIST")]
     pub domains: Option<String>,
-    /// Levels in use, each n-th capture: memory,disk,partner,shared/4
+    /// Levels in use; level/N takes every N-th capture: memory,disk,partner,shared/4
     #[arg(long, value_name = "LIST")]
     pub levels: Option<String>,
-    /// Checkpoint at versions divisible by N, or the next one offered
+    /// Checkpoint at versions divisible by N, or at the next version offered
     #[arg(long, value_name = "N")]
     pub every: Option<String>,
     /// Checkpoint when this time has passed
@@ -136,10 +137,10 @@ pub struct Settings {
     /// When versions were committed and none can be restored: stop, or begin anew (fresh)
     #[arg(long, value_name = "stop|fresh")]
     pub on_nothing_usable: Option<String>,
-    /// First delay before a restart that follows one without progress; doubles
+    /// First delay before a restart that follows a start without progress; doubles each time
     #[arg(long, value_name = "TIME")]
     pub backoff: Option<String>,
-    /// From SIGTERM to SIGKILL when the command is ended in order
+    /// Time from SIGTERM to SIGKILL when the command is ended in order
     #[arg(long, value_name = "TIME")]
     pub kill_grace: Option<String>,
     /// Versions to keep on each level
@@ -148,7 +149,7 @@ pub struct Settings {
     /// Encrypt bulk data between nodes too
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub encrypt: Option<String>,
-    /// Between two heartbeats of agents
+    /// Time between two heartbeats of an agent
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     pub heartbeat: Option<String>,
     /// Silence after which a node is suspected
@@ -232,8 +233,8 @@ pub struct RunOptions {
         help_heading = "Collectives of MPI programs"
     )]
     pub collectives_failures: Option<u32>,
-    /// Instead: as many as a mean time between failures of the whole job suggests [default: not
-    /// used]
+    /// Corrected collectives: as many failures as this mean time between failures of the whole
+    /// job suggests [default: not used]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -242,7 +243,7 @@ pub struct RunOptions {
     )]
     #[arg(conflicts_with = "collectives_failures")]
     pub collectives_mtbf: Option<f64>,
-    /// ... for a job that runs so long [default: none, --collectives-mtbf needs it]
+    /// How long the job runs, for --collectives-mtbf, which needs it [default: none]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -250,7 +251,7 @@ pub struct RunOptions {
         help_heading = "Collectives of MPI programs"
     )]
     pub collectives_duration: Option<f64>,
-    /// ... if more may fail with this probability [default: 0.000001]
+    /// The probability with which more may fail, for --collectives-mtbf [default: 0.000001]
     #[arg(
         long,
         value_name = "P",
@@ -370,7 +371,7 @@ pub struct DeleteOptions {
 pub enum CheckpointsAction {
     /// List versions with their levels and state
     List {
-        /// Versions too whose place newer ones have taken
+        /// List also versions that newer ones have replaced
         #[arg(long)]
         all: bool,
         #[command(flatten)]
@@ -393,7 +394,7 @@ pub enum CheckpointsAction {
     },
     /// Delete a job: all its versions and whatever else it keeps, on its nodes too
     Delete(DeleteOptions),
-    /// Would the job survive this loss now? Proven by rebuilding into scratch
+    /// Would the job survive this loss now? Tried by rebuilding into a scratch directory
     Rehearse {
         /// What is lost, for example node:2 or node:2,node:3; may be given often
         /// [default: nothing]
@@ -512,7 +513,7 @@ pub struct BalanceBench {
     /// named so that most tasks stay) [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub peers: Option<Vec<String>>,
-    /// What a moved task is worth in cut edges, for ours
+    /// For ours: what a moved task is worth in cut edges
     #[arg(
         long,
         value_name = "W,...",
@@ -520,7 +521,7 @@ pub struct BalanceBench {
         default_value = "0.1,0.5,1,3"
     )]
     pub prices: Vec<f64>,
-    /// The same for partitioners that start from a partition
+    /// The same, for peers that start from a partition
     #[arg(
         long,
         value_name = "W,...",
@@ -528,10 +529,12 @@ pub struct BalanceBench {
         default_value = "0.1,1,10,100"
     )]
     pub peer_prices: Vec<f64>,
-    /// Above how many times the mean cut ours refines the borders of a process whole; 0: all
+    /// A process that cuts more than this many times the mean has its borders refined whole, by
+    /// ours; 0: all processes
     #[arg(long, value_name = "X", default_value_t = 1.5)]
     pub ragged: f64,
-    /// The same above so many times what a cube of as many tasks would cut
+    /// The same for a process that cuts more than this many times what a cube of as many tasks
+    /// would cut
     #[arg(long, value_name = "X", default_value_t = 1.1)]
     pub compact: f64,
     /// Seconds of processor time after which a partitioner is given up
