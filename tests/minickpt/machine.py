@@ -1,7 +1,7 @@
 """An emulated machine for tests: a stock Debian kernel, an initial file system
 made here, and assertions on what it prints on its serial line.
 
-The memory is parted as docs/src/minickpt.md says: ordinary memory, protected
+The memory is parted as docs/design/minickpt-kernel.md says: ordinary memory, protected
 memory (/dev/pmem0, an ext4 with DAX on /dax), and the area of the module.
 """
 

@@ -352,9 +352,10 @@ def link_violations(page: Path, text: str, root: Path = ROOT) -> list[str]:
     text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     text = re.sub(r"`[^`\n]*`", "", text)
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
-        if re.match(r"[a-z]+:|#", target):
+        if re.match(r"[a-z]+:", target):
             continue
-        path = (page.parent / target.partition("#")[0]).resolve()
+        name, _, heading = target.partition("#")
+        path = (page.parent / name).resolve() if name else page
         if not path.is_relative_to(root):
             found.append(f"{page.relative_to(root)}: {target} leads out of the repository")
         elif path.parent == root / "docs/pictures":
@@ -364,7 +365,16 @@ def link_violations(page: Path, text: str, root: Path = ROOT) -> list[str]:
                 found.append(f"{page.relative_to(root)}: nobody draws {target}")
         elif not path.exists() and str(path.relative_to(root)) not in AWAITED:
             found.append(f"{page.relative_to(root)}: no {target}")
+        elif heading and path.suffix == ".md" and heading not in anchors(path):
+            found.append(f"{page.relative_to(root)}: no heading {target}")
     return found
+
+
+def anchors(page: Path) -> set[str]:
+    """The names under which headings of a page can be linked to."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    headings = re.findall(r"^#+ +(.*?)\s*$", text, flags=re.M)
+    return {re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings}
 
 
 def dependency_violations(manifest: dict, page: str) -> list[str]:

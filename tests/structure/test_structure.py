@@ -265,7 +265,9 @@ class OtherRulesCatch(unittest.TestCase):
         page = ROOT / "docs" / "x.md"
         self.assertTrue(rules.link_violations(page, "[a](nowhere.md)"))
         self.assertTrue(rules.link_violations(page, "[a](../../outside.md)"))
-        self.assertEqual(rules.link_violations(page, "[a](guarantees.md#x) [b](https://x.y)"), [])
+        self.assertEqual(rules.link_violations(page, "[b](https://x.y)"), [])
+        self.assertEqual(rules.link_violations(page, "[a](guarantees.md#the-same-bits)"), [])
+        self.assertTrue(rules.link_violations(page, "[a](guarantees.md#the-same-bytes)"))
         self.assertEqual(rules.link_violations(page, "`[a](nowhere.md)`"), [])
         self.assertEqual(rules.link_violations(page, "![a](pictures/bypass.svg)"), [])
         self.assertTrue(rules.link_violations(page, "![a](pictures/nobody.svg)"))

@@ -203,7 +203,10 @@ impl Agent {
             Some(expected) if expected != ranks && expected != 0 => Err(Error::new(
                 Code::RankCount,
                 entity,
-                format!("the job has {ranks} ranks, the checkpoint {expected}"),
+                format!(
+                    "the job has {}, the checkpoint {expected}",
+                    outlive_base::count(ranks, "rank")
+                ),
                 "start with the same number of ranks, or use another --job name (or --fresh)",
             )),
             _ => Ok(()),

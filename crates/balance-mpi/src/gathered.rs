@@ -101,8 +101,9 @@ fn too_large(tasks: u64, ends: u64) -> Error {
         Code::InvalidArgument,
         Entity::Call,
         format!(
-            "{tasks} tasks with {ends} ends of edges: a fresh partition is computed by one rank, \
-             for at most {TASKS_MAX} and {ENDS_MAX}"
+            "{} with {ends} ends of edges: a fresh partition is computed by one rank, \
+             for at most {TASKS_MAX} and {ENDS_MAX}",
+            outlive_base::count(tasks, "task")
         ),
         "balance by diffusion, or by auto, which then takes it",
     )

@@ -14,14 +14,16 @@ use crate::processes::Processes;
 use crate::replay::{self, Figures, Method, Settings};
 use crate::scenario::{Kind, Scenario};
 
-/// The version of the reports' schema.
-pub const SCHEMA: u32 = 1;
+/// Names and versions of the reports.
+pub const SCHEMA: &str = "outlive.balance/1";
+/// That of a scenario.
+pub const SCHEMA_REPLAY: &str = "outlive.balance.replay/1";
 
 /// The report of `outlive balance`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// [`SCHEMA`].
-    pub schema: u32,
+    pub schema: &'static str,
     /// The method.
     pub method: &'static str,
     /// Tasks of the graph.
@@ -38,8 +40,8 @@ pub struct Report {
 /// The report of `outlive balance replay`: means over the steps, and the steps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ReplayReport {
-    /// [`SCHEMA`].
-    pub schema: u32,
+    /// [`SCHEMA_REPLAY`].
+    pub schema: &'static str,
     /// The scenario.
     pub scenario: &'static str,
     /// The method.
@@ -184,7 +186,7 @@ pub fn run_scenario(
         },
     )?;
     let report = ReplayReport {
-        schema: SCHEMA,
+        schema: SCHEMA_REPLAY,
         scenario: scenario.kind.name(),
         method: method.name(),
         processes: scenario.processes.count(),

@@ -1,7 +1,7 @@
 //! What bad input gets: one enum, each variant with a stable code of
 //! [`outlive_base::Code`] when it leaves the crate.
 
-use outlive_base::{Code, Entity, Error};
+use outlive_base::{Code, Entity, Error, count};
 use thiserror::Error as ThisError;
 
 /// Why a graph, a partition or an option was refused. Nothing was changed.
@@ -58,7 +58,7 @@ pub enum BalanceError {
         bound: u64,
     },
     /// Two arrays that must have one length.
-    #[error("{what}: {found} entries where {expected} are needed")]
+    #[error("{what}: {} where {expected} are needed", count(*.found as u64, "entry"))]
     Length {
         /// What the array holds.
         what: &'static str,

@@ -5,6 +5,8 @@
 
 use std::fmt::Write as _;
 
+use outlive_base::count;
+
 use crate::error::BalanceError;
 use crate::graph::Graph;
 use crate::processes::Processes;
@@ -38,14 +40,20 @@ pub fn metis(bytes: &[u8]) -> Result<Graph> {
         return Err(dialect(line, format!("{} constraints", fields[3])));
     }
     if tasks > bytes.len() {
-        return Err(cut_off(line, format!("{tasks} tasks announced")));
+        return Err(cut_off(
+            line,
+            format!("{} announced", count(tasks as u64, "task")),
+        ));
     }
     let mut offsets = vec![0];
     let (mut to, mut edge_weights, mut weights) = (Vec::new(), Vec::new(), Vec::new());
     for task in 0..tasks {
-        let (line, row) = lines
-            .next_row()
-            .ok_or_else(|| cut_off(lines.line, format!("{task} of {tasks} tasks are there")))?;
+        let (line, row) = lines.next_row().ok_or_else(|| {
+            cut_off(
+                lines.line,
+                format!("there are {task} of {}", count(tasks as u64, "task")),
+            )
+        })?;
         let mut words = text(line, row)?.split_ascii_whitespace();
         if sized {
             words.next();
@@ -130,12 +138,23 @@ pub fn matrix_market(bytes: &[u8]) -> Result<Graph> {
     let sizes = numbers::<3>(line, sizes, 3)?;
     let [rows, columns, entries] = sizes.map(|size| size as usize);
     if rows != columns {
-        return Err(dialect(line, format!("{rows} rows and {columns} columns")));
+        return Err(dialect(
+            line,
+            format!(
+                "{} and {}",
+                count(rows as u64, "row"),
+                count(columns as u64, "column")
+            ),
+        ));
     }
     if entries > bytes.len() || rows > entries.saturating_mul(2).saturating_add(bytes.len()) {
         return Err(cut_off(
             line,
-            format!("{rows} rows, {entries} entries announced"),
+            format!(
+                "{} and {} announced",
+                count(rows as u64, "row"),
+                count(entries as u64, "entry")
+            ),
         ));
     }
     let mut weights = vec![0.0; rows];
@@ -144,7 +163,7 @@ pub fn matrix_market(bytes: &[u8]) -> Result<Graph> {
         let (line, row) = lines.next_data().ok_or_else(|| {
             cut_off(
                 lines.line,
-                format!("{entry} of {entries} entries are there"),
+                format!("there are {entry} of {}", count(entries as u64, "entry")),
             )
         })?;
         let [i, j] = numbers::<2>(line, row, 2 + values)?;
@@ -211,19 +230,23 @@ pub fn partition(bytes: &[u8], tasks: usize, parts: usize) -> Result<Vec<u32>> {
         found.push(part as u32);
     }
     if found.len() < tasks {
-        let what = format!("{} of {tasks} parts are there", found.len());
+        let what = format!(
+            "there are {} of {}",
+            found.len(),
+            count(tasks as u64, "part")
+        );
         return Err(cut_off(lines.line, what));
     }
     Ok(found)
 }
 
-/// What `count` processes can do, a line each: the speed and, if there is any, the load
+/// What so many `processes` can do, a line each: the speed and, if there is any, the load
 /// that cannot move. Lines that begin with `%` are comments.
 ///
 /// # Errors
 /// `CutOff` or `Syntax` if the file has another number of lines than processes; what
 /// [`Processes::new`] refuses.
-pub fn capacities(bytes: &[u8], count: usize) -> Result<Processes> {
+pub fn capacities(bytes: &[u8], processes: usize) -> Result<Processes> {
     let mut lines = Lines::new(bytes);
     let (mut speeds, mut background) = (Vec::new(), Vec::new());
     while let Some((line, row)) = lines.next_data() {
@@ -231,7 +254,7 @@ pub fn capacities(bytes: &[u8], count: usize) -> Result<Processes> {
         if words.len() > 2 {
             return Err(syntax(line, "more than a speed and a load"));
         }
-        if speeds.len() == count {
+        if speeds.len() == processes {
             return Err(syntax(line, "more lines than processes"));
         }
         speeds.push(number(line, words[0])?);
@@ -240,8 +263,12 @@ pub fn capacities(bytes: &[u8], count: usize) -> Result<Processes> {
             None => 0.0,
         });
     }
-    if speeds.len() < count {
-        let what = format!("{} of {count} processes are there", speeds.len());
+    if speeds.len() < processes {
+        let what = format!(
+            "there are {} of {}",
+            speeds.len(),
+            count(processes as u64, "process")
+        );
         return Err(cut_off(lines.line, what));
     }
     Processes::new(speeds, background)
@@ -321,10 +348,16 @@ fn numbers<const N: usize>(line: usize, row: &[u8], words: usize) -> Result<[u64
         .take(words + 1)
         .collect();
     if all.len() < words {
-        return Err(cut_off(line, format!("{} of {words} numbers", all.len())));
+        return Err(cut_off(
+            line,
+            format!("{} of {}", all.len(), count(words as u64, "number")),
+        ));
     }
     if all.len() > words {
-        return Err(syntax(line, format!("more than {words} numbers")));
+        return Err(syntax(
+            line,
+            format!("more than {}", count(words as u64, "number")),
+        ));
     }
     let mut out = [0; N];
     for (slot, word) in out.iter_mut().zip(all) {

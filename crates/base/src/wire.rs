@@ -6,11 +6,13 @@
 
 use thiserror::Error;
 
+use crate::count;
+
 /// Why bytes could not be decoded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum WireError {
     /// The bytes end early.
-    #[error("ends {0} bytes early")]
+    #[error("ends {} early", count(*.0 as u64, "byte"))]
     Short(usize),
     /// A length is above its bound.
     #[error("length {length} above the bound {bound}")]
@@ -24,7 +26,7 @@ pub enum WireError {
     #[error("value not allowed: {0}")]
     Value(&'static str),
     /// Bytes are left over.
-    #[error("{0} bytes left over")]
+    #[error("{} left over", count(*.0 as u64, "byte"))]
     Trailing(usize),
 }
 

@@ -6,6 +6,7 @@ pub fn count(number: impl Into<u64>, noun: &str) -> String {
     match (number, noun.strip_suffix('y')) {
         (1, _) => format!("1 {noun}"),
         (_, Some(stem)) => format!("{number} {stem}ies"),
+        (_, None) if noun.ends_with('s') => format!("{number} {noun}es"),
         (_, None) => format!("{number} {noun}s"),
     }
 }
@@ -19,5 +20,6 @@ mod tests {
         assert_eq!(count(1u32, "rank"), "1 rank");
         assert_eq!(count(0u32, "copy"), "0 copies");
         assert_eq!(count(2u64, "restart"), "2 restarts");
+        assert_eq!(count(2u64, "process"), "2 processes");
     }
 }

@@ -57,9 +57,10 @@ fn describe(command: clap::Command, key: &Key) -> clap::Command {
 pub enum Command {
     /// Run a command and keep the job alive when ranks, agents or nodes die
     Run(Box<RunOptions>),
-    /// Look at stored versions: what there is, whether it is sound, what a loss would cost
+    /// Look at stored versions: what there is, whether it is sound, what a loss would cost; delete
+    /// a job
     Checkpoints(CheckpointsOptions),
-    /// Say what is known of a job, running or not
+    /// List all jobs of a store, or tell what is known of one job, running or not
     Status(StatusOptions),
     /// Check what this machine offers, with a remedy for what it lacks
     Doctor(DoctorOptions),
@@ -69,7 +70,7 @@ pub enum Command {
     Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time
     Balance(Box<crate::balance::Balance>),
-    /// Programs that outlive a panic of their kernel.
+    /// Run programs that outlive a panic of their kernel
     Minickpt(Box<crate::minickpt::Minickpt>),
     /// Measure on this machine
     Bench(BenchOptions),
@@ -112,13 +113,13 @@ pub struct Settings {
     /// Split this machine into N nodes by rank, each with its own agent and storage
     #[arg(long, value_name = "N")]
     pub emulate_nodes: Option<String>,
-    /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another one
+    /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another domain
     #[arg(long, value_name = "LIST")]
     pub domains: Option<String>,
-    /// Levels in use, each n-th capture: memory,disk,partner,shared/4
+    /// Levels in use; level/N takes every N-th capture: memory,disk,partner,shared/4
     #[arg(long, value_name = "LIST")]
     pub levels: Option<String>,
-    /// Checkpoint at versions divisible by N, or the next one offered
+    /// Checkpoint at versions divisible by N, or at the next version offered
     #[arg(long, value_name = "N")]
     pub every: Option<String>,
     /// Checkpoint when this time has passed
@@ -136,10 +137,10 @@ pub struct Settings {
     /// When versions were committed and none can be restored: stop, or begin anew (fresh)
     #[arg(long, value_name = "stop|fresh")]
     pub on_nothing_usable: Option<String>,
-    /// First delay before a restart that follows one without progress; doubles
+    /// First delay before a restart that follows a start without progress; doubles each time
     #[arg(long, value_name = "TIME")]
     pub backoff: Option<String>,
-    /// From SIGTERM to SIGKILL when the command is ended in order
+    /// Time from SIGTERM to SIGKILL when the command is ended in order
     #[arg(long, value_name = "TIME")]
     pub kill_grace: Option<String>,
     /// Versions to keep on each level
@@ -148,7 +149,7 @@ pub struct Settings {
     /// Encrypt bulk data between nodes too
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub encrypt: Option<String>,
-    /// Between two heartbeats of agents
+    /// Time between two heartbeats of an agent
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     pub heartbeat: Option<String>,
     /// Silence after which a node is suspected
@@ -232,8 +233,8 @@ pub struct RunOptions {
         help_heading = "Collectives of MPI programs"
     )]
     pub collectives_failures: Option<u32>,
-    /// Instead: as many as a mean time between failures of the whole job suggests [default: not
-    /// used]
+    /// Corrected collectives: as many failures as this mean time between failures of the whole
+    /// job suggests [default: not used]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -242,7 +243,7 @@ pub struct RunOptions {
     )]
     #[arg(conflicts_with = "collectives_failures")]
     pub collectives_mtbf: Option<f64>,
-    /// ... for a job that runs so long [default: none, --collectives-mtbf needs it]
+    /// How long the job runs, for --collectives-mtbf, which needs it [default: none]
     #[arg(
         long,
         value_name = "SECONDS",
@@ -250,7 +251,7 @@ pub struct RunOptions {
         help_heading = "Collectives of MPI programs"
     )]
     pub collectives_duration: Option<f64>,
-    /// ... if more may fail with this probability [default: 0.000001]
+    /// The probability with which more may fail, for --collectives-mtbf [default: 0.000001]
     #[arg(
         long,
         value_name = "P",
@@ -306,7 +307,7 @@ pub struct JobChoice {
     /// Directory of all jobs [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
-    /// Configuration file
+    /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON
@@ -325,7 +326,7 @@ pub struct DoctorOptions {
     /// Directory of all jobs [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
-    /// Configuration file
+    /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Print JSON
@@ -352,9 +353,10 @@ pub struct DeleteOptions {
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
     /// Where the nodes keep their data, if the job's own files cannot tell
+    /// [default: what the job's files say]
     #[arg(long, value_name = "DIR")]
     pub node_storage: Option<String>,
-    /// Configuration file
+    /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Delete without a question
@@ -369,7 +371,7 @@ pub struct DeleteOptions {
 pub enum CheckpointsAction {
     /// List versions with their levels and state
     List {
-        /// Versions too whose place newer ones have taken
+        /// List also versions that newer ones have replaced
         #[arg(long)]
         all: bool,
         #[command(flatten)]
@@ -392,9 +394,10 @@ pub enum CheckpointsAction {
     },
     /// Delete a job: all its versions and whatever else it keeps, on its nodes too
     Delete(DeleteOptions),
-    /// Would the job survive this loss now? Proven by rebuilding into scratch
+    /// Would the job survive this loss now? Tried by rebuilding into a scratch directory
     Rehearse {
         /// What is lost, for example node:2 or node:2,node:3; may be given often
+        /// [default: nothing]
         #[arg(long, value_name = "NODES", value_delimiter = ',')]
         lose: Vec<String>,
         /// Where to rebuild [default: a temporary directory in the job's]
@@ -417,7 +420,7 @@ pub enum ConfigAction {
     Explain {
         #[command(flatten)]
         settings: Box<Settings>,
-        /// Configuration file, read after the system's and the user's
+        /// Configuration file, read after the system's and the user's [default: only those]
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
         /// Print JSON
@@ -430,11 +433,11 @@ pub enum ConfigAction {
 pub struct BenchOptions {
     /// What to measure
     pub what: Benchmark,
-    /// MiB of the program's memory, over all ranks
+    /// save, recovery: MiB of the program's memory, over all ranks
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=1 << 24))]
     pub mib: u64,
-    /// Pairs of measurements
+    /// Pairs of measurements (of balance and collectives-cost: none)
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub rounds: usize,
     /// Where the job keeps its files: the storage to measure [default: the directory of
@@ -457,9 +460,9 @@ pub struct BenchOptions {
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "collectives only")]
+#[command(next_help_heading = "collectives and collectives-cost only")]
 pub struct CollectivesBench {
-    /// Numbers of real processes
+    /// collectives: numbers of real processes
     #[arg(
         long,
         value_name = "N,N,...",
@@ -467,7 +470,7 @@ pub struct CollectivesBench {
         default_value = "8,16,32"
     )]
     pub ranks: Vec<u32>,
-    /// Silence after which a process is bypassed
+    /// collectives: silence after which a process is bypassed
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub timeout_ms: u64,
     /// collectives-cost: up to two to the power of this many simulated processes
@@ -476,7 +479,7 @@ pub struct CollectivesBench {
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "balance only")]
+#[command(next_help_heading = "balance only (hybrid: --processes, --tolerance)")]
 pub struct BalanceBench {
     /// shock, cloud, hot-spot, or a large load in one place: surge-2d, surge-3d,
     /// surge-geometric, surge-triangles [default: shock and cloud]
@@ -485,14 +488,15 @@ pub struct BalanceBench {
     /// Seed of what a scenario draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Every case that docs/balance-results.md shows: shock with 96 (all its steps), 384, 768,
+    /// Every case that docs/measured/balance.md shows: shock with 96 (all its steps), 384, 768,
     /// 1536 and 6144 processes, cloud with 96, 384 and 768 (all its steps). Takes hours
     #[arg(long, conflicts_with_all = ["processes", "first", "shrink"])]
     pub every_case: bool,
-    /// Numbers of processes [default: 96,768 for shock, 96 for cloud]
+    /// Numbers of processes [default: 96,768 for shock, 96 for cloud; hybrid:
+    /// 8192,16384,131072]
     #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
     pub processes: Option<Vec<usize>>,
-    /// Steps
+    /// Steps of the scenario
     #[arg(long, value_name = "S", default_value_t = 5)]
     pub steps: u32,
     /// The step whose loads the first partition is made for [default: the middle]
@@ -504,12 +508,12 @@ pub struct BalanceBench {
     /// Imbalance that all are asked for
     #[arg(long, value_name = "X", default_value_t = 0.02)]
     pub tolerance: f64,
-    /// The partitioners to compare with, if installed [default: all]: none, zoltan-rcb,
-    /// zoltan-hsfc, zoltan-phg, zoltan-phg-repartition, scotch, scotch-remap, metis, metis-remap (METIS, with the
-    /// parts named so that most tasks stay)
+    /// The partitioners to compare with, if installed: none, zoltan-rcb, zoltan-hsfc, zoltan-phg,
+    /// zoltan-phg-repartition, scotch, scotch-remap, metis, metis-remap (METIS, with the parts
+    /// named so that most tasks stay) [default: all]
     #[arg(long, value_name = "NAME,...", value_delimiter = ',')]
     pub peers: Option<Vec<String>>,
-    /// What a moved task is worth in cut edges, for ours
+    /// For ours: what a moved task is worth in cut edges
     #[arg(
         long,
         value_name = "W,...",
@@ -517,7 +521,7 @@ pub struct BalanceBench {
         default_value = "0.1,0.5,1,3"
     )]
     pub prices: Vec<f64>,
-    /// The same for partitioners that start from a partition
+    /// The same, for peers that start from a partition
     #[arg(
         long,
         value_name = "W,...",
@@ -525,10 +529,12 @@ pub struct BalanceBench {
         default_value = "0.1,1,10,100"
     )]
     pub peer_prices: Vec<f64>,
-    /// Above how many times the mean cut ours refines the borders of a process whole; 0: all
+    /// A process that cuts more than this many times the mean has its borders refined whole, by
+    /// ours; 0: all processes
     #[arg(long, value_name = "X", default_value_t = 1.5)]
     pub ragged: f64,
-    /// The same above so many times what a cube of as many tasks would cut
+    /// The same for a process that cuts more than this many times what a cube of as many tasks
+    /// would cut
     #[arg(long, value_name = "X", default_value_t = 1.1)]
     pub compact: f64,
     /// Seconds of processor time after which a partitioner is given up

@@ -14,30 +14,38 @@ use outlive_launch::input;
 
 use crate::output;
 
-/// Balance a task graph, or replay a load that changes with time.
 /// The longest file of a graph or a partition.
 const GRAPH_BYTES_MAX: u64 = 1 << 36;
+
+/// Groups of options.
+const DATA: &str = "Graph and partition";
+const SCENARIO: &str = "Scenario";
+const METHOD: &str = "Method";
+const DIFFUSION: &str = "Diffusion only";
+const HYBRID: &str = "Hybrid only";
+const OUTPUT: &str = "Output";
 
 #[derive(Args, Debug)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct Balance {
     #[command(subcommand)]
     replay: Option<Sub>,
-    /// The task graph: .graph (METIS) or .mtx (MatrixMarket).
-    #[arg(long, value_name = "FILE")]
+    /// The task graph: .graph (METIS) or .mtx (MatrixMarket) [default: none, it is needed]
+    #[arg(long, value_name = "FILE", help_heading = DATA)]
     graph: Option<PathBuf>,
-    /// The number of parts (processes).
-    #[arg(long, value_name = "N")]
+    /// The number of parts (processes) [default: none, it is needed]
+    #[arg(long, value_name = "N", help_heading = DATA)]
     parts: Option<usize>,
-    /// Start from this partition: the part of each vertex, a line each.
-    #[arg(long, value_name = "FILE")]
+    /// Start from this partition, a file with the part of each vertex on its own line
+    /// [default: equal runs of vertex numbers, smoothed]
+    #[arg(long, value_name = "FILE", help_heading = DATA)]
     parts_in: Option<PathBuf>,
-    /// Write the new partition there.
-    #[arg(long, value_name = "FILE")]
+    /// Write the new partition there [default: not written]
+    #[arg(long, value_name = "FILE", help_heading = DATA)]
     parts_out: Option<PathBuf>,
-    /// What the processes can do, a line each: the speed (0: gone), and the load that it
-    /// carries anyway, which cannot move, if there is any.
-    #[arg(long, value_name = "FILE")]
+    /// What the processes can do, a line for each: its speed (0: it is gone) and, if there is
+    /// any, the load that it carries anyway and that cannot move [default: all alike]
+    #[arg(long, value_name = "FILE", help_heading = DATA)]
     capacities: Option<PathBuf>,
     #[command(flatten)]
     how: How,
@@ -55,19 +63,20 @@ struct Replay {
     /// surge-3d, surge-geometric or surge-triangles.
     scenario: String,
     /// The number of processes.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = SCENARIO)]
     processes: usize,
-    /// Steps to run; all of the scenario if absent.
-    #[arg(long, value_name = "S")]
+    /// Steps to run [default: all that the scenario has after --first]
+    #[arg(long, value_name = "S", help_heading = SCENARIO)]
     steps: Option<u32>,
     /// The step whose loads the initial partition is made for.
-    #[arg(long, value_name = "STEP", default_value_t = 0)]
+    #[arg(long, value_name = "STEP", default_value_t = 0, help_heading = SCENARIO)]
     first: u32,
     /// Divide the extent of the graph along each axis, for a quick run.
-    #[arg(long, value_name = "K", default_value_t = 1)]
+    #[arg(long, value_name = "K", default_value_t = 1, help_heading = SCENARIO)]
     shrink: usize,
-    /// Draw imbalance, migration and the largest edge-cut over the steps as SVG.
-    #[arg(long, value_name = "FILE")]
+    /// Draw imbalance, migration and the largest edge-cut over the steps as SVG
+    /// [default: no picture]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     curves: Option<PathBuf>,
     #[command(flatten)]
     how: How,
@@ -77,58 +86,59 @@ struct Replay {
 struct How {
     /// diffusion, scratch (a fresh partition under names that keep tasks at home), auto (the
     /// better of these two), hybrid, greedy, refine, greedy-refine, rcb or sfc.
-    #[arg(long, default_value = "diffusion")]
+    #[arg(long, default_value = "diffusion", help_heading = METHOD)]
     method: String,
     /// Imbalance (max over average, minus 1) that is good enough.
-    #[arg(long, value_name = "X", default_value_t = 0.02)]
+    #[arg(long, value_name = "X", default_value_t = 0.02, help_heading = METHOD)]
     tolerance: f64,
     /// Edge weight that keeping a task at home is worth, in average edges.
-    #[arg(long, value_name = "W", default_value_t = 0.1)]
+    #[arg(long, value_name = "W", default_value_t = 0.1, help_heading = METHOD)]
     migration_price: f64,
-    /// diffusion: the part of the tolerance that flows leave alone, from 0 to 1.
-    #[arg(long, value_name = "X", default_value_t = 0.5)]
+    /// The part of the tolerance that flows leave alone, from 0 to 1.
+    #[arg(long, value_name = "X", default_value_t = 0.5, help_heading = DIFFUSION)]
     slack: f64,
-    /// diffusion: what it is worth to smooth the border of a process that cuts far more
+    /// What it is worth to smooth the border of a process that cuts far more
     /// than others, in average edges.
-    #[arg(long, value_name = "W", default_value_t = 0.2)]
+    #[arg(long, value_name = "W", default_value_t = 0.2, help_heading = DIFFUSION)]
     shape: f64,
-    /// diffusion: above how many times the mean cut the borders of a process are refined
-    /// whole and smoothed; 0: those of all, for loads that wander for long.
-    #[arg(long, value_name = "X", default_value_t = 1.5)]
+    /// A process that cuts more than this many times the mean is ragged: its borders are refined
+    /// whole and smoothed. 0: those of all processes, for loads that wander for long.
+    #[arg(long, value_name = "X", default_value_t = 1.5, help_heading = DIFFUSION)]
     ragged: f64,
-    /// diffusion: the same above so many times what a cube of as many tasks would cut, where
-    /// tasks have coordinates and there are at least 500 for each process.
-    #[arg(long, value_name = "X", default_value_t = 1.1)]
+    /// A process that cuts more than this many times what a cube of as many tasks would cut is
+    /// ragged too, where tasks have coordinates and there are at least 500 per process.
+    #[arg(long, value_name = "X", default_value_t = 1.1, help_heading = DIFFUSION)]
     compact: f64,
-    /// diffusion: layers of tasks along a border that refinement may move.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    /// Layers of tasks along a border that refinement may move.
+    #[arg(long, value_name = "N", default_value_t = 1, help_heading = DIFFUSION)]
     depth: u32,
-    /// diffusion: without the second flow, which keeps to links that carry much.
-    #[arg(long)]
+    /// Without the second flow, which keeps to links that carry much.
+    #[arg(long, help_heading = DIFFUSION)]
     one_flow: bool,
-    /// hybrid: the method of each level, from the leaves up: greedy, refine or
+    /// The method of each level, from the leaves up: greedy, refine or
     /// diffusion, then refine or diffusion; the last holds for all above.
     #[arg(
         long,
         value_name = "NAME,...",
         value_delimiter = ',',
-        default_value = "refine"
+        default_value = "refine",
+        help_heading = HYBRID
     )]
     levels: Vec<String>,
-    /// hybrid: processes in a leaf domain.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    /// Processes in a leaf domain.
+    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = HYBRID)]
     group: usize,
-    /// hybrid: children of a domain.
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    /// Children of a domain.
+    #[arg(long, value_name = "N", default_value_t = 1024, help_heading = HYBRID)]
     fan_out: usize,
     /// Seed of everything that is drawn.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, help_heading = METHOD)]
     seed: u64,
     /// Print one JSON object.
-    #[arg(long)]
+    #[arg(long, help_heading = OUTPUT)]
     json: bool,
-    /// Draw the result as SVG.
-    #[arg(long, value_name = "FILE")]
+    /// Draw the result as SVG [default: no picture]
+    #[arg(long, value_name = "FILE", help_heading = OUTPUT)]
     plot: Option<PathBuf>,
 }
 

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_minickpt::device::Times;
 use outlive_minickpt::filter::Special;
 use outlive_minickpt::placement::Placement;
 use outlive_minickpt::revive::{self, Ended, Next};
@@ -14,6 +15,11 @@ use serde::Serialize;
 use outlive_launch::input;
 
 use crate::output;
+
+/// Groups of options.
+const DATA: &str = "Where data lies";
+const PROGRAM: &str = "The program";
+const KERNEL: &str = "The next kernel";
 
 /// Programs that outlive a panic of their kernel.
 #[derive(Args, Debug)]
@@ -49,7 +55,7 @@ enum What {
 #[derive(Args, Debug)]
 struct Memory {
     /// The directory for the memory of programs, on a DAX file system.
-    #[arg(long, value_name = "DIR", default_value = "/var/lib/outlive/minickpt")]
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/outlive/minickpt", help_heading = DATA)]
     memory: PathBuf,
 }
 
@@ -57,23 +63,27 @@ struct Memory {
 struct How {
     #[command(flatten)]
     memory: Memory,
-    /// What a plain fork does: fail with a message, or give the child a copy.
-    #[arg(long, value_enum, default_value_t = ForkChoice::Refuse)]
+    /// What a plain fork does: fail with a message, or give the child a copy
+    #[arg(long, value_enum, default_value_t = ForkChoice::Refuse, help_heading = PROGRAM)]
     fork: ForkChoice,
-    /// What making a descriptor does that cannot be kept (epoll, eventfd, ...).
-    #[arg(long, value_enum, default_value_t = SpecialChoice::Refuse)]
+    /// What happens when the program makes a descriptor that cannot be kept (epoll, eventfd,
+    /// ...): the call fails with a message, or the descriptor is lost at a panic
+    #[arg(long, value_enum, default_value_t = SpecialChoice::Refuse, help_heading = PROGRAM)]
     special: SpecialChoice,
-    /// The kernel to start after a panic: the same build as the running one.
-    #[arg(long, value_name = "FILE", requires = "initrd")]
+    /// The kernel to start after a panic: the same build as the running one
+    /// [default: the one that is loaded already]
+    #[arg(long, value_name = "FILE", requires = "initrd", help_heading = KERNEL)]
     kernel: Option<PathBuf>,
-    /// Its initramfs, which runs `outlive minickpt restore`.
-    #[arg(long, value_name = "FILE", requires = "kernel")]
+    /// Its initramfs, which runs `outlive minickpt restore`
+    /// [default: the one that is loaded already]
+    #[arg(long, value_name = "FILE", requires = "kernel", help_heading = KERNEL)]
     initrd: Option<PathBuf>,
-    /// Take its boot line from a file instead of computing it.
-    #[arg(long, value_name = "FILE")]
+    /// Take its boot line from a file [default: computed from that of this kernel]
+    #[arg(long, value_name = "FILE", help_heading = KERNEL)]
     line_from: Option<PathBuf>,
-    /// Write how it ended and how often the supervisor was called, as JSON.
-    #[arg(long, value_name = "FILE")]
+    /// Write how it ended and how often the supervisor was called, as JSON
+    /// [default: not written]
+    #[arg(long, value_name = "FILE", help_heading = DATA)]
     report: Option<PathBuf>,
 }
 
@@ -100,12 +110,12 @@ enum PlacementChoice {
 struct Run {
     #[command(flatten)]
     how: How,
-    /// On which CPUs of a machine with several NUMA nodes it runs: near its memory, on
+    /// On which CPUs of a machine with several NUMA nodes the program runs: near its memory, on
     /// any, or near if OMP_NUM_THREADS says that its threads fit there.
-    #[arg(long, value_enum, default_value_t = PlacementChoice::Auto)]
+    #[arg(long, value_enum, default_value_t = PlacementChoice::Auto, help_heading = PROGRAM)]
     placement: PlacementChoice,
     /// Without module and reboot: the same mappings and supervisor, for measurements.
-    #[arg(long)]
+    #[arg(long, help_heading = PROGRAM)]
     native: bool,
     /// The program and its arguments.
     #[arg(last = true, required = true, value_name = "PROGRAM")]
@@ -129,11 +139,11 @@ struct Setup {
     /// Memory for the next kernel and its initramfs, in MiB.
     #[arg(long, value_name = "MIB", default_value_t = 256)]
     crash_mib: u64,
-    /// Check this directory too.
+    /// Check this directory too [default: none]
     #[arg(long, value_name = "DIR")]
     memory: Option<PathBuf>,
     /// Write the boot line as a file for GRUB, for example
-    /// /etc/default/grub.d/outlive-minickpt.cfg.
+    /// /etc/default/grub.d/outlive-minickpt.cfg [default: printed only]
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
     /// Print one JSON object.
@@ -211,6 +221,7 @@ fn restore(how: &How) -> Result<u8> {
 
 #[derive(Serialize)]
 struct SetupReport {
+    schema: &'static str,
     ready: bool,
     checks: Vec<setup::Check>,
     boot_line: Option<String>,
@@ -249,6 +260,7 @@ fn set_up(options: &Setup) -> Result<u8> {
     }
     let ready = checks.iter().all(|check| check.good);
     let report = SetupReport {
+        schema: "outlive.minickpt.setup/1",
         ready,
         checks,
         node: line.as_ref().and_then(|line| line.node),
@@ -285,10 +297,29 @@ fn set_up(options: &Setup) -> Result<u8> {
     })
 }
 
+/// The status with its name and version.
+#[derive(Serialize)]
+struct StatusReport {
+    schema: &'static str,
+    #[serde(flatten)]
+    status: setup::Status,
+}
+
+/// The last survival with its name and version.
+#[derive(Serialize)]
+struct LastReport {
+    schema: &'static str,
+    report: serde_json::Value,
+    times_ms: Option<Times>,
+}
+
 fn status(json: bool) -> Result<u8> {
     let status = setup::status()?;
     if json {
-        return output::json(&status);
+        return output::json(&StatusReport {
+            schema: "outlive.minickpt.status/1",
+            status,
+        });
     }
     let module = status.module;
     let state = serde_json::to_string(&module.state).unwrap_or_default();
@@ -328,7 +359,11 @@ fn last(memory: &Path, json: bool) -> Result<u8> {
     // Without the module there are no times, but still what happened.
     let times = setup::status().ok().and_then(|status| status.times);
     if json {
-        return output::json(&serde_json::json!({"report": report, "times_ms": times}));
+        return output::json(&LastReport {
+            schema: "outlive.minickpt.last/1",
+            report,
+            times_ms: times,
+        });
     }
     let field = |name: &str| {
         report["death"][name]
@@ -364,4 +399,63 @@ fn last(memory: &Path, json: bool) -> Result<u8> {
         rows.extend(parts.map(|(name, ms)| vec![name.to_owned(), format!("{ms:.1} ms")]));
     }
     output::text(&output::table(&rows))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use outlive_minickpt::device::{Query, State};
+
+    use super::*;
+
+    const PAGE: &str = include_str!("../../../docs/reference/json.md");
+
+    fn names(value: &serde_json::Value, path: &str, all: &mut Vec<String>) {
+        for (key, below) in value.as_object().into_iter().flatten() {
+            let name = format!("{path}{key}");
+            names(below, &format!("{name}."), all);
+            all.push(name);
+        }
+    }
+
+    /// What only a machine with the module answers is what the page says.
+    #[test]
+    fn what_the_module_answers_is_documented() {
+        let times = Some(Times::default());
+        let status = serde_json::to_value(StatusReport {
+            schema: "outlive.minickpt.status/1",
+            status: setup::Status {
+                module: Query {
+                    state: State::Empty,
+                    generation: 0,
+                    image_at: 0,
+                    image_bytes: 0,
+                    registered: 0,
+                    armed: false,
+                    retries: 0,
+                    panics: 0,
+                },
+                next_loaded: false,
+                times,
+            },
+        });
+        let last = serde_json::to_value(LastReport {
+            schema: "outlive.minickpt.last/1",
+            report: serde_json::to_value(revive::Report::default()).unwrap(),
+            times_ms: times,
+        });
+        for answer in [status.unwrap(), last.unwrap()] {
+            let mark = format!("<!-- fields: {} -->", answer["schema"].as_str().unwrap());
+            let (_, table) = PAGE.split_once(&mark).unwrap();
+            let rows = table.lines().skip(4).take_while(|row| row.starts_with('|'));
+            let cells: Vec<&str> = rows.filter_map(|row| row.split('|').nth(1)).collect();
+            let cells = cells.join(",");
+            let mut said: Vec<&str> = cells.split('`').skip(1).step_by(2).collect();
+            let mut found = Vec::new();
+            names(&answer, "", &mut found);
+            said.sort_unstable();
+            found.sort_unstable();
+            assert_eq!(said, found);
+        }
+    }
 }

@@ -243,7 +243,11 @@ fn domains(config: &Config, nodes: u32, levels: &[LevelSetting]) -> Result<Vec<u
         .collect();
     let domains = numbers.filter(|numbers| numbers.len() == nodes as usize);
     let Some(domains) = domains else {
-        let reason = format!("'{}' is no number for each of {nodes} nodes", short(text));
+        let reason = format!(
+            "'{}' does not name the domain of each of {}",
+            short(text),
+            outlive_base::count(nodes, "node")
+        );
         return Err(refuse(
             config,
             "domains",

@@ -252,6 +252,7 @@ fn help_names_every_command_and_hides_the_inner_ones() {
         let takes = option.lines().next().unwrap().contains('<');
         assert!(!takes || option.contains("[default:"), "{option}");
     }
+    every_command_says_its_defaults(dir.path(), &[]);
     for words in [&["completions", "bash"][..], &["man"]] {
         let output = outlive(dir.path(), words);
         assert!(
@@ -264,6 +265,50 @@ fn help_names_every_command_and_hides_the_inner_ones() {
     assert!(output.status.success());
     for page in ["outlive.1", "outlive-run.1", "outlive-checkpoints-verify.1"] {
         assert!(pages.join(page).is_file(), "{page}");
+    }
+}
+
+/// Every option that takes a value says what holds without it, of every command below these
+/// words; and many options stand in groups.
+fn every_command_says_its_defaults(dir: &Path, words: &[&str]) {
+    let asked: Vec<&str> = words.iter().copied().chain(["--help"]).collect();
+    let help = outlive(dir, &asked);
+    let text = String::from_utf8_lossy(&help.stdout).into_owned();
+    assert!(help.status.success(), "{words:?}");
+    let wide = |line: &&str| line.chars().count() > 80;
+    assert_eq!(text.lines().find(wide), None, "{words:?}");
+    let usage = text
+        .lines()
+        .find(|line| line.starts_with("Usage:"))
+        .unwrap();
+    let mut options = 0;
+    for option in text.split("\n      --").skip(1) {
+        options += 1;
+        let first = option.lines().next().unwrap();
+        let name = first.split([' ', '.']).next().unwrap();
+        let needed = usage.contains(&format!("--{name} "));
+        let default = option.contains("[default:") || option.contains("[default\n");
+        assert!(
+            !first.contains('<') || needed || default,
+            "{words:?}: --{option}"
+        );
+    }
+    let groups = text
+        .lines()
+        .filter(|line| line.ends_with(':') && !line.starts_with(' '));
+    assert!(options < 9 || groups.count() > 2, "{words:?}: no groups");
+    let Some((_, below)) = text.split_once("\nCommands:\n") else {
+        return;
+    };
+    for line in below.lines().take_while(|line| line.starts_with("  ")) {
+        let name = line
+            .split_whitespace()
+            .next()
+            .filter(|_| line.chars().nth(2) != Some(' '));
+        if let Some(name) = name.filter(|name| *name != "help") {
+            let deeper: Vec<&str> = words.iter().copied().chain([name]).collect();
+            every_command_says_its_defaults(dir, &deeper);
+        }
     }
 }
 

@@ -99,7 +99,8 @@ pub fn checked(rank: u32, ranks: u32) -> Result<Place> {
         Ok(Place { rank, ranks })
     } else {
         Err(unknown(format!(
-            "rank {rank} of {ranks} ranks is impossible"
+            "rank {rank} of {} is impossible",
+            outlive_base::count(ranks, "rank")
         )))
     }
 }

@@ -4,7 +4,7 @@
 //! to node storage, before the first byte of the program's memory is changed.
 
 use core::ops::Range;
-use outlive_base::{Code, Entity, Error, Result, Version};
+use outlive_base::{Code, Entity, Error, Result, Version, count};
 use outlive_capture::copy::{Job as Copy, copy_all};
 use outlive_capture::ipc::{ToAgent, ToRank};
 use outlive_capture::region::{Kind, Region};
@@ -154,7 +154,11 @@ impl Job {
                     return Err(Error::new(
                         Code::RegionSize,
                         entity,
-                        format!("{} bytes, protected with {}", region.bytes, protected.bytes),
+                        format!(
+                            "{}, protected with {}",
+                            count(region.bytes, "byte"),
+                            protected.bytes
+                        ),
                         "ask outlive_query for the size, allocate and protect, then restore",
                     ));
                 }
@@ -339,8 +343,9 @@ impl Job {
                 Code::RankCount,
                 Entity::Version(version),
                 format!(
-                    "captured by {} ranks, now {}",
-                    head.id.ranks, self.place.ranks
+                    "captured by {}, now {}",
+                    count(head.id.ranks, "rank"),
+                    self.place.ranks
                 ),
                 "start the job with the number of ranks that it had",
             ));
@@ -377,7 +382,10 @@ pub(crate) fn unclaimed(region: &RestoredRegion<'_>) -> Error {
     Error::new(
         Code::RegionUnclaimed,
         Entity::Region(region.region.name.clone()),
-        format!("the checkpoint holds it, with {} bytes", region.data.len()),
+        format!(
+            "the checkpoint holds it, with {}",
+            count(region.data.len() as u64, "byte")
+        ),
         "protect it before restoring",
     )
 }

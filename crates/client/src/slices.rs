@@ -55,7 +55,11 @@ impl Job {
                 match index.get(one.region.name.as_str()) {
                     None => return Err(unclaimed(one)),
                     Some(bytes) if bytes.len() != one.data.len() => {
-                        let reason = format!("{} bytes, not {}", one.data.len(), bytes.len());
+                        let reason = format!(
+                            "{}, not {}",
+                            outlive_base::count(one.data.len() as u64, "byte"),
+                            bytes.len()
+                        );
                         return refuse(Code::RegionSize, &one.region.name, reason);
                     }
                     Some(_) => {}

@@ -141,7 +141,7 @@ impl Tcp {
                 Code::InvalidArgument,
                 Entity::Rank(me),
                 format!("{} addresses", addresses.len()),
-                "give one address a process",
+                "give one address per process",
             ));
         };
         let failed = |error: rustix::io::Errno| network(own, "epoll", &error.into());

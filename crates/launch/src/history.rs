@@ -37,8 +37,9 @@ pub(crate) fn without_job_file(
     let entity = Entity::File(dir.join("job.json").display().to_string());
     if let Some(job) = from_records(&new, &places) {
         let reason = format!(
-            "it was gone; what it said was read from the records of {} nodes: start {}",
-            job.nodes, job.incarnation
+            "it was gone; what it said was read from the records of {}: start {}",
+            outlive_base::count(job.nodes, "node"),
+            job.incarnation
         );
         let remedy = "nothing: but see who removes files there";
         return Ok((

@@ -191,7 +191,10 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             last,
         } => {
             let place = level.map_or_else(String::new, |level| format!(" on {level}"));
-            let text = format!("{versions} versions in a row given up{place}, the last: {last}");
+            let text = format!(
+                "{} in a row given up{place}, the last: {last}",
+                count(*versions, "version")
+            );
             (Plain, Bad, text)
         }
         Event::Failure {

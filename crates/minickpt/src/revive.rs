@@ -235,7 +235,7 @@ impl From<Error> for Fault {
     }
 }
 
-/// Tries to bring the newest image up. One that cannot be mended is given up, so that the
+/// Tries to bring the newest image up. One that cannot be repaired is given up, so that the
 /// next panic gets an image of its own; any other failure leaves it and is counted.
 fn attempt<T>(
     keeper: &dyn Keeper,
@@ -622,7 +622,7 @@ mod tests {
     }
 
     #[test]
-    fn only_an_image_that_cannot_be_mended_is_given_up() {
+    fn only_an_image_that_cannot_be_repaired_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let good = of_this_kernel();
         let mut flipped = good.clone();

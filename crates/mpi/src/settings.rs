@@ -208,7 +208,11 @@ impl Settings {
         match self.mode {
             Mode::Ftco | Mode::Native => name.to_owned(),
             _ if self.trees > 0 => {
-                format!("{name}, f = {}, {} trees kept,", self.failures, self.trees)
+                format!(
+                    "{name}, f = {}, {} kept,",
+                    self.failures,
+                    outlive_base::count(self.trees, "tree")
+                )
             }
             _ => format!("{name}, f = {},", self.failures),
         }

@@ -69,8 +69,9 @@ pub fn begin(native: &'static Native) {
     if let Ok(layer) = made {
         if layer.settings.verbose && me == 0 {
             eprintln!(
-                "outlive: {} collectives for {size} ranks over {} ({:?}{})",
+                "outlive: {} collectives for {} over {} ({:?}{})",
                 layer.settings.says(),
+                outlive_base::count(size, "rank"),
                 layer.rail_name(),
                 native.family,
                 if layer.ulfm {

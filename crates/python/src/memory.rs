@@ -88,7 +88,11 @@ pub unsafe fn fill(
                 return refuse(Code::RegionMissing, &spot.name, reason);
             }
             Some(data) if data.len() != spot.bytes => {
-                let reason = format!("{} bytes, not {}", data.len(), spot.bytes);
+                let reason = format!(
+                    "{}, not {}",
+                    outlive_base::count(data.len() as u64, "byte"),
+                    spot.bytes
+                );
                 return refuse(Code::RegionSize, &spot.name, reason);
             }
             Some(_) => {}

@@ -292,7 +292,10 @@ impl Comm {
         Err(Error::new(
             Code::InvalidArgument,
             Entity::Call,
-            format!("root {root} of {} ranks", self.size()),
+            format!(
+                "root {root} of {}",
+                outlive_base::count(self.size(), "rank")
+            ),
             "name a rank of the job",
         ))
     }

@@ -88,7 +88,11 @@ impl Setup {
             return Err(Error::new(
                 Code::RankUnknown,
                 Entity::Rank(rank),
-                format!("{} has {} lines", path.display(), addresses.len()),
+                format!(
+                    "{} has {}",
+                    path.display(),
+                    outlive_base::count(addresses.len() as u64, "line")
+                ),
                 "give every rank its line",
             ));
         }

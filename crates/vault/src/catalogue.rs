@@ -251,9 +251,9 @@ pub(crate) fn offered(entry: &Entry) -> Result<(), String> {
     let ranks: BTreeSet<_> = entry.parts.iter().flat_map(|it| &it.part.ranks).collect();
     if ranks.len() != entry.ranks as usize {
         return Err(format!(
-            "the commit names {} of {} ranks",
+            "the commit names {} of {}",
             ranks.len(),
-            entry.ranks
+            outlive_base::count(entry.ranks, "rank")
         ));
     }
     Ok(())

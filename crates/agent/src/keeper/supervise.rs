@@ -272,8 +272,8 @@ fn exhausted(status: ExitStatus, restarts: u32) -> Error {
         Code::RestartsExhausted,
         Entity::Call,
         format!(
-            "the agent died {} times, at last with {status} (max_restarts)",
-            restarts + 1
+            "the agent died {}, at last with {status} (max_restarts)",
+            outlive_base::count(restarts + 1, "time")
         ),
         "look into the agent's log for the reason",
     )

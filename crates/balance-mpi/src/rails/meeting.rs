@@ -38,7 +38,7 @@ pub fn meet(
         return Err(Error::new(
             Code::InvalidArgument,
             Entity::Rank(rank),
-            format!("there are {size} processes"),
+            format!("of {}", outlive_base::count(size, "process")),
             "number them from 0",
         ));
     }

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
-use outlive_base::Result;
+use outlive_base::{Result, count};
 use outlive_protocols::broadcast::tree::Ring;
 use outlive_protocols::broadcast::{Correction, Start};
 use outlive_simulator::broadcast::{Broadcasts, Parameters, Run, Spread};
@@ -15,6 +15,10 @@ use super::options::{
 };
 use super::spanning;
 use crate::output;
+
+/// Groups of options.
+const HOW: &str = "How the message is spread";
+const TREES: &str = "Spanning trees only";
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -31,41 +35,43 @@ pub struct BroadcastOptions {
     #[command(flatten)]
     pub(super) network: NetworkOptions,
     /// The rank that has the message
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    #[arg(long, value_name = "RANK", default_value_t = 0, help_heading = HOW)]
     pub(super) root: u32,
     /// How the message is first spread: tree; gossip, to others drawn at random;
     /// acknowledged-tree, acknowledged up it; spanning-trees:K, over one of K independent
     /// trees that gossip grows before the first of --broadcasts
-    #[arg(long, value_name = "HOW", default_value = "tree", value_parser = dissemination)]
+    #[arg(long, value_name = "HOW", default_value = "tree", value_parser = dissemination, help_heading = HOW)]
     dissemination: Dissemination,
     /// binomial, kary:K, lame:K or optimal
-    #[arg(long, value_name = "TREE", default_value = "binomial")]
+    #[arg(long, value_name = "TREE", default_value = "binomial", help_heading = HOW)]
     tree: String,
     /// How ranks are laid on the tree
-    #[arg(long, value_name = "ORDER", default_value = "interleaved")]
+    #[arg(long, value_name = "ORDER", default_value = "interleaved", help_heading = HOW)]
     order: OrderName,
     /// When gossip ends, or auto for the best time by expectation
     #[arg(
         long,
         value_name = "TIME",
         default_value = "auto",
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        help_heading = HOW
     )]
     gossip_time: String,
     /// none, opportunistic:D, optimized-opportunistic:D, checked or failure-proof:F
     /// [default: checked; none for an acknowledged tree]; spanning trees take checked or
     /// failure-proof:F
-    #[arg(long, value_name = "CORRECTION")]
+    #[arg(long, value_name = "CORRECTION", help_heading = HOW)]
     pub(super) correction: Option<String>,
-    /// All at once, or each as soon as its own part of the dissemination is sent
-    #[arg(long, value_name = "START", default_value = "synchronized")]
+    /// When processes correct: all at once, or each as soon as its own part of the dissemination
+    /// is sent
+    #[arg(long, value_name = "START", default_value = "synchronized", help_heading = HOW)]
     pub(super) start: StartName,
-    /// Spanning trees: how many broadcasts use them, one after the other
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    /// How many broadcasts use the trees, one after the other
+    #[arg(long, value_name = "N", default_value_t = 3, help_heading = TREES)]
     pub(super) broadcasts: u32,
-    /// Spanning trees: silence after which a process is dead [default: eight times the
+    /// Silence after which a process is dead [default: eight times the
     /// time of a calm run]
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = TREES)]
     pub(super) timeout: Option<u64>,
     #[command(flatten)]
     pub(super) faults: FaultOptions,
@@ -262,13 +268,13 @@ fn text(runs: &[Run], summary: &Summary, wall_seconds: f64) -> Result<u8> {
         lines.push(format!("... {} more", runs.len() - LISTED_MAX));
     }
     lines.push(format!(
-        "mean: coloured {:.1}, quiescent {:.1}, {:.2} messages a process; {} of {} runs missed \
+        "mean: coloured {:.1}, quiescent {:.1}, {:.2} messages per process; {} of {} missed \
          a live process ({}); {wall_seconds:.2} s",
         summary.colouring_time.mean,
         summary.quiescence.mean,
         summary.messages_per_process,
         summary.runs_with_uncoloured,
-        summary.runs,
+        count(summary.runs as u64, "run"),
         if summary.guaranteed {
             "none may"
         } else {

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use clap::Args;
-use outlive_base::{Result, Time};
+use outlive_base::{Result, Time, count};
 use outlive_protocols::broadcast::tree::Ring;
 use outlive_protocols::ftco::{Call, Config, Event, Kind, Plan};
 use outlive_protocols::reduce;
@@ -25,6 +25,9 @@ const EXACT_MAX: u32 = 1024;
 /// A time-out of its own choice is so many times the time without failures.
 const AUTO_FACTOR: u64 = 8;
 
+/// A group of options.
+const HOW: &str = "How the result is computed";
+
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Times are whole numbers in one unit of your choice. The operand of rank r is r + 1, the
@@ -40,25 +43,26 @@ pub struct CollectiveOptions {
     #[command(flatten)]
     network: NetworkOptions,
     /// binomial, kary:K, lame:K or optimal
-    #[arg(long, value_name = "TREE", default_value = "binomial")]
+    #[arg(long, value_name = "TREE", default_value = "binomial", help_heading = HOW)]
     tree: String,
     /// How ranks are laid on the tree
-    #[arg(long, value_name = "ORDER", default_value = "in-order")]
+    #[arg(long, value_name = "ORDER", default_value = "in-order", help_heading = HOW)]
     order: OrderName,
     /// Silence after which a process is bypassed [default: eight times the time without
     /// failures]
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HOW)]
     timeout: Option<u64>,
-    /// More of it for each level of the tree below
+    /// What is added to --timeout for each level of the tree below a process
     #[arg(
         long,
         value_name = "TIME",
         default_value_t = 0,
-        allow_negative_numbers = true
+        allow_negative_numbers = true,
+        help_heading = HOW
     )]
     timeout_per_level: u64,
     /// Time before which a silent root is not replaced [default: the time-out]
-    #[arg(long, value_name = "TIME", allow_negative_numbers = true)]
+    #[arg(long, value_name = "TIME", allow_negative_numbers = true, help_heading = HOW)]
     patience: Option<u64>,
     #[command(flatten)]
     faults: FaultOptions,
@@ -71,11 +75,11 @@ pub struct ReduceOptions {
     #[command(flatten)]
     common: CollectiveOptions,
     /// The rank that gets the result
-    #[arg(long, value_name = "RANK", default_value_t = 0)]
+    #[arg(long, value_name = "RANK", default_value_t = 0, help_heading = HOW)]
     root: u32,
     /// ftco (bypass after a time-out), or up-correction:F (groups of F + 1 exchange
     /// first; up to F failures)
-    #[arg(long, value_name = "HOW", default_value = "ftco")]
+    #[arg(long, value_name = "HOW", default_value = "ftco", help_heading = HOW)]
     algorithm: String,
 }
 
@@ -468,13 +472,13 @@ impl CollectiveOptions {
             lines.push(format!("seed {}: {what}", run.seed));
         }
         lines.push(format!(
-            "mean: finished {:.1}, quiescent {:.1}, {:.2} messages a process; {} of {} runs \
+            "mean: finished {:.1}, quiescent {:.1}, {:.2} messages per process; {} of {} \
              broke a guarantee, {} more failed for which there is none; {wall_seconds:.2} s",
             summary.colouring_time_mean,
             summary.quiescence_mean,
             summary.messages_per_process,
             summary.violations,
-            summary.runs,
+            count(summary.runs as u64, "run"),
             summary.unpromised_violations,
         ));
         output::text(&lines.join("\n")).map(|_| ())

@@ -1,7 +1,7 @@
 //! `outlive simulate commit`: whole histories of a job's checkpoints.
 
 use clap::Args;
-use outlive_base::{Code, Entity, Error, Result};
+use outlive_base::{Code, Entity, Error, Result, count};
 use outlive_simulator::commit;
 use serde::Serialize;
 
@@ -73,12 +73,12 @@ pub fn run(options: &CommitOptions) -> Result<u8> {
         return Ok(status);
     }
     let mut lines = vec![format!(
-        "{} histories: {} stable versions, {} incarnations, {} happenings, {} broken promises",
-        summary.histories,
-        summary.stable,
-        summary.opened,
-        summary.happenings,
-        summary.failed.len()
+        "{}: {}, {}, {}, {}",
+        count(summary.histories, "history"),
+        count(summary.stable, "stable version"),
+        count(summary.opened, "incarnation"),
+        count(summary.happenings, "happening"),
+        count(summary.failed.len() as u64, "broken promise")
     )];
     let failed = summary.failed.iter().take(LISTED_MAX);
     lines.extend(failed.map(|(seed, violation)| format!("seed {seed}: {violation}")));

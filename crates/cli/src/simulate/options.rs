@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use clap::{Args, ValueEnum};
-use outlive_base::{Code, Entity, Error, Result};
+use outlive_base::{Code, Entity, Error, Result, count};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_simulator::broadcast::{Faults, Moment, Quantity};
@@ -34,6 +34,7 @@ pub struct Answer<P, R, S> {
 
 /// The processes and what lies between them.
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Processes and network")]
 pub struct NetworkOptions {
     /// Number of processes, the root included
     #[arg(long, value_name = "P")]
@@ -46,7 +47,7 @@ pub struct NetworkOptions {
         allow_negative_numbers = true
     )]
     pub latency: u64,
-    /// o: of a process for each message, on either side
+    /// o: how long a message occupies its sender, and its receiver
     #[arg(
         long,
         value_name = "O",
@@ -54,11 +55,11 @@ pub struct NetworkOptions {
         allow_negative_numbers = true
     )]
     pub overhead: u64,
-    /// g: between two sends of a process, and two receptions [default: the overhead, at
-    /// least 1]
+    /// g: least time between the starts of two sends of a process, and of two receptions
+    /// [default: the overhead, at least 1]
     #[arg(long, value_name = "G", allow_negative_numbers = true)]
     pub gap: Option<u64>,
-    /// G of LogGP: for each byte after the first
+    /// G of LogGP: time for each byte after the first
     #[arg(
         long,
         value_name = "TIME",
@@ -114,8 +115,9 @@ impl NetworkOptions {
 
 /// Who fails, and when.
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Failures")]
 pub struct FaultOptions {
-    /// Ranks that are dead before the start
+    /// Ranks that are dead before the start [default: none]
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     pub dead: Vec<u32>,
     /// More that fail, drawn by the seed (never the root; rank 0 where all get the
@@ -187,6 +189,7 @@ impl Need {
 
 /// How often, and what is shown.
 #[derive(Args, Debug)]
+#[command(next_help_heading = "Runs and output")]
 pub struct SweepOptions {
     /// The first seed
     #[arg(long, default_value_t = 1)]
@@ -197,7 +200,7 @@ pub struct SweepOptions {
     /// Threads [default: one for each core, fewer if memory asks for it]
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// Draw the first run as SVG
+    /// Draw the first run as SVG [default: no picture]
     #[arg(long, value_name = "FILE")]
     pub plot: Option<PathBuf>,
     /// Print JSON
@@ -229,8 +232,10 @@ impl SweepOptions {
         let threads = threads.clamp(1, self.runs.max(1));
         let bytes = need.running.saturating_mul(threads).saturating_add(kept);
         let what = format!(
-            "{processes} processes, {} run(s) in {threads} thread(s)",
-            self.runs
+            "{}, {} in {}",
+            count(processes, "process"),
+            count(self.runs, "run"),
+            count(threads, "thread")
         );
         memory::fits("processes", &what, bytes)?;
         Ok(threads as usize)

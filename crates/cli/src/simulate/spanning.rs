@@ -3,7 +3,7 @@
 
 use std::time::Instant;
 
-use outlive_base::Result;
+use outlive_base::{Result, count};
 use outlive_protocols::broadcast::Correction;
 use outlive_protocols::broadcast::spanning::Repair;
 use outlive_simulator::broadcast::spanning::{One, Parameters, Plans, Run};
@@ -237,8 +237,8 @@ fn text(runs: &[Run], summary: &Summary, wall_seconds: f64) -> Result<u8> {
         lines.push(format!("seed {}: {what}", run.seed));
     }
     lines.push(format!(
-        "mean: trees grown at {:.1} with {:.2} messages a process; a broadcast has coloured after \
-         {:.1}, is complete after {:.1}, {:.2} messages a process; {} of {} runs broke a promise \
+        "mean: trees grown at {:.1} with {:.2} messages per process; a broadcast has coloured all \
+         after {:.1}, is complete after {:.1}, {:.2} messages per process; {} of {} broke a promise \
          ({}); {wall_seconds:.2} s",
         summary.planned.mean,
         summary.plan_messages_per_process,
@@ -246,7 +246,7 @@ fn text(runs: &[Run], summary: &Summary, wall_seconds: f64) -> Result<u8> {
         summary.completion_time.mean,
         summary.messages_per_process_and_broadcast,
         summary.violations,
-        summary.runs,
+        count(summary.runs as u64, "run"),
         if summary.guaranteed {
             "none may"
         } else {

@@ -461,7 +461,10 @@ impl Supervisor {
         }
         match self.traces.len() {
             more @ TRACES_SHOWN.. if more > TRACES_SHOWN => {
-                reason += &format!("; and {} more nodes", more - TRACES_SHOWN);
+                reason += &format!(
+                    "; and {} more",
+                    outlive_base::count((more - TRACES_SHOWN) as u64, "node")
+                );
             }
             _ => {}
         }
@@ -559,7 +562,7 @@ impl Supervisor {
             let error = Error::new(
                 Code::NoSpare,
                 Entity::Node(node.0),
-                format!("lost, and all {} spares are used", self.set.spares),
+                no_spare_left(self.set.spares),
                 "start again with more --spares; committed versions are kept",
             );
             return self.give_up(now, error, None);
@@ -574,6 +577,15 @@ impl Supervisor {
         });
         let spares_left = (storage == Storage::Empty).then_some(self.spares_left);
         self.tell(Event::Replaced { node, spares_left });
+    }
+}
+
+/// A lost node stays lost.
+fn no_spare_left(spares: u32) -> String {
+    match spares {
+        0 => "lost, and the run has no spare".to_owned(),
+        1 => "lost, and the only spare is used".to_owned(),
+        _ => format!("lost, and all {spares} spares are used"),
     }
 }
 

@@ -112,7 +112,10 @@ impl Supervisor {
             return self.give_up(now, error, Some(status));
         }
         if self.restarts >= self.set.max_restarts {
-            let reason = format!("after {} restarts: {error}", self.restarts);
+            let reason = format!(
+                "after {}: {error}",
+                outlive_base::count(self.restarts, "restart")
+            );
             let exhausted = Error::new(
                 Code::RestartsExhausted,
                 Entity::Job(self.set.job.to_string()),
@@ -171,8 +174,10 @@ impl Supervisor {
         // The back-off does not help a job that cannot start, so it is not waited for.
         (self.quick >= self.set.quick_max && self.restarts < self.set.max_restarts).then(|| {
             let reason = format!(
-                "{} starts in a row ended within {} ms without a newer checkpoint; the last: {}",
-                self.quick, self.set.quick_ms, found.cause
+                "{} in a row ended within {} ms without a newer checkpoint; the last: {}",
+                outlive_base::count(self.quick, "start"),
+                self.set.quick_ms,
+                found.cause
             );
             Error::new(
                 Code::DiesAtOnce,

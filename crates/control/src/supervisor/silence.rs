@@ -90,8 +90,9 @@ impl Supervisor {
         let found = Found {
             place: Place::Node(node, epoch),
             cause: format!(
-                "silent for {:.0} ms, missed by {witnesses} peers; fenced",
-                silent.as_ms()
+                "silent for {:.0} ms, missed by {}; fenced",
+                silent.as_ms(),
+                outlive_base::count(witnesses as u64, "peer")
             ),
             ended: None,
             base: hit.or(Some(last_heard)),

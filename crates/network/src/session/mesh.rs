@@ -135,7 +135,10 @@ impl Mesh {
             Error::new(
                 Code::RankUnknown,
                 Entity::Rank(options.rank),
-                format!("there are {} addresses", options.addresses.len()),
+                format!(
+                    "given for {} only",
+                    outlive_base::count(options.addresses.len() as u64, "rank")
+                ),
                 "give every rank its line",
             )
         })?;

@@ -129,7 +129,11 @@ impl Config {
             return refuse("processes", reason, "give 1 to 2^28 processes");
         }
         if ring.root >= ring.processes {
-            let reason = format!("root {} of {} processes", ring.root, ring.processes);
+            let reason = format!(
+                "root {} of {}",
+                ring.root,
+                outlive_base::count(ring.processes, "process")
+            );
             return refuse("root", reason, "give a rank below the number of processes");
         }
         let distance = match correction {

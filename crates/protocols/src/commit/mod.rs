@@ -142,7 +142,6 @@ pub struct Commit {
     mode: Mode,
     /// In force from the moment of the request, before its promise is durable.
     ballot: Ballot,
-    fenced: bool,
     lost: NodeSet,
     pending: BTreeMap<Op, Pending>,
     next_op: u32,
@@ -198,7 +197,6 @@ impl Commit {
             log: Log::default(),
             mode: Mode::Idle,
             ballot: Ballot::default(),
-            fenced: false,
             lost: NodeSet::new(cx.config.nodes),
             pending: BTreeMap::new(),
             next_op: 0,
@@ -380,7 +378,6 @@ impl Commit {
             } => self.rebuilt(cx, source, version, ok),
             Command::Want { at_least, levels } => self.want(cx, at_least, levels),
             Command::Lost { node } => self.lose(cx, node.0),
-            Command::Fence => self.fence(),
             Command::Forget { source, version } => {
                 self.log.forget(source, version);
                 if source == self.ballot.incarnation {
@@ -408,19 +405,11 @@ impl Commit {
         }
     }
 
-    fn fence(&mut self) {
-        self.fenced = true;
-        self.mode = Mode::Idle;
-        self.out.drop_sends();
-        self.rounds.clear();
-        self.locals.clear();
-    }
-
     fn done(&mut self, cx: &C, pending: Pending, result: Result<(), Fault>) {
         if result.is_ok() {
             self.log.apply(pending.record);
         }
-        if pending.ballot.incarnation != self.ballot.incarnation || self.fenced {
+        if pending.ballot.incarnation != self.ballot.incarnation {
             return;
         }
         let ok = result.is_ok();
@@ -464,7 +453,7 @@ impl Machine for Commit {
     type Event = Event;
 
     fn on_message(&mut self, cx: &Cx<Self>, from: Peer, msg: Msg, _body: Option<Body>) {
-        if from < cx.config.nodes && !self.fenced {
+        if from < cx.config.nodes {
             self.accept(cx, from, msg);
             self.settle(cx);
         }

@@ -94,7 +94,7 @@ impl Opening {
 
 impl Commit {
     pub(super) fn open(&mut self, cx: &C, incarnation: Incarnation, lead: Option<Box<Lead>>) {
-        if incarnation == self.ballot.incarnation && !self.fenced {
+        if incarnation == self.ballot.incarnation {
             match self.mode {
                 Mode::Opening(_) | Mode::Rejoining(_) => return,
                 Mode::Running => return self.say_opened(),
@@ -118,7 +118,6 @@ impl Commit {
             incarnation,
             term: 0,
         };
-        self.fenced = false;
         self.lost = NodeSet::new(cx.config.nodes);
         self.locals.clear();
         self.rounds.clear();

@@ -174,7 +174,7 @@ pub enum Command {
         /// since the last incarnation.
         replaced: NodeSet,
         /// The launcher's word that no process of an older incarnation can act
-        /// any more (killed, or its lease has passed).
+        /// any more: all were killed.
         fenced: bool,
         /// Start from the beginning, by the user's word, if committed versions
         /// exist but none can be rebuilt.
@@ -287,9 +287,6 @@ pub enum Command {
         /// The node.
         node: NodeId,
     },
-    /// The launcher's lease has passed or it told this agent to stop: nothing is
-    /// committed or called stable by this instance until the next `Open`.
-    Fence,
     /// Garbage collection removed this version here, after
     /// [`Commit::may_forget`](super::Commit::may_forget): its records are gone.
     Forget {
@@ -326,7 +323,7 @@ pub enum Why {
     NodeLost,
     /// The coordinator's agent was started anew, or does not know the round.
     Coordinator,
-    /// No incarnation is open, or this instance is fenced.
+    /// No incarnation is open.
     NotOpen,
     /// As many rounds as permitted are running.
     Busy,

@@ -1,7 +1,7 @@
 //! What goes in and out of the corrected collectives.
 
 use outlive_base::machine::Peer;
-use outlive_base::{Code, Entity, Error, Result, Time};
+use outlive_base::{Code, Entity, Error, Result, Time, count};
 
 use crate::broadcast::spanning::Trees;
 use crate::broadcast::tree::{Order, PROCESSES_MAX, Ring, Shape};
@@ -86,7 +86,7 @@ impl Config {
             return Err(Error::new(
                 Code::InvalidArgument,
                 Entity::Option("processes".into()),
-                format!("{processes} processes"),
+                count(processes, "process"),
                 "give 1 to 2^28 processes",
             ));
         }
@@ -122,7 +122,11 @@ impl Config {
             Err(Error::new(Code::InvalidArgument, entity, reason, remedy))
         };
         if keep.trees <= self.failures {
-            let reason = format!("{} trees for {} failures", keep.trees, self.failures);
+            let reason = format!(
+                "{} for {}",
+                count(keep.trees, "tree"),
+                count(self.failures, "failure")
+            );
             return refuse("trees", reason, "give one more than failures, or more");
         }
         if keep.gossip.0 > 1 << 31 {

@@ -41,7 +41,10 @@ impl Config {
             return Err(Error::new(
                 Code::InvalidArgument,
                 Entity::Option("root".into()),
-                format!("rank {root} of {processes} processes"),
+                format!(
+                    "rank {root} of {}",
+                    outlive_base::count(processes, "process")
+                ),
                 "give a rank below the number of processes",
             ));
         }

@@ -416,7 +416,7 @@ mod tests {
         });
         assert_eq!(broken, Vec::<&(u64, String)>::new());
         // A root that wakes up in the very moment in which another takes its place: about
-        // 57 of 100,000 (docs/collectives-reduce.md), so more than 12 of 2,000 come once in
+        // 57 of 100,000 (docs/measured/collectives.md), so more than 12 of 2,000 come once in
         // some 10^9 runs.
         assert!(diverged.len() <= 12, "{diverged:?}");
     }

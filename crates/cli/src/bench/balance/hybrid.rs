@@ -8,7 +8,7 @@
 use outlive_balance::command;
 use outlive_balance::replay::{Figures, Method, Settings, step};
 use outlive_balance::scenario::colony;
-use outlive_base::{Error, Result};
+use outlive_base::Result;
 use serde::Serialize;
 
 use crate::args::BenchOptions;
@@ -40,6 +40,12 @@ struct Line {
     method: &'static str,
     #[serde(flatten)]
     figures: Figures,
+}
+
+#[derive(Serialize)]
+struct Answer {
+    schema: &'static str,
+    lines: Vec<Line>,
 }
 
 /// Runs the benchmark; processes are 8,192, 16,384 and 131,072 unless asked.
@@ -83,8 +89,8 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         }
     }
     if options.json {
-        let text = serde_json::to_string(&lines).map_err(|e| Error::internal(e.to_string()))?;
-        println!("{text}");
+        let schema = "outlive.bench.hybrid/1";
+        return crate::output::json(&Answer { schema, lines });
     }
     Ok(0)
 }

@@ -142,7 +142,7 @@ fn check(how: &BalanceBench, kinds: &[Kind]) -> Result<()> {
     }
 }
 
-/// Every case of docs/balance-results.md; true: with all the steps of its scenario.
+/// Every case of docs/measured/balance.md; true: with all the steps of its scenario.
 const EVERY: [(Kind, usize, bool); 8] = [
     (Kind::Cloud, 96, true),
     (Kind::Cloud, 384, true),

@@ -199,7 +199,7 @@ pub fn print(options: &BenchOptions) -> Result<u8> {
             lines: all,
         });
     }
-    let heading = ["processes", "what", "messages a process", "steps", "time"];
+    let heading = ["processes", "what", "messages per process", "steps", "time"];
     let mut rows = vec![heading.map(str::to_owned).to_vec()];
     rows.extend(all.iter().map(|line| {
         vec![

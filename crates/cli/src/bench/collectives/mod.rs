@@ -14,7 +14,7 @@ pub mod process;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
-use outlive_base::{Code, Entity, Error, Result};
+use outlive_base::{Code, Entity, Error, Result, count};
 
 use super::machine::{self, Machine};
 use super::rank::clock_ns;
@@ -53,7 +53,10 @@ fn cases(processes: u32) -> Result<Vec<Case>> {
     let child = |of: u32, nth: usize| plan.children(of).nth(nth);
     let chain = child(0, 0).and_then(|above| Some((above, child(above, 0)?, child(0, 1)?)));
     let Some((above, below, beside)) = chain else {
-        let reason = format!("{processes} processes have no two failures in series");
+        let reason = format!(
+            "{} cannot fail twice in series",
+            count(processes, "process")
+        );
         return refuse("ranks", reason, "give numbers of 8 to 128");
     };
     let case = |name, dead: &[u32], serial| Case {
@@ -117,8 +120,9 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
          known: the kernel refuses the connection to a dead process"
     ));
     table.notes.push(format!(
-        "collectives: {late} times a case was played again because a process that lived was \
-         silent for the whole time-out, which the machine's load may do; load {} at the end",
+        "collectives: {} repeated because a living process was silent for the whole time-out, \
+         which the machine's load can cause; load {} at the end",
+        count(late, "case"),
         machine::load()
     ));
     Ok(table)

@@ -98,6 +98,33 @@ fn restarts_are_exhausted_with_growing_delays() {
 }
 
 #[test]
+fn one_is_not_many_in_what_ended_the_job() {
+    let mut set = settings(1);
+    set.max_restarts = 1;
+    let mut world = World::running(set, 1);
+    for _ in 0..2 {
+        world.pass(6_000);
+        world.command_ended(Ended::Code(1));
+        world.pass(6_000);
+    }
+    assert_eq!(world.codes(), ["OL-503"]);
+    let reason = &world.sup.report().errors[0].reason;
+    assert!(reason.starts_with("after 1 restart: "), "{reason}");
+
+    for (spares, says) in [(0, "no spare"), (1, "the only spare"), (2, "all 2 spares")] {
+        let mut set = settings(2);
+        set.spares = spares;
+        let node = |second| inject::parse(&format!("node:1@{second}s"), 2).unwrap();
+        set.injections = (1..=spares + 1).map(node).collect();
+        let mut world = World::running(set, 2);
+        world.pass(5_000);
+        assert_eq!(world.codes(), ["OL-504"]);
+        let reason = &world.sup.report().errors[0].reason;
+        assert!(reason.contains(says), "{reason}");
+    }
+}
+
+#[test]
 fn without_restarts_the_commands_status_is_ours() {
     for (ended, status) in [(Ended::Code(7), 7), (Ended::Signal(15), 143)] {
         let mut set = settings(1);

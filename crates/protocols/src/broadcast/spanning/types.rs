@@ -64,11 +64,15 @@ impl Config {
             return refuse("processes", reason, "give 1 to 2^28 processes");
         }
         if ring.root >= ring.processes {
-            let reason = format!("root {} of {} processes", ring.root, ring.processes);
+            let reason = format!(
+                "root {} of {}",
+                ring.root,
+                outlive_base::count(ring.processes, "process")
+            );
             return refuse("root", reason, "give a rank below the number of processes");
         }
         if trees == 0 || trees > TREES_MAX {
-            let reason = format!("{trees} spanning trees");
+            let reason = outlive_base::count(trees, "spanning tree");
             return refuse("dissemination", reason, "give spanning-trees:1 to 32");
         }
         if gossip.0 > super::super::cost::TIME_MAX {
