@@ -12,6 +12,7 @@
 pub mod classes;
 pub mod gossip;
 pub mod interval;
+pub mod lifetime;
 pub mod machine;
 pub mod tolerance;
 pub mod units;
