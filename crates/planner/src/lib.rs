@@ -14,5 +14,6 @@ pub mod gossip;
 pub mod interval;
 pub mod lifetime;
 pub mod machine;
+pub mod methods;
 pub mod tolerance;
 pub mod units;
