@@ -160,6 +160,19 @@ mod tests {
         assert!((minute.within_budget(0.01).expect("good") - 6_000.0).abs() < 1e-9);
     }
 
+    /// Daly 2006, figures 3 to 5: the interval that the model predicts for M = 24 h, 6 h and
+    /// 15 min with dumps of 5 min is 117, 57 and 9.1 min.
+    #[test]
+    fn dalys_figures() {
+        for (mtbf, want, digits) in [(1440.0, 117.0, 0.5), (360.0, 57.0, 0.5), (15.0, 9.1, 0.05)] {
+            let found = costs(5.0, 10.0, mtbf).daly();
+            assert!(
+                (found - want).abs() <= digits,
+                "{mtbf}: {found}, not {want}"
+            );
+        }
+    }
+
     /// The time of one segment: computing and its checkpoint, until both were whole.
     fn segment(costs: &Costs, interval: f64, random: &mut Sequence) -> f64 {
         let mut life = || {

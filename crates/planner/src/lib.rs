@@ -4,10 +4,16 @@
 //! - [`tolerance`]: how many failures a job must be able to take.
 //! - [`gossip`]: how long a broadcast by gossip should last.
 //! - [`interval`]: how often to checkpoint at one level.
+//! - [`machine`]: what fails, read from TOML; [`classes`]: how often which levels are left.
 //!
 //! Pure: a result is a function of its arguments, the same on every machine (sums are in a
 //! fixed order, functions are `libm`'s).
 
+pub mod classes;
 pub mod gossip;
 pub mod interval;
+pub mod lifetime;
+pub mod machine;
+pub mod methods;
 pub mod tolerance;
+pub mod units;
