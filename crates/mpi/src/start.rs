@@ -71,7 +71,7 @@ pub fn begin(native: &'static Native) {
             eprintln!(
                 "outlive: {} collectives for {} over {} ({:?}{})",
                 layer.settings.says(),
-                outlive_base::count(size, "rank"),
+                outlive_base::count(size.unsigned_abs(), "rank"),
                 layer.rail_name(),
                 native.family,
                 if layer.ulfm {
