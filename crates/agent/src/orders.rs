@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outlive_base::machine::Machine;
-use outlive_base::{Error, Level, NodeId, Result, Time};
+use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Time};
 use outlive_network::{DownReason, Event as NetEvent, Identity};
 use outlive_protocols::commit::Why;
 use outlive_protocols::{commit, detector};
@@ -473,6 +473,15 @@ impl Agent {
                     self.want_later();
                 }
             }
+            E::RejoinLate { culprit, .. } => self.warn(Error::new(
+                Code::AgentTimeout,
+                culprit.map_or(Entity::Job(self.spec.job.to_string()), |it| {
+                    Entity::Node(it.0)
+                }),
+                "has not answered the coordinator's agent, which was started anew: no checkpoint \
+                 is taken until it does",
+                "look at the node and at the network between the nodes",
+            )),
             E::Undecided { version, level } => {
                 tracing::warn!(version = version.0, %level, "the decision is late");
             }
@@ -529,7 +538,10 @@ impl Agent {
                         silent_ms,
                     });
                 }
-                detector::Event::Cleared { node } => self.tell(&Notice::Cleared { node }),
+                detector::Event::Cleared { node } => {
+                    self.tell(&Notice::Cleared { node });
+                    self.command(commit::Command::Heard { node });
+                }
                 detector::Event::Dead { node, .. } => {
                     let epoch = self.epoch_of(node);
                     self.tell(&Notice::Dead { node, epoch });

@@ -12,6 +12,8 @@ use crate::ended::Ended;
 /// each time, up to so many doublings.
 const REPEAT_MS: u64 = 2_000;
 const REPEATS_MAX: u32 = 4;
+/// The pause before another try grows so often.
+const OPEN_PAUSES_MAX: u32 = 8;
 /// Nodes whose storage is described when nothing can be restored, and with how many
 /// letters each.
 const TRACES_SHOWN: usize = 8;
@@ -208,7 +210,7 @@ impl Supervisor {
         Order::Open {
             incarnation,
             replaced: replaced.map(|(node, _)| *node).collect(),
-            fenced: self.fenced_all,
+            fenced: self.unfenced.is_empty(),
             fresh: self.fresh,
             history: match self.fresh {
                 true => Incarnation(0),
@@ -262,6 +264,9 @@ impl Supervisor {
             let history = None;
             self.actions.push_back(Action::RecordHistory { history });
         }
+        // Its record, on every node, makes void what was before: the next start may restore
+        // what this one keeps, also what the launcher has not heard of yet.
+        self.fresh = false;
         if let Some(version) = opened.restored {
             self.note_history(version);
         }
@@ -269,7 +274,7 @@ impl Supervisor {
         self.open.clear();
         self.collateral.clear();
         self.open_retries = 0;
-        self.fenced_all = true;
+        self.unfenced.clear();
         self.newest_stable = opened.restored;
         self.newest_offered = opened.restored;
         for slot in self.slots.values_mut() {
@@ -305,6 +310,7 @@ impl Supervisor {
                     let cause = format!("no agent within {bound} ms");
                     self.lose_bound(now, node, cause, since, Storage::Keep);
                 }
+                SlotState::Up => self.check_outside(now, node),
                 _ => {}
             }
         }
@@ -317,6 +323,19 @@ impl Supervisor {
             && self.command == CommandState::Ending
         {
             self.check_ending(now, since);
+        }
+    }
+
+    /// An agent that was started anew, and whose record of the incarnation that runs is
+    /// damaged, takes no part in it any more: only the next one brings checkpoints again.
+    fn check_outside(&mut self, now: Time, node: NodeId) {
+        let bound = self.set.start_ms;
+        let since = self.slots.get(&node).and_then(|slot| slot.outside);
+        if let Some(since) = since.filter(|since| self.over(now, *since, bound))
+            && self.is_running()
+        {
+            let cause = format!("its agent has not taken part for {bound} ms");
+            self.lose_bound(now, node, cause, since, Storage::Keep);
         }
     }
 
@@ -413,7 +432,7 @@ impl Supervisor {
             tracing::info!(%error, known = known.0, "number used before");
             self.last_incarnation = known.0;
             self.open_retries += 1;
-            if self.open_retries <= 3 {
+            if self.open_retries <= self.set.open_tries_max {
                 return self.leave_incarnation(now);
             }
         }
@@ -431,7 +450,7 @@ impl Supervisor {
             error.code(),
             Code::NoValidCheckpoint | Code::FormatUnknown | Code::MemoryBudget
         );
-        if hopeless || self.open_retries > 3 {
+        if hopeless || self.open_retries > self.set.open_tries_max {
             return self.give_up(now, error, None);
         }
         // Another node takes the slot of one that cannot keep a record (P9), unless what
@@ -448,7 +467,8 @@ impl Supervisor {
             return self.lose_bound(now, node, cause.to_owned(), now, Storage::Empty);
         }
         self.warn(error);
-        self.not_before = now + Time::from_ms(500 * u64::from(self.open_retries));
+        self.not_before =
+            now + Time::from_ms(500 * u64::from(self.open_retries.min(OPEN_PAUSES_MAX)));
         self.leave_incarnation(now);
     }
 
@@ -528,6 +548,10 @@ impl Supervisor {
 
     /// A lost slot's processes are gone: the next holder may start.
     pub(super) fn on_fenced(&mut self, now: Time, node: NodeId, epoch: u64, complete: bool) {
+        if complete && self.unfenced.remove(&(node, epoch)) {
+            // Later than the bound, and in time for the next try to open.
+            return;
+        }
         let alive = self.is_alive();
         let spares_left = self.spares_left;
         let Some(slot) = self.slots.get_mut(&node).filter(|s| s.epoch == epoch) else {
@@ -547,7 +571,7 @@ impl Supervisor {
             };
         }
         if !complete {
-            self.fenced_all = false;
+            self.unfenced.insert((node, epoch));
             self.warn(Error::new(
                 Code::NodeSilent,
                 Entity::Node(node.0),

@@ -108,6 +108,8 @@ struct Slot {
     /// Since when peers call it dead while the launcher hears it.
     cut_off: Option<Time>,
     ready: bool,
+    /// Since when its agent has not taken part in the incarnation that runs.
+    outside: Option<Time>,
     /// Where the node took the restored bytes from.
     rebuilt_from: Option<Level>,
     finished: bool,
@@ -171,7 +173,8 @@ pub struct Supervisor {
     rank_hits: BTreeMap<Rank, Time>,
     last_probe: Time,
     last_seen: Time,
-    fenced_all: bool,
+    /// Lost holders of which processes may still run.
+    unfenced: BTreeSet<(NodeId, u64)>,
     open_retries: u32,
     /// How often the orders of this opening were repeated.
     repeats: u32,
@@ -224,7 +227,7 @@ impl Supervisor {
             rank_hits: BTreeMap::new(),
             last_probe: now,
             last_seen: now,
-            fenced_all: true,
+            unfenced: BTreeSet::new(),
             open_retries: 0,
             repeats: 0,
             repeat_at: now,
@@ -355,6 +358,7 @@ impl Slot {
             dead_by: BTreeSet::new(),
             cut_off: None,
             ready: false,
+            outside: None,
             rebuilt_from: None,
             finished: false,
             replaced: false,

@@ -325,8 +325,6 @@ impl Supervisor {
         *counts.stable.entry(level.name().to_owned()).or_insert(0) += 1;
         self.newest_stable = self.newest_stable.max(Some(version));
         self.note_history(version);
-        // From now on there is something of this run to restore.
-        self.fresh = false;
         // A program that could not restore has forgiven that.
         self.restore_errors.clear();
         self.kept_again(version, Some(level));
@@ -334,6 +332,11 @@ impl Supervisor {
     }
 
     fn on_status(&mut self, now: Time, node: NodeId, status: NodeStatus) {
+        let takes_part = !self.is_running() || status.incarnation == self.last_incarnation;
+        if let Some(slot) = self.slots.get_mut(&node) {
+            let since = *slot.outside.get_or_insert(now);
+            slot.outside = (!takes_part).then_some(since);
+        }
         if self.is_running() && status.incarnation == self.last_incarnation {
             let offered = status.ranks.iter().filter_map(|(_, _, version)| *version);
             self.newest_offered = self.newest_offered.max(offered.max());

@@ -38,6 +38,8 @@ pub(super) struct World {
     /// Answer to an opening instead of readiness.
     pub open_fails: Option<Error>,
     pub outcome: Option<Outcome>,
+    /// Nodes whose agents take no part.
+    pub outside: BTreeSet<NodeId>,
 }
 
 pub(super) fn settings(nodes: u32) -> Settings {
@@ -62,6 +64,7 @@ impl World {
             newest: None,
             open_fails: None,
             outcome: None,
+            outside: BTreeSet::new(),
         };
         world.pump();
         world
@@ -298,14 +301,22 @@ impl World {
                     );
                 }
                 if node == NodeId(0) {
-                    let restored = self.newest.filter(|_| !fresh);
+                    // Its record makes void what was before.
+                    self.newest.take_if(|_| fresh);
+                    let restored = self.newest;
                     self.say(
                         node,
                         Notice::Opened(opened(incarnation, restored, self.ranks)),
                     );
                 }
             }
-            Order::Status => self.say(node, Notice::Status(NodeStatus::default())),
+            Order::Status => {
+                let status = NodeStatus {
+                    incarnation: self.sup.incarnation() * u32::from(!self.outside.contains(&node)),
+                    ..NodeStatus::default()
+                };
+                self.say(node, Notice::Status(status));
+            }
             Order::EndRanks => self.say(node, Notice::RanksEnded),
             Order::Finish { .. } => self.say(node, Notice::Finished),
             _ => {}

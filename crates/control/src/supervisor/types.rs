@@ -37,6 +37,8 @@ pub struct Settings {
     pub quick_ms: u64,
     /// So many in a row end the job.
     pub quick_max: u32,
+    /// Tries in a row to open an incarnation, after the first.
+    pub open_tries_max: u32,
     /// Between two looks at the clock: a longer gap is the launcher's own stall.
     pub look_ms: u64,
     /// Between two questions to each agent.
@@ -83,6 +85,7 @@ impl Settings {
             fence_ms: 5_000,
             quick_ms: 5_000,
             quick_max: 3,
+            open_tries_max: 3,
             look_ms: 250,
             probe_ms: 1_000,
             bounds: Bounds::default(),

@@ -378,6 +378,7 @@ impl Commit {
             } => self.rebuilt(cx, source, version, ok),
             Command::Want { at_least, levels } => self.want(cx, at_least, levels),
             Command::Lost { node } => self.lose(cx, node.0),
+            Command::Heard { node } => self.lost.remove(node.0),
             Command::Forget { source, version } => {
                 self.log.forget(source, version);
                 if source == self.ballot.incarnation {
@@ -394,8 +395,9 @@ impl Commit {
         }
         let culprit = Some(NodeId(node));
         match self.mode {
-            Mode::Idle => {}
-            Mode::Opening(_) | Mode::Rejoining(_) => self.open_failed(Why::NodeLost, culprit),
+            // A coordinator that comes back asks on: the node may be heard again.
+            Mode::Idle | Mode::Rejoining(_) => {}
+            Mode::Opening(_) => self.open_failed(Why::NodeLost, culprit),
             Mode::Running => {
                 self.lead_lost(cx, node);
                 if node == COORDINATOR {

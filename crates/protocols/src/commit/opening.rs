@@ -265,6 +265,20 @@ impl Commit {
         self.persist(Record::Promise { ballot }, Then::Serve { from });
     }
 
+    /// Records the promise of the ballot in force, unless that is under way.
+    pub(super) fn promise_again(&mut self, then: Then) {
+        let record = Record::Promise {
+            ballot: self.ballot,
+        };
+        if !self
+            .pending
+            .values()
+            .any(|pending| pending.record == record)
+        {
+            self.persist(record, then);
+        }
+    }
+
     /// Sends item `index` of the inventory.
     pub(super) fn serve(&mut self, cx: &C, from: Peer, index: u16) {
         if let Some(opening) = self.opening()
@@ -274,7 +288,11 @@ impl Commit {
             opening.asked = Some(index);
         }
         if self.log.promised != self.ballot {
-            return; // Not promised yet.
+            // Not promised yet, or that could not be recorded, and whoever leads asks again.
+            if self.running() {
+                self.promise_again(Then::Serve { from });
+            }
+            return;
         }
         if self.running() && self.ballot.term == 0 {
             // A late repetition of the opening's question: whoever asked has had the answer,

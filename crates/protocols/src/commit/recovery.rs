@@ -327,10 +327,9 @@ impl Commit {
     }
 
     pub(super) fn rejoin_promised(&mut self, cx: &C, ok: bool) {
+        // What could not be recorded is tried again with the next time-out.
         if ok {
             self.enter(cx, Stage::Fetching);
-        } else {
-            self.open_failed(Why::Storage, Some(NodeId(cx.me)));
         }
     }
 
@@ -518,7 +517,28 @@ impl Commit {
         }
     }
 
+    /// A coordinator that was started anew asks until it is answered: the job runs, and who
+    /// supervises it decides whether a silent node is lost.
     pub(super) fn rejoin_timeout(&mut self, cx: &C) {
-        self.lead_opening_timeout(cx);
+        let (now, interval, nodes) = (cx.now, cx.config.resend, cx.config.nodes);
+        let incarnation = self.ballot.incarnation;
+        let Some(lead) = self.leading() else { return };
+        let late = now >= lead.bound;
+        let culprit = lead.answered.first_missing(nodes).map(NodeId);
+        if late {
+            lead.bound = now + cx.config.recovery_timeout;
+        }
+        let (again, waiting) = (lead.again.due(now, interval), lead.stage == Stage::Waiting);
+        if late {
+            self.out.event(Event::RejoinLate {
+                incarnation,
+                culprit,
+            });
+        }
+        match (again, waiting) {
+            (true, true) => self.promise_again(Then::Rejoin),
+            (true, false) => self.ask(cx),
+            _ => {}
+        }
     }
 }

@@ -282,8 +282,14 @@ pub enum Command {
         why: Why,
     },
     /// The detector or launcher says that a node is dead in this incarnation: no
-    /// further round can commit until the next incarnation opens.
+    /// further round can commit until it is heard again or the next incarnation opens.
     Lost {
+        /// The node.
+        node: NodeId,
+    },
+    /// A node that was called lost was heard again, and is the same: rounds are led again.
+    /// What was ended because of it stays ended.
+    Heard {
         /// The node.
         node: NodeId,
     },
@@ -419,6 +425,14 @@ pub enum Event {
         version: Version,
         /// The level.
         level: Level,
+    },
+    /// A coordinator that was started anew still waits for an answer of this node, after
+    /// another `recovery_timeout`: until then no version is committed.
+    RejoinLate {
+        /// The open incarnation.
+        incarnation: Incarnation,
+        /// A node that has not answered.
+        culprit: Option<NodeId>,
     },
     /// Say what this node can supply: [`Command::Available`] and
     /// [`Command::Found`], then [`Command::InventoryDone`].

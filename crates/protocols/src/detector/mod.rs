@@ -10,6 +10,9 @@
 //!   connection or an ended process is proof by itself.
 //! - Time in which this instance did not run does not count as silence of
 //!   others: it was paused or starved, so everyone is given that time again.
+//! - Death by silence is undone by a word: a dead node is asked ([`Msg::Watch`]) each
+//!   `suspect_timeout`, for a network that was parted may come together again. Its driver lets
+//!   nothing through from a holder of a slot that was replaced.
 //! - State is O(`watch` + dead nodes) at an agent, O(nodes) at the launcher.
 //!
 //! A false suspicion costs nothing: the node is asked ([`Msg::Watch`]) at every
@@ -49,6 +52,8 @@ pub struct Detector {
     dead: BTreeSet<Peer>,
     /// The next tick; `ZERO` before the first.
     tick: Time,
+    /// When dead nodes are asked next.
+    ask_dead: Time,
     out: VecDeque<(Peer, Msg)>,
     events: VecDeque<Event>,
 }
@@ -62,6 +67,7 @@ impl Detector {
             watched: Vec::new(),
             dead: BTreeSet::new(),
             tick: cx.now,
+            ask_dead: cx.now,
             out: VecDeque::new(),
             events: VecDeque::new(),
         };
@@ -127,6 +133,11 @@ impl Detector {
     }
 
     fn heard(&mut self, cx: &C, node: Peer) {
+        if self.dead.remove(&node) {
+            self.watched.retain(|watched| watched.node != node);
+            self.choose(cx);
+            return self.events.push_back(Event::Cleared { node: NodeId(node) });
+        }
         if let Some(watched) = self.watched.iter_mut().find(|watched| watched.node == node) {
             watched.heard = cx.now;
             watched.witness = None;
@@ -140,6 +151,7 @@ impl Detector {
         if node >= cx.config.nodes || node == cx.me || !self.dead.insert(node) {
             return;
         }
+        self.ask_dead = cx.now + cx.config.suspect_timeout;
         if say {
             let by_witness = by_witness.map(NodeId);
             self.events.push_back(Event::Dead {
@@ -252,6 +264,11 @@ impl Machine for Detector {
         self.tick = cx.now + cx.config.interval;
         self.heartbeats(cx);
         self.judge(cx);
+        if cx.now >= self.ask_dead {
+            self.ask_dead = cx.now + cx.config.suspect_timeout;
+            let asked = self.dead.iter().map(|node| (*node, Msg::Watch));
+            self.out.extend(asked);
+        }
     }
 
     fn on_done(&mut self, _cx: &Cx<Self>, _op: Op, _result: Result<(), Fault>) {}
@@ -318,9 +335,47 @@ mod tests {
             [2, 3]
         );
         detector.on_command(&cx, Command::Joined { node: NodeId(1) });
+        assert!(detector.poll(&cx, Ready::ALL).is_none());
         assert_eq!(
             detector.watched.iter().map(|w| w.node).collect::<Vec<_>>(),
             [1, 2]
+        );
+    }
+
+    #[test]
+    fn a_parted_network_that_comes_together_again_has_no_dead() {
+        let config = Config {
+            nodes: 3,
+            ..Config::default()
+        };
+        let at = |now| Cx {
+            me: 0,
+            now,
+            config: &config,
+            seed: 0,
+        };
+        let mut detector = Detector::new(&at(Time::ZERO));
+        detector.on_command(&at(Time::ZERO), Command::Lost { node: NodeId(1) });
+        let mut asked = Vec::new();
+        let mut now = Time::ZERO;
+        while asked.is_empty() && now < Time::from_secs(5) {
+            now = now.max(detector.deadline(&at(now)).unwrap()) + Time::from_ms(1);
+            detector.on_timeout(&at(now));
+            while let Some(output) = detector.poll(&at(now), Ready::ALL) {
+                match output {
+                    Output::Send { to: 1, msg, .. } => asked.push(msg),
+                    Output::Event(Event::Suspected { .. }) | Output::Send { .. } => {}
+                    _ => panic!("nobody else said anything"),
+                }
+            }
+        }
+        assert_eq!(asked, [Msg::Watch]);
+        // It answers, as everyone does who is asked.
+        detector.on_message(&at(now), 1, Msg::Heartbeat, None);
+        assert!(!detector.is_dead(NodeId(1)));
+        let cleared = Event::Cleared { node: NodeId(1) };
+        assert!(
+            matches!(detector.poll(&at(now), Ready::ALL), Some(Output::Event(e)) if e == cleared)
         );
     }
 }

@@ -67,12 +67,12 @@ pub enum Event {
         /// For how long.
         silent_for: Time,
     },
-    /// A suspected node was heard again.
+    /// A suspected or dead node was heard again.
     Cleared {
         /// The node.
         node: NodeId,
     },
-    /// A node is dead. Said once until it joins again.
+    /// A node is dead. Said once until it joins or is heard again.
     Dead {
         /// The node.
         node: NodeId,

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::rng::draw;
 use outlive_base::{Incarnation, Level, Time, Version};
+use outlive_control::orders::{Notice, Step};
 use outlive_protocols::commit::{Command, Event, Levels, Planted, Record, Why};
 
 use super::*;
@@ -138,7 +139,6 @@ impl History {
                 stable: BTreeMap::new(),
             },
         );
-        world.start(who);
         who
     }
 
@@ -182,7 +182,10 @@ impl History {
             Event::Stable { version, level } => {
                 let key = key(self.home(who), version);
                 self.judge.declares_stable(world.now, key, level);
-                self.launcher.history = self.launcher.history.max(key.0);
+                if self.home(who).node == 0 {
+                    let step = Step::Stable(level);
+                    self.notify(world, who, Notice::Checkpoint { version, step });
+                }
                 self.decide(world, who, key.1, level, true);
                 self.collect(world, who, key, level);
             }
@@ -220,13 +223,14 @@ impl History {
                 known,
                 ..
             } => {
-                self.open_failed(world, who, incarnation.0, why, known.0);
+                self.open_failed(world, who, (incarnation.0, why, known.0));
             }
             Event::Rejoined { incarnation } => self.home(who).incarnation = incarnation.0,
             Event::Declined { .. }
             | Event::AllCaptured { .. }
             | Event::Committed { .. }
-            | Event::Undecided { .. } => {}
+            | Event::Undecided { .. }
+            | Event::RejoinLate { .. } => {}
         }
     }
 

@@ -6,14 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use outlive_base::{Incarnation, Level, Time};
+use outlive_base::{Incarnation, Level};
 use outlive_protocols::commit::{Command, Levels};
 
 use super::agent::*;
 use super::*;
-
-/// An agent that was started anew hears of it with the launcher's next look.
-const LEARNS_WITHIN_US: u64 = 200_000;
 
 impl Home {
     /// True if no rank lives here.
@@ -28,24 +25,6 @@ impl History {
         match node < self.options.nodes - self.options.bare {
             true => self.options.ranks as usize,
             false => 0,
-        }
-    }
-
-    /// The launcher will say how many ranks there are.
-    pub(super) fn will_learn(&mut self, world: &mut W, who: Process) {
-        let home = self.home(who);
-        home.knows = false;
-        if home.is_bare() {
-            let (life, incarnation) = (home.life, home.incarnation);
-            let delay = Time(1000 * self.random.below(LEARNS_WITHIN_US));
-            world.after(
-                delay,
-                Action::Learn {
-                    who,
-                    life,
-                    incarnation,
-                },
-            );
         }
     }
 

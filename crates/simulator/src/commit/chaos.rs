@@ -26,10 +26,7 @@ impl History {
                 self.agent_crashed(world, who);
             }
             Some(1) if !self.home(who).lost => self.lose_node(world, who),
-            Some(2) => {
-                let after = self.launcher.number;
-                world.after(Time::from_ms(5), Action::Next { after });
-            }
+            Some(2) => self.rank_fails(world),
             Some(3) => {
                 world
                     .net
@@ -44,7 +41,7 @@ impl History {
             Some(5) => self.damage(world, who),
             Some(6) if self.home(who).up => {
                 // Frozen, taken for dead, not killed; wakes up later.
-                let until = world.now + Time::from_ms(100 + self.random.below(1500));
+                let until = world.now + Time::from_ms(100 + self.random.below(2000));
                 world.pause(who, until);
                 world.after(Time::from_ms(60), Action::Noticed { who });
             }
@@ -97,6 +94,19 @@ impl History {
         if let Some(place) = key {
             self.judge.copy_fails(place);
         }
+    }
+
+    /// A node's memory is gone; what it stored stays.
+    pub(super) fn forgets(&mut self, world: &mut W, who: Process) {
+        let (node, level) = (self.home(who).node, Level::Memory);
+        let gone: Vec<Key> = std::mem::take(&mut self.home(who).mem)
+            .into_keys()
+            .collect();
+        for key in gone {
+            let owner = node;
+            self.judge.copy_fails(Place { level, key, owner });
+        }
+        self.judge.fails(world.now, node);
     }
 
     /// A node's storage is out of reach for good.

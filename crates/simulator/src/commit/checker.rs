@@ -40,6 +40,8 @@ pub struct Checker {
     committed: BTreeMap<(Key, Level), BTreeSet<u32>>,
     aborted: BTreeSet<(Key, Level)>,
     stable: BTreeMap<(Key, Level), Time>,
+    /// What the launcher was told of.
+    told: BTreeSet<Key>,
     failures: Vec<(Time, u32)>,
     opened: BTreeMap<u32, Key>,
 }
@@ -66,6 +68,7 @@ impl Checker {
             committed: BTreeMap::new(),
             aborted: BTreeSet::new(),
             stable: BTreeMap::new(),
+            told: BTreeSet::new(),
             failures: Vec::new(),
             opened: BTreeMap::new(),
         }
@@ -231,6 +234,14 @@ impl Checker {
         self.stable.entry((key, level)).or_insert(now);
     }
 
+    /// The launcher has heard that a version is stable.
+    pub fn tells_launcher(&mut self, key: Key) {
+        // The word names no incarnation: one that comes late is not about the present one.
+        if self.stable.keys().any(|(stable, _)| *stable == key) {
+            self.told.insert(key);
+        }
+    }
+
     /// Somebody declared a version, or one level, aborted.
     pub fn declares_aborted(&mut self, now: Time, key: Key, level: Option<Level>) {
         for one in Level::ALL {
@@ -303,7 +314,8 @@ impl Checker {
         }
         let begun = self.opened.iter().rev().find(|(_, from)| from.0 == 0);
         let begun = begun.map_or(0, |(&number, _)| number);
-        let newest = self.stable.keys().map(|(key, _)| *key).max();
+        // What nobody who lives has heard of, nobody can know.
+        let newest = self.told.iter().next_back().copied();
         if let Some(key) = newest.filter(|key| key.0 >= begun)
             && restored.0 == 0
             && !asked

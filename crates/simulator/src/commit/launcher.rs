@@ -1,213 +1,622 @@
-//! The launcher: opens incarnations, replaces nodes, starts ranks.
+//! The launcher: the supervisor that runs in a job, and what carries out its actions here.
+//! Keepers start and are killed, connections to agents break and lose what is under way,
+//! ranks start and end, nodes are silent or fall without a word.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use outlive_base::{Incarnation, NodeId, Time, Version};
+use outlive_base::{Code, Entity, Error, Incarnation, JobName, Level, NodeId, Rank, Time, Version};
+use outlive_control::ended::{Ended, SIGKILL};
+use outlive_control::orders::{Bounds, LevelSetting, NodeStatus, Notice, Opened, Order, Step};
+use outlive_control::supervisor::{self, Input, Settings, Storage, Supervisor};
 use outlive_protocols::NodeSet;
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::*;
 
-#[derive(Debug, Default)]
+/// Between signs of life of an agent, in milliseconds.
+const HEARTBEAT_MS: u64 = 100;
+/// A supervisor that never waits longer than a history can bear.
+const BOUNDS: Bounds = Bounds {
+    heartbeat_ms: HEARTBEAT_MS,
+    suspect_ms: 300,
+    dead_ms: 700,
+    arm_ms: 600,
+    commit_ms: 900,
+    recovery_ms: 2500,
+    drain_ms: 500,
+};
+
+const BOUNDS_SUSPECT: Time = Time(BOUNDS.suspect_ms * 1_000_000);
+
+/// A connection between the launcher and an agent: in order, until it breaks.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    /// Grows when it breaks: what was under way is lost.
+    number: u32,
+    to_agent: Time,
+    to_launcher: Time,
+}
+
+/// The supervisor and its world.
+#[derive(Debug)]
 pub(super) struct Launcher {
-    /// The last number used.
-    pub number: u32,
-    /// True until every node is ready.
-    pub opening: bool,
-    ready: BTreeSet<u32>,
-    /// Slots replaced since the last success.
-    replaced: BTreeSet<u32>,
-    /// The user's word to begin anew, once nothing could be restored.
-    fresh: bool,
-    /// The newest incarnation in which a version was called stable, 0 if none.
-    pub history: u32,
-    /// Replaced processes that could not be killed.
+    supervisor: Supervisor,
+    /// When the supervisor is woken next.
+    timer: Time,
+    /// Each slot's holder, by epoch.
+    epochs: BTreeMap<Process, u64>,
+    links: BTreeMap<Process, Link>,
+    /// Incarnations that are opened with the user's word to begin anew.
+    fresh: BTreeSet<u32>,
+    /// The command runs, in this incarnation.
+    running: Option<u32>,
+    /// Frozen processes that were given up and not killed.
     zombies: Vec<Process>,
+    /// The supervisor has ended the job, and why.
+    over: Option<String>,
 }
 
 impl Launcher {
-    /// True if the user asked to begin anew.
-    pub(super) fn is_fresh(&self) -> bool {
-        self.fresh
+    pub(super) fn new(options: &Options) -> Launcher {
+        let job = JobName::new("history").expect("a good name");
+        let mut settings = Settings::new(job, options.nodes);
+        settings.spares = u32::MAX;
+        settings.max_restarts = u32::MAX;
+        settings.quick_max = u32::MAX;
+        settings.open_tries_max = u32::MAX;
+        settings.backoff_ms = 5;
+        settings.backoff_max_ms = 40;
+        settings.start_ms = 1_000;
+        settings.fence_ms = 100;
+        settings.kill_grace_ms = 50;
+        settings.probe_ms = 200;
+        settings.bounds = BOUNDS;
+        settings.anew_if_nothing = true;
+        settings.storage_stays = false;
+        let setting = |level| LevelSetting { level, every: 1 };
+        settings.levels = options.levels.iter().map(setting).collect();
+        Launcher {
+            supervisor: Supervisor::new(settings, Time::ZERO),
+            timer: Time::NEVER,
+            epochs: BTreeMap::new(),
+            links: BTreeMap::new(),
+            fresh: BTreeSet::new(),
+            running: None,
+            zombies: Vec::new(),
+            over: None,
+        }
+    }
+
+    /// True if this incarnation was opened with the user's word to begin anew.
+    pub(super) fn is_fresh(&self, number: u32) -> bool {
+        self.fresh.contains(&number)
+    }
+
+    /// True while the command runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
+    /// The incarnation opened last.
+    pub(super) fn number(&self) -> u32 {
+        self.supervisor.incarnation()
     }
 }
 
 impl History {
-    /// Opens the next incarnation, if none was opened after `after`.
-    pub(super) fn open_next(&mut self, world: &mut W, after: u32) {
-        if self.launcher.number != after {
+    /// Something happened: the supervisor is told and obeyed.
+    pub(super) fn supervise(&mut self, world: &mut W, input: Input) {
+        if self.launcher.over.is_some() {
             return;
         }
-        self.launcher.number += 1;
-        self.launcher.opening = true;
-        self.launcher.ready.clear();
-        self.forced = None;
-        self.epoch += 1; // The ranks are ended.
-        let number = self.launcher.number;
-        for node in 0..self.options.nodes {
-            let delay = Time(1000 * self.random.below(20_000));
-            world.after(delay, Action::Open { number, node });
+        self.launcher.supervisor.handle(world.now, input);
+        for action in self.launcher.supervisor.take_actions() {
+            self.obey_supervisor(world, action);
         }
-        world.after(Time::from_ms(2500), Action::Overdue { number });
+        let next = self.launcher.supervisor.deadline();
+        if next < self.launcher.timer || self.launcher.timer <= world.now {
+            // A moment later: the supervisor looks for what is over.
+            let at = next.max(world.now + Time(1_000));
+            self.launcher.timer = at;
+            world.after(at.since(world.now), Action::Wake { at });
+        }
     }
 
-    pub(super) fn open_one(&mut self, world: &mut W, number: u32, node: u32) {
-        if number != self.launcher.number || !self.launcher.opening {
+    /// The supervisor's timer, if it was not set anew.
+    pub(super) fn wake(&mut self, world: &mut W, at: Time) {
+        if at == self.launcher.timer {
+            self.supervise(world, Input::Timer);
+        }
+    }
+
+    fn obey_supervisor(&mut self, world: &mut W, action: supervisor::Action) {
+        use supervisor::Action as A;
+        match action {
+            A::StartNode {
+                node,
+                epoch,
+                storage,
+            } => {
+                let delay = Time::from_ms(1 + self.random.below(60));
+                let (node, keep) = (node.0, storage == Storage::Keep);
+                world.after(delay, Action::StartNode { node, epoch, keep });
+            }
+            A::Order { node, order } => self.send_order(world, node.0, order),
+            A::Fence { node, epoch, .. } => self.fence(world, node.0, epoch),
+            A::StartCommand { incarnation } => {
+                self.launcher.running = Some(incarnation.0);
+                let epoch = self.epoch;
+                world.after(Time::from_ms(1), Action::StartRanks { epoch });
+            }
+            A::EndCommand { .. } => {
+                let delay = Time(1000 * self.random.below(30_000));
+                world.after(delay, Action::EndRanks);
+            }
+            A::Tell(supervisor::Event::Fatal(error)) => {
+                world.note(|| format!("the supervisor gives up: {error}"));
+                self.launcher.over = Some(error.to_string());
+            }
+            A::Done(_) => {
+                self.launcher.over.get_or_insert_with(String::new);
+            }
+            // Injections are not used; watching and remembering need nothing here.
+            _ => {}
+        }
+    }
+
+    /// A keeper starts, and its agent.
+    pub(super) fn start_node(&mut self, world: &mut W, node: u32, epoch: u64, keep: bool) {
+        let old = self
+            .homes
+            .contains_key(&world.at(node))
+            .then(|| world.at(node));
+        let who = self.new_home(world, node);
+        match old.filter(|old| self.launcher.epochs.contains_key(old)) {
+            Some(old) if keep => self.inherit(world, old, who),
+            Some(old) => self.wiped(world, old),
+            None => {}
+        }
+        world.start(who);
+        self.launcher.epochs.insert(who, epoch);
+        self.greet(world, who, true);
+    }
+
+    /// The agent connects and says who it is; with the first word its heart begins to beat.
+    pub(super) fn greet(&mut self, world: &mut W, who: Process, beats: bool) {
+        let link = self.launcher.links.entry(who).or_default();
+        link.number += 1;
+        let home = self.home(who);
+        let (life, node) = (home.life, home.node);
+        let ranks = match self.launcher.running {
+            Some(_) if life > 1 => self.ranks_with_pids(node),
+            _ => Vec::new(),
+        };
+        let hello = Notice::Hello {
+            address: (core::net::Ipv4Addr::LOCALHOST, 1024 + who as u16).into(),
+            pid: who * 100 + life,
+            keeper_pid: who,
+            restarts: life - 1,
+            ranks,
+        };
+        self.notify(world, who, hello);
+        if beats {
+            world.after(Time::from_ms(HEARTBEAT_MS), Action::Beat { who, life });
+        }
+    }
+
+    pub(super) fn beat(&mut self, world: &mut W, who: Process, life: u32) {
+        let home = self.home(who);
+        if !home.up || home.life != life {
             return;
         }
-        let replaced = NodeSet::of(self.options.nodes, self.launcher.replaced.iter().copied());
+        let pause = Time::from_ms(HEARTBEAT_MS);
+        world.after(pause, Action::Beat { who, life });
+        if !world.paused(who) {
+            let offered = Some(Version(self.home(who).furthest()));
+            self.notify(world, who, Notice::Alive { offered });
+        }
+    }
+
+    /// An agent says something to the launcher.
+    pub(super) fn notify(&mut self, world: &mut W, who: Process, notice: Notice) {
+        let breaks = !self.calm && self.random.chance(300);
+        let delay = Time(20_000 + self.random.below(2_000_000));
+        let link = self.launcher.links.entry(who).or_default();
+        if breaks {
+            link.number += 1;
+            let number = link.number;
+            let down = Time::from_ms(5 + self.random.below(400));
+            return world.after(down, Action::Reconnect { who, number });
+        }
+        let at = link.to_launcher.max(world.now + delay);
+        link.to_launcher = at;
+        let number = link.number;
+        let notice = Box::new(notice);
+        let told = Action::Hear {
+            who,
+            number,
+            notice,
+        };
+        world.after(at.since(world.now), told);
+    }
+
+    /// A broken connection is made again, if the agent still lives.
+    pub(super) fn reconnect(&mut self, world: &mut W, who: Process, number: u32) {
+        let same = self.launcher.links.get(&who).map(|link| link.number) == Some(number);
+        if let (true, Some(&epoch)) = (same, self.launcher.epochs.get(&who)) {
+            let node = NodeId(self.home(who).node);
+            self.supervise(world, Input::LinkDown { node, epoch });
+            if self.home(who).up {
+                self.greet(world, who, false);
+            }
+        }
+    }
+
+    pub(super) fn hear(&mut self, world: &mut W, who: Process, number: u32, notice: Notice) {
+        let (link, epoch) = (
+            self.launcher.links.get(&who),
+            self.launcher.epochs.get(&who),
+        );
+        let (Some(link), Some(&epoch)) = (link, epoch) else {
+            return;
+        };
+        if link.number != number {
+            return;
+        }
+        if let Notice::Checkpoint {
+            version,
+            step: Step::Stable(_),
+        } = &notice
+        {
+            let incarnation = self.launcher.number();
+            self.judge.tells_launcher((incarnation, version.0));
+        }
+        let node = NodeId(self.home(who).node);
+        let input = Input::Notice {
+            node,
+            epoch,
+            notice,
+        };
+        self.supervise(world, input);
+    }
+
+    fn send_order(&mut self, world: &mut W, node: u32, order: Order) {
+        if let Order::Open {
+            incarnation,
+            fresh: true,
+            ..
+        } = order
+        {
+            self.launcher.fresh.insert(incarnation.0);
+        }
         let who = world.at(node);
-        if self.home(who).up {
-            let fenced = self.launcher.zombies.is_empty();
-            let (incarnation, fresh) = (Incarnation(number), self.launcher.fresh);
-            let history = Incarnation(self.launcher.history);
-            world.command(
-                who,
-                Command::Open {
+        let delay = Time(20_000 + self.random.below(2_000_000));
+        let Some(link) = self.launcher.links.get_mut(&who) else {
+            return;
+        };
+        let at = link.to_agent.max(world.now + delay);
+        link.to_agent = at;
+        let (number, order) = (link.number, Box::new(order));
+        world.after(at.since(world.now), Action::Obey { who, number, order });
+    }
+
+    /// An order reaches an agent; a frozen one gets it later.
+    pub(super) fn obey(&mut self, world: &mut W, who: Process, number: u32, order: Box<Order>) {
+        let link = self.launcher.links.get(&who).map(|link| link.number);
+        if link != Some(number) || !self.home(who).up {
+            return;
+        }
+        if world.paused(who) {
+            return world.after(Time::from_ms(5), Action::Obey { who, number, order });
+        }
+        match *order {
+            Order::Open {
+                incarnation,
+                replaced,
+                fenced,
+                fresh,
+                history,
+            } => {
+                let replaced = replaced.iter().map(|node| node.0);
+                let replaced = NodeSet::of(self.options.nodes, replaced);
+                let open = Command::Open {
                     incarnation,
                     replaced,
                     fenced,
                     fresh,
                     history,
-                },
-            );
-        } else {
-            world.after(Time::from_ms(50), Action::Open { number, node });
+                };
+                world.command(who, open);
+            }
+            Order::Ranks { incarnation, .. } => {
+                let life = self.home(who).life;
+                self.learn(world, who, life, incarnation.0);
+            }
+            Order::Status => {
+                let machine = world.machine(who);
+                let takes_part = machine.is_some_and(|machine| !machine.is_idle());
+                let home = self.home(who);
+                let incarnation = if takes_part { home.incarnation } else { 0 };
+                let status = NodeStatus {
+                    incarnation,
+                    ..NodeStatus::default()
+                };
+                self.notify(world, who, Notice::Status(status));
+            }
+            _ => {}
         }
     }
 
-    pub(super) fn overdue(&mut self, world: &mut W, number: u32) {
-        if number == self.launcher.number && self.launcher.opening {
-            self.open_next(world, number);
-        }
-    }
-
-    pub(super) fn open_failed(
-        &mut self,
-        world: &mut W,
-        who: Process,
-        number: u32,
-        why: Why,
-        known: u32,
-    ) {
-        if self.home(who).lost || world.at(self.home(who).node) != who {
+    /// Kills what is left of a slot's holder. A frozen process is one that the launcher
+    /// cannot reach: it is not answered for, and wakes up later.
+    fn fence(&mut self, world: &mut W, node: u32, epoch: u64) {
+        let who = world.at(node);
+        if self.launcher.epochs.get(&who) != Some(&epoch) {
             return;
         }
-        if matches!(why, Why::NothingUsable | Why::NoRecord) {
-            self.judge.gives_up(world.now);
-            // Then the user begins anew.
-            self.launcher.fresh = true;
+        if world.paused(who) && !self.home(who).lost {
+            self.launcher.zombies.push(who);
+            return self.wiped(world, who);
         }
-        if why == Why::NoQuorum {
-            self.kill_zombies(world);
+        let empty = !self.home(who).lost;
+        self.kill_all_of(world, who);
+        if empty {
+            self.wiped(world, who);
         }
-        if number == self.launcher.number && number >= known {
-            world.after(Time::from_ms(30), Action::Next { after: number });
-        } else if known > self.launcher.number {
-            self.launcher.number = known;
-            self.open_next(world, known);
-        }
+        let delay = Time(1000 * self.random.below(20_000));
+        world.after(delay, Action::Fenced { node, epoch });
     }
 
-    fn kill_zombies(&mut self, world: &mut W) {
-        for zombie in std::mem::take(&mut self.launcher.zombies) {
-            for record in world.kill(zombie) {
-                self.on_durable(world, zombie, record);
-            }
-            let home = self.home(zombie);
-            home.lost = true;
-            home.up = false;
-        }
-    }
-
-    /// All nodes are ready: the ranks start.
-    pub(super) fn node_ready(&mut self, world: &mut W, who: Process, number: u32) {
-        let node = self.home(who).node;
-        if number != self.launcher.number || world.at(node) != who {
-            return;
-        }
-        self.launcher.ready.insert(node);
-        if !self.launcher.opening || self.launcher.ready.len() < self.options.nodes as usize {
-            return;
-        }
-        self.launcher.opening = false;
-        self.launcher.replaced.clear();
-        if std::mem::take(&mut self.launcher.fresh) {
-            self.launcher.history = 0;
-        }
-        let epoch = self.epoch;
-        for node in 0..self.options.nodes {
-            let who = world.at(node);
-            self.will_learn(world, who);
-            for rank in 0..self.ranks_of(node) {
-                let delay = Time(self.random.below(self.options.step_max.0));
-                world.after(delay, Action::Step { who, rank, epoch });
-            }
-        }
-    }
-
-    /// A restarted agent connects. True if it took part in the open incarnation.
-    pub(super) fn launcher_meets(&mut self, world: &mut W, who: Process) -> bool {
-        let (number, node) = (self.launcher.number, self.home(who).node);
-        if world.at(node) != who {
-            return false;
-        }
-        if self.launcher.opening {
-            if !self.launcher.ready.contains(&node) {
-                world.after(Time::from_ms(5), Action::Open { number, node });
-            }
-            return false;
-        }
-        let known = world.machine(who).map_or(0, |machine| machine.known().0);
-        let idle = world.machine(who).is_some_and(|machine| machine.is_idle());
-        if idle || known != number {
-            // Its record of the incarnation is damaged: only a new one helps.
-            world.after(Time::from_ms(20), Action::Next { after: number });
-            return false;
-        }
-        self.home(who).incarnation = number;
-        true
-    }
-
-    pub(super) fn lose_node(&mut self, world: &mut W, who: Process) {
+    fn kill_all_of(&mut self, world: &mut W, who: Process) {
         for record in world.kill(who) {
             self.on_durable(world, who, record);
         }
         let home = self.home(who);
         home.lost = true;
         home.up = false;
-        let delay = Time::from_ms(5 + self.random.below(300));
-        world.after(delay, Action::Noticed { who });
     }
 
-    /// The launcher notices a lost (or silent) node: everyone is told, a spare takes
-    /// the slot, the next incarnation opens.
-    pub(super) fn noticed(&mut self, world: &mut W, who: Process) {
-        let node = self.home(who).node;
-        if world.at(node) != who {
+    pub(super) fn open_failed(&mut self, world: &mut W, who: Process, failed: (u32, Why, u32)) {
+        let (number, why, known) = failed;
+        if self.home(who).lost || world.at(self.home(who).node) != who {
             return;
         }
-        for other in 0..self.options.nodes {
-            let there = world.at(other);
-            if self.home(there).up && there != who {
-                world.command(there, Command::Lost { node: NodeId(node) });
+        let code = match why {
+            Why::NothingUsable | Why::NoRecord => {
+                self.judge.gives_up(world.now);
+                Code::NoValidCheckpoint
+            }
+            Why::NoQuorum => {
+                // Whoever looks after the machine ends what is left of the last start.
+                for zombie in std::mem::take(&mut self.launcher.zombies) {
+                    self.kill_all_of(world, zombie);
+                    let node = self.home(zombie).node;
+                    if let Some(&epoch) = self.launcher.epochs.get(&zombie) {
+                        world.after(Time::from_ms(1), Action::Fenced { node, epoch });
+                    }
+                }
+                Code::NoQuorum
+            }
+            Why::Stale => Code::JobBusy,
+            Why::Storage => Code::Io,
+            _ => Code::AgentTimeout,
+        };
+        let error = Error::new(code, Entity::Call, "it did not open", "wait");
+        let (incarnation, known) = (Incarnation(number), Incarnation(known));
+        let notice = Notice::OpenFailed {
+            incarnation,
+            error,
+            known,
+        };
+        self.notify(world, who, notice);
+    }
+
+    /// A node has opened the incarnation; the coordinator says what was decided.
+    pub(super) fn node_ready(&mut self, world: &mut W, who: Process, number: u32, restored: Key) {
+        let incarnation = Incarnation(number);
+        let level: Option<Level> = None;
+        if self.home(who).node == 0 {
+            let decision = Opened {
+                incarnation,
+                restored: (restored.0 != 0).then_some(Version(restored.1)),
+                level,
+                ranks: self.ranks_total(),
+                rebuild_ms: 0.0,
+                rebuilt_bytes: 0,
+                rejected: Vec::new(),
+                uncertain: false,
+            };
+            self.notify(world, who, Notice::Opened(decision));
+        }
+        let ready = Notice::NodeReady {
+            incarnation,
+            level,
+            rebuilt_bytes: 0,
+        };
+        self.notify(world, who, ready);
+    }
+
+    fn ranks_total(&self) -> u32 {
+        let nodes = 0..self.options.nodes;
+        nodes.map(|node| self.ranks_of(node) as u32).sum()
+    }
+
+    fn ranks_with_pids(&self, node: u32) -> Vec<(Rank, u32)> {
+        let before: usize = (0..node).map(|node| self.ranks_of(node)).sum();
+        let here = before..before + self.ranks_of(node);
+        here.map(|rank| (Rank(rank as u32), self.pid_of(rank as u32)))
+            .collect()
+    }
+
+    fn pid_of(&self, rank: u32) -> u32 {
+        1_000_000 + self.epoch * 1_000 + rank
+    }
+
+    /// The command starts: ranks begin, and each is told of by its node's agent.
+    pub(super) fn start_ranks(&mut self, world: &mut W, epoch: u32) {
+        if epoch != self.epoch || self.launcher.running.is_none() {
+            return;
+        }
+        for node in 0..self.options.nodes {
+            let who = world.at(node);
+            self.home(who).knows = false;
+            for rank in 0..self.ranks_of(node) {
+                let delay = Time(self.random.below(self.options.step_max.0));
+                world.after(delay, Action::Step { who, rank, epoch });
+            }
+            for (rank, pid) in self.ranks_with_pids(node) {
+                let delay = Time(self.random.below(10_000_000));
+                let rank = rank.0;
+                let join = Action::Join {
+                    who,
+                    rank,
+                    pid,
+                    epoch,
+                };
+                world.after(delay, join);
             }
         }
-        if !self.home(who).lost {
-            self.launcher.zombies.push(who);
+    }
+
+    /// A rank meets its agent, when that is there.
+    pub(super) fn rank_joins(&mut self, world: &mut W, join: (Process, u32, u32, u32)) {
+        let (who, rank, pid, epoch) = join;
+        if epoch != self.epoch || self.home(who).lost {
+            return;
         }
-        self.wiped(world, who);
-        self.launcher.replaced.insert(node);
-        self.new_home(world, node);
-        let after = self.launcher.number;
-        self.open_next(world, after);
+        if !self.home(who).up || world.paused(who) {
+            let again = Action::Join {
+                who,
+                rank,
+                pid,
+                epoch,
+            };
+            return world.after(Time::from_ms(10), again);
+        }
+        let (rank, ranks) = (Rank(rank), self.ranks_total());
+        self.notify(world, who, Notice::RankUp { rank, ranks, pid });
+    }
+
+    /// The command's processes are gone.
+    pub(super) fn end_ranks(&mut self, world: &mut W) {
+        self.epoch += 1;
+        self.forced = None;
+        self.launcher.running = None;
+        self.supervise(world, Input::TreeEnded);
+    }
+
+    /// A rank's process fails by itself.
+    pub(super) fn rank_fails(&mut self, world: &mut W) {
+        let ranks = self.ranks_total();
+        if self.launcher.is_running() && ranks > 0 {
+            let rank = self.random.below(u64::from(ranks)) as u32;
+            let (pid, ended) = (self.pid_of(rank), Some(Ended::Signal(11)));
+            let rank = Rank(rank);
+            self.supervise(world, Input::RankGone { rank, pid, ended });
+        }
+    }
+
+    /// A restarted agent connects. True if it takes part in the open incarnation.
+    pub(super) fn agent_is_back(&mut self, world: &mut W, who: Process) -> bool {
+        if world.at(self.home(who).node) != who {
+            return false;
+        }
+        self.greet(world, who, true);
+        let known = world.machine(who).map_or(0, |machine| machine.known().0);
+        let idle = world.machine(who).is_some_and(|machine| machine.is_idle());
+        let home = self.home(who);
+        let takes_part = !idle && known == home.incarnation;
+        if !takes_part {
+            // Its record of the incarnation is damaged, or it never had it.
+            home.incarnation = 0;
+        }
+        takes_part
+    }
+
+    /// A node falls. Either its keeper's end is seen and its storage is kept, or there is
+    /// only silence.
+    pub(super) fn lose_node(&mut self, world: &mut W, who: Process) {
+        self.kill_all_of(world, who);
+        let node = self.home(who).node;
+        let Some(&epoch) = self.launcher.epochs.get(&who) else {
+            return;
+        };
+        if self.random.chance(300_000) {
+            self.forgets(world, who);
+            let delay = Time::from_ms(1 + self.random.below(100));
+            world.after(delay, Action::KeeperEnded { node, epoch });
+            if self.launcher.is_running() {
+                for (rank, pid) in self.ranks_with_pids(node) {
+                    let delay = Time::from_ms(self.random.below(100));
+                    let rank = rank.0;
+                    world.after(delay, Action::RankKilled { rank, pid });
+                }
+            }
+        } else {
+            self.wiped(world, who);
+            let delay = Time::from_ms(5 + self.random.below(300));
+            world.after(delay, Action::Noticed { who });
+        }
+    }
+
+    pub(super) fn rank_killed(&mut self, world: &mut W, rank: u32, pid: u32) {
+        let (rank, ended) = (Rank(rank), Some(Ended::Signal(SIGKILL)));
+        self.supervise(world, Input::RankGone { rank, pid, ended });
+    }
+
+    /// Peers miss a lost, or frozen, node; one of them tells the launcher.
+    pub(super) fn noticed(&mut self, world: &mut W, who: Process) {
+        let node = self.home(who).node;
+        let Some(&epoch) = self.launcher.epochs.get(&who) else {
+            return;
+        };
+        let gone = self.home(who).lost || world.paused(who);
+        if world.at(node) != who || !gone {
+            return;
+        }
+        world.after(BOUNDS_SUSPECT, Action::AskFor { who });
+        let node_id = NodeId(node);
+        for other in (0..self.options.nodes).filter(|other| *other != node) {
+            let there = world.at(other);
+            if self.home(there).up && !world.paused(there) {
+                world.command(there, Command::Lost { node: node_id });
+                let silent_ms = BOUNDS.suspect_ms;
+                let suspected = Notice::Suspected {
+                    node: node_id,
+                    epoch,
+                    silent_ms,
+                };
+                self.notify(world, there, suspected);
+                let node = node_id;
+                self.notify(world, there, Notice::Dead { node, epoch });
+            }
+        }
+    }
+
+    /// Peers ask for a node that they call dead: it may have been frozen only.
+    pub(super) fn ask_for(&mut self, world: &mut W, who: Process) {
+        let node = self.home(who).node;
+        if world.at(node) != who || self.home(who).lost {
+            return;
+        }
+        if world.paused(who) || !self.home(who).up {
+            return world.after(BOUNDS_SUSPECT, Action::AskFor { who });
+        }
+        for other in (0..self.options.nodes).filter(|other| *other != node) {
+            let there = world.at(other);
+            if self.home(there).up && !world.paused(there) {
+                let node = NodeId(node);
+                world.command(there, Command::Heard { node });
+                self.notify(world, there, Notice::Cleared { node });
+            }
+        }
     }
 
     /// The policy: one checkpoint after another.
     pub(super) fn policy(&mut self, world: &mut W) {
         let pause = Time::from_ms(40 + self.random.below(200));
         world.after(pause, Action::Policy);
-        if self.launcher.opening {
+        if !self.launcher.is_running() {
             return;
         }
         let who = world.at(0);
@@ -218,37 +627,32 @@ impl History {
         let ahead = self.furthest(world) + 1 + self.random.below(3 * stride);
         if self.random.chance(80_000) && self.forced.is_none() {
             let version = (ahead + 4 * stride).next_multiple_of(stride);
-            self.forced = Some((self.launcher.number, version));
+            self.forced = Some((self.launcher.number(), version));
             return;
         }
         if self.forced.is_some_and(|(_, v)| ahead > v + 20 * stride) {
             self.forced = None;
         }
         let levels = if self.random.chance(200_000) {
-            Levels::of(&[outlive_base::Level::Memory])
+            Levels::of(&[Level::Memory])
         } else {
             self.options.levels
         };
-        world.command(
-            who,
-            Command::Want {
-                at_least: Version(ahead),
-                levels,
-            },
-        );
+        let at_least = Version(ahead);
+        world.command(who, Command::Want { at_least, levels });
     }
 
     /// Faults have ended: the job must have opened and become stable again.
     pub(super) fn final_checks(&mut self, world: &mut W, heal: Time) {
         let bound = Time::from_secs(8);
         let mut wrong = self.overdue_work(world, bound);
-        let number = self.launcher.number;
-        let stuck = self.launcher.opening;
+        let number = self.launcher.number();
         let since = heal + Time::from_secs(8);
-        if stuck {
+        if let Some(why) = &self.launcher.over {
+            wrong.push(format!("P5: the supervisor ended the job: {why}"));
+        } else if !self.launcher.is_running() {
             wrong.push(format!("P5: incarnation {number} does not open"));
-        }
-        if !stuck {
+        } else {
             for level in self.options.levels.iter() {
                 if !self.judge.stable_after(since, number, level) {
                     wrong.push(format!(

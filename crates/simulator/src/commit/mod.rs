@@ -1,5 +1,5 @@
-//! Histories of a job's checkpoints: real commit machines, simulated ranks,
-//! agents, storage and launcher, faults from a seed, and an independent judge.
+//! Histories of a job's checkpoints: real commit machines and the real supervisor,
+//! simulated ranks, agents and storage, faults from a seed, and an independent judge.
 //!
 //! Invariants of the harness: ranks never wait for anything; an agent obeys
 //! events and answers them after a random time; storage keeps what was put there,
@@ -17,8 +17,12 @@ mod restart;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use outlive_base::NodeId;
 use outlive_base::Time;
 use outlive_base::rng::Sequence;
+use outlive_control::ended::{Ended, SIGKILL};
+use outlive_control::orders::{Notice, Order};
+use outlive_control::supervisor::Input;
 use outlive_protocols::commit::{Command, Commit, Event, Record};
 
 use crate::network::Lossy;
@@ -47,12 +51,6 @@ enum Action {
         life: u32,
         command: Command,
     },
-    /// The launcher has told an agent how many ranks the job has.
-    Learn {
-        who: Process,
-        life: u32,
-        incarnation: u32,
-    },
     /// An agent writes a level.
     Flush {
         who: Process,
@@ -64,13 +62,46 @@ enum Action {
     Rebuild { who: Process, life: u32, key: Key },
     /// A keeper starts its agent again.
     Restart { who: Process },
-    /// The launcher's word reaches an agent.
-    Open { number: u32, node: u32 },
-    /// The launcher looks whether the incarnation is open.
-    Overdue { number: u32 },
-    /// The launcher opens the next incarnation.
-    Next { after: u32 },
-    /// The launcher notices that a node is gone.
+    /// The supervisor's timer.
+    Wake { at: Time },
+    /// A keeper starts; it finds what the last holder of its slot stored, or nothing.
+    StartNode { node: u32, epoch: u64, keep: bool },
+    /// A sign of life of an agent is due.
+    Beat { who: Process, life: u32 },
+    /// A word of an agent reaches the launcher, if the connection did not break.
+    Hear {
+        who: Process,
+        number: u32,
+        notice: Box<Notice>,
+    },
+    /// An order reaches an agent, if the connection did not break.
+    Obey {
+        who: Process,
+        number: u32,
+        order: Box<Order>,
+    },
+    /// A connection that broke is made again.
+    Reconnect { who: Process, number: u32 },
+    /// The processes of a slot are gone.
+    Fenced { node: u32, epoch: u64 },
+    /// The launcher sees that a keeper has ended.
+    KeeperEnded { node: u32, epoch: u64 },
+    /// The command starts its ranks.
+    StartRanks { epoch: u32 },
+    /// A rank meets its agent.
+    Join {
+        who: Process,
+        rank: u32,
+        pid: u32,
+        epoch: u32,
+    },
+    /// Peers ask for a node that they call dead.
+    AskFor { who: Process },
+    /// The ranks of the command are gone.
+    EndRanks,
+    /// The launcher sees the end of a rank.
+    RankKilled { rank: u32, pid: u32 },
+    /// Peers notice that a node is gone.
     Noticed { who: Process },
     /// The policy wants a checkpoint.
     Policy,
@@ -162,11 +193,6 @@ impl Driver<Commit, Lossy> for History {
         match action {
             Action::Step { who, rank, epoch } => self.step(world, who, rank, epoch),
             Action::Tell { who, life, command } => self.tell_now(world, who, life, command),
-            Action::Learn {
-                who,
-                life,
-                incarnation,
-            } => self.learn(world, who, life, incarnation),
             Action::Flush {
                 who,
                 life,
@@ -175,9 +201,41 @@ impl Driver<Commit, Lossy> for History {
             } => self.flush(world, who, life, key, level),
             Action::Rebuild { who, life, key } => self.rebuild(world, who, life, key),
             Action::Restart { who } => self.restart(world, who),
-            Action::Open { number, node } => self.open_one(world, number, node),
-            Action::Overdue { number } => self.overdue(world, number),
-            Action::Next { after } => self.open_next(world, after),
+            Action::Wake { at } => self.wake(world, at),
+            Action::StartNode { node, epoch, keep } => self.start_node(world, node, epoch, keep),
+            Action::Beat { who, life } => self.beat(world, who, life),
+            Action::Hear {
+                who,
+                number,
+                notice,
+            } => self.hear(world, who, number, *notice),
+            Action::Obey { who, number, order } => self.obey(world, who, number, order),
+            Action::Reconnect { who, number } => self.reconnect(world, who, number),
+            Action::Fenced { node, epoch } => {
+                let (node, complete) = (NodeId(node), true);
+                self.supervise(
+                    world,
+                    Input::Fenced {
+                        node,
+                        epoch,
+                        complete,
+                    },
+                );
+            }
+            Action::KeeperEnded { node, epoch } => {
+                let (node, ended) = (NodeId(node), Ended::Signal(SIGKILL));
+                self.supervise(world, Input::KeeperEnded { node, epoch, ended });
+            }
+            Action::StartRanks { epoch } => self.start_ranks(world, epoch),
+            Action::Join {
+                who,
+                rank,
+                pid,
+                epoch,
+            } => self.rank_joins(world, (who, rank, pid, epoch)),
+            Action::AskFor { who } => self.ask_for(world, who),
+            Action::EndRanks => self.end_ranks(world),
+            Action::RankKilled { rank, pid } => self.rank_killed(world, rank, pid),
             Action::Noticed { who } => self.noticed(world, who),
             Action::Policy => self.policy(world),
             Action::Chaos => self.chaos(world),
@@ -207,7 +265,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         homes: BTreeMap::new(),
         shared: BTreeMap::new(),
         shared_records: Vec::new(),
-        launcher: Launcher::default(),
+        launcher: Launcher::new(&options),
         forced: None,
         epoch: 0,
         calm: false,
@@ -216,9 +274,11 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
     };
     let (heal, end) = (history.options.heal, history.options.end);
     for node in 0..history.options.nodes {
-        history.new_home(&mut world, node);
+        // An address for everyone who is asked for before its keeper has started.
+        let who = history.new_home(&mut world, node);
+        history.home(who).up = false;
     }
-    history.open_next(&mut world, 0);
+    history.supervise(&mut world, Input::Timer);
     world.after(Time::from_ms(50), Action::Policy);
     world.after(history.options.tick, Action::Chaos);
     world.after(heal, Action::Heal);

@@ -82,7 +82,7 @@ impl History {
 
     /// An incarnation is open at this node: void versions go, ranks are filled.
     pub(super) fn opened(&mut self, world: &mut W, who: Process, number: u32, restored: Key) {
-        let asked = self.launcher.is_fresh();
+        let asked = self.launcher.is_fresh(number);
         self.judge.opens(world.now, number, restored, asked);
         let home = self.home(who);
         if home.incarnation == number && home.opened == number {
@@ -115,7 +115,18 @@ impl History {
             let words = blob.map(|blob| blob.words).unwrap_or_default();
             self.judge.restores(world.now, node, restored, &words);
         }
-        self.node_ready(world, who, number);
+        self.node_ready(world, who, number, restored);
+    }
+
+    /// The next holder of a slot finds what the last one stored on disk.
+    pub(super) fn inherit(&mut self, world: &mut W, old: Process, new: Process) {
+        *world.disk(new) = std::mem::take(world.disk(old));
+        let home = self.home(old);
+        let stored = (
+            std::mem::take(&mut home.disk),
+            std::mem::take(&mut home.partner),
+        );
+        (self.home(new).disk, self.home(new).partner) = stored;
     }
 
     pub(super) fn agent_crashed(&mut self, world: &mut W, who: Process) {
@@ -137,12 +148,11 @@ impl History {
         home.life += 1;
         self.restarts += 1;
         world.start(who);
-        let open = self.launcher_meets(world, who);
-        if !open {
+        if !self.agent_is_back(world, who) {
             return;
         }
-        self.will_learn(world, who);
         let home = self.home(who);
+        home.knows = false;
         if home.is_bare() {
             return home.work.clear();
         }

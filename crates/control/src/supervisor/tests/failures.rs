@@ -334,17 +334,70 @@ fn messages_of_a_fenced_agent_change_nothing() {
 }
 
 #[test]
-fn fresh_holds_until_a_version_of_this_run_is_stable() {
+fn fresh_is_said_once_for_it_makes_void_what_was_before() {
     let mut set = settings(1);
     set.fresh = true;
     let mut world = World::new(set, 1);
-    world.newest = Some(Version(99));
+    // Stable, and the launcher has not heard of it.
+    world.newest = Some(Version(3));
     world.gone(0, Some(Ended::Signal(9)));
-    assert_eq!(world.sup.report().failures[0].version, None);
-    world.pass(10_000);
-    world.stable(3);
-    world.gone(0, Some(Ended::Signal(9)));
-    assert_eq!(world.sup.report().failures[1].version, Some(3));
+    assert_eq!(world.sup.report().failures[0].version, Some(3));
+    let fresh = |action: &Action| match action {
+        Action::Order {
+            order: Order::Open { fresh, .. },
+            ..
+        } => Some(*fresh),
+        _ => None,
+    };
+    let said: Vec<bool> = world.log.iter().filter_map(fresh).collect();
+    assert_eq!(said, [true, false]);
+}
+
+/// An agent that was started anew and has lost its record of the incarnation: without it no
+/// version is committed, and nothing else would end that.
+#[test]
+fn an_agent_that_takes_no_part_any_more_is_lost_with_its_storage_kept() {
+    let mut world = World::running(settings(2), 2);
+    world.outside.insert(NodeId(1));
+    world.pass(20_000);
+    assert_eq!(world.starts(), 1, "it may only be late");
+    world.pass(15_000);
+    assert_eq!(world.starts(), 2);
+    let failures = &world.sup.report().failures;
+    assert!(
+        failures[0].cause.contains("not taken part"),
+        "{}",
+        failures[0].cause
+    );
+    world.outside.clear();
+    world.pass(60_000);
+    assert_eq!((world.starts(), world.sup.report().failures.len()), (2, 1));
+}
+
+/// Processes that end later than the bound are no reason any more to want a majority.
+#[test]
+fn what_is_fenced_late_is_fenced() {
+    let mut world = World::running(settings(2), 2);
+    let epoch = world.sup.slots[&NodeId(1)].epoch;
+    let node = NodeId(1);
+    world.sup.unfenced.insert((node, epoch - 1));
+    assert!(!is_fenced(&world.sup));
+    let complete = true;
+    let late = Input::Fenced {
+        node,
+        epoch: epoch - 1,
+        complete,
+    };
+    world.input(late);
+    assert!(is_fenced(&world.sup));
+    assert_eq!(world.starts(), 1);
+}
+
+fn is_fenced(sup: &Supervisor) -> bool {
+    matches!(
+        sup.open_order(Incarnation(9)),
+        Order::Open { fenced: true, .. }
+    )
 }
 
 #[test]
