@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from harness import Job, Result, Run, until
 
+LONG = os.environ.get("OUTLIVE_E2E") == "long"
+"""As in the soak: sizes that take minutes, and gigabytes."""
 SHORT = ("--suspect-timeout", "300ms", "--dead-timeout", "1500ms", "--heartbeat", "100ms")
 MISUSE = Path(__file__).parent / "programs" / "misuse.py"
 
@@ -100,6 +102,30 @@ def test_memory_that_takes_long_to_make_silences_nobody(job: Job) -> None:
     assert lines(result, "committed") == [["committed", "0"]], result.out
     assert result.report["restarts"] == 0 and not result.failures
     assert not result.codes() & {"OL-301", "OL-304"}, result.report["warnings"]
+
+
+def heard(job: Job, result: Result) -> None:
+    """A forced capture was committed, and its node never missed."""
+    assert result.status == 0, result.out + result.err
+    assert lines(result, "forced") == [["forced", "1"]], result.out
+    assert lines(result, "committed") == [["committed", "0"]], result.out
+    assert result.report["restarts"] == 0 and not result.failures, result.err
+    # Nor was the thread that answers busy for longer than a heartbeat (OL-301).
+    assert result.report["warnings"] == [] and "silent" not in result.err, result.err
+    assert result.report["checkpoints"]["last"]["disk"] == 1, result.report["checkpoints"]
+    job.outlive("checkpoints", "verify", bound_s=120)
+
+
+@pytest.mark.parametrize("mib", [3072 if LONG else 192])
+def test_a_large_forced_capture_silences_nobody(job: Job, mib: int) -> None:
+    memory = ("--memory", f"{2 * mib + 64}MiB", "--levels", "memory,disk")
+    heard(job, single(job).run(*memory, program=misuse("large", mib << 20), bound_s=300))
+
+
+@pytest.mark.parametrize("count", [1 << 20 if LONG else 1 << 16])
+def test_many_regions_silence_nobody(job: Job, count: int) -> None:
+    options = ("--levels", "memory,disk")
+    heard(job, single(job).run(*options, program=misuse("many", count), bound_s=300))
 
 
 def slabs(run: Run) -> list[Path]:

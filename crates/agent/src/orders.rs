@@ -440,13 +440,13 @@ impl Agent {
             )
     }
 
-    fn on_commit_event(&mut self, event: commit::Event) {
+    pub(crate) fn on_commit_event(&mut self, event: commit::Event) {
         use commit::Event as E;
         self.stirred = true;
         match event {
             E::Arm { version, levels } => self.on_arm(version, levels),
             E::Join { version, levels } => self.on_join(version, levels),
-            E::Disarm { version } => self.withdraw(version),
+            E::Disarm { version } => self.on_disarmed(version),
             E::Resumed { version, levels } => self.resume_round(version, levels),
             E::AllCaptured { version } => {
                 tracing::debug!(version = version.0, "captured everywhere");

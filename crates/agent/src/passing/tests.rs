@@ -6,6 +6,8 @@ use std::time::Duration;
 use outlive_base::{Incarnation, JobName, Level};
 use outlive_network::JobKey;
 
+use outlive_protocols::commit;
+
 use super::*;
 use crate::core::Work;
 use outlive_control::orders::{AgentSpec, Bounds, JobConfig, LevelSetting, Member, Order, Policy};
@@ -354,6 +356,28 @@ fn an_armed_slot_that_a_rank_has_not_seen_goes_to_what_it_forces() {
     agent.ask(Rank(0), 1, Version(21), 1 << 12, true);
     assert_eq!(usage(&agent), Use::Filling(Version(21)));
     assert!(agent.asks.is_empty(), "it has its slab");
+}
+
+#[test]
+fn a_rank_that_waits_for_a_version_hears_at_once_that_a_larger_one_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut agent, _done) = alone(folder.path(), 0);
+    let _program = with_slots(&mut agent, Version(14));
+    armed(&mut agent, Version(20));
+    // It has captured; on another node a rank had gone past when this was to be armed.
+    agent.waits.push(crate::core::Waiting {
+        rank: Rank(0),
+        sequence: 1,
+        version: Version(20),
+        level: Level::Disk,
+        until: Instant::now() + Duration::from_secs(600),
+    });
+    agent.answer_waits();
+    assert_eq!(agent.waits.len(), 1, "nothing is decided");
+    agent.on_commit_event(commit::Event::Disarm {
+        version: Version(20),
+    });
+    assert!(agent.waits.is_empty(), "it was given up");
 }
 
 #[test]
