@@ -1,11 +1,14 @@
 """What a rank may be: one living process, of a bounded number, with any memory."""
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness import Job, Result, Run, until
+from harness import ROOT, Job, Result, Run, until
+from skip import skip
 
 LONG = os.environ.get("OUTLIVE_E2E") == "long"
 """As in the soak: sizes that take minutes, and gigabytes."""
@@ -30,8 +33,25 @@ def single(job: Job) -> Job:
     return job
 
 
-def test_a_second_handle_in_one_process(job: Job) -> None:
-    result = single(job).run(program=misuse("twice"))
+def fortran(job: Job, case: str) -> list[str]:
+    """The same cases in Fortran."""
+    if not shutil.which("gfortran"):
+        skip("gfortran", "gfortran is not installed")
+    module, program = ROOT / "crates" / "client" / "fortran" / "outlive.f90", job.dir / "handles"
+    words = ["gfortran", "-std=f2008", "-J", job.dir, module]
+    words += [Path(__file__).parent / "programs" / "handles.f90", "-o", program]
+    words += ["-L", job.ring.parent, "-loutlive"]
+    subprocess.run([str(word) for word in words], check=True, timeout=60)
+    return [str(program), case]
+
+
+LANGUAGES = {"c": lambda job, case: misuse(case), "fortran": fortran}
+"""Rust's is in crates/cli/tests/handles.rs, Python's in crates/python/tests."""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_second_handle_in_one_process(job: Job, language: str) -> None:
+    result = single(job).run(program=LANGUAGES[language](job, "twice"))
     assert result.status == 0, result.err
     (first,), (second,), (third,) = (
         lines(result, "open", which) for which in ("first", "second", "third")
@@ -41,8 +61,9 @@ def test_a_second_handle_in_one_process(job: Job) -> None:
     assert "OL-200" in result.codes()
 
 
-def test_a_forked_child_that_opens_anew(job: Job) -> None:
-    result = single(job).run(program=misuse("fork"))
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_forked_child_that_opens_anew(job: Job, language: str) -> None:
+    result = single(job).run(program=LANGUAGES[language](job, "fork"))
     assert result.status == 0, result.err
     (parent,), (child,) = (lines(result, "open", which) for which in ("parent", "child"))
     assert (parent[2], child[2]) == ("0", "-200"), result.out

@@ -591,10 +591,19 @@ impl Agent {
                 self.on_traces(traces);
                 self.on_inventory(incarnation, available, records);
             }
+            // Of an opening that was given up since, nothing is wanted.
+            Work::Rebuilt {
+                incarnation,
+                result,
+                ..
+            } if incarnation != self.opening_or_open() => {
+                self.give_back(result.into_iter().flat_map(|it| it.slabs).collect());
+            }
             Work::Rebuilt {
                 source,
                 version,
                 result,
+                ..
             } => {
                 tracing::trace!(version = version.0, ok = result.is_ok(), "rebuilt");
                 self.on_rebuilt(source, version, result);

@@ -235,6 +235,43 @@ fn a_new_agent_gives_ranks_no_control_block_of_the_incarnation_before() {
 }
 
 #[test]
+fn a_new_agent_restores_what_the_incarnation_did_and_not_what_lies_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut agent, _done) = alone(folder.path(), 0);
+    let (open, source, version) = (Incarnation(2), Incarnation(1), Version(14));
+    let began_with = |agent: &mut Agent, source, version| {
+        let config = commit::Config {
+            nodes: 1,
+            ..commit::Config::default()
+        };
+        let ballot = commit::Ballot {
+            incarnation: open,
+            term: 0,
+        };
+        let log = vec![
+            commit::Record::Promise { ballot },
+            commit::Record::Incarnation {
+                number: open,
+                source,
+                version,
+            },
+        ];
+        let now = agent.now();
+        agent.commit = Some(crate::machines::Driver::recover(config, 0, 7, now, log));
+        agent.rejoined(open);
+    };
+    let usage = |agent: &Agent| agent.ranks.get(Rank(0)).unwrap().slots[0].usage;
+    let _program = with_slots(&mut agent, version);
+    began_with(&mut agent, source, version);
+    assert_eq!(agent.restored, Some((source, version)));
+    assert_eq!(usage(&agent), Use::Full { source, version });
+    // It began anew: what was captured before and not committed is void.
+    began_with(&mut agent, Incarnation(0), Version(0));
+    assert_eq!(agent.restored, None);
+    assert_eq!(usage(&agent), Use::Free);
+}
+
+#[test]
 fn what_a_program_wrote_over_is_no_fault_of_ours() {
     use outlive_capture::slab::Slab;
     use std::os::fd::AsFd;
