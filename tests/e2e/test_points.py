@@ -87,17 +87,6 @@ def test_an_agent_dies_in_a_forced_capture(job: Job, point: str, node: int, nth:
     sound(job)
 
 
-def test_the_agent_dies_that_holds_the_only_copy_of_a_lost_node(job: Job) -> None:
-    # It is back in a moment, with the copy: no version is given up for that.
-    job.hold(74, 50)
-    faults = ("node:0@version=75", "agent:1@phase=rebuild:send,nth=1")
-    result = job.survive(inject=faults)
-    failure = result.failure()
-    assert failure["place"] == "node:0" and failure["level"] == "partner", result.err
-    assert failure["version"] >= 50 and failure["rejected"] == [], result.err
-    assert result.report["agent_restarts"] == 1
-
-
 @pytest.mark.parametrize("point", POINTS)
 def test_an_agent_dies_and_then_its_node(job: Job, point: str) -> None:
     job.steps = 160

@@ -21,9 +21,6 @@ impl Agent {
             Ok(request) => request,
             Err(error) => return self.warn(error),
         };
-        if matches!(request, StreamRequest::Fetch { .. }) {
-            self.fail_point("rebuild:send");
-        }
         let (store, faults) = (Arc::clone(&self.store), Arc::clone(&self.faults));
         let work = self.work.clone();
         let job = move || serve(&store, &faults, from, request, stream, &work);

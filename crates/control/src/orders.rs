@@ -162,8 +162,8 @@ pub struct JobConfig {
 
 /// The named points at which [`Fault::FailPoint`] can wait: before a record is made
 /// durable or a message is sent, when a rank may capture by force and when it has captured,
-/// after a level is written and read back, before a copy is sent to whom it belongs.
-pub const FAIL_POINTS: [&str; 9] = [
+/// and after a level is written and read back.
+pub const FAIL_POINTS: [&str; 8] = [
     "prepared:persist",
     "prepared:send",
     "commit:persist",
@@ -172,7 +172,6 @@ pub const FAIL_POINTS: [&str; 9] = [
     "capture:slab",
     "capture:taken",
     "flush:prepared",
-    "rebuild:send",
 ];
 
 /// A fault that the agent carries out on itself, for tests and rehearsals.
