@@ -75,6 +75,8 @@ def faults(job: Job, chance: random.Random) -> str:
         when = f"{(base + chance.randrange(15)) * 5}ms" if kind == "agent" else ""
         specs.append(f"{kind}:{chance.randrange(count)}@{when or f'version={base}'}")
     job.steps, job.spares = 160, 3
+    for base in (30, 75, 120):
+        job.hold(base - 1, 0)
     result = job.run(inject=tuple(specs), bound_s=BOUND_S)
     right(job, result)
     fatal = sorted(spec.split("@")[0] for spec in specs if not spec.startswith("agent"))

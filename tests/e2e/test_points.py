@@ -66,6 +66,27 @@ def test_an_agent_dies_at(job: Job, point: str, node: int) -> None:
     sound(job)
 
 
+@pytest.mark.parametrize("nth", [3, 4])
+@pytest.mark.parametrize("node", [0, 1])
+@pytest.mark.parametrize("point", ["capture:slab", "capture:taken"])
+def test_an_agent_dies_in_a_forced_capture(job: Job, point: str, node: int, nth: int) -> None:
+    # Its two ranks have captured version 0; at 10 one of them is inside, or both are.
+    program = ("--force", 10, "--wait", 2)
+    fault = f"agent:{node}@phase={point},nth={nth}"
+    saved = job.saves(110)
+    result = job.goes_on("-v", "--every", "1000000", when=saved, program=program, inject=(fault,))
+    assert result.failures == [] and result.report["agent_restarts"] == 1, result.err
+    # What the new agent cannot take up is voted down: nobody waits for a bound.
+    assert "-106" not in result.out and "OL-106" not in result.out, result.out
+    assert "did not answer within its bound" not in result.err, result.err
+    # Nor does it cost more than what came while the agent was away.
+    committed = set(result.said("committed"))
+    missing = sorted({*range(0, 120, 10)} - committed)
+    assert missing == list(range(10, 10 + 10 * len(missing), 10)), (missing, result.err)
+    assert 110 in committed, result.err
+    sound(job)
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_an_agent_dies_and_then_its_node(job: Job, point: str) -> None:
     job.steps = 160

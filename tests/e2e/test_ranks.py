@@ -1,12 +1,17 @@
 """What a rank may be: one living process, of a bounded number, with any memory."""
 
 import os
+import shutil
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from harness import Job, Result, Run, until
+from harness import ROOT, Job, Result, Run, until
+from skip import skip
 
+LONG = os.environ.get("OUTLIVE_E2E") == "long"
+"""As in the soak: sizes that take minutes, and gigabytes."""
 SHORT = ("--suspect-timeout", "300ms", "--dead-timeout", "1500ms", "--heartbeat", "100ms")
 MISUSE = Path(__file__).parent / "programs" / "misuse.py"
 
@@ -28,8 +33,25 @@ def single(job: Job) -> Job:
     return job
 
 
-def test_a_second_handle_in_one_process(job: Job) -> None:
-    result = single(job).run(program=misuse("twice"))
+def fortran(job: Job, case: str) -> list[str]:
+    """The same cases in Fortran."""
+    if not shutil.which("gfortran"):
+        skip("gfortran", "gfortran is not installed")
+    module, program = ROOT / "crates" / "client" / "fortran" / "outlive.f90", job.dir / "handles"
+    words = ["gfortran", "-std=f2008", "-J", job.dir, module]
+    words += [Path(__file__).parent / "programs" / "handles.f90", "-o", program]
+    words += ["-L", job.ring.parent, "-loutlive"]
+    subprocess.run([str(word) for word in words], check=True, timeout=60)
+    return [str(program), case]
+
+
+LANGUAGES = {"c": lambda job, case: misuse(case), "fortran": fortran}
+"""Rust's is in crates/cli/tests/handles.rs, Python's in crates/python/tests."""
+
+
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_second_handle_in_one_process(job: Job, language: str) -> None:
+    result = single(job).run(program=LANGUAGES[language](job, "twice"))
     assert result.status == 0, result.err
     (first,), (second,), (third,) = (
         lines(result, "open", which) for which in ("first", "second", "third")
@@ -39,8 +61,9 @@ def test_a_second_handle_in_one_process(job: Job) -> None:
     assert "OL-200" in result.codes()
 
 
-def test_a_forked_child_that_opens_anew(job: Job) -> None:
-    result = single(job).run(program=misuse("fork"))
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_a_forked_child_that_opens_anew(job: Job, language: str) -> None:
+    result = single(job).run(program=LANGUAGES[language](job, "fork"))
     assert result.status == 0, result.err
     (parent,), (child,) = (lines(result, "open", which) for which in ("parent", "child"))
     assert (parent[2], child[2]) == ("0", "-200"), result.out
@@ -100,6 +123,30 @@ def test_memory_that_takes_long_to_make_silences_nobody(job: Job) -> None:
     assert lines(result, "committed") == [["committed", "0"]], result.out
     assert result.report["restarts"] == 0 and not result.failures
     assert not result.codes() & {"OL-301", "OL-304"}, result.report["warnings"]
+
+
+def heard(job: Job, result: Result) -> None:
+    """A forced capture was committed, and its node never missed."""
+    assert result.status == 0, result.out + result.err
+    assert lines(result, "forced") == [["forced", "1"]], result.out
+    assert lines(result, "committed") == [["committed", "0"]], result.out
+    assert result.report["restarts"] == 0 and not result.failures, result.err
+    # Nor was the thread that answers busy for longer than a heartbeat (OL-301).
+    assert result.report["warnings"] == [] and "silent" not in result.err, result.err
+    assert result.report["checkpoints"]["last"]["disk"] == 1, result.report["checkpoints"]
+    job.outlive("checkpoints", "verify", bound_s=120)
+
+
+@pytest.mark.parametrize("mib", [3072 if LONG else 192])
+def test_a_large_forced_capture_silences_nobody(job: Job, mib: int) -> None:
+    memory = ("--memory", f"{2 * mib + 64}MiB", "--levels", "memory,disk")
+    heard(job, single(job).run(*memory, program=misuse("large", mib << 20), bound_s=300))
+
+
+@pytest.mark.parametrize("count", [1 << 20 if LONG else 1 << 16])
+def test_many_regions_silence_nobody(job: Job, count: int) -> None:
+    options = ("--levels", "memory,disk")
+    heard(job, single(job).run(*options, program=misuse("many", count), bound_s=300))
 
 
 def slabs(run: Run) -> list[Path]:

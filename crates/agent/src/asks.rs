@@ -234,7 +234,8 @@ impl Agent {
             self.command(Command::Force { version, levels });
         }
         if failed {
-            self.capture_failed(rank, version, Why::NoRoom);
+            return self.capture_failed(rank, version, Why::NoRoom);
         }
+        self.fail_point("capture:slab");
     }
 }

@@ -69,6 +69,16 @@ impl Agent {
         self.try_collect();
     }
 
+    /// The version will not be taken, a larger one perhaps. A rank may have captured it
+    /// all the same, and wait for it.
+    pub(crate) fn on_disarmed(&mut self, version: Version) {
+        if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
+            known.clear();
+        }
+        self.withdraw(version);
+        self.answer_waits();
+    }
+
     pub(crate) fn on_aborted(
         &mut self,
         version: Version,

@@ -48,6 +48,8 @@ pub(crate) enum Work {
     },
     /// The local ranks' bytes of a version.
     Rebuilt {
+        /// The one that was being opened.
+        incarnation: Incarnation,
         source: Incarnation,
         version: Version,
         result: Result<crate::rebuild::Rebuilt>,

@@ -229,9 +229,10 @@ impl Agent {
             });
         }
         let rebuild = self.rebuild_of(source, version, ranks_total);
-        let work = self.work.clone();
+        let (work, incarnation) = (self.work.clone(), rebuild.incarnation);
         let job = move || {
             let _ = work.send(Work::Rebuilt {
+                incarnation,
                 source,
                 version,
                 result: rebuild.run(),
@@ -245,6 +246,12 @@ impl Agent {
                 ok: false,
             });
         }
+    }
+
+    /// The incarnation that is being opened, else the open one.
+    pub(crate) fn opening_or_open(&self) -> Incarnation {
+        let opening = self.opening.as_ref();
+        opening.map_or(self.incarnation, |opening| opening.incarnation)
     }
 
     fn rebuild_of(&mut self, source: Incarnation, version: Version, ranks_total: u32) -> Rebuild {
@@ -294,10 +301,7 @@ impl Agent {
             source,
             version,
             node: self.me,
-            incarnation: self
-                .opening
-                .as_ref()
-                .map_or(self.incarnation, |open| open.incarnation),
+            incarnation: self.opening_or_open(),
             job_hash: self.spec.job_hash,
             ranks_total,
             parts,

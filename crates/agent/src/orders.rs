@@ -440,13 +440,13 @@ impl Agent {
             )
     }
 
-    fn on_commit_event(&mut self, event: commit::Event) {
+    pub(crate) fn on_commit_event(&mut self, event: commit::Event) {
         use commit::Event as E;
         self.stirred = true;
         match event {
             E::Arm { version, levels } => self.on_arm(version, levels),
             E::Join { version, levels } => self.on_join(version, levels),
-            E::Disarm { version } => self.withdraw(version),
+            E::Disarm { version } => self.on_disarmed(version),
             E::Resumed { version, levels } => self.resume_round(version, levels),
             E::AllCaptured { version } => {
                 tracing::debug!(version = version.0, "captured everywhere");
@@ -603,10 +603,19 @@ impl Agent {
                 self.on_traces(traces);
                 self.on_inventory(incarnation, available, records);
             }
+            // Of an opening that was given up since, nothing is wanted.
+            Work::Rebuilt {
+                incarnation,
+                result,
+                ..
+            } if incarnation != self.opening_or_open() => {
+                self.give_back(result.into_iter().flat_map(|it| it.slabs).collect());
+            }
             Work::Rebuilt {
                 source,
                 version,
                 result,
+                ..
             } => {
                 tracing::trace!(version = version.0, ok = result.is_ok(), "rebuilt");
                 self.on_rebuilt(source, version, result);

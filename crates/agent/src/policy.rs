@@ -364,7 +364,7 @@ impl Agent {
         }
         self.incarnation = incarnation;
         self.ranks.drop_controls_but(incarnation);
-        self.restored = self.restored_by_slabs(incarnation);
+        self.restored = self.restored_and_held(incarnation);
         if let Some((source, version)) = self.restored {
             self.restore_line(source, version);
         }
@@ -468,16 +468,19 @@ impl Agent {
         }
     }
 
-    /// The version that this incarnation restored, if a slab still holds it.
-    fn restored_by_slabs(&self, incarnation: Incarnation) -> Option<(Incarnation, Version)> {
-        self.ranks
-            .iter()
-            .flat_map(|entry| &entry.slots)
-            .filter_map(|slot| match slot.usage {
-                Use::Full { source, version } if source < incarnation => Some((source, version)),
-                _ => None,
-            })
-            .max()
+    /// The version that this incarnation restored, if a slab still holds it. What else was
+    /// captured before is void: an agent that ended while this one was opened has left it.
+    fn restored_and_held(&mut self, incarnation: Incarnation) -> Option<(Incarnation, Version)> {
+        let restored = self.commit.as_ref()?.machine().restored();
+        let mut held = false;
+        for slot in self.ranks.iter_mut().flat_map(|entry| &mut entry.slots) {
+            match slot.usage {
+                Use::Full { source, version } if Some((source, version)) == restored => held = true,
+                Use::Full { source, .. } if source < incarnation => slot.usage = Use::Free,
+                _ => {}
+            }
+        }
+        restored.filter(|_| held)
     }
 
     /// A round lives on after this agent's restart: its levels are known again.

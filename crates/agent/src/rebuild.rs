@@ -5,6 +5,7 @@
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::slab::Slab;
@@ -18,6 +19,12 @@ use crate::flush::Flush;
 use crate::peers::{StreamReply, StreamRequest, connection_lost, open_stream, read_reply};
 use crate::ranks::{Staged, overwritten};
 use crate::slabs::Slabs;
+
+/// How long a copy that others hold is asked for, if no other can be used: an agent is
+/// started anew in less.
+const PEER_PATIENCE: Duration = Duration::from_secs(5);
+/// The pause between two attempts.
+const PEER_AGAIN: Duration = Duration::from_millis(20);
 
 /// A rank's slab that was just filled.
 pub type NewSlab = (Rank, Slab, OwnedFd);
@@ -71,22 +78,34 @@ impl Rebuild {
     /// Tries each copy in turn.
     pub fn run(mut self) -> Result<Rebuilt> {
         self.unused.clear();
+        let until = Instant::now() + PEER_PATIENCE;
         let mut rejected = Vec::new();
-        for (level, part) in &self.parts {
-            match self.fetch(*level, part) {
-                Ok((bytes, slabs)) => {
-                    return Ok(Rebuilt {
-                        level: *level,
-                        bytes,
-                        slabs,
-                        rejected,
-                    });
-                }
-                Err(error) => {
-                    tracing::info!(%error, %level, "a copy cannot be used");
-                    rejected.push(error);
+        let mut left: Vec<&(Level, Part)> = self.parts.iter().collect();
+        loop {
+            let mut away = Vec::new();
+            for &copy in &left {
+                let (level, part) = copy;
+                match self.fetch(*level, part) {
+                    Ok((bytes, slabs)) => {
+                        return Ok(Rebuilt {
+                            level: *level,
+                            bytes,
+                            slabs,
+                            rejected,
+                        });
+                    }
+                    Err(error) if is_away(&error) && Instant::now() < until => away.push(copy),
+                    Err(error) => {
+                        tracing::info!(%error, %level, "a copy cannot be used");
+                        rejected.push(error);
+                    }
                 }
             }
+            if away.is_empty() {
+                break;
+            }
+            left = away;
+            std::thread::sleep(PEER_AGAIN);
         }
         // The copy in memory is tried by itself: others may follow.
         if matches!(self.parts[..], [(Level::Memory, _)])
@@ -204,6 +223,13 @@ impl Rebuild {
         })?;
         Ok((sealed.length, intake.finish()?))
     }
+}
+
+/// A holder does not answer: its agent may be being started anew. One whose node was lost is
+/// replaced by a node that does, and has nothing.
+fn is_away(error: &Error) -> bool {
+    use outlive_base::Code::{AgentTimeout, AgentUnreachable, Network};
+    matches!(error.code(), Network | AgentUnreachable | AgentTimeout)
 }
 
 fn reasons(errors: &[Error]) -> String {

@@ -243,6 +243,7 @@ impl Agent {
         generation: u32,
         blocked_ns: u64,
     ) {
+        self.fail_point("capture:taken");
         let source = self.incarnation;
         let armed = self.ranks.get(rank).and_then(|entry| {
             let slot = entry.slots.get(slot as usize)?;

@@ -121,4 +121,42 @@ mod tests {
         turns.begin();
         assert_eq!(turns.end(3, "nothing", heartbeat), None);
     }
+
+    #[test]
+    fn a_longer_turn_is_told_again_only_if_it_is_twice_as_long() {
+        let heartbeat = Duration::from_millis(20);
+        let mut turns = Turns::new();
+        let mut turn = |length| {
+            turns.begin();
+            std::thread::sleep(length);
+            turns.end(3, "a planted pause", heartbeat)
+        };
+        assert!(turn(Duration::from_millis(60)).is_some());
+        assert_eq!(
+            turn(Duration::from_millis(50)),
+            None,
+            "no longer than before"
+        );
+        assert!(turn(Duration::from_millis(400)).is_some());
+    }
+
+    #[test]
+    fn a_turn_in_which_the_process_was_stopped_is_not_its_own() {
+        let heartbeat = Duration::from_millis(20);
+        let mut turns = Turns::new();
+        turns.resumed = Some(Caught::catch(libc::SIGCONT).unwrap());
+        let resumed = || {
+            // SAFETY: sends this thread, which has blocked it, a signal that changes nothing.
+            assert_eq!(unsafe { libc::raise(libc::SIGCONT) }, 0);
+        };
+        turns.begin();
+        std::thread::sleep(Duration::from_millis(60));
+        resumed();
+        assert_eq!(turns.end(3, "a stop", heartbeat), None);
+        // A stop between two turns excuses neither.
+        resumed();
+        turns.begin();
+        std::thread::sleep(Duration::from_millis(60));
+        assert!(turns.end(3, "a planted pause", heartbeat).is_some());
+    }
 }

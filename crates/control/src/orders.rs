@@ -161,13 +161,16 @@ pub struct JobConfig {
 }
 
 /// The named points at which [`Fault::FailPoint`] can wait: before a record is made
-/// durable or a message is sent, and after a level is written and read back.
-pub const FAIL_POINTS: [&str; 6] = [
+/// durable or a message is sent, when a rank may capture by force and when it has captured,
+/// and after a level is written and read back.
+pub const FAIL_POINTS: [&str; 8] = [
     "prepared:persist",
     "prepared:send",
     "commit:persist",
     "commit:send",
     "stable:send",
+    "capture:slab",
+    "capture:taken",
     "flush:prepared",
 ];
 

@@ -275,3 +275,14 @@ def test_children_do_not_disturb(protected: Protected) -> None:
 def test_a_wait_lets_other_threads_run(protected: Protected) -> None:
     _, output = protected.run([], "parts.py", "threaded")
     assert "counted" in output
+
+
+def test_a_second_handle_and_a_forked_child_are_refused(protected: Protected) -> None:
+    report, output = protected.run(["--max-restarts", "0"], "handles.py")
+    said = {line.split()[0]: line.split(maxsplit=2)[1:] for line in output.splitlines()}
+    pid, code = said["first"][0], said["first"][1]
+    assert (code, said["third"]) == ("0", ["0"]), output
+    assert said["second"][0] == said["child"][0] == "200", output
+    assert "open in this process" in said["second"][1]
+    assert f"process {pid}," in said["child"][1], output
+    assert "OL-200" in {warning["code"] for warning in report["warnings"]}

@@ -6,6 +6,8 @@ use std::time::Duration;
 use outlive_base::{Incarnation, JobName, Level};
 use outlive_network::JobKey;
 
+use outlive_protocols::commit;
+
 use super::*;
 use crate::core::Work;
 use outlive_control::orders::{AgentSpec, Bounds, JobConfig, LevelSetting, Member, Order, Policy};
@@ -233,6 +235,43 @@ fn a_new_agent_gives_ranks_no_control_block_of_the_incarnation_before() {
 }
 
 #[test]
+fn a_new_agent_restores_what_the_incarnation_did_and_not_what_lies_in_memory() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut agent, _done) = alone(folder.path(), 0);
+    let (open, source, version) = (Incarnation(2), Incarnation(1), Version(14));
+    let began_with = |agent: &mut Agent, source, version| {
+        let config = commit::Config {
+            nodes: 1,
+            ..commit::Config::default()
+        };
+        let ballot = commit::Ballot {
+            incarnation: open,
+            term: 0,
+        };
+        let log = vec![
+            commit::Record::Promise { ballot },
+            commit::Record::Incarnation {
+                number: open,
+                source,
+                version,
+            },
+        ];
+        let now = agent.now();
+        agent.commit = Some(crate::machines::Driver::recover(config, 0, 7, now, log));
+        agent.rejoined(open);
+    };
+    let usage = |agent: &Agent| agent.ranks.get(Rank(0)).unwrap().slots[0].usage;
+    let _program = with_slots(&mut agent, version);
+    began_with(&mut agent, source, version);
+    assert_eq!(agent.restored, Some((source, version)));
+    assert_eq!(usage(&agent), Use::Full { source, version });
+    // It began anew: what was captured before and not committed is void.
+    began_with(&mut agent, Incarnation(0), Version(0));
+    assert_eq!(agent.restored, None);
+    assert_eq!(usage(&agent), Use::Free);
+}
+
+#[test]
 fn what_a_program_wrote_over_is_no_fault_of_ours() {
     use outlive_capture::slab::Slab;
     use std::os::fd::AsFd;
@@ -354,6 +393,28 @@ fn an_armed_slot_that_a_rank_has_not_seen_goes_to_what_it_forces() {
     agent.ask(Rank(0), 1, Version(21), 1 << 12, true);
     assert_eq!(usage(&agent), Use::Filling(Version(21)));
     assert!(agent.asks.is_empty(), "it has its slab");
+}
+
+#[test]
+fn a_rank_that_waits_for_a_version_hears_at_once_that_a_larger_one_takes_its_place() {
+    let folder = tempfile::tempdir().unwrap();
+    let (mut agent, _done) = alone(folder.path(), 0);
+    let _program = with_slots(&mut agent, Version(14));
+    armed(&mut agent, Version(20));
+    // It has captured; on another node a rank had gone past when this was to be armed.
+    agent.waits.push(crate::core::Waiting {
+        rank: Rank(0),
+        sequence: 1,
+        version: Version(20),
+        level: Level::Disk,
+        until: Instant::now() + Duration::from_secs(600),
+    });
+    agent.answer_waits();
+    assert_eq!(agent.waits.len(), 1, "nothing is decided");
+    agent.on_commit_event(commit::Event::Disarm {
+        version: Version(20),
+    });
+    assert!(agent.waits.is_empty(), "it was given up");
 }
 
 #[test]

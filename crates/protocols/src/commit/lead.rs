@@ -410,7 +410,11 @@ impl Commit {
                         .tallies
                         .get(&level)
                         .is_some_and(|t| t.verdict == Verdict::Open),
-                    None => round.tallies.values().all(|t| t.verdict == Verdict::Open),
+                    // A level that was given up before is no reason to wait for the others.
+                    None => round
+                        .tallies
+                        .values()
+                        .all(|t| matches!(t.verdict, Verdict::Open | Verdict::Aborted)),
                 };
                 if open {
                     // What others have captured was offered there and not here.

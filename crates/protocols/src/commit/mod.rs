@@ -216,6 +216,13 @@ impl Commit {
         matches!(self.mode, Mode::Running).then_some(self.ballot.incarnation)
     }
 
+    /// The version with which the incarnation of this instance began, and the incarnation in
+    /// which that was captured; `None` if it began anew.
+    pub fn restored(&self) -> Option<(Incarnation, Version)> {
+        let line = self.log.lines.get(&self.ballot.incarnation);
+        line.copied().filter(|(source, _)| source.0 != 0)
+    }
+
     /// The highest number this node knows of: a new incarnation needs a larger one.
     pub fn known(&self) -> Incarnation {
         let promised = self.log.promised.incarnation.max(self.ballot.incarnation);
