@@ -137,6 +137,18 @@ def test_a_pair_survives_its_other(tmp_path: Path) -> None:
     assert survivors(ended.stdout) == {0: 4}, ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize("rail", ["mpi", "tcp"])
+def test_an_abort_ends_the_job_and_crashes_nobody(
+    mpi: Mpi, tmp_path: Path, seed: int, rail: str
+) -> None:
+    program = mpi.build("abort.c", tmp_path)
+    for turn in range(6):
+        ended = mpi.start(4, program, (seed + turn) % 2**32, VERBOSE="1", RAIL=rail)
+        assert "collectives for 4" in ended.stderr, ended.stderr
+        assert ended.returncode != 0
+        assert "crashed" not in ended.stderr, ended.stderr
+
+
 def test_late_is_not_dead(mpi: Mpi, tmp_path: Path) -> None:
     program = mpi.build("killed.c", tmp_path, linked=True)
     for how, rail in [("ftco", "mpi"), ("ftco", "tcp"), *((how, "tcp") for how in CORRECTED)]:
