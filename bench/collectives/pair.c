@@ -59,13 +59,23 @@ int main(int argc, char **argv) {
         for (int s = 0; s < (call == 3 ? 1 : (int)(sizeof sizes / sizeof *sizes)); s++) {
             static double native[BLOCKS_MAX], ours[BLOCKS_MAX];
             int bytes = sizes[s], count = bytes / 8;
-            double guess = block(call, 0, count, 3);
-            int times = (int)((size > 2 ? 4e6 : 2e6) / (guess + 100)) + 1, agreed;
-            PMPI_Allreduce(&times, &agreed, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
-            if (agreed > 2000) agreed = 2000;
-            for (int b = 0; b < blocks; b++) {
-                native[b] = block(call, 0, count, agreed);
-                ours[b] = block(call, 1, count, agreed);
+            /* Blocks of like duration: a single call would be as long as the barrier before it
+             * takes to let go of a core that is shared. */
+            int times[2], agreed[2];
+            for (int kind = 0; kind < 2; kind++) {
+                double guess = block(call, kind, count, 3);
+                times[kind] = (int)((size > 2 ? 4e6 : 2e6) / (guess + 100)) + 1;
+                if (pin == 2 && kind == 1) times[kind] = times[kind] < 500 ? 500 : times[kind];
+                if (times[kind] > 2000) times[kind] = 2000;
+            }
+            PMPI_Allreduce(times, agreed, 2, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+            /* In turns of who is first and of changing length: where the scheduler takes a core
+             * away at regular times, it would else take it from one kind always. */
+            for (int b = 0; b < 2 * blocks; b++) {
+                int kind = (b + b / 2) % 2;
+                long part = 75 + (long)b * 37 % 51;
+                double took = block(call, kind, count, (int)(agreed[kind] * part / 100) + 1);
+                (kind ? ours : native)[b / 2] = took;
             }
             qsort(native, (size_t)blocks, sizeof *native, ascending);
             qsort(ours, (size_t)blocks, sizeof *ours, ascending);

@@ -1,10 +1,11 @@
 """liboutlive_mpi.so under each MPI: right results, and results after a real SIGKILL."""
 
+import os
 import re
 from pathlib import Path
 
 import pytest
-from conftest import SHIELD, Mpi, library
+from conftest import SHIELD, Mpi, Shm, library
 
 CORRECTED = ["corrected-tree", "corrected-gossip"]
 CHECKS = re.compile(r"^checks (\d+)$", re.M)
@@ -136,6 +137,18 @@ def test_a_pair_survives_its_other(tmp_path: Path) -> None:
     assert survivors(ended.stdout) == {0: 4}, ended.stdout + ended.stderr
 
 
+@pytest.mark.parametrize("rail", ["mpi", "tcp"])
+def test_an_abort_ends_the_job_and_crashes_nobody(
+    mpi: Mpi, tmp_path: Path, seed: int, rail: str
+) -> None:
+    program = mpi.build("abort.c", tmp_path)
+    for turn in range(6):
+        ended = mpi.start(4, program, (seed + turn) % 2**32, VERBOSE="1", RAIL=rail)
+        assert "collectives for 4" in ended.stderr, ended.stderr
+        assert ended.returncode != 0
+        assert "crashed" not in ended.stderr, ended.stderr
+
+
 def test_late_is_not_dead(mpi: Mpi, tmp_path: Path) -> None:
     program = mpi.build("killed.c", tmp_path, linked=True)
     for how, rail in [("ftco", "mpi"), ("ftco", "tcp"), *((how, "tcp") for how in CORRECTED)]:
@@ -169,3 +182,14 @@ def test_fortran(debian: Mpi, tmp_path: Path) -> None:
                 assert ended.returncode == 0, ended.stdout + ended.stderr
                 assert "collectives for" in ended.stderr
                 assert "fortran is right" in ended.stdout
+
+
+if os.environ.get("OUTLIVE_MPI") == "long":  # it takes 10 GB
+
+    @pytest.mark.parametrize("name", ["mpich", "openmpi"])
+    def test_counts_above_an_int(tmp_path: Path, name: str) -> None:
+        mpi = library(name)
+        program = mpi.build("large.c", tmp_path, linked=True)
+        ended = mpi.start(2, program, preload=False, VERBOSE="1", bound=400)
+        assert "collectives for 2 ranks" in ended.stderr, ended.stderr
+        assert ended.stdout == "all of 2151677955 bytes are right\n", ended.stdout + ended.stderr
