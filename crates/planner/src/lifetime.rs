@@ -29,6 +29,9 @@ use crate::machine::{Job, Level};
 /// No longer patterns, in intervals.
 pub const PATTERN_MAX: u64 = 20_000;
 
+/// Probability that is neglected per state: nothing that shows in the first ten digits.
+const EXACT: f64 = 1e-13;
+
 /// When to save where.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Pattern {
@@ -129,6 +132,11 @@ impl Lifetime {
 /// [`Code::Config`] for patterns that cannot be: no level, a multiple of 0 or a length above
 /// [`PATTERN_MAX`], an interval that is not positive.
 pub fn lifetime(question: &Question, pattern: &Pattern) -> Result<Lifetime> {
+    with_slack(question, pattern, EXACT)
+}
+
+/// The same with so much probability neglected per state of the chain.
+pub(crate) fn with_slack(question: &Question, pattern: &Pattern, slack: f64) -> Result<Lifetime> {
     let refuse = |what: String, remedy: &str| {
         Err(Error::new(
             Code::Config,
@@ -166,7 +174,7 @@ pub fn lifetime(question: &Question, pattern: &Pattern) -> Result<Lifetime> {
     if rate * restarts.fold(longest, f64::max) > 7.0 {
         return Ok(Lifetime::never(work));
     }
-    Ok(solve::expected(question, pattern).unwrap_or_else(|| Lifetime::never(work)))
+    Ok(solve::expected(question, pattern, slack).unwrap_or_else(|| Lifetime::never(work)))
 }
 
 #[cfg(test)]

@@ -11,11 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chain::{Chain, Held, State};
 use super::{Lifetime, Pattern, Question};
 
-/// Probability that may be left at a state.
-const LEFT: f64 = 1e-13;
 /// Cycles until what is stored at their ends settles.
 const CYCLES_MAX: usize = 60;
-const SETTLED: f64 = 1e-8;
 /// No more states, and no more steps along the chain.
 const STATES_MAX: usize = 400_000;
 const STEPS_MAX: u64 = 30_000_000;
@@ -30,6 +27,8 @@ struct Known {
 }
 
 struct Solver<'a> {
+    /// Probability that may be left at a state.
+    slack: f64,
     chain: Chain<'a>,
     length: i64,
     numbers: BTreeMap<(i64, State), u32>,
@@ -67,7 +66,7 @@ impl Solver<'_> {
         let at = number as usize;
         let before = self.residue[at];
         self.residue[at] += mass;
-        if before < LEFT && self.residue[at] >= LEFT {
+        if before < self.slack && self.residue[at] >= self.slack {
             let position = self.places[at].0;
             self.pending.entry(position).or_default().insert(number);
         }
@@ -177,9 +176,10 @@ pub(super) fn undisturbed(question: &Question, pattern: &Pattern) -> Lifetime {
     }
 }
 
-/// With failures; none if the chain is too large or nearly endless.
-pub(super) fn expected(question: &Question, pattern: &Pattern) -> Option<Lifetime> {
+/// With failures, up to `slack` of probability per state; none if the chain is too large or nearly endless.
+pub(super) fn expected(question: &Question, pattern: &Pattern, slack: f64) -> Option<Lifetime> {
     let mut solver = Solver {
+        slack,
         chain: Chain::new(question, pattern),
         length: pattern.length() as i64,
         numbers: BTreeMap::new(),
@@ -209,8 +209,8 @@ pub(super) fn expected(question: &Question, pattern: &Pattern) -> Option<Lifetim
             .map(|held| (p(&next, held) - p(&from, held)).abs())
             .sum();
         from = next;
-        from.retain(|_, p| *p > LEFT);
-        if change < SETTLED {
+        from.retain(|_, p| *p > slack);
+        if change < 1e5 * slack {
             break;
         }
     }
