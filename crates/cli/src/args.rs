@@ -66,6 +66,8 @@ pub enum Command {
     Doctor(DoctorOptions),
     /// Explain the configuration: each value and where it comes from
     Config(ConfigOptions),
+    /// Plan levels and intervals: what to do, what it costs, what would help
+    Plan(Box<crate::plan::PlanOptions>),
     /// Run the protocols in simulation
     Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time

@@ -21,6 +21,8 @@
 mod chain;
 mod solve;
 
+use solve::Trouble;
+
 use outlive_base::{Code, Entity, Error, Result};
 
 use crate::classes::Classes;
@@ -31,6 +33,9 @@ pub const PATTERN_MAX: u64 = 20_000;
 
 /// Probability that is neglected per state: nothing that shows in the first ten digits.
 const EXACT: f64 = 1e-13;
+
+/// Beyond this the result is worth nothing.
+const COARSEST: f64 = 1.1e-5;
 
 /// When to save where.
 #[derive(Clone, PartialEq, Debug)]
@@ -130,7 +135,7 @@ impl Lifetime {
 ///
 /// # Errors
 /// [`Code::Config`] for patterns that cannot be: no level, a multiple of 0 or a length above
-/// [`PATTERN_MAX`], an interval that is not positive.
+/// [`PATTERN_MAX`], an interval that is not positive; too many states.
 pub fn lifetime(question: &Question, pattern: &Pattern) -> Result<Lifetime> {
     with_slack(question, pattern, EXACT)
 }
@@ -174,7 +179,20 @@ pub(crate) fn with_slack(question: &Question, pattern: &Pattern, slack: f64) -> 
     if rate * restarts.fold(longest, f64::max) > 7.0 {
         return Ok(Lifetime::never(work));
     }
-    Ok(solve::expected(question, pattern, slack).unwrap_or_else(|| Lifetime::never(work)))
+    // Coarser where the states are too many: each hundredfold leaves a few digits less.
+    let mut slack = slack;
+    while slack <= COARSEST {
+        match solve::expected(question, pattern, slack) {
+            Ok(found) => return Ok(found),
+            Err(Trouble::Endless) => return Ok(Lifetime::never(work)),
+            Err(Trouble::TooMany) => slack *= 100.0,
+        }
+    }
+    let what = format!("multiples {:?} have too many states", pattern.multiples);
+    refuse(
+        what,
+        "use fewer levels in the background, or multiples that divide each other",
+    )
 }
 
 #[cfg(test)]

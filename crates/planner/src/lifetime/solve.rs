@@ -14,8 +14,8 @@ use super::{Lifetime, Pattern, Question};
 /// Cycles until what is stored at their ends settles.
 const CYCLES_MAX: usize = 60;
 /// No more states, and no more steps along the chain.
-const STATES_MAX: usize = 400_000;
-const STEPS_MAX: u64 = 30_000_000;
+const STATES_MAX: usize = 100_000;
+const STEPS_MAX: u64 = 10_000_000;
 
 /// A step with numbers in place of states.
 struct Known {
@@ -38,6 +38,15 @@ struct Solver<'a> {
     /// States with a residue, by position.
     pending: BTreeMap<i64, BTreeSet<u32>>,
     pushed: u64,
+}
+
+/// Why there is no expected time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trouble {
+    /// The chain has too many states that matter.
+    TooMany,
+    /// The end of the pattern is not reached.
+    Endless,
 }
 
 /// A cycle's result.
@@ -176,8 +185,14 @@ pub(super) fn undisturbed(question: &Question, pattern: &Pattern) -> Lifetime {
     }
 }
 
-/// With failures, up to `slack` of probability per state; none if the chain is too large or nearly endless.
-pub(super) fn expected(question: &Question, pattern: &Pattern, slack: f64) -> Option<Lifetime> {
+/// With failures, up to `slack` of probability per state.
+///
+/// What is left at states when a cycle ends is pushed on in the next: no probability is lost.
+pub(super) fn expected(
+    question: &Question,
+    pattern: &Pattern,
+    slack: f64,
+) -> Result<Lifetime, Trouble> {
     let mut solver = Solver {
         slack,
         chain: Chain::new(question, pattern),
@@ -192,10 +207,10 @@ pub(super) fn expected(question: &Question, pattern: &Pattern, slack: f64) -> Op
     let mut from = BTreeMap::from([(Held::everywhere(question.levels.len()), 1.0)]);
     let mut cycle = Cycle::default();
     for _ in 0..CYCLES_MAX {
-        cycle = solver.cycle(&from)?;
+        cycle = solver.cycle(&from).ok_or(Trouble::TooMany)?;
         let ended: f64 = cycle.ends.values().sum();
         if ended <= 0.0 {
-            return None;
+            return Err(Trouble::Endless);
         }
         let next: BTreeMap<Held, f64> = cycle
             .ends
@@ -214,7 +229,7 @@ pub(super) fn expected(question: &Question, pattern: &Pattern, slack: f64) -> Op
             break;
         }
     }
-    Some(whole(question, pattern, &cycle, solver.places.len()))
+    Ok(whole(question, pattern, &cycle, solver.places.len()))
 }
 
 /// A job of many cycles, each of which may end with a new beginning.
