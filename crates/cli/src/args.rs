@@ -562,6 +562,8 @@ pub enum Benchmark {
     Balance,
     /// A tree of domains against one central leader: time and memory
     Hybrid,
+    /// A plan for 50,000 nodes and five levels; simulated jobs
+    Plan,
     /// The simulator: a corrected broadcast over 2^20 processes
     Simulate,
     /// An Allreduce after real processes were killed

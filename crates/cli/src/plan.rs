@@ -4,6 +4,7 @@
 //! as JSON or as a picture.
 
 mod picture;
+mod trace;
 mod words;
 
 use std::path::PathBuf;
@@ -38,6 +39,10 @@ pub struct PlanOptions {
     /// Methods to put beside the plan [default: none]
     #[arg(long, value_name = "METHODS")]
     compare: Option<Compare>,
+    /// Failures that were recorded (CSV): fit them, and replay them under each plan
+    /// [default: none]
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     /// Draw the expected time over the interval and its parts as SVG [default: not drawn]
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -48,7 +53,7 @@ pub struct PlanOptions {
     #[arg(long)]
     json: bool,
     /// Print a machine or a job to start from
-    #[arg(long, value_name = "WHICH", conflicts_with_all = ["machine", "job", "compare", "plot", "json"])]
+    #[arg(long, value_name = "WHICH", conflicts_with_all = ["machine", "job", "compare", "trace", "plot", "json"])]
     example: Option<Example>,
 }
 
@@ -105,15 +110,23 @@ pub fn run(options: &PlanOptions) -> Result<u8> {
     let machine = machine::machine(&text, &name)?;
     let (text, name) = read(&options.job)?;
     let job = machine::job(&text, &name, &machine)?;
+    let trace = match &options.trace {
+        Some(path) => Some(trace::read(path, machine.nodes.count)?),
+        None => None,
+    };
     let found = find(machine, job, options)?;
+    let told = trace.map(|trace| trace::tell(&trace, &found, options.seed));
     if let Some(path) = &options.plot {
         let drawn = picture::draw(&found)?;
         std::fs::write(path, drawn)
             .map_err(|error| Error::io(path, "write the picture", &error))?;
     }
     match options.json {
-        true => output::json(&answer(&found)),
-        false => output::text(&words::describe(&found)),
+        true => output::json(&answer(&found, told.as_ref())),
+        false => {
+            let told = told.as_ref().map(trace::describe).unwrap_or_default();
+            output::text(&(words::describe(&found) + &told))
+        }
     }
 }
 
@@ -166,6 +179,8 @@ struct Answer<'a> {
     expected: Expected,
     sensitivity: Vec<Saved<'a>>,
     methods: Vec<MethodAnswer<'a>>,
+    /// Null without a trace.
+    trace: Option<&'a trace::Told>,
 }
 
 #[derive(Serialize)]
@@ -225,7 +240,7 @@ fn expected(of: &Lifetime) -> Expected {
     }
 }
 
-fn answer(found: &Found) -> Answer<'_> {
+fn answer<'a>(found: &'a Found, told: Option<&'a trace::Told>) -> Answer<'a> {
     let level = |(place, level): (usize, &'_ Level)| -> LevelAnswer<'_> {
         let used = found.plan.levels.iter().position(|&used| used == place);
         let fails = found.classes.fails(place);
@@ -273,5 +288,6 @@ fn answer(found: &Found) -> Answer<'_> {
             })
             .collect(),
         methods: found.others.iter().map(method).collect(),
+        trace: told,
     }
 }

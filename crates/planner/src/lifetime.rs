@@ -179,13 +179,13 @@ pub(crate) fn with_slack(question: &Question, pattern: &Pattern, slack: f64) -> 
     if rate * restarts.fold(longest, f64::max) > 7.0 {
         return Ok(Lifetime::never(work));
     }
-    // Coarser where the states are too many: each hundredfold leaves a few digits less.
+    // Coarser where the states are too many: each step leaves about a digit less.
     let mut slack = slack;
     while slack <= COARSEST {
         match solve::expected(question, pattern, slack) {
             Ok(found) => return Ok(found),
             Err(Trouble::Endless) => return Ok(Lifetime::never(work)),
-            Err(Trouble::TooMany) => slack *= 100.0,
+            Err(Trouble::TooMany) => slack *= 10.0,
         }
     }
     let what = format!("multiples {:?} have too many states", pattern.multiples);

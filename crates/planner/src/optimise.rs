@@ -15,11 +15,13 @@ use crate::methods;
 /// Subsets that are looked at closely.
 const CLOSELY: usize = 4;
 /// While searching, so much probability is neglected per state of the chain.
-const SLACK: f64 = 1e-8;
+const SLACK: f64 = 1e-6;
+/// For the worth of inputs, which are differences, less.
+const FINE: f64 = 1e-9;
 /// Patterns of more intervals are not tried.
 const LENGTH_MAX: u64 = 2_000;
 /// Evaluations in all.
-const TRIES_MAX: usize = 400;
+const TRIES_MAX: usize = 240;
 
 /// Levels, intervals, and what they cost.
 #[derive(Clone, PartialEq, Debug)]
@@ -239,12 +241,12 @@ pub struct Sensitivity {
 /// # Errors
 /// As [`lifetime`].
 pub fn sensitivity(question: &Question, plan: &Pattern) -> Result<Vec<Sensitivity>> {
-    let now = lifetime(question, plan)?.total;
+    let now = with_slack(question, plan, FINE)?.total;
     let mut found = Vec::new();
     let mut ask = |input: String, change: &dyn Fn(&mut Question)| -> Result<()> {
         let mut other = question.clone();
         change(&mut other);
-        let saved = now - lifetime(&other, plan)?.total;
+        let saved = now - with_slack(&other, plan, FINE)?.total;
         found.push(Sensitivity { input, saved });
         Ok(())
     };

@@ -14,7 +14,7 @@ pub mod grid;
 use outlive_planner::lifetime::Pattern;
 use outlive_planner::machine::{Job, Level, Machine, Scheme};
 
-use failures::{Event, Failures, Source};
+use failures::{Event, Failing, Failures, Source};
 
 /// What a run took, in seconds.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -52,11 +52,11 @@ struct Store {
 }
 
 /// A job under a pattern.
-pub struct JobRun<'a> {
+pub struct JobRun<'a, F> {
     job: &'a Job,
     levels: &'a [Level],
     pattern: &'a Pattern,
-    failures: Failures<'a>,
+    failures: F,
     stores: Vec<Store>,
     now: f64,
     done: u64,
@@ -70,14 +70,14 @@ enum Phase {
     Stopped,
 }
 
-impl<'a> JobRun<'a> {
+impl<'a, F: Failing> JobRun<'a, F> {
     /// A job whose version 0 lies on all levels, and the failures that it meets.
     pub fn new(
         job: &'a Job,
         levels: &'a [Level],
         pattern: &'a Pattern,
-        failures: Failures<'a>,
-    ) -> JobRun<'a> {
+        failures: F,
+    ) -> JobRun<'a, F> {
         let store = Store {
             version: Some(0),
             missing: Vec::new(),
@@ -103,7 +103,7 @@ impl<'a> JobRun<'a> {
                 continue;
             };
         }
-        self.spent.total = self.now;
+        self.spent.total = self.now.min(seconds_max);
         self.spent.work = self.done as f64 * self.pattern.interval;
         self.spent
     }

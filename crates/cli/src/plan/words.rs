@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use outlive_planner::lifetime::{Lifetime, Pattern};
 use outlive_planner::machine::{Level, Scheme};
+use outlive_planner::spares::InRepair;
 use outlive_planner::units::duration;
 
 use super::Found;
@@ -30,6 +31,7 @@ pub(super) fn describe(found: &Found) -> String {
     what_to_do(found, &mut out);
     what_it_costs(&found.plan.lifetime, &mut out);
     what_fails(found, &mut out);
+    what_is_spare(found, &mut out);
     what_is_odd(found, &mut out);
     what_would_help(found, &mut out);
     comparison(found, &mut out);
@@ -191,6 +193,24 @@ fn what_fails(found: &Found, out: &mut String) {
     let _ = writeln!(out, "{}\n", output::table(&rows));
 }
 
+/// Whether a lost node finds a spare, and what one more is worth.
+fn what_is_spare(found: &Found, out: &mut String) {
+    let Some(repair) = InRepair::of(&found.machine, &found.job) else {
+        return;
+    };
+    let _ = write!(out, "On average {:.2} nodes are in repair", repair.mean);
+    if let Some(spares) = found.machine.nodes.spares {
+        let none = |spares: u32| percent(repair.none_left(spares), 1.0);
+        let _ = write!(
+            out,
+            "; a lost node finds no spare in {} of the cases with {spares}, in {} with one more",
+            none(spares),
+            none(spares.saturating_add(1))
+        );
+    }
+    out.push_str(".\n\n");
+}
+
 /// What should make a person look again.
 fn what_is_odd(found: &Found, out: &mut String) {
     let mtbf = 1.0 / found.classes.total();
@@ -311,6 +331,7 @@ mod tests {
             machine: None,
             job: None,
             compare: Some(super::super::Compare::All),
+            trace: None,
             plot: None,
             seed: 1,
             json: false,

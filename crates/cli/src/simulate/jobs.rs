@@ -64,7 +64,16 @@ pub fn run(options: &JobsOptions) -> Result<u8> {
             outside,
         });
     }
-    let head = ["case", "expected", "simulated", "99.9 %", "overhead off", "time off", "stops", ""];
+    let head = [
+        "case",
+        "expected",
+        "simulated",
+        "99.9 %",
+        "overhead off",
+        "time off",
+        "stops",
+        "",
+    ];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for case in &found {
         rows.push(vec![
@@ -78,7 +87,10 @@ pub fn run(options: &JobsOptions) -> Result<u8> {
             if case.inside() { "" } else { "outside" }.to_owned(),
         ]);
     }
-    let worst = found.iter().map(|case| case.time_difference().abs()).fold(0.0, f64::max);
+    let worst = found
+        .iter()
+        .map(|case| case.time_difference().abs())
+        .fold(0.0, f64::max);
     let last = format!(
         "{} cases, {outside} outside the 99.9 % interval, times off by at most {:.2} %",
         found.len(),

@@ -13,9 +13,12 @@ use super::{Lifetime, Pattern, Question};
 
 /// Cycles until what is stored at their ends settles.
 const CYCLES_MAX: usize = 60;
-/// No more states, and no more steps along the chain.
-const STATES_MAX: usize = 100_000;
-const STEPS_MAX: u64 = 10_000_000;
+/// No more states, and no more steps along the chain,
+/// in addition to so many for each interval of the pattern.
+const STATES_MAX: usize = 40_000;
+const STEPS_MAX: u64 = 3_000_000;
+const STATES_EACH: usize = 8;
+const STEPS_EACH: u64 = 1_000;
 
 /// A step with numbers in place of states.
 struct Known {
@@ -38,6 +41,8 @@ struct Solver<'a> {
     /// States with a residue, by position.
     pending: BTreeMap<i64, BTreeSet<u32>>,
     pushed: u64,
+    states_max: usize,
+    steps_max: u64,
 }
 
 /// Why there is no expected time.
@@ -117,7 +122,7 @@ impl Solver<'_> {
             position = next.or_else(|| self.pending.keys().next().copied())?;
             while let Some(&number) = self.pending.get(&position).and_then(BTreeSet::first) {
                 self.push(number, &mut cycle);
-                if self.pushed > STEPS_MAX || self.places.len() > STATES_MAX {
+                if self.pushed > self.steps_max || self.places.len() > self.states_max {
                     return None;
                 }
             }
@@ -203,6 +208,8 @@ pub(super) fn expected(
         residue: Vec::new(),
         pending: BTreeMap::new(),
         pushed: 0,
+        states_max: STATES_MAX + STATES_EACH * pattern.length() as usize,
+        steps_max: STEPS_MAX + STEPS_EACH * pattern.length(),
     };
     let mut from = BTreeMap::from([(Held::everywhere(question.levels.len()), 1.0)]);
     let mut cycle = Cycle::default();

@@ -27,6 +27,33 @@ pub enum Event {
     },
 }
 
+/// Where failures come from.
+pub trait Failing {
+    /// When the next failure comes, in seconds; infinite: never.
+    fn next_at(&self) -> f64;
+    /// The next failure; only if [`Failing::next_at`] is finite.
+    fn take(&mut self) -> (f64, Event);
+}
+
+/// Failures that were recorded: their times, ascending.
+#[derive(Clone, Copy, Debug)]
+pub struct Recorded<'a>(pub &'a [(f64, Event)]);
+
+impl Failing for Recorded<'_> {
+    fn next_at(&self) -> f64 {
+        self.0.first().map_or(f64::INFINITY, |first| first.0)
+    }
+    fn take(&mut self) -> (f64, Event) {
+        match self.0.split_first() {
+            Some((first, rest)) => {
+                self.0 = rest;
+                first.clone()
+            }
+            None => (f64::INFINITY, Event::Nodes(Vec::new())),
+        }
+    }
+}
+
 /// A kind of component, all of one life.
 struct Kind {
     life: Life,
@@ -179,16 +206,37 @@ impl<'a> Failures<'a> {
         }
     }
 
-    /// When the next failure comes, in seconds.
-    pub fn next_at(&self) -> f64 {
+    fn event(&mut self, kind: usize, component: u32) -> Event {
+        match self.source.kinds[kind].what {
+            What::Light => Event::Light,
+            What::Node => Event::Nodes(vec![component]),
+            What::Servers(place) => {
+                let stops = self.source.machine.servers[place].stops_jobs;
+                Event::Servers { place, stops }
+            }
+            What::Group(place) => {
+                let group = &self.source.machine.groups[place];
+                let mut nodes = group.set(component, self.source.nodes);
+                let hits = group.hits;
+                if hits < 1.0 {
+                    nodes.retain(|_| self.unit() < hits);
+                }
+                debug_assert!(matches!(group.members, Members::Every(_)) || component == 0);
+                Event::Nodes(nodes)
+            }
+        }
+    }
+}
+
+impl Failing for Failures<'_> {
+    fn next_at(&self) -> f64 {
         let clock = self
             .first
             .map_or(f64::INFINITY, |(at, _)| at.0 as f64 / NANOS);
         self.next.min(clock)
     }
 
-    /// The next failure; only if [`Failures::next_at`] is finite.
-    pub fn take(&mut self) -> (f64, Event) {
+    fn take(&mut self) -> (f64, Event) {
         let at = self.next_at();
         if self.next <= at {
             let mut left = self.unit() * self.total;
@@ -210,27 +258,6 @@ impl<'a> Failures<'a> {
         self.clock(again, kind, what.who);
         self.first = self.clocks.pop();
         (at, self.event(kind, what.who))
-    }
-
-    fn event(&mut self, kind: usize, component: u32) -> Event {
-        match self.source.kinds[kind].what {
-            What::Light => Event::Light,
-            What::Node => Event::Nodes(vec![component]),
-            What::Servers(place) => {
-                let stops = self.source.machine.servers[place].stops_jobs;
-                Event::Servers { place, stops }
-            }
-            What::Group(place) => {
-                let group = &self.source.machine.groups[place];
-                let mut nodes = group.set(component, self.source.nodes);
-                let hits = group.hits;
-                if hits < 1.0 {
-                    nodes.retain(|_| self.unit() < hits);
-                }
-                debug_assert!(matches!(group.members, Members::Every(_)) || component == 0);
-                Event::Nodes(nodes)
-            }
-        }
     }
 }
 

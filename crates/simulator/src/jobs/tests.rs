@@ -101,3 +101,35 @@ fn a_wrong_analysis_is_found_out() {
         "seed {seed}"
     );
 }
+
+/// By hand: 10 s of work, 1 s of saving; a stop at 25 s loses 3 s (of 22 that were saved),
+/// and the restart takes 5 s, of which 2 are lost to a stop meanwhile.
+#[test]
+fn a_record_is_replayed() {
+    let text = "[nodes]\ncount = 4\nmtbf = \"1 h\"\n[[servers]]\nname = \"files\"\ncount = 1\n\
+        [[levels]]\nkind = \"shared\"\nservers = \"files\"\ncost = \"1 s\"\nrestart = \"5 s\"";
+    let machine = machine::machine(text, "m").expect("good");
+    let job = machine::job(
+        "nodes = 4\nwork = \"1 h\"\ncheckpoint = \"1 GB\"",
+        "j",
+        &machine,
+    )
+    .expect("good");
+    let levels = machine::priced(&machine, &job);
+    let pattern = Pattern {
+        interval: 10.0,
+        multiples: vec![1],
+    };
+    let record = [(25.0, Event::Nodes(vec![2])), (27.0, Event::Light)];
+    let run = |seconds| {
+        JobRun::new(&job, &levels, &pattern, failures::Recorded(&record)).run(u64::MAX, seconds)
+    };
+    let spent = run(43.0);
+    assert_eq!(
+        (spent.work, spent.checkpoint, spent.restart, spent.stops),
+        (30.0, 3.0, 7.0, 2)
+    );
+    assert_eq!(spent.total, 43.0);
+    // Computing that is not saved when the time is over is not kept.
+    assert_eq!(run(40.0).total, 40.0);
+}
