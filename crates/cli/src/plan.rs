@@ -28,12 +28,13 @@ Examples:
   outlive plan --machine machine.toml --job job.toml
   outlive plan --machine machine.toml --job job.toml --compare all --plot plan.svg
 
-The files are described in docs/how-to/plan.md; --example prints a pair to start from.")]
+The files are described in docs/how-to/plan.md; --example prints a pair to
+start from.")]
 pub struct PlanOptions {
-    /// What fails, and at which levels a job can save (TOML)
+    /// What fails, and at which levels a job can save (TOML) [default: none, it is needed]
     #[arg(long, value_name = "FILE", required_unless_present = "example")]
     machine: Option<PathBuf>,
-    /// The job: nodes, work, bytes of a checkpoint (TOML)
+    /// The job: nodes, work, bytes of a checkpoint (TOML) [default: none, it is needed]
     #[arg(long, value_name = "FILE", required_unless_present = "example")]
     job: Option<PathBuf>,
     /// Methods to put beside the plan [default: none]
@@ -52,7 +53,7 @@ pub struct PlanOptions {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Print a machine or a job to start from
+    /// Print a machine or a job to start from [default: none]
     #[arg(long, value_name = "WHICH", conflicts_with_all = ["machine", "job", "compare", "trace", "plot", "json"])]
     example: Option<Example>,
 }
