@@ -98,10 +98,13 @@ impl<'a, F: Failing> JobRun<'a, F> {
     /// Until so many intervals of work are done, or so many seconds have passed.
     pub fn run(mut self, intervals: u64, seconds_max: f64) -> Spent {
         while self.done < intervals && self.now < seconds_max {
-            let Phase::Over = self.interval() else {
-                self.recover(seconds_max);
-                continue;
-            };
+            let before = self.done;
+            match self.interval() {
+                // What is saved after the end is not kept.
+                Phase::Over if self.now > seconds_max => self.done = before,
+                Phase::Over => {}
+                Phase::Stopped => self.recover(seconds_max),
+            }
         }
         self.spent.total = self.now.min(seconds_max);
         self.spent.work = self.done as f64 * self.pattern.interval;
