@@ -26,7 +26,7 @@ pub(super) fn describe(found: &Found) -> String {
         duration(job.work),
         nodes(job.nodes),
         found.machine.name,
-        outlive_launch::units::show_bytes(job.bytes as u64),
+        outlive_control::units::show_bytes(job.bytes as u64),
     );
     what_to_do(found, &mut out);
     what_it_costs(&found.plan.lifetime, &mut out);
