@@ -18,7 +18,13 @@ FIGURES = set(
 )
 SPANS = {"mean", "min", "median", "p99", "max"}
 # Commands that need no job, and schemas of theirs.
-RESEARCH = ("outlive.simulate", "outlive.balance", "outlive.bench", "outlive.minickpt")
+RESEARCH = (
+    "outlive.simulate",
+    "outlive.balance",
+    "outlive.bench",
+    "outlive.minickpt",
+    "outlive.plan",
+)
 # Shown by a test of the command: they need the module.
 OF_THE_MODULE = {"outlive.minickpt.status/1", "outlive.minickpt.last/1"}
 
@@ -114,6 +120,13 @@ def test_research_commands_answer_as_documented(tmp_path: Path) -> None:
     ask("simulate broadcast --processes 8")
     ask("simulate broadcast --processes 8 --dissemination acknowledged-tree")
     ask("simulate broadcast --processes 8 --dissemination spanning-trees:2 --broadcasts 2")
+    ask("simulate jobs --intervals 16")
+    for which in ("machine", "job"):
+        example = subprocess.check_output([OUTLIVE, "plan", "--example", which], timeout=60)
+        (tmp_path / f"{which}.toml").write_bytes(example)
+    lines = [f"{n * n * 1000},{n},{n * n * 1000 + 60 + n}" for n in range(40)]
+    (tmp_path / "record.csv").write_text("\n".join(["start,node,end", *lines]))
+    ask("plan --machine machine.toml --job job.toml --compare all --trace record.csv")
     ask("simulate reduce --processes 8")
     ask("simulate barrier --processes 8")
     ask("balance --graph path.graph --parts 2")

@@ -66,6 +66,8 @@ pub enum Command {
     Doctor(DoctorOptions),
     /// Explain the configuration: each value and where it comes from
     Config(ConfigOptions),
+    /// Plan levels and intervals: what to do, what it costs, what would help
+    Plan(Box<crate::plan::PlanOptions>),
     /// Run the protocols in simulation
     Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time
@@ -560,6 +562,8 @@ pub enum Benchmark {
     Balance,
     /// A tree of domains against one central leader: time and memory
     Hybrid,
+    /// A plan for 50,000 nodes and five levels; simulated jobs
+    Plan,
     /// The simulator: a corrected broadcast over 2^20 processes
     Simulate,
     /// An Allreduce after real processes were killed

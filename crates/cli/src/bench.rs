@@ -11,6 +11,7 @@ mod balance;
 mod collectives;
 mod idle;
 mod machine;
+mod plan;
 mod rank;
 mod recovery;
 mod save;
@@ -49,6 +50,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Benchmark::Recovery => recovery::measure(options)?,
         Benchmark::Idle => idle::measure(options)?,
         Benchmark::Simulate => simulate::measure(options)?,
+        Benchmark::Plan => plan::measure(options)?,
         Benchmark::Collectives => collectives::measure(options)?,
         Benchmark::All => {
             let mut all = save::measure(options)?;

@@ -16,6 +16,7 @@ mod jobs;
 mod memory;
 mod minickpt;
 mod output;
+mod plan;
 mod reproducible;
 mod run;
 mod service;
@@ -57,6 +58,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Status(options) => status::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Config(options) => config::explain(options),
+        Command::Plan(options) => plan::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Balance(options) => balance::run(&options).map(|()| 0),
         Command::Minickpt(options) => minickpt::run(*options),

@@ -21,6 +21,8 @@
 mod chain;
 mod solve;
 
+use solve::Trouble;
+
 use outlive_base::{Code, Entity, Error, Result};
 
 use crate::classes::Classes;
@@ -28,6 +30,12 @@ use crate::machine::{Job, Level};
 
 /// No longer patterns, in intervals.
 pub const PATTERN_MAX: u64 = 20_000;
+
+/// Probability that is neglected per state: nothing that shows in the first ten digits.
+const EXACT: f64 = 1e-13;
+
+/// Beyond this the result is worth nothing.
+const COARSEST: f64 = 1.1e-5;
 
 /// When to save where.
 #[derive(Clone, PartialEq, Debug)]
@@ -127,8 +135,13 @@ impl Lifetime {
 ///
 /// # Errors
 /// [`Code::Config`] for patterns that cannot be: no level, a multiple of 0 or a length above
-/// [`PATTERN_MAX`], an interval that is not positive.
+/// [`PATTERN_MAX`], an interval that is not positive; too many states.
 pub fn lifetime(question: &Question, pattern: &Pattern) -> Result<Lifetime> {
+    with_slack(question, pattern, EXACT)
+}
+
+/// The same with so much probability neglected per state of the chain.
+pub(crate) fn with_slack(question: &Question, pattern: &Pattern, slack: f64) -> Result<Lifetime> {
     let refuse = |what: String, remedy: &str| {
         Err(Error::new(
             Code::Config,
@@ -166,7 +179,20 @@ pub fn lifetime(question: &Question, pattern: &Pattern) -> Result<Lifetime> {
     if rate * restarts.fold(longest, f64::max) > 7.0 {
         return Ok(Lifetime::never(work));
     }
-    Ok(solve::expected(question, pattern).unwrap_or_else(|| Lifetime::never(work)))
+    // Coarser where the states are too many: each step leaves about a digit less.
+    let mut slack = slack;
+    while slack <= COARSEST {
+        match solve::expected(question, pattern, slack) {
+            Ok(found) => return Ok(found),
+            Err(Trouble::Endless) => return Ok(Lifetime::never(work)),
+            Err(Trouble::TooMany) => slack *= 10.0,
+        }
+    }
+    let what = format!("multiples {:?} have too many states", pattern.multiples);
+    refuse(
+        what,
+        "use fewer levels in the background, or multiples that divide each other",
+    )
 }
 
 #[cfg(test)]

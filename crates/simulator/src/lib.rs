@@ -18,6 +18,7 @@ pub mod commit;
 pub mod disk;
 pub mod engine;
 pub mod ftco;
+pub mod jobs;
 pub mod logp;
 pub mod network;
 pub mod plot;

@@ -4,6 +4,7 @@
 pub mod broadcast;
 mod collective;
 mod commit;
+mod jobs;
 pub mod options;
 mod spanning;
 
@@ -22,6 +23,8 @@ pub struct SimulateOptions {
 enum Simulation {
     /// Commit and recovery under crashes, loss and torn writes
     Commit(commit::CommitOptions),
+    /// Jobs on machines that fail, beside what the planner expects of them
+    Jobs(jobs::JobsOptions),
     /// A broadcast by tree or gossip, corrected on the ring, with failures
     Broadcast(Box<broadcast::BroadcastOptions>),
     /// A reduction to one process over a tree, with failures
@@ -36,6 +39,7 @@ enum Simulation {
 pub fn run(options: &SimulateOptions) -> Result<u8> {
     match &options.what {
         Simulation::Commit(options) => commit::run(options),
+        Simulation::Jobs(options) => jobs::run(options),
         Simulation::Broadcast(options) => broadcast::run(options),
         Simulation::Reduce(options) => collective::reduce(options),
         Simulation::Allreduce(options) => collective::run(options, Kind::Allreduce),

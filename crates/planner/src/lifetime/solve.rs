@@ -11,14 +11,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::chain::{Chain, Held, State};
 use super::{Lifetime, Pattern, Question};
 
-/// Probability that may be left at a state.
-const LEFT: f64 = 1e-13;
 /// Cycles until what is stored at their ends settles.
 const CYCLES_MAX: usize = 60;
-const SETTLED: f64 = 1e-8;
-/// No more states, and no more steps along the chain.
-const STATES_MAX: usize = 400_000;
-const STEPS_MAX: u64 = 30_000_000;
+/// No more states, and no more steps along the chain,
+/// in addition to so many for each interval of the pattern.
+const STATES_MAX: usize = 40_000;
+const STEPS_MAX: u64 = 3_000_000;
+const STATES_EACH: usize = 8;
+const STEPS_EACH: u64 = 1_000;
 
 /// A step with numbers in place of states.
 struct Known {
@@ -30,6 +30,8 @@ struct Known {
 }
 
 struct Solver<'a> {
+    /// Probability that may be left at a state.
+    slack: f64,
     chain: Chain<'a>,
     length: i64,
     numbers: BTreeMap<(i64, State), u32>,
@@ -39,6 +41,17 @@ struct Solver<'a> {
     /// States with a residue, by position.
     pending: BTreeMap<i64, BTreeSet<u32>>,
     pushed: u64,
+    states_max: usize,
+    steps_max: u64,
+}
+
+/// Why there is no expected time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Trouble {
+    /// The chain has too many states that matter.
+    TooMany,
+    /// The end of the pattern is not reached.
+    Endless,
 }
 
 /// A cycle's result.
@@ -67,7 +80,7 @@ impl Solver<'_> {
         let at = number as usize;
         let before = self.residue[at];
         self.residue[at] += mass;
-        if before < LEFT && self.residue[at] >= LEFT {
+        if before < self.slack && self.residue[at] >= self.slack {
             let position = self.places[at].0;
             self.pending.entry(position).or_default().insert(number);
         }
@@ -109,7 +122,7 @@ impl Solver<'_> {
             position = next.or_else(|| self.pending.keys().next().copied())?;
             while let Some(&number) = self.pending.get(&position).and_then(BTreeSet::first) {
                 self.push(number, &mut cycle);
-                if self.pushed > STEPS_MAX || self.places.len() > STATES_MAX {
+                if self.pushed > self.steps_max || self.places.len() > self.states_max {
                     return None;
                 }
             }
@@ -177,9 +190,16 @@ pub(super) fn undisturbed(question: &Question, pattern: &Pattern) -> Lifetime {
     }
 }
 
-/// With failures; none if the chain is too large or nearly endless.
-pub(super) fn expected(question: &Question, pattern: &Pattern) -> Option<Lifetime> {
+/// With failures, up to `slack` of probability per state.
+///
+/// What is left at states when a cycle ends is pushed on in the next: no probability is lost.
+pub(super) fn expected(
+    question: &Question,
+    pattern: &Pattern,
+    slack: f64,
+) -> Result<Lifetime, Trouble> {
     let mut solver = Solver {
+        slack,
         chain: Chain::new(question, pattern),
         length: pattern.length() as i64,
         numbers: BTreeMap::new(),
@@ -188,14 +208,16 @@ pub(super) fn expected(question: &Question, pattern: &Pattern) -> Option<Lifetim
         residue: Vec::new(),
         pending: BTreeMap::new(),
         pushed: 0,
+        states_max: STATES_MAX + STATES_EACH * pattern.length() as usize,
+        steps_max: STEPS_MAX + STEPS_EACH * pattern.length(),
     };
     let mut from = BTreeMap::from([(Held::everywhere(question.levels.len()), 1.0)]);
     let mut cycle = Cycle::default();
     for _ in 0..CYCLES_MAX {
-        cycle = solver.cycle(&from)?;
+        cycle = solver.cycle(&from).ok_or(Trouble::TooMany)?;
         let ended: f64 = cycle.ends.values().sum();
         if ended <= 0.0 {
-            return None;
+            return Err(Trouble::Endless);
         }
         let next: BTreeMap<Held, f64> = cycle
             .ends
@@ -209,12 +231,12 @@ pub(super) fn expected(question: &Question, pattern: &Pattern) -> Option<Lifetim
             .map(|held| (p(&next, held) - p(&from, held)).abs())
             .sum();
         from = next;
-        from.retain(|_, p| *p > LEFT);
-        if change < SETTLED {
+        from.retain(|_, p| *p > slack);
+        if change < 1e5 * slack {
             break;
         }
     }
-    Some(whole(question, pattern, &cycle, solver.places.len()))
+    Ok(whole(question, pattern, &cycle, solver.places.len()))
 }
 
 /// A job of many cycles, each of which may end with a new beginning.

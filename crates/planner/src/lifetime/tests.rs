@@ -248,3 +248,37 @@ fn what_makes_no_headway_and_what_cannot_be() {
     let found = lifetime(&calm, &pattern(90.0, 1)).expect("good");
     assert!((found.overhead() - 1.0 / 9.0).abs() < 1e-12);
 }
+
+/// A coarser solution differs in digits that do not matter.
+#[test]
+fn coarser_solutions_are_close() {
+    let levels = vec![
+        level("local", Scheme::Local, 4.0, 0.0, 10.0),
+        level("xor", SHARED, 0.0, 8.0, 25.0),
+        level("partner", SHARED, 0.0, 10.0, 20.0),
+        level("buffer", SHARED, 0.0, 30.0, 60.0),
+        level("files", SHARED, 0.0, 60.0, 150.0),
+    ];
+    let of = question(
+        levels,
+        &[
+            (0b11111, 5e-4),
+            (0b11110, 2e-4),
+            (0b11000, 1e-4),
+            (0b10000, 2e-5),
+        ],
+    );
+    let pattern = Pattern {
+        interval: 120.0,
+        multiples: vec![1, 2, 4, 8, 16],
+    };
+    let fine = with_slack(&of, &pattern, 1e-10).expect("good");
+    for slack in [1e-9, 1e-8, 1e-7, 1e-6, 1e-5] {
+        let coarse = with_slack(&of, &pattern, slack).expect("good");
+        let bound = (1e4 * slack).max(1e-8);
+        assert!(
+            (coarse.overhead() / fine.overhead() - 1.0).abs() < bound,
+            "{slack}: {coarse:?}, not {fine:?}"
+        );
+    }
+}

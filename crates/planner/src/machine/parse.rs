@@ -104,7 +104,7 @@ struct JobText {
     name: Option<String>,
     nodes: Spanned<u32>,
     work: Spanned<Seconds>,
-    checkpoint: Bytes,
+    checkpoint: Spanned<Bytes>,
     capture: Option<Seconds>,
     restart: Option<Seconds>,
 }
@@ -475,6 +475,13 @@ pub fn job(text: &str, file: &str, machine: &Machine) -> Result<Job> {
             "give the time that it computes if nothing fails",
         );
     }
+    if read.checkpoint.get_ref().0 <= 0.0 {
+        return source.refuse(
+            read.checkpoint.span().start,
+            "a checkpoint of nothing",
+            "give the bytes that each node saves",
+        );
+    }
     for level in &machine.levels {
         let fits = match level.scheme {
             Scheme::Partner { distance } => distance < nodes,
@@ -494,7 +501,7 @@ pub fn job(text: &str, file: &str, machine: &Machine) -> Result<Job> {
         name: read.name.unwrap_or_else(|| file.to_owned()),
         nodes,
         work: read.work.get_ref().0,
-        bytes: read.checkpoint.0,
+        bytes: read.checkpoint.get_ref().0,
         capture: read.capture.map_or(0.0, |capture| capture.0),
         restart: read.restart.map_or(0.0, |restart| restart.0),
     })

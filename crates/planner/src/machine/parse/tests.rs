@@ -173,6 +173,10 @@ fn jobs_that_cannot_be_are_told() {
             "nodes = 20\nwork = 5\ncheckpoint = \"1 GB\"",
             "line 2: '5' has no unit",
         ),
+        (
+            "nodes = 20\nwork = \"1 h\"\ncheckpoint = \"0 GB\"",
+            "line 3: a checkpoint of nothing",
+        ),
         ("nodes = 20\nwork = \"1 h\"", "missing field"),
     ] {
         let error = job(text, "j.toml", &machine).expect_err(text);

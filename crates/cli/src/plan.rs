@@ -1,0 +1,294 @@
+//! `outlive plan`: at which levels to save, how often, and what that costs.
+//!
+//! Everything is decided by `outlive_planner`; here it is read, asked, and said in words,
+//! as JSON or as a picture.
+
+mod picture;
+mod trace;
+mod words;
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use outlive_base::{Error, Result};
+use outlive_launch::input;
+use outlive_planner::classes::{Classes, classes};
+use outlive_planner::lifetime::{Lifetime, Pattern, Question, lifetime};
+use outlive_planner::machine::{self, Job, Level, Machine};
+use outlive_planner::methods::{self, Method};
+use outlive_planner::optimise::{self, Plan, Sensitivity};
+use serde::Serialize;
+
+use crate::output;
+
+/// Options of `outlive plan`.
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  outlive plan --machine machine.toml --job job.toml
+  outlive plan --machine machine.toml --job job.toml --compare all --plot plan.svg
+
+The files are described in docs/how-to/plan.md; --example prints a pair to
+start from.")]
+pub struct PlanOptions {
+    /// What fails, and at which levels a job can save (TOML) [default: none, it is needed]
+    #[arg(long, value_name = "FILE", required_unless_present = "example")]
+    machine: Option<PathBuf>,
+    /// The job: nodes, work, bytes of a checkpoint (TOML) [default: none, it is needed]
+    #[arg(long, value_name = "FILE", required_unless_present = "example")]
+    job: Option<PathBuf>,
+    /// Methods to put beside the plan [default: none]
+    #[arg(long, value_name = "METHODS")]
+    compare: Option<Compare>,
+    /// Failures that were recorded (CSV): fit them, and replay them under each plan
+    /// [default: none]
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Draw the expected time over the interval and its parts as SVG [default: not drawn]
+    #[arg(long, value_name = "FILE")]
+    plot: Option<PathBuf>,
+    /// Of what can only be estimated: events that hit parts of large groups
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+    /// Print a machine or a job to start from [default: none]
+    #[arg(long, value_name = "WHICH", conflicts_with_all = ["machine", "job", "compare", "trace", "plot", "json"])]
+    example: Option<Example>,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum Compare {
+    /// All known methods
+    All,
+}
+
+#[derive(ValueEnum, Clone, Copy, Debug)]
+enum Example {
+    /// A machine of 1,024 nodes
+    Machine,
+    /// A job on it
+    Job,
+}
+
+const MACHINE: &str = include_str!("plan/machine.toml");
+const JOB: &str = include_str!("plan/job.toml");
+
+/// What was found.
+pub(crate) struct Found {
+    machine: Machine,
+    job: Job,
+    levels: Vec<Level>,
+    classes: Classes,
+    plan: Plan,
+    question: Question,
+    sensitivity: Vec<Sensitivity>,
+    others: Vec<Other>,
+}
+
+/// A known method's plan, in the same model.
+struct Other {
+    method: Method,
+    levels: Vec<usize>,
+    pattern: Pattern,
+    lifetime: Lifetime,
+}
+
+/// Says what to do.
+pub fn run(options: &PlanOptions) -> Result<u8> {
+    match options.example {
+        Some(Example::Machine) => return output::bytes(MACHINE.as_bytes()),
+        Some(Example::Job) => return output::bytes(JOB.as_bytes()),
+        None => {}
+    }
+    let read = |path: &Option<PathBuf>| {
+        let path = path.as_deref().unwrap_or(std::path::Path::new(""));
+        let text = input::read_text(path, input::TEXT_BYTES_MAX)?;
+        Ok::<_, Error>((text, path.display().to_string()))
+    };
+    let (text, name) = read(&options.machine)?;
+    let machine = machine::machine(&text, &name)?;
+    let (text, name) = read(&options.job)?;
+    let job = machine::job(&text, &name, &machine)?;
+    let trace = match &options.trace {
+        Some(path) => Some(trace::read(path, machine.nodes.count)?),
+        None => None,
+    };
+    let found = find(machine, job, options)?;
+    let told = trace.map(|trace| trace::tell(&trace, &found, options.seed));
+    if let Some(path) = &options.plot {
+        let drawn = picture::draw(&found)?;
+        std::fs::write(path, drawn)
+            .map_err(|error| Error::io(path, "write the picture", &error))?;
+    }
+    match options.json {
+        true => output::json(&answer(&found, told.as_ref())),
+        false => {
+            let told = told.as_ref().map(trace::describe).unwrap_or_default();
+            output::text(&(words::describe(&found) + &told))
+        }
+    }
+}
+
+fn find(machine: Machine, job: Job, options: &PlanOptions) -> Result<Found> {
+    let levels = machine::priced(&machine, &job);
+    let classes = classes(&machine, &job, &levels, options.seed);
+    let plan = optimise::best(&job, &levels, &classes)?;
+    let question = Question::new(&job, &levels, &classes, &plan.levels);
+    let sensitivity = optimise::sensitivity(&question, &plan.pattern)?;
+    let mut others = Vec::new();
+    if options.compare.is_some() {
+        let all: Vec<usize> = (0..levels.len()).collect();
+        let whole = Question::new(&job, &levels, &classes, &all);
+        for method in Method::ALL {
+            let Some((used, pattern)) = methods::plan(method, &whole) else {
+                continue;
+            };
+            let question = Question::new(&job, &levels, &classes, &used);
+            let lifetime = lifetime(&question, &pattern)?;
+            others.push(Other {
+                method,
+                levels: used,
+                pattern,
+                lifetime,
+            });
+        }
+    }
+    Ok(Found {
+        machine,
+        job,
+        levels,
+        classes,
+        plan,
+        question,
+        sensitivity,
+        others,
+    })
+}
+
+#[derive(Serialize)]
+struct Answer<'a> {
+    schema: &'static str,
+    machine: &'a str,
+    job: &'a str,
+    nodes: u32,
+    work_seconds: f64,
+    stops_per_hour: f64,
+    interval_seconds: f64,
+    levels: Vec<LevelAnswer<'a>>,
+    expected: Expected,
+    sensitivity: Vec<Saved<'a>>,
+    methods: Vec<MethodAnswer<'a>>,
+    /// Null without a trace.
+    trace: Option<&'a trace::Told>,
+}
+
+#[derive(Serialize)]
+struct LevelAnswer<'a> {
+    name: &'a str,
+    /// 0: not used.
+    every: u32,
+    cost_seconds: f64,
+    background_seconds: f64,
+    restart_seconds: f64,
+    fails_per_hour: f64,
+    fails_error: f64,
+    losses_per_hour: f64,
+}
+
+/// Null: the job does not end.
+#[derive(Serialize)]
+struct Expected {
+    seconds: Option<f64>,
+    overhead: Option<f64>,
+    checkpoint_seconds: f64,
+    lost_seconds: Option<f64>,
+    restart_seconds: f64,
+    new_beginnings: f64,
+}
+
+#[derive(Serialize)]
+struct Saved<'a> {
+    input: &'a str,
+    saved_seconds: f64,
+}
+
+#[derive(Serialize)]
+struct MethodAnswer<'a> {
+    name: &'static str,
+    source: &'static str,
+    interval_seconds: f64,
+    levels: Vec<UsedAnswer<'a>>,
+    expected: Expected,
+}
+
+#[derive(Serialize)]
+struct UsedAnswer<'a> {
+    name: &'a str,
+    every: u32,
+}
+
+fn expected(of: &Lifetime) -> Expected {
+    let finite = |value: f64| value.is_finite().then_some(value);
+    Expected {
+        seconds: finite(of.total),
+        overhead: finite(of.overhead()),
+        checkpoint_seconds: of.checkpoint,
+        lost_seconds: finite(of.lost),
+        restart_seconds: of.restart,
+        new_beginnings: of.anew,
+    }
+}
+
+fn answer<'a>(found: &'a Found, told: Option<&'a trace::Told>) -> Answer<'a> {
+    let level = |(place, level): (usize, &'_ Level)| -> LevelAnswer<'_> {
+        let used = found.plan.levels.iter().position(|&used| used == place);
+        let fails = found.classes.fails(place);
+        LevelAnswer {
+            name: &found.levels[place].name,
+            every: used.map_or(0, |used| found.plan.pattern.multiples[used]),
+            cost_seconds: level.cost,
+            background_seconds: level.background,
+            restart_seconds: level.restart,
+            fails_per_hour: fails.rate * 3600.0,
+            fails_error: fails.error * 3600.0,
+            losses_per_hour: found.classes.losses[place] * 3600.0,
+        }
+    };
+    let method = |other: &'_ Other| MethodAnswer {
+        name: other.method.name(),
+        source: other.method.source(),
+        interval_seconds: other.pattern.interval,
+        levels: other
+            .levels
+            .iter()
+            .zip(&other.pattern.multiples)
+            .map(|(&level, &every)| UsedAnswer {
+                name: &found.levels[level].name,
+                every,
+            })
+            .collect(),
+        expected: expected(&other.lifetime),
+    };
+    let saved = found.sensitivity.iter();
+    Answer {
+        schema: "outlive.plan/1",
+        machine: &found.machine.name,
+        job: &found.job.name,
+        nodes: found.job.nodes,
+        work_seconds: found.job.work,
+        stops_per_hour: found.classes.total() * 3600.0,
+        interval_seconds: found.plan.pattern.interval,
+        levels: found.levels.iter().enumerate().map(level).collect(),
+        expected: expected(&found.plan.lifetime),
+        sensitivity: saved
+            .map(|one| Saved {
+                input: &one.input,
+                saved_seconds: one.saved,
+            })
+            .collect(),
+        methods: found.others.iter().map(method).collect(),
+        trace: told,
+    }
+}

@@ -1,0 +1,411 @@
+//! Failures that were recorded: read, fitted, and replayed under every plan.
+//!
+//! The file is CSV with a header that names `start` and `node`, and may name `end` and
+//! `kind` (`fatal`, the default, or `light`). Moments are RFC 3339 with their offset from
+//! UTC, or seconds from any beginning: a local time without offset is twice the same when
+//! clocks are set back.
+
+use std::path::Path;
+
+use outlive_base::{Code, Entity, Error, Result};
+use outlive_launch::input;
+use outlive_planner::fit::{self, Distribution, Fit, Neighbours};
+use outlive_planner::lifetime::Pattern;
+use outlive_planner::machine::Level;
+use outlive_planner::units::duration;
+use outlive_simulator::jobs::JobRun;
+use outlive_simulator::jobs::failures::{Event, Recorded};
+use serde::Serialize;
+
+use super::Found;
+use crate::output;
+
+/// No longer traces.
+const TRACE_BYTES_MAX: u64 = 1 << 30;
+/// Windows of the dispersion.
+const WINDOW: f64 = 86_400.0;
+/// Failures on neighbouring nodes within this time count as pairs.
+const CLOSE: f64 = 600.0;
+/// Parts of the trace for the error of the time that is lost.
+const PARTS: usize = 16;
+/// Quantile 0.975 of Student's t with 15 degrees of freedom.
+const STUDENT: f64 = 2.131;
+
+/// A record of failures.
+#[derive(Debug)]
+pub(super) struct Trace {
+    /// Seconds from the first, node, whether the node was lost, seconds until it was back.
+    failures: Vec<(f64, u32, bool, Option<f64>)>,
+}
+
+/// Reads a record; nodes are below `nodes`.
+pub(super) fn read(path: &Path, nodes: u32) -> Result<Trace> {
+    let text = input::read_text(path, TRACE_BYTES_MAX)?;
+    parse(&text, &path.display().to_string(), nodes)
+}
+
+fn parse(text: &str, file: &str, nodes: u32) -> Result<Trace> {
+    let refuse = |line: usize, seen: String, remedy: &str| {
+        Error::new(
+            Code::Config,
+            Entity::File(file.into()),
+            format!("line {line}: {seen}"),
+            remedy,
+        )
+    };
+    let mut lines = text
+        .lines()
+        .enumerate()
+        .map(|(at, line)| (at + 1, line.trim()));
+    let (_, header) = lines.next().unwrap_or((1, ""));
+    let names: Vec<&str> = header.split(',').map(str::trim).collect();
+    let column = |name: &str| names.iter().position(|&other| other == name);
+    let (Some(start), Some(node)) = (column("start"), column("node")) else {
+        let seen = format!("the header '{header}' lacks start or node");
+        return Err(refuse(
+            1,
+            seen,
+            "begin the file with start,node or start,node,end,kind",
+        ));
+    };
+    let (end, kind) = (column("end"), column("kind"));
+    let mut failures: Vec<(f64, u32, bool, Option<f64>)> = Vec::new();
+    for (line, row) in lines.filter(|(_, row)| !row.is_empty()) {
+        let cells: Vec<&str> = row.split(',').map(str::trim).collect();
+        let cell = |at: Option<usize>| at.and_then(|at| cells.get(at)).copied().unwrap_or_default();
+        let at = |text: &str| moment(text).map_err(|(seen, remedy)| refuse(line, seen, remedy));
+        let began = at(cell(Some(start)))?;
+        let number = cell(Some(node))
+            .parse::<u32>()
+            .ok()
+            .filter(|&node| node < nodes);
+        let Some(number) = number else {
+            let seen = format!(
+                "node '{}' is none of the machine's {nodes}",
+                cell(Some(node))
+            );
+            return Err(refuse(
+                line,
+                seen,
+                "number nodes from 0, or raise the machine's count",
+            ));
+        };
+        if failures.last().is_some_and(|last| last.0 > began) {
+            let seen = format!("{} is before the line above", cell(Some(start)));
+            return Err(refuse(line, seen, "sort the lines by their start"));
+        }
+        let down = match cell(end) {
+            "" => None,
+            text => Some(at(text)? - began),
+        };
+        if down.is_some_and(|down| down < 0.0) {
+            return Err(refuse(
+                line,
+                "it ends before it starts".into(),
+                "give the end of the repair",
+            ));
+        }
+        let fatal = match cell(kind) {
+            "" | "fatal" => true,
+            "light" => false,
+            other => {
+                return Err(refuse(
+                    line,
+                    format!("kind '{other}'"),
+                    "write fatal or light",
+                ));
+            }
+        };
+        failures.push((began, number, fatal, down));
+    }
+    if failures.len() < 2 {
+        let seen = format!("{} failures", failures.len());
+        return Err(refuse(1, seen, "give a record of at least 2"));
+    }
+    let first = failures[0].0;
+    failures.iter_mut().for_each(|failure| failure.0 -= first);
+    Ok(Trace { failures })
+}
+
+fn moment(text: &str) -> std::result::Result<f64, (String, &'static str)> {
+    if let Ok(seconds) = text.parse::<f64>()
+        && seconds.is_finite()
+    {
+        return Ok(seconds);
+    }
+    if let Ok(moment) = text.parse::<jiff::Timestamp>() {
+        return Ok(moment.as_millisecond() as f64 / 1e3);
+    }
+    if text.parse::<jiff::civil::DateTime>().is_ok() {
+        let remedy = "add the offset from UTC, for example 2001-10-28T01:30:00-07:00: a local hour comes twice when clocks are set back";
+        return Err((format!("'{text}' is a local time"), remedy));
+    }
+    Err((
+        format!("'{text}' is no time"),
+        "write 2001-10-28T01:30:00Z, or seconds",
+    ))
+}
+
+/// What the record says, and what each plan would have lost.
+#[derive(Serialize)]
+pub(super) struct Told {
+    failures: usize,
+    days: f64,
+    machine_mtbf_seconds: f64,
+    between: Vec<Fitted>,
+    repair: Vec<Fitted>,
+    dispersion_per_day: Option<f64>,
+    neighbour_pairs: u32,
+    neighbour_pairs_expected: f64,
+    neighbour_p: f64,
+    replay: Vec<Replayed>,
+}
+
+#[derive(Serialize)]
+struct Fitted {
+    distribution: &'static str,
+    parameters: [f64; 2],
+    log_likelihood: f64,
+    distance: f64,
+    p: f64,
+}
+
+#[derive(Serialize)]
+struct Replayed {
+    name: &'static str,
+    /// Node-hours that were not work that was kept, and half their 95 % interval.
+    node_hours_lost: f64,
+    half_width: f64,
+    share: f64,
+}
+
+fn fitted(fits: &[Fit]) -> Vec<Fitted> {
+    let of = |fit: &Fit| Fitted {
+        distribution: fit.distribution.name(),
+        parameters: match fit.distribution {
+            Distribution::Exponential { mean } => [mean, 0.0],
+            Distribution::Weibull { shape, scale } => [shape, scale],
+            Distribution::Lognormal { mu, sigma } => [mu, sigma],
+        },
+        log_likelihood: fit.log_likelihood,
+        distance: fit.distance,
+        p: fit.p,
+    };
+    fits.iter().map(of).collect()
+}
+
+/// Fits the record and replays it under the plans that were found.
+pub(super) fn tell(trace: &Trace, found: &Found, seed: u64) -> Told {
+    let times: Vec<f64> = trace.failures.iter().map(|failure| failure.0).collect();
+    let between: Vec<f64> = times
+        .windows(2)
+        .map(|pair| pair[1] - pair[0])
+        .filter(|&gap| gap > 0.0)
+        .collect();
+    let repair: Vec<f64> = trace
+        .failures
+        .iter()
+        .filter_map(|failure| failure.3)
+        .filter(|&down| down > 0.0)
+        .collect();
+    let on: Vec<(f64, u32)> = trace
+        .failures
+        .iter()
+        .map(|failure| (failure.0, failure.1))
+        .collect();
+    let span = times.last().copied().unwrap_or(0.0);
+    let Neighbours { pairs, expected, p } =
+        fit::neighbours(&on, found.machine.nodes.count, CLOSE, seed);
+    let mut replay = vec![replayed(
+        "this plan",
+        trace,
+        found,
+        &found.plan.levels,
+        &found.plan.pattern,
+    )];
+    for other in &found.others {
+        replay.push(replayed(
+            other.method.name(),
+            trace,
+            found,
+            &other.levels,
+            &other.pattern,
+        ));
+    }
+    Told {
+        failures: times.len(),
+        days: span / 86_400.0,
+        machine_mtbf_seconds: span / (times.len() - 1) as f64,
+        between: fitted(&fit::fits(&between, seed)),
+        repair: fitted(&fit::fits(&repair, seed)),
+        dispersion_per_day: fit::dispersion(&times, WINDOW),
+        neighbour_pairs: pairs,
+        neighbour_pairs_expected: expected,
+        neighbour_p: p,
+        replay,
+    }
+}
+
+/// The job again and again over the whole record, in parts of equal length.
+fn replayed(
+    name: &'static str,
+    trace: &Trace,
+    found: &Found,
+    levels: &[usize],
+    pattern: &Pattern,
+) -> Replayed {
+    let levels: Vec<Level> = levels
+        .iter()
+        .map(|&level| found.levels[level].clone())
+        .collect();
+    let span = trace.failures.last().map_or(0.0, |last| last.0);
+    let part = span / PARTS as f64;
+    let hours = f64::from(found.job.nodes) / 3600.0;
+    let mut lost = Vec::new();
+    for number in 0..PARTS {
+        let begin = part * number as f64;
+        let within = trace.failures.iter().filter(|failure| {
+            failure.0 >= begin && failure.0 < begin + part && failure.1 < found.job.nodes
+        });
+        let events: Vec<(f64, Event)> = within
+            .map(|&(at, node, fatal, _)| {
+                let event = if fatal {
+                    Event::Nodes(vec![node])
+                } else {
+                    Event::Light
+                };
+                (at - begin, event)
+            })
+            .collect();
+        let spent =
+            JobRun::new(&found.job, &levels, pattern, Recorded(&events)).run(u64::MAX, part);
+        lost.push((part - spent.work.min(part)) * hours);
+    }
+    let n = PARTS as f64;
+    let sum: f64 = lost.iter().sum();
+    let squares: f64 = lost
+        .iter()
+        .map(|one| (one - sum / n) * (one - sum / n))
+        .sum();
+    // The sum's standard error: sqrt(n) times that of a part.
+    let half_width = STUDENT * (squares / (n - 1.0) * n).sqrt();
+    Replayed {
+        name,
+        node_hours_lost: sum,
+        half_width,
+        share: sum / (span * hours),
+    }
+}
+
+/// The same in words.
+pub(super) fn describe(told: &Told) -> String {
+    let mut out = format!(
+        "\n\nThe record: {} failures in {:.0} days, one every {}\n",
+        told.failures,
+        told.days,
+        duration(told.machine_mtbf_seconds)
+    );
+    let mut rows = vec![
+        ["", "distribution", "parameters", "distance", "p"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for (what, fits) in [
+        ("  time between failures", &told.between),
+        ("  time of repair", &told.repair),
+    ] {
+        for fit in fits {
+            let [a, b] = fit.parameters;
+            let parameters = match fit.distribution {
+                "exponential" => format!("mean {}", duration(a)),
+                "Weibull" => format!("shape {a:.2}, scale {}", duration(b)),
+                _ => format!("median {}, sigma {b:.2}", duration(a.exp())),
+            };
+            rows.push(vec![
+                what.into(),
+                fit.distribution.into(),
+                parameters,
+                format!("{:.3}", fit.distance),
+                format!("{:.3}", fit.p),
+            ]);
+        }
+    }
+    out += &output::table(&rows);
+    if let Some(dispersion) = told.dispersion_per_day {
+        out += &format!(
+            "\n  variance over mean of the failures per day: {dispersion:.2} (1: independent)"
+        );
+    }
+    out += &format!(
+        "\n  pairs on neighbouring nodes within {}: {}, by chance {:.1} (p {:.3})\n",
+        duration(CLOSE),
+        told.neighbour_pairs,
+        told.neighbour_pairs_expected,
+        told.neighbour_p
+    );
+    let mut rows = vec![
+        ["Replayed", "node-hours lost", "95 %", "share"]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for one in &told.replay {
+        rows.push(vec![
+            format!("  {}", one.name),
+            format!("{:.0}", one.node_hours_lost),
+            format!("+- {:.0}", one.half_width),
+            format!("{:.2} %", 100.0 * one.share),
+        ]);
+    }
+    out + &output::table(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read() {
+        let text = "start,node,end,kind\n2001-10-28T01:30:00-06:00,3,2001-10-28T01:40:00-06:00,\n2001-10-28T01:30:00-07:00,0,,light\n";
+        let trace = parse(text, "t.csv", 4).expect("good");
+        assert_eq!(
+            trace.failures,
+            [(0.0, 3, true, Some(600.0)), (3600.0, 0, false, None)]
+        );
+        let trace = parse("node,start\n1,5\n2,7.5\n", "t.csv", 4).expect("good");
+        assert_eq!(trace.failures, [(0.0, 1, true, None), (2.5, 2, true, None)]);
+    }
+
+    #[test]
+    fn mistakes_are_told_with_their_line() {
+        for (text, seen) in [
+            ("", "line 1: the header '' lacks start or node"),
+            ("start,host\n", "line 1: the header"),
+            (
+                "start,node\n5,1\n4,1\n",
+                "line 3: 4 is before the line above",
+            ),
+            (
+                "start,node\n2001-10-28T01:30:00,1\n",
+                "line 2: '2001-10-28T01:30:00' is a local time",
+            ),
+            (
+                "start,node\n10/28/2001 1:30,1\n",
+                "line 2: '10/28/2001 1:30' is no time",
+            ),
+            (
+                "start,node\n5,9\n",
+                "line 2: node '9' is none of the machine's 4",
+            ),
+            (
+                "start,node,end\n5,1,4\n",
+                "line 2: it ends before it starts",
+            ),
+            ("start,node,kind\n5,1,bad\n", "line 2: kind 'bad'"),
+            ("start,node\n5,1\n", "line 1: 1 failures"),
+        ] {
+            let error = parse(text, "t.csv", 4).expect_err(text);
+            assert!(error.reason().starts_with(seen), "{error}");
+            assert!(error.remedy().len() > 10, "{error}");
+        }
+    }
+}

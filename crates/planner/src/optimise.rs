@@ -1,0 +1,281 @@
+//! The best levels and intervals for a job, and what would make the job faster still.
+//!
+//! Every subset of levels gets a first-order estimate; for the few best, intervals and
+//! multiples are improved step by step with the expected time of [`crate::lifetime`] as the
+//! goal. The number of steps is bounded, so that an answer takes about as long for five
+//! levels on any number of nodes.
+
+use outlive_base::{Code, Entity, Error, Result};
+
+use crate::classes::Classes;
+use crate::lifetime::{Lifetime, Pattern, Question, lifetime, with_slack};
+use crate::machine::{Job, Level};
+use crate::methods;
+
+/// Subsets that are looked at closely.
+const CLOSELY: usize = 4;
+/// While searching, so much probability is neglected per state of the chain.
+const SLACK: f64 = 1e-6;
+/// For the worth of inputs, which are differences, less.
+const FINE: f64 = 1e-9;
+/// Patterns of more intervals are not tried.
+const LENGTH_MAX: u64 = 2_000;
+/// Evaluations in all.
+const TRIES_MAX: usize = 240;
+
+/// Levels, intervals, and what they cost.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    /// The levels in use: places in the list that was asked about, ascending.
+    pub levels: Vec<usize>,
+    /// When to save at each.
+    pub pattern: Pattern,
+    /// What is expected.
+    pub lifetime: Lifetime,
+}
+
+/// A first-order estimate of the overhead of all levels of a question, and a pattern to
+/// begin with. None if a level of it is of no use.
+fn estimate(question: &Question) -> Option<(f64, Vec<usize>, Vec<f64>)> {
+    let rungs = methods::rungs(question);
+    if rungs.len() != question.levels.len() {
+        return None;
+    }
+    let rates = question.classes.severities(&rungs);
+    let mut sum = 0.0;
+    let mut periods = Vec::new();
+    for (place, &rung) in rungs.iter().enumerate() {
+        let level = &question.levels[rung];
+        let capture = if place == 0 { question.capture } else { 0.0 };
+        let (cost, rate) = ((level.cost + capture).max(1e-9), rates[place]);
+        let period = libm::sqrt(2.0 * cost / rate).max(level.background);
+        let period = period.max(periods.last().copied().unwrap_or(0.0));
+        sum += cost / period + rate * (period / 2.0 + level.background + level.restart);
+        periods.push(period);
+    }
+    // What nothing restores costs half the job on average, and more if it comes often.
+    let beyond = rates.last().copied().unwrap_or(0.0) * question.work;
+    sum += if beyond > 0.0 {
+        libm::expm1(beyond.min(500.0)) / beyond - 1.0
+    } else {
+        0.0
+    };
+    Some((sum, rungs, periods))
+}
+
+/// A search: ratios[i] is the multiple of rung i over that of rung i - 1; ratios[0] is 1.
+struct Search<'a> {
+    question: &'a Question,
+    rungs: Vec<usize>,
+    tries: usize,
+}
+
+impl Search<'_> {
+    fn pattern(&self, interval: f64, ratios: &[u32]) -> Pattern {
+        let mut multiples = vec![1; self.rungs.len()];
+        let mut multiple = 1_u32;
+        for (&rung, &ratio) in self.rungs.iter().zip(ratios) {
+            multiple = multiple.saturating_mul(ratio);
+            multiples[rung] = multiple;
+        }
+        Pattern {
+            interval,
+            multiples,
+        }
+    }
+
+    fn value(&mut self, interval: f64, ratios: &[u32]) -> f64 {
+        let pattern = self.pattern(interval, ratios);
+        if pattern.length() > LENGTH_MAX || self.tries == 0 {
+            return f64::INFINITY;
+        }
+        self.tries -= 1;
+        with_slack(self.question, &pattern, SLACK).map_or(f64::INFINITY, |found| found.total)
+    }
+
+    /// From a first guess to where no step helps.
+    fn improve(&mut self, mut interval: f64, mut ratios: Vec<u32>) -> (f64, Pattern) {
+        let mut found = self.value(interval, &ratios);
+        let mut step: f64 = 1.6;
+        while step > 1.015 && self.tries > 0 {
+            let mut better = false;
+            for (next, other) in neighbours(interval, &ratios, step) {
+                let value = self.value(next, &other);
+                if value < found * (1.0 - 1e-9) {
+                    (found, interval, ratios, better) = (value, next, other, true);
+                    break;
+                }
+            }
+            if !better {
+                step = libm::sqrt(step);
+            }
+        }
+        (found, self.pattern(interval, &ratios))
+    }
+}
+
+/// Other intervals and ratios, by a factor: each alone, and the interval with the next ratio
+/// adapted so that the other levels stay where they are.
+fn neighbours(interval: f64, ratios: &[u32], step: f64) -> Vec<(f64, Vec<u32>)> {
+    let mut found = Vec::new();
+    for factor in [step, 1.0 / step] {
+        found.push((interval * factor, ratios.to_vec()));
+    }
+    let scaled =
+        |ratio: u32, factor: f64| libm::round(f64::from(ratio) * factor).clamp(1.0, 1e4) as u32;
+    for at in 1..ratios.len() {
+        for factor in [step, 1.0 / step] {
+            let mut next = scaled(ratios[at], factor);
+            if next == ratios[at] {
+                next = if factor > 1.0 {
+                    next + 1
+                } else {
+                    next.saturating_sub(1).max(1)
+                };
+            }
+            let mut other = ratios.to_vec();
+            other[at] = next;
+            if next == ratios[at] {
+                continue;
+            }
+            found.push((interval, other.clone()));
+            if at == 1 {
+                found.push((interval * f64::from(ratios[1]) / f64::from(next), other));
+            } else {
+                let mut shifted = other;
+                shifted[at - 1] = scaled(ratios[at - 1], f64::from(ratios[at]) / f64::from(next));
+                found.push((interval, shifted));
+            }
+        }
+    }
+    found
+}
+
+/// The best plan for a job, among all subsets of `levels`.
+///
+/// # Errors
+/// [`Code::Config`] if no plan makes headway; the remedy says what could help.
+pub fn best(job: &Job, levels: &[Level], classes: &Classes) -> Result<Plan> {
+    let mut candidates = Vec::new();
+    for subset in 1..1_u32 << levels.len() {
+        let chosen: Vec<usize> = (0..levels.len())
+            .filter(|bit| subset & (1 << bit) != 0)
+            .collect();
+        let question = Question::new(job, levels, classes, &chosen);
+        if let Some((value, rungs, periods)) = estimate(&question) {
+            candidates.push((value, chosen, question, rungs, periods));
+        }
+    }
+    candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
+    candidates.truncate(CLOSELY);
+    let share = TRIES_MAX / candidates.len().max(1);
+    let mut best: Option<(f64, Vec<usize>, Question, Pattern)> = None;
+    for (_, chosen, question, rungs, periods) in candidates {
+        let mut ratios = vec![1_u32];
+        for pair in periods.windows(2) {
+            ratios.push(libm::round(pair[1] / pair[0]).clamp(1.0, 1000.0) as u32);
+        }
+        while ratios
+            .iter()
+            .map(|&ratio| u64::from(ratio))
+            .product::<u64>()
+            > LENGTH_MAX
+        {
+            ratios
+                .iter_mut()
+                .for_each(|ratio| *ratio = ratio.div_ceil(2));
+        }
+        let mut search = Search {
+            question: &question,
+            rungs,
+            tries: share,
+        };
+        let (found, pattern) = search.improve(periods[0], ratios);
+        if found < best.as_ref().map_or(f64::INFINITY, |best| best.0) {
+            best = Some((found, chosen, question, pattern));
+        }
+    }
+    let Some((_, levels, question, pattern)) = best else {
+        return Err(hopeless(job, levels, classes));
+    };
+    let lifetime = lifetime(&question, &pattern)?;
+    Ok(Plan {
+        levels,
+        pattern,
+        lifetime,
+    })
+}
+
+/// Why no plan makes headway, and what could help.
+fn hopeless(job: &Job, levels: &[Level], classes: &Classes) -> Error {
+    let mtbf = 1.0 / classes.total();
+    let fastest = levels
+        .iter()
+        .map(|level| level.cost + level.background)
+        .fold(f64::INFINITY, f64::min);
+    let time = crate::units::duration;
+    Error::new(
+        Code::Config,
+        Entity::Job(job.name.clone()),
+        format!(
+            "it is stopped every {} on average, and no level saves it often enough: the fastest write takes {}",
+            time(mtbf),
+            time(fastest)
+        ),
+        "use fewer nodes, save fewer bytes per node, or add a level that is faster than the failures",
+    )
+}
+
+/// What a better input is worth.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Sensitivity {
+    /// The input, in words.
+    pub input: String,
+    /// Seconds of the job's expected time that are saved if it is 10 % better.
+    pub saved: f64,
+}
+
+/// What each input is worth under a plan, the most valuable first. The plan stays as it is:
+/// near the best one, to adapt it changes little (envelope theorem).
+///
+/// # Errors
+/// As [`lifetime`].
+pub fn sensitivity(question: &Question, plan: &Pattern) -> Result<Vec<Sensitivity>> {
+    let now = with_slack(question, plan, FINE)?.total;
+    let mut found = Vec::new();
+    let mut ask = |input: String, change: &dyn Fn(&mut Question)| -> Result<()> {
+        let mut other = question.clone();
+        change(&mut other);
+        let saved = now - with_slack(&other, plan, FINE)?.total;
+        found.push(Sensitivity { input, saved });
+        Ok(())
+    };
+    ask("failures 10 % rarer".into(), &|q| {
+        q.classes
+            .stops
+            .values_mut()
+            .for_each(|rate| rate.rate /= 1.1);
+    })?;
+    if question.capture > 0.0 {
+        ask("captures 10 % faster".into(), &|q| q.capture /= 1.1)?;
+    }
+    for (place, level) in question.levels.iter().enumerate() {
+        ask(format!("writes to {} 10 % faster", level.name), &|q| {
+            q.levels[place].cost /= 1.1;
+            q.levels[place].background /= 1.1;
+        })?;
+        ask(format!("restarts from {} 10 % faster", level.name), &|q| {
+            q.levels[place].restart /= 1.1
+        })?;
+        if question.classes.losses[place] > 0.0 {
+            ask(format!("losses of {} 10 % rarer", level.name), &|q| {
+                q.classes.losses[place] /= 1.1
+            })?;
+        }
+    }
+    found.sort_by(|a, b| b.saved.total_cmp(&a.saved));
+    Ok(found)
+}
+
+#[cfg(test)]
+mod tests;

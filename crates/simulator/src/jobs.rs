@@ -1,0 +1,315 @@
+//! Jobs on a machine that fails: components, lost nodes and stored versions, one by one.
+//!
+//! It shares with the planner the description of the machine and what a redundancy scheme
+//! survives, and nothing else: no rates of outcomes, no classes, no formula. So it checks
+//! the planner's analysis ([`outlive_planner::lifetime`]), and it shows what the analysis
+//! leaves out: Weibull lives, several replaced nodes at a time.
+//!
+//! Invariants: same seed, same history (P8); time never runs back; a version is used only if
+//! its level survives the loss of all nodes that have lacked their part since it was written.
+
+pub mod failures;
+pub mod grid;
+
+use outlive_planner::lifetime::Pattern;
+use outlive_planner::machine::{Job, Level, Machine, Scheme};
+
+use failures::{Event, Failing, Failures, Source};
+
+/// What a run took, in seconds.
+#[derive(Clone, Copy, PartialEq, Default, Debug)]
+pub struct Spent {
+    /// All of it.
+    pub total: f64,
+    /// Computing that was kept.
+    pub work: f64,
+    /// Stopped by checkpoints.
+    pub checkpoint: f64,
+    /// From failures until the program computes again.
+    pub restart: f64,
+    /// How often the job was stopped.
+    pub stops: u64,
+    /// How often it began anew.
+    pub anew: u64,
+}
+
+impl Spent {
+    /// Time beyond the work, as a share of the work.
+    pub fn overhead(&self) -> f64 {
+        self.total / self.work - 1.0
+    }
+}
+
+/// A level's versions.
+#[derive(Clone, Debug)]
+struct Store {
+    /// The newest, in intervals done.
+    version: Option<u64>,
+    /// Nodes that lack their part of it, ascending.
+    missing: Vec<u32>,
+    /// What is written in the background, and when that ends.
+    flight: Option<(u64, f64)>,
+}
+
+/// A job under a pattern.
+pub struct JobRun<'a, F> {
+    job: &'a Job,
+    levels: &'a [Level],
+    pattern: &'a Pattern,
+    failures: F,
+    stores: Vec<Store>,
+    now: f64,
+    done: u64,
+    spent: Spent,
+}
+
+enum Phase {
+    /// The phase ended.
+    Over,
+    /// The job was stopped.
+    Stopped,
+}
+
+impl<'a, F: Failing> JobRun<'a, F> {
+    /// A job whose version 0 lies on all levels, and the failures that it meets.
+    pub fn new(
+        job: &'a Job,
+        levels: &'a [Level],
+        pattern: &'a Pattern,
+        failures: F,
+    ) -> JobRun<'a, F> {
+        let store = Store {
+            version: Some(0),
+            missing: Vec::new(),
+            flight: None,
+        };
+        JobRun {
+            job,
+            levels,
+            pattern,
+            failures,
+            stores: vec![store; levels.len()],
+            now: 0.0,
+            done: 0,
+            spent: Spent::default(),
+        }
+    }
+
+    /// Until so many intervals of work are done, or so many seconds have passed.
+    pub fn run(mut self, intervals: u64, seconds_max: f64) -> Spent {
+        while self.done < intervals && self.now < seconds_max {
+            let before = self.done;
+            match self.interval() {
+                // What is saved after the end is not kept.
+                Phase::Over if self.now > seconds_max => self.done = before,
+                Phase::Over => {}
+                Phase::Stopped => self.recover(seconds_max),
+            }
+        }
+        self.spent.total = self.now.min(seconds_max);
+        self.spent.work = self.done as f64 * self.pattern.interval;
+        self.spent
+    }
+
+    fn interval(&mut self) -> Phase {
+        let Phase::Over = self.pass(self.pattern.interval, &mut Vec::new()) else {
+            return Phase::Stopped;
+        };
+        let next = self.done + 1;
+        let due = |&level: &usize| {
+            next % u64::from(self.pattern.multiples[level]) == 0
+                && self.stores[level].flight.is_none()
+        };
+        let mut writing: Vec<usize> = (0..self.levels.len()).filter(due).collect();
+        if !writing.is_empty() {
+            let costs: f64 = writing.iter().map(|&level| self.levels[level].cost).sum();
+            let begun = self.now;
+            let phase = self.pass(self.job.capture + costs, &mut writing);
+            self.spent.checkpoint += self.now - begun;
+            if let Phase::Stopped = phase {
+                return Phase::Stopped;
+            }
+        }
+        self.done = next;
+        for level in writing {
+            let background = self.levels[level].background;
+            match background > 0.0 {
+                true => self.stores[level].flight = Some((next, self.now + background)),
+                false => self.stored(level, next),
+            }
+        }
+        Phase::Over
+    }
+
+    fn stored(&mut self, level: usize, version: u64) {
+        let store = &mut self.stores[level];
+        (store.version, store.flight) = (Some(version), None);
+        store.missing.clear();
+    }
+
+    /// Lets so many seconds pass, unless the job is stopped. `writing`: levels that are
+    /// being written; those whose storage is lost leave it.
+    fn pass(&mut self, seconds: f64, writing: &mut Vec<usize>) -> Phase {
+        let end = self.now + seconds;
+        while self.failures.next_at() < end {
+            let (at, event) = self.failures.take();
+            self.background(at);
+            self.now = at;
+            if self.happens(&event, writing) {
+                return Phase::Stopped;
+            }
+        }
+        self.background(end);
+        self.now = end;
+        Phase::Over
+    }
+
+    /// Background writes that have ended by then.
+    fn background(&mut self, until: f64) {
+        for level in 0..self.stores.len() {
+            if let Some((version, end)) = self.stores[level].flight
+                && end <= until
+            {
+                self.stored(level, version);
+            }
+        }
+    }
+
+    /// True if it stops the job.
+    fn happens(&mut self, event: &Event, writing: &mut Vec<usize>) -> bool {
+        let (lost, stops): (&[u32], bool) = match event {
+            Event::Light => (&[], true),
+            Event::Nodes(nodes) => (nodes, !nodes.is_empty()),
+            Event::Servers { place, stops } => {
+                for level in 0..self.levels.len() {
+                    if self.levels[level].scheme == (Scheme::Shared { servers: *place }) {
+                        (self.stores[level].version, self.stores[level].flight) = (None, None);
+                        writing.retain(|&other| other != level);
+                    }
+                }
+                (&[], *stops)
+            }
+        };
+        if !stops {
+            return false;
+        }
+        self.spent.stops += 1;
+        for (store, level) in self.stores.iter_mut().zip(self.levels) {
+            store.flight = None;
+            if store.version.is_none() {
+                continue;
+            }
+            for node in lost {
+                if let Err(place) = store.missing.binary_search(node) {
+                    store.missing.insert(place, *node);
+                }
+            }
+            if !level.scheme.survives(&store.missing, self.job.nodes) {
+                store.version = None;
+                store.missing.clear();
+            }
+            if matches!(level.scheme, Scheme::Shared { .. }) {
+                store.missing.clear();
+            }
+        }
+        true
+    }
+
+    /// The level with the newest version; of equal ones that with the least restart time.
+    fn newest(&self) -> Option<usize> {
+        let with = (0..self.levels.len()).filter(|&level| self.stores[level].version.is_some());
+        with.max_by(|&a, &b| {
+            let versions = self.stores[a].version.cmp(&self.stores[b].version);
+            versions.then(self.levels[b].restart.total_cmp(&self.levels[a].restart))
+        })
+    }
+
+    fn recover(&mut self, seconds_max: f64) {
+        let begun = self.now;
+        while self.now < seconds_max {
+            let level = self.newest();
+            let seconds = level.map_or(self.job.restart, |level| self.levels[level].restart);
+            if let Phase::Stopped = self.pass(seconds, &mut Vec::new()) {
+                continue;
+            }
+            let Some(level) = level else {
+                self.spent.anew += 1;
+                self.done = 0;
+                break;
+            };
+            let Some(version) = self.stores[level].version else {
+                continue;
+            };
+            self.done = version;
+            self.stored(level, version);
+            for local in 0..self.levels.len() {
+                if self.levels[local].scheme == Scheme::Local {
+                    self.stored(local, version);
+                }
+            }
+            break;
+        }
+        self.spent.restart += self.now - begun;
+    }
+}
+
+/// An estimate from independent runs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Estimate {
+    /// Mean overhead.
+    pub overhead: f64,
+    /// Its standard error.
+    pub error: f64,
+    /// All runs together.
+    pub sum: Spent,
+}
+
+impl Estimate {
+    /// Half the width of the 99.9 % interval (Student's t for [`RUNS`] runs).
+    pub fn half_width(&self) -> f64 {
+        STUDENT * self.error
+    }
+}
+
+/// Independent runs of an estimate.
+pub const RUNS: u64 = 64;
+/// Quantile 0.9995 of Student's t with 63 degrees of freedom.
+const STUDENT: f64 = 3.454;
+
+/// The overhead of a job under a pattern, from [`RUNS`] runs of `intervals` intervals each.
+pub fn estimate(
+    machine: &Machine,
+    job: &Job,
+    levels: &[Level],
+    pattern: &Pattern,
+    intervals: u64,
+    seed: u64,
+) -> Estimate {
+    let mut sum = Spent::default();
+    let mut overheads = Vec::new();
+    for run in 0..RUNS {
+        let failures = Failures::new(Source::new(machine, job.nodes), seed, run);
+        let spent = JobRun::new(job, levels, pattern, failures).run(intervals, f64::INFINITY);
+        overheads.push(spent.overhead());
+        sum.total += spent.total;
+        sum.work += spent.work;
+        sum.checkpoint += spent.checkpoint;
+        sum.restart += spent.restart;
+        sum.stops += spent.stops;
+        sum.anew += spent.anew;
+    }
+    let n = RUNS as f64;
+    let mean = overheads.iter().sum::<f64>() / n;
+    let squares: f64 = overheads
+        .iter()
+        .map(|one| (one - mean) * (one - mean))
+        .sum();
+    Estimate {
+        overhead: mean,
+        error: (squares / (n - 1.0) / n).sqrt(),
+        sum,
+    }
+}
+
+#[cfg(test)]
+mod tests;

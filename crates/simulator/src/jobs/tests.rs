@@ -1,0 +1,135 @@
+use outlive_planner::interval::Costs;
+use outlive_planner::machine;
+
+use super::grid::cases;
+use super::*;
+
+/// Intervals of each of the 64 runs of a case: enough for 2 % of the time.
+const INTERVALS: u64 = 640;
+/// Cases outside a 99.9 % interval that chance makes once in 40,000 runs of the test.
+const OUTSIDE_MAX: usize = 2;
+
+#[test]
+fn analysis_and_simulation_agree_on_the_grid() {
+    let seed = outlive_base::seed!();
+    let cases = cases();
+    assert!(cases.len() >= 40);
+    let mut outside = Vec::new();
+    for case in &cases {
+        let found = case.compare(INTERVALS, seed).expect("a case");
+        let difference = found.time_difference();
+        println!(
+            "{:60} expected {:.4} simulated {:.4} +- {:.4} {:+.2} %",
+            found.name,
+            found.expected,
+            found.simulated.overhead,
+            found.simulated.half_width(),
+            100.0 * difference
+        );
+        assert!(
+            difference.abs() < 0.02,
+            "seed {seed}: {}: {difference}",
+            found.name
+        );
+        let errors = (found.simulated.overhead - found.expected).abs() / found.simulated.error;
+        assert!(
+            errors < 6.0,
+            "seed {seed}: {}: {errors} standard errors",
+            found.name
+        );
+        if !found.inside() {
+            outside.push(found.name);
+        }
+    }
+    assert!(outside.len() <= OUTSIDE_MAX, "seed {seed}: {outside:?}");
+}
+
+/// One level, exponential: Daly's formula, without the planner's chain.
+#[test]
+fn one_level_is_dalys_formula() {
+    let seed = outlive_base::seed!();
+    let text = "[nodes]\ncount = 10\nlight-mtbf = \"10000 s\"\n[[servers]]\nname = \"files\"\ncount = 1\n\
+        [[levels]]\nkind = \"shared\"\nservers = \"files\"\ncost = \"20 s\"\nrestart = \"50 s\"";
+    let machine = machine::machine(text, "m").expect("good");
+    let job = machine::job(
+        "nodes = 10\nwork = \"1 h\"\ncheckpoint = \"1 GB\"",
+        "j",
+        &machine,
+    )
+    .expect("good");
+    let levels = machine::priced(&machine, &job);
+    let pattern = Pattern {
+        interval: 180.0,
+        multiples: vec![1],
+    };
+    let found = estimate(&machine, &job, &levels, &pattern, 500, seed);
+    let want = Costs::new(20.0, 50.0, 1000.0)
+        .expect("good")
+        .overhead(180.0);
+    assert!(
+        (found.overhead - want).abs() < 6.0 * found.error,
+        "seed {seed}: {found:?}, not {want}"
+    );
+    let parts = found.sum.total - found.sum.work - found.sum.checkpoint - found.sum.restart;
+    assert!(parts > 0.0, "computing that was lost");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_history() {
+    let seed = outlive_base::seed!();
+    let case = &cases()[30];
+    let run = || case.compare(50, seed).expect("a case").simulated;
+    assert_eq!(run(), run());
+}
+
+/// The agreement of the grid is no accident: an analysis of another machine is found out.
+#[test]
+fn a_wrong_analysis_is_found_out() {
+    let seed = outlive_base::seed!();
+    let cases = cases();
+    let with = cases
+        .iter()
+        .find(|case| case.name == "3 levels, exponential, groups, waiting");
+    let without = cases
+        .iter()
+        .find(|case| case.name == "3 levels, exponential, single nodes, waiting");
+    let (with, without) = (with.expect("there"), without.expect("there"));
+    let simulated = with.compare(INTERVALS, seed).expect("a case").simulated;
+    let expected = without.compare(1, seed).expect("a case").expected;
+    assert!(
+        (simulated.overhead - expected).abs() > 6.0 * simulated.error,
+        "seed {seed}"
+    );
+}
+
+/// By hand: 10 s of work, 1 s of saving; a stop at 25 s loses 3 s (of 22 that were saved),
+/// and the restart takes 5 s, of which 2 are lost to a stop meanwhile.
+#[test]
+fn a_record_is_replayed() {
+    let text = "[nodes]\ncount = 4\nmtbf = \"1 h\"\n[[servers]]\nname = \"files\"\ncount = 1\n\
+        [[levels]]\nkind = \"shared\"\nservers = \"files\"\ncost = \"1 s\"\nrestart = \"5 s\"";
+    let machine = machine::machine(text, "m").expect("good");
+    let job = machine::job(
+        "nodes = 4\nwork = \"1 h\"\ncheckpoint = \"1 GB\"",
+        "j",
+        &machine,
+    )
+    .expect("good");
+    let levels = machine::priced(&machine, &job);
+    let pattern = Pattern {
+        interval: 10.0,
+        multiples: vec![1],
+    };
+    let record = [(25.0, Event::Nodes(vec![2])), (27.0, Event::Light)];
+    let run = |seconds| {
+        JobRun::new(&job, &levels, &pattern, failures::Recorded(&record)).run(u64::MAX, seconds)
+    };
+    let spent = run(43.0);
+    assert_eq!(
+        (spent.work, spent.checkpoint, spent.restart, spent.stops),
+        (30.0, 3.0, 7.0, 2)
+    );
+    assert_eq!(spent.total, 43.0);
+    // Computing that is not saved when the time is over is not kept.
+    assert_eq!((run(40.0).total, run(40.0).work), (40.0, 20.0));
+}
