@@ -92,8 +92,14 @@ pub(crate) fn collect(
         .iter()
         .filter(forgotten)
         .partition(|record| matches!(record, Record::Tombstone { .. }));
-    store.remove_all(&first)?;
-    store.remove_all(&last)?;
+    match store.remove_in_order(&first, &last) {
+        // Where there is no room for what stays, nothing goes: the next time, then.
+        Err(error) if error.is_full() => {
+            report.forgotten.clear();
+            return Ok(report);
+        }
+        removed => removed?,
+    }
     report.records = first.len() + last.len();
     Ok(report)
 }

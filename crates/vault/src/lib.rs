@@ -18,6 +18,7 @@ mod format;
 mod gc;
 mod inventory;
 mod layout;
+mod log;
 mod pace;
 mod plan;
 mod records;

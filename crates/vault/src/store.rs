@@ -51,7 +51,7 @@ impl NodeStore {
         disk::sweep(root)?;
         disk::sync_directory(root)?;
         let mut store = NodeStore::at(root, job_hash);
-        store.records = records.with_reserve();
+        store.records = records.with_reserve().with_logs();
         Ok(store)
     }
 
@@ -66,7 +66,7 @@ impl NodeStore {
             Ok(store) => Ok((store, None)),
             Err(error) if error.is_refusal() => {
                 let mut store = NodeStore::at(root, job_hash);
-                store.records = store.records.with_reserve();
+                store.records = store.records.with_reserve().with_logs();
                 Ok((store, Some(error)))
             }
             Err(error) => Err(error),
