@@ -19,7 +19,6 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use outlive_base::machine::Op;
@@ -34,9 +33,6 @@ use crate::faults::Faults;
 const BATCH_MAX: usize = 64;
 /// Turns of the agent for which a record waits for others, while there is more to do.
 const TURNS_MAX: u32 = 32;
-/// How long the thread waits for more decisions to share the syncs of the first: less than
-/// what the syncs of one take on most disks.
-const GATHER: Duration = Duration::from_millis(2);
 /// Batches of records and other jobs that may wait.
 const QUEUE_MAX: usize = 1024;
 /// Bytes of records that the keeper holds for a disk that takes none.
@@ -166,10 +162,8 @@ fn work_off(queue: &Receiver<Job>, mut means: Means) {
             }
             Job::Records(wishes) => VecDeque::from(wishes),
         };
-        // Decisions about the levels of a version come one by one, shortly after each other.
-        let until = Instant::now() + GATHER;
         while wishes.len() < BATCH_MAX && wishes.iter().all(Wish::is_free) {
-            match queue.recv_deadline(until) {
+            match queue.try_recv() {
                 Ok(Job::Records(more)) => wishes.extend(more),
                 Ok(other) => {
                     next = Some(other);
@@ -467,6 +461,7 @@ impl Kept {
 mod tests {
     use super::*;
     use outlive_base::{Incarnation, Version};
+    use std::time::Duration;
 
     fn abort(version: u64) -> Record {
         Record::Abort {

@@ -74,7 +74,11 @@ impl WriteError {
                 source,
             } => {
                 let source = source.raw_os_error().map(io::Error::from_raw_os_error);
-                WriteError::io(path, doing, source.unwrap_or_else(|| io::Error::other(self.to_string())))
+                WriteError::io(
+                    path,
+                    doing,
+                    source.unwrap_or_else(|| io::Error::other(self.to_string())),
+                )
             }
             error => WriteError::Input(error.to_string()),
         }

@@ -25,6 +25,7 @@ mod records;
 mod rehearse;
 mod reserve;
 mod scratch;
+mod spares;
 mod store;
 mod stream;
 mod trace;
@@ -46,6 +47,7 @@ pub use outlive_ledger::{
 pub use pace::Pace;
 pub use records::{Exclusive, RecordStore, Scan};
 pub use rehearse::{RankProof, Rehearsal};
+pub use spares::Spares;
 pub use store::{Found, NodeStore, SharedStore, sweep_unfinished};
 pub use stream::{Sink, receive};
 pub use trace::Trace;

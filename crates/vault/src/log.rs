@@ -174,9 +174,8 @@ impl Logs {
                 continue;
             };
             for record in content.records {
-                let named = takes(&record).filter(|incarnation| {
-                    *name_of(*incarnation, job_hash) == *entry.file_name()
-                });
+                let named = takes(&record)
+                    .filter(|incarnation| *name_of(*incarnation, job_hash) == *entry.file_name());
                 if let Some(incarnation) = named {
                     let log = logs.of(incarnation);
                     log.records.insert(record.file_name(false), record);
@@ -329,7 +328,9 @@ impl Log {
     }
 
     fn learn(&mut self, new: &[&Entry<'_>]) {
-        let each = new.iter().map(|entry| (entry.name.clone(), entry.record.clone()));
+        let each = new
+            .iter()
+            .map(|entry| (entry.name.clone(), entry.record.clone()));
         self.records.extend(each);
     }
 

@@ -136,7 +136,10 @@ impl RecordStore {
             false => self.persist_in_logs(records),
         };
         // What no log takes, or none has room for, has a file of its own.
-        let left = results.iter().zip(records).filter(|(done, _)| done.is_none());
+        let left = results
+            .iter()
+            .zip(records)
+            .filter(|(done, _)| done.is_none());
         let left: Vec<&Record> = left.map(|(_, record)| *record).collect();
         if !left.is_empty() {
             let mut files = self.persist_in_files(&left, full).into_iter();
@@ -163,9 +166,8 @@ impl RecordStore {
             };
             let name = record.file_name(false);
             let path = self.directory.join(&name);
-            let conflict = |found: &Record| {
-                matches!(record, Record::Commit { .. }) && found != *record
-            };
+            let conflict =
+                |found: &Record| matches!(record, Record::Commit { .. }) && found != *record;
             if logs.get(incarnation, &name).is_some_and(conflict) {
                 results[at] = Some(Err(WriteError::Conflict(path)));
             } else if !logs.files.contains(&name) {
@@ -173,7 +175,11 @@ impl RecordStore {
                     Ok(bytes) => {
                         let (places, entries) = batches.entry(incarnation).or_default();
                         places.push(at);
-                        entries.push(Entry { record, name, bytes });
+                        entries.push(Entry {
+                            record,
+                            name,
+                            bytes,
+                        });
                     }
                     Err(error) => results[at] = Some(Err(error)),
                 }

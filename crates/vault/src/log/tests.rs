@@ -50,7 +50,9 @@ fn decisions_share_a_file_and_promises_have_their_own() {
     let dir = tempfile::tempdir().unwrap();
     let store = node(dir.path());
     let promise = Record::Promise { ballot: 3 };
-    let results = store.records().persist_all(&[&commit(1, 2), &promise, &abort(2, "x")]);
+    let results = store
+        .records()
+        .persist_all(&[&commit(1, 2), &promise, &abort(2, "x")]);
     assert!(results.iter().all(Result::is_ok), "{results:?}");
     store.records().persist(&commit(3, 2)).unwrap();
     // Said again, and said otherwise.
@@ -77,7 +79,10 @@ fn another_life_goes_on_and_records_go_only_together() {
     store.records().persist(&commit(2, 2)).unwrap();
     assert!(store.records().persist(&commit(1, 3)).is_err(), "it stands");
     assert_eq!(sound(dir.path()), [commit(1, 2), commit(2, 2)]);
-    store.records().remove_all(&[&commit(1, 2), &commit(9, 2)]).unwrap();
+    store
+        .records()
+        .remove_all(&[&commit(1, 2), &commit(9, 2)])
+        .unwrap();
     assert_eq!(sound(dir.path()), [commit(2, 2)]);
     store.records().remove(&commit(2, 2)).unwrap();
     assert!(!log_of(dir.path()).exists());
@@ -93,7 +98,10 @@ fn many_versions_need_little_room() {
         store.records().persist(&commit(version, 2)).unwrap();
         if version % 16 == 15 {
             let old: Vec<Record> = (version - 15..=version).map(|it| commit(it, 2)).collect();
-            store.records().remove_all(&old.iter().collect::<Vec<_>>()).unwrap();
+            store
+                .records()
+                .remove_all(&old.iter().collect::<Vec<_>>())
+                .unwrap();
         }
     }
     let length = std::fs::metadata(log_of(dir.path())).unwrap().len();
@@ -108,7 +116,9 @@ fn a_torn_batch_costs_nothing_that_was_told() {
     let store = node(dir.path());
     store.records().persist(&commit(1, 2)).unwrap();
     let before = std::fs::read(log_of(dir.path())).unwrap();
-    store.records().persist_all(&[&commit(2, 2), &abort(3, "text")]);
+    store
+        .records()
+        .persist_all(&[&commit(2, 2), &abort(3, "text")]);
     let after = std::fs::read(log_of(dir.path())).unwrap();
     let changed = (0..after.len()).filter(|at| before[*at] != after[*at]);
     let changed: Vec<usize> = changed.collect();
@@ -126,7 +136,10 @@ fn a_torn_batch_costs_nothing_that_was_told() {
     let store = node(dir.path());
     store.records().persist(&commit(4, 2)).unwrap();
     let all = sound(dir.path());
-    assert!(all.contains(&commit(1, 2)) && all.contains(&commit(4, 2)), "{all:?}");
+    assert!(
+        all.contains(&commit(1, 2)) && all.contains(&commit(4, 2)),
+        "{all:?}"
+    );
 }
 
 #[test]
@@ -134,7 +147,9 @@ fn damage_costs_one_record_and_is_told() {
     let dir = tempfile::tempdir().unwrap();
     let store = node(dir.path());
     let all: Vec<Record> = (1..=4).map(|version| commit(version, 2)).collect();
-    store.records().persist_all(&all[..3].iter().collect::<Vec<_>>());
+    store
+        .records()
+        .persist_all(&all[..3].iter().collect::<Vec<_>>());
     store.records().persist(&all[3]).unwrap();
     let bytes = std::fs::read(log_of(dir.path())).unwrap();
     let length = all[0].encode(JOB).unwrap().len().next_multiple_of(STEP);
@@ -156,7 +171,11 @@ fn damage_costs_one_record_and_is_told() {
 #[test]
 fn another_jobs_log_is_named_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    NodeStore::create(dir.path(), 8).unwrap().records().persist(&commit(1, 2)).unwrap();
+    NodeStore::create(dir.path(), 8)
+        .unwrap()
+        .records()
+        .persist(&commit(1, 2))
+        .unwrap();
     let store = node(dir.path());
     store.records().persist(&commit(2, 2)).unwrap();
     let scan = store.records().scan().unwrap();
@@ -185,7 +204,10 @@ fn a_batch_that_fails_is_not_there_and_the_next_one_is() {
     assert_eq!(logs.get(Incarnation(1), &two.file_name(false)), None);
     logs.append(Incarnation(1), &[entry(three)]).unwrap();
     let content = Content::read(&path, JOB).unwrap();
-    assert_eq!((&content.records[..], content.damaged), (&[one.clone(), three.clone()][..], 0));
+    assert_eq!(
+        (&content.records[..], content.damaged),
+        (&[one.clone(), three.clone()][..], 0)
+    );
     // Purged, or replaced by another, behind this process's back.
     std::fs::remove_file(&path).unwrap();
     logs.append(Incarnation(1), &[entry(two)]).unwrap();
@@ -201,14 +223,24 @@ fn records_with_files_of_their_own_stay_there() {
     old.persist_all(&[&commit(1, 2), &abort(2, "x")]);
     let store = node(dir.path());
     assert!(store.records().persist(&commit(1, 5)).is_err(), "it stands");
-    store.records().persist_all(&[&abort(2, "y"), &commit(3, 2)]);
-    assert_eq!(sound(dir.path()), [abort(2, "y"), commit(1, 2), commit(3, 2)]);
+    store
+        .records()
+        .persist_all(&[&abort(2, "y"), &commit(3, 2)]);
+    assert_eq!(
+        sound(dir.path()),
+        [abort(2, "y"), commit(1, 2), commit(3, 2)]
+    );
     // On a full disk, what must be said has a file too.
-    let results = store.records().persist_in_reserve(&[&commit(4, 2), &abort(5, "x")]);
+    let results = store
+        .records()
+        .persist_in_reserve(&[&commit(4, 2), &abort(5, "x")]);
     assert!(results[0].is_ok() && results[1].as_ref().is_err_and(WriteError::is_full));
     let all = [commit(1, 2), commit(3, 2), commit(4, 2), abort(2, "y")];
     assert_eq!(sound(dir.path()).len(), 4);
-    store.records().remove_all(&all.iter().collect::<Vec<_>>()).unwrap();
+    store
+        .records()
+        .remove_all(&all.iter().collect::<Vec<_>>())
+        .unwrap();
     assert_eq!(sound(dir.path()), []);
 }
 
