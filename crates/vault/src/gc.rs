@@ -61,8 +61,9 @@ pub(crate) fn collect(
 ) -> Result<GcReport, Error> {
     let store = place.records;
     let scan = store.scan_again()?;
-    let (records, foreign) = (scan.records, foreign(&scan.foreign));
-    let rules = Rules::new(&records, policy);
+    let (records, foreign) = (&scan.records, foreign(&scan.foreign));
+    let records: Vec<&Record> = records.iter().map(|record| &**record).collect();
+    let rules = Rules::new(records.iter().copied(), policy);
     let mut tombs: BTreeSet<(ContainerId, Level)> = records
         .iter()
         .filter_map(|record| match record {
@@ -94,13 +95,14 @@ pub(crate) fn collect(
     for directory in place.directories {
         sync_directory(directory)?;
     }
-    let forgotten = |record: &&Record| {
+    let forgotten = |record: &&&Record| {
         let checkpoint = record.checkpoint();
         checkpoint.is_some_and(|checkpoint| report.forgotten.contains(&checkpoint))
     };
     let (last, first): (Vec<&Record>, Vec<&Record>) = records
         .iter()
         .filter(forgotten)
+        .copied()
         .partition(|record| matches!(record, Record::Tombstone { .. }));
     match store.remove_in_order(&first, &last) {
         // Where there is no room for what stays, nothing goes: the next time, then.

@@ -13,6 +13,7 @@ use std::fs::File;
 use std::io::{self, IoSlice, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use outlive_base::Incarnation;
 
@@ -127,7 +128,7 @@ struct Log {
     file: Option<File>,
     /// The file's number: another file of its name is not it.
     number: u64,
-    records: BTreeMap<String, Record>,
+    records: BTreeMap<String, Arc<Record>>,
     end: u64,
     length: u64,
 }
@@ -178,7 +179,8 @@ impl Logs {
                     .filter(|incarnation| *name_of(*incarnation, job_hash) == *entry.file_name());
                 if let Some(incarnation) = named {
                     let log = logs.of(incarnation);
-                    log.records.insert(record.file_name(false), record);
+                    log.records
+                        .insert(record.file_name(false), Arc::new(record));
                 }
             }
         }
@@ -199,11 +201,15 @@ impl Logs {
 
     /// The record that stands under a name.
     pub(crate) fn get(&self, incarnation: Incarnation, name: &str) -> Option<&Record> {
-        self.logs.get(&incarnation)?.records.get(name)
+        self.logs
+            .get(&incarnation)?
+            .records
+            .get(name)
+            .map(|it| &**it)
     }
 
     /// The records of a file, if it is as this process left it.
-    pub(crate) fn known(&self, name: &OsStr) -> Option<impl Iterator<Item = &Record>> {
+    pub(crate) fn known(&self, name: &OsStr) -> Option<impl Iterator<Item = &Arc<Record>>> {
         let mut logs = self.logs.values();
         let log = logs.find(|log| log.path.file_name() == Some(name))?;
         log.stands().then(|| log.records.values())
@@ -217,7 +223,8 @@ impl Logs {
     ) -> Result<(), WriteError> {
         let job_hash = self.job_hash;
         let log = self.of(incarnation);
-        let known = |entry: &&Entry<'_>| log.records.get(&entry.name) != Some(entry.record);
+        let known =
+            |entry: &&Entry<'_>| log.records.get(&entry.name).map(|it| &**it) != Some(entry.record);
         let new: Vec<&Entry<'_>> = entries.iter().filter(known).collect();
         match log.stands() {
             true if new.is_empty() => Ok(()),
@@ -242,7 +249,7 @@ impl Logs {
         for (incarnation, names) in changed {
             let job_hash = self.job_hash;
             let log = self.of(incarnation);
-            let taken: Vec<(String, Record)> = names
+            let taken: Vec<(String, Arc<Record>)> = names
                 .iter()
                 .filter_map(|name| log.records.remove_entry(name))
                 .collect();
@@ -330,7 +337,7 @@ impl Log {
     fn learn(&mut self, new: &[&Entry<'_>]) {
         let each = new
             .iter()
-            .map(|entry| (entry.name.clone(), entry.record.clone()));
+            .map(|entry| (entry.name.clone(), Arc::new(entry.record.clone())));
         self.records.extend(each);
     }
 

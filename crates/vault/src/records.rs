@@ -56,7 +56,26 @@ pub struct RecordStore {
 
 /// Sound records by their file's name, with the number of the file: a record is never
 /// changed in place, so the same file under the same name says the same.
-type Known = BTreeMap<OsString, (u64, Record)>;
+type Known = BTreeMap<OsString, (u64, Arc<Record>)>;
+
+/// What there is, for a caller that comes often: records are shared, not copied.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen {
+    pub records: Vec<Arc<Record>>,
+    pub damaged: Vec<PathBuf>,
+    pub foreign: Vec<PathBuf>,
+}
+
+impl From<Seen> for Scan {
+    fn from(seen: Seen) -> Scan {
+        let records = seen.records.into_iter().map(Arc::unwrap_or_clone);
+        Scan {
+            records: records.collect(),
+            damaged: seen.damaged,
+            foreign: seen.foreign,
+        }
+    }
+}
 
 impl RecordStore {
     /// Opens the directory for writing; creates it, private to the user.
@@ -243,7 +262,7 @@ impl RecordStore {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let name = record.file_name(false).into();
         match number {
-            Some(number) => known.insert(name, (number, (*record).clone())),
+            Some(number) => known.insert(name, (number, Arc::new(record.clone()))),
             None => known.remove(&name),
         };
     }
@@ -312,19 +331,22 @@ impl RecordStore {
 
     /// Reads all records. A directory that does not exist holds none.
     pub fn scan(&self) -> Result<Scan, ReadError> {
-        self.scan_beside(&mut Known::new(), false)
+        let mut known = Known::new();
+        let seen = self.scan_beside(&mut known, false)?;
+        drop(known);
+        Ok(seen.into())
     }
 
     /// [`RecordStore::scan`] that reads only what it has not read before: for a caller that
     /// comes often. Damage to a record that was read is not seen.
-    pub(crate) fn scan_again(&self) -> Result<Scan, ReadError> {
+    pub(crate) fn scan_again(&self) -> Result<Seen, ReadError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         self.scan_beside(&mut known, true)
     }
 
     /// Reads what is not known, and leaves there what there is.
-    fn scan_beside(&self, known: &mut Known, again: bool) -> Result<Scan, ReadError> {
-        let mut scan = Scan::default();
+    fn scan_beside(&self, known: &mut Known, again: bool) -> Result<Seen, ReadError> {
+        let mut scan = Seen::default();
         let mut found = Known::new();
         let mut logged = Vec::new();
         for (name, file) in self.names()? {
@@ -349,20 +371,23 @@ impl RecordStore {
             };
             match decoded {
                 Ok(record) if is_its_name(&record) => {
-                    found.insert(name, (file, record));
+                    found.insert(name, (file, Arc::new(record)));
                 }
                 Err(RecordError::OtherJob) => scan.foreign.push(path),
                 _ => scan.damaged.push(path),
             }
         }
-        scan.records = found.values().map(|(_, record)| record.clone()).collect();
+        scan.records = found
+            .values()
+            .map(|(_, record)| Arc::clone(record))
+            .collect();
         scan.records.extend(logged);
         *known = found;
         Ok(scan)
     }
 
     /// What a log says; `again`: this process knows what it has written itself.
-    fn scan_log(&self, name: &OsStr, again: bool, logged: &mut Vec<Record>, scan: &mut Scan) {
+    fn scan_log(&self, name: &OsStr, again: bool, logged: &mut Vec<Arc<Record>>, scan: &mut Seen) {
         let logs = self.logs().filter(|_| again);
         if let Some(known) = logs.as_ref().and_then(|logs| logs.known(name)) {
             return logged.extend(known.cloned());
@@ -373,7 +398,7 @@ impl RecordStore {
                 // Of records with one name the last stands, as if it had taken the place of
                 // the others.
                 let named = content.records.into_iter();
-                let named = named.map(|record| (record.file_name(false), record));
+                let named = named.map(|record| (record.file_name(false), Arc::new(record)));
                 logged.extend(named.collect::<BTreeMap<_, _>>().into_values());
                 let theirs = content.foreign.iter().map(|name| path.join(name));
                 scan.foreign.extend(theirs);
@@ -538,18 +563,27 @@ mod tests {
             version: Version(version),
         };
         store.persist_all(&[&pin(1), &pin(2)]);
-        assert_eq!(store.scan_again().unwrap(), other.scan().unwrap());
+        assert_eq!(
+            Scan::from(store.scan_again().unwrap()),
+            other.scan().unwrap()
+        );
         other.persist(&pin(3)).unwrap();
         other.remove(&pin(1)).unwrap();
-        assert_eq!(store.scan_again().unwrap().records, [pin(2), pin(3)]);
+        assert_eq!(
+            Scan::from(store.scan_again().unwrap()).records,
+            [pin(2), pin(3)]
+        );
         // Another file under a known name is read.
         let path = dir.path().join(pin(2).file_name(false));
         std::fs::write(dir.path().join("new"), b"damage").unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();
-        let scan = store.scan_again().unwrap();
+        let scan = Scan::from(store.scan_again().unwrap());
         assert_eq!((scan.records, scan.damaged), (vec![pin(3)], vec![path]));
-        assert_eq!(store.scan_again().unwrap(), other.scan().unwrap());
+        assert_eq!(
+            Scan::from(store.scan_again().unwrap()),
+            other.scan().unwrap()
+        );
         store.remove_all(&[&pin(2), &pin(3), &pin(4)]).unwrap();
-        assert_eq!(store.scan_again().unwrap(), Scan::default());
+        assert_eq!(store.scan_again().unwrap(), Seen::default());
     }
 }

@@ -62,7 +62,8 @@ fn decisions_share_a_file_and_promises_have_their_own() {
     store.records().persist(&abort(2, "y")).unwrap();
     let all = [promise, abort(2, "y"), commit(1, 2), commit(3, 2)];
     assert_eq!(sound(dir.path()), all);
-    assert_eq!(store.records().scan_again().unwrap().records, all);
+    let again = store.records().scan_again().unwrap();
+    assert_eq!(crate::Scan::from(again).records, all);
     let mut names: Vec<String> = std::fs::read_dir(dir.path().join("records"))
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
