@@ -68,7 +68,8 @@ int main(int argc, char **argv) {
     must(VELOC_Mem_protect(0, state, bytes, 1) == VELOC_SUCCESS, "VELOC_Mem_protect");
 #elif defined(WITH_OUTLIVE)
     must(outlive_protect(job, "state", state, bytes) == OUTLIVE_OK, "outlive_protect");
-    must(outlive_restore(job, NULL) >= 0, "outlive_restore");
+    uint64_t saved = 0;
+    must(outlive_restore(job, &saved) >= 0, "outlive_restore");
 #endif
     double longest = 0;
     MPI_Barrier(world);

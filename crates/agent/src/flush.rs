@@ -8,7 +8,7 @@
 
 use std::io::{IoSlice, Write};
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use crossbeam_channel::Sender;
@@ -96,7 +96,7 @@ impl Idle {
     /// What was left, if its peer is this one, of this epoch or a newer, and has not
     /// ended it.
     fn take(&self, peer: NodeId, epoch: u64) -> Option<Stream> {
-        let stream = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let stream = lock(&self.0).take();
         let same = |stream: &Stream| {
             let with = stream.peer();
             with.peer == peer && with.epoch >= epoch && stream.is_idle()
@@ -105,8 +105,12 @@ impl Idle {
     }
 
     fn leave(&self, stream: Stream) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(stream);
+        *lock(&self.0) = Some(stream);
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Applies the faults in force to writes.
@@ -144,13 +148,20 @@ impl Flush {
     /// the node's own container, so that level waits for both.
     pub fn run(self, work: &Sender<Work>) {
         let (source, version) = (self.source, self.version);
+        // The partner's copy is the last of all but shared storage's: it is told with the end.
+        // No other copy waits for it, for the partner may hang.
+        let last = Mutex::new(Vec::new());
         let report = |level: Level, result: Result<Part>| {
-            let _ = work.send(Work::LevelDone {
+            let done = Work::LevelDone {
                 source,
                 version,
                 level,
                 result,
-            });
+            };
+            match level {
+                Level::Partner if !self.has(Level::Shared) => lock(&last).push(done),
+                _ => drop(work.send(done)),
+            }
         };
         match self.layout() {
             Ok(layout) => self.copies(&layout, &report),
@@ -162,11 +173,16 @@ impl Flush {
         }
         // The slabs are released before the slots may be used again.
         drop(self);
-        let _ = work.send(Work::FlushOver { source, version });
+        let mut last = std::mem::take(&mut *lock(&last));
+        last.push(Work::FlushOver { source, version });
+        let _ = work.send(Work::Together(last));
+    }
+
+    fn has(&self, level: Level) -> bool {
+        self.targets.iter().any(|target| target.level() == level)
     }
 
     fn copies(&self, layout: &Layout<'_>, report: &(impl Fn(Level, Result<Part>) + Sync)) {
-        let has = |level: Level| self.targets.iter().any(|target| target.level() == level);
         let copy = |target: Target| {
             let sealed = self.copy(layout, target);
             sealed.map(|sealed| self.part(target, &sealed))
@@ -189,11 +205,11 @@ impl Flush {
                     },
                 }
             }
-            if !has(Level::Disk) && !has(Level::Partner) {
+            if !self.has(Level::Disk) && !self.has(Level::Partner) {
                 return;
             }
             let own = copy(Target::Disk);
-            if has(Level::Disk) {
+            if self.has(Level::Disk) {
                 report(Level::Disk, own.clone());
             }
             if let Some((target, thread)) = partner {

@@ -545,6 +545,13 @@ impl Agent {
 
     pub(crate) fn on_work(&mut self, work: Work) {
         match work {
+            Work::Together(all) => {
+                for work in all {
+                    self.on_work(work);
+                    // As if each had come by itself.
+                    self.carry_out();
+                }
+            }
             Work::SlabMade {
                 rank,
                 slot,
