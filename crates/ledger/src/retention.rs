@@ -159,8 +159,8 @@ impl<'a> Rules<'a> {
 
 /// The versions whose copies here are long gone, or that never had any here and are long
 /// replaced.
-pub fn long_gone(
-    records: &[Record],
+pub fn long_gone<'r>(
+    records: impl IntoIterator<Item = &'r Record>,
     tombs: &BTreeSet<(ContainerId, Level)>,
     present: &BTreeSet<Checkpoint>,
     rules: &Rules<'_>,

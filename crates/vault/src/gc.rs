@@ -86,7 +86,7 @@ pub(crate) fn collect(
         removed: bury(place, doomed, &mut tombs)?,
         ..GcReport::default()
     };
-    report.forgotten = long_gone(&records, &tombs, &present, &rules);
+    report.forgotten = long_gone(records.iter().copied(), &tombs, &present, &rules);
     if report.forgotten.is_empty() {
         return Ok(report);
     }

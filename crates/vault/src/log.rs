@@ -14,8 +14,11 @@ use std::io::{self, IoSlice, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use outlive_base::Incarnation;
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
 
 use crate::disk::{self, Temporary, parent, sync_directory, write_all};
 use crate::error::WriteError;
@@ -27,6 +30,9 @@ use outlive_ledger::{Record, RecordError};
 const SPARE_BYTES: u64 = 128 << 10;
 /// Longest log that is read.
 const LOG_BYTES_MAX: u64 = 1 << 32;
+/// Looks at a log that somebody writes to, and the pause between two.
+const LOOKS_MAX: u32 = 100;
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 /// Records start at multiples of this.
 const STEP: usize = 8;
 /// Bytes that may be checked in vain, relative to the file: a made-up file must not cost more.
@@ -69,12 +75,29 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    /// Reads a log; it need not be of this job.
+    /// Reads a log; it need not be of this job. Another process may be writing to it: what
+    /// looks like damage is looked at again while nobody writes.
     pub(crate) fn read(path: &Path, job_hash: u64) -> io::Result<Content> {
-        let mut bytes = Vec::new();
-        let file = disk::open_read(path, false)?;
-        file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
-        Ok(Content::parse(&bytes, job_hash))
+        let look = |file: &File| {
+            let mut bytes = Vec::new();
+            file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
+            Ok::<_, io::Error>(Content::parse(&bytes, job_hash))
+        };
+        let mut content = look(&disk::open_read(path, false)?)?;
+        for _ in 0..LOOKS_MAX {
+            if content.damaged == 0 {
+                break;
+            }
+            let file = disk::open_read(path, false)?;
+            let locked = flock(&file, FlockOperation::NonBlockingLockShared);
+            content = look(&file)?;
+            match locked {
+                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOOK_AGAIN),
+                // Locked, or a file system that has no locks.
+                _ => break,
+            }
+        }
+        Ok(content)
     }
 
     /// Finds the records in any bytes.
@@ -289,7 +312,12 @@ impl Log {
         };
         let zeros = vec![0; spare as usize];
         let mut slices = [IoSlice::new(&batch), IoSlice::new(&zeros)];
-        let written = write_all(file, &mut slices, self.end).and_then(|()| file.sync_data());
+        // Readers of other processes wait for the end of the write. One that holds the lock, or a
+        // file system without locks, holds up nothing.
+        let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
+        let written = write_all(file, &mut slices, self.end);
+        let _ = flock(file, FlockOperation::Unlock);
+        let written = written.and_then(|()| file.sync_data());
         if let Err(error) = written {
             // What failed is not there, and the next that is written does not follow it.
             if file.set_len(self.end).is_ok() {

@@ -245,6 +245,44 @@ fn records_with_files_of_their_own_stay_there() {
     assert_eq!(sound(dir.path()), []);
 }
 
+/// A status that is asked for while a batch is written sees all of it, or none.
+#[test]
+fn who_reads_while_another_writes_sees_no_damage() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let store = node(dir.path());
+    store.records().persist(&commit(0, 2)).unwrap();
+    let over = AtomicBool::new(false);
+    let written = std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut version = 1;
+            while !over.load(Ordering::Relaxed) {
+                let batch: Vec<Record> = (version..version + 30).map(|it| commit(it, 2)).collect();
+                store
+                    .records()
+                    .persist_all(&batch.iter().collect::<Vec<_>>());
+                if version > 1000 {
+                    let old: Vec<&Record> = batch.iter().collect();
+                    store.records().remove_all(&old).unwrap();
+                }
+                version += 30;
+            }
+            version
+        });
+        let mut last = 0;
+        for _ in 0..10_000 {
+            let content = Content::read(&log_of(dir.path()), JOB);
+            // Between two files of its name it may be neither.
+            let Ok(content) = content else { continue };
+            assert_eq!(content.damaged, 0);
+            last = last.max(content.records.len());
+        }
+        over.store(true, Ordering::Relaxed);
+        (writer.join().unwrap(), last)
+    });
+    assert!(written.0 > 60 && written.1 > 30, "{written:?}");
+}
+
 proptest! {
     #[test]
     fn any_bytes_are_read_without_panic(
