@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -147,10 +147,10 @@ impl Content {
 /// One file.
 struct Log {
     path: PathBuf,
-    /// Open for writing since it was last made; none before, or after a write that failed.
-    file: Option<File>,
-    /// The file's number: another file of its name is not it.
-    number: u64,
+    /// The number of the file that this process has made: another file of its name is not
+    /// it. None before, or after a write that failed. It is not kept open, for a file system
+    /// on which a file is open for writing can be neither unmounted nor made read-only.
+    number: Option<u64>,
     records: BTreeMap<String, Arc<Record>>,
     end: u64,
     length: u64,
@@ -214,8 +214,7 @@ impl Logs {
         let path = self.directory.join(name_of(incarnation, self.job_hash));
         self.logs.entry(incarnation).or_insert_with(|| Log {
             path,
-            file: None,
-            number: 0,
+            number: None,
             records: BTreeMap::new(),
             end: 0,
             length: 0,
@@ -295,15 +294,14 @@ impl Logs {
 impl Log {
     /// True if the file of this name is the one that this process writes to.
     fn stands(&self) -> bool {
-        self.file.is_some()
-            && std::fs::metadata(&self.path).is_ok_and(|data| data.ino() == self.number)
+        let there = std::fs::metadata(&self.path).map(|data| data.ino());
+        self.number.is_some() && there.ok() == self.number
     }
 
     /// Appends a batch that starts at a page of its own.
     fn extend(&mut self, new: &[&Entry<'_>]) -> Result<(), WriteError> {
-        let Some(file) = &self.file else {
-            return Ok(());
-        };
+        let file = OpenOptions::new().write(true).open(&self.path);
+        let file = &file.map_err(|error| WriteError::io(&self.path, "open", error))?;
         let batch = pack(new.iter().map(|entry| &entry.bytes[..]));
         let end = self.end + batch.len() as u64;
         let spare = match end <= self.length {
@@ -323,7 +321,7 @@ impl Log {
             if file.set_len(self.end).is_ok() {
                 self.length = self.end;
             } else {
-                self.file = None;
+                self.number = None;
             }
             return Err(WriteError::io(&self.path, "write", error));
         }
@@ -348,14 +346,12 @@ impl Log {
         let mut slices = [IoSlice::new(&batch), IoSlice::new(&zeros)];
         write_all(&made.file, &mut slices, 0).map_err(failed)?;
         made.sync()?;
-        let file = made.file.try_clone().map_err(failed)?;
-        let number = file.metadata().map_err(failed)?.ino();
+        let number = made.file.metadata().map_err(failed)?.ino();
         // From here on nobody knows which of the two stands, until the directory is synced.
-        self.file = None;
+        self.number = None;
         made.rename()?;
         sync_directory(parent(&self.path))?;
-        self.file = Some(file);
-        self.number = number;
+        self.number = Some(number);
         self.end = batch.len() as u64;
         self.length = self.end + SPARE_BYTES;
         self.learn(new);
@@ -376,7 +372,7 @@ impl Log {
             }
             _ => {}
         }
-        self.file = None;
+        self.number = None;
         sync_directory(parent(&self.path))
     }
 }

@@ -199,8 +199,8 @@ fn a_batch_that_fails_is_not_there_and_the_next_one_is() {
     let [one, two, three] = [1, 2, 3].map(|version| &*Box::leak(Box::new(commit(version, 2))));
     logs.append(Incarnation(1), &[entry(one)]).unwrap();
     let path = dir.path().join(name_of(Incarnation(1), JOB));
-    // May not be written to: neither the batch nor the cut.
-    logs.of(Incarnation(1)).file = Some(File::open(&path).unwrap());
+    // No longer where this process believes: neither the batch nor the cut succeeds.
+    logs.of(Incarnation(1)).end = u64::MAX - 2 * PAGE64;
     assert!(logs.append(Incarnation(1), &[entry(two)]).is_err());
     assert_eq!(logs.get(Incarnation(1), &two.file_name(false)), None);
     logs.append(Incarnation(1), &[entry(three)]).unwrap();
