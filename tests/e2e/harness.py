@@ -6,6 +6,7 @@ a test ends is found by it, reported as a leak and killed by number.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -344,7 +345,14 @@ class Job:
 
 
 def damage(path: Path, at: float = 0.5) -> None:
-    """Flips a bit of a file."""
+    """Flips a bit of a file; of a log of decisions, a bit of each record."""
     data = bytearray(path.read_bytes())
-    data[int(len(data) * at)] ^= 0x10
+    for start, length in logged(data) if path.suffix == ".log" else [(0, len(data))]:
+        data[start + int(length * at)] ^= 0x10
     path.write_bytes(data)
+
+
+def logged(data: bytes) -> list[tuple[int, int]]:
+    """Where the records of a log begin, and their lengths."""
+    starts = [found.start() for found in re.finditer(b"OLREC01\\0", data)]
+    return [(at, 32 + int.from_bytes(data[at + 12 : at + 16], "little")) for at in starts]

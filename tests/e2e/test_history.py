@@ -9,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import OUTLIVE, Job, Result, damage, until
+from harness import OUTLIVE, Job, Result, damage, logged, until
 
 
 def stopped(job: Job) -> int:
@@ -24,6 +24,14 @@ def stopped(job: Job) -> int:
 def records(job: Job) -> list[Path]:
     """Every record of every node."""
     return [path for node in range(job.nodes) for path in job.containers(node, "records")]
+
+
+def versions(path: Path) -> list[tuple[int, int]]:
+    """The versions of which a log has a decision, and where it stands."""
+    data = path.read_bytes()
+    # Behind the head of 24 bytes: the incarnation, then the version.
+    starts = [at for at, _ in logged(data) if data[at + 10] in (2, 3, 4)]
+    return [(int.from_bytes(data[at + 28 : at + 36], "little"), at) for at in starts]
 
 
 def copies(job: Job) -> set[Path]:
@@ -72,10 +80,12 @@ def empty(job: Job) -> None:
 
 
 def commits(job: Job) -> None:
-    """Only the decisions are removed."""
-    for path in records(job):
-        if path.name.startswith("commit"):
-            path.unlink()
+    """Only the commits are removed, as if they had never been written."""
+    for path in [path for path in records(job) if path.suffix == ".log"]:
+        data = bytearray(path.read_bytes())
+        for at, length in [(at, length) for at, length in logged(data) if data[at + 10] == 3]:
+            data[at : at + length] = bytes(length)
+        path.write_bytes(data)
 
 
 @pytest.mark.parametrize(
@@ -347,18 +357,17 @@ def harms(chance: random.Random, job: Job) -> list[str]:
         elif kind in ("flip", "cut", "empty"):
             {"flip": flip, "cut": cut, "empty": empty}[kind](job)
         elif kind == "newest":
-            versions = [
-                int(path.name.split("-v")[1].split("-")[0])
-                for path in records(job)
-                if path.name.startswith("commit")
-            ]
-            for path in records(job):
-                if versions and f"-v{max(versions)}-" in path.name:
-                    path.unlink()
+            logs = [path for path in records(job) if path.suffix == ".log"]
+            spoken = [version for path in logs for version, _ in versions(path)]
+            for path in logs:
+                data = bytearray(path.read_bytes())
+                for version, at in versions(path):
+                    data[at] ^= 0x10 * (version == max(spoken))
+                path.write_bytes(data)
         elif kind == "kind":
-            prefix = chance.choice(["incarnation", "commit", "prepared", "promise", "history"])
+            prefix = chance.choice(["incarnation", "decisions", "commit", "promise", "history"])
             done[-1] += f" {prefix}"
-            for path in job.home.rglob(f"{prefix}*.rec"):
+            for path in [*job.home.rglob(f"{prefix}*.rec"), *job.home.rglob(f"{prefix}*.log")]:
                 path.unlink()
         elif kind == "file" and some:
             path = chance.choice(some)

@@ -1,7 +1,7 @@
 """What programs do: regions that change, files, forced checkpoints, sizes."""
 
 import pytest
-from harness import Job
+from harness import Job, logged
 
 
 @pytest.mark.parametrize("what,code", [("more", 103), ("larger", 104), ("fewer", 105)])
@@ -232,7 +232,8 @@ def test_records_are_collected_where_memory_is_the_only_level(job: Job) -> None:
     enough = job.counts(120, "memory")
     result = job.goes_on("--levels", "memory", "--every", "2", when=enough)
     stable = result.report["checkpoints"]["stable"]["memory"]
-    commits = len(list(job.dir.rglob("commit-*.rec")))
+    logs = [path.read_bytes() for path in job.home.rglob("decisions-*.log")]
+    commits = sum(data[at + 10] == 3 for data in logs for at, _ in logged(data))
     # A node keeps those of 64 versions for reports, two that may be restored, 16 that go
     # together, and what came since it last looked.
     assert stable >= 120 and 0 < commits <= 90 * job.nodes, (stable, commits)

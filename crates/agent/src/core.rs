@@ -25,6 +25,7 @@ use crate::contents::Contents;
 use crate::events::Woken;
 pub(crate) use crate::events::Work;
 use crate::faults::Faults;
+use crate::flush::Idle;
 use crate::ipc_server::{IpcEvent, IpcServer};
 use crate::keeper::{Caught, Deposit};
 use crate::machines::{Driver, Effect};
@@ -45,6 +46,8 @@ const TICK_FAR: Duration = Duration::from_millis(25);
 /// How often it does when nothing was: what ranks say through shared memory alone
 /// (their first call, how much memory they need) is noticed this late.
 const TICK_CALM: Duration = Duration::from_millis(250);
+/// Events that one turn takes at most.
+const TOGETHER_MAX: usize = 16;
 /// How long the first version of a start is looked for closely.
 const BEGINNING: Duration = Duration::from_secs(5);
 /// Messages of the network that may wait for this thread.
@@ -148,6 +151,8 @@ pub(crate) struct Agent {
     pub store: Arc<NodeStore>,
     pub shared: Arc<SharedStore>,
     pub faults: Arc<Faults>,
+    /// The stream to the partner, while nothing is sent on it.
+    pub line_out: Arc<Idle>,
     pub outgoing: Pool,
     pub incoming: Pool,
     pub recorder: Recorder,
@@ -220,6 +225,8 @@ pub(crate) struct Agent {
     pub over: bool,
     /// Something happened since the last look.
     pub stirred: bool,
+    /// A slot may have become free, so that the next version can be wanted at once.
+    pub look_now: bool,
     /// How long this thread's turns take.
     pub turns: Turns,
     /// What the last look saw, and how many in a row saw the same.
@@ -245,10 +252,23 @@ pub fn run(spec: AgentSpec) -> Result<()> {
     agent.turns.resumed = Some(resumed);
     let _server = IpcServer::start(&agent.spec.socket, rank_events)?;
     agent.hello();
+    agent.endpoint.flush();
     agent.turn_until_over(&ranks, &done, &termination);
     // A server that waits for room must not be waited for.
     drop(ranks);
     Ok(())
+}
+
+/// An event that waits already.
+fn next_of(
+    net: &Receiver<NetEvent>,
+    ranks: &Receiver<IpcEvent>,
+    done: &Receiver<Work>,
+) -> Option<Woken> {
+    let work = || done.try_recv().map(Woken::Work);
+    let rank = || ranks.try_recv().map(Woken::Rank);
+    let network = net.try_recv().map(Woken::Network);
+    network.or_else(|_| rank()).or_else(|_| work()).ok()
 }
 
 /// The memory in which records wait that the disk does not take, and what is in it.
@@ -324,6 +344,7 @@ impl Agent {
             store,
             shared: Arc::new(shared),
             faults,
+            line_out: Arc::default(),
             outgoing: Pool::start("out", crate::workers::THREADS)?,
             incoming: Pool::start("in", crate::workers::THREADS)?,
             recorder,
@@ -384,6 +405,7 @@ impl Agent {
             finished: false,
             over: false,
             stirred: false,
+            look_now: false,
             turns: Turns::new(),
             looks: (crate::policy::Sight::default(), 0),
             spec,
@@ -435,6 +457,14 @@ impl Agent {
             self.turns.begin();
             let what = woken.what();
             self.on_woken(woken);
+            // What waits already goes with it: its answers leave together.
+            for _ in 1..TOGETHER_MAX {
+                let Some(more) = next_of(&net, ranks, done).filter(|_| !self.over) else {
+                    break;
+                };
+                self.carry_out();
+                self.on_woken(more);
+            }
             self.fire_deadlines();
             // A look that is nearly due goes with what woke this thread anyway.
             if Instant::now() + self.pause() / 4 >= next_tick {
@@ -450,6 +480,10 @@ impl Agent {
                 self.looks.1 = 0;
                 next_tick = next_tick.min(Instant::now() + TICK);
             }
+            if std::mem::take(&mut self.look_now) {
+                next_tick = Instant::now();
+            }
+            self.endpoint.flush();
             self.end_turn(what);
         }
         self.linger();
@@ -551,7 +585,7 @@ impl Agent {
     pub(crate) fn tell(&self, notice: &Notice) {
         match encode(notice) {
             Ok(bytes) => {
-                if let Err(error) = self.endpoint.send(NodeId::LAUNCHER, &bytes) {
+                if let Err(error) = self.endpoint.post(NodeId::LAUNCHER, &bytes) {
                     tracing::warn!(%error, "the launcher cannot be told");
                 }
             }
@@ -609,7 +643,7 @@ impl Agent {
                 from,
                 header,
                 stream,
-            } => self.on_stream(from, &header, stream),
+            } => self.on_stream(from, header, stream),
             NetEvent::Up { identity, .. } => self.on_peer_up(identity),
             NetEvent::Down { peer, reason } => self.on_peer_down(peer, reason),
             NetEvent::Refused { addr, error } => {
@@ -650,6 +684,7 @@ impl Agent {
 
     /// Gives the last messages a chance to leave.
     fn linger(&mut self) {
+        self.endpoint.flush();
         let until = Instant::now() + Duration::from_millis(500);
         while self.endpoint.queued(NodeId::LAUNCHER) > 0 && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(1));

@@ -13,6 +13,8 @@ use crate::ipc_server::IpcEvent;
 
 /// What came back from a worker.
 pub(crate) enum Work {
+    /// What ended together: one wake for all.
+    Together(Vec<Work>),
     /// A slab was made for a slot.
     SlabMade {
         rank: Rank,
@@ -99,6 +101,7 @@ impl Woken {
 impl Work {
     pub(crate) const fn what(&self) -> &'static str {
         match self {
+            Work::Together(_) => "what ended together",
             Work::SlabMade { .. } => "new memory",
             Work::Persisted { .. } => "a record that was written",
             Work::LevelDone { .. } | Work::FlushOver { .. } => "a version that was written",

@@ -8,21 +8,23 @@
 
 use std::io::{IoSlice, Write};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
 use crossbeam_channel::Sender;
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::slab::Slab;
-use outlive_network::Endpoint;
+use outlive_network::{Endpoint, Stream};
 use outlive_vault::{
-    ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, SharedStore, WriteHook,
+    ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, SharedStore, Spares, WriteHook,
     WriteOptions, verify_written, write_container,
 };
 
 use crate::core::Work;
 use crate::faults::Faults;
-use crate::peers::{StreamReply, StreamRequest, connection_lost, open_stream, read_reply};
+use crate::peers::{
+    StreamReply, StreamRequest, connection_lost, open_stream, read_reply, send_request,
+};
 use crate::ranks::share;
 
 /// A version of a node that is so short is written by one thread, one copy after the
@@ -77,8 +79,38 @@ pub struct Flush {
     pub shared: Arc<SharedStore>,
     /// For the partner.
     pub endpoint: Arc<Endpoint>,
+    /// A stream to the partner that may be there from the last time.
+    pub idle: Arc<Idle>,
+    /// The partner's present holder; a stream with an older one is of no use.
+    pub partner_epoch: u64,
     /// Faults in force.
     pub faults: Arc<Faults>,
+}
+
+/// The stream to the partner between two versions: to make one costs both ends more than
+/// a short version does.
+#[derive(Default)]
+pub struct Idle(Mutex<Option<Stream>>);
+
+impl Idle {
+    /// What was left, if its peer is this one, of this epoch or a newer, and has not
+    /// ended it.
+    fn take(&self, peer: NodeId, epoch: u64) -> Option<Stream> {
+        let stream = lock(&self.0).take();
+        let same = |stream: &Stream| {
+            let with = stream.peer();
+            with.peer == peer && with.epoch >= epoch && stream.is_idle()
+        };
+        stream.filter(same)
+    }
+
+    fn leave(&self, stream: Stream) {
+        *lock(&self.0) = Some(stream);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Applies the faults in force to writes.
@@ -116,13 +148,20 @@ impl Flush {
     /// the node's own container, so that level waits for both.
     pub fn run(self, work: &Sender<Work>) {
         let (source, version) = (self.source, self.version);
+        // The partner's copy is the last of all but shared storage's: it is told with the end.
+        // No other copy waits for it, for the partner may hang.
+        let last = Mutex::new(Vec::new());
         let report = |level: Level, result: Result<Part>| {
-            let _ = work.send(Work::LevelDone {
+            let done = Work::LevelDone {
                 source,
                 version,
                 level,
                 result,
-            });
+            };
+            match level {
+                Level::Partner if !self.has(Level::Shared) => lock(&last).push(done),
+                _ => drop(work.send(done)),
+            }
         };
         match self.layout() {
             Ok(layout) => self.copies(&layout, &report),
@@ -134,11 +173,16 @@ impl Flush {
         }
         // The slabs are released before the slots may be used again.
         drop(self);
-        let _ = work.send(Work::FlushOver { source, version });
+        let mut last = std::mem::take(&mut *lock(&last));
+        last.push(Work::FlushOver { source, version });
+        let _ = work.send(Work::Together(last));
+    }
+
+    fn has(&self, level: Level) -> bool {
+        self.targets.iter().any(|target| target.level() == level)
     }
 
     fn copies(&self, layout: &Layout<'_>, report: &(impl Fn(Level, Result<Part>) + Sync)) {
-        let has = |level: Level| self.targets.iter().any(|target| target.level() == level);
         let copy = |target: Target| {
             let sealed = self.copy(layout, target);
             sealed.map(|sealed| self.part(target, &sealed))
@@ -161,11 +205,11 @@ impl Flush {
                     },
                 }
             }
-            if !has(Level::Disk) && !has(Level::Partner) {
+            if !self.has(Level::Disk) && !self.has(Level::Partner) {
                 return;
             }
             let own = copy(Target::Disk);
-            if has(Level::Disk) {
+            if self.has(Level::Disk) {
                 report(Level::Disk, own.clone());
             }
             if let Some((target, thread)) = partner {
@@ -253,20 +297,27 @@ impl Flush {
             Target::Disk => {
                 let path = self.store.container_path(self.id());
                 self.store.make(&path)?;
-                self.write(layout, &path, &Hook(&self.faults))
+                self.write(layout, &path, &Hook(&self.faults), self.store.spares())
             }
             Target::Shared => {
                 SharedStore::create(self.shared.root(), self.job_hash)?;
                 let path = self.shared.container_path(self.id());
-                self.write(layout, &path, &SharedHook(&self.faults))
+                self.write(layout, &path, &SharedHook(&self.faults), None)
             }
             Target::Partner(partner) => self.stream(layout, partner),
         }
     }
 
-    fn write(&self, layout: &Layout<'_>, path: &Path, hook: &dyn WriteHook) -> Result<Sealed> {
+    fn write(
+        &self,
+        layout: &Layout<'_>,
+        path: &Path,
+        hook: &dyn WriteHook,
+        spares: Option<&Spares>,
+    ) -> Result<Sealed> {
         let options = WriteOptions {
             hook: Some(hook),
+            spares,
             ..WriteOptions::default()
         };
         let sealed = write_container(path, layout, &options)?;
@@ -279,7 +330,13 @@ impl Flush {
             id: self.id(),
             length: layout.length(),
         };
-        let mut stream = open_stream(&self.endpoint, partner, &request)?;
+        let mut stream = match self.idle.take(partner, self.partner_epoch) {
+            Some(mut stream) => {
+                send_request(&mut stream, partner, &request)?;
+                stream
+            }
+            None => open_stream(&self.endpoint, partner, &request)?,
+        };
         let lost = |error: std::io::Error| {
             let doing = format!("while it was sent {}", self.id());
             connection_lost(partner, &doing, &error)
@@ -296,7 +353,10 @@ impl Flush {
         stream.flush().map_err(lost)?;
         let sealed = layout.seal();
         match read_reply(&mut stream, partner)? {
-            StreamReply::Stored { digest } if digest == sealed.digest => Ok(sealed),
+            StreamReply::Stored { digest } if digest == sealed.digest => {
+                self.idle.leave(stream);
+                Ok(sealed)
+            }
             StreamReply::Stored { .. } => Err(Error::new(
                 outlive_base::Code::Corrupt,
                 outlive_base::Entity::Node(partner.0),

@@ -212,6 +212,7 @@ impl Agent {
             return;
         };
         self.tell(&Notice::InjectReached { id, version: None });
+        self.endpoint.flush();
         let held = Instant::now();
         self.hold_for_injection(id, held + Agent::hold_max());
         self.turns.excuse(held.elapsed());
@@ -398,7 +399,7 @@ impl Agent {
     fn send_peer(&mut self, to: NodeId, message: &PeerMessage) {
         // A message that cannot be sent is a lost one: the machine repeats it.
         if let Ok(bytes) = encode(message)
-            && let Err(error) = self.endpoint.send(to, &bytes)
+            && let Err(error) = self.endpoint.post(to, &bytes)
         {
             tracing::debug!(%error, to = to.0, "a message was not sent");
         }
@@ -456,7 +457,10 @@ impl Agent {
                 self.policy.passed = 0;
             }
             E::Committed { .. } => {}
-            E::Stable { version, level } => self.on_stable(version, level),
+            E::Stable { version, level } => {
+                self.look_now |= self.me == NodeId(0);
+                self.on_stable(version, level);
+            }
             E::Aborted {
                 version,
                 level,
@@ -510,7 +514,7 @@ impl Agent {
     }
 
     /// The epoch of a node's holder, as far as is known here.
-    fn epoch_of(&self, node: NodeId) -> u64 {
+    pub(crate) fn epoch_of(&self, node: NodeId) -> u64 {
         let mut members = self.config.iter().flat_map(|config| &config.members);
         let member = members.find(|member| member.node == node);
         member.map_or(0, |member| member.epoch)
@@ -553,6 +557,13 @@ impl Agent {
 
     pub(crate) fn on_work(&mut self, work: Work) {
         match work {
+            Work::Together(all) => {
+                for work in all {
+                    self.on_work(work);
+                    // As if each had come by itself.
+                    self.carry_out();
+                }
+            }
             Work::SlabMade {
                 rank,
                 slot,

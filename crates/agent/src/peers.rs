@@ -35,7 +35,8 @@ impl PeerMessage {
     }
 }
 
-/// The header of a bulk stream: what the opener wants.
+/// What the opener of a bulk stream wants: its header, and after a
+/// [`StreamReply::Stored`] as often as it likes, preceded by its length as u32.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum StreamRequest {
     /// Keep this container for me (level partner): its bytes follow, then comes a
@@ -70,8 +71,8 @@ pub enum StreamReply {
     Refused(Error),
 }
 
-/// Longest encoded [`StreamReply`].
-const REPLY_BYTES_MAX: usize = 16 * 1024;
+/// Longest encoded [`StreamReply`], or [`StreamRequest`] that is not the first.
+const FRAME_BYTES_MAX: usize = 16 * 1024;
 
 /// The connection to a peer broke: no file is at fault, and no device.
 pub fn connection_lost(peer: NodeId, doing: &str, error: &std::io::Error) -> Error {
@@ -106,6 +107,23 @@ pub fn open_stream(
     })
 }
 
+/// Asks for something more on a stream of which everything was read.
+pub fn send_request(
+    stream: &mut impl std::io::Write,
+    peer: NodeId,
+    request: &StreamRequest,
+) -> Result<()> {
+    let bytes = outlive_control::orders::encode(request)?;
+    let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
+    let failed = |error: std::io::Error| connection_lost(peer, "before it was asked", &error);
+    stream.write_all(&framed).map_err(failed)
+}
+
+/// Reads what `peer` asks for next on a stream.
+pub fn read_request(stream: &mut impl std::io::Read, peer: NodeId) -> Result<StreamRequest> {
+    outlive_control::orders::decode(&read_framed(stream, peer, "before it asked")?)
+}
+
 /// Writes a reply to `peer`.
 pub fn send_reply(
     stream: &mut impl std::io::Write,
@@ -114,25 +132,25 @@ pub fn send_reply(
 ) -> Result<()> {
     let bytes = outlive_control::orders::encode(reply)?;
     let failed = |error: std::io::Error| connection_lost(peer, "before it was answered", &error);
-    stream
-        .write_all(&(bytes.len() as u32).to_le_bytes())
-        .map_err(failed)?;
-    stream.write_all(&bytes).map_err(failed)?;
+    let framed = [&(bytes.len() as u32).to_le_bytes()[..], &bytes].concat();
+    stream.write_all(&framed).map_err(failed)?;
     stream.flush().map_err(failed)
 }
 
 /// Reads the reply of `peer`.
 pub fn read_reply(stream: &mut impl std::io::Read, peer: NodeId) -> Result<StreamReply> {
-    let failed = |error: std::io::Error| connection_lost(peer, "before it answered", &error);
+    outlive_control::orders::decode(&read_framed(stream, peer, "before it answered")?)
+}
+
+fn read_framed(stream: &mut impl std::io::Read, peer: NodeId, doing: &str) -> Result<Vec<u8>> {
+    let failed = |error: std::io::Error| connection_lost(peer, doing, &error);
     let mut length = [0; 4];
     stream.read_exact(&mut length).map_err(failed)?;
     let length = u32::from_le_bytes(length) as usize;
-    if length > REPLY_BYTES_MAX {
-        return Err(Error::internal(format!(
-            "a stream's answer of {length} bytes"
-        )));
+    if length > FRAME_BYTES_MAX {
+        return Err(Error::internal(format!("{length} bytes on a stream")));
     }
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).map_err(failed)?;
-    outlive_control::orders::decode(&bytes)
+    Ok(bytes)
 }

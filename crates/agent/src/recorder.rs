@@ -19,7 +19,6 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use outlive_base::machine::Op;
@@ -34,9 +33,6 @@ use crate::faults::Faults;
 const BATCH_MAX: usize = 64;
 /// Turns of the agent for which a record waits for others, while there is more to do.
 const TURNS_MAX: u32 = 32;
-/// How long the thread waits for more decisions to share the syncs of the first: less than
-/// what the syncs of one take on most disks.
-const GATHER: Duration = Duration::from_millis(2);
 /// Batches of records and other jobs that may wait.
 const QUEUE_MAX: usize = 1024;
 /// Bytes of records that the keeper holds for a disk that takes none.
@@ -166,10 +162,8 @@ fn work_off(queue: &Receiver<Job>, mut means: Means) {
             }
             Job::Records(wishes) => VecDeque::from(wishes),
         };
-        // Decisions about the levels of a version come one by one, shortly after each other.
-        let until = Instant::now() + GATHER;
         while wishes.len() < BATCH_MAX && wishes.iter().all(Wish::is_free) {
-            match queue.recv_deadline(until) {
+            match queue.try_recv() {
                 Ok(Job::Records(more)) => wishes.extend(more),
                 Ok(other) => {
                     next = Some(other);
@@ -232,6 +226,7 @@ impl Means {
             Ok(()) => self.persist(&records),
             Err(error) => records.iter().map(|_| Err(error.clone())).collect(),
         };
+        let mut told = Vec::with_capacity(batch.len());
         for (wish, result) in batch.into_iter().zip(results) {
             let result = match (result, &mut self.kept) {
                 (Err(error), Some(kept)) if wish.may_be_kept() => {
@@ -255,11 +250,10 @@ impl Means {
                 }
                 None => Ok(kept),
             });
-            let _ = self.work.send(Work::Persisted {
-                op: wish.op,
-                result,
-            });
+            let op = wish.op;
+            told.push(Work::Persisted { op, result });
         }
+        let _ = self.work.send(Work::Together(told));
     }
 }
 
@@ -467,6 +461,7 @@ impl Kept {
 mod tests {
     use super::*;
     use outlive_base::{Incarnation, Version};
+    use std::time::Duration;
 
     fn abort(version: u64) -> Record {
         Record::Abort {
@@ -512,15 +507,18 @@ mod tests {
         })
         .unwrap();
         let patience = Duration::from_secs(20);
-        let told = |count: usize| -> Vec<Op> {
-            let next = |_| match done.recv_timeout(patience) {
-                Ok(Work::Persisted { op, result }) => {
+        let told = || -> Vec<Op> {
+            let Ok(Work::Together(told)) = done.recv_timeout(patience) else {
+                panic!("nothing was told");
+            };
+            let op = |work| match work {
+                Work::Persisted { op, result } => {
                     assert_eq!(result.unwrap(), None);
                     op
                 }
-                _ => panic!("nothing was told"),
+                _ => panic!("something else was told"),
             };
-            (0..count).map(next).collect()
+            told.into_iter().map(op).collect()
         };
         for number in 1..=3 {
             recorder.persist(Op(number), abort(number.into()), None);
@@ -528,11 +526,11 @@ mod tests {
         }
         assert!(done.is_empty(), "there was more to do");
         recorder.turn(false);
-        assert_eq!(told(3), [Op(1), Op(2), Op(3)]);
+        assert_eq!(told(), [Op(1), Op(2), Op(3)]);
         // However much there is to do, a record waits for so many turns only.
         recorder.persist(Op(4), abort(4), None);
         (0..TURNS_MAX).for_each(|_| recorder.turn(true));
-        assert_eq!(told(1), [Op(4)]);
+        assert_eq!(told(), [Op(4)]);
         // What must not overtake records takes those along that wait.
         recorder.persist(Op(5), abort(5), None);
         let (after, when) = crossbeam_channel::bounded(1);

@@ -454,6 +454,10 @@ impl Agent {
             store: Arc::clone(&self.store),
             shared: Arc::clone(&self.shared),
             endpoint: Arc::clone(&self.endpoint),
+            idle: Arc::clone(&self.line_out),
+            partner_epoch: self
+                .partner_of(self.me)
+                .map_or(0, |node| self.epoch_of(node)),
             faults: Arc::clone(&self.faults),
         })
     }
@@ -569,6 +573,7 @@ impl Agent {
                 }
             }
         }
+        self.look_now |= self.me == NodeId(0);
         self.retire_rounds();
         self.try_collect();
         self.try_deferred();

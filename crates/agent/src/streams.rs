@@ -12,35 +12,49 @@ use outlive_vault::{Container, NodeStore, WriteOptions, store_stream, verify_wri
 use crate::core::{Agent, Work};
 use crate::faults::Faults;
 use crate::flush::Hook;
-use crate::peers::{StreamReply, StreamRequest, connection_lost, send_reply};
+use crate::peers::{StreamReply, StreamRequest, connection_lost, read_request, send_reply};
 use outlive_control::orders::decode;
 
 impl Agent {
-    pub(crate) fn on_stream(&mut self, from: Identity, header: &[u8], stream: Stream) {
-        let request = match decode::<StreamRequest>(header) {
-            Ok(request) => request,
-            Err(error) => return self.warn(error),
+    pub(crate) fn on_stream(&mut self, from: Identity, header: Vec<u8>, stream: Stream) {
+        // One that its peer uses again, or has ended.
+        let request = match header.is_empty() {
+            true => None,
+            false => match decode::<StreamRequest>(&header) {
+                Ok(request) => Some(request),
+                Err(error) => return self.warn(error),
+            },
         };
         let (store, faults) = (Arc::clone(&self.store), Arc::clone(&self.faults));
-        let work = self.work.clone();
-        let job = move || serve(&store, &faults, from, request, stream, &work);
+        let (endpoint, work) = (Arc::clone(&self.endpoint), self.work.clone());
+        let job = move || {
+            let mut stream = stream;
+            let request = request.map_or_else(|| read_request(&mut stream, from.peer), Ok);
+            match request.and_then(|it| serve(&store, &faults, from, it, &mut stream, &work)) {
+                Ok(true) => endpoint.park(stream),
+                Ok(false) => {}
+                // Who asked meets the same, and tells it unless a lost node explains it.
+                Err(error) => tracing::info!(%error, from = from.peer.0, "a stream ended"),
+            }
+        };
         if let Err(error) = self.incoming.run(job) {
             self.warn(error);
         }
     }
 }
 
+/// Does what is asked for; true if the stream can be used again.
 fn serve(
     store: &NodeStore,
     faults: &Faults,
     from: Identity,
     request: StreamRequest,
-    mut stream: Stream,
+    stream: &mut Stream,
     work: &Sender<Work>,
-) {
-    let outcome = match request {
+) -> Result<bool> {
+    match request {
         StreamRequest::Store { id, length } => {
-            let kept = store_verified(store, faults, from, id, length, &mut stream);
+            let kept = store_verified(store, faults, from, id, length, stream);
             // What this node's storage refuses is for this node to tell.
             let result = match &kept {
                 Ok(_) => Ok(()),
@@ -51,17 +65,15 @@ fn serve(
             if result.as_ref().err().is_none_or(told) {
                 let _ = work.send(Work::Kept { result });
             }
+            // Of one that was refused, bytes may still be on their way.
+            let whole = kept.is_ok();
             let reply = match kept {
                 Ok(digest) => StreamReply::Stored { digest },
                 Err(error) => StreamReply::Refused(error),
             };
-            send_reply(&mut stream, from.peer, &reply)
+            send_reply(stream, from.peer, &reply).map(|()| whole)
         }
-        StreamRequest::Fetch { id } => give(store, from, id, &mut stream),
-    };
-    if let Err(error) = outcome {
-        // Who asked meets the same, and tells it unless a lost node explains it.
-        tracing::info!(%error, from = from.peer.0, "a stream failed");
+        StreamRequest::Fetch { id } => give(store, from, id, stream).map(|()| false),
     }
 }
 
@@ -87,6 +99,7 @@ fn store_verified(
     let hook = Hook(faults);
     let options = WriteOptions {
         hook: Some(&hook),
+        spares: store.spares(),
         ..WriteOptions::default()
     };
     store_stream(&path, stream, length, &options)?;

@@ -293,6 +293,21 @@ impl Record {
         }
     }
 
+    /// The length of the record that these bytes begin with, by its own word.
+    pub fn length_at(bytes: &[u8]) -> Option<usize> {
+        let mut input = Reader::new(bytes.strip_prefix(MAGIC)?);
+        let (_, _, body) = (input.u16().ok()?, input.u16().ok()?, input.u32().ok()?);
+        let length = (FIXED + 8).checked_add(body as usize)?;
+        (length <= bytes.len().min(RECORD_BYTES_MAX)).then_some(length)
+    }
+
+    /// The job that a record of which the length is known names.
+    pub fn job_hash_at(record: &[u8]) -> u64 {
+        let bytes = record.get(FIXED - 8..FIXED);
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        u64::from_le_bytes(bytes.unwrap_or_default())
+    }
+
     /// Decodes a record of the job `job_hash`.
     pub fn decode(bytes: &[u8], job_hash: u64) -> Result<Record, RecordError> {
         if bytes.len() > RECORD_BYTES_MAX {

@@ -52,10 +52,13 @@ pub struct Rules<'a> {
 
 impl<'a> Rules<'a> {
     /// Of these records, under a policy.
-    pub fn new(records: &[Record], policy: &'a GcPolicy) -> Rules<'a> {
+    pub fn new<'r>(
+        records: impl IntoIterator<Item = &'r Record> + Clone,
+        policy: &'a GcPolicy,
+    ) -> Rules<'a> {
         let mut rules = Rules {
             policy,
-            line: Lineage::new(records),
+            line: Lineage::new(records.clone()),
             pinned: BTreeSet::new(),
             committed: policy.stable.iter().map(|(i, v, _)| (*i, *v)).collect(),
             aborted: BTreeSet::new(),
@@ -156,8 +159,8 @@ impl<'a> Rules<'a> {
 
 /// The versions whose copies here are long gone, or that never had any here and are long
 /// replaced.
-pub fn long_gone(
-    records: &[Record],
+pub fn long_gone<'r>(
+    records: impl IntoIterator<Item = &'r Record>,
     tombs: &BTreeSet<(ContainerId, Level)>,
     present: &BTreeSet<Checkpoint>,
     rules: &Rules<'_>,
@@ -215,7 +218,7 @@ mod tests {
             &[(2, Level::Partner), (3, Level::Disk), (1, Level::Shared)],
             1,
         );
-        let rules = Rules::new(&[], &policy);
+        let rules = Rules::new([], &policy);
         assert!(
             rules.may_go(checkpoint(1), Level::Disk) && rules.may_go(checkpoint(1), Level::Partner)
         );
@@ -232,7 +235,7 @@ mod tests {
             .levels
             .insert(checkpoint(2), BTreeSet::from([Level::Disk]));
         assert!(
-            Rules::new(&[], &known).may_go(checkpoint(2), Level::Disk),
+            Rules::new([], &known).may_go(checkpoint(2), Level::Disk),
             "known as disk only"
         );
     }

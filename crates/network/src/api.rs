@@ -151,11 +151,13 @@ pub enum Event {
         /// The message, at most `message_bytes_max` bytes.
         bytes: Vec<u8>,
     },
-    /// A peer opened a bulk stream.
+    /// A peer opened a bulk stream, or uses one again that was parked
+    /// ([`crate::Endpoint::park`]), or has ended that.
     Stream {
         /// The sender.
         from: Identity,
-        /// What it said about the stream, at most [`STREAM_HEADER_BYTES_MAX`] bytes.
+        /// What it said about the stream, at most [`STREAM_HEADER_BYTES_MAX`] bytes; empty
+        /// for one that was parked.
         header: Vec<u8>,
         /// The open stream.
         stream: Stream,

@@ -169,6 +169,18 @@ impl Endpoint {
     /// there is neither a connection nor an address; [`Code::Network`] if the
     /// queue is full (`queue_messages_max`, `queue_bytes_max`).
     pub fn send(&self, peer: NodeId, message: &[u8]) -> Result<(), Error> {
+        self.post(peer, message)?;
+        self.shared.wake();
+        Ok(())
+    }
+
+    /// [`Endpoint::send`], but the message may wait for the next one that is sent, or for
+    /// [`Endpoint::flush`]: messages that are posted together wake the endpoint's thread
+    /// once, and those for one peer leave together.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::send`].
+    pub fn post(&self, peer: NodeId, message: &[u8]) -> Result<(), Error> {
         if message.len() > self.options.message_bytes_max || peer == self.identity.peer {
             return Err(Error::new(
                 Code::InvalidArgument,
@@ -206,9 +218,15 @@ impl Endpoint {
         entry.queued_bytes += message.len();
         entry.queue.push_back(message.to_vec());
         desk.dirty.insert(peer);
-        drop(desk);
-        self.shared.wake();
+        desk.posted = true;
         Ok(())
+    }
+
+    /// Lets messages that were posted leave.
+    pub fn flush(&self) {
+        if std::mem::take(&mut self.shared.desk().posted) {
+            self.shared.wake();
+        }
     }
 
     /// How many messages wait for this peer: what `send` is bounded by.
@@ -263,6 +281,14 @@ impl Endpoint {
         let cipher = (done.purpose == Purpose::SealedStream).then_some(done.cipher);
         Stream::new(socket, peer, addr, cipher, permit, &self.options)
             .map_err(|error| kernel("socket options", &error))
+    }
+
+    /// Leaves a stream, of which everything was read, until the peer uses it again or ends
+    /// it: then it comes as [`Event::Stream`] with an empty header. One of a peer is kept,
+    /// the newest, until the peer is forgotten or replaced.
+    pub fn park(&self, stream: Stream) {
+        self.shared.desk().parked.push(stream);
+        self.shared.wake();
     }
 
     /// A whole handshake with blocking reads, each bounded by what is left of

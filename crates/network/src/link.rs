@@ -31,6 +31,8 @@ pub(crate) struct Link {
     pub(crate) ended: Option<DownReason>,
     /// Since when the kernel took nothing of the output.
     pub(crate) stalled: Option<Instant>,
+    /// Whether the loop waits for room in the kernel, as epoll was last told.
+    pub(crate) watched: Option<bool>,
     cipher: Cipher,
     seal_nonce: u64,
     open_nonce: u64,
@@ -59,6 +61,7 @@ impl Link {
             since: Instant::now(),
             ended: None,
             stalled: None,
+            watched: None,
             cipher: done.cipher,
             seal_nonce: FIRST_NONCE,
             open_nonce: FIRST_NONCE,

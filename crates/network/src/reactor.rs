@@ -7,6 +7,7 @@
 //! the order `Up`, `Message`..., `Down`.
 
 mod links;
+mod parked;
 mod peers;
 mod shakes;
 
@@ -25,6 +26,7 @@ use crate::faults::Faults;
 use crate::handshake::{Handshake, Secret};
 use crate::link::Link;
 use crate::shared::Shared;
+use crate::stream::Stream;
 use crate::wire::Hello;
 use peers::Peer;
 
@@ -71,6 +73,8 @@ pub(crate) struct Reactor {
     faults: Arc<Faults>,
     events: Sender<Event>,
     slots: BTreeMap<u64, Slot>,
+    /// Streams that wait for their next use.
+    parked: BTreeMap<u64, Stream>,
     /// Callers in the handshake, oldest first.
     strangers: BTreeSet<u64>,
     peers: BTreeMap<NodeId, Peer>,
@@ -118,6 +122,7 @@ impl Reactor {
             faults,
             events,
             slots: BTreeMap::new(),
+            parked: BTreeMap::new(),
             strangers: BTreeSet::new(),
             peers: BTreeMap::new(),
             next_token: TOKEN_FIRST,
@@ -216,6 +221,11 @@ impl Reactor {
             TOKEN_WAKE => self.shared.clear_wake(),
             TOKEN_LISTENER => self.accept(),
             // The slot may be gone: an earlier event of this batch closed it.
+            _ if self.parked.contains_key(&token) => {
+                if let Some(stream) = self.parked.remove(&token) {
+                    self.unpark(stream);
+                }
+            }
             _ => match self.slots.remove(&token) {
                 Some(Slot::Shake(shake)) => self.on_shake(token, shake, flags),
                 Some(Slot::Link(link)) => self.on_link(token, link, flags),
@@ -231,6 +241,7 @@ impl Reactor {
         let forgotten = core::mem::take(&mut desk.forgotten);
         let isolation = core::mem::take(&mut desk.isolation_changed);
         let stop = desk.stop.take();
+        let parked = core::mem::take(&mut desk.parked);
         drop(desk);
         if isolation {
             self.on_isolation();
@@ -241,6 +252,7 @@ impl Reactor {
         for peer in dirty {
             self.look_after(peer);
         }
+        parked.into_iter().for_each(|stream| self.park(stream));
         if let Some(linger) = stop {
             let time = if linger {
                 self.options.linger

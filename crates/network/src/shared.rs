@@ -10,6 +10,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use outlive_base::NodeId;
 use rustix::event::EventfdFlags;
 
+use crate::stream::Stream;
+
 /// One peer, as callers see it.
 #[derive(Debug, Default)]
 pub(crate) struct PeerDesk {
@@ -63,8 +65,12 @@ pub(crate) struct Desk {
     pub(crate) peers: BTreeMap<NodeId, PeerDesk>,
     /// Peers with something new for the loop.
     pub(crate) dirty: BTreeSet<NodeId>,
+    /// Something waits for the next wake.
+    pub(crate) posted: bool,
     /// Peers whose connections must close, unless they are with this epoch or a newer.
     pub(crate) forgotten: BTreeMap<NodeId, u64>,
+    /// Streams to be watched until something comes.
+    pub(crate) parked: Vec<Stream>,
     /// The loop is asked to end; true: after sending what is queued.
     pub(crate) stop: Option<bool>,
     /// `isolate` changed.

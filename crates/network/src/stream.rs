@@ -144,6 +144,19 @@ impl Stream {
         }
     }
 
+    /// True if the peer has neither ended the stream nor said anything on it: an idle
+    /// stream can be used again.
+    pub fn is_idle(&self) -> bool {
+        use rustix::net::RecvFlags;
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        let peeked = rustix::net::recv(&self.0.socket, &mut [0; 1][..], flags);
+        matches!(peeked, Err(rustix::io::Errno::AGAIN))
+    }
+
+    pub(crate) fn socket(&self) -> &TcpStream {
+        &self.0.socket
+    }
+
     fn faults(&self) -> &Faults {
         &self.0.faults.0
     }

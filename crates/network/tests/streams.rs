@@ -207,3 +207,48 @@ fn a_stream_outlives_its_endpoint_and_ends_with_its_peer() {
     assert_eq!(got, b"z");
     eventually("the write fails", || theirs.write(b"x").is_err());
 }
+
+#[test]
+fn a_stream_that_is_parked_is_used_again_until_its_peer_is_replaced() {
+    for encrypt_streams in [false, true] {
+        let (a, b) = nodes(&Options {
+            encrypt_streams,
+            ..options()
+        });
+        let (mut mine, theirs) = open(&a, &b);
+        assert!(mine.is_idle());
+        b.endpoint.park(theirs);
+        let mut parked = 0;
+        for round in 0..3u8 {
+            mine.write_all(&[round; 5]).unwrap();
+            let (header, mut theirs) = b.stream();
+            assert!(header.is_empty());
+            let mut got = [9; 5];
+            theirs.read_exact(&mut got).unwrap();
+            assert_eq!(got, [round; 5]);
+            b.endpoint.park(theirs);
+            parked += 1;
+        }
+        assert_eq!((parked, a.endpoint.streams_open()), (3, 1));
+        // Another one of the same peer takes its place.
+        let (mut newer, theirs) = open(&a, &b);
+        b.endpoint.park(theirs);
+        eventually("closed", || !mine.is_idle());
+        assert_eq!(mine.read(&mut [0]).unwrap(), 0);
+        b.endpoint.forget(NodeId(1));
+        eventually("closed too", || !newer.is_idle());
+        assert_eq!(newer.read(&mut [0]).unwrap(), 0);
+        eventually("counted", || b.endpoint.streams_open() == 0);
+    }
+}
+
+#[test]
+fn the_end_of_a_parked_stream_is_told() {
+    let (a, b) = nodes(&options());
+    let (mine, theirs) = open(&a, &b);
+    b.endpoint.park(theirs);
+    drop(mine);
+    let (header, mut theirs) = b.stream();
+    assert!(header.is_empty());
+    assert_eq!(theirs.read(&mut [0]).unwrap(), 0);
+}

@@ -65,6 +65,25 @@ impl WriteError {
         refused || self.is_full()
     }
 
+    /// The same, for another record that it hit.
+    pub(crate) fn again(&self) -> WriteError {
+        match self {
+            WriteError::Io {
+                path,
+                doing,
+                source,
+            } => {
+                let source = source.raw_os_error().map(io::Error::from_raw_os_error);
+                WriteError::io(
+                    path,
+                    doing,
+                    source.unwrap_or_else(|| io::Error::other(self.to_string())),
+                )
+            }
+            error => WriteError::Input(error.to_string()),
+        }
+    }
+
     pub(crate) fn io(path: &Path, doing: &'static str, source: impl Into<io::Error>) -> WriteError {
         WriteError::Io {
             path: path.to_owned(),

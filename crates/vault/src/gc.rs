@@ -14,6 +14,7 @@ use outlive_ledger::{Checkpoint, GcPolicy, Record, Rules};
 use crate::disk::sync_directory;
 use crate::error::WriteError;
 use crate::records::RecordStore;
+use crate::spares::Spares;
 use crate::store::Found;
 
 /// What was removed.
@@ -43,16 +44,26 @@ fn foreign(names: &[PathBuf]) -> BTreeSet<Checkpoint> {
     names.iter().filter_map(checkpoint).collect()
 }
 
-/// Removes what may go from one store, which has its copies in these directories.
+/// One store.
+pub(crate) struct Place<'a> {
+    pub records: &'a RecordStore,
+    /// Where its copies are.
+    pub directories: &'a [PathBuf],
+    /// Where the files of what is removed may go.
+    pub spares: Option<&'a Spares>,
+}
+
+/// Removes what may go from one store.
 pub(crate) fn collect(
-    store: &RecordStore,
-    directories: &[PathBuf],
+    place: &Place<'_>,
     found: Vec<Found>,
     policy: &GcPolicy,
 ) -> Result<GcReport, Error> {
+    let store = place.records;
     let scan = store.scan_again()?;
-    let (records, foreign) = (scan.records, foreign(&scan.foreign));
-    let rules = Rules::new(&records, policy);
+    let (records, foreign) = (&scan.records, foreign(&scan.foreign));
+    let records: Vec<&Record> = records.iter().map(|record| &**record).collect();
+    let rules = Rules::new(records.iter().copied(), policy);
     let mut tombs: BTreeSet<(ContainerId, Level)> = records
         .iter()
         .filter_map(|record| match record {
@@ -72,28 +83,35 @@ pub(crate) fn collect(
         .map(|copy| (copy.id.incarnation, copy.id.version))
         .collect();
     let mut report = GcReport {
-        removed: bury(store, doomed, &mut tombs)?,
+        removed: bury(place, doomed, &mut tombs)?,
         ..GcReport::default()
     };
-    report.forgotten = long_gone(&records, &tombs, &present, &rules);
+    report.forgotten = long_gone(records.iter().copied(), &tombs, &present, &rules);
     if report.forgotten.is_empty() {
         return Ok(report);
     }
     // What a tombstone buries must not come back when the tombstone is gone: neither after
     // a power cut, nor after a crash in between.
-    for directory in directories {
+    for directory in place.directories {
         sync_directory(directory)?;
     }
-    let forgotten = |record: &&Record| {
+    let forgotten = |record: &&&Record| {
         let checkpoint = record.checkpoint();
         checkpoint.is_some_and(|checkpoint| report.forgotten.contains(&checkpoint))
     };
     let (last, first): (Vec<&Record>, Vec<&Record>) = records
         .iter()
         .filter(forgotten)
+        .copied()
         .partition(|record| matches!(record, Record::Tombstone { .. }));
-    store.remove_all(&first)?;
-    store.remove_all(&last)?;
+    match store.remove_in_order(&first, &last) {
+        // Where there is no room for what stays, nothing goes: the next time, then.
+        Err(error) if error.is_full() => {
+            report.forgotten.clear();
+            return Ok(report);
+        }
+        removed => removed?,
+    }
     report.records = first.len() + last.len();
     Ok(report)
 }
@@ -102,7 +120,7 @@ pub(crate) fn collect(
 /// removal is not durable yet does no harm while the tombstone stands: a copy that comes
 /// back is removed again.
 fn bury(
-    store: &RecordStore,
+    place: &Place<'_>,
     doomed: Vec<Found>,
     tombs: &mut BTreeSet<(ContainerId, Level)>,
 ) -> Result<Vec<(ContainerId, Level, u64)>, Error> {
@@ -113,12 +131,17 @@ fn bury(
         .map(|(id, level)| Record::Tombstone { id, level })
         .collect();
     let new: Vec<&Record> = new.iter().collect();
-    for result in store.persist_all(&new) {
+    for result in place.records.persist_all(&new) {
         result?;
     }
     let mut removed = Vec::new();
     for copy in doomed {
         tombs.insert((copy.id, copy.level));
+        let spares = place.spares;
+        if spares.is_some_and(|spares| spares.keep(&copy.path, copy.length)) {
+            removed.push((copy.id, copy.level, copy.length));
+            continue;
+        }
         match std::fs::remove_file(&copy.path) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
                 return Err(WriteError::io(&copy.path, "remove", error).into());

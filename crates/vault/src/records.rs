@@ -6,16 +6,17 @@
 //! files and damage, which it reports (P9).
 
 use std::collections::BTreeMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice, Read};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outlive_base::Level;
+use outlive_base::{Incarnation, Level};
 
 use crate::disk::{self, Temporary, create_directory, parent, sync_directory, write_all};
 use crate::error::{ReadError, WriteError};
+use crate::log::{self, Content, Entry, Logs};
 use crate::reserve::{self, Reserve};
 use outlive_ledger::{RECORD_BYTES_MAX, Record, RecordError};
 
@@ -31,11 +32,12 @@ pub enum Exclusive {
 /// What a scan found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scan {
-    /// All sound records, by file name.
+    /// All sound records: those with a file of their own, by its name, then those of logs.
     pub records: Vec<Record>,
-    /// Files that are damaged, misnamed or of an unknown format.
+    /// Files that are damaged, misnamed or of an unknown format; a log once for each record.
     pub damaged: Vec<PathBuf>,
-    /// Sound records of another job, left by an earlier life of the directory.
+    /// Sound records of another job, left by an earlier life of the directory; one in a log
+    /// by the log's path and its own name.
     pub foreign: Vec<PathBuf>,
 }
 
@@ -48,11 +50,32 @@ pub struct RecordStore {
     known: Arc<Mutex<Known>>,
     /// Room on a full disk, for a node's own records.
     reserve: Option<Arc<Reserve>>,
+    /// Where a node's decisions about versions go, for the one process that writes them.
+    logs: Option<Arc<Mutex<Logs>>>,
 }
 
 /// Sound records by their file's name, with the number of the file: a record is never
 /// changed in place, so the same file under the same name says the same.
-type Known = BTreeMap<OsString, (u64, Record)>;
+type Known = BTreeMap<OsString, (u64, Arc<Record>)>;
+
+/// What there is, for a caller that comes often: records are shared, not copied.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Seen {
+    pub records: Vec<Arc<Record>>,
+    pub damaged: Vec<PathBuf>,
+    pub foreign: Vec<PathBuf>,
+}
+
+impl From<Seen> for Scan {
+    fn from(seen: Seen) -> Scan {
+        let records = seen.records.into_iter().map(Arc::unwrap_or_clone);
+        Scan {
+            records: records.collect(),
+            damaged: seen.damaged,
+            foreign: seen.foreign,
+        }
+    }
+}
 
 impl RecordStore {
     /// Opens the directory for writing; creates it, private to the user.
@@ -69,7 +92,21 @@ impl RecordStore {
             job_hash,
             known: Arc::default(),
             reserve: None,
+            logs: None,
         }
+    }
+
+    /// The same for the one process that writes here: decisions about versions are
+    /// appended to a log.
+    pub(crate) fn with_logs(mut self) -> RecordStore {
+        let logs = Logs::open(&self.directory, self.job_hash);
+        self.logs = Some(Arc::new(Mutex::new(logs)));
+        self
+    }
+
+    fn logs(&self) -> Option<MutexGuard<'_, Logs>> {
+        let logs = self.logs.as_ref()?;
+        Some(logs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The same with room kept beside the directory. What is missing of it is made.
@@ -113,6 +150,74 @@ impl RecordStore {
     }
 
     fn persist_each(&self, records: &[&Record], full: bool) -> Vec<Result<(), WriteError>> {
+        let mut results: Vec<Option<Result<(), WriteError>>> = match full {
+            true => records.iter().map(|_| None).collect(),
+            false => self.persist_in_logs(records),
+        };
+        // What no log takes, or none has room for, has a file of its own.
+        let left = results
+            .iter()
+            .zip(records)
+            .filter(|(done, _)| done.is_none());
+        let left: Vec<&Record> = left.map(|(_, record)| *record).collect();
+        if !left.is_empty() {
+            let mut files = self.persist_in_files(&left, full).into_iter();
+            results.iter_mut().for_each(|result| {
+                if result.is_none() {
+                    *result = files.next();
+                }
+            });
+        }
+        results.into_iter().flatten().collect()
+    }
+
+    /// What of these a log has taken or refused.
+    fn persist_in_logs(&self, records: &[&Record]) -> Vec<Option<Result<(), WriteError>>> {
+        let mut results: Vec<Option<Result<(), WriteError>>> = Vec::new();
+        let mut batches: BTreeMap<Incarnation, (Vec<usize>, Vec<Entry<'_>>)> = BTreeMap::new();
+        let Some(mut logs) = self.logs() else {
+            return records.iter().map(|_| None).collect();
+        };
+        for (at, record) in records.iter().enumerate() {
+            results.push(None);
+            let Some(incarnation) = log::takes(record) else {
+                continue;
+            };
+            let name = record.file_name(false);
+            let path = self.directory.join(&name);
+            let conflict =
+                |found: &Record| matches!(record, Record::Commit { .. }) && found != *record;
+            if logs.get(incarnation, &name).is_some_and(conflict) {
+                results[at] = Some(Err(WriteError::Conflict(path)));
+            } else if !logs.files.contains(&name) {
+                match self.encode(record) {
+                    Ok(bytes) => {
+                        let (places, entries) = batches.entry(incarnation).or_default();
+                        places.push(at);
+                        entries.push(Entry {
+                            record,
+                            name,
+                            bytes,
+                        });
+                    }
+                    Err(error) => results[at] = Some(Err(error)),
+                }
+            }
+        }
+        for (incarnation, (places, entries)) in batches {
+            let result = logs.append(incarnation, &entries);
+            for at in places {
+                results[at] = match &result {
+                    Ok(()) => Some(Ok(())),
+                    Err(error) if error.is_full() => None,
+                    Err(error) => Some(Err(error.again())),
+                };
+            }
+        }
+        results
+    }
+
+    fn persist_in_files(&self, records: &[&Record], full: bool) -> Vec<Result<(), WriteError>> {
         let staged: Vec<_> = records
             .iter()
             .map(|record| self.stage(record, full))
@@ -129,6 +234,9 @@ impl RecordStore {
                     let number = file.file.metadata().map(|data| data.ino());
                     file.rename()?;
                     self.remember(record, number.ok());
+                    if let (Some(_), Some(mut logs)) = (log::takes(record), self.logs()) {
+                        logs.files.insert(record.file_name(false));
+                    }
                     Ok(())
                 }
             })
@@ -154,7 +262,7 @@ impl RecordStore {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let name = record.file_name(false).into();
         match number {
-            Some(number) => known.insert(name, (number, (*record).clone())),
+            Some(number) => known.insert(name, (number, Arc::new(record.clone()))),
             None => known.remove(&name),
         };
     }
@@ -223,22 +331,30 @@ impl RecordStore {
 
     /// Reads all records. A directory that does not exist holds none.
     pub fn scan(&self) -> Result<Scan, ReadError> {
-        self.scan_beside(&mut Known::new())
+        let mut known = Known::new();
+        let seen = self.scan_beside(&mut known, false)?;
+        drop(known);
+        Ok(seen.into())
     }
 
     /// [`RecordStore::scan`] that reads only what it has not read before: for a caller that
     /// comes often. Damage to a record that was read is not seen.
-    pub(crate) fn scan_again(&self) -> Result<Scan, ReadError> {
+    pub(crate) fn scan_again(&self) -> Result<Seen, ReadError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        self.scan_beside(&mut known)
+        self.scan_beside(&mut known, true)
     }
 
     /// Reads what is not known, and leaves there what there is.
-    fn scan_beside(&self, known: &mut Known) -> Result<Scan, ReadError> {
-        let mut scan = Scan::default();
+    fn scan_beside(&self, known: &mut Known, again: bool) -> Result<Seen, ReadError> {
+        let mut scan = Seen::default();
         let mut found = Known::new();
+        let mut logged = Vec::new();
         for (name, file) in self.names()? {
             let path = self.directory.join(&name);
+            if log::is_log(&name) {
+                self.scan_log(&name, again, &mut logged, &mut scan);
+                continue;
+            }
             if let Some((_, record)) = known.remove(&name).filter(|(known, _)| *known == file) {
                 found.insert(name, (file, record));
                 continue;
@@ -255,15 +371,43 @@ impl RecordStore {
             };
             match decoded {
                 Ok(record) if is_its_name(&record) => {
-                    found.insert(name, (file, record));
+                    found.insert(name, (file, Arc::new(record)));
                 }
                 Err(RecordError::OtherJob) => scan.foreign.push(path),
                 _ => scan.damaged.push(path),
             }
         }
-        scan.records = found.values().map(|(_, record)| record.clone()).collect();
+        scan.records = found
+            .values()
+            .map(|(_, record)| Arc::clone(record))
+            .collect();
+        scan.records.extend(logged);
         *known = found;
         Ok(scan)
+    }
+
+    /// What a log says; `again`: this process knows what it has written itself.
+    fn scan_log(&self, name: &OsStr, again: bool, logged: &mut Vec<Arc<Record>>, scan: &mut Seen) {
+        let logs = self.logs().filter(|_| again);
+        if let Some(known) = logs.as_ref().and_then(|logs| logs.known(name)) {
+            return logged.extend(known.cloned());
+        }
+        let path = self.directory.join(name);
+        match Content::read(&path, self.job_hash) {
+            Ok(content) => {
+                // Of records with one name the last stands, as if it had taken the place of
+                // the others.
+                let named = content.records.into_iter();
+                let named = named.map(|record| (record.file_name(false), Arc::new(record)));
+                logged.extend(named.collect::<BTreeMap<_, _>>().into_values());
+                let theirs = content.foreign.iter().map(|name| path.join(name));
+                scan.foreign.extend(theirs);
+                let damaged = std::iter::repeat_n(path.clone(), content.damaged);
+                scan.damaged.extend(damaged);
+            }
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(_) => scan.damaged.push(path),
+        }
     }
 
     /// The names of finished records, in order, each with the number of its file.
@@ -278,7 +422,7 @@ impl RecordStore {
             let entry = entry.map_err(|error| ReadError::io(&self.directory, "list", error))?;
             let name = entry.file_name();
             let bytes = name.as_encoded_bytes();
-            if !bytes.starts_with(b".") && bytes.ends_with(b".rec") {
+            if !bytes.starts_with(b".") && bytes.ends_with(b".rec") || log::is_log(&name) {
                 names.insert(name, entry.ino());
             }
         }
@@ -287,10 +431,35 @@ impl RecordStore {
 
     /// Removes records, durably, with one sync; those that are not there are no error.
     pub fn remove_all(&self, records: &[&Record]) -> Result<(), WriteError> {
+        self.remove_in_order(records, &[])
+    }
+
+    /// [`RecordStore::remove_all`] of two groups, of which the second goes only when the
+    /// first has gone, or together with it.
+    pub(crate) fn remove_in_order(
+        &self,
+        first: &[&Record],
+        last: &[&Record],
+    ) -> Result<(), WriteError> {
+        self.remove_files(first)?;
+        if let Some(mut logs) = self.logs() {
+            logs.remove(&[first, last].concat())?;
+        }
+        self.remove_files(last)
+    }
+
+    /// Removes those that have files of their own.
+    fn remove_files(&self, records: &[&Record]) -> Result<(), WriteError> {
+        let mut logs = self.logs();
+        let mut some = false;
         for record in records {
             let mut names = vec![record.file_name(false), record.file_name(true)];
             names.dedup();
+            if let (Some(logs), Some(_)) = (&mut logs, log::takes(record)) {
+                names.retain(|name| logs.files.remove(name));
+            }
             for name in names {
+                some = true;
                 let path = self.directory.join(name);
                 match std::fs::remove_file(&path) {
                     Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -300,9 +469,9 @@ impl RecordStore {
                 }
             }
         }
-        match records.is_empty() {
-            true => Ok(()),
-            false => sync_directory(&self.directory),
+        match some {
+            false => Ok(()),
+            true => sync_directory(&self.directory),
         }
     }
 
@@ -394,18 +563,27 @@ mod tests {
             version: Version(version),
         };
         store.persist_all(&[&pin(1), &pin(2)]);
-        assert_eq!(store.scan_again().unwrap(), other.scan().unwrap());
+        assert_eq!(
+            Scan::from(store.scan_again().unwrap()),
+            other.scan().unwrap()
+        );
         other.persist(&pin(3)).unwrap();
         other.remove(&pin(1)).unwrap();
-        assert_eq!(store.scan_again().unwrap().records, [pin(2), pin(3)]);
+        assert_eq!(
+            Scan::from(store.scan_again().unwrap()).records,
+            [pin(2), pin(3)]
+        );
         // Another file under a known name is read.
         let path = dir.path().join(pin(2).file_name(false));
         std::fs::write(dir.path().join("new"), b"damage").unwrap();
         std::fs::rename(dir.path().join("new"), &path).unwrap();
-        let scan = store.scan_again().unwrap();
+        let scan = Scan::from(store.scan_again().unwrap());
         assert_eq!((scan.records, scan.damaged), (vec![pin(3)], vec![path]));
-        assert_eq!(store.scan_again().unwrap(), other.scan().unwrap());
+        assert_eq!(
+            Scan::from(store.scan_again().unwrap()),
+            other.scan().unwrap()
+        );
         store.remove_all(&[&pin(2), &pin(3), &pin(4)]).unwrap();
-        assert_eq!(store.scan_again().unwrap(), Scan::default());
+        assert_eq!(store.scan_again().unwrap(), Seen::default());
     }
 }

@@ -6,6 +6,7 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use outlive_base::{ContainerId, Incarnation, Level, NodeId, Version};
 use serde::{Deserialize, Serialize};
@@ -14,6 +15,7 @@ use crate::disk;
 use crate::error::{ReadError, WriteError};
 use crate::gc::{self, GcReport};
 use crate::records::RecordStore;
+use crate::spares::{self, Spares};
 use outlive_ledger::GcPolicy;
 
 /// A container file that was found.
@@ -35,13 +37,14 @@ pub struct NodeStore {
     root: PathBuf,
     records: RecordStore,
     mark: RecordStore,
+    spares: Option<Arc<Spares>>,
 }
 
 impl NodeStore {
     /// Creates what is missing and removes unfinished files of an earlier life. For
     /// the one agent that writes here.
     pub fn create(root: &Path, job_hash: u64) -> Result<NodeStore, WriteError> {
-        for name in ["containers", "partner", "files"] {
+        for name in ["containers", "partner", "files", spares::NAME] {
             let directory = root.join(name);
             disk::create_directory(&directory)?;
             disk::sweep(&directory)?;
@@ -51,7 +54,8 @@ impl NodeStore {
         disk::sweep(root)?;
         disk::sync_directory(root)?;
         let mut store = NodeStore::at(root, job_hash);
-        store.records = records.with_reserve();
+        store.records = records.with_reserve().with_logs();
+        store.spares = Some(Arc::new(Spares::at(root.join(spares::NAME))));
         Ok(store)
     }
 
@@ -66,7 +70,7 @@ impl NodeStore {
             Ok(store) => Ok((store, None)),
             Err(error) if error.is_refusal() => {
                 let mut store = NodeStore::at(root, job_hash);
-                store.records = store.records.with_reserve();
+                store.records = store.records.with_reserve().with_logs();
                 Ok((store, Some(error)))
             }
             Err(error) => Err(error),
@@ -87,9 +91,14 @@ impl NodeStore {
             root: root.to_owned(),
             records: RecordStore::at(&root.join("records"), job_hash),
             mark: RecordStore::at(root, job_hash),
+            spares: None,
         }
     }
 
+    /// Files for new containers.
+    pub fn spares(&self) -> Option<&Spares> {
+        self.spares.as_deref()
+    }
     /// The directory of it all.
     pub fn root(&self) -> &Path {
         &self.root
@@ -126,7 +135,12 @@ impl NodeStore {
     /// in the middle the next call goes on.
     pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
         let directories = ["containers", "partner"].map(|name| self.root.join(name));
-        let report = gc::collect(&self.records, &directories, self.found()?, policy);
+        let place = gc::Place {
+            records: &self.records,
+            directories: &directories,
+            spares: self.spares(),
+        };
+        let report = gc::collect(&place, self.found()?, policy);
         self.records.refill();
         report
     }
@@ -182,14 +196,26 @@ impl SharedStore {
     /// Like [`NodeStore::gc`]; for the coordinator alone.
     pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
         let directories = [self.root.join("containers")];
-        gc::collect(&self.records, &directories, self.found()?, policy)
+        let place = gc::Place {
+            records: &self.records,
+            directories: &directories,
+            spares: None,
+        };
+        gc::collect(&place, self.found()?, policy)
     }
 }
 
 /// Removes the unfinished files of killed processes from the directories of a job, node
 /// or shared. Only while nobody writes there: no agent of the job may live.
 pub fn sweep_unfinished(root: &Path) {
-    for name in ["", "containers", "partner", "records", "files"] {
+    for name in [
+        "",
+        "containers",
+        "partner",
+        "records",
+        "files",
+        spares::NAME,
+    ] {
         // A directory that is missing or cannot be read has nothing for us.
         let _ = disk::sweep(&root.join(name));
     }

@@ -16,6 +16,7 @@ use crate::error::WriteError;
 use crate::format::PAGE;
 use crate::layout::{Layout, batches};
 use crate::scratch::Scratch;
+use crate::spares::Spares;
 use outlive_ledger::Sealed;
 
 /// Most threads that one write or read uses.
@@ -56,6 +57,8 @@ pub struct WriteOptions<'a> {
     pub cancel: Option<&'a AtomicBool>,
     /// Faults to inject.
     pub hook: Option<&'a dyn WriteHook>,
+    /// Files that may be written over.
+    pub spares: Option<&'a Spares>,
 }
 
 impl Default for WriteOptions<'_> {
@@ -65,6 +68,7 @@ impl Default for WriteOptions<'_> {
             direct: true,
             cancel: None,
             hook: None,
+            spares: None,
         }
     }
 }
@@ -77,6 +81,17 @@ impl WriteOptions<'_> {
             }
             _ => Ok(()),
         }
+    }
+
+    /// A file of `length` bytes under construction.
+    fn create(&self, path: &Path, direct: bool, length: u64) -> Result<Temporary, WriteError> {
+        let spare = self
+            .spares
+            .and_then(|spares| spares.take(path, direct, length));
+        let file = spare.map_or_else(|| Temporary::create(path, direct), Ok)?;
+        file.reserve(length)
+            .map_err(|error| WriteError::io(path, "reserve", error))?;
+        Ok(file)
     }
 
     fn transfer(
@@ -114,9 +129,8 @@ pub fn write_container(
     options: &WriteOptions<'_>,
 ) -> Result<Sealed, WriteError> {
     options.check(path)?;
-    let file = Temporary::create(path, options.direct && layout.is_aligned())?;
-    file.reserve(layout.length())
-        .map_err(|error| WriteError::io(path, "reserve", error))?;
+    let direct = options.direct && layout.is_aligned();
+    let file = options.create(path, direct, layout.length())?;
     let batches = batches(layout.spots());
     let next = AtomicUsize::new(0);
     let failed: Mutex<Option<WriteError>> = Mutex::new(None);
@@ -177,9 +191,7 @@ pub fn store_stream(
 ) -> Result<(), WriteError> {
     options.check(path)?;
     let direct = options.direct && length.is_multiple_of(PAGE as u64);
-    let file = Temporary::create(path, direct)?;
-    file.reserve(length)
-        .map_err(|error| WriteError::io(path, "reserve", error))?;
+    let file = options.create(path, direct, length)?;
     match usize::try_from(length) {
         Ok(bytes) if bytes <= CHUNK => {
             let mut buffer = Scratch::new(bytes);

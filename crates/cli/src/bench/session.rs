@@ -259,6 +259,11 @@ impl Session {
         found
     }
 
+    /// Identifies the job in its records.
+    pub fn job_hash(&self) -> Result<u64> {
+        outlive_launch::driver::job_hash("bench", &self.store.join("key"))
+    }
+
     /// Storage of a node.
     pub fn node_dir(&self, node: u32) -> PathBuf {
         self.store.join("nodes").join(format!("node-{node}"))

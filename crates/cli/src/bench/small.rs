@@ -7,7 +7,8 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use outlive_base::Result;
+use outlive_base::{Level, Result};
+use outlive_vault::{NodeStore, Record};
 
 use super::machine::{self, Machine};
 use super::session::{Scratch, Session, odd, word};
@@ -71,23 +72,24 @@ impl Bench {
         (of(false), of(true))
     }
 
-    /// The versions that node 0 knows to be committed at the level partner, by the names
-    /// of the records.
-    fn committed(&self) -> BTreeSet<u64> {
-        let entries = std::fs::read_dir(self.session.node_dir(0).join("records"));
-        let names = entries.into_iter().flatten().flatten();
-        let version = |name: String| {
-            let rest = name.strip_prefix("commit-")?.split_once("-v")?.1;
-            let (version, level) = rest.split_once('-')?;
-            level.starts_with("partner").then(|| version.parse().ok())?
-        };
-        names
-            .filter_map(|entry| version(entry.file_name().to_string_lossy().into_owned()))
-            .collect()
+    /// The versions that node 0 knows to be committed at the level partner.
+    fn committed(&self) -> Result<BTreeSet<u64>> {
+        let store = NodeStore::at(&self.session.node_dir(0), self.session.job_hash()?);
+        let records = store.records().scan()?.records.into_iter();
+        Ok(records
+            .filter_map(|record| match record {
+                Record::Commit {
+                    level: Level::Partner,
+                    version,
+                    ..
+                } => Some(version.0),
+                _ => None,
+            })
+            .collect())
     }
 
     fn with(&mut self) -> Result<Leg> {
-        let (before, known) = (self.used(), self.committed());
+        let (before, known) = (self.used(), self.committed()?);
         let order = format!("compute {} {}", Self::UNITS, self.version);
         let answers = self.session.together(&order)?;
         let last = word(&answers[0], 4);
@@ -97,7 +99,7 @@ impl Bench {
         self.session.all(&format!("wait {last} partner"))?;
         self.version += Self::UNITS;
         let after = self.used();
-        let committed = self.committed().difference(&known).count();
+        let committed = self.committed()?.difference(&known).count();
         let each = 1e3 / committed.max(1) as f64;
         let blocked = answers.iter().map(|answer| word(answer, 5));
         Ok(Leg {

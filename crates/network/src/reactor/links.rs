@@ -59,8 +59,9 @@ impl Reactor {
         if let Some(since) = link.stalled {
             self.soon(since + self.options.write_timeout);
         }
-        if link.ended.is_none() {
-            self.watch(token, &link.socket, !link.drained() && !self.isolated);
+        let writing = !link.drained() && !self.isolated;
+        if link.ended.is_none() && link.watched.replace(writing) != Some(writing) {
+            self.watch(token, &link.socket, writing);
         }
         self.slots.insert(token, Slot::Link(link));
     }

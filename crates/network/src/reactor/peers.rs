@@ -29,6 +29,12 @@ pub(super) struct Peer {
     pub(super) told_unreachable: bool,
 }
 
+impl Peer {
+    pub(super) fn is_forgotten(&self, epoch: u64) -> bool {
+        self.forgotten_through.is_some_and(|gone| epoch <= gone)
+    }
+}
+
 /// What the verdict on a caller's control connection depends on.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
@@ -128,6 +134,10 @@ impl Reactor {
             return self.plan_call(identity.peer);
         }
         let newer = entry.epoch.is_some_and(|known| identity.epoch > known);
+        if newer {
+            self.drop_parked(identity.peer, identity.epoch);
+        }
+        let entry = self.peers.entry(identity.peer).or_default();
         entry.epoch = Some(identity.epoch);
         entry.last = link.id;
         entry.retry_at = None;
@@ -229,6 +239,7 @@ impl Reactor {
 
     /// Closes what there is with a peer, unless it is with epoch `unless` or a newer.
     pub(super) fn on_forget(&mut self, peer: NodeId, unless: u64) {
+        self.drop_parked(peer, unless);
         let entry = self.peers.entry(peer).or_default();
         let link = entry.link.and_then(|token| self.slots.get(&token));
         if let Some(Slot::Link(link)) = link
