@@ -276,6 +276,7 @@ impl Supervisor {
         self.open_retries = 0;
         self.unfenced.clear();
         self.newest_stable = opened.restored;
+        self.stable_here.clear();
         self.newest_offered = opened.restored;
         for slot in self.slots.values_mut() {
             slot.replaced = false;

@@ -163,6 +163,8 @@ pub struct Supervisor {
     command_status: Option<Ended>,
     first_start: Option<Time>,
     newest_stable: Option<Version>,
+    /// In this incarnation, by level: another one may come to the same versions.
+    stable_here: BTreeMap<Level, Version>,
     newest_offered: Option<Version>,
     newest_captured: Option<Version>,
     words: words::Words,
@@ -217,6 +219,7 @@ impl Supervisor {
             command_status: None,
             first_start: None,
             newest_stable: None,
+            stable_here: BTreeMap::new(),
             newest_offered: None,
             newest_captured: None,
             words: words::Words::default(),

@@ -317,11 +317,11 @@ impl Supervisor {
     }
 
     fn on_stable(&mut self, version: Version, level: Level) {
-        let counts = &mut self.report.checkpoints;
-        let last = counts.last.insert(level.name().to_owned(), version.0);
-        if last == Some(version.0) {
+        if self.stable_here.insert(level, version) == Some(version) {
             return;
         }
+        let counts = &mut self.report.checkpoints;
+        counts.last.insert(level.name().to_owned(), version.0);
         *counts.stable.entry(level.name().to_owned()).or_insert(0) += 1;
         self.newest_stable = self.newest_stable.max(Some(version));
         self.note_history(version);

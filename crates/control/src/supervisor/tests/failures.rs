@@ -353,6 +353,22 @@ fn fresh_is_said_once_for_it_makes_void_what_was_before() {
     assert_eq!(said, [true, false]);
 }
 
+/// The same version is stable again in the next incarnation: that is news of it.
+#[test]
+fn a_version_that_comes_again_counts_for_the_incarnation_in_which_it_does() {
+    let mut world = World::running(settings(2), 2);
+    world.stable(7);
+    world.newest = None;
+    world.gone(0, Some(Ended::Signal(9)));
+    world.stable(7);
+    let recorded = |action: &Action| match action {
+        Action::RecordHistory { history } => history.map(|(number, _)| number.0),
+        _ => None,
+    };
+    let recorded: Vec<u32> = world.log.iter().filter_map(recorded).collect();
+    assert_eq!(recorded, [1, 2]);
+}
+
 /// An agent that was started anew and has lost its record of the incarnation: without it no
 /// version is committed, and nothing else would end that.
 #[test]
