@@ -117,7 +117,7 @@ impl<'a, F: Failing> JobRun<'a, F> {
         };
         let next = self.done + 1;
         let due = |&level: &usize| {
-            next % u64::from(self.pattern.multiples[level]) == 0
+            next.is_multiple_of(u64::from(self.pattern.multiples[level]))
                 && self.stores[level].flight.is_none()
         };
         let mut writing: Vec<usize> = (0..self.levels.len()).filter(due).collect();
