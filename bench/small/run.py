@@ -100,6 +100,7 @@ def measure(name, program, directory):
         env = dict(os.environ, PATH=f"{MPI}:{os.environ['PATH']}")
         if home := os.environ.get("VELOC_DIR"):
             env["LD_LIBRARY_PATH"] = f"{home}/lib:{home}/lib64"
+            env["PATH"] += f":{home}/bin"
         backend = beside and subprocess.Popen(beside, env=env, stdout=subprocess.DEVNULL)
         done = subprocess.run(
             line, check=True, env=env, cwd=scratch, stdout=subprocess.PIPE, text=True
