@@ -21,7 +21,7 @@ LEFT_S = 5.0  # until the last process of a job must be gone
 TOKEN = "OUTLIVE_E2E"
 
 
-def until(what: str, true: Callable[[], object], bound_s: float = 20.0):
+def until(what: str, true: Callable[[], object], bound_s: float = BOUND_S):
     """Polls until `true()` is true, and gives what it gave."""
     end = time.monotonic() + bound_s
     while True:
