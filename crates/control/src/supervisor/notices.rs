@@ -13,8 +13,15 @@ impl Supervisor {
         let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.holds(epoch)) else {
             return;
         };
-        // A fenced agent's last words change nothing any more.
+        // A fenced agent's last words change nothing any more, but what it called stable is.
         if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
+            if let Notice::Checkpoint {
+                version,
+                step: Step::Stable(_),
+            } = notice
+            {
+                self.note_history(version);
+            }
             return;
         }
         slot.last_heard = now;

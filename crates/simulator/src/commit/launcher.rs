@@ -269,7 +269,10 @@ impl History {
         } = &notice
         {
             let incarnation = self.launcher.number();
-            self.judge.tells_launcher((incarnation, version.0));
+            let holds = world.at(self.home(who).node) == who;
+            if holds {
+                self.judge.tells_launcher((incarnation, version.0));
+            }
         }
         let node = NodeId(self.home(who).node);
         let input = Input::Notice {

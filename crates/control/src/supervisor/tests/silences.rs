@@ -261,3 +261,18 @@ fn orders_of_an_opening_are_repeated_with_growing_pauses() {
         "nobody was given up for it"
     );
 }
+
+/// A coordinator that is given up while it is frozen, wakes up and calls a version stable: the
+/// launcher remembers that there is one, whatever becomes of the node.
+#[test]
+fn what_a_given_up_node_called_stable_is_remembered() {
+    let mut world = World::running(settings(2), 2);
+    world.lingering = true;
+    let (node, now) = (NodeId(0), world.now);
+    world.sup.lose_slot(now, node, Storage::Empty);
+    let version = Version(9);
+    let step = Step::Stable(Level::Disk);
+    world.notice(0, Notice::Checkpoint { version, step });
+    assert_eq!(world.sup.history, Incarnation(1));
+    assert_eq!(world.sup.newest_stable, None, "nothing else changes");
+}
