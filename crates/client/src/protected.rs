@@ -5,7 +5,7 @@
 //! agent can reserve memory before the first capture.
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_capture::region::{self, NAME_BYTES_MAX, REGIONS_MAX, Region, align_up};
+use outlive_capture::region::{self, NAME_BYTES_MAX, Region, align_up};
 use outlive_capture::slab::{HEAD_BYTES, capacity_for};
 use std::collections::HashMap;
 
@@ -29,7 +29,7 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn of(regions: &[Region]) -> Result<Layout> {
-        if regions.len() > REGIONS_MAX {
+        if regions.len() > PROTECTED_MAX {
             return Err(too_many());
         }
         let table = region::encode(regions);
@@ -65,6 +65,10 @@ pub(crate) struct Registry {
     layout: Option<Layout>,
 }
 
+/// Most regions of a rank. The format takes more (2^20); but each lies at a page of its own
+/// in memory and on disk, and with so many an agent was busy with them for too long.
+pub(crate) const PROTECTED_MAX: usize = 1 << 16;
+
 /// Bytes of a region in the table, besides its name: kind, size, length of the
 /// name, number of attributes.
 const ENTRY_BYTES: u64 = 2 + 8 + 4 + 4;
@@ -73,7 +77,7 @@ fn too_many() -> Error {
     Error::new(
         Code::InvalidArgument,
         Entity::Call,
-        format!("more than {REGIONS_MAX} regions"),
+        format!("more than {PROTECTED_MAX} regions"),
         "protect larger regions instead of many small ones",
     )
 }
@@ -126,7 +130,7 @@ impl Registry {
             }
             return Ok(());
         }
-        if self.regions.len() >= REGIONS_MAX {
+        if self.regions.len() >= PROTECTED_MAX {
             return Err(too_many());
         }
         self.index.insert(name.to_owned(), self.regions.len());
@@ -241,5 +245,20 @@ mod tests {
         }
         registry.insert("empty", core::ptr::null_mut(), 0).unwrap();
         assert_eq!(registry.all().len(), 1);
+    }
+
+    #[test]
+    fn one_region_too_many_is_refused_and_changes_nothing() {
+        let mut registry = Registry::default();
+        let mut byte = 0u8;
+        for number in 0..PROTECTED_MAX {
+            registry
+                .insert(&format!("r{number}"), &raw mut byte, 1)
+                .unwrap();
+        }
+        let error = registry.insert("more", &raw mut byte, 1).unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument, "{error}");
+        assert_eq!(registry.all().len(), PROTECTED_MAX);
+        assert!(registry.layout().is_ok());
     }
 }

@@ -26,8 +26,9 @@ fn analysis_and_simulation_agree_on_the_grid() {
             found.simulated.half_width(),
             100.0 * difference
         );
+        // Where failures are dear, so many runs tell less than 2 %: then what they can tell.
         assert!(
-            difference.abs() < 0.02,
+            difference.abs() < 0.02 || found.inside(),
             "seed {seed}: {}: {difference}",
             found.name
         );
