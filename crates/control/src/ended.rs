@@ -8,6 +8,10 @@ pub const SIGINT: i32 = 2;
 pub const SIGKILL: i32 = 9;
 /// Asks a process to end.
 pub const SIGTERM: i32 = 15;
+/// The exit code by which a shell tells that its command was ended by SIGKILL.
+const KILLED: i32 = 128 + SIGKILL;
+/// The same for SIGTERM.
+const TERMINATED: i32 = 128 + SIGTERM;
 
 /// How a process ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -34,9 +38,13 @@ impl Ended {
             Ended::Signal(signal) => (128 + signal) as u8,
         }
     }
-    /// True for the signals with which launchers end the ranks that are left.
+    /// True for the signals with which launchers end the ranks that are left, also as a
+    /// shell between tells them.
     pub const fn is_kill(self) -> bool {
-        matches!(self, Ended::Signal(SIGKILL | SIGTERM))
+        matches!(
+            self,
+            Ended::Signal(SIGKILL | SIGTERM) | Ended::Code(KILLED | TERMINATED)
+        )
     }
     /// True for exit code 0.
     pub const fn is_success(self) -> bool {

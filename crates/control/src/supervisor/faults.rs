@@ -312,8 +312,7 @@ impl Supervisor {
     /// The command's own end may tell more of a rank that was found killed: its
     /// launcher ends with the status of the rank that failed first.
     pub(super) fn explain(&mut self, ended: Ended) {
-        let killed = |status: u8| status == 128 + 9 || status == 128 + 15;
-        if ended.is_success() || ended.is_kill() || killed(ended.exit_status()) {
+        if ended.is_success() || ended.is_kill() {
             return;
         }
         self.own_status(ended);

@@ -305,8 +305,12 @@ impl Supervisor {
     }
 
     fn tell(&mut self, event: Event) {
+        if self.waits(&event) {
+            return;
+        }
         self.speak_before(&event);
         self.actions.push_back(Action::Tell(event));
+        self.say_end();
     }
 
     fn order(&mut self, node: NodeId, order: Order) {

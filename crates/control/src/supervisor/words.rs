@@ -33,6 +33,8 @@ pub(super) struct Words {
     explained: VecDeque<(NodeId, Error)>,
     /// A rank's end, seen at that time, which may turn out to be that of its node.
     pub(super) unsaid_failure: Option<(Time, Place, Event)>,
+    /// That its processes are gone, which is told after it.
+    unsaid_end: Option<Event>,
     /// Versions that were given up in this incarnation, for each level.
     given_up: BTreeSet<(Version, Option<Level>)>,
     /// Since a level kept a version last.
@@ -202,18 +204,33 @@ impl Supervisor {
         let due = |(at, ..): &mut (Time, Place, Event)| now.since(*at) >= hold;
         if let Some((.., event)) = self.words.unsaid_failure.take_if(due) {
             self.actions.push_back(super::Action::Tell(event));
+            self.say_end();
         }
+    }
+
+    /// Tells that what failed is gone, if that waited for the failure to be told.
+    pub(super) fn say_end(&mut self) {
+        if self.words.unsaid_failure.is_none()
+            && let Some(event) = self.words.unsaid_end.take()
+        {
+            self.actions.push_back(super::Action::Tell(event));
+        }
+    }
+
+    /// True if this waits with the failure that it follows.
+    pub(super) fn waits(&mut self, event: &Event) -> bool {
+        let waits = matches!(event, Event::Cleared { .. }) && self.words.unsaid_failure.is_some();
+        if waits {
+            self.words.unsaid_end = Some(event.clone());
+        }
+        waits
     }
 
     /// What follows a failure is not told before it.
     pub(super) fn speak_before(&mut self, event: &Event) {
         let follows = matches!(
             event,
-            Event::Cleared { .. }
-                | Event::BackOff { .. }
-                | Event::Opened { .. }
-                | Event::Finishing
-                | Event::Fatal(_)
+            Event::BackOff { .. } | Event::Opened { .. } | Event::Finishing | Event::Fatal(_)
         );
         if follows {
             self.say_failure(Time::NEVER);

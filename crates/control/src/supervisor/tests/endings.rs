@@ -484,6 +484,26 @@ fn two_nodes_lost_at_once_are_two_lines() {
     assert_eq!(world.count(lost), 2);
 }
 
+/// A shell between tells the signal as its exit code, and may be seen to end before its node.
+#[test]
+fn a_node_and_the_shell_that_ran_there_are_one_line() {
+    let mut world = World::running(settings(3), 3);
+    // It is being killed, and answers nothing any more.
+    world.unready.insert(NodeId(1));
+    world.down(1, RankEnd::Lost);
+    world.command_ended(Ended::Code(137));
+    world.keeper_ended(1);
+    world.unready.clear();
+    world.pass(5_000);
+    let told = |a: &Action| match a {
+        Action::Tell(Event::Failure { what, .. }) => Some(what.clone()),
+        _ => None,
+    };
+    let told: Vec<String> = world.log.iter().filter_map(told).collect();
+    assert_eq!(told.len(), 1, "{told:?}");
+    assert!(told[0].starts_with("node:1"), "{told:?}");
+}
+
 /// A status repeats what an agent warned of: that a lost node explained it is remembered.
 #[test]
 fn what_a_lost_node_explained_does_not_come_back_with_a_status() {
