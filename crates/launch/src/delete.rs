@@ -15,36 +15,15 @@ use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, JobName, Result};
 
-use crate::driver::job_hash;
+use crate::job_file::{JobFile, job_hash};
+use crate::marks::MARK;
+pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
-use crate::store::{self, JobFile};
+use crate::store;
 
-/// The mark of a job that is being deleted.
-const MARK: &str = "deleting";
 /// What goes last, in this order: where the nodes' storage lies must be known until that
 /// is gone, and the lock is held until nothing is left.
 const LAST: [&str; 5] = ["key", "job.json", "nodes.lock", "lock", MARK];
-
-/// True if the deletion of the job in `dir` (`STORE/JOB`) was begun.
-pub fn is_begun(dir: &Path) -> bool {
-    fs::symlink_metadata(dir.join(MARK)).is_ok()
-}
-
-/// Refuses a job that is being deleted.
-///
-/// # Errors
-/// [`Code::JobBusy`].
-pub fn refuse_begun(dir: &Path, name: &JobName) -> Result<()> {
-    if !is_begun(dir) {
-        return Ok(());
-    }
-    Err(Error::new(
-        Code::JobBusy,
-        Entity::Job(name.to_string()),
-        "it is being deleted, or its deletion was cut off",
-        format!("end that by outlive checkpoints delete {name}, or choose another --job"),
-    ))
-}
 
 /// A job that may be deleted: nobody runs it while this lives.
 #[derive(Debug)]

@@ -16,15 +16,15 @@ use outlive_network as network;
 
 use crate::command::{Recipe, Tree};
 use crate::fleet::{Common, Fleet};
-use crate::input;
 use crate::jobs::{Job, utc};
+use crate::run::Run;
 use crate::segments::Segments;
 use crate::store::{self, Known, Store};
 use crate::timeline::Timeline;
 use crate::unnamed::Unnamed;
 use crate::watch::{Seen, Watcher};
 use outlive_control::report::Report;
-use outlive_control::supervisor::{Action, Event, Input, Outcome, Settings, Supervisor, Verdict};
+use outlive_control::supervisor::{Action, Event, Input, Outcome, Supervisor, Verdict};
 
 /// Messages from the network that may wait for us; beyond that TCP pushes back.
 const NETWORK_QUEUE: usize = 4096;
@@ -35,33 +35,6 @@ const PRESS_EVERY: Duration = Duration::from_millis(2);
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 /// Between two writes if it has not: `seconds` goes on.
 const REPORT_AT_LEAST_EVERY: Duration = Duration::from_secs(30);
-
-/// A run as it was asked for.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// What the supervisor needs.
-    pub settings: Settings,
-    /// The directory of all jobs.
-    pub store: PathBuf,
-    /// Where the nodes' directories go; `None`: in the job's.
-    pub node_storage: Option<PathBuf>,
-    /// The name was made up for this run: nothing of the job stays when it ends well.
-    pub unnamed: bool,
-    /// Bound of the staging memory of each node, in bytes.
-    pub memory_bytes: u64,
-    /// Encrypt bulk data.
-    pub encrypt: bool,
-    /// Where the report goes besides the job's directory.
-    pub report: Option<PathBuf>,
-    /// The program that has the subcommands `keeper` and `agent`.
-    pub executable: PathBuf,
-    /// Program and arguments of the command.
-    pub words: Vec<OsString>,
-    /// Further variables of the command's environment.
-    pub environment: Vec<(OsString, OsString)>,
-    /// What is shown.
-    pub timeline: Timeline,
-}
 
 /// Runs a job to its end and returns the exit status.
 ///
@@ -173,19 +146,6 @@ pub fn report_refusal(path: &Path, job: &str, nodes: u32, error: &Error) -> Resu
         path,
         Report::refused(job, nodes, error).to_json().as_bytes(),
     )
-}
-
-/// A hash of name and key: differs between jobs of the same name in two stores, and
-/// says nothing useful about the 256 bits of the key.
-///
-/// # Errors
-/// Those of reading the key's file.
-pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
-    let mut bytes = input::read(key_file, input::TEXT_BYTES_MAX)?;
-    bytes.extend_from_slice(name.as_bytes());
-    let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
-    bytes.fill(0);
-    Ok(hash)
 }
 
 /// Looks for the command as execvp(3) will, so that a mistake costs no time.

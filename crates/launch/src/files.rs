@@ -15,6 +15,9 @@ const SOCKET_PATH_MAX: usize = 107;
 /// What the name of an unfinished file has in it, before its process and number.
 const UNFINISHED: &str = ".new-";
 
+/// Where a launcher notes the shared memory that its ranks map.
+pub(crate) const SEGMENTS: &str = "segments.json";
+
 /// Makes the directory of a slot, empty if `fresh`: an old one is moved aside first,
 /// so that a removal that is cut off never leaves half of it in place.
 ///
@@ -66,7 +69,7 @@ pub(crate) fn sweep_unfinished(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let ours = ["job.json", "report.json", "key", crate::segments::FILE];
+        let ours = ["job.json", "report.json", "key", SEGMENTS];
         let is_ours = |whole: &str| {
             let rest = name.strip_prefix(whole);
             rest.is_some_and(|rest| rest.starts_with(UNFINISHED))

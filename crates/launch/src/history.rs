@@ -9,9 +9,8 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result};
 use outlive_vault::{Catalogue, Inventory, Mark, Record, Trace};
 
-use crate::driver::job_hash;
+use crate::job_file::{JobFile, Known, job_hash, node_dir};
 use crate::owner;
-use crate::store::{JobFile, Known, node_dir};
 
 /// What stands in for a job file that is gone: `new` with what the records say. With what
 /// the user should know.

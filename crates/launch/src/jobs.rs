@@ -10,8 +10,9 @@ use std::time::SystemTime;
 use outlive_base::{Error, JobName, Result};
 use serde::Serialize;
 
-use crate::store::{self, JobFile};
-use crate::{delete, driver, input};
+use crate::input;
+use crate::job_file::{self, JobFile};
+use crate::{marks, store};
 use outlive_control::report::Report;
 
 /// Largest report that is read, in bytes.
@@ -84,7 +85,7 @@ impl Job {
         let report = read_report(&dir.join("report.json"));
         let result = report.as_ref().map(|report| report.result.as_str());
         let state = match (pid, &file, result) {
-            _ if delete::is_begun(dir) => State::BeingDeleted,
+            _ if marks::is_begun(dir) => State::BeingDeleted,
             (Some(_), ..) => State::Running,
             (_, Err(_), _) => State::Unreadable,
             (.., None) => State::NeverRan,
@@ -133,7 +134,7 @@ pub fn all(store: &Path) -> Result<Vec<Job>> {
         let known = ["job.json", "key", "report.json"]
             .iter()
             .any(|file| dir.join(file).exists());
-        (real && (known || delete::is_begun(&dir))).then(|| Job::at(&dir, name))
+        (real && (known || marks::is_begun(&dir))).then(|| Job::at(&dir, name))
     };
     let mut jobs: Vec<Job> = entries.flatten().filter_map(job).collect();
     jobs.sort_by(|a, b| (b.changed, &a.name).cmp(&(a.changed, &b.name)));
@@ -145,7 +146,7 @@ pub fn all(store: &Path) -> Result<Vec<Job>> {
 /// # Errors
 /// If its key cannot be read.
 pub fn hash(job: &Job) -> Result<u64> {
-    driver::job_hash(job.name.as_str(), &job.dir.join("key"))
+    job_file::job_hash(job.name.as_str(), &job.dir.join("key"))
 }
 
 /// A moment in UTC, to the second.

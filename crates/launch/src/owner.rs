@@ -9,7 +9,7 @@ use std::path::Path;
 
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::store;
+use crate::files;
 
 /// The file's name.
 pub(crate) const OWNER: &str = "owner";
@@ -25,7 +25,7 @@ pub(crate) fn of(dir: &Path) -> Option<u64> {
 /// # Errors
 /// [`Code::KeyMismatch`] if it is another job's; those of the file system.
 pub(crate) fn claim(dir: &Path, known: Option<u64>, hash: u64) -> Result<()> {
-    store::make_private(dir)?;
+    files::make_private(dir)?;
     let path = dir.join(OWNER);
     let text = format!("{hash:016x}\n");
     let mut open = OpenOptions::new();
@@ -38,7 +38,7 @@ pub(crate) fn claim(dir: &Path, known: Option<u64>, hash: u64) -> Result<()> {
             Some(owner) if owner == hash => Ok(()),
             Some(owner) if Some(owner) != known => Err(of_another(dir)),
             // Ours under the key before, or cut off while it was written.
-            _ => store::write_atomic(&path, text.as_bytes()),
+            _ => files::write_atomic(&path, text.as_bytes()),
         },
         Err(error) => Err(Error::io(&path, "write", &error)),
     }

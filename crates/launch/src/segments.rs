@@ -22,10 +22,9 @@ use outlive_base::segments::{DIR, Mapped, is_known, mapped};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::{input, process, store};
+use crate::files::{self, SEGMENTS as FILE};
+use crate::{input, process};
 
-/// The file in the job's directory.
-pub(crate) const FILE: &str = "segments.json";
 /// Its schema.
 const SCHEMA: &str = "outlive.segments/1";
 /// Before the first look after the command was started or a rank opened the library, which
@@ -146,7 +145,7 @@ impl Noted {
             false => serde_json::to_vec(&text)
                 .map_err(Into::into)
                 .and_then(|text| {
-                    store::write_atomic(&self.file, &text).map_err(std::io::Error::other)
+                    files::write_atomic(&self.file, &text).map_err(std::io::Error::other)
                 }),
         };
         if let Err(error) = written {

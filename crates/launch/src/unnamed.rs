@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use outlive_base::{Code, JobName};
 
 use crate::delete::Deletion;
-use crate::driver::Run;
+use crate::run::Run;
 use crate::timeline::Timeline;
 
 /// A job whose name nobody chose.

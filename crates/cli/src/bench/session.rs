@@ -261,7 +261,7 @@ impl Session {
 
     /// Identifies the job in its records.
     pub fn job_hash(&self) -> Result<u64> {
-        outlive_launch::driver::job_hash("bench", &self.store.join("key"))
+        outlive_launch::job_hash("bench", &self.store.join("key"))
     }
 
     /// Storage of a node.

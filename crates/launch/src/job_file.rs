@@ -1,0 +1,193 @@
+//! A job's file `job.json`, what names the job, and where the directories of its nodes lie.
+
+use std::path::{Path, PathBuf};
+
+use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result, Version};
+use serde::{Deserialize, Serialize};
+
+use crate::input;
+
+/// The schema of `job.json`.
+pub(crate) const JOB_SCHEMA: &str = "outlive.job/1";
+
+/// Most nodes that a job can have.
+pub(crate) const NODES_MAX: u32 = 1 << 16;
+
+/// What `job.json` says.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct JobFile {
+    /// [`JOB_SCHEMA`].
+    pub schema: String,
+    /// The job's name.
+    pub name: JobName,
+    /// Number of slots, fixed for the job's life.
+    pub nodes: u32,
+    /// Number of ranks, once known.
+    pub ranks: Option<u32>,
+    /// When the job was made, in UTC.
+    pub created: String,
+    /// Directory that holds the nodes' directories.
+    pub node_storage: PathBuf,
+    /// The last incarnation that was opened, 0 if none.
+    pub incarnation: u32,
+    /// The largest epoch that was used.
+    pub epoch: u64,
+    /// The number that the key and the name give ([`crate::driver::job_hash`]): under
+    /// another key the checkpoints are not this job's.
+    #[serde(default, alias = "key", skip_serializing_if = "Option::is_none")]
+    pub key_hash: Option<u64>,
+    /// The newest version that is known to have been stable; absent: none ever was, or the
+    /// owner began anew. As long as it is here, a start that finds nothing is refused.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub history: Option<Known>,
+    /// The job's directory when this was written: one that was moved brings its nodes along.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub directory: Option<PathBuf>,
+    /// XXH3-64 of this file without this line: a flipped bit must not be another number.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub checksum: Option<u64>,
+}
+
+impl JobFile {
+    pub(crate) fn sum(&self) -> Result<u64> {
+        let plain = JobFile {
+            checksum: None,
+            ..self.clone()
+        };
+        let text = serde_json::to_vec(&plain)
+            .map_err(|error| Error::internal(format!("job.json: {error}")))?;
+        Ok(xxhash_rust::xxh3::xxh3_64(&text))
+    }
+}
+
+/// A version that is known to have been stable.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Known {
+    /// The incarnation that captured it, or restored it.
+    pub incarnation: Incarnation,
+    /// The version.
+    pub version: Version,
+}
+
+/// A hash of name and key: differs between jobs of the same name in two stores, and
+/// says nothing useful about the 256 bits of the key.
+///
+/// # Errors
+/// Those of reading the key's file.
+pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
+    let mut bytes = input::read(key_file, input::TEXT_BYTES_MAX)?;
+    bytes.extend_from_slice(name.as_bytes());
+    let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
+    bytes.fill(0);
+    Ok(hash)
+}
+
+/// The directory of a slot: in the job's own directory by default, else
+/// `NODE/JOB/node-N`.
+pub fn node_dir(job: &JobFile, dir: &Path, node: NodeId) -> PathBuf {
+    let name = format!("node-{}", node.0);
+    match job.node_storage == dir.join("nodes") {
+        true => job.node_storage.join(name),
+        false => job.node_storage.join(job.name.as_str()).join(name),
+    }
+}
+
+/// Reads `job.json` of a job's directory without taking its lock.
+///
+/// # Errors
+/// [`Code::NotFound`] if there is none; [`Code::NoValidCheckpoint`] if it is another
+/// job's; [`Code::FormatUnknown`].
+pub fn read_job_of(dir: &Path) -> Result<JobFile> {
+    if let Some(job) = read_job(dir)? {
+        return check_name(job, dir);
+    }
+    let entity = Entity::File(dir.display().to_string());
+    Err(match dir.join("key").exists() {
+        true => Error::new(
+            Code::NotFound,
+            entity,
+            "the job's file job.json is gone",
+            "run the job again: outlive run builds the file from the records, or says why not",
+        ),
+        false => Error::new(
+            Code::NotFound,
+            entity,
+            "no job is stored there",
+            "check --job and --store; outlive status without --job lists the jobs",
+        ),
+    })
+}
+
+/// Refuses the file of another job: its directory was renamed or copied, and what is
+/// committed there says the other name.
+pub(crate) fn check_name(job: JobFile, dir: &Path) -> Result<JobFile> {
+    let name = dir.file_name().map(|name| name.to_string_lossy());
+    if name.is_none_or(|name| name == job.name.as_str()) {
+        return Ok(job);
+    }
+    Err(Error::new(
+        Code::NoValidCheckpoint,
+        Entity::File(dir.display().to_string()),
+        format!(
+            "this is the directory of the job {}, renamed or copied",
+            job.name
+        ),
+        format!(
+            "rename it to {} and use --job {}, or begin anew with --fresh",
+            job.name, job.name
+        ),
+    ))
+}
+
+pub(crate) fn read_job(dir: &Path) -> Result<Option<JobFile>> {
+    let path = &dir.join("job.json");
+    let text = match input::read(path, input::TEXT_BYTES_MAX) {
+        Ok(text) => text,
+        Err(error) if error.code() == Code::NotFound => return Ok(None),
+        Err(error) => return Err(error),
+    };
+    let unknown = |reason: String| {
+        Error::new(
+            Code::FormatUnknown,
+            Entity::File(path.display().to_string()),
+            reason,
+            "use the version of outlive that wrote it; a damaged one, move it away: the next \
+             run builds it again from the records",
+        )
+    };
+    let mut job: JobFile =
+        serde_json::from_slice(&text).map_err(|error| unknown(error.to_string()))?;
+    if job.schema != JOB_SCHEMA {
+        return Err(unknown(format!("schema {}", job.schema)));
+    }
+    // What is counted up must not overflow, and nodes are listed one by one.
+    let counted = job.incarnation < u32::MAX / 2 && job.epoch < u64::MAX / 2;
+    if !counted || !(1..=NODES_MAX).contains(&job.nodes) {
+        return Err(unknown("a number is out of range".to_owned()));
+    }
+    if job.checksum.is_some_and(|sum| job.sum().ok() != Some(sum)) {
+        return Err(Error::new(
+            Code::Corrupt,
+            Entity::File(path.display().to_string()),
+            "its checksum does not match",
+            "move it away: the next run builds it again from the records",
+        ));
+    }
+    // The default lies in the job's directory, wherever that was moved.
+    let before = job.directory.as_deref();
+    let default = match before {
+        Some(before) => job.node_storage == before.join("nodes"),
+        // As versions before this one wrote it.
+        None => {
+            let there = dir.join("nodes/node-0").exists();
+            there
+                && job
+                    .node_storage
+                    .ends_with(Path::new(job.name.as_str()).join("nodes"))
+        }
+    };
+    if default {
+        job.node_storage = dir.join("nodes");
+    }
+    Ok(Some(job))
+}
