@@ -9,6 +9,9 @@ use rustix::io::Errno;
 use crate::mapping::{Mapping, ShareError, allocate};
 use crate::region::align_up;
 
+/// Bytes of the head page; the region table follows it.
+pub const HEAD_BYTES: u64 = 4096;
+
 /// Makes the pages of a slab that [`Slab::begin`](crate::slab::Slab::begin) gave, from any thread.
 #[derive(Debug)]
 pub struct Pages {
@@ -45,7 +48,7 @@ impl Pages {
 
 /// `capacity` in whole pages, if the machine and the control group can give it.
 pub(crate) fn affordable(capacity: u64) -> Result<u64, ShareError> {
-    let capacity = align_up(capacity.max(crate::slab::HEAD_BYTES))
+    let capacity = align_up(capacity.max(HEAD_BYTES))
         .filter(|bytes| i64::try_from(*bytes).is_ok())
         .ok_or(ShareError::Field("capacity too large"))?;
     if memory_available().is_some_and(|available| capacity > available) {

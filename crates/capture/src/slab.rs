@@ -26,11 +26,8 @@ use std::sync::Arc;
 
 use crate::mapping::{Mapping, ShareError, sealed_bytes, sealed_empty_memfd, sealed_memfd};
 use crate::memory::affordable;
-pub use crate::memory::{Pages, memory_available};
+pub use crate::memory::{HEAD_BYTES, Pages, memory_available};
 use crate::region::{self, Region, align_up};
-
-/// Bytes of the head page; the region table follows it.
-pub const HEAD_BYTES: u64 = 4096;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OLSLAB1\0");
 

@@ -16,7 +16,7 @@ pub(crate) const NODES_MAX: u32 = 1 << 16;
 /// What `job.json` says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct JobFile {
-    /// [`JOB_SCHEMA`].
+    /// `outlive.job/1`.
     pub schema: String,
     /// The job's name.
     pub name: JobName,
@@ -32,7 +32,7 @@ pub struct JobFile {
     pub incarnation: u32,
     /// The largest epoch that was used.
     pub epoch: u64,
-    /// The number that the key and the name give ([`crate::driver::job_hash`]): under
+    /// The number that the key and the name give ([`crate::job_hash`]): under
     /// another key the checkpoints are not this job's.
     #[serde(default, alias = "key", skip_serializing_if = "Option::is_none")]
     pub key_hash: Option<u64>,

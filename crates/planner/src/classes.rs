@@ -2,7 +2,7 @@
 //!
 //! Sources of failures are independent and an event has one source, so that rates of
 //! different sources add up exactly. Within an event that takes each member of a group with
-//! a probability, what is left is computed by [`partial`]: exactly where feasible, by seeded
+//! a probability, what is left is computed by `partial`: exactly where feasible, by seeded
 //! Monte Carlo with its error else.
 //!
 //! A set of levels is a mask: bit i is level i.

@@ -14,7 +14,7 @@
 //! do not stop the job take the level's versions and end its write. Where no version is
 //! left, the job begins anew.
 //!
-//! This is a Markov chain: [`chain`] has its transitions, [`solve`] its expected times from
+//! This is a Markov chain: `chain` has its transitions, `solve` its expected times from
 //! one end of the pattern to the next. Nothing is approximated but that the pattern is short
 //! compared with the job, and that versions enter a cycle as in the long run.
 

@@ -1,5 +1,5 @@
 //! What fails: a machine's nodes, groups of nodes that fall together, servers of shared
-//! storage; and the levels at which a job can save on it. Read from TOML by [`parse`].
+//! storage; and the levels at which a job can save on it. Read from TOML by `parse`.
 //!
 //! Invariants of a [`Machine`]: at least one node and one source of failures, positive
 //! times, members of groups are nodes of the machine, every level lies on something that

@@ -6,7 +6,14 @@
 
 use core::ops::{Deref, DerefMut};
 
-use crate::format::PAGE;
+/// Alignment of everything in a container, in bytes.
+pub const PAGE: usize = 4096;
+pub(crate) const PAGE64: u64 = PAGE as u64;
+
+/// Rounds up to whole pages. Callers bound `bytes` by 2^63.
+pub(crate) const fn up(bytes: u64) -> u64 {
+    bytes.next_multiple_of(PAGE64)
+}
 
 /// One page of bytes at a page boundary.
 #[derive(Clone)]

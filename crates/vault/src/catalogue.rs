@@ -8,105 +8,15 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Error, Incarnation, Level, NodeId, Version};
+use outlive_base::{Error, Incarnation, NodeId, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
+use crate::entry::{CopyState, Entry};
 use crate::inventory::Inventory;
 use crate::trace::Trace;
 use crate::versions::entries;
 use outlive_ledger::Part;
-
-/// A version at one level.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LevelState {
-    /// The level.
-    pub level: Level,
-    /// The ballot of the winning commit; absent: not committed.
-    pub committed: Option<u64>,
-    /// In how many places that commit is recorded.
-    pub recorded: u32,
-    /// Recorded in f + 1 failure domains, or in the shared directory.
-    pub stable: bool,
-    /// Why it was aborted, if it was and is not committed.
-    pub aborted: Option<String>,
-}
-
-/// A copy that a version's records call for, or that was found.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct CopyState {
-    /// Where: a node, or [`Part::SHARED`].
-    pub place: NodeId,
-    /// Disk: the node's own; partner; shared.
-    pub level: Level,
-    /// The file, if there is one of the right length.
-    pub path: Option<PathBuf>,
-    /// True if the file can be opened from here.
-    pub local: bool,
-}
-
-/// The container of one node, and its copies.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct PartState {
-    /// What the copies must be. Its holder is that of one of them.
-    pub part: Part,
-    /// Copies, the cheapest to read first.
-    pub copies: Vec<CopyState>,
-}
-
-/// One version of the job.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Entry {
-    /// The incarnation that captured it.
-    pub incarnation: Incarnation,
-    /// Its number.
-    pub version: Version,
-    /// True if a later incarnation went on from an older version.
-    pub void: bool,
-    /// True if no record that can be read says whether that is so.
-    #[serde(default)]
-    pub unproven: bool,
-    /// True if a pin keeps it.
-    pub pinned: bool,
-    /// True if newer versions took its place and its copies were, or are being,
-    /// removed.
-    pub superseded: bool,
-    /// True if it was committed, or a node at least wrote its part. False for one that was
-    /// wanted and given up before that.
-    pub captured: bool,
-    /// Ranks of the job, by the commit.
-    pub ranks: u32,
-    /// Bytes of its containers, one copy of each.
-    pub bytes: u64,
-    /// Levels of which something is recorded.
-    pub levels: Vec<LevelState>,
-    /// Its containers, by node; empty if it is not committed.
-    pub parts: Vec<PartState>,
-}
-
-impl Entry {
-    /// True if newer versions took its place and no copy of it is left.
-    pub fn is_gone(&self) -> bool {
-        self.superseded && !self.is_stored()
-    }
-
-    /// True if a copy of it is left somewhere.
-    pub fn is_stored(&self) -> bool {
-        self.parts
-            .iter()
-            .flat_map(|part| &part.copies)
-            .any(|copy| copy.path.is_some())
-    }
-
-    /// The strongest level at which it is committed.
-    pub fn committed(&self) -> Option<Level> {
-        self.levels
-            .iter()
-            .filter(|it| it.committed.is_some())
-            .map(|it| it.level)
-            .max()
-    }
-}
 
 /// A version that was passed over.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

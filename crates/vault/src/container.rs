@@ -13,11 +13,12 @@ use outlive_base::Rank;
 use outlive_ledger::Sealed;
 
 use crate::aligned::{Buffer, is_aligned};
+use crate::aligned::{PAGE, PAGE64, up};
 use crate::disk::{open_read, read_all, read_exact};
 use crate::error::{Place, ReadError};
 use crate::format::{
-    ContainerHead, HEADER_FIXED, PAGE, PAGE64, Refusal, Sums, decode_frame, decode_header,
-    decode_header_fixed, decode_index, encode_footer, encode_frame, encode_index, seal, up,
+    ContainerHead, HEADER_FIXED, Refusal, Sums, decode_frame, decode_header, decode_header_fixed,
+    decode_index, encode_footer, encode_frame, encode_index, seal,
 };
 use crate::layout::batches;
 use crate::plan::{Plan, Spot};

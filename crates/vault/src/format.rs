@@ -10,12 +10,9 @@ use outlive_capture::region;
 use outlive_codec::crc64;
 use outlive_ledger::{Sealed, put_id, read_id};
 
-use crate::aligned::{Buffer, Page};
-use crate::plan::{Plan, RankPlan, Spot};
+use crate::aligned::{Buffer, PAGE, Page, up};
+use crate::plan::{INDEX_ENTRY, Plan, RankPlan, Spot};
 
-/// Alignment of everything in a container, in bytes.
-pub const PAGE: usize = 4096;
-pub(crate) const PAGE64: u64 = PAGE as u64;
 /// Version of the format that is written.
 pub const FORMAT_VERSION: u16 = 1;
 /// Logical bytes of a full frame unless told otherwise.
@@ -29,8 +26,6 @@ pub const RANKS_MAX: u32 = 1 << 20;
 
 /// Fixed part of a header, in bytes.
 pub const HEADER_FIXED: usize = 128;
-pub(crate) const INDEX_FIXED: usize = 32;
-pub(crate) const INDEX_ENTRY: usize = 64;
 const RANK_ENTRY: usize = 16;
 const CHECKSUM: usize = PAGE - 8;
 
@@ -43,11 +38,6 @@ const MAGIC_FOOTER: &[u8; 8] = b"OLFOOT1\0";
 const KNOWN_INCOMPATIBLE: u64 = 0;
 const CRC64_NVME: u8 = 1;
 const XXH3_128: u8 = 1;
-
-/// Rounds up to whole pages. Callers bound `bytes` by 2^63.
-pub(crate) const fn up(bytes: u64) -> u64 {
-    bytes.next_multiple_of(PAGE64)
-}
 
 /// What a container belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

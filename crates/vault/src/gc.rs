@@ -13,9 +13,9 @@ use outlive_ledger::{Checkpoint, GcPolicy, Record, Rules};
 
 use crate::disk::sync_directory;
 use crate::error::WriteError;
+use crate::found::Found;
 use crate::records::RecordStore;
 use crate::spares::Spares;
-use crate::store::Found;
 
 /// What was removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -7,8 +7,9 @@ use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Version, cou
 use serde::{Deserialize, Serialize};
 
 use crate::error::ReadError;
+use crate::found::Found;
 use crate::records::{RecordStore, Scan};
-use crate::store::{Found, NodeStore, SharedStore};
+use crate::store::{NodeStore, SharedStore};
 use outlive_ledger::{Part, Record};
 
 /// The mark of a history, [`Record::History`].

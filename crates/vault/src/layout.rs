@@ -14,10 +14,11 @@ use outlive_capture::region;
 use outlive_ledger::Sealed;
 
 use crate::aligned::{Buffer, Page, is_aligned};
+use crate::aligned::{PAGE, up};
 use crate::error::WriteError;
 use crate::format::{
-    self, ContainerHead, FRAME_BYTES, FRAME_BYTES_MAX, PAGE, Sums, encode_footer, encode_frame,
-    encode_header, encode_index, up,
+    self, ContainerHead, FRAME_BYTES, FRAME_BYTES_MAX, Sums, encode_footer, encode_frame,
+    encode_header, encode_index,
 };
 use crate::plan::{Plan, RankPlan, Spot};
 

@@ -20,9 +20,9 @@ use outlive_base::Incarnation;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::aligned::PAGE64;
 use crate::disk::{self, Temporary, parent, sync_directory, write_all};
 use crate::error::WriteError;
-use crate::format::PAGE64;
 use outlive_ledger::{Record, RecordError};
 
 /// Room with which a log is made or grows: a write into it changes no length, so that a

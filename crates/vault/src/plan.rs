@@ -7,7 +7,10 @@ use outlive_base::Rank;
 use outlive_base::wire::WireError;
 use outlive_capture::region::{self, Region};
 
-use crate::format::{INDEX_ENTRY, INDEX_FIXED, PAGE64, up};
+use crate::aligned::{PAGE, PAGE64, up};
+
+pub(crate) const INDEX_FIXED: usize = 32;
+pub(crate) const INDEX_ENTRY: usize = 64;
 
 /// One rank of a container.
 #[derive(Clone, Debug)]
@@ -46,7 +49,7 @@ pub struct Spot {
 impl Spot {
     /// Bytes of the payload with padding.
     pub fn padded(&self) -> usize {
-        (self.length as usize).next_multiple_of(crate::format::PAGE)
+        (self.length as usize).next_multiple_of(PAGE)
     }
 }
 

@@ -12,9 +12,10 @@ use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::aligned::Buffer;
-use crate::catalogue::{Catalogue, CopyState, Entry, PartState, Rejected, offered, shown};
+use crate::catalogue::{Catalogue, Rejected, offered, shown};
 use crate::container::Container;
 use crate::disk::{self, Temporary, open_read, read_exact, write_all};
+use crate::entry::{CopyState, Entry, PartState};
 use crate::error::{ReadError, WriteError};
 
 /// Bytes read back at a time.

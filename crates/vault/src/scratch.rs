@@ -29,7 +29,7 @@ impl Scratch {
             bytes,
         );
         let buffer = buffer.unwrap_or_else(|| Buffer::new(bytes));
-        let bytes = bytes.next_multiple_of(crate::format::PAGE);
+        let bytes = bytes.next_multiple_of(crate::aligned::PAGE);
         Scratch { buffer, bytes }
     }
 }
@@ -84,7 +84,7 @@ impl DerefMut for Scratch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::PAGE;
+    use crate::aligned::PAGE;
 
     #[test]
     fn the_shortest_that_fits_is_taken_and_little_is_kept() {

@@ -9,27 +9,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outlive_base::{ContainerId, Incarnation, Level, NodeId, Version};
-use serde::{Deserialize, Serialize};
 
 use crate::disk;
 use crate::error::{ReadError, WriteError};
+use crate::found::Found;
 use crate::gc::{self, GcReport};
 use crate::records::RecordStore;
 use crate::spares::{self, Spares};
 use outlive_ledger::GcPolicy;
-
-/// A container file that was found.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Found {
-    /// Which container, by its name.
-    pub id: ContainerId,
-    /// Disk: the node's own; partner: kept for another; shared.
-    pub level: Level,
-    /// The file.
-    pub path: PathBuf,
-    /// Its length, in bytes.
-    pub length: u64,
-}
 
 /// The storage of one node.
 #[derive(Clone, Debug)]

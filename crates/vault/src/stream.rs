@@ -12,12 +12,13 @@ use std::sync::{Arc, mpsc};
 use outlive_base::Rank;
 use outlive_ledger::Sealed;
 
+use crate::aligned::{PAGE, up};
 use crate::container::{Container, RankEntry, check_payload, refused, refused_at};
 use crate::disk::read_exact;
 use crate::error::ReadError;
 use crate::format::{
-    ContainerHead, HEADER_FIXED, PAGE, Sums, decode_frame, decode_header, decode_header_fixed,
-    encode_footer, encode_index, seal, up,
+    ContainerHead, HEADER_FIXED, Sums, decode_frame, decode_header, decode_header_fixed,
+    encode_footer, encode_index, seal,
 };
 use crate::pace::Pace;
 use crate::plan::{Plan, Spot};

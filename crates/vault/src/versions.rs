@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::{Incarnation, Level, NodeId, Version};
 
-use crate::catalogue::{CopyState, Entry, LevelState, PartState};
+use crate::entry::{CopyState, Entry, LevelState, PartState};
 use crate::inventory::Inventory;
 use outlive_ledger::Lineage;
 use outlive_ledger::{Part, Record};

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 
+use crate::aligned::PAGE;
 use crate::disk::{Temporary, write_all};
 use crate::error::WriteError;
-use crate::format::PAGE;
 use crate::layout::{Layout, batches};
 use crate::scratch::Scratch;
 use crate::spares::Spares;

@@ -27,6 +27,7 @@
 //!
 //! The reasons are in `docs/protocols/commit.md`.
 
+mod items;
 mod lead;
 mod local;
 mod log;

@@ -7,7 +7,7 @@
 //! after all others have it, so a coordinator that has the record knows that all
 //! have.
 
-use super::recovery::FORWARD_MAX;
+use super::items::{FORWARD_MAX, numbered};
 use super::*;
 
 /// How far this node's part has come.
@@ -636,59 +636,5 @@ impl Commit {
             self.mode = Mode::Running;
             self.out.event(Event::Rejoined { incarnation });
         }
-    }
-}
-
-/// An item with its place in the list.
-pub(super) fn numbered(item: Kind, index: u16) -> Kind {
-    match item {
-        Kind::ItemCopy {
-            source,
-            version,
-            node,
-            ..
-        } => Kind::ItemCopy {
-            index,
-            source,
-            version,
-            node,
-        },
-        Kind::ItemCommit {
-            level,
-            source,
-            version,
-            by,
-            ..
-        } => Kind::ItemCommit {
-            index,
-            level,
-            source,
-            version,
-            by,
-        },
-        Kind::ItemPrepared {
-            level,
-            source,
-            version,
-            ..
-        } => Kind::ItemPrepared {
-            index,
-            level,
-            source,
-            version,
-        },
-        Kind::ItemIncarnation {
-            number,
-            source,
-            version,
-            ..
-        } => Kind::ItemIncarnation {
-            index,
-            number,
-            source,
-            version,
-        },
-        Kind::ItemTrace { number, .. } => Kind::ItemTrace { index, number },
-        other => other,
     }
 }

@@ -6,11 +6,8 @@
 //! first; one that any node cannot rebuild is not asked for again; ranks start
 //! only after the record is durable on all nodes.
 
-use super::opening::numbered;
+use super::items::{FORWARD_MAX, numbered};
 use super::*;
-
-/// Most decisions that roll forward; older ones stay where they are.
-pub(super) const FORWARD_MAX: usize = 64;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Stage {
