@@ -90,9 +90,10 @@ def known_to(where: Path) -> str:
     return file.read_text() if file.exists() else ""
 
 
-def known(where: Path, prefix: str) -> bool:
-    """It has noted segments."""
-    return prefix in known_to(where)
+def known(where: Path, prefix: str, shm: Shm, stale: str = "") -> bool:
+    """It has noted all segments that are there, and there are some."""
+    names = [name for name in shm.names() if name.startswith(prefix) and name != stale]
+    return bool(names) and all(name in known_to(where) for name in names)
 
 
 NODES = ("--emulate-nodes", "4", "--spares", "3", "--every", "20", "--backoff", "0")
@@ -116,7 +117,7 @@ def test_a_killed_command_leaves_nothing(
     token = f"OUTLIVE_TEST={uuid.uuid4()}"
     words = ["env", token, *job(tmp_path, name, launcher, *NODES)]
     with started(shm, tmp_path, *words) as run:
-        until("segments are known", lambda: known(tmp_path, prefix))
+        until("segments are known", lambda: known(tmp_path, prefix, shm))
         ours = ("run", "keeper", "agent")
         found = processes(token).items()
         command = [pid for pid, line in found if line.split()[1:2] not in ([w] for w in ours)]
@@ -137,7 +138,7 @@ def test_a_killed_launcher_leaves_nothing(
     with started(shm, tmp_path, *words) as run:
         # Past MPI_Init, in which files come and go.
         until("a checkpoint", lambda: saved.is_dir() and any(saved.iterdir()))
-        until("segments are known", lambda: known(tmp_path, prefix))
+        until("segments are known", lambda: known(tmp_path, prefix, shm))
         run.kill()
         run.wait()
         with suppress(AssertionError):
@@ -159,7 +160,7 @@ def test_what_another_job_uses_stays(
             return {path.name for path in shm.dir.glob(f"{prefix}*")}
 
         until("its segments", lambda: len(segments()) == 1 + count)
-        until("they are known", lambda: known(tmp_path / "other", prefix))
+        until("they are known", lambda: known(tmp_path / "other", prefix, shm, stale.name))
         theirs = segments()
         inject = ["--inject", "node:1@version=60"]
         run(shm, job(tmp_path / "mine", name, launcher, *NODES, *inject, pace=1000))
