@@ -431,6 +431,19 @@ impl Agent {
         self.tell(&notice);
     }
 
+    /// Says to the launcher, on a new connection, who this is and who is here.
+    pub(crate) fn introduce(&mut self) {
+        self.hello();
+        let linked = self.ranks.iter().filter_map(|entry| {
+            let pid = entry.link.as_ref()?.pid;
+            let (rank, ranks) = (entry.rank, entry.ranks);
+            (!entry.closed).then_some(Notice::RankUp { rank, ranks, pid })
+        });
+        for notice in linked.collect::<Vec<_>>() {
+            self.tell(&notice);
+        }
+    }
+
     fn turn_until_over(
         &mut self,
         ranks: &Receiver<IpcEvent>,

@@ -302,7 +302,8 @@ impl Agent {
 
     pub(crate) fn on_peer_up(&mut self, identity: Identity) {
         if identity.peer == NodeId::LAUNCHER {
-            return;
+            // What was under way on the last connection may be lost.
+            return self.introduce();
         }
         let node = identity.peer;
         self.tell_detector(|machine, cx| {

@@ -80,6 +80,8 @@ impl Work {
 pub(super) struct Home {
     pub node: u32,
     pub lost: bool,
+    /// What it stored is out of reach.
+    pub wiped: bool,
     pub up: bool,
     /// Grows with every start of the agent.
     pub life: u32,
@@ -122,6 +124,7 @@ impl History {
             Home {
                 node,
                 lost: false,
+                wiped: false,
                 up: true,
                 life: 1,
                 incarnation: 0,

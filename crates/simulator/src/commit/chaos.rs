@@ -53,6 +53,7 @@ impl History {
                     }
                 }
             }
+            Some(8) => self.next_run(world),
             _ => {}
         }
     }
@@ -112,6 +113,7 @@ impl History {
     /// A node's storage is out of reach for good.
     pub(super) fn wiped(&mut self, world: &mut W, who: Process) {
         let home = self.home(who);
+        home.wiped = true;
         let node = home.node;
         let mut places = Vec::new();
         let own = |level| {

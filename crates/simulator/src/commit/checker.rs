@@ -42,6 +42,8 @@ pub struct Checker {
     stable: BTreeMap<(Key, Level), Time>,
     /// What the launcher was told of.
     told: BTreeSet<Key>,
+    /// Incarnations that the user asked to begin anew, opened or not.
+    anew: BTreeSet<u32>,
     failures: Vec<(Time, u32)>,
     opened: BTreeMap<u32, Key>,
 }
@@ -69,6 +71,7 @@ impl Checker {
             aborted: BTreeSet::new(),
             stable: BTreeMap::new(),
             told: BTreeSet::new(),
+            anew: BTreeSet::new(),
             failures: Vec::new(),
             opened: BTreeMap::new(),
         }
@@ -234,6 +237,12 @@ impl Checker {
         self.stable.entry((key, level)).or_insert(now);
     }
 
+    /// The user asks this incarnation to begin anew. One that is opened by some nodes only
+    /// holds for the next: it made void what was before.
+    pub fn asks_anew(&mut self, number: u32) {
+        self.anew.insert(number);
+    }
+
     /// The launcher has heard that a version is stable.
     pub fn tells_launcher(&mut self, key: Key) {
         // The word names no incarnation: one that comes late is not about the present one.
@@ -274,8 +283,7 @@ impl Checker {
     }
 
     /// An incarnation opened (P1, P3, uniqueness). Source 0: from the beginning.
-    /// `asked`: the user's word to begin anew.
-    pub fn opens(&mut self, now: Time, number: u32, restored: Key, asked: bool) {
+    pub fn opens(&mut self, now: Time, number: u32, restored: Key) {
         if let Some(&before) = self.opened.get(&number) {
             if before != restored {
                 self.wrong(
@@ -318,7 +326,7 @@ impl Checker {
         let newest = self.told.iter().next_back().copied();
         if let Some(key) = newest.filter(|key| key.0 >= begun)
             && restored.0 == 0
-            && !asked
+            && self.anew.range(key.0 + 1..=number).next().is_none()
         {
             self.wrong(
                 now,

@@ -46,18 +46,34 @@ pub(super) struct Launcher {
     /// Each slot's holder, by epoch.
     epochs: BTreeMap<Process, u64>,
     links: BTreeMap<Process, Link>,
-    /// Incarnations that are opened with the user's word to begin anew.
-    fresh: BTreeSet<u32>,
     /// The command runs, in this incarnation.
     running: Option<u32>,
     /// Frozen processes that were given up and not killed.
     zombies: Vec<Process>,
     /// The supervisor has ended the job, and why.
     over: Option<String>,
+    /// Ranks that have met their agents in this start.
+    joined: BTreeSet<(u32, u32)>,
+    /// Which launcher this is.
+    run: u32,
+    /// What a launcher remembers for the next one: `job.json`.
+    kept: Kept,
+}
+
+/// What stands in the job's file.
+#[derive(Clone, Copy, Debug, Default)]
+struct Kept {
+    incarnation: u32,
+    epoch: u64,
+    history: Incarnation,
 }
 
 impl Launcher {
     pub(super) fn new(options: &Options) -> Launcher {
+        Launcher::after(options, Kept::default(), Time::ZERO)
+    }
+
+    fn after(options: &Options, kept: Kept, now: Time) -> Launcher {
         let job = JobName::new("history").expect("a good name");
         let mut settings = Settings::new(job, options.nodes);
         settings.spares = u32::MAX;
@@ -73,23 +89,23 @@ impl Launcher {
         settings.bounds = BOUNDS;
         settings.anew_if_nothing = true;
         settings.storage_stays = false;
+        settings.last_incarnation = kept.incarnation;
+        settings.epoch_base = kept.epoch;
+        settings.history = kept.history;
         let setting = |level| LevelSetting { level, every: 1 };
         settings.levels = options.levels.iter().map(setting).collect();
         Launcher {
-            supervisor: Supervisor::new(settings, Time::ZERO),
+            supervisor: Supervisor::new(settings, now),
             timer: Time::NEVER,
             epochs: BTreeMap::new(),
             links: BTreeMap::new(),
-            fresh: BTreeSet::new(),
             running: None,
             zombies: Vec::new(),
             over: None,
+            joined: BTreeSet::new(),
+            run: 0,
+            kept,
         }
-    }
-
-    /// True if this incarnation was opened with the user's word to begin anew.
-    pub(super) fn is_fresh(&self, number: u32) -> bool {
-        self.fresh.contains(&number)
     }
 
     /// True while the command runs.
@@ -139,7 +155,14 @@ impl History {
             } => {
                 let delay = Time::from_ms(1 + self.random.below(60));
                 let (node, keep) = (node.0, storage == Storage::Keep);
-                world.after(delay, Action::StartNode { node, epoch, keep });
+                let run = self.launcher.run;
+                let start = Action::StartNode {
+                    run,
+                    node,
+                    epoch,
+                    keep,
+                };
+                world.after(delay, start);
             }
             A::Order { node, order } => self.send_order(world, node.0, order),
             A::Fence { node, epoch, .. } => self.fence(world, node.0, epoch),
@@ -150,7 +173,15 @@ impl History {
             }
             A::EndCommand { .. } => {
                 let delay = Time(1000 * self.random.below(30_000));
-                world.after(delay, Action::EndRanks);
+                let epoch = self.epoch;
+                world.after(delay, Action::EndRanks { epoch });
+            }
+            A::RecordIncarnation { incarnation, epoch } => {
+                (self.launcher.kept.incarnation, self.launcher.kept.epoch) = (incarnation.0, epoch);
+            }
+            A::RecordHistory { history } => {
+                let known = history.map_or(Incarnation(0), |(incarnation, _)| incarnation);
+                self.launcher.kept.history = known;
             }
             A::Tell(supervisor::Event::Fatal(error)) => {
                 world.note(|| format!("the supervisor gives up: {error}"));
@@ -165,20 +196,50 @@ impl History {
     }
 
     /// A keeper starts, and its agent.
-    pub(super) fn start_node(&mut self, world: &mut W, node: u32, epoch: u64, keep: bool) {
+    pub(super) fn start_node(&mut self, world: &mut W, run: u32, slot: (u32, u64, bool)) {
+        let (node, epoch, keep) = slot;
+        if run != self.launcher.run {
+            return;
+        }
         let old = self
             .homes
             .contains_key(&world.at(node))
             .then(|| world.at(node));
         let who = self.new_home(world, node);
         match old.filter(|old| self.launcher.epochs.contains_key(old)) {
-            Some(old) if keep => self.inherit(world, old, who),
+            Some(old) if keep && !self.home(old).wiped => self.inherit(world, old, who),
             Some(old) => self.wiped(world, old),
             None => {}
         }
         world.start(who);
         self.launcher.epochs.insert(who, epoch);
         self.greet(world, who, true);
+    }
+
+    /// The launcher ends, and all keepers, agents and ranks with it; what is stored stays. The
+    /// next launcher goes on from what the last one remembered.
+    fn next_run_of(&mut self, world: &mut W) -> Launcher {
+        let now = world.now;
+        let kept = self.launcher.kept;
+        let mut next = Launcher::after(&self.options, kept, now);
+        next.run = self.launcher.run + 1;
+        for zombie in std::mem::take(&mut self.launcher.zombies) {
+            self.kill_all_of(world, zombie);
+        }
+        for node in 0..self.options.nodes {
+            let who = world.at(node);
+            self.kill_all_of(world, who);
+            self.forgets(world, who);
+        }
+        next.epochs = std::mem::take(&mut self.launcher.epochs);
+        next
+    }
+
+    pub(super) fn next_run(&mut self, world: &mut W) {
+        self.epoch += 1;
+        self.forced = None;
+        self.launcher = self.next_run_of(world);
+        self.supervise(world, Input::Timer);
     }
 
     /// The agent connects and says who it is; with the first word its heart begins to beat.
@@ -199,6 +260,12 @@ impl History {
             ranks,
         };
         self.notify(world, who, hello);
+        let ranks = self.ranks_total();
+        for (rank, pid) in self.ranks_with_pids(node) {
+            if self.launcher.joined.contains(&(self.epoch, rank.0)) {
+                self.notify(world, who, Notice::RankUp { rank, ranks, pid });
+            }
+        }
         if beats {
             world.after(Time::from_ms(HEARTBEAT_MS), Action::Beat { who, life });
         }
@@ -290,7 +357,7 @@ impl History {
             ..
         } = order
         {
-            self.launcher.fresh.insert(incarnation.0);
+            self.judge.asks_anew(incarnation.0);
         }
         let who = world.at(node);
         let delay = Time(20_000 + self.random.below(2_000_000));
@@ -496,12 +563,16 @@ impl History {
             };
             return world.after(Time::from_ms(10), again);
         }
+        self.launcher.joined.insert((epoch, rank));
         let (rank, ranks) = (Rank(rank), self.ranks_total());
         self.notify(world, who, Notice::RankUp { rank, ranks, pid });
     }
 
     /// The command's processes are gone.
-    pub(super) fn end_ranks(&mut self, world: &mut W) {
+    pub(super) fn end_ranks(&mut self, world: &mut W, epoch: u32) {
+        if epoch != self.epoch {
+            return;
+        }
         self.epoch += 1;
         self.forced = None;
         self.launcher.running = None;

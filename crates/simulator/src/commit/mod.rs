@@ -65,7 +65,12 @@ enum Action {
     /// The supervisor's timer.
     Wake { at: Time },
     /// A keeper starts; it finds what the last holder of its slot stored, or nothing.
-    StartNode { node: u32, epoch: u64, keep: bool },
+    StartNode {
+        run: u32,
+        node: u32,
+        epoch: u64,
+        keep: bool,
+    },
     /// A sign of life of an agent is due.
     Beat { who: Process, life: u32 },
     /// A word of an agent reaches the launcher, if the connection did not break.
@@ -98,7 +103,7 @@ enum Action {
     /// Peers ask for a node that they call dead.
     AskFor { who: Process },
     /// The ranks of the command are gone.
-    EndRanks,
+    EndRanks { epoch: u32 },
     /// The launcher sees the end of a rank.
     RankKilled { rank: u32, pid: u32 },
     /// Peers notice that a node is gone.
@@ -202,7 +207,12 @@ impl Driver<Commit, Lossy> for History {
             Action::Rebuild { who, life, key } => self.rebuild(world, who, life, key),
             Action::Restart { who } => self.restart(world, who),
             Action::Wake { at } => self.wake(world, at),
-            Action::StartNode { node, epoch, keep } => self.start_node(world, node, epoch, keep),
+            Action::StartNode {
+                run,
+                node,
+                epoch,
+                keep,
+            } => self.start_node(world, run, (node, epoch, keep)),
             Action::Beat { who, life } => self.beat(world, who, life),
             Action::Hear {
                 who,
@@ -234,7 +244,7 @@ impl Driver<Commit, Lossy> for History {
                 epoch,
             } => self.rank_joins(world, (who, rank, pid, epoch)),
             Action::AskFor { who } => self.ask_for(world, who),
-            Action::EndRanks => self.end_ranks(world),
+            Action::EndRanks { epoch } => self.end_ranks(world, epoch),
             Action::RankKilled { rank, pid } => self.rank_killed(world, rank, pid),
             Action::Noticed { who } => self.noticed(world, who),
             Action::Policy => self.policy(world),

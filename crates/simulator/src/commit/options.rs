@@ -60,6 +60,8 @@ pub struct Weights {
     pub zombie: u32,
     /// All nodes are lost at once, or their storage is purged. Never drawn from a seed.
     pub all: u32,
+    /// The launcher ends, and with it all that runs; the next one goes on.
+    pub launcher: u32,
 }
 
 impl Weights {
@@ -73,8 +75,9 @@ impl Weights {
             damage,
             zombie,
             all,
+            launcher,
         } = *self;
-        agent + node + rank + partition + pause + damage + zombie + all
+        agent + node + rank + partition + pause + damage + zombie + all + launcher
     }
 
     /// One of the faults, by weight: its position in the list of fields.
@@ -88,11 +91,14 @@ impl Weights {
             damage,
             zombie,
             all,
+            launcher,
         } = *self;
         let mut at = random.below(u64::from(self.sum()));
-        for (index, weight) in [agent, node, rank, partition, pause, damage, zombie, all]
-            .into_iter()
-            .enumerate()
+        for (index, weight) in [
+            agent, node, rank, partition, pause, damage, zombie, all, launcher,
+        ]
+        .into_iter()
+        .enumerate()
         {
             if at < u64::from(weight) {
                 return Some(index);
@@ -138,6 +144,10 @@ impl Options {
             damage: some(&mut random, 3),
             zombie: some(&mut random, 4),
             all: 0,
+            launcher: match Sequence::new(seed, 0x6c61_756e).chance(300_000) {
+                true => 1,
+                false => 0,
+            },
         };
         // Of its own sequence, so that the rest of a seed's history stays as it was.
         let mut sparse = Sequence::new(seed, 0x7374_7269);

@@ -82,8 +82,7 @@ impl History {
 
     /// An incarnation is open at this node: void versions go, ranks are filled.
     pub(super) fn opened(&mut self, world: &mut W, who: Process, number: u32, restored: Key) {
-        let asked = self.launcher.is_fresh(number);
-        self.judge.opens(world.now, number, restored, asked);
+        self.judge.opens(world.now, number, restored);
         let home = self.home(who);
         if home.incarnation == number && home.opened == number {
             return;
