@@ -32,7 +32,8 @@ def test_results_are_right(tmp_path: Path, name: str) -> None:
     for ranks, how in [(1, "ftco"), (3, "ftco"), (3, CORRECTED[0])]:
         ended = mpi.start(ranks, program, VERBOSE="1", RAIL="ucx", **{"": how})
         assert ended.returncode == 0, ended.stdout + ended.stderr
-        assert f"for {ranks} ranks over UCX" in ended.stderr, ended.stderr
+        many = "rank" if ranks == 1 else "ranks"
+        assert f"for {ranks} {many} over UCX" in ended.stderr, ended.stderr
         counts.update(CHECKS.findall(ended.stdout))
     assert len(counts) == 2 and min(map(int, counts)) > 100, counts
 
