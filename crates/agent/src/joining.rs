@@ -90,6 +90,39 @@ impl Agent {
         self.tell(&Notice::RankUp { rank, ranks, pid });
     }
 
+    /// Says to the launcher who this is.
+    pub(crate) fn hello(&mut self) {
+        let ranks = self.ranks.iter().filter_map(|entry| {
+            let link = entry.link.as_ref()?;
+            Some((entry.rank, link.pid))
+        });
+        let notice = Notice::Hello {
+            address: self.endpoint.local_addr(),
+            pid: std::process::id(),
+            keeper_pid: rustix::process::getppid()
+                .map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
+            restarts: self
+                .deposit
+                .as_ref()
+                .map_or(0, |kept| kept.agent_restarts()),
+            ranks: ranks.collect(),
+        };
+        self.tell(&notice);
+    }
+
+    /// Says to the launcher, on a new connection, who this is and who is here.
+    pub(crate) fn introduce(&mut self) {
+        self.hello();
+        let linked = self.ranks.iter().filter_map(|entry| {
+            let pid = entry.link.as_ref()?.pid;
+            let (rank, ranks) = (entry.rank, entry.ranks);
+            (!entry.closed).then_some(Notice::RankUp { rank, ranks, pid })
+        });
+        for notice in linked.collect::<Vec<_>>() {
+            self.tell(&notice);
+        }
+    }
+
     /// One living process is a rank, not two: they would share a control block, and one
     /// would restore the state of the other.
     fn is_vacant(&mut self, rank: Rank, ranks: u32, pid: u32) -> Result<()> {
