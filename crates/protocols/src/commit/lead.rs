@@ -537,10 +537,8 @@ impl Commit {
         let Some(round) = self.rounds.get(&version) else {
             return;
         };
-        let lost = &self.lost;
-        let all = |acked: &NodeSet| {
-            (0..cx.config.nodes).all(|node| acked.contains(node) || lost.contains(node))
-        };
+        // A lost node too: it may be heard again, and would be told ABORT of what is forgotten.
+        let all = |acked: &NodeSet| acked.is_full(cx.config.nodes);
         let over = round.tallies.values().all(|tally| match tally.verdict {
             Verdict::Aborted => true,
             Verdict::Stable => all(&tally.acked),

@@ -19,6 +19,7 @@ const BALLOT: Ballot = Ballot {
 
 /// One node that is no coordinator, in incarnation 1, with its durable records.
 struct Node {
+    me: Peer,
     config: Config,
     now: Time,
     commit: Commit,
@@ -45,7 +46,8 @@ impl Node {
             },
         ];
         let mut node = Node {
-            commit: Commit::new(&cx(&config, Time::ZERO)),
+            me: ME,
+            commit: Commit::new(&cx(ME, &config, Time::ZERO)),
             config,
             now: Time::from_ms(1),
             records,
@@ -61,12 +63,12 @@ impl Node {
     fn restart(&mut self) {
         self.open.clear();
         let records = self.records.iter().copied();
-        self.commit = Commit::recover(&cx(&self.config, self.now), records);
+        self.commit = Commit::recover(&cx(self.me, &self.config, self.now), records);
         self.pull();
     }
 
     fn pull(&mut self) {
-        let cx = cx(&self.config, self.now);
+        let cx = cx(self.me, &self.config, self.now);
         while let Some(output) = self.commit.poll(&cx, Ready::ALL) {
             match output {
                 Output::Send { msg, .. } => self.said.push(msg.kind),
@@ -77,18 +79,34 @@ impl Node {
         }
     }
 
+    /// The coordinator, back in the incarnation after the other node has shown its log.
+    fn coordinator() -> Node {
+        let mut node = Node::new();
+        node.me = COORDINATOR;
+        node.restart();
+        node.all_durable();
+        node.hear_from(1, Kind::ItemEnd { index: 0 });
+        assert!(node.commit.running(), "{:?}", node.said);
+        node
+    }
+
     fn hear(&mut self, kind: Kind) {
+        self.hear_from(COORDINATOR, kind);
+    }
+
+    fn hear_from(&mut self, from: Peer, kind: Kind) {
         let msg = Msg {
-            ballot: BALLOT,
+            ballot: self.commit.ballot,
             kind,
         };
-        let cx = cx(&self.config, self.now);
-        self.commit.on_message(&cx, COORDINATOR, msg, None);
+        let cx = cx(self.me, &self.config, self.now);
+        self.commit.on_message(&cx, from, msg, None);
         self.pull();
     }
 
     fn told(&mut self, command: Command) {
-        self.commit.on_command(&cx(&self.config, self.now), command);
+        self.commit
+            .on_command(&cx(self.me, &self.config, self.now), command);
         self.pull();
     }
 
@@ -96,7 +114,7 @@ impl Node {
         while !self.open.is_empty() {
             let (op, record) = self.open.remove(0);
             self.records.push(record);
-            let cx = cx(&self.config, self.now);
+            let cx = cx(self.me, &self.config, self.now);
             self.commit.on_done(&cx, op, Ok(()));
             self.pull();
         }
@@ -105,14 +123,14 @@ impl Node {
     /// Time passes in which nothing is heard.
     fn wait_in_vain(&mut self) {
         for _ in 0..10_000 {
-            let Some(next) = self.commit.deadline(&cx(&self.config, self.now)) else {
+            let Some(next) = self.commit.deadline(&cx(self.me, &self.config, self.now)) else {
                 return;
             };
             if next == Time::NEVER || !self.aborted().is_empty() || !self.open.is_empty() {
                 return;
             }
             self.now = self.now.max(next);
-            self.commit.on_timeout(&cx(&self.config, self.now));
+            self.commit.on_timeout(&cx(self.me, &self.config, self.now));
             self.pull();
         }
         panic!("no end after {} s", self.now.as_ms() / 1000.0);
@@ -134,9 +152,9 @@ impl Node {
     }
 }
 
-fn cx(config: &Config, now: Time) -> Cx<'_, Commit> {
+fn cx(me: Peer, config: &Config, now: Time) -> Cx<'_, Commit> {
     Cx {
-        me: ME,
+        me,
         now,
         config,
         seed: 0,
@@ -203,4 +221,34 @@ fn a_level_that_was_called_aborted_is_not_prepared_by_the_next_agent() {
     node.told(Command::Captured { version });
     node.told(Command::Prepared { version, level });
     assert!(node.open.is_empty(), "{:?}", node.open);
+}
+
+/// The decision about a version is kept until every node has it: one that was called lost may
+/// be heard again, and asks.
+#[test]
+fn a_lost_node_that_is_heard_again_is_told_the_decision() {
+    let (mut node, level) = (Node::coordinator(), Level::Disk);
+    let (version, levels) = (VERSION, Levels::NONE.with(level));
+    node.told(Command::Force { version, levels });
+    let from_peer = |node: &mut Node, kind| node.hear_from(1, kind);
+    from_peer(&mut node, Kind::Captured { version });
+    node.told(Command::Captured { version });
+    node.told(Command::Prepared { version, level });
+    node.all_durable();
+    from_peer(&mut node, Kind::Prepared { version, level });
+    node.all_durable();
+    let committed = |event: &Event| matches!(event, Event::Committed { .. });
+    assert!(node.events.iter().any(committed), "{:?}", node.events);
+
+    let lost = NodeId(1);
+    node.told(Command::Lost { node: lost });
+    node.told(Command::Heard { node: lost });
+    node.all_durable();
+    assert!(!node.commit.may_forget(BALLOT.incarnation, version));
+    node.said.clear();
+    from_peer(&mut node, Kind::Prepared { version, level });
+    let decision = |kind: &Kind| matches!(kind, Kind::Commit { .. });
+    assert!(node.said.iter().any(decision), "{:?}", node.said);
+    from_peer(&mut node, Kind::CommitAck { version, level });
+    assert!(node.commit.may_forget(BALLOT.incarnation, version));
 }
