@@ -36,7 +36,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(60);
 const PATIENCE: Duration = Duration::from_millis(300);
 /// How long keepers whose launcher was killed wait for the ranks to end. The job's next
 /// launcher waits for the keepers.
-const LEAVE: Duration = Duration::from_millis(1000);
+const LEAVE: Duration = Duration::from_secs(10);
 /// Most segments that are remembered.
 const NOTED_MAX: usize = 1 << 16;
 

@@ -641,6 +641,7 @@ impl History {
         {
             return;
         }
+        self.judge.forgets(key);
         world.disk(who).remove(|record| match *record {
             Record::Prepared {
                 incarnation,

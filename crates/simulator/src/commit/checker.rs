@@ -40,6 +40,8 @@ pub struct Checker {
     committed: BTreeMap<(Key, Level), BTreeSet<u32>>,
     aborted: BTreeSet<(Key, Level)>,
     stable: BTreeMap<(Key, Level), Time>,
+    /// Versions of which a node has removed its records, for newer ones had replaced them.
+    forgotten: BTreeSet<Key>,
     /// What the launcher was told of.
     told: BTreeSet<Key>,
     /// Incarnations that the user asked to begin anew, opened or not.
@@ -70,6 +72,7 @@ impl Checker {
             committed: BTreeMap::new(),
             aborted: BTreeSet::new(),
             stable: BTreeMap::new(),
+            forgotten: BTreeSet::new(),
             told: BTreeSet::new(),
             anew: BTreeSet::new(),
             failures: Vec::new(),
@@ -251,6 +254,20 @@ impl Checker {
         }
     }
 
+    /// A node has removed its records of a version.
+    pub fn forgets(&mut self, key: Key) {
+        self.forgotten.insert(key);
+    }
+
+    /// True if nobody need remember what became of it: a newer version is stable at least at
+    /// this level, and a node's records are gone for that.
+    fn is_history(&self, key: Key, level: Level) -> bool {
+        let newer = |&(other, at): &(Key, Level)| {
+            other > key && self.on_line(other) && (at >= level) && self.on_line(key)
+        };
+        self.forgotten.contains(&key) && self.stable.keys().any(newer)
+    }
+
     /// Somebody declared a version, or one level, aborted.
     pub fn declares_aborted(&mut self, now: Time, key: Key, level: Option<Level>) {
         for one in Level::ALL {
@@ -262,7 +279,7 @@ impl Checker {
             let committed = self.committed.contains_key(&(key, one)) && failed == 0;
             let stable =
                 self.stable.contains_key(&(key, one)) && failed <= tolerance(one, self.nodes);
-            if committed || stable {
+            if (committed || stable) && !self.is_history(key, one) {
                 self.wrong(
                     now,
                     format!("split decision: {key:?} {one} committed, then aborted"),
