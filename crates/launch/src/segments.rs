@@ -201,7 +201,12 @@ pub(crate) fn sweep(dir: &Path) {
 /// they have ended. Bounded.
 pub fn after_launcher(dir: &Path, launcher: Option<u32>) {
     let parent = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get() as u32);
-    if launcher.is_none() || parent == launcher {
+    let Some(launcher) = launcher else {
+        return;
+    };
+    // The signal comes when the thread that started the keeper is gone. Until the others are,
+    // its process is still the parent.
+    if parent == Some(launcher) && !is_dying(launcher) {
         return;
     }
     // One of the keepers is enough.
@@ -215,6 +220,30 @@ pub fn after_launcher(dir: &Path, launcher: Option<u32>) {
     while !Noted::load(dir).sweep() && Instant::now() < until {
         std::thread::sleep(Duration::from_millis(20));
     }
+}
+
+/// True if a process has ended, or is about to by SIGKILL: its first thread is exiting or
+/// has that signal pending.
+fn is_dying(pid: u32) -> bool {
+    const PF_EXITING: u64 = 4;
+    const KILL: u64 = 1 << 8;
+    let read = |what: &str| fs::read_to_string(format!("/proc/{pid}/{what}"));
+    let (Ok(status), Ok(stat)) = (read("status"), read("stat")) else {
+        return true;
+    };
+    let pending = status
+        .lines()
+        .filter(|line| line.starts_with("SigPnd:") || line.starts_with("ShdPnd:"))
+        .filter_map(|line| u64::from_str_radix(line.split_whitespace().nth(1)?, 16).ok())
+        .any(|signals| signals & KILL != 0);
+    // After the name, which may contain anything: state, five numbers, flags.
+    let mut rest = stat.rsplit(')').next().unwrap_or("").split_whitespace();
+    let state = rest.next().unwrap_or("X");
+    let flags: u64 = rest
+        .nth(5)
+        .and_then(|word| word.parse().ok())
+        .unwrap_or(PF_EXITING);
+    pending || matches!(state, "Z" | "X") || flags & PF_EXITING != 0
 }
 
 enum Ask {
@@ -351,6 +380,21 @@ mod tests {
             // SAFETY: mapped in `map` with this length; nobody else knows the address.
             unsafe { rustix::mm::munmap(self.0, 4096) }.unwrap();
         }
+    }
+
+    #[test]
+    fn a_process_that_lives_is_not_dying_and_one_that_was_killed_is() {
+        assert!(!is_dying(std::process::id()));
+        let mut child = std::process::Command::new("sleep")
+            .arg("60")
+            .spawn()
+            .unwrap();
+        assert!(!is_dying(child.id()));
+        child.kill().unwrap();
+        // From the signal on: pending, exiting, a zombie, gone.
+        assert!(is_dying(child.id()));
+        child.wait().unwrap();
+        assert!(is_dying(child.id()));
     }
 
     #[test]
