@@ -92,13 +92,13 @@ impl Checker {
 
     /// Bytes reached a place, as the medium holds them.
     pub fn stores(&mut self, place: Place, words: &[u64]) {
-        self.copies.insert(
-            place,
-            Copy {
-                words: words.to_vec(),
-                failed: false,
-            },
-        );
+        let captured = self.captured.get(&(place.key, place.owner));
+        let whole = captured.is_some_and(|(_, captured)| captured == words);
+        // A copy that a fault took stays so until a whole one is there again.
+        let before = self.copies.get(&place).is_some_and(|copy| copy.failed);
+        let words = words.to_vec();
+        let failed = before && !whole;
+        self.copies.insert(place, Copy { words, failed });
     }
 
     /// A fault of the history took or damaged a copy.
@@ -110,7 +110,9 @@ impl Checker {
 
     /// An agent removed a copy (P3).
     pub fn removes(&mut self, now: Time, place: Place) {
-        self.copies.remove(&place);
+        if self.copies.get(&place).is_some_and(|copy| !copy.failed) {
+            self.copies.remove(&place);
+        }
         let committed_here = self.committed.contains_key(&(place.key, place.level));
         let newer = self
             .stable
