@@ -14,6 +14,7 @@ use std::thread::{Scope, ScopedJoinHandle};
 use crossbeam_channel::Sender;
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::slab::Slab;
+use outlive_control::told::is_of_connection;
 use outlive_network::{Endpoint, Stream};
 use outlive_vault::{
     ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, SharedStore, Spares, WriteHook,
@@ -330,13 +331,21 @@ impl Flush {
             id: self.id(),
             length: layout.length(),
         };
-        let mut stream = match self.idle.take(partner, self.partner_epoch) {
-            Some(mut stream) => {
+        kept_or_new(
+            self.idle.take(partner, self.partner_epoch),
+            |mut stream| {
                 send_request(&mut stream, partner, &request)?;
-                stream
-            }
-            None => open_stream(&self.endpoint, partner, &request)?,
-        };
+                self.send(layout, partner, stream)
+            },
+            || {
+                let stream = open_stream(&self.endpoint, partner, &request)?;
+                self.send(layout, partner, stream)
+            },
+        )
+    }
+
+    /// Sends the container on a stream that was asked for it, and reads what became of it.
+    fn send(&self, layout: &Layout<'_>, partner: NodeId, mut stream: Stream) -> Result<Sealed> {
         let lost = |error: std::io::Error| {
             let doing = format!("while it was sent {}", self.id());
             connection_lost(partner, &doing, &error)
@@ -404,4 +413,45 @@ fn write_vectored_all(out: &mut impl Write, segments: &[&[u8]]) -> std::io::Resu
         }
     }
     Ok(())
+}
+
+/// Uses what was kept of the last time, else something new. What was kept may have ended since
+/// it was looked at, at a partner that was started anew or by something between that forgets
+/// idle connections: then nothing is wrong with the partner, and it is asked once more.
+fn kept_or_new<S, T>(
+    kept: Option<S>,
+    with_kept: impl FnOnce(S) -> Result<T>,
+    with_new: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    match kept.map(with_kept) {
+        Some(Err(error)) if is_of_connection(&error) => {
+            tracing::info!(%error, "a kept stream had ended");
+            with_new()
+        }
+        Some(done) => done,
+        None => with_new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use outlive_base::{Code, Entity, Error};
+
+    use super::*;
+
+    fn failed(code: Code) -> Result<u32> {
+        Err(Error::new(code, Entity::Node(1), "it failed", "wait"))
+    }
+
+    #[test]
+    fn a_kept_stream_that_has_ended_costs_no_version() {
+        let kept = |code| kept_or_new(Some(()), |()| failed(code), || Ok(2));
+        assert_eq!(kept(Code::Network), Ok(2));
+        // What the partner itself refuses it would refuse again.
+        let refused = kept(Code::Io).map_err(|error| error.code());
+        assert_eq!(refused, Err(Code::Io));
+        assert_eq!(kept_or_new(Some(1), Ok, || failed(Code::Io)), Ok(1));
+        let none = kept_or_new(None, |()| Ok(1), || failed(Code::Network));
+        assert_eq!(none.map_err(|error| error.code()), Err(Code::Network));
+    }
 }
