@@ -14,14 +14,19 @@ use crate::methods;
 
 /// Subsets that are looked at closely.
 const CLOSELY: usize = 4;
-/// While searching, so much probability is neglected per state of the chain.
+/// While the best is improved, so much probability is neglected per state of the chain.
 const SLACK: f64 = 1e-6;
 /// For the worth of inputs, which are differences, less.
 const FINE: f64 = 1e-9;
 /// Patterns of more intervals are not tried.
 const LENGTH_MAX: u64 = 2_000;
-/// Evaluations in all.
-const TRIES_MAX: usize = 240;
+/// The few best subsets are told apart with more neglected, and larger steps ...
+const COARSE: f64 = 1e-5;
+const STEP_COARSE: f64 = 1.1;
+/// ... by so many evaluations each; then the best is improved by so many.
+const TRIES_COARSE: usize = 24;
+const TRIES_FINE: usize = 60;
+const STEP_FINE: f64 = 1.015;
 
 /// Levels, intervals, and what they cost.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,6 +73,7 @@ struct Search<'a> {
     question: &'a Question,
     rungs: Vec<usize>,
     tries: usize,
+    slack: f64,
 }
 
 impl Search<'_> {
@@ -90,14 +96,18 @@ impl Search<'_> {
             return f64::INFINITY;
         }
         self.tries -= 1;
-        with_slack(self.question, &pattern, SLACK).map_or(f64::INFINITY, |found| found.total)
+        with_slack(self.question, &pattern, self.slack).map_or(f64::INFINITY, |found| found.total)
     }
 
-    /// From a first guess to where no step helps.
-    fn improve(&mut self, mut interval: f64, mut ratios: Vec<u32>) -> (f64, Pattern) {
+    /// From a first guess to where no step helps, from the first size of step to the last.
+    fn improve(
+        &mut self,
+        mut interval: f64,
+        mut ratios: Vec<u32>,
+        (mut step, last): (f64, f64),
+    ) -> (f64, f64, Vec<u32>) {
         let mut found = self.value(interval, &ratios);
-        let mut step: f64 = 1.6;
-        while step > 1.015 && self.tries > 0 {
+        while step > last && self.tries > 0 {
             let mut better = false;
             for (next, other) in neighbours(interval, &ratios, step) {
                 let value = self.value(next, &other);
@@ -110,7 +120,7 @@ impl Search<'_> {
                 step = libm::sqrt(step);
             }
         }
-        (found, self.pattern(interval, &ratios))
+        (found, interval, ratios)
     }
 }
 
@@ -151,6 +161,17 @@ fn neighbours(interval: f64, ratios: &[u32], step: f64) -> Vec<(f64, Vec<u32>)> 
     found
 }
 
+/// A subset of levels and the best that was found for it.
+struct Candidate {
+    /// Seconds.
+    found: f64,
+    chosen: Vec<usize>,
+    question: Question,
+    rungs: Vec<usize>,
+    interval: f64,
+    ratios: Vec<u32>,
+}
+
 /// The best plan for a job, among all subsets of `levels`.
 ///
 /// # Errors
@@ -168,8 +189,7 @@ pub fn best(job: &Job, levels: &[Level], classes: &Classes) -> Result<Plan> {
     }
     candidates.sort_by(|a, b| a.0.total_cmp(&b.0));
     candidates.truncate(CLOSELY);
-    let share = TRIES_MAX / candidates.len().max(1);
-    let mut best: Option<(f64, Vec<usize>, Question, Pattern)> = None;
+    let mut best: Option<Candidate> = None;
     for (_, chosen, question, rungs, periods) in candidates {
         let mut ratios = vec![1_u32];
         for pair in periods.windows(2) {
@@ -187,17 +207,35 @@ pub fn best(job: &Job, levels: &[Level], classes: &Classes) -> Result<Plan> {
         }
         let mut search = Search {
             question: &question,
-            rungs,
-            tries: share,
+            rungs: rungs.clone(),
+            tries: TRIES_COARSE,
+            slack: COARSE,
         };
-        let (found, pattern) = search.improve(periods[0], ratios);
-        if found < best.as_ref().map_or(f64::INFINITY, |best| best.0) {
-            best = Some((found, chosen, question, pattern));
+        let steps = (1.6, STEP_COARSE);
+        let (found, interval, ratios) = search.improve(periods[0], ratios, steps);
+        if found < best.as_ref().map_or(f64::INFINITY, |best| best.found) {
+            best = Some(Candidate {
+                found,
+                chosen,
+                question,
+                rungs,
+                interval,
+                ratios,
+            });
         }
     }
-    let Some((_, levels, question, pattern)) = best else {
+    let Some(best) = best else {
         return Err(hopeless(job, levels, classes));
     };
+    let (levels, question) = (best.chosen, best.question);
+    let mut search = Search {
+        question: &question,
+        rungs: best.rungs,
+        tries: TRIES_FINE,
+        slack: SLACK,
+    };
+    let (_, interval, ratios) = search.improve(best.interval, best.ratios, (1.2, STEP_FINE));
+    let pattern = search.pattern(interval, &ratios);
     let lifetime = lifetime(&question, &pattern)?;
     Ok(Plan {
         levels,

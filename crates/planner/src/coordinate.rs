@@ -1,0 +1,435 @@
+//! Whose turn it is: jobs that share storage, and when each writes its checkpoint.
+//!
+//! A job of n nodes whose checkpoints take C and whose failures come every mu loses
+//! C / P + P / (2 mu) per second at the interval P. To write at a time that is off by d from
+//! where P is best costs n d^2 / (2 mu) node-seconds, early or late (exact in this model: the
+//! first-order terms cancel at Young's P). Two writes at a time only make both longer. So the
+//! coordinator predicts when each job will want to write, and moves the writes apart such that
+//! the sum of these costs is least (FFMK 2020, section 3.4: non-overlapping slots from an
+//! optimisation problem). For a given order that is a weighted isotonic regression, solved by
+//! pooling adjacent violators; orders are improved by exchanging neighbours.
+//!
+//! Where all writes together take more than the storage can give, the intervals are those of
+//! Herault et al. ([`crate::methods::herault`]): the multiplier of the constraint makes every
+//! write dearer.
+//!
+//! Invariants: what is planned does not overlap beyond the storage's bandwidth; a job that has
+//! waited [`PATIENCE`] of its interval goes before all that have not, so that none starves;
+//! no answer blocks a job: it computes on, and by its own interval when nobody answers.
+
+use std::collections::BTreeMap;
+
+use crate::interval::Costs;
+use crate::online::cost::{Cost, CostPrior};
+
+/// A job, by number.
+pub type JobId = u64;
+
+/// What a job says of itself when it announces itself.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Size {
+    /// Its nodes.
+    pub nodes: f64,
+    /// Seconds between two of its failures.
+    pub mtbf: f64,
+    /// Seconds of a write, alone on the storage.
+    pub write: f64,
+    /// The share of the storage's bandwidth that it uses then.
+    pub share: f64,
+}
+
+/// Why a job is not served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refused {
+    /// It has not announced itself.
+    Unknown,
+    /// More jobs than [`JOBS_MAX`].
+    TooMany,
+    /// A size that cannot be: not finite, not positive, a share above 1.
+    Impossible,
+}
+
+/// The answer to an offer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Answer {
+    /// Write now.
+    Accept,
+    /// Compute on; it will be its turn at about this time.
+    Later {
+        /// Seconds.
+        at: f64,
+    },
+    /// Go on by its own plan.
+    Deny(Refused),
+}
+
+/// Who writes when.
+pub trait Turns {
+    /// A job computes from now on.
+    ///
+    /// # Errors
+    /// Why it is not served.
+    fn join(&mut self, at: f64, job: JobId, size: Size) -> Result<(), Refused>;
+    /// A job has ended.
+    fn leave(&mut self, job: JobId);
+    /// A job has failed and does not compute.
+    fn paused(&mut self, at: f64, job: JobId);
+    /// It computes again, from its newest version.
+    fn resumed(&mut self, at: f64, job: JobId);
+    /// A job begins to write.
+    fn began(&mut self, at: f64, job: JobId);
+    /// It has written, in so many seconds.
+    fn ended(&mut self, at: f64, job: JobId);
+    /// A job offers a checkpoint.
+    fn offer(&mut self, at: f64, job: JobId) -> Answer;
+    /// The next job that may begin, and when; none: not before something happens.
+    fn next(&mut self, at: f64) -> Option<(JobId, f64)>;
+}
+
+/// No more jobs.
+pub const JOBS_MAX: usize = 4_096;
+/// So much of its interval may a job wait before it goes first.
+pub const PATIENCE: f64 = 1.0;
+/// So many of the next writes are ordered.
+const AHEAD: usize = 6;
+/// Times that differ by less are the same.
+const SAME: f64 = 1e-6;
+/// Intervals are computed again when a cost has changed by so much.
+const OTHER: f64 = 0.05;
+/// A size that is said is believed up to a factor of about this (logarithm).
+const BELIEVED: f64 = 0.3;
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    size: Size,
+    cost: Cost,
+    /// The cost for which the interval was computed.
+    planned: f64,
+    /// Best interval of computing between two writes.
+    period: f64,
+    /// From when on its computing would be lost.
+    since: f64,
+    writing: Option<f64>,
+    paused: bool,
+}
+
+/// Jobs on one store.
+#[derive(Clone, Default, Debug)]
+struct Table {
+    jobs: BTreeMap<JobId, Entry>,
+}
+
+impl Table {
+    fn join(&mut self, at: f64, job: JobId, size: Size) -> Result<(), Refused> {
+        let good = |value: f64| value.is_finite() && value > 0.0;
+        let all = [size.nodes, size.mtbf, size.write, size.share];
+        if !all.into_iter().all(good) || size.share > 1.0 {
+            return Err(Refused::Impossible);
+        }
+        if self.jobs.len() >= JOBS_MAX && !self.jobs.contains_key(&job) {
+            return Err(Refused::TooMany);
+        }
+        let prior = CostPrior {
+            seconds: size.write,
+            spread: BELIEVED,
+        };
+        let entry = Entry {
+            size,
+            cost: Cost::new(prior),
+            planned: size.write,
+            period: f64::INFINITY,
+            since: at,
+            writing: None,
+            paused: false,
+        };
+        self.jobs.insert(job, entry);
+        Ok(())
+    }
+
+    fn with(&mut self, job: JobId, change: impl FnOnce(&mut Entry)) {
+        if let Some(entry) = self.jobs.get_mut(&job) {
+            change(entry);
+        }
+    }
+
+    fn paused(&mut self, job: JobId) {
+        self.with(job, |entry| (entry.paused, entry.writing) = (true, None));
+    }
+
+    fn resumed(&mut self, at: f64, job: JobId) {
+        self.with(job, |entry| (entry.paused, entry.since) = (false, at));
+    }
+
+    fn ended(&mut self, at: f64, job: JobId) {
+        self.with(job, |entry| {
+            if let Some(begun) = entry.writing.take() {
+                entry.cost.measure(at - begun);
+            }
+            entry.since = at;
+        });
+    }
+
+    /// Jobs that compute, with the time at which each wants to write.
+    fn wanted(&self) -> impl Iterator<Item = (JobId, f64, &Entry)> {
+        let computing = self.jobs.iter();
+        let computing = computing.filter(|(_, entry)| !entry.paused && entry.writing.is_none());
+        computing.map(|(&job, entry)| (job, entry.since + entry.period, entry))
+    }
+}
+
+/// The best intervals of jobs, such that the storage can serve them: P = Young's for a write
+/// that is dearer by 1 + lambda share / nodes, lambda >= 0 the least for which the sum of
+/// share C / P is at most 1 (Herault et al. 2018, equations 6 to 8, for shares below 1 too).
+pub fn periods(jobs: &[Size]) -> (Vec<f64>, f64) {
+    let costs = |job: &Size, lambda: f64| Costs {
+        cost: job.write * (1.0 + lambda * job.share / job.nodes),
+        restart: 0.0,
+        mtbf: job.mtbf,
+    };
+    // A cycle is its computing and its write. Daly's intervals are near enough for the sum.
+    let load = |lambda: f64| {
+        let each = jobs.iter();
+        each.map(|job| job.share * job.write / (costs(job, lambda).daly() + job.write))
+            .sum::<f64>()
+    };
+    let mut lambda = 0.0;
+    if load(0.0) > LOAD_MAX {
+        let (mut low, mut high) = (0.0, 1.0);
+        // Intervals are at most the MTBF: more than this cannot be helped by them.
+        while load(high) > LOAD_MAX && high < 1e12 {
+            high *= 4.0;
+        }
+        for _ in 0..60 {
+            let middle = 0.5 * (low + high);
+            match load(middle) > LOAD_MAX {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        lambda = high;
+    }
+    let periods = jobs.iter().map(|job| costs(job, lambda).best());
+    (periods.collect(), lambda)
+}
+
+/// The storage is not planned to be busier: restarts read from it too.
+const LOAD_MAX: f64 = 0.95;
+
+/// Each job by itself, at the interval that Daly gives for a write that has the storage alone.
+#[derive(Clone, Default, Debug)]
+pub struct Uncoordinated(Table);
+
+impl Turns for Uncoordinated {
+    fn join(&mut self, at: f64, job: JobId, size: Size) -> Result<(), Refused> {
+        self.0.join(at, job, size)?;
+        self.0.with(job, |entry| {
+            entry.period = Costs {
+                cost: size.write,
+                restart: 0.0,
+                mtbf: size.mtbf,
+            }
+            .daly();
+        });
+        Ok(())
+    }
+    fn leave(&mut self, job: JobId) {
+        self.0.jobs.remove(&job);
+    }
+    fn paused(&mut self, _at: f64, job: JobId) {
+        self.0.paused(job);
+    }
+    fn resumed(&mut self, at: f64, job: JobId) {
+        self.0.resumed(at, job);
+    }
+    fn began(&mut self, at: f64, job: JobId) {
+        self.0.with(job, |entry| entry.writing = Some(at));
+    }
+    fn ended(&mut self, at: f64, job: JobId) {
+        self.0.ended(at, job);
+    }
+    fn offer(&mut self, at: f64, job: JobId) -> Answer {
+        match self.0.wanted().find(|wanted| wanted.0 == job) {
+            Some((_, due, _)) if due <= at + SAME => Answer::Accept,
+            Some((_, due, _)) => Answer::Later { at: due },
+            None => Answer::Deny(Refused::Unknown),
+        }
+    }
+    fn next(&mut self, at: f64) -> Option<(JobId, f64)> {
+        let next = self.0.wanted().min_by(|a, b| a.1.total_cmp(&b.1))?;
+        Some((next.0, next.1.max(at)))
+    }
+}
+
+/// The coordinator of one store.
+#[derive(Clone, Default, Debug)]
+pub struct Coordinator {
+    table: Table,
+    /// Sizes or costs have changed since intervals were computed.
+    stale: bool,
+}
+
+/// A write that is planned: job, target, length, weight.
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    job: JobId,
+    target: f64,
+    length: f64,
+    weight: f64,
+    /// It has waited longer than it should.
+    first: bool,
+}
+
+impl Coordinator {
+    /// The storage's jobs, and the bound on its load, as intervals.
+    fn refresh(&mut self) {
+        if !std::mem::take(&mut self.stale) {
+            return;
+        }
+        let now = |entry: &Entry| Size {
+            write: entry.cost.mean().max(1e-3),
+            ..entry.size
+        };
+        let sizes: Vec<Size> = self.table.jobs.values().map(now).collect();
+        let (periods, _) = periods(&sizes);
+        let entries = self.table.jobs.values_mut().zip(sizes);
+        for ((entry, size), period) in entries.zip(periods) {
+            (entry.period, entry.planned) = (period, size.write);
+        }
+    }
+
+    /// The next writes in the order and at the times that cost least, none before `free`.
+    fn planned(&self, at: f64, free: f64) -> Vec<(JobId, f64)> {
+        let slot = |(job, target, entry): (JobId, f64, &Entry)| Slot {
+            job,
+            target,
+            length: entry.cost.mean() * entry.size.share,
+            weight: entry.size.nodes / entry.size.mtbf,
+            first: at > target + PATIENCE * entry.period,
+        };
+        let mut slots: Vec<Slot> = self.table.wanted().map(slot).collect();
+        slots.sort_by(|a, b| b.first.cmp(&a.first).then(a.target.total_cmp(&b.target)));
+        slots.truncate(AHEAD);
+        let (mut best, mut starts) = placed(&slots, free);
+        // Neighbours change places as long as that helps; each time the sum falls.
+        let mut again = true;
+        while std::mem::take(&mut again) {
+            for place in 1..slots.len() {
+                if slots[place - 1].first != slots[place].first {
+                    continue;
+                }
+                slots.swap(place - 1, place);
+                let (cost, other) = placed(&slots, free);
+                if cost < best * (1.0 - 1e-9) - 1e-12 {
+                    (best, starts, again) = (cost, other, true);
+                } else {
+                    slots.swap(place - 1, place);
+                }
+            }
+        }
+        slots.iter().map(|slot| slot.job).zip(starts).collect()
+    }
+
+    /// The part of the bandwidth that is in use, and when the first of its users ends.
+    fn load(&self, at: f64) -> (f64, f64) {
+        let mut load = 0.0;
+        let mut ends = f64::INFINITY;
+        for entry in self.table.jobs.values() {
+            if let Some(begun) = entry.writing {
+                load += entry.size.share;
+                ends = ends.min((begun + entry.cost.mean()).max(at));
+            }
+        }
+        (load, ends)
+    }
+}
+
+/// The least cost of writes in this order, and their starts: weighted isotonic regression by
+/// pooling adjacent violators, after what precedes each is taken off its target.
+fn placed(slots: &[Slot], free: f64) -> (f64, Vec<f64>) {
+    // Blocks of writes without a pause: start, weight, how many.
+    let mut blocks: Vec<(f64, f64, usize)> = Vec::new();
+    let mut before = 0.0;
+    for slot in slots {
+        let mut block = (slot.target - before, slot.weight, 1);
+        while let Some(last) = blocks.last().filter(|last| last.0 >= block.0) {
+            let weight = last.1 + block.1;
+            let start = (last.0 * last.1 + block.0 * block.1) / weight;
+            block = (start, weight, last.2 + block.2);
+            blocks.pop();
+        }
+        blocks.push(block);
+        before += slot.length;
+    }
+    let mut starts = Vec::with_capacity(slots.len());
+    let (mut cost, mut before) = (0.0, 0.0);
+    let mut place = 0;
+    for (start, _, count) in blocks {
+        for _ in 0..count {
+            let slot = &slots[place];
+            let at = start.max(free) + before;
+            cost += 0.5 * slot.weight * (at - slot.target) * (at - slot.target);
+            starts.push(at);
+            before += slot.length;
+            place += 1;
+        }
+    }
+    (cost, starts)
+}
+
+impl Turns for Coordinator {
+    fn join(&mut self, at: f64, job: JobId, size: Size) -> Result<(), Refused> {
+        self.stale = true;
+        self.table.join(at, job, size)
+    }
+    fn leave(&mut self, job: JobId) {
+        self.stale = true;
+        self.table.jobs.remove(&job);
+    }
+    fn paused(&mut self, _at: f64, job: JobId) {
+        self.table.paused(job);
+    }
+    fn resumed(&mut self, at: f64, job: JobId) {
+        self.table.resumed(at, job);
+    }
+    fn began(&mut self, at: f64, job: JobId) {
+        self.table.with(job, |entry| entry.writing = Some(at));
+    }
+    fn ended(&mut self, at: f64, job: JobId) {
+        self.table.ended(at, job);
+        let other = |entry: &Entry| (entry.cost.mean() / entry.planned - 1.0).abs() > OTHER;
+        self.stale |= self.table.jobs.get(&job).is_some_and(other);
+    }
+    fn offer(&mut self, at: f64, job: JobId) -> Answer {
+        self.refresh();
+        let Some(entry) = self.table.jobs.get(&job) else {
+            return Answer::Deny(Refused::Unknown);
+        };
+        let (load, ends) = self.load(at);
+        let room = load + entry.size.share <= 1.0 + SAME;
+        let free = if room { at } else { ends };
+        let planned = self.planned(at, free);
+        // Beyond those that are ordered: after them.
+        let last = planned.last().map_or(at, |last| last.1);
+        let start = planned
+            .iter()
+            .find(|one| one.0 == job)
+            .map_or(last, |one| one.1);
+        match room && start <= at + SAME {
+            true => Answer::Accept,
+            false => Answer::Later { at: start.max(at) },
+        }
+    }
+    fn next(&mut self, at: f64) -> Option<(JobId, f64)> {
+        self.refresh();
+        let (load, _) = self.load(at);
+        if load >= 1.0 - SAME {
+            return None;
+        }
+        let (job, start) = self.planned(at, at).into_iter().next()?;
+        let share = self.table.jobs.get(&job)?.size.share;
+        (load + share <= 1.0 + SAME).then_some((job, start.max(at)))
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,238 @@
+use outlive_base::rng::Sequence;
+
+use super::*;
+use crate::methods::herault::{self, JobClass};
+
+fn size(nodes: f64, mtbf: f64, write: f64) -> Size {
+    Size {
+        nodes,
+        mtbf,
+        write,
+        share: 1.0,
+    }
+}
+
+fn slot(job: JobId, target: f64, length: f64, weight: f64) -> Slot {
+    Slot {
+        job,
+        target,
+        length,
+        weight,
+        first: false,
+    }
+}
+
+/// Where storage is no constraint the intervals are the best of each job alone; where it is,
+/// they are those of Herault et al. (who do not count the write itself as part of the cycle,
+/// nor keep a part of the storage free: the loads are compared).
+#[test]
+fn intervals_are_what_the_storage_can_serve() {
+    let calm = [size(100.0, 1e5, 10.0), size(50.0, 2e5, 5.0)];
+    let (found, lambda) = periods(&calm);
+    assert_eq!(lambda, 0.0);
+    assert_eq!(found[0], Costs::new(10.0, 0.0, 1e5).expect("good").best());
+    let (nodes, mtbf) = (17_784.0, 2.0 * 3600.0 * 17_784.0);
+    let rows = [
+        (8, 1024.0, 1310.72),
+        (11, 256.0, 378.88),
+        (2, 2048.0, 5734.4),
+        (1, 1875.0, 1275.0),
+    ];
+    let each = rows
+        .iter()
+        .flat_map(|&(jobs, nodes, write)| (0..jobs).map(move |_| size(nodes, mtbf / nodes, write)));
+    let jobs: Vec<Size> = each.collect();
+    let (found, lambda) = periods(&jobs);
+    let load: f64 = jobs
+        .iter()
+        .zip(&found)
+        .map(|(job, period)| job.write / (period + job.write))
+        .sum();
+    assert!(lambda > 0.0 && (load - LOAD_MAX).abs() < 0.01, "{load}");
+    let classes: Vec<JobClass> = rows
+        .iter()
+        .map(|&(jobs, nodes, cost)| JobClass {
+            jobs: f64::from(jobs),
+            nodes,
+            cost,
+            restart: cost,
+        })
+        .collect();
+    let theirs = herault::best(&classes, nodes, mtbf);
+    for (ours, theirs) in [(found[0], theirs.periods[0]), (found[8], theirs.periods[1])] {
+        assert!(
+            (0.75..1.25).contains(&(ours / theirs)),
+            "{ours}, theirs {theirs}"
+        );
+    }
+}
+
+/// Against exhaustive search on a grid of starts.
+#[test]
+fn writes_are_placed_at_least_cost() {
+    let seed = outlive_base::seed!();
+    let mut random = Sequence::new(seed, 0);
+    for _ in 0..40 {
+        let slots: Vec<Slot> = (0..3)
+            .map(|job| {
+                let target = random.below(40) as f64;
+                slot(
+                    job,
+                    target,
+                    1.0 + random.below(12) as f64,
+                    1.0 + random.below(5) as f64,
+                )
+            })
+            .collect();
+        let free = random.below(20) as f64;
+        let (cost, starts) = placed(&slots, free);
+        for pair in 0..2 {
+            assert!(starts[pair] + slots[pair].length <= starts[pair + 1] + 1e-9);
+        }
+        assert!(starts[0] >= free);
+        let mut least = f64::INFINITY;
+        let grid = |from: f64| (0..160).map(move |step| from + 0.5 * f64::from(step));
+        for a in grid(free) {
+            for b in grid(a + slots[0].length).take(100) {
+                // The last one: as near to its target as it may be.
+                let c = slots[2].target.max(b + slots[1].length);
+                let each = slots.iter().zip([a, b, c]);
+                let sum: f64 = each
+                    .map(|(slot, at)| 0.5 * slot.weight * (at - slot.target).powi(2))
+                    .sum();
+                least = least.min(sum);
+            }
+        }
+        assert!(
+            cost <= least + 1e-9,
+            "seed {seed}: {cost} over {least}: {slots:?} {free}"
+        );
+        assert!(
+            cost >= least - 0.3 * (least + 6.0),
+            "seed {seed}: {cost} under {least}"
+        );
+    }
+}
+
+/// Two jobs that want to write at once: the one that has more to lose keeps its time, the other
+/// makes room, before or after it.
+#[test]
+fn writes_do_not_overlap_and_the_dearer_keeps_its_time() {
+    let mut turns = Coordinator::default();
+    turns.join(0.0, 1, size(10.0, 1e5, 100.0)).expect("good");
+    turns.join(0.0, 2, size(1_000.0, 1e5, 100.0)).expect("good");
+    let alone = Costs::new(100.0, 0.0, 1e5).expect("good").best();
+    turns.refresh();
+    for (job, start) in turns.planned(0.0, 0.0) {
+        let off = (start - alone).abs();
+        match job {
+            2 => assert!(off < 2.0, "{off}"),
+            _ => assert!((off - 100.0).abs() < 2.0, "{off}"),
+        }
+    }
+    let (first, at) = turns.next(0.0).expect("one");
+    let other = 3 - first;
+    assert!(matches!(
+        turns.offer(at - 500.0, first),
+        Answer::Later { .. }
+    ));
+    assert_eq!(turns.offer(at, first), Answer::Accept);
+    turns.began(at, first);
+    assert_eq!(turns.next(at), None);
+    let Answer::Later { at: turn } = turns.offer(at + 1.0, other) else {
+        panic!("two at a time");
+    };
+    assert!((turn - (at + 100.0)).abs() < 10.0, "{turn}");
+    turns.ended(at + 100.0, first);
+    assert_eq!(turns.offer(at + 110.0, other), Answer::Accept);
+}
+
+/// Jobs that use half of the bandwidth write two at a time.
+#[test]
+fn half_a_storage_is_enough_for_half() {
+    let half = Size {
+        share: 0.5,
+        ..size(100.0, 1e5, 100.0)
+    };
+    let mut turns = Coordinator::default();
+    for job in 0..3 {
+        turns.join(0.0, job, half).expect("good");
+    }
+    let (first, at) = turns.next(0.0).expect("one");
+    let at = at + 200.0;
+    turns.began(at, first);
+    let (second, soon) = turns.next(at).expect("another");
+    assert!(second != first && soon <= at + 100.0);
+    turns.began(soon, second);
+    assert_eq!(turns.next(soon), None);
+}
+
+/// A job with little to lose among many with much, that keep the storage busy: it waits no
+/// longer than its bound and the writes of a round.
+#[test]
+fn none_starves() {
+    let mut turns = Coordinator::default();
+    let small = size(1.0, 1e5, 100.0);
+    turns.join(0.0, 0, small).expect("good");
+    for job in 1..=12 {
+        turns
+            .join(0.0, job, size(2_000.0, 4e3, 30.0))
+            .expect("good");
+    }
+    let mut sizes = vec![size(2_000.0, 4e3, 30.0); 12];
+    sizes.push(small);
+    let period = periods(&sizes).0[12];
+    let (mut now, mut last, mut served) = (0.0, 0.0, 0);
+    while now < 60.0 * period {
+        let (job, at) = turns.next(now).expect("one");
+        now = at;
+        turns.began(now, job);
+        now += if job == 0 { 100.0 } else { 30.0 };
+        turns.ended(now, job);
+        if job == 0 {
+            let waited = now - last;
+            assert!(
+                waited < (1.0 + PATIENCE) * period + 600.0,
+                "{waited} of {period}"
+            );
+            (last, served) = (now, served + 1);
+        }
+    }
+    assert!(served >= 28, "{served}");
+}
+
+#[test]
+fn a_job_that_lies_is_corrected_or_refused() {
+    let mut turns = Coordinator::default();
+    for bad in [
+        size(0.0, 1e5, 10.0),
+        size(10.0, f64::NAN, 10.0),
+        size(10.0, 1e5, -1.0),
+        Size {
+            share: 1.5,
+            ..size(10.0, 1e5, 10.0)
+        },
+    ] {
+        assert_eq!(turns.join(0.0, 7, bad), Err(Refused::Impossible));
+    }
+    assert_eq!(turns.offer(0.0, 7), Answer::Deny(Refused::Unknown));
+    // It says 10 s and takes 1000: its interval follows what it takes.
+    turns.join(0.0, 1, size(10.0, 1e6, 10.0)).expect("good");
+    let (_, said) = turns.next(0.0).expect("one");
+    let mut now = 0.0;
+    for _ in 0..3 {
+        now = turns.next(now).expect("one").1;
+        turns.began(now, 1);
+        now += 1_000.0;
+        turns.ended(now, 1);
+    }
+    let (_, next) = turns.next(now).expect("one");
+    assert!(next - now > 6.0 * said, "{} after {said}", next - now);
+    for job in 2..=JOBS_MAX as u64 {
+        turns.join(0.0, job, size(1.0, 1e9, 1.0)).expect("room");
+    }
+    assert_eq!(
+        turns.join(0.0, 1 << 40, size(1.0, 1e9, 1.0)),
+        Err(Refused::TooMany)
+    );
+}
