@@ -2,13 +2,11 @@
 //! bytes (P7), and what passes is consistent.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use std::io::Write;
-use std::os::fd::AsRawFd;
-
 use outlive_base::Rank;
 use outlive_codec::crc64;
 use outlive_vault::{
-    Buffer, Container, PAGE, Record, Sink, receive as receive_stream, verify_written,
+    Buffer, Container, Key, Kind, Memory, PAGE, Put, Record, Sink, Space, Store,
+    receive as receive_stream, verify_written,
 };
 
 /// Splits off the first byte; odd means: put the checksums right.
@@ -51,20 +49,26 @@ pub fn reseal_container(bytes: &mut [u8]) {
     }
 }
 
-/// Opens, verifies, reads and rebuilds a container file.
+/// Opens, verifies, reads and rebuilds a container.
 pub fn container_open(bytes: &[u8]) {
     let (fix, mut bytes) = input(bytes);
     if fix {
         reseal_container(&mut bytes);
     }
-    let flags = rustix::fs::MemfdFlags::CLOEXEC;
-    let mut file = std::fs::File::from(rustix::fs::memfd_create("fuzz", flags).unwrap());
-    file.write_all(&bytes).unwrap();
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    let path = std::path::Path::new(&path);
-    if let Ok(container) = Container::open(path) {
+    let (store, key) = (
+        Memory::new(u64::MAX),
+        Key::new(Kind::Container, "fuzz").unwrap(),
+    );
+    let (put, space) = (key.clone(), Space::Free);
+    let put = [Put {
+        key: put,
+        bytes: &bytes,
+        space,
+    }];
+    store.put_all(&put).pop().unwrap().unwrap();
+    if let Ok(container) = Container::open(&store, &key) {
         let verified = container.verify(None).is_ok();
-        let written = verify_written(path, None);
+        let written = verify_written(&store, &key, None);
         assert_eq!(verified, written.is_ok(), "however it is read");
         let mut sound = true;
         for entry in container.ranks() {
@@ -83,7 +87,7 @@ pub fn container_open(bytes: &[u8]) {
         let received = receive_stream(&mut &sent[..], None, &mut sink);
         assert_eq!(verified, received.is_ok(), "file and stream must agree");
     }
-    if let Ok(container) = Container::rebuild_index(path) {
+    if let Ok(container) = Container::rebuild_index(&store, &key) {
         for entry in container.ranks() {
             let mut data = Buffer::new(entry.data_bytes as usize);
             let _ = container.read_rank(entry.rank, &mut data);

@@ -13,7 +13,8 @@ use std::time::Instant;
 use outlive_base::{ContainerId, Incarnation, NodeId, Rank, Version};
 use outlive_capture::region::{self, Region};
 use outlive_vault::{
-    Buffer, Container, ContainerHead, Layout, RankImage, WriteOptions, receive, write_container,
+    Buffer, Container, ContainerHead, Directory, Key, Kind, Layout, RankImage, Store, WriteOptions,
+    receive, write_container,
 };
 
 const CHUNK: usize = 4 << 20;
@@ -164,20 +165,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         Layout::new(head, vec![image]).expect("a valid layout")
     };
-    let (path, raw) = (dir.join("a.olc"), dir.join("raw"));
+    let (store, key) = (Directory::at(&dir), Key::container(Kind::Container, id));
+    let (path, raw) = (store.locate(&key), dir.join("raw"));
     compare(
         "write_container",
         bytes,
         || {
             let _ = std::fs::remove_file(&path);
-            write_container(&path, &layout(), &WriteOptions::default()).expect("write");
+            write_container(&store, &key, &layout(), &WriteOptions::default()).expect("write");
         },
         |threads| {
             let _ = std::fs::remove_file(&raw);
             raw_write(&raw, &data, threads).expect("raw write");
         },
     );
-    let open = || Container::open(&path).expect("open");
+    let open = || Container::open(&store, &key).expect("open");
     let mut scratch = Buffer::new(bytes);
     scratch.fill(1);
     let mut raw_reads = |threads| raw_read(&raw, &mut scratch, threads).expect("raw read");

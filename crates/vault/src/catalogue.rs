@@ -3,7 +3,7 @@
 //! Invariants: a version is offered only with a commit record (P1); of several
 //! commits of a level the highest ballot wins; void versions are never offered. Of the
 //! level memory there are records here and no copies: those the agent knows. There is no
-//! database: each scan reads the directories.
+//! database: each scan reads the stores.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::entry::{CopyState, Entry};
+use crate::error::ReadError;
 use crate::inventory::Inventory;
 use crate::trace::Trace;
 use crate::versions::entries;
@@ -45,14 +46,14 @@ pub struct CopyCheck {
 }
 
 /// All versions of a job.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Catalogue {
     /// Version of this structure as JSON.
     pub schema: u32,
     /// Versions, newest first.
     pub entries: Vec<Entry>,
     /// Damaged records.
-    pub damaged: Vec<PathBuf>,
+    pub damaged: Vec<String>,
     /// What could not be read, and where there are records of another job or key.
     pub errors: Vec<Error>,
     #[serde(skip)]
@@ -79,7 +80,7 @@ impl Catalogue {
             entries: entries(&all),
             damaged: inventories
                 .iter()
-                .flat_map(|it| it.damaged.clone())
+                .flat_map(|it| it.damaged.iter().map(|key| it.store.locate(key)))
                 .collect(),
             errors: inventories
                 .iter()
@@ -134,12 +135,42 @@ impl Catalogue {
                         version: entry.version,
                         node: state.part.node,
                         copy: copy.clone(),
-                        error: check(copy, &state.part, deep).err(),
+                        error: self.check(copy, &state.part, deep).err(),
                     });
                 }
             }
         }
         checks
+    }
+}
+
+impl Catalogue {
+    /// Opens a copy that is there.
+    pub(crate) fn open(&self, copy: &CopyState, part: &Part) -> Result<Container, ReadError> {
+        let place = self.inventories.iter().find(|it| it.place == copy.place);
+        let found = place.and_then(|it| Some((it, it.copy(part, copy.level)?)));
+        let Some((place, found)) = found else {
+            let place = shown(copy.place);
+            let gone = std::io::ErrorKind::NotFound;
+            return Err(ReadError::io(&place, "find the copy", gone));
+        };
+        Container::open_sealed(&*place.store, &found.key, &part.sealed())
+    }
+
+    fn check(&self, copy: &CopyState, part: &Part, deep: bool) -> Result<(), Error> {
+        if copy.path.is_none() {
+            return Err(Error::new(
+                outlive_base::Code::NotFound,
+                outlive_base::Entity::Node(copy.place.0),
+                "the copy is missing or has another length",
+                "another copy is used; the next checkpoint makes a new one",
+            ));
+        }
+        let container = self.open(copy, part)?;
+        if deep {
+            container.verify(None)?;
+        }
+        Ok(())
     }
 }
 
@@ -175,24 +206,4 @@ pub(crate) fn shown(place: NodeId) -> String {
     } else {
         place.to_string()
     }
-}
-
-fn check(copy: &CopyState, part: &Part, deep: bool) -> Result<(), Error> {
-    let Some(path) = &copy.path else {
-        return Err(Error::new(
-            outlive_base::Code::NotFound,
-            outlive_base::Entity::Node(copy.place.0),
-            "the copy is missing or has another length",
-            "another copy is used; the next checkpoint makes a new one",
-        ));
-    };
-    if !copy.local {
-        // Its holder has listed it; whoever streams it checks it.
-        return Ok(());
-    }
-    let container = Container::open_sealed(path, &part.sealed())?;
-    if deep {
-        container.verify(None)?;
-    }
-    Ok(())
 }

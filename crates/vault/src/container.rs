@@ -4,9 +4,7 @@
 //! (P2); nothing is reserved on the word of the file beyond the file's own length
 //! (P7); reading changes nothing, so many processes may read at once.
 
-use std::fs::File;
-use std::io::IoSliceMut;
-use std::path::{Path, PathBuf};
+use std::io::{self, IoSliceMut};
 use std::sync::{Mutex, PoisonError};
 
 use outlive_base::Rank;
@@ -14,7 +12,6 @@ use outlive_ledger::Sealed;
 
 use crate::aligned::{Buffer, is_aligned};
 use crate::aligned::{PAGE, PAGE64, up};
-use crate::disk::{open_read, read_all, read_exact};
 use crate::error::{Place, ReadError};
 use crate::format::{
     ContainerHead, HEADER_FIXED, Refusal, Sums, decode_frame, decode_header, decode_header_fixed,
@@ -23,67 +20,72 @@ use crate::format::{
 use crate::layout::batches;
 use crate::plan::{Plan, Spot};
 use crate::scratch::Scratch;
+use crate::store::{Key, Object, Store, read_all, read_exact};
 use crate::write::threads_for;
 
 /// A container that is so short is read back in one transfer.
 const SHORT_BYTES: usize = 4 << 20;
 
 /// Where the bytes of a container come from.
-enum Source {
-    /// The file.
-    File(File),
-    /// All of a short file, as the disk gave it.
-    Held(File, Scratch, usize),
+struct Source {
+    object: Box<dyn Object>,
+    /// All of a short one, as the store gave it.
+    held: Option<(Scratch, usize)>,
 }
 
 impl Source {
-    fn open(path: &Path) -> Result<Source, ReadError> {
-        let file = open_read(path, false).map_err(|error| ReadError::io(path, "open", error))?;
-        Ok(Source::File(file))
+    fn open(store: &dyn Store, key: &Key) -> io::Result<Source> {
+        let object = store.open(key, false)?;
+        Ok(Source { object, held: None })
     }
 
-    /// A file that was just written: what the disk holds, not what the page cache does.
-    fn fresh(path: &Path) -> Result<Source, ReadError> {
-        let io = |error| ReadError::io(path, "read", error);
-        let file = open_read(path, true).map_err(|error| ReadError::io(path, "open", error))?;
-        let length = file.metadata().map_err(io)?.len();
+    /// One that was just written: what the storage holds, not what only remembers it.
+    fn fresh(store: &dyn Store, key: &Key) -> io::Result<Source> {
+        let object = store.open(key, true)?;
+        let length = object.length()?;
         match usize::try_from(length) {
             Ok(bytes) if bytes <= SHORT_BYTES && bytes.is_multiple_of(PAGE) => {
-                let mut held = Scratch::new(bytes);
-                read_exact(&file, &mut held[..bytes], 0).map_err(io)?;
-                Ok(Source::Held(file, held, bytes))
+                let mut scratch = Scratch::new(bytes);
+                read_exact(&*object, &mut scratch[..bytes], 0)?;
+                let held = Some((scratch, bytes));
+                Ok(Source { object, held })
             }
-            _ => Source::open(path),
-        }
-    }
-
-    fn file(&self) -> &File {
-        match self {
-            Source::File(file) | Source::Held(file, ..) => file,
+            _ => Source::open(store, key),
         }
     }
 
     /// All bytes, if they are held.
     fn held(&self) -> Option<&[u8]> {
-        match self {
-            Source::File(_) => None,
-            Source::Held(_, held, bytes) => Some(&held[..*bytes]),
-        }
+        let (held, bytes) = self.held.as_ref()?;
+        Some(&held[..*bytes])
     }
 
-    fn read(&self, bytes: &mut [u8], offset: u64) -> std::io::Result<()> {
+    fn length(&self) -> io::Result<u64> {
+        self.held()
+            .map_or_else(|| self.object.length(), |held| Ok(held.len() as u64))
+    }
+
+    fn read(&self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
         let Some(held) = self.held() else {
-            return read_exact(self.file(), bytes, offset);
+            return read_exact(&*self.object, bytes, offset);
         };
         bytes.copy_from_slice(held_part(held, offset, bytes.len())?);
         Ok(())
     }
 }
 
-fn held_part(held: &[u8], offset: u64, length: usize) -> std::io::Result<&[u8]> {
+/// Why nothing was opened. What is there and cannot be an object is damage.
+fn unopened(path: &str, error: io::Error) -> ReadError {
+    match error.kind() {
+        io::ErrorKind::InvalidData => ReadError::corrupt(path, error.to_string()),
+        _ => ReadError::io(path, "open", error),
+    }
+}
+
+fn held_part(held: &[u8], offset: u64, length: usize) -> io::Result<&[u8]> {
     let start = usize::try_from(offset).ok();
     let part = start.and_then(|start| held.get(start..start.checked_add(length)?));
-    part.ok_or_else(|| std::io::ErrorKind::UnexpectedEof.into())
+    part.ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
 
 /// A rank as a container lists it.
@@ -97,10 +99,10 @@ pub struct RankEntry<'a> {
     pub data_bytes: u64,
 }
 
-/// A container file, open for reading. Header and index are checked; frames are
+/// A container, open for reading. Header and index are checked; frames are
 /// checked when they are read.
 pub struct Container {
-    path: PathBuf,
+    path: String,
     source: Source,
     length: u64,
     head: ContainerHead,
@@ -124,11 +126,15 @@ impl std::fmt::Debug for Container {
 
 impl Container {
     /// Opens a container and checks header, index and footer.
-    pub fn open(path: &Path) -> Result<Container, ReadError> {
-        Container::from_source(path, Source::open(path)?)
+    pub fn open(store: &dyn Store, key: &Key) -> Result<Container, ReadError> {
+        let path = store.locate(key);
+        match Source::open(store, key) {
+            Ok(source) => Container::from_source(&path, source),
+            Err(error) => Err(unopened(&path, error)),
+        }
     }
 
-    fn from_source(path: &Path, source: Source) -> Result<Container, ReadError> {
+    fn from_source(path: &str, source: Source) -> Result<Container, ReadError> {
         let (length, head, plan, header) = read_header(path, &source)?;
         if length < plan.file_bytes {
             return Err(ReadError::Truncated {
@@ -175,8 +181,9 @@ impl Container {
     /// Opens a container whose index or footer is lost: rebuilds the index from the
     /// frame pages. The result is to be trusted only if [`Container::sealed`] is what
     /// a commit record says.
-    pub fn rebuild_index(path: &Path) -> Result<Container, ReadError> {
-        let source = Source::open(path)?;
+    pub fn rebuild_index(store: &dyn Store, key: &Key) -> Result<Container, ReadError> {
+        let path = &*store.locate(key);
+        let source = Source::open(store, key).map_err(|error| unopened(path, error))?;
         let (length, head, plan, header) = read_header(path, &source)?;
         let mut page = Buffer::new(PAGE);
         let (mut spots, mut sums) = (Vec::new(), Vec::new());
@@ -198,7 +205,7 @@ impl Container {
         }
         let index = encode_index(&head, &plan, &sums);
         let sealed = seal(&head, &plan, &header, &index);
-        tracing::warn!(path = %path.display(), "index rebuilt from the frames");
+        tracing::warn!(path, "index rebuilt from the frames");
         let path = path.to_owned();
         Ok(Container {
             path,
@@ -217,9 +224,13 @@ impl Container {
 
     /// Opens the container that a record speaks of, and rebuilds a damaged index if
     /// the result is exactly what was recorded.
-    pub fn open_sealed(path: &Path, expected: &Sealed) -> Result<Container, ReadError> {
-        let container = match Container::open(path) {
-            Err(error) if error.is_damage() => match Container::rebuild_index(path) {
+    pub fn open_sealed(
+        store: &dyn Store,
+        key: &Key,
+        expected: &Sealed,
+    ) -> Result<Container, ReadError> {
+        let container = match Container::open(store, key) {
+            Err(error) if error.is_damage() => match Container::rebuild_index(store, key) {
                 Ok(container) if container.sealed == *expected => container,
                 _ => return Err(error),
             },
@@ -237,8 +248,8 @@ impl Container {
     pub fn sealed(&self) -> Sealed {
         self.sealed
     }
-    /// The file.
-    pub fn path(&self) -> &Path {
+    /// What people find it by.
+    pub fn path(&self) -> &str {
         &self.path
     }
     /// True if the index on disk is damaged and was rebuilt in memory.
@@ -262,8 +273,7 @@ impl Container {
             .plan
             .ranks
             .binary_search_by_key(&rank, |plan| plan.rank);
-        let slot = slot
-            .map_err(|_| ReadError::Input(format!("{rank} is not in {}", self.path.display())))?;
+        let slot = slot.map_err(|_| ReadError::Input(format!("{rank} is not in {}", self.path)))?;
         if data.len() as u64 != self.plan.ranks[slot].data_bytes {
             return Err(ReadError::Input(format!(
                 "{} bytes of memory for the {} bytes of {rank}",
@@ -299,7 +309,7 @@ impl Container {
                     slices.extend([IoSliceMut::new(page), IoSliceMut::new(payload)]);
                     rest = after;
                 }
-                read_all(&file, &mut slices, spots[0].file_offset)
+                read_all(&*file, &mut slices, spots[0].file_offset)
                     .map_err(|error| self.short(error))?;
                 let mut rest = &*part;
                 for (nth, page) in batch.clone().zip(pages.chunks_exact(PAGE)) {
@@ -337,7 +347,7 @@ impl Container {
                         if buffer.len() < bytes {
                             *buffer = Scratch::new(bytes);
                         }
-                        read_exact(file, &mut buffer[..bytes], offset)
+                        read_exact(&**file, &mut buffer[..bytes], offset)
                             .map_err(|error| self.short(error))?;
                         &buffer[..bytes]
                     }
@@ -354,13 +364,13 @@ impl Container {
             },
         )?;
         if let Some(file) = &file {
-            self.verify_ends(file)?;
+            self.verify_ends(&**file)?;
         }
         Ok(self.sealed)
     }
 
     /// What `open` may have seen in the page cache is compared with the disk.
-    fn verify_ends(&self, file: &File) -> Result<(), ReadError> {
+    fn verify_ends(&self, file: &dyn Object) -> Result<(), ReadError> {
         let mut header = Buffer::new(self.header.len());
         let mut index = Buffer::new(self.index.len() + PAGE);
         let read = read_exact(file, &mut header, 0)
@@ -381,14 +391,16 @@ impl Container {
         self.length
     }
 
-    /// The file for bulk reading: direct if the memory allows it.
-    pub(crate) fn bulk(&self, direct: bool) -> Result<File, ReadError> {
-        open_read(&self.path, direct).map_err(|error| ReadError::io(&self.path, "open", error))
+    /// The object for bulk reading: past what only remembers it, if the memory allows that.
+    pub(crate) fn bulk(&self, aligned: bool) -> Result<Box<dyn Object>, ReadError> {
+        let again = self.source.object.again(aligned);
+        again.map_err(|error| ReadError::io(&self.path, "open", error))
     }
 
-    pub(crate) fn short(&self, error: std::io::Error) -> ReadError {
-        if error.kind() == std::io::ErrorKind::UnexpectedEof {
-            let found = self.source.file().metadata().map_or(0, |data| data.len());
+    pub(crate) fn short(&self, error: io::Error) -> ReadError {
+        if error.kind() == io::ErrorKind::UnexpectedEof {
+            let found = self.source.object.again(false);
+            let found = found.and_then(|object| object.length()).unwrap_or(0);
             let expected = self.plan.file_bytes;
             return ReadError::Truncated {
                 path: self.path.clone(),
@@ -424,10 +436,16 @@ impl Container {
     }
 }
 
-/// Reads a container file back from the disk, just written, and checks all of it; with
+/// Reads a container back from the storage, just written, and checks all of it; with
 /// `expected`, also that it is what was written. A short one is read in one transfer.
-pub fn verify_written(path: &Path, expected: Option<&Sealed>) -> Result<Sealed, ReadError> {
-    Container::from_source(path, Source::fresh(path)?)?.verify(expected)
+pub fn verify_written(
+    store: &dyn Store,
+    key: &Key,
+    expected: Option<&Sealed>,
+) -> Result<Sealed, ReadError> {
+    let path = store.locate(key);
+    let source = Source::fresh(store, key).map_err(|error| unopened(&path, error))?;
+    Container::from_source(&path, source)?.verify(expected)
 }
 
 /// Compares a payload, with its padding, with its sums.
@@ -442,7 +460,7 @@ pub(crate) fn check_payload(spot: &Spot, sums: &Sums, payload: &[u8]) -> Result<
     Ok(())
 }
 
-pub(crate) fn refused(path: &Path, refusal: Refusal) -> ReadError {
+pub(crate) fn refused(path: &str, refusal: Refusal) -> ReadError {
     match refusal {
         Refusal::Damaged(what) => ReadError::corrupt(path, what),
         Refusal::Unknown(what) => ReadError::Format {
@@ -452,7 +470,7 @@ pub(crate) fn refused(path: &Path, refusal: Refusal) -> ReadError {
     }
 }
 
-pub(crate) fn refused_at(path: &Path, plan: &Plan, spot: &Spot, refusal: Refusal) -> ReadError {
+pub(crate) fn refused_at(path: &str, plan: &Plan, spot: &Spot, refusal: Refusal) -> ReadError {
     let place = Place {
         rank: Some(plan.ranks[spot.slot].rank),
         region: Some(plan.region_name(spot).to_owned()),
@@ -472,20 +490,16 @@ pub(crate) fn refused_at(path: &Path, plan: &Plan, spot: &Spot, refusal: Refusal
 }
 
 fn read_header(
-    path: &Path,
+    path: &str,
     source: &Source,
 ) -> Result<(u64, ContainerHead, Plan, Buffer), ReadError> {
     let io = |error| ReadError::io(path, "read", error);
-    let data = source.file().metadata().map_err(io)?;
-    let length = data.len();
+    let length = source.length().map_err(io)?;
     let truncated = |expected| ReadError::Truncated {
         path: path.to_owned(),
         expected,
         found: length,
     };
-    if !data.is_file() {
-        return Err(ReadError::corrupt(path, "not a file"));
-    }
     if length < HEADER_FIXED as u64 {
         return Err(truncated(HEADER_FIXED as u64));
     }

@@ -1,5 +1,5 @@
 //! Files: direct transfers with a fallback, and temporary files that become final
-//! only when they are complete and durable.
+//! only when they are complete and durable. What a [`crate::Directory`] is made of.
 //!
 //! Invariants: nothing unfinished ever carries a final name; a [`Temporary`] that is
 //! dropped is removed; every file is created 0600 and every directory 0700 (P7);
@@ -15,6 +15,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::error::WriteError;
+use crate::store::Object;
 
 /// Prefix of unfinished files.
 pub(crate) const TEMPORARY_PREFIX: &str = ".tmp-";
@@ -89,28 +90,50 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Fills all slices from `offset` on; `UnexpectedEof` if the file ends first.
-pub(crate) fn read_all(
-    file: &File,
-    mut slices: &mut [IoSliceMut<'_>],
-    mut offset: u64,
-) -> io::Result<()> {
-    IoSliceMut::advance_slices(&mut slices, 0);
-    while !slices.is_empty() {
-        match transfer(file, || rustix::io::preadv(file, slices, offset))? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            count => {
-                offset += count as u64;
-                IoSliceMut::advance_slices(&mut slices, count);
-            }
-        }
-    }
-    Ok(())
+/// A file that is read.
+pub(crate) struct Opened {
+    file: File,
+    path: PathBuf,
+    /// As it was when the file was opened, if that was looked at.
+    length: Option<u64>,
 }
 
-/// [`read_all`] into one slice.
-pub(crate) fn read_exact(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<()> {
-    read_all(file, &mut [IoSliceMut::new(bytes)], offset)
+impl Opened {
+    /// Opens what must be a file; direct if `direct` and possible.
+    pub(crate) fn open(path: &Path, direct: bool) -> io::Result<Opened> {
+        let file = open_read(path, direct)?;
+        let data = file.metadata()?;
+        if !data.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "not a file"));
+        }
+        Ok(Opened {
+            file,
+            path: path.to_owned(),
+            length: Some(data.len()),
+        })
+    }
+}
+
+impl Object for Opened {
+    fn length(&self) -> io::Result<u64> {
+        match self.length {
+            Some(length) => Ok(length),
+            None => Ok(self.file.metadata()?.len()),
+        }
+    }
+
+    fn read_at(&self, at: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        transfer(&self.file, || rustix::io::preadv(&self.file, into, at))
+    }
+
+    fn again(&self, fresh: bool) -> io::Result<Box<dyn Object>> {
+        let file = open_read(&self.path, fresh)?;
+        Ok(Box::new(Opened {
+            file,
+            path: self.path.clone(),
+            length: None,
+        }))
+    }
 }
 
 /// Makes the entries of a directory durable.
@@ -175,6 +198,8 @@ pub(crate) struct Temporary {
     path: PathBuf,
     target: PathBuf,
     live: bool,
+    /// It has all the blocks that it needs.
+    has_room: bool,
 }
 
 impl Temporary {
@@ -199,6 +224,7 @@ impl Temporary {
                         path,
                         target: target.to_owned(),
                         live: true,
+                        has_room: false,
                     });
                 }
                 // Of a dead process of our number, or of a living one of another machine.
@@ -226,7 +252,13 @@ impl Temporary {
             path,
             target: target.to_owned(),
             live: true,
+            has_room: false,
         })
+    }
+
+    /// Says that nothing has to be reserved for it.
+    pub(crate) fn has_room(&mut self) {
+        self.has_room = true;
     }
 
     /// What it will be.
@@ -242,7 +274,7 @@ impl Temporary {
     /// Reserves space, where the file system can: "no space" is known before the
     /// first byte is written.
     pub(crate) fn reserve(&self, bytes: u64) -> io::Result<()> {
-        if bytes == 0 {
+        if bytes == 0 || self.has_room {
             return Ok(());
         }
         match rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes) {
@@ -251,10 +283,11 @@ impl Temporary {
         }
     }
 
-    /// Makes the bytes durable.
+    /// Makes the bytes durable, and what is needed to read them. Its times may be lost: they
+    /// would cost a file that is written over a turn of the file system's log.
     pub(crate) fn sync(&self) -> Result<(), WriteError> {
         self.file
-            .sync_all()
+            .sync_data()
             .map_err(|error| WriteError::io(&self.target, "sync", error))
     }
 
@@ -325,7 +358,7 @@ pub(crate) fn sweep(directory: &Path) -> Result<(), WriteError> {
         {
             match std::fs::remove_file(entry.path()) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(WriteError::io(&entry.path(), "remove", error));
+                    return Err(WriteError::io(entry.path(), "remove", error));
                 }
                 _ => {}
             }
@@ -391,7 +424,12 @@ mod tests {
         let direct = create_file(&dir.path().join("a"), true).unwrap();
         write_all(&direct, &mut [IoSlice::new(&[1; 1000])], 0).unwrap();
         let mut bytes = [0; 1000];
-        read_exact(&direct, &mut bytes, 0).unwrap();
+        let opened = Opened {
+            file: direct,
+            path: dir.path().join("a"),
+            length: None,
+        };
+        crate::store::read_exact(&opened, &mut bytes, 0).unwrap();
         assert_eq!(bytes, [1; 1000]);
     }
 }

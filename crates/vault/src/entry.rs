@@ -1,7 +1,5 @@
 //! What is known of one version of a job.
 
-use std::path::PathBuf;
-
 use outlive_base::{Incarnation, Level, NodeId, Version};
 use outlive_ledger::Part;
 use serde::{Deserialize, Serialize};
@@ -28,9 +26,9 @@ pub struct CopyState {
     pub place: NodeId,
     /// Disk: the node's own; partner; shared.
     pub level: Level,
-    /// The file, if there is one of the right length.
-    pub path: Option<PathBuf>,
-    /// True if the file can be opened from here.
+    /// What people find it by, if there is one of the right length.
+    pub path: Option<String>,
+    /// True if it can be opened from here.
     pub local: bool,
 }
 

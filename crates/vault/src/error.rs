@@ -2,7 +2,7 @@
 //! [`outlive_base::Error`] with its stable code.
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use outlive_base::{Code, Entity, Error, Rank};
 use thiserror::Error as ThisError;
@@ -14,20 +14,20 @@ const OTHER_COPY: &str =
 #[derive(Debug, ThisError)]
 pub enum WriteError {
     /// The system refused an operation.
-    #[error("{doing} {path}: {source}", path = path.display())]
+    #[error("{doing} {path}: {source}")]
     Io {
         /// The file or directory.
-        path: PathBuf,
+        path: String,
         /// What was attempted, as a verb.
         doing: &'static str,
         /// What the system said.
         source: io::Error,
     },
     /// The connection over which the bytes came ended.
-    #[error("{path}: {found} of {expected} bytes came: {source}", path = path.display())]
+    #[error("{path}: {found} of {expected} bytes came: {source}")]
     Lost {
         /// What was to be written.
-        path: PathBuf,
+        path: String,
         /// The length announced.
         expected: u64,
         /// So many bytes had come.
@@ -36,17 +36,17 @@ pub enum WriteError {
         source: io::Error,
     },
     /// The caller's flag was raised.
-    #[error("{}: cancelled", .0.display())]
-    Cancelled(PathBuf),
+    #[error("{0}: cancelled")]
+    Cancelled(String),
     /// What was to be written contradicts itself.
     #[error("{0}")]
     Input(String),
     /// A record of this name says something else and must not be replaced.
-    #[error("{}: another record stands here", .0.display())]
-    Conflict(PathBuf),
+    #[error("{0}: another record stands here")]
+    Conflict(String),
     /// A record that must not be replaced stands here, damaged.
-    #[error("{}: a damaged record stands here", .0.display())]
-    Damaged(PathBuf),
+    #[error("{0}: a damaged record stands here")]
+    Damaged(String),
 }
 
 impl WriteError {
@@ -55,6 +55,11 @@ impl WriteError {
         use io::ErrorKind::{QuotaExceeded, StorageFull};
         matches!(self, WriteError::Io { source, .. }
             if matches!(source.kind(), StorageFull | QuotaExceeded))
+    }
+
+    /// True if what was to be used is not there.
+    pub(crate) fn is_absent(&self) -> bool {
+        matches!(self, WriteError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
     /// True if the storage refuses to be written to, for lack of room or of permission.
@@ -84,9 +89,13 @@ impl WriteError {
         }
     }
 
-    pub(crate) fn io(path: &Path, doing: &'static str, source: impl Into<io::Error>) -> WriteError {
+    pub(crate) fn io(
+        path: impl AsRef<Path>,
+        doing: &'static str,
+        source: impl Into<io::Error>,
+    ) -> WriteError {
         WriteError::Io {
-            path: path.to_owned(),
+            path: path.as_ref().display().to_string(),
             doing,
             source: source.into(),
         }
@@ -109,7 +118,7 @@ impl From<WriteError> for Error {
             } => lost(&path, expected, found, &source),
             WriteError::Cancelled(path) => Error::new(
                 Code::CommitAborted,
-                Entity::File(path.display().to_string()),
+                Entity::File(path),
                 "the write was cancelled",
                 "nothing to do: the next checkpoint is written anew",
             ),
@@ -121,13 +130,13 @@ impl From<WriteError> for Error {
             ),
             WriteError::Conflict(path) => Error::new(
                 Code::JobBusy,
-                Entity::File(path.display().to_string()),
+                Entity::File(path),
                 "another supervisor has recorded something else here",
                 "make sure that only one run uses this job's store",
             ),
             WriteError::Damaged(path) => Error::new(
                 Code::Corrupt,
-                Entity::File(path.display().to_string()),
+                Entity::File(path),
                 "the record that stands here is damaged, and nobody can tell what it said",
                 "the next version is committed under another name; see `outlive checkpoints verify`",
             ),
@@ -136,10 +145,10 @@ impl From<WriteError> for Error {
 }
 
 /// The connection ended over which a container came or went.
-fn lost(path: &Path, expected: u64, found: u64, source: &io::Error) -> Error {
+fn lost(path: &str, expected: u64, found: u64, source: &io::Error) -> Error {
     Error::new(
         Code::Network,
-        Entity::File(path.display().to_string()),
+        Entity::File(path.to_owned()),
         format!("the connection ended after {found} of {expected} bytes: {source}"),
         "nothing, if a node was lost: it is sent or read again; else check the network",
     )
@@ -175,40 +184,40 @@ impl std::fmt::Display for Place {
 #[derive(Debug, ThisError)]
 pub enum ReadError {
     /// The system refused an operation.
-    #[error("{doing} {path}: {source}", path = path.display())]
+    #[error("{doing} {path}: {source}")]
     Io {
         /// The file or directory.
-        path: PathBuf,
+        path: String,
         /// What was attempted, as a verb.
         doing: &'static str,
         /// What the system said.
         source: io::Error,
     },
     /// Bytes do not match their checksum, or contradict others.
-    #[error("{path}: {place}{what}", path = path.display())]
+    #[error("{path}: {place}{what}")]
     Corrupt {
         /// The file.
-        path: PathBuf,
+        path: String,
         /// Where in it.
         place: Place,
         /// What does not match.
         what: String,
     },
     /// The file ends early.
-    #[error("{path}: {found} of {expected} bytes", path = path.display())]
+    #[error("{path}: {found} of {expected} bytes")]
     Truncated {
         /// The file.
-        path: PathBuf,
+        path: String,
         /// Length by its header or the record.
         expected: u64,
         /// Length found.
         found: u64,
     },
     /// The connection over which the bytes came ended.
-    #[error("{path}: {found} of {expected} bytes came: {source}", path = path.display())]
+    #[error("{path}: {found} of {expected} bytes came: {source}")]
     Lost {
         /// What came, or the file that was sent.
-        path: PathBuf,
+        path: String,
         /// Its length.
         expected: u64,
         /// So many bytes had come.
@@ -217,18 +226,18 @@ pub enum ReadError {
         source: io::Error,
     },
     /// The file is of a later or unknown format.
-    #[error("{path}: {what}", path = path.display())]
+    #[error("{path}: {what}")]
     Format {
         /// The file.
-        path: PathBuf,
+        path: String,
         /// What is unknown.
         what: String,
     },
     /// A sound file, but not the one that the record speaks of.
-    #[error("{path}: sealed as {found}, the record says {expected}", path = path.display())]
+    #[error("{path}: sealed as {found}, the record says {expected}")]
     Other {
         /// The file.
-        path: PathBuf,
+        path: String,
         /// By the record.
         expected: String,
         /// By the file.
@@ -243,14 +252,14 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    pub(crate) fn io(path: &Path, doing: &'static str, source: impl Into<io::Error>) -> ReadError {
+    pub(crate) fn io(path: &str, doing: &'static str, source: impl Into<io::Error>) -> ReadError {
         ReadError::Io {
             path: path.to_owned(),
             doing,
             source: source.into(),
         }
     }
-    pub(crate) fn corrupt(path: &Path, what: impl Into<String>) -> ReadError {
+    pub(crate) fn corrupt(path: &str, what: impl Into<String>) -> ReadError {
         ReadError::Corrupt {
             path: path.to_owned(),
             place: Place::default(),
@@ -268,7 +277,6 @@ impl ReadError {
 
 impl From<ReadError> for Error {
     fn from(error: ReadError) -> Error {
-        let file = |path: &Path| Entity::File(path.display().to_string());
         match error {
             ReadError::Io {
                 path,
@@ -277,7 +285,7 @@ impl From<ReadError> for Error {
             } => Error::io(path, doing, &source),
             ReadError::Corrupt { path, place, what } => Error::new(
                 Code::Corrupt,
-                file(&path),
+                Entity::File(path),
                 format!("{place}{what}"),
                 OTHER_COPY,
             ),
@@ -287,7 +295,7 @@ impl From<ReadError> for Error {
                 found,
             } => Error::new(
                 Code::Truncated,
-                file(&path),
+                Entity::File(path),
                 format!("{found} of {expected} bytes are there"),
                 OTHER_COPY,
             ),
@@ -299,7 +307,7 @@ impl From<ReadError> for Error {
             } => lost(&path, expected, found, &source),
             ReadError::Format { path, what } => Error::new(
                 Code::FormatUnknown,
-                file(&path),
+                Entity::File(path),
                 what,
                 "use the version of Outlive that wrote it, or a later one",
             ),
@@ -309,7 +317,7 @@ impl From<ReadError> for Error {
                 found,
             } => Error::new(
                 Code::Corrupt,
-                file(&path),
+                Entity::File(path),
                 format!("sealed as {found}, but the record says {expected}"),
                 OTHER_COPY,
             ),

@@ -1,19 +1,20 @@
-//! A container's file as a listing shows it.
-
-use std::path::PathBuf;
+//! A container as a listing shows it.
 
 use outlive_base::{ContainerId, Level};
-use serde::{Deserialize, Serialize};
 
-/// A container file that was found.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+use crate::store::Key;
+
+/// A container that was found.
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Found {
     /// Which container, by its name.
     pub id: ContainerId,
     /// Disk: the node's own; partner: kept for another; shared.
     pub level: Level,
-    /// The file.
-    pub path: PathBuf,
+    /// Its key in the store.
+    pub key: Key,
+    /// What people find it by.
+    pub path: String,
     /// Its length, in bytes.
     pub length: u64,
 }

@@ -4,18 +4,14 @@
 //! job or key speak of is not ours to remove.
 
 use std::collections::BTreeSet;
-use std::io;
-use std::path::PathBuf;
 
-use outlive_base::{ContainerId, Error, Incarnation, Level, Version};
+use outlive_base::{ContainerId, Error, Level};
 use outlive_ledger::retention::long_gone;
 use outlive_ledger::{Checkpoint, GcPolicy, Record, Rules};
 
-use crate::disk::sync_directory;
-use crate::error::WriteError;
 use crate::found::Found;
 use crate::records::RecordStore;
-use crate::spares::Spares;
+use crate::store::{Key, Kind, Store};
 
 /// What was removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -28,29 +24,12 @@ pub struct GcReport {
     pub records: usize,
 }
 
-/// The checkpoints that records of another job or key speak of, by their names
-/// (`commit-i1-v20-disk-b1.rec`): with another key their content means nothing to us.
-fn foreign(names: &[PathBuf]) -> BTreeSet<Checkpoint> {
-    let number = |word: &str, letter| word.strip_prefix(letter)?.parse::<u64>().ok();
-    let checkpoint = |path: &PathBuf| {
-        let name = path.file_stem()?.to_str()?;
-        let mut words = name.split('-').skip(1);
-        let incarnation = u32::try_from(number(words.next()?, 'i')?).ok()?;
-        Some((
-            Incarnation(incarnation),
-            Version(number(words.next()?, 'v')?),
-        ))
-    };
-    names.iter().filter_map(checkpoint).collect()
-}
-
 /// One store.
 pub(crate) struct Place<'a> {
     pub records: &'a RecordStore,
-    /// Where its copies are.
-    pub directories: &'a [PathBuf],
-    /// Where the files of what is removed may go.
-    pub spares: Option<&'a Spares>,
+    pub store: &'a dyn Store,
+    /// What its copies are.
+    pub kinds: &'a [Kind],
 }
 
 /// Removes what may go from one store.
@@ -61,8 +40,9 @@ pub(crate) fn collect(
 ) -> Result<GcReport, Error> {
     let store = place.records;
     let scan = store.scan_again()?;
-    let (records, foreign) = (&scan.records, foreign(&scan.foreign));
-    let records: Vec<&Record> = records.iter().map(|record| &**record).collect();
+    // With another key the content of a record means nothing to us; its name does.
+    let foreign: BTreeSet<Checkpoint> = scan.foreign.iter().filter_map(Key::checkpoint).collect();
+    let records: Vec<&Record> = scan.records.iter().map(|record| &**record).collect();
     let rules = Rules::new(records.iter().copied(), policy);
     let mut tombs: BTreeSet<(ContainerId, Level)> = records
         .iter()
@@ -92,8 +72,8 @@ pub(crate) fn collect(
     }
     // What a tombstone buries must not come back when the tombstone is gone: neither after
     // a power cut, nor after a crash in between.
-    for directory in place.directories {
-        sync_directory(directory)?;
+    for kind in place.kinds {
+        place.store.settle(*kind, &[])?;
     }
     let forgotten = |record: &&&Record| {
         let checkpoint = record.checkpoint();
@@ -134,21 +114,11 @@ fn bury(
     for result in place.records.persist_all(&new) {
         result?;
     }
-    let mut removed = Vec::new();
-    for copy in doomed {
-        tombs.insert((copy.id, copy.level));
-        let spares = place.spares;
-        if spares.is_some_and(|spares| spares.keep(&copy.path, copy.length)) {
-            removed.push((copy.id, copy.level, copy.length));
-            continue;
-        }
-        match std::fs::remove_file(&copy.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(WriteError::io(&copy.path, "remove", error).into());
-            }
-            _ => {}
-        }
-        removed.push((copy.id, copy.level, copy.length));
-    }
-    Ok(removed)
+    tombs.extend(doomed.iter().map(|copy| (copy.id, copy.level)));
+    let keys: Vec<Key> = doomed.iter().map(|copy| copy.key.clone()).collect();
+    place.store.remove(&keys)?;
+    let removed = doomed.iter();
+    Ok(removed
+        .map(|copy| (copy.id, copy.level, copy.length))
+        .collect())
 }

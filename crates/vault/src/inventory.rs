@@ -1,20 +1,20 @@
-//! What lies in one place: records, container files, damage. Made locally, or
-//! received from another node, and joined into a [`crate::Catalogue`].
+//! What lies in one place: records, containers, damage; joined into a
+//! [`crate::Catalogue`].
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Version, count};
-use serde::{Deserialize, Serialize};
 
-use crate::error::ReadError;
+use crate::directory::Directory;
 use crate::found::Found;
 use crate::records::{RecordStore, Scan};
-use crate::store::{NodeStore, SharedStore};
+use crate::store::{Key, Store};
+use crate::vault::Vault;
 use outlive_ledger::{Part, Record};
 
 /// The mark of a history, [`Record::History`].
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Mark {
     /// There is none.
     None,
@@ -25,24 +25,22 @@ pub enum Mark {
 }
 
 /// One place's records and containers.
-#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug)]
 pub struct Inventory {
     /// The node; [`Part::SHARED`] for the shared directory.
     pub place: NodeId,
-    /// Its directory.
-    pub root: PathBuf,
-    /// True if the paths can be opened from here.
-    pub local: bool,
+    /// Where its copies are.
+    pub store: Arc<dyn Store>,
     /// All sound records.
     pub records: Vec<Record>,
     /// The mark that versions were committed, or what was found in its place.
     pub mark: Mark,
-    /// All container files; their content was not looked at.
+    /// All containers; their content was not looked at.
     pub copies: Vec<Found>,
     /// Damaged records.
-    pub damaged: Vec<PathBuf>,
+    pub damaged: Vec<Key>,
     /// Records of another job.
-    pub foreign: Vec<PathBuf>,
+    pub foreign: Vec<Key>,
     /// Why some of it could not be read. What could be read stands (P9).
     pub errors: Vec<Error>,
 }
@@ -62,26 +60,20 @@ impl Mark {
 }
 
 impl Inventory {
-    /// Of a node's storage.
+    /// Of a node's directory.
     pub fn of_node(node: NodeId, root: &Path, job_hash: u64) -> Inventory {
-        let store = NodeStore::at(root, job_hash);
-        Inventory::collect(node, root, store.records(), store.mark(), store.found())
+        let store = Arc::new(Directory::at(root));
+        Inventory::of(node, &Vault::of_node(store, job_hash))
     }
 
     /// Of the shared directory (`STORE/JOB/shared`).
     pub fn of_shared(root: &Path, job_hash: u64) -> Inventory {
-        let store = SharedStore::at(root, job_hash);
-        let place = Part::SHARED;
-        Inventory::collect(place, root, store.records(), store.mark(), store.found())
+        let store = Arc::new(Directory::at(root));
+        Inventory::of(Part::SHARED, &Vault::shared(store, job_hash))
     }
 
-    fn collect(
-        place: NodeId,
-        root: &Path,
-        records: &RecordStore,
-        mark: &RecordStore,
-        found: Result<Vec<Found>, ReadError>,
-    ) -> Inventory {
+    /// Of a place: a node, or [`Part::SHARED`].
+    pub fn of(place: NodeId, vault: &Vault) -> Inventory {
         let mut errors = Vec::new();
         let mut scan = |records: &RecordStore| {
             records.scan().unwrap_or_else(|error| {
@@ -89,17 +81,16 @@ impl Inventory {
                 Scan::default()
             })
         };
-        let mark = Mark::new(&scan(mark));
-        let scan = scan(records);
-        let mut copies = found.unwrap_or_else(|error| {
+        let mark = Mark::new(&scan(vault.mark()));
+        let scan = scan(vault.records());
+        let mut copies = vault.found().unwrap_or_else(|error| {
             errors.push(error.into());
             Vec::new()
         });
         copies.sort_by_key(|copy| (copy.level, copy.id));
         Inventory {
             place,
-            root: root.to_owned(),
-            local: true,
+            store: Arc::clone(vault.store()),
             mark,
             records: scan.records,
             copies,
@@ -112,10 +103,10 @@ impl Inventory {
     /// The records of another job or key, if there are any: ignored, but not in silence,
     /// for a job whose key was lost has no other trace of what it has saved.
     pub(crate) fn of_others(&self) -> Option<Error> {
-        let directory = self.foreign.first()?.parent()?;
+        self.foreign.first()?;
         Some(Error::new(
             Code::KeyMismatch,
-            Entity::File(directory.display().to_string()),
+            Entity::File(self.store.name()),
             format!(
                 "{} of another job, or of this one under another key, ignored",
                 count(self.foreign.len() as u64, "record")
@@ -124,7 +115,7 @@ impl Inventory {
         ))
     }
 
-    /// The file of a container at a level, if it is here and not being removed.
+    /// The copy of a container at a level, if it is here and not being removed.
     pub(crate) fn copy(&self, part: &Part, level: Level) -> Option<&Found> {
         let tombstone = Record::Tombstone { id: part.id, level };
         self.copies

@@ -6,21 +6,25 @@
 //! each copy is read back ([`Container::verify`]). A restart reads it into slabs
 //! ([`Container::read_rank`], or [`receive`] from another node).
 //!
-//! Files are the only truth. There is no database: records are small files, scanned
-//! by whoever wants to know.
+//! All of it goes through a [`Store`]: `docs/design/store.md`. What is stored is the only
+//! truth. There is no database: records are small objects, scanned by whoever wants to know.
 
 mod aligned;
 mod catalogue;
+mod conformance;
 mod container;
+mod directory;
 mod disk;
 mod entry;
 mod error;
+mod faulty;
 mod format;
 mod found;
 mod gc;
 mod inventory;
 mod layout;
 mod log;
+mod memory;
 mod pace;
 mod plan;
 mod records;
@@ -31,19 +35,24 @@ mod spares;
 mod store;
 mod stream;
 mod trace;
+mod vault;
 mod versions;
 mod write;
 
 pub use aligned::{Buffer, PAGE, Page, is_aligned};
 pub use catalogue::{Catalogue, CopyCheck, Rejected};
+pub use conformance::conform;
 pub use container::{Container, RankEntry, verify_written};
+pub use directory::Directory;
 pub use entry::{CopyState, Entry, LevelState, PartState};
 pub use error::{Place, ReadError, WriteError};
+pub use faulty::{Act, Fate, Faults, Faulty, Odds, damage};
 pub use format::{ContainerHead, FORMAT_VERSION, FRAME_BYTES, FRAME_BYTES_MAX};
 pub use found::Found;
 pub use gc::GcReport;
 pub use inventory::{Inventory, Mark};
 pub use layout::{Layout, RankImage};
+pub use memory::Memory;
 pub use outlive_ledger::{
     Checkpoint, GcPolicy, LIST_MAX, Part, RECORD_BYTES_MAX, Record, RecordError, Sealed,
     TEXT_BYTES_MAX,
@@ -51,8 +60,8 @@ pub use outlive_ledger::{
 pub use pace::Pace;
 pub use records::{Exclusive, RecordStore, Scan};
 pub use rehearse::{RankProof, Rehearsal};
-pub use spares::Spares;
-pub use store::{NodeStore, SharedStore, sweep_unfinished};
+pub use store::{Draft, Item, Key, Kind, Object, Put, Space, Store, Unappended};
 pub use stream::{Sink, receive};
 pub use trace::Trace;
-pub use write::{THREADS, THREADS_MAX, WriteHook, WriteOptions, store_stream, write_container};
+pub use vault::Vault;
+pub use write::{THREADS, THREADS_MAX, WriteOptions, store_stream, write_container};

@@ -8,21 +8,15 @@
 //! follows it; records go only by a new file that takes the place of the old one.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ffi::OsStr;
-use std::fs::{File, OpenOptions};
-use std::io::{self, IoSlice, Read};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::time::Duration;
 
 use outlive_base::Incarnation;
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
 
 use crate::aligned::PAGE64;
-use crate::disk::{self, Temporary, parent, sync_directory, write_all};
 use crate::error::WriteError;
+use crate::store::{Key, Kind, Put, Space, Store};
 use outlive_ledger::{Record, RecordError};
 
 /// Room with which a log is made or grows: a write into it changes no length, so that a
@@ -52,9 +46,8 @@ pub(crate) fn takes(record: &Record) -> Option<Incarnation> {
 }
 
 /// True for the name of any job's log.
-pub(crate) fn is_log(name: &OsStr) -> bool {
-    let name = name.as_encoded_bytes();
-    name.starts_with(b"decisions-i") && name.ends_with(b".log")
+pub(crate) fn is_log(name: &str) -> bool {
+    name.starts_with("decisions-i") && name.ends_with(".log")
 }
 
 fn name_of(incarnation: Incarnation, job_hash: u64) -> String {
@@ -77,24 +70,19 @@ pub(crate) struct Content {
 impl Content {
     /// Reads a log; it need not be of this job. Another process may be writing to it: what
     /// looks like damage is looked at again while nobody writes.
-    pub(crate) fn read(path: &Path, job_hash: u64) -> io::Result<Content> {
-        let look = |file: &File| {
-            let mut bytes = Vec::new();
-            file.take(LOG_BYTES_MAX).read_to_end(&mut bytes)?;
-            Ok::<_, io::Error>(Content::parse(&bytes, job_hash))
-        };
-        let mut content = look(&disk::open_read(path, false)?)?;
+    pub(crate) fn read(store: &dyn Store, key: &Key, job_hash: u64) -> io::Result<Content> {
+        let bytes = store.get(key, LOG_BYTES_MAX)?;
+        let mut content = Content::parse(&bytes, job_hash);
         for _ in 0..LOOKS_MAX {
             if content.damaged == 0 {
                 break;
             }
-            let file = disk::open_read(path, false)?;
-            let locked = flock(&file, FlockOperation::NonBlockingLockShared);
-            content = look(&file)?;
-            match locked {
-                Err(Errno::WOULDBLOCK) => std::thread::sleep(LOOK_AGAIN),
-                // Locked, or a file system that has no locks.
-                _ => break,
+            match store.get_still(key, LOG_BYTES_MAX)? {
+                None => std::thread::sleep(LOOK_AGAIN),
+                Some(bytes) => {
+                    content = Content::parse(&bytes, job_hash);
+                    break;
+                }
             }
         }
         Ok(content)
@@ -144,13 +132,13 @@ impl Content {
     }
 }
 
-/// One file.
+/// One log.
 struct Log {
-    path: PathBuf,
-    /// The number of the file that this process has made: another file of its name is not
-    /// it. None before, or after a write that failed. It is not kept open, for a file system
-    /// on which a file is open for writing can be neither unmounted nor made read-only.
-    number: Option<u64>,
+    store: Arc<dyn Store>,
+    key: Key,
+    /// The tag of the object that this process has made: another in its place is not it.
+    /// None before, or after a write of which nobody knows where it ends.
+    tag: Option<u64>,
     records: BTreeMap<String, Arc<Record>>,
     end: u64,
     length: u64,
@@ -158,21 +146,26 @@ struct Log {
 
 /// The logs of a node, for the one process that writes there.
 pub(crate) struct Logs {
-    directory: PathBuf,
+    store: Arc<dyn Store>,
+    kind: Kind,
     job_hash: u64,
     logs: BTreeMap<Incarnation, Log>,
-    /// Records of the kinds that logs take which have files of their own, by name: of an
+    /// Records of the kinds that logs take which are objects of their own, by name: of an
     /// earlier release, or written when the disk was full. They stay there.
-    pub files: BTreeSet<String>,
+    pub apart: BTreeSet<String>,
+    /// True once the store could be listed.
+    pub listed: bool,
+    /// Logs that could not be read: what they hold is not known, and they are not written.
+    unread: BTreeSet<Key>,
 }
 
 impl std::fmt::Debug for Logs {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Logs").field(&self.directory).finish()
+        f.debug_tuple("Logs").field(&self.store).finish()
     }
 }
 
-/// A record, its file's name as one of its own, and its bytes.
+/// A record, its name as an object of its own, and its bytes.
 pub(crate) struct Entry<'a> {
     pub record: &'a Record,
     pub name: String,
@@ -180,41 +173,72 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Logs {
-    /// The logs of this job in a directory, as they are there.
-    pub(crate) fn open(directory: &Path, job_hash: u64) -> Logs {
+    /// The logs of this job in a store, as they are there.
+    pub(crate) fn open(store: Arc<dyn Store>, kind: Kind, job_hash: u64) -> Logs {
         let mut logs = Logs {
-            directory: directory.to_owned(),
+            store,
+            kind,
             job_hash,
             logs: BTreeMap::new(),
-            files: BTreeSet::new(),
+            apart: BTreeSet::new(),
+            listed: false,
+            unread: BTreeSet::new(),
         };
-        // What cannot be listed or read is not there; a scan says why.
-        for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
-            if !is_log(&entry.file_name()) {
-                logs.files.extend(entry.file_name().into_string());
-                continue;
-            }
-            let Ok(content) = Content::read(&entry.path(), job_hash) else {
-                continue;
-            };
-            for record in content.records {
-                let named = takes(&record)
-                    .filter(|incarnation| *name_of(*incarnation, job_hash) == *entry.file_name());
-                if let Some(incarnation) = named {
-                    let log = logs.of(incarnation);
-                    log.records
-                        .insert(record.file_name(false), Arc::new(record));
-                }
-            }
+        // What cannot be listed or read now is looked at again when it is needed.
+        if let Err(error) = logs.list() {
+            tracing::warn!(%error, "records cannot be listed");
         }
         logs
     }
 
+    fn list(&mut self) -> io::Result<()> {
+        let items = self.store.list(self.kind)?;
+        self.listed = true;
+        for item in items {
+            if !is_log(item.key.name()) {
+                self.apart.insert(item.key.name().to_owned());
+            } else if let Err(error) = self.read(&item.key) {
+                tracing::warn!(key = item.key.name(), %error, "a log cannot be read");
+                self.unread.insert(item.key);
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, key: &Key) -> io::Result<()> {
+        let job_hash = self.job_hash;
+        for record in Content::read(&*self.store, key, job_hash)?.records {
+            let named =
+                takes(&record).filter(|incarnation| name_of(*incarnation, job_hash) == key.name());
+            if let Some(incarnation) = named {
+                let log = self.of(incarnation);
+                log.records
+                    .insert(record.file_name(false), Arc::new(record));
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that it is known what an incarnation's log holds: one that is written anew
+    /// without that would lose it.
+    pub(crate) fn know(&mut self, incarnation: Incarnation) -> io::Result<()> {
+        if !self.listed {
+            self.list()?;
+        }
+        let key = self.of(incarnation).key.clone();
+        if self.unread.contains(&key) {
+            self.read(&key)?;
+            self.unread.remove(&key);
+        }
+        Ok(())
+    }
+
     fn of(&mut self, incarnation: Incarnation) -> &mut Log {
-        let path = self.directory.join(name_of(incarnation, self.job_hash));
+        let (store, kind, job_hash) = (&self.store, self.kind, self.job_hash);
         self.logs.entry(incarnation).or_insert_with(|| Log {
-            path,
-            number: None,
+            store: Arc::clone(store),
+            key: Key::record(kind, name_of(incarnation, job_hash)),
+            tag: None,
             records: BTreeMap::new(),
             end: 0,
             length: 0,
@@ -230,10 +254,9 @@ impl Logs {
             .map(|it| &**it)
     }
 
-    /// The records of a file, if it is as this process left it.
-    pub(crate) fn known(&self, name: &OsStr) -> Option<impl Iterator<Item = &Arc<Record>>> {
-        let mut logs = self.logs.values();
-        let log = logs.find(|log| log.path.file_name() == Some(name))?;
+    /// The records of a log, if it is as this process left it.
+    pub(crate) fn known(&self, key: &Key) -> Option<impl Iterator<Item = &Arc<Record>>> {
+        let log = self.logs.values().find(|log| log.key == *key)?;
         log.stands().then(|| log.records.values())
     }
 
@@ -262,9 +285,14 @@ impl Logs {
         let mut changed: BTreeMap<Incarnation, Vec<String>> = BTreeMap::new();
         for record in records {
             let name = record.file_name(false);
-            if let Some(incarnation) = takes(record)
-                && self.get(incarnation, &name).is_some()
-            {
+            let Some(incarnation) = takes(record) else {
+                continue;
+            };
+            if let Err(error) = self.know(incarnation) {
+                let key = self.of(incarnation).key.clone();
+                return Err(WriteError::io(self.store.locate(&key), "read", error));
+            }
+            if self.get(incarnation, &name).is_some() {
                 changed.entry(incarnation).or_default().push(name);
             }
         }
@@ -292,16 +320,13 @@ impl Logs {
 }
 
 impl Log {
-    /// True if the file of this name is the one that this process writes to.
+    /// True if the object of this key is the one that this process writes to.
     fn stands(&self) -> bool {
-        let there = std::fs::metadata(&self.path).map(|data| data.ino());
-        self.number.is_some() && there.ok() == self.number
+        self.tag.is_some() && self.store.tag(&self.key) == self.tag
     }
 
     /// Appends a batch that starts at a page of its own.
     fn extend(&mut self, new: &[&Entry<'_>]) -> Result<(), WriteError> {
-        let file = OpenOptions::new().write(true).open(&self.path);
-        let file = &file.map_err(|error| WriteError::io(&self.path, "open", error))?;
         let batch = pack(new.iter().map(|entry| &entry.bytes[..]));
         let end = self.end + batch.len() as u64;
         let spare = match end <= self.length {
@@ -310,20 +335,12 @@ impl Log {
         };
         let zeros = vec![0; spare as usize];
         let mut slices = [IoSlice::new(&batch), IoSlice::new(&zeros)];
-        // Readers of other processes wait for the end of the write. One that holds the lock, or a
-        // file system without locks, holds up nothing.
-        let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
-        let written = write_all(file, &mut slices, self.end);
-        let _ = flock(file, FlockOperation::Unlock);
-        let written = written.and_then(|()| file.sync_data());
-        if let Err(error) = written {
-            // What failed is not there, and the next that is written does not follow it.
-            if file.set_len(self.end).is_ok() {
-                self.length = self.end;
-            } else {
-                self.number = None;
+        if let Err(failed) = self.store.append(&self.key, self.end, &mut slices) {
+            match failed.cut {
+                true => self.length = self.end,
+                false => self.tag = None,
             }
-            return Err(WriteError::io(&self.path, "write", error));
+            return Err(failed.error);
         }
         self.end = end;
         self.length = self.length.max(end + spare);
@@ -331,7 +348,8 @@ impl Log {
         Ok(())
     }
 
-    /// Writes all records and new ones into another file, which takes the place of this one.
+    /// Writes all records and new ones into another object, which takes the place of this
+    /// one. If that fails, the old one stands, or another than this process knows.
     fn rewrite(&mut self, new: &[&Entry<'_>], job_hash: u64) -> Result<(), WriteError> {
         let mut encoded = Vec::with_capacity(self.records.len());
         let replaced = |name: &String| new.iter().any(|entry| entry.name == *name);
@@ -339,21 +357,18 @@ impl Log {
             encoded.extend(record.1.encode(job_hash));
         }
         let all = encoded.iter().map(|bytes| &bytes[..]);
-        let batch = pack(all.chain(new.iter().map(|entry| &entry.bytes[..])));
-        let zeros = vec![0; SPARE_BYTES as usize];
-        let made = Temporary::create(&self.path, false)?;
-        let failed = |error| WriteError::io(&self.path, "write", error);
-        let mut slices = [IoSlice::new(&batch), IoSlice::new(&zeros)];
-        write_all(&made.file, &mut slices, 0).map_err(failed)?;
-        made.sync()?;
-        let number = made.file.metadata().map_err(failed)?.ino();
-        // From here on nobody knows which of the two stands, until the directory is synced.
-        self.number = None;
-        made.rename()?;
-        sync_directory(parent(&self.path))?;
-        self.number = Some(number);
-        self.end = batch.len() as u64;
-        self.length = self.end + SPARE_BYTES;
+        let mut bytes = pack(all.chain(new.iter().map(|entry| &entry.bytes[..])));
+        let end = bytes.len() as u64;
+        bytes.resize(bytes.len() + SPARE_BYTES as usize, 0);
+        let put = Put {
+            key: self.key.clone(),
+            bytes: &bytes,
+            space: Space::Free,
+        };
+        let tags: Result<Vec<u64>, _> = self.store.put_all(&[put]).into_iter().collect();
+        self.tag = tags?.pop();
+        self.end = end;
+        self.length = end + SPARE_BYTES;
         self.learn(new);
         Ok(())
     }
@@ -366,14 +381,9 @@ impl Log {
     }
 
     fn delete(&mut self) -> Result<(), WriteError> {
-        match std::fs::remove_file(&self.path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(WriteError::io(&self.path, "remove", error));
-            }
-            _ => {}
-        }
-        self.number = None;
-        sync_directory(parent(&self.path))
+        self.store.remove(std::slice::from_ref(&self.key))?;
+        self.tag = None;
+        self.store.settle(self.key.kind(), &[])
     }
 }
 

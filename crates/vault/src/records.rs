@@ -1,4 +1,4 @@
-//! A directory of records.
+//! The records of a store.
 //!
 //! Invariants: a record is there whole and durable, or not at all; persisting the
 //! same record again changes nothing; a decision (incarnation, commit) is never
@@ -6,18 +6,14 @@
 //! files and damage, which it reports (P9).
 
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::io::{self, IoSlice, Read};
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlive_base::{Incarnation, Level};
 
-use crate::disk::{self, Temporary, create_directory, parent, sync_directory, write_all};
 use crate::error::{ReadError, WriteError};
 use crate::log::{self, Content, Entry, Logs};
-use crate::reserve::{self, Reserve};
+use crate::store::{Item, Key, Kind, Put, Space, Store};
 use outlive_ledger::{RECORD_BYTES_MAX, Record, RecordError};
 
 /// What [`RecordStore::persist_exclusive`] found.
@@ -32,38 +28,37 @@ pub enum Exclusive {
 /// What a scan found.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Scan {
-    /// All sound records: those with a file of their own, by its name, then those of logs.
+    /// All sound records: those that are objects of their own, by name, then those of logs.
     pub records: Vec<Record>,
-    /// Files that are damaged, misnamed or of an unknown format; a log once for each record.
-    pub damaged: Vec<PathBuf>,
-    /// Sound records of another job, left by an earlier life of the directory; one in a log
-    /// by the log's path and its own name.
-    pub foreign: Vec<PathBuf>,
+    /// Objects that are damaged, misnamed or of an unknown format; a log once for each record.
+    pub damaged: Vec<Key>,
+    /// Sound records of another job, left by an earlier life of the store; one in a log as if
+    /// it were an object of its own.
+    pub foreign: Vec<Key>,
 }
 
-/// The records in one directory.
+/// The records of one store.
 #[derive(Clone, Debug)]
 pub struct RecordStore {
-    directory: PathBuf,
+    store: Arc<dyn Store>,
+    kind: Kind,
     job_hash: u64,
     /// What [`RecordStore::scan_again`] has read.
     known: Arc<Mutex<Known>>,
-    /// Room on a full disk, for a node's own records.
-    reserve: Option<Arc<Reserve>>,
     /// Where a node's decisions about versions go, for the one process that writes them.
     logs: Option<Arc<Mutex<Logs>>>,
 }
 
-/// Sound records by their file's name, with the number of the file: a record is never
-/// changed in place, so the same file under the same name says the same.
-type Known = BTreeMap<OsString, (u64, Arc<Record>)>;
+/// Sound records by their key, with the tag of the object: a record is never changed in
+/// place, so the same object says the same.
+type Known = BTreeMap<Key, (u64, Arc<Record>)>;
 
 /// What there is, for a caller that comes often: records are shared, not copied.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Seen {
     pub records: Vec<Arc<Record>>,
-    pub damaged: Vec<PathBuf>,
-    pub foreign: Vec<PathBuf>,
+    pub damaged: Vec<Key>,
+    pub foreign: Vec<Key>,
 }
 
 impl From<Seen> for Scan {
@@ -78,20 +73,13 @@ impl From<Seen> for Scan {
 }
 
 impl RecordStore {
-    /// Opens the directory for writing; creates it, private to the user.
-    pub fn open(directory: &Path, job_hash: u64) -> Result<RecordStore, WriteError> {
-        create_directory(directory)?;
-        sync_directory(parent(directory))?;
-        Ok(RecordStore::at(directory, job_hash))
-    }
-
-    /// The directory for reading; it need not exist.
-    pub fn at(directory: &Path, job_hash: u64) -> RecordStore {
+    /// The records of a kind: [`Kind::Record`] or [`Kind::Mark`].
+    pub fn new(store: Arc<dyn Store>, kind: Kind, job_hash: u64) -> RecordStore {
         RecordStore {
-            directory: directory.to_owned(),
+            store,
+            kind,
             job_hash,
             known: Arc::default(),
-            reserve: None,
             logs: None,
         }
     }
@@ -99,7 +87,7 @@ impl RecordStore {
     /// The same for the one process that writes here: decisions about versions are
     /// appended to a log.
     pub(crate) fn with_logs(mut self) -> RecordStore {
-        let logs = Logs::open(&self.directory, self.job_hash);
+        let logs = Logs::open(Arc::clone(&self.store), self.kind, self.job_hash);
         self.logs = Some(Arc::new(Mutex::new(logs)));
         self
     }
@@ -109,24 +97,13 @@ impl RecordStore {
         Some(logs.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// The same with room kept beside the directory. What is missing of it is made.
-    pub(crate) fn with_reserve(mut self) -> RecordStore {
-        let beside = parent(&self.directory).join(reserve::NAME);
-        self.reserve = Some(Arc::new(Reserve::at(beside)));
-        self.refill();
-        self
+    fn key(&self, record: &Record, exclusive: bool) -> Key {
+        Key::record(self.kind, record.file_name(exclusive))
     }
 
-    /// Makes the room again that records on a full disk have taken, if there is some.
-    pub fn refill(&self) {
-        if let Some(reserve) = &self.reserve {
-            reserve.fill();
-        }
-    }
-
-    /// The directory.
-    pub fn directory(&self) -> &Path {
-        &self.directory
+    /// What people find a record by.
+    pub fn locate(&self, key: &Key) -> String {
+        self.store.locate(key)
     }
 
     /// Makes a record durable. Returns only when it would survive a power cut. One
@@ -141,30 +118,18 @@ impl RecordStore {
     /// their syncs: one result each, in their order. After a power cut any of them may
     /// be there without the others.
     pub fn persist_all(&self, records: &[&Record]) -> Vec<Result<(), WriteError>> {
-        self.persist_each(records, false)
-    }
-
-    /// [`RecordStore::persist_all`] as if nothing were left but the room that is kept.
-    pub fn persist_in_reserve(&self, records: &[&Record]) -> Vec<Result<(), WriteError>> {
-        self.persist_each(records, true)
-    }
-
-    fn persist_each(&self, records: &[&Record], full: bool) -> Vec<Result<(), WriteError>> {
-        let mut results: Vec<Option<Result<(), WriteError>>> = match full {
-            true => records.iter().map(|_| None).collect(),
-            false => self.persist_in_logs(records),
-        };
-        // What no log takes, or none has room for, has a file of its own.
+        let mut results = self.persist_in_logs(records);
+        // What no log takes, or none has room for, is an object of its own.
         let left = results
             .iter()
             .zip(records)
             .filter(|(done, _)| done.is_none());
         let left: Vec<&Record> = left.map(|(_, record)| *record).collect();
         if !left.is_empty() {
-            let mut files = self.persist_in_files(&left, full).into_iter();
+            let mut objects = self.persist_as_objects(&left).into_iter();
             results.iter_mut().for_each(|result| {
                 if result.is_none() {
-                    *result = files.next();
+                    *result = objects.next();
                 }
             });
         }
@@ -183,13 +148,16 @@ impl RecordStore {
             let Some(incarnation) = log::takes(record) else {
                 continue;
             };
+            if logs.know(incarnation).is_err() {
+                continue;
+            }
             let name = record.file_name(false);
-            let path = self.directory.join(&name);
             let conflict =
                 |found: &Record| matches!(record, Record::Commit { .. }) && found != *record;
             if logs.get(incarnation, &name).is_some_and(conflict) {
+                let path = self.locate(&self.key(record, false));
                 results[at] = Some(Err(WriteError::Conflict(path)));
-            } else if !logs.files.contains(&name) {
+            } else if !logs.apart.contains(&name) {
                 match self.encode(record) {
                     Ok(bytes) => {
                         let (places, entries) = batches.entry(incarnation).or_default();
@@ -217,119 +185,97 @@ impl RecordStore {
         results
     }
 
-    fn persist_in_files(&self, records: &[&Record], full: bool) -> Vec<Result<(), WriteError>> {
-        let staged: Vec<_> = records
-            .iter()
-            .map(|record| self.stage(record, full))
-            .collect();
-        // All are written before the first is synced: the file system then writes its
-        // own log once for many.
-        let named: Vec<Result<(), WriteError>> = records
-            .iter()
-            .zip(staged)
-            .map(|(record, staged)| match staged? {
-                Staged::There(path) => sync_file(&path),
-                Staged::New(file) => {
-                    file.sync()?;
-                    let number = file.file.metadata().map(|data| data.ino());
-                    file.rename()?;
-                    self.remember(record, number.ok());
-                    if let (Some(_), Some(mut logs)) = (log::takes(record), self.logs()) {
-                        logs.files.insert(record.file_name(false));
-                    }
-                    Ok(())
+    fn persist_as_objects(&self, records: &[&Record]) -> Vec<Result<(), WriteError>> {
+        let mut results = Vec::new();
+        let (mut again, mut new) = (Vec::new(), Vec::new());
+        for (at, record) in records.iter().enumerate() {
+            let key = self.key(record, false);
+            let staged = self.encode(record).and_then(|bytes| {
+                match self.stands(&key, record, &bytes)? {
+                    true => again.push((at, key)),
+                    false => new.push((at, key, bytes)),
                 }
-            })
-            .collect();
-        if named.iter().all(Result::is_err) {
-            return named;
+                Ok(())
+            });
+            results.push(staged);
         }
-        let again = || sync_directory(&self.directory);
-        match again() {
-            Ok(()) => named,
-            Err(first) => {
-                let mut first = Some(first);
-                let failed = |result: Result<(), WriteError>| {
-                    result.and_then(|()| first.take().map_or_else(again, Err))
-                };
-                named.into_iter().map(failed).collect()
-            }
+        let space = |record: &Record| match is_essential(record) {
+            true => Space::FreeOrKept,
+            false => Space::Free,
+        };
+        let puts = new.iter().map(|(at, key, bytes)| Put {
+            key: key.clone(),
+            bytes,
+            space: space(records[*at]),
+        });
+        let told = self.store.put_all(&puts.collect::<Vec<_>>());
+        for ((at, key, _), put) in new.into_iter().zip(told) {
+            self.remember(key, records[at], &put);
+            results[at] = put.map(drop);
         }
+        for (at, key) in again {
+            // It is there, perhaps not durably.
+            results[at] = self.store.settle(self.kind, &[key]);
+        }
+        results
     }
 
     /// What was just written need not be read by [`RecordStore::scan_again`].
-    fn remember(&self, record: &Record, number: Option<u64>) {
+    fn remember(&self, key: Key, record: &Record, put: &Result<u64, WriteError>) {
+        // One that failed may be there all the same, unless there was no room for it.
+        let full = put.as_ref().is_err_and(WriteError::is_full);
+        if let (false, Some(_), Some(mut logs)) = (full, log::takes(record), self.logs()) {
+            logs.apart.insert(key.name().to_owned());
+        }
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        let name = record.file_name(false).into();
-        match number {
-            Some(number) => known.insert(name, (number, Arc::new(record.clone()))),
-            None => known.remove(&name),
+        match put {
+            Ok(tag) => known.insert(key, (*tag, Arc::new(record.clone()))),
+            Err(_) => known.remove(&key),
         };
     }
 
-    /// Writes a record under a temporary name, unless it is there.
-    fn stage(&self, record: &Record, full: bool) -> Result<Staged, WriteError> {
-        let path = self.directory.join(record.file_name(false));
-        let bytes = self.encode(record)?;
-        match self.read(&path) {
-            Ok(found) if found == bytes => return Ok(Staged::There(path)),
+    /// True if the record stands; an error if another does which must not be replaced.
+    fn stands(&self, key: &Key, record: &Record, bytes: &[u8]) -> Result<bool, WriteError> {
+        match self.read(key) {
+            Ok(found) if found == bytes => return Ok(true),
             Ok(found) => match (record, Record::decode(&found, self.job_hash)) {
                 (Record::Incarnation { .. } | Record::Commit { .. }, Ok(_)) => {
-                    return Err(WriteError::Conflict(path));
+                    return Err(WriteError::Conflict(self.locate(key)));
                 }
                 // A promise that went back would be no promise.
                 (Record::Promise { ballot }, Ok(Record::Promise { ballot: given }))
                     if *ballot < given =>
                 {
-                    return Err(WriteError::Conflict(path));
+                    return Err(WriteError::Conflict(self.locate(key)));
                 }
                 _ => {}
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             // An unreadable record is as good as none: the sound one replaces it.
-            Err(error) => tracing::warn!(path = %path.display(), %error, "record replaced"),
+            Err(error) => {
+                tracing::warn!(path = self.locate(key), %error, "record replaced");
+            }
         }
-        let written = match full {
-            true => Err(WriteError::io(&path, "create", io::ErrorKind::StorageFull)),
-            false => Temporary::create(&path, false).and_then(|file| fill(file, &bytes)),
-        };
-        let written = written.or_else(|error| match error.is_full() && is_essential(record) {
-            true => self.stage_in_reserve(&path, &bytes).ok_or(error),
-            false => Err(error),
-        });
-        written.map(Staged::New)
-    }
-
-    /// A record on a disk that is full.
-    fn stage_in_reserve(&self, path: &Path, bytes: &[u8]) -> Option<Temporary> {
-        let reserve = self.reserve.as_ref()?;
-        let length = bytes.len() as u64;
-        let file = Temporary::take(path, |at| reserve.give(at, length))?;
-        write_all(&file.file, &mut [IoSlice::new(bytes)], 0).ok()?;
-        file.file.set_len(length).ok()?;
-        Some(file)
+        Ok(false)
     }
 
     /// Makes a record durable only if none of its name is there: for directories
     /// that several processes share, where one immutable record a version stands. A
     /// damaged one that is there is an error, for nobody can tell what it said.
     pub fn persist_exclusive(&self, record: &Record) -> Result<Exclusive, WriteError> {
-        let path = self.directory.join(record.file_name(true));
-        let bytes = self.encode(record)?;
-        if self.write(&path, &bytes)?.publish_new()? {
+        let key = self.key(record, true);
+        if self.store.create(&key, &self.encode(record)?)? {
             return Ok(Exclusive::Created);
         }
-        self.sync_again(&path)?;
-        let found = self
-            .read(&path)
-            .map_err(|error| WriteError::io(&path, "read", error))?;
+        let found = self.read(&key);
+        let found = found.map_err(|error| WriteError::io(self.locate(&key), "read", error))?;
         match Record::decode(&found, self.job_hash) {
             Ok(found) => Ok(Exclusive::Stands(found)),
-            Err(_) => Err(WriteError::Damaged(path)),
+            Err(_) => Err(WriteError::Damaged(self.locate(&key))),
         }
     }
 
-    /// Reads all records. A directory that does not exist holds none.
+    /// Reads all records. A store that was never written to holds none.
     pub fn scan(&self) -> Result<Scan, ReadError> {
         let mut known = Known::new();
         let seen = self.scan_beside(&mut known, false)?;
@@ -349,17 +295,16 @@ impl RecordStore {
         let mut scan = Seen::default();
         let mut found = Known::new();
         let mut logged = Vec::new();
-        for (name, file) in self.names()? {
-            let path = self.directory.join(&name);
-            if log::is_log(&name) {
-                self.scan_log(&name, again, &mut logged, &mut scan);
+        for Item { key, tag, .. } in self.items()? {
+            if log::is_log(key.name()) {
+                self.scan_log(key, again, &mut logged, &mut scan);
                 continue;
             }
-            if let Some((_, record)) = known.remove(&name).filter(|(known, _)| *known == file) {
-                found.insert(name, (file, record));
+            if let Some((_, record)) = known.remove(&key).filter(|(known, _)| *known == tag) {
+                found.insert(key, (tag, record));
                 continue;
             }
-            let decoded = match self.read(&path) {
+            let decoded = match self.read(&key) {
                 Ok(bytes) => Record::decode(&bytes, self.job_hash),
                 // Removed since it was listed: by its owner, as a record may be.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
@@ -367,14 +312,14 @@ impl RecordStore {
             };
             let is_its_name = |record: &Record| {
                 let mut names = [true, false].into_iter();
-                names.any(|exclusive| *record.file_name(exclusive) == name)
+                names.any(|exclusive| record.file_name(exclusive) == key.name())
             };
             match decoded {
                 Ok(record) if is_its_name(&record) => {
-                    found.insert(name, (file, Arc::new(record)));
+                    found.insert(key, (tag, Arc::new(record)));
                 }
-                Err(RecordError::OtherJob) => scan.foreign.push(path),
-                _ => scan.damaged.push(path),
+                Err(RecordError::OtherJob) => scan.foreign.push(key),
+                _ => scan.damaged.push(key),
             }
         }
         scan.records = found
@@ -387,46 +332,37 @@ impl RecordStore {
     }
 
     /// What a log says; `again`: this process knows what it has written itself.
-    fn scan_log(&self, name: &OsStr, again: bool, logged: &mut Vec<Arc<Record>>, scan: &mut Seen) {
+    fn scan_log(&self, key: Key, again: bool, logged: &mut Vec<Arc<Record>>, scan: &mut Seen) {
         let logs = self.logs().filter(|_| again);
-        if let Some(known) = logs.as_ref().and_then(|logs| logs.known(name)) {
+        if let Some(known) = logs.as_ref().and_then(|logs| logs.known(&key)) {
             return logged.extend(known.cloned());
         }
-        let path = self.directory.join(name);
-        match Content::read(&path, self.job_hash) {
+        match Content::read(&*self.store, &key, self.job_hash) {
             Ok(content) => {
                 // Of records with one name the last stands, as if it had taken the place of
                 // the others.
                 let named = content.records.into_iter();
                 let named = named.map(|record| (record.file_name(false), Arc::new(record)));
                 logged.extend(named.collect::<BTreeMap<_, _>>().into_values());
-                let theirs = content.foreign.iter().map(|name| path.join(name));
-                scan.foreign.extend(theirs);
-                let damaged = std::iter::repeat_n(path.clone(), content.damaged);
-                scan.damaged.extend(damaged);
+                let theirs = content.foreign.into_iter();
+                scan.foreign
+                    .extend(theirs.map(|name| Key::record(self.kind, name)));
+                scan.damaged
+                    .extend(std::iter::repeat_n(key, content.damaged));
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(_) => scan.damaged.push(path),
+            Err(_) => scan.damaged.push(key),
         }
     }
 
-    /// The names of finished records, in order, each with the number of its file.
-    fn names(&self) -> Result<BTreeMap<OsString, u64>, ReadError> {
-        let entries = match std::fs::read_dir(&self.directory) {
-            Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(BTreeMap::new()),
-            Err(error) => return Err(ReadError::io(&self.directory, "list", error)),
-        };
-        let mut names = BTreeMap::new();
-        for entry in entries {
-            let entry = entry.map_err(|error| ReadError::io(&self.directory, "list", error))?;
-            let name = entry.file_name();
-            let bytes = name.as_encoded_bytes();
-            if !bytes.starts_with(b".") && bytes.ends_with(b".rec") || log::is_log(&name) {
-                names.insert(name, entry.ino());
-            }
-        }
-        Ok(names)
+    /// The finished records, by name.
+    fn items(&self) -> Result<Vec<Item>, ReadError> {
+        let items = self.store.list(self.kind);
+        let mut items =
+            items.map_err(|error| ReadError::io(&self.store.name(), "list records", error))?;
+        items.retain(|item| item.key.name().ends_with(".rec") || log::is_log(item.key.name()));
+        items.sort_by(|one, other| one.key.cmp(&other.key));
+        Ok(items)
     }
 
     /// Removes records, durably, with one sync; those that are not there are no error.
@@ -441,49 +377,41 @@ impl RecordStore {
         first: &[&Record],
         last: &[&Record],
     ) -> Result<(), WriteError> {
-        self.remove_files(first)?;
+        self.remove_objects(first)?;
         if let Some(mut logs) = self.logs() {
             logs.remove(&[first, last].concat())?;
         }
-        self.remove_files(last)
+        self.remove_objects(last)
     }
 
-    /// Removes those that have files of their own.
-    fn remove_files(&self, records: &[&Record]) -> Result<(), WriteError> {
-        let mut logs = self.logs();
-        let mut some = false;
+    /// Removes those that are objects of their own.
+    fn remove_objects(&self, records: &[&Record]) -> Result<(), WriteError> {
+        let logs = self.logs();
+        let mut keys = Vec::new();
         for record in records {
             let mut names = vec![record.file_name(false), record.file_name(true)];
             names.dedup();
-            if let (Some(logs), Some(_)) = (&mut logs, log::takes(record)) {
-                names.retain(|name| logs.files.remove(name));
+            if let (Some(logs), Some(_)) = (&logs, log::takes(record)) {
+                names.retain(|name| !logs.listed || logs.apart.contains(name));
             }
-            for name in names {
-                some = true;
-                let path = self.directory.join(name);
-                match std::fs::remove_file(&path) {
-                    Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                        return Err(WriteError::io(&path, "remove", error));
-                    }
-                    _ => {}
-                }
-            }
+            keys.extend(names.into_iter().map(|name| Key::record(self.kind, name)));
         }
-        match some {
-            false => Ok(()),
-            true => sync_directory(&self.directory),
+        if keys.is_empty() {
+            return Ok(());
         }
+        self.store.remove(&keys)?;
+        self.store.settle(self.kind, &[])?;
+        if let Some(mut logs) = logs {
+            keys.iter().for_each(|key| {
+                logs.apart.remove(key.name());
+            });
+        }
+        Ok(())
     }
 
     /// Removes a record, durably; one that is not there is no error.
     pub fn remove(&self, record: &Record) -> Result<(), WriteError> {
         self.remove_all(&[record])
-    }
-
-    /// Removes unfinished files. Only for the one writer of a node's directory,
-    /// before it writes; never for a shared one.
-    pub fn sweep(&self) -> Result<(), WriteError> {
-        disk::sweep(&self.directory)
     }
 
     fn encode(&self, record: &Record) -> Result<Vec<u8>, WriteError> {
@@ -492,26 +420,8 @@ impl RecordStore {
             .ok_or_else(|| WriteError::Input(format!("{}: too long", record.file_name(false))))
     }
 
-    fn read(&self, path: &Path) -> io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        let file = disk::open_read(path, false)?;
-        file.take(RECORD_BYTES_MAX as u64 + 1)
-            .read_to_end(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    fn write(&self, path: &Path, bytes: &[u8]) -> Result<Temporary, WriteError> {
-        let file = Temporary::create(path, false)?;
-        write_all(&file.file, &mut [IoSlice::new(bytes)], 0)
-            .map_err(|error| WriteError::io(path, "write", error))?;
-        file.sync()?;
-        Ok(file)
-    }
-
-    /// A writer before us may have died between rename and sync.
-    fn sync_again(&self, path: &Path) -> Result<(), WriteError> {
-        sync_file(path)?;
-        sync_directory(&self.directory)
+    fn read(&self, key: &Key) -> io::Result<Vec<u8>> {
+        self.store.get(key, RECORD_BYTES_MAX as u64 + 1)
     }
 }
 
@@ -527,27 +437,6 @@ fn is_essential(record: &Record) -> bool {
     }
 }
 
-fn fill(file: Temporary, bytes: &[u8]) -> Result<Temporary, WriteError> {
-    let written = write_all(&file.file, &mut [IoSlice::new(bytes)], 0);
-    match written {
-        Ok(()) => Ok(file),
-        Err(error) => Err(WriteError::io(file.target(), "write", error)),
-    }
-}
-
-/// A record on its way.
-enum Staged {
-    /// It is there already, perhaps not durably.
-    There(PathBuf),
-    /// Written, not durable, without its name.
-    New(Temporary),
-}
-
-fn sync_file(path: &Path) -> Result<(), WriteError> {
-    let sync = || std::fs::File::open(path)?.sync_all();
-    sync().map_err(|error| WriteError::io(path, "sync", error))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -556,8 +445,8 @@ mod tests {
     #[test]
     fn a_scan_that_comes_again_sees_what_others_add_replace_and_remove() {
         let dir = tempfile::tempdir().unwrap();
-        let store = RecordStore::open(dir.path(), 7).unwrap();
-        let other = RecordStore::open(dir.path(), 7).unwrap();
+        let directory = Arc::new(crate::Directory::at(dir.path()));
+        let [store, other] = [(); 2].map(|()| RecordStore::new(directory.clone(), Kind::Record, 7));
         let pin = |version| Record::Pin {
             incarnation: Incarnation(1),
             version: Version(version),
@@ -574,11 +463,11 @@ mod tests {
             [pin(2), pin(3)]
         );
         // Another file under a known name is read.
-        let path = dir.path().join(pin(2).file_name(false));
+        let key = store.key(&pin(2), false);
         std::fs::write(dir.path().join("new"), b"damage").unwrap();
-        std::fs::rename(dir.path().join("new"), &path).unwrap();
+        std::fs::rename(dir.path().join("new"), directory.locate(&key)).unwrap();
         let scan = Scan::from(store.scan_again().unwrap());
-        assert_eq!((scan.records, scan.damaged), (vec![pin(3)], vec![path]));
+        assert_eq!((scan.records, scan.damaged), (vec![pin(3)], vec![key]));
         assert_eq!(
             Scan::from(store.scan_again().unwrap()),
             other.scan().unwrap()

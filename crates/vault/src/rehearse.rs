@@ -13,10 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::aligned::Buffer;
 use crate::catalogue::{Catalogue, Rejected, offered, shown};
-use crate::container::Container;
-use crate::disk::{self, Temporary, open_read, read_exact, write_all};
+use crate::disk::{self, Opened, Temporary, write_all};
 use crate::entry::{CopyState, Entry, PartState};
 use crate::error::{ReadError, WriteError};
+use crate::store::read_exact;
 
 /// Bytes read back at a time.
 const CHUNK: usize = 4 << 20;
@@ -63,7 +63,7 @@ impl Catalogue {
             .filter(|entry| !entry.is_gone())
         {
             let reason = match offered(&entry) {
-                Ok(()) => match rebuild(&entry, scratch, &mut rehearsal)? {
+                Ok(()) => match rebuild(self, &entry, scratch, &mut rehearsal)? {
                     None => {
                         rehearsal.rebuilt = Some((entry.incarnation, entry.version));
                         rehearsal.ranks.sort_by_key(|proof| proof.rank);
@@ -86,6 +86,7 @@ impl Catalogue {
 
 /// Rebuilds one version; the reason if it cannot be.
 fn rebuild(
+    catalogue: &Catalogue,
     entry: &Entry,
     scratch: &Path,
     rehearsal: &mut Rehearsal,
@@ -94,7 +95,7 @@ fn rebuild(
     for state in &entry.parts {
         let mut done = false;
         for copy in &state.copies {
-            match rebuild_part(state, copy, scratch) {
+            match rebuild_part(catalogue, state, copy, scratch) {
                 Ok(proofs) => {
                     rehearsal.ranks.extend(proofs);
                     done = true;
@@ -143,27 +144,17 @@ impl From<ReadError> for Failed {
 }
 
 fn rebuild_part(
+    catalogue: &Catalogue,
     state: &PartState,
     copy: &CopyState,
     scratch: &Path,
 ) -> Result<Vec<RankProof>, Failed> {
-    let missing = || {
+    if copy.path.is_none() {
         let place = shown(copy.place);
-        ReadError::io(
-            Path::new(&place),
-            "find the copy",
-            std::io::Error::from(std::io::ErrorKind::NotFound),
-        )
-    };
-    let path = copy.path.as_ref().ok_or_else(missing)?;
-    if !copy.local {
-        return Err(ReadError::Input(format!(
-            "the copy at {} cannot be read from here",
-            shown(copy.place)
-        ))
-        .into());
+        let gone = std::io::ErrorKind::NotFound;
+        return Err(ReadError::io(&place, "find the copy", gone).into());
     }
-    let container = Container::open_sealed(path, &state.part.sealed())?;
+    let container = catalogue.open(copy, &state.part)?;
     let mut proofs = Vec::new();
     for entry in container.ranks() {
         let mut data = Buffer::new(usize::try_from(entry.data_bytes).unwrap_or(usize::MAX));
@@ -180,7 +171,7 @@ fn rebuild_part(
     let named: Vec<Rank> = proofs.iter().map(|proof| proof.rank).collect();
     if named != state.part.ranks {
         let what = "the container holds other ranks than its record says";
-        return Err(ReadError::corrupt(path, what).into());
+        return Err(ReadError::corrupt(container.path(), what).into());
     }
     Ok(proofs)
 }
@@ -194,18 +185,20 @@ fn through_scratch(path: &Path, data: &[u8]) -> Result<u128, Error> {
     write_all(&file.file, &mut [std::io::IoSlice::new(data)], 0)
         .map_err(|error| WriteError::io(path, "write", error))?;
     file.sync()?;
-    let back = open_read(file.path(), true).map_err(|error| ReadError::io(path, "open", error))?;
+    let shown = &*path.display().to_string();
+    let back =
+        Opened::open(file.path(), true).map_err(|error| ReadError::io(shown, "open", error))?;
     let mut found = outlive_codec::Digest::new();
     let mut buffer = Buffer::new(CHUNK.min(data.len()));
     for (nth, chunk) in data.chunks(CHUNK).enumerate() {
         let buffer = &mut buffer[..chunk.len()];
         read_exact(&back, buffer, (nth * CHUNK) as u64)
-            .map_err(|error| ReadError::io(path, "read", error))?;
+            .map_err(|error| ReadError::io(shown, "read", error))?;
         found.update(buffer);
     }
     let digest = found.finish();
     if digest != outlive_codec::digest(data) {
-        return Err(ReadError::corrupt(path, "the scratch storage returned other bytes").into());
+        return Err(ReadError::corrupt(shown, "the scratch storage returned other bytes").into());
     }
     Ok(digest)
 }

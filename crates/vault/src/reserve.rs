@@ -110,10 +110,25 @@ mod tests {
     /// A full disk still takes what a node must say, and nothing else.
     #[test]
     fn a_record_takes_the_room_that_is_kept() {
-        use crate::{NodeStore, Record};
+        use crate::faulty::{Act, Fate, Faults, Faulty};
+        use crate::{Directory, Key, Record, Vault};
         use outlive_base::{Code, Incarnation, Version};
+        use std::sync::Arc;
+        use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+        #[derive(Debug)]
+        struct Full(AtomicBool);
+        impl Faults for Full {
+            fn before(&self, act: Act, _: &Key, _: u64) -> Fate {
+                match act == Act::Put && self.0.load(Relaxed) {
+                    true => Fate::Fails(std::io::ErrorKind::StorageFull),
+                    false => Fate::Goes,
+                }
+            }
+        }
         let dir = tempfile::tempdir().unwrap();
-        let store = NodeStore::create(dir.path(), 7).unwrap();
+        let full = Arc::new(Full(true.into()));
+        let directory = Arc::new(Directory::own(dir.path()).unwrap());
+        let store = Vault::own(Arc::new(Faulty::new(directory, full.clone())), 7);
         let records = store.records();
         let abort = Record::Abort {
             incarnation: Incarnation(1),
@@ -124,20 +139,22 @@ mod tests {
         };
         for ballot in 1..=FILES as u64 {
             let promise = Record::Promise { ballot };
-            let mut results = records.persist_in_reserve(&[&promise, &abort]);
+            let mut results = records.persist_all(&[&promise, &abort]);
             assert!(results.pop().unwrap().unwrap_err().is_full());
             results.pop().unwrap().unwrap();
             assert_eq!(records.scan().unwrap().records, [promise]);
         }
         let more = Record::Promise { ballot: 100 };
-        assert!(records.persist_in_reserve(&[&more])[0].is_err(), "used up");
+        assert!(records.persist(&more).is_err(), "used up");
         // With room again there is room for the next time.
+        full.0.store(false, Relaxed);
         records.persist(&more).unwrap();
-        records.refill();
+        store.store().remove(&[]).unwrap();
+        full.0.store(true, Relaxed);
         let next = Record::Promise { ballot: 101 };
-        assert!(records.persist_in_reserve(&[&next])[0].is_ok());
+        records.persist(&next).unwrap();
         // Another life finds it, and nothing unfinished.
-        let again = NodeStore::create(dir.path(), 7).unwrap();
+        let again = Vault::create(dir.path(), 7).unwrap();
         assert_eq!(again.records().scan().unwrap().records, [next]);
     }
 

@@ -7,7 +7,7 @@
 //! cut give that back; what stands here is never read, and goes when a process begins.
 
 use std::fs::{File, OpenOptions};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -25,7 +25,7 @@ pub(crate) const NAME: &str = "spare";
 
 /// The files of one node.
 #[derive(Debug)]
-pub struct Spares {
+pub(crate) struct Spares {
     directory: PathBuf,
     next: AtomicU64,
     free: Mutex<Vec<PathBuf>>,
@@ -47,9 +47,13 @@ impl Spares {
 
     /// Takes a container's file out of its directory, if one is wanted; false if it is still
     /// there.
-    pub(crate) fn keep(&self, path: &Path, length: u64) -> bool {
+    pub(crate) fn keep(&self, path: &Path) -> bool {
         let mut free = self.free();
-        if free.len() >= FILES || length > FILE_BYTES {
+        let short = || {
+            path.metadata()
+                .is_ok_and(|it| it.is_file() && it.len() <= FILE_BYTES)
+        };
+        if free.len() >= FILES || !short() {
             return false;
         }
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -64,7 +68,7 @@ impl Spares {
     /// A file for `target`, of `length` bytes with any content.
     pub(crate) fn take(&self, target: &Path, direct: bool, length: u64) -> Option<Temporary> {
         let spare = self.free().pop()?;
-        let taken = Temporary::take(target, |path| {
+        let mut taken = Temporary::take(target, |path| {
             std::fs::rename(&spare, path).ok()?;
             let flags = match direct {
                 true => OFlags::DIRECT,
@@ -79,9 +83,11 @@ impl Spares {
             })
         })?;
         // What cannot be cut to its length is dropped, and goes with it.
-        let found = taken.file.metadata().ok()?.len();
-        if found != length {
+        let found = taken.file.metadata().ok()?;
+        if found.len() != length {
             taken.file.set_len(length).ok()?;
+        } else if found.blocks() * 512 >= length {
+            taken.has_room();
         }
         Some(taken)
     }
@@ -103,10 +109,17 @@ mod tests {
             std::fs::write(&path, [7; 5000]).unwrap();
             path
         };
-        assert!(!spares.keep(&old("long"), FILE_BYTES + 1) && dir.path().join("long").exists());
-        assert!(spares.keep(&old("a"), 5000) && !dir.path().join("a").exists());
-        assert!(spares.keep(&old("b"), 5000));
-        assert!(!spares.keep(&old("c"), 5000), "enough");
+        let long = old("long");
+        File::options()
+            .write(true)
+            .open(&long)
+            .unwrap()
+            .set_len(FILE_BYTES + 1)
+            .unwrap();
+        assert!(!spares.keep(&long) && long.exists());
+        assert!(spares.keep(&old("a")) && !dir.path().join("a").exists());
+        assert!(spares.keep(&old("b")));
+        assert!(!spares.keep(&old("c")), "enough");
         for length in [4096, 8192] {
             let file = spares.take(&target, true, length).unwrap();
             assert_eq!(file.file.metadata().unwrap().len(), length);
@@ -114,9 +127,9 @@ mod tests {
         }
         assert!(spares.take(&target, true, 1).is_none());
         // One that was removed behind our back is none.
-        assert!(spares.keep(&old("d"), 5000));
+        assert!(spares.keep(&old("d")));
         std::fs::remove_dir_all(dir.path().join(NAME)).unwrap();
         assert!(spares.take(&target, true, 1).is_none());
-        assert!(!spares.keep(&old("e"), 5000) && dir.path().join("e").exists());
+        assert!(!spares.keep(&old("e")) && dir.path().join("e").exists());
     }
 }

@@ -1,254 +1,226 @@
-//! The directories of a node and of the job: `docs/design/first-rescue.md`,
-//! "Directories".
+//! The one seam for whatever keeps the bytes of checkpoints: a directory, memory, later an
+//! object store or a memory server. `docs/design/store.md` says why it is cut here.
 //!
-//! Invariants: one agent writes to a node's directory at a time; the shared one has
-//! many writers, who only ever create; all are private to the user (P7).
+//! Invariants, checked for every store by [`crate::conform`]: an object is there whole or
+//! not at all, under its own key and no other; what was answered with `Ok` outlives a power
+//! cut, but for a removal, which does from [`Store::settle`] on; of two who create one
+//! object, one has made it; nobody waits for a reader.
 
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::fmt;
+use std::io::{self, IoSlice, IoSliceMut};
 
-use outlive_base::{ContainerId, Incarnation, Level, NodeId, Version};
+use outlive_base::{ContainerId, Incarnation, NodeId, Version};
 
-use crate::disk;
-use crate::error::{ReadError, WriteError};
-use crate::found::Found;
-use crate::gc::{self, GcReport};
-use crate::records::RecordStore;
-use crate::spares::{self, Spares};
-use outlive_ledger::GcPolicy;
+use crate::error::WriteError;
 
-/// The storage of one node.
-#[derive(Clone, Debug)]
-pub struct NodeStore {
-    root: PathBuf,
-    records: RecordStore,
-    mark: RecordStore,
-    spares: Option<Arc<Spares>>,
+/// What an object is. Objects of a kind are listed together.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Kind {
+    /// A container of the node, or, in shared storage, of any node.
+    Container,
+    /// A container kept for another node.
+    Partner,
+    /// A record, or a log of decisions.
+    Record,
+    /// The mark of a history.
+    Mark,
 }
 
-impl NodeStore {
-    /// Creates what is missing and removes unfinished files of an earlier life. For
-    /// the one agent that writes here.
-    pub fn create(root: &Path, job_hash: u64) -> Result<NodeStore, WriteError> {
-        for name in ["containers", "partner", "files", spares::NAME] {
-            let directory = root.join(name);
-            disk::create_directory(&directory)?;
-            disk::sweep(&directory)?;
-        }
-        let records = RecordStore::open(&root.join("records"), job_hash)?;
-        records.sweep()?;
-        disk::sweep(root)?;
-        disk::sync_directory(root)?;
-        let mut store = NodeStore::at(root, job_hash);
-        store.records = records.with_reserve().with_logs();
-        store.spares = Some(Arc::new(Spares::at(root.join(spares::NAME))));
-        Ok(store)
+/// Names an object: its kind, and what `docs/format.md` calls it. The name of a container is
+/// its incarnation, version and node; that of a record also its level, ballot and holder.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Key {
+    kind: Kind,
+    name: String,
+}
+
+impl Key {
+    /// A key, if the name may be one: not empty, no path, and not what is unfinished.
+    pub fn new(kind: Kind, name: impl Into<String>) -> Option<Key> {
+        let name = name.into();
+        let sound = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
+        sound.then_some(Key { kind, name })
     }
 
-    /// [`NodeStore::create`]; on storage that is full or may not be written to, what is
-    /// there, and why. Such a node answers, promises and rebuilds from what it can read
-    /// (P9); what it cannot write it says when it should.
-    pub fn create_or_read(
-        root: &Path,
-        job_hash: u64,
-    ) -> Result<(NodeStore, Option<WriteError>), WriteError> {
-        match NodeStore::create(root, job_hash) {
-            Ok(store) => Ok((store, None)),
-            Err(error) if error.is_refusal() => {
-                let mut store = NodeStore::at(root, job_hash);
-                store.records = store.records.with_reserve().with_logs();
-                Ok((store, Some(error)))
+    /// That of a container: [`Kind::Container`] or [`Kind::Partner`].
+    pub fn container(kind: Kind, id: ContainerId) -> Key {
+        let name = format!("{id}.olc");
+        Key { kind, name }
+    }
+
+    /// That of a record, whose names are sound by their form.
+    pub(crate) fn record(kind: Kind, name: String) -> Key {
+        Key { kind, name }
+    }
+
+    /// What the object is.
+    pub const fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// Its name among those of its kind.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The container that it names: the inverse of [`Key::container`].
+    pub fn id(&self) -> Option<ContainerId> {
+        let name = self.name.strip_prefix('i')?.strip_suffix(".olc")?;
+        let (incarnation, rest) = name.split_once("-v")?;
+        let (version, node) = rest.split_once("-n")?;
+        let id = ContainerId {
+            incarnation: Incarnation(incarnation.parse().ok()?),
+            version: Version(version.parse().ok()?),
+            node: NodeId(node.parse().ok()?),
+        };
+        (Key::container(self.kind, id) == *self).then_some(id)
+    }
+
+    /// The incarnation that the name of a record speaks of (`commit-i3-v20-disk-b1.rec`,
+    /// `incarnation-3.rec`), whatever its content has become.
+    pub(crate) fn incarnation(&self) -> Option<Incarnation> {
+        let word = self.word(1)?;
+        let number = word.strip_prefix('i').unwrap_or(word);
+        number.parse().ok().map(Incarnation)
+    }
+
+    /// The checkpoint that the name of a record speaks of.
+    pub(crate) fn checkpoint(&self) -> Option<(Incarnation, Version)> {
+        let incarnation = self.word(1)?.strip_prefix('i')?.parse().ok()?;
+        let version = self.word(2)?.strip_prefix('v')?.parse().ok()?;
+        Some((Incarnation(incarnation), Version(version)))
+    }
+
+    fn word(&self, nth: usize) -> Option<&str> {
+        let stem = self.name.rsplit_once('.').map_or(&*self.name, |it| it.0);
+        stem.split('-').nth(nth)
+    }
+}
+
+/// An object in a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Item {
+    /// Its key.
+    pub key: Key,
+    /// Tells it from another object that takes its place.
+    pub tag: u64,
+    /// Its length in bytes, of containers; of others if it costs nothing.
+    pub length: Option<u64>,
+}
+
+/// Which room a small object may take.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Space {
+    /// What is free.
+    Free,
+    /// What is free, else what is kept for the day when nothing is (P9).
+    FreeOrKept,
+    /// What is kept.
+    Kept,
+}
+
+/// A small object to be put.
+#[derive(Clone, Debug)]
+pub struct Put<'a> {
+    /// Its key.
+    pub key: Key,
+    /// All of it.
+    pub bytes: &'a [u8],
+    /// Where it may go.
+    pub space: Space,
+}
+
+/// An append that failed.
+#[derive(Debug)]
+pub struct Unappended {
+    /// Why.
+    pub error: WriteError,
+    /// True if the object ends where it did; false if nobody knows where.
+    pub cut: bool,
+}
+
+/// Whatever keeps objects by key. Several processes may use one at once; each kind of object
+/// says who writes it.
+pub trait Store: Send + Sync + fmt::Debug {
+    /// What people find it by, for messages.
+    fn name(&self) -> String;
+    /// What people find an object by, for messages.
+    fn locate(&self, key: &Key) -> String;
+
+    /// Begins an object of `length` bytes: room for it is there, or an error. `aligned`: all
+    /// that is written starts and ends at page boundaries, in memory and in the object.
+    fn begin(&self, key: &Key, length: u64, aligned: bool) -> Result<Box<dyn Draft>, WriteError>;
+    /// Puts small objects, whose syncs are shared; each takes the place of what was there.
+    /// One result each, in their order: its tag. After a power cut any may be there without
+    /// the others.
+    fn put_all(&self, small: &[Put<'_>]) -> Vec<Result<u64, WriteError>>;
+    /// Puts a small object unless one is there. False: one was, is durable, and stands.
+    fn create(&self, key: &Key, bytes: &[u8]) -> Result<bool, WriteError>;
+    /// Writes at `at`, the end of all that counts in an object, and leaves what is before as
+    /// it is: a power cut on the way costs nothing of that. For objects with one writer.
+    fn append(&self, key: &Key, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), Unappended>;
+
+    /// Opens an object. `fresh`: to be read into whole pages, past all that only remembers
+    /// what was written. [`io::ErrorKind::InvalidData`] if what is there is no object.
+    fn open(&self, key: &Key, fresh: bool) -> io::Result<Box<dyn Object>>;
+    /// The first `most` bytes of an object.
+    fn get(&self, key: &Key, most: u64) -> io::Result<Vec<u8>>;
+    /// [`Store::get`] while nobody appends to it; `None` while somebody does.
+    fn get_still(&self, key: &Key, most: u64) -> io::Result<Option<Vec<u8>>>;
+    /// The tag of an object, if it is there.
+    fn tag(&self, key: &Key) -> Option<u64>;
+    /// All objects of a kind, in no order. None if the store was never written to.
+    fn list(&self, kind: Kind) -> io::Result<Vec<Item>>;
+
+    /// Removes objects; those that are not there are no error. Their room may be used at
+    /// once, so that one which a power cut brings back may hold anything.
+    fn remove(&self, keys: &[Key]) -> Result<(), WriteError>;
+    /// Makes durable what stands under these keys, and all removals of the kind.
+    fn settle(&self, kind: Kind, keys: &[Key]) -> Result<(), WriteError>;
+    /// Free bytes.
+    fn room(&self) -> io::Result<u64>;
+}
+
+/// An object under construction. Dropped, it is nothing.
+pub trait Draft: Send + Sync {
+    /// Writes all slices from `at` on. Threads may write at once.
+    fn write(&self, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), WriteError>;
+    /// Makes it durable, then gives it its key, in place of what was there.
+    fn seal(self: Box<Self>) -> Result<(), WriteError>;
+}
+
+/// An object that is read.
+pub trait Object: Send + Sync {
+    /// Its length in bytes, when it was opened.
+    fn length(&self) -> io::Result<u64>;
+    /// Fills the slices from `at` on, as far as it gets; 0 only at the end.
+    fn read_at(&self, at: u64, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+    /// The same object again, `fresh` or not as in [`Store::open`].
+    fn again(&self, fresh: bool) -> io::Result<Box<dyn Object>>;
+}
+
+/// Fills all slices from `at` on; `UnexpectedEof` if the object ends first.
+pub(crate) fn read_all(
+    object: &dyn Object,
+    mut slices: &mut [IoSliceMut<'_>],
+    mut at: u64,
+) -> io::Result<()> {
+    IoSliceMut::advance_slices(&mut slices, 0);
+    while !slices.is_empty() {
+        match object.read_at(at, slices)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            count => {
+                at += count as u64;
+                IoSliceMut::advance_slices(&mut slices, count);
             }
-            Err(error) => Err(error),
         }
     }
-
-    /// Makes a directory of the store that could not be made when it was opened.
-    pub fn make(&self, path: &Path) -> Result<(), WriteError> {
-        match disk::parent(path) {
-            directory if directory.is_dir() => Ok(()),
-            directory => disk::create_directory(directory),
-        }
-    }
-
-    /// The storage for reading; it need not exist.
-    pub fn at(root: &Path, job_hash: u64) -> NodeStore {
-        NodeStore {
-            root: root.to_owned(),
-            records: RecordStore::at(&root.join("records"), job_hash),
-            mark: RecordStore::at(root, job_hash),
-            spares: None,
-        }
-    }
-
-    /// Files for new containers.
-    pub fn spares(&self) -> Option<&Spares> {
-        self.spares.as_deref()
-    }
-    /// The directory of it all.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-    /// This node's records.
-    pub fn records(&self) -> &RecordStore {
-        &self.records
-    }
-    /// Where the mark of a history stands, [`crate::Record::History`].
-    pub fn mark(&self) -> &RecordStore {
-        &self.mark
-    }
-    /// Where routed files are written.
-    pub fn files(&self) -> PathBuf {
-        self.root.join("files")
-    }
-    /// Where a container of this node belongs.
-    pub fn container_path(&self, id: ContainerId) -> PathBuf {
-        self.root.join("containers").join(file_name(id))
-    }
-    /// Where a container kept for another node belongs.
-    pub fn partner_path(&self, id: ContainerId) -> PathBuf {
-        self.root.join("partner").join(file_name(id))
-    }
-
-    /// All container files here, in no particular order; their content is not looked at.
-    pub fn found(&self) -> Result<Vec<Found>, ReadError> {
-        let mut found = list(&self.root.join("containers"), Level::Disk)?;
-        found.extend(list(&self.root.join("partner"), Level::Partner)?);
-        Ok(found)
-    }
-
-    /// Removes what P3 allows to remove, tombstones first. Idempotent: after a crash
-    /// in the middle the next call goes on.
-    pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
-        let directories = ["containers", "partner"].map(|name| self.root.join(name));
-        let place = gc::Place {
-            records: &self.records,
-            directories: &directories,
-            spares: self.spares(),
-        };
-        let report = gc::collect(&place, self.found()?, policy);
-        self.records.refill();
-        report
-    }
+    Ok(())
 }
 
-/// The directory that all nodes share (level shared).
-#[derive(Clone, Debug)]
-pub struct SharedStore {
-    root: PathBuf,
-    records: RecordStore,
-    mark: RecordStore,
-}
-
-impl SharedStore {
-    /// Creates what is missing. Any number of writers.
-    pub fn create(root: &Path, job_hash: u64) -> Result<SharedStore, WriteError> {
-        disk::create_directory(&root.join("containers"))?;
-        RecordStore::open(&root.join("records"), job_hash)?;
-        disk::sync_directory(root)?;
-        Ok(SharedStore::at(root, job_hash))
-    }
-
-    /// The directory for reading; it need not exist.
-    pub fn at(root: &Path, job_hash: u64) -> SharedStore {
-        SharedStore {
-            root: root.to_owned(),
-            records: RecordStore::at(&root.join("records"), job_hash),
-            mark: RecordStore::at(root, job_hash),
-        }
-    }
-
-    /// The directory of it all.
-    pub fn root(&self) -> &Path {
-        &self.root
-    }
-    /// The records that all share: write them with
-    /// [`RecordStore::persist_exclusive`].
-    pub fn records(&self) -> &RecordStore {
-        &self.records
-    }
-    /// Where the mark of a history stands, [`crate::Record::History`].
-    pub fn mark(&self) -> &RecordStore {
-        &self.mark
-    }
-    /// Where a node's container belongs.
-    pub fn container_path(&self, id: ContainerId) -> PathBuf {
-        self.root.join("containers").join(file_name(id))
-    }
-    /// All container files here; their content is not looked at.
-    pub fn found(&self) -> Result<Vec<Found>, ReadError> {
-        list(&self.root.join("containers"), Level::Shared)
-    }
-    /// Like [`NodeStore::gc`]; for the coordinator alone.
-    pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
-        let directories = [self.root.join("containers")];
-        let place = gc::Place {
-            records: &self.records,
-            directories: &directories,
-            spares: None,
-        };
-        gc::collect(&place, self.found()?, policy)
-    }
-}
-
-/// Removes the unfinished files of killed processes from the directories of a job, node
-/// or shared. Only while nobody writes there: no agent of the job may live.
-pub fn sweep_unfinished(root: &Path) {
-    for name in [
-        "",
-        "containers",
-        "partner",
-        "records",
-        "files",
-        spares::NAME,
-    ] {
-        // A directory that is missing or cannot be read has nothing for us.
-        let _ = disk::sweep(&root.join(name));
-    }
-}
-
-fn file_name(id: ContainerId) -> String {
-    format!("{id}.olc")
-}
-
-/// The inverse of [`file_name`].
-fn parse_name(name: &str) -> Option<ContainerId> {
-    let (incarnation, rest) = name
-        .strip_prefix('i')?
-        .strip_suffix(".olc")?
-        .split_once("-v")?;
-    let (version, node) = rest.split_once("-n")?;
-    let id = ContainerId {
-        incarnation: Incarnation(incarnation.parse().ok()?),
-        version: Version(version.parse().ok()?),
-        node: NodeId(node.parse().ok()?),
-    };
-    (file_name(id) == name).then_some(id)
-}
-
-fn list(directory: &Path, level: Level) -> Result<Vec<Found>, ReadError> {
-    let entries = match std::fs::read_dir(directory) {
-        Ok(entries) => entries,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        Err(error) => return Err(ReadError::io(directory, "list", error)),
-    };
-    let mut found = Vec::new();
-    for entry in entries {
-        let entry = entry.map_err(|error| ReadError::io(directory, "list", error))?;
-        let Some(id) = parse_name(&entry.file_name().to_string_lossy()) else {
-            continue;
-        };
-        // One that was removed since it was listed is not there.
-        let Ok(data) = entry.metadata() else { continue };
-        found.push(Found {
-            id,
-            level,
-            path: entry.path(),
-            length: data.len(),
-        });
-    }
-    Ok(found)
+/// [`read_all`] into one slice.
+pub(crate) fn read_exact(object: &dyn Object, bytes: &mut [u8], at: u64) -> io::Result<()> {
+    read_all(object, &mut [IoSliceMut::new(bytes)], at)
 }
 
 #[cfg(test)]
@@ -262,15 +234,24 @@ mod tests {
             version: Version(u64::MAX - 2),
             node: NodeId(u32::MAX - 1),
         };
-        assert_eq!(parse_name(&file_name(id)), Some(id));
-        for name in [
-            "i1-v2-n3",
-            "i01-v2-n3.olc",
-            "i1-v2-n3.olc.tmp",
-            ".tmp-1-0-i1-v2-n3.olc",
-            "x",
-        ] {
-            assert_eq!(parse_name(name), None, "{name}");
+        assert_eq!(Key::container(Kind::Partner, id).id(), Some(id));
+        for name in ["i1-v2-n3", "i01-v2-n3.olc", "i1-v2-n3.olc.tmp", "x"] {
+            assert_eq!(
+                Key::new(Kind::Container, name).unwrap().id(),
+                None,
+                "{name}"
+            );
         }
+        for name in ["", ".tmp-1-0-i1-v2-n3.olc", "../x", "a/b", "a\0b"] {
+            assert_eq!(Key::new(Kind::Container, name), None, "{name}");
+        }
+        let record = |name: &str| Key::new(Kind::Record, name).unwrap();
+        let commit = record("commit-i1-v20-disk-b1.rec");
+        assert_eq!(commit.checkpoint(), Some((Incarnation(1), Version(20))));
+        assert_eq!(commit.incarnation(), Some(Incarnation(1)));
+        let incarnation = record("incarnation-3.rec");
+        assert_eq!(incarnation.incarnation(), Some(Incarnation(3)));
+        assert_eq!(incarnation.checkpoint(), None);
+        assert_eq!(record("promise.rec").incarnation(), None);
     }
 }

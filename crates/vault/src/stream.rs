@@ -6,7 +6,6 @@
 //! is reported as received before the seal has been compared.
 
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
 use std::sync::{Arc, mpsc};
 
 use outlive_base::Rank;
@@ -14,7 +13,6 @@ use outlive_ledger::Sealed;
 
 use crate::aligned::{PAGE, up};
 use crate::container::{Container, RankEntry, check_payload, refused, refused_at};
-use crate::disk::read_exact;
 use crate::error::ReadError;
 use crate::format::{
     ContainerHead, HEADER_FIXED, Sums, decode_frame, decode_header, decode_header_fixed,
@@ -23,6 +21,7 @@ use crate::format::{
 use crate::pace::Pace;
 use crate::plan::{Plan, Spot};
 use crate::scratch::Scratch;
+use crate::store::read_exact;
 
 /// Bytes of a transfer.
 const CHUNK: usize = 4 << 20;
@@ -75,7 +74,7 @@ impl Container {
                 while offset < length {
                     let Ok(mut buffer) = free.recv() else { break };
                     let bytes = (length - offset).min(buffer.len() as u64) as usize;
-                    read_exact(&file, &mut buffer[..bytes], offset)
+                    read_exact(&*file, &mut buffer[..bytes], offset)
                         .map_err(|error| self.short(error))?;
                     if full.send((buffer, bytes)).is_err() {
                         break;
@@ -113,7 +112,7 @@ impl Container {
 /// Reads from a peer and names what it reads in errors.
 struct Incoming<'r> {
     reader: &'r mut dyn Read,
-    name: PathBuf,
+    name: String,
     taken: u64,
     expected: u64,
 }
@@ -170,10 +169,10 @@ pub fn receive<S: Sink>(
     expected: Option<&Sealed>,
     sink: &mut S,
 ) -> Result<Sealed, ReadError> {
-    let name = expected.map_or("stream".into(), |sealed| format!("stream of {}", sealed.id));
+    let name = expected.map_or("stream".into(), |it| format!("stream of {}", it.id));
     let mut input = Incoming {
         reader,
-        name: name.into(),
+        name,
         taken: 0,
         expected: HEADER_FIXED as u64,
     };
@@ -250,7 +249,7 @@ fn receive_rank(
     sums: &mut Vec<Sums>,
 ) -> Result<(), ReadError> {
     let name = input.name.clone();
-    let name: &Path = &name;
+    let name: &str = &name;
     std::thread::scope(|scope| {
         let (arrived, unchecked) = mpsc::sync_channel::<(Spot, Sums, &[u8])>(UNCHECKED);
         let checker = std::thread::Builder::new().spawn_scoped(scope, move || {

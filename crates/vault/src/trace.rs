@@ -6,12 +6,12 @@
 //! is on record since.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use outlive_base::{Error, Incarnation, NodeId, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::inventory::{Inventory, Mark};
+use crate::store::Key;
 use outlive_ledger::Record;
 
 /// The trace of a history at one place.
@@ -19,8 +19,8 @@ use outlive_ledger::Record;
 pub struct Trace {
     /// The node; [`crate::Part::SHARED`] for the shared directory.
     pub place: NodeId,
-    /// Its directory.
-    pub root: PathBuf,
+    /// What people find it by.
+    pub root: String,
     /// The newest incarnation that it speaks of, from 1.
     pub incarnation: Incarnation,
     /// What the mark says was committed.
@@ -49,7 +49,7 @@ impl Trace {
         };
         let mut trace = Trace {
             place: inventory.place,
-            root: inventory.root.clone(),
+            root: inventory.store.name(),
             incarnation: Incarnation(0),
             mark,
             damaged: inventory.damaged.len() + damaged_mark,
@@ -63,10 +63,7 @@ impl Trace {
         }
         // Where nothing tells, the first incarnation is meant: any later word to begin
         // anew is then newer.
-        let named = inventory.damaged.iter().filter_map(|path| {
-            let name = path.file_stem()?.to_str()?;
-            incarnation_in(name)
-        });
+        let named = inventory.damaged.iter().filter_map(Key::incarnation);
         let contained = inventory.copies.iter().map(|copy| copy.id.incarnation);
         trace.incarnation = named
             .chain(mark.map(|(incarnation, _)| incarnation))
@@ -99,14 +96,6 @@ impl Trace {
     }
 }
 
-/// The incarnation that the name of a record says (`commit-i3-v20-disk-b1`,
-/// `incarnation-3`).
-fn incarnation_in(name: &str) -> Option<Incarnation> {
-    let word = name.split('-').nth(1)?;
-    let number = word.strip_prefix('i').unwrap_or(word);
-    number.parse().ok().map(Incarnation)
-}
-
 impl fmt::Display for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut said = Vec::new();
@@ -129,7 +118,7 @@ impl fmt::Display for Trace {
             }
         }
         said.extend(self.errors.iter().map(ToString::to_string));
-        write!(f, "{}: {}", self.root.display(), said.join(", "))
+        write!(f, "{}: {}", self.root, said.join(", "))
     }
 }
 
@@ -144,8 +133,9 @@ fn plural(what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::NodeStore;
+    use crate::{Directory, Kind, RecordStore, Vault};
     use std::path::Path;
+    use std::sync::Arc;
 
     const COMMITTED: Record = Record::History {
         incarnation: Incarnation(2),
@@ -169,7 +159,7 @@ mod tests {
     fn a_place_where_nothing_was_committed_has_no_trace() {
         let dir = tempfile::tempdir().unwrap();
         assert_eq!(Trace::of(&look(&dir.path().join("missing"))), None);
-        let store = NodeStore::create(dir.path(), 7).unwrap();
+        let store = Vault::create(dir.path(), 7).unwrap();
         assert_eq!(Trace::of(&look(dir.path())), None);
         store.records().persist(&anew(1)).unwrap();
         // A start that was cut off in its first round leaves a container.
@@ -180,7 +170,7 @@ mod tests {
     #[test]
     fn whatever_is_left_is_a_trace_until_the_owners_word() {
         let dir = tempfile::tempdir().unwrap();
-        let store = NodeStore::create(dir.path(), 7).unwrap();
+        let store = Vault::create(dir.path(), 7).unwrap();
         let path = dir.path().join("containers/i2-v10-n0.olc");
         std::fs::write(&path, "x").unwrap();
         let trace = Trace::of(&look(dir.path())).unwrap();
@@ -208,10 +198,9 @@ mod tests {
         std::fs::write(dir.path().join("history.rec"), "x").unwrap();
         assert_eq!(Trace::of(&look(dir.path())).unwrap().damaged, 1);
         // Of another key: the job's own is lost.
-        NodeStore::at(dir.path(), 8)
-            .mark()
-            .persist(&COMMITTED)
-            .unwrap();
+        let directory = Arc::new(Directory::at(dir.path()));
+        let marks = RecordStore::new(directory, Kind::Mark, 8);
+        marks.persist(&COMMITTED).unwrap();
         assert!(Trace::of(&look(dir.path())).is_some());
     }
 

@@ -174,7 +174,7 @@ fn add_copies(state: &mut PartState, part: &Part, level: Level, inventories: &[&
                 place,
                 level: tier,
                 path: found.map(|found| found.path.clone()),
-                local: inventory.local,
+                local: true,
             });
         }
     };

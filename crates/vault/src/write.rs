@@ -1,22 +1,20 @@
 //! Writing containers: from memory ([`write_container`]) and from a stream
 //! ([`store_stream`]).
 //!
-//! Invariants: the final name appears only after fsync; a failure, a cancellation or
-//! a crash leaves nothing under it; memory in use is bounded by [`THREADS_MAX`]
+//! Invariants: the object is there only when it is durable; a failure, a cancellation or
+//! a crash leaves nothing of it; memory in use is bounded by [`THREADS_MAX`]
 //! transfers; a caller who cancels waits for at most one transfer per thread and, at
 //! the end, one fsync.
 
-use std::io::{self, IoSlice, Read};
-use std::path::Path;
+use std::io::{IoSlice, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 
 use crate::aligned::PAGE;
-use crate::disk::{Temporary, write_all};
 use crate::error::WriteError;
 use crate::layout::{Layout, batches};
 use crate::scratch::Scratch;
-use crate::spares::Spares;
+use crate::store::{Draft, Key, Store};
 use outlive_ledger::Sealed;
 
 /// Most threads that one write or read uses.
@@ -26,6 +24,9 @@ pub const THREADS_MAX: usize = 8;
 pub const THREADS: usize = 3;
 /// Bytes of a transfer that comes from a stream.
 const CHUNK: usize = 4 << 20;
+/// Frames of a container that is written by one call: three slices each, and some more, stay
+/// under IOV_MAX. Each call waits for the disk.
+const SHORT_FRAMES: usize = 256;
 /// Transfers in flight between a stream and the disk.
 const CHUNKS: usize = 3;
 
@@ -33,17 +34,6 @@ const CHUNKS: usize = 3;
 /// begun.
 pub(crate) fn threads_for(bytes: u64) -> usize {
     usize::try_from(bytes / CHUNK as u64).map_or(THREADS, |chunks| chunks.clamp(1, THREADS))
-}
-
-/// Called before each transfer and each sync: where tests and `--inject` make a disk
-/// full, failing or slow.
-pub trait WriteHook: Sync {
-    /// Before `bytes` are written at `offset`; an error takes the place of the write.
-    fn write(&self, path: &Path, offset: u64, bytes: usize) -> io::Result<()>;
-    /// Before a file is synced.
-    fn sync(&self, _path: &Path) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// How to write.
@@ -55,10 +45,6 @@ pub struct WriteOptions<'a> {
     pub direct: bool,
     /// Give up as soon as this is set.
     pub cancel: Option<&'a AtomicBool>,
-    /// Faults to inject.
-    pub hook: Option<&'a dyn WriteHook>,
-    /// Files that may be written over.
-    pub spares: Option<&'a Spares>,
 }
 
 impl Default for WriteOptions<'_> {
@@ -67,70 +53,66 @@ impl Default for WriteOptions<'_> {
             threads: THREADS,
             direct: true,
             cancel: None,
-            hook: None,
-            spares: None,
         }
     }
 }
 
-impl WriteOptions<'_> {
-    fn check(&self, path: &Path) -> Result<(), WriteError> {
-        match self.cancel {
-            Some(flag) if flag.load(Ordering::Relaxed) => {
-                Err(WriteError::Cancelled(path.to_owned()))
-            }
-            _ => Ok(()),
-        }
+/// An object on its way, and when to give it up.
+struct Writing<'a> {
+    draft: Box<dyn Draft>,
+    path: String,
+    cancel: Option<&'a AtomicBool>,
+}
+
+impl<'a> Writing<'a> {
+    fn begin(
+        (store, key): (&dyn Store, &Key),
+        length: u64,
+        aligned: bool,
+        options: &WriteOptions<'a>,
+    ) -> Result<Writing<'a>, WriteError> {
+        let path = store.locate(key);
+        check(options.cancel, &path)?;
+        Ok(Writing {
+            draft: store.begin(key, length, options.direct && aligned)?,
+            path,
+            cancel: options.cancel,
+        })
     }
 
-    /// A file of `length` bytes under construction.
-    fn create(&self, path: &Path, direct: bool, length: u64) -> Result<Temporary, WriteError> {
-        let spare = self
-            .spares
-            .and_then(|spares| spares.take(path, direct, length));
-        let file = spare.map_or_else(|| Temporary::create(path, direct), Ok)?;
-        file.reserve(length)
-            .map_err(|error| WriteError::io(path, "reserve", error))?;
-        Ok(file)
+    fn transfer(&self, slices: &mut [IoSlice<'_>], offset: u64) -> Result<(), WriteError> {
+        check(self.cancel, &self.path)?;
+        self.draft.write(offset, slices)
     }
 
-    fn transfer(
-        &self,
-        path: &Path,
-        file: &Temporary,
-        slices: &mut [IoSlice<'_>],
-        offset: u64,
-    ) -> Result<(), WriteError> {
-        self.check(path)?;
-        let bytes = slices.iter().map(|slice| slice.len()).sum();
-        let hooked = self
-            .hook
-            .map_or(Ok(()), |hook| hook.write(path, offset, bytes));
-        hooked
-            .and_then(|()| write_all(&file.file, slices, offset))
-            .map_err(|error| WriteError::io(path, "write", error))
-    }
-
-    fn finish(&self, path: &Path, file: Temporary) -> Result<(), WriteError> {
-        self.check(path)?;
-        let hooked = self.hook.map_or(Ok(()), |hook| hook.sync(path));
-        hooked.map_err(|error| WriteError::io(path, "sync", error))?;
-        file.sync()?;
-        self.check(path)?;
-        file.publish()
+    fn finish(self) -> Result<(), WriteError> {
+        check(self.cancel, &self.path)?;
+        self.draft.seal()
     }
 }
 
-/// Writes `layout` as the file `path` and makes it durable. Its directory must
-/// exist. A file of that name is replaced at the end, atomically.
+fn check(cancel: Option<&AtomicBool>, path: &str) -> Result<(), WriteError> {
+    match cancel {
+        Some(flag) if flag.load(Ordering::Relaxed) => Err(WriteError::Cancelled(path.to_owned())),
+        _ => Ok(()),
+    }
+}
+
+/// Writes `layout` as the object `key` and makes it durable. What is there is replaced at
+/// the end, atomically.
 pub fn write_container(
-    path: &Path,
+    store: &dyn Store,
+    key: &Key,
     layout: &Layout<'_>,
     options: &WriteOptions<'_>,
 ) -> Result<Sealed, WriteError> {
-    options.check(path)?;
-    let direct = options.direct && layout.is_aligned();
-    let file = options.create(path, direct, layout.length())?;
+    let file = Writing::begin((store, key), layout.length(), layout.is_aligned(), options)?;
+    if layout.length() <= CHUNK as u64 && layout.spots().len() <= SHORT_FRAMES {
+        let mut slices: Vec<IoSlice<'_>> = layout.segments().map(IoSlice::new).collect();
+        file.transfer(&mut slices, 0)?;
+        file.finish()?;
+        return Ok(layout.seal());
+    }
     let batches = batches(layout.spots());
     let next = AtomicUsize::new(0);
     let failed: Mutex<Option<WriteError>> = Mutex::new(None);
@@ -145,7 +127,7 @@ pub fn write_container(
                     .map(IoSlice::new),
             );
             let offset = layout.spots()[batch.start].file_offset;
-            if let Err(error) = options.transfer(path, &file, &mut slices, offset) {
+            if let Err(error) = file.transfer(&mut slices, offset) {
                 next.store(batches.len(), Ordering::Relaxed);
                 failed
                     .lock()
@@ -156,10 +138,6 @@ pub fn write_container(
         }
     };
     let threads = options.threads.clamp(1, THREADS_MAX).min(batches.len());
-    let threads = match layout.length() <= CHUNK as u64 {
-        true => 1,
-        false => threads,
-    };
     std::thread::scope(|scope| {
         for _ in 1..threads {
             // A process that may start no more threads does it all by itself.
@@ -173,47 +151,41 @@ pub fn write_container(
     if let Some(error) = failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         return Err(error);
     }
-    options.transfer(path, &file, &mut [IoSlice::new(layout.header())], 0)?;
+    file.transfer(&mut [IoSlice::new(layout.header())], 0)?;
     let mut end = layout.end_segments().map(IoSlice::new);
-    options.transfer(path, &file, &mut end, layout.index_offset())?;
-    options.finish(path, file)?;
+    file.transfer(&mut end, layout.index_offset())?;
+    file.finish()?;
     Ok(layout.seal())
 }
 
-/// Writes `length` bytes of `reader`, verbatim, as the file `path` and makes it
+/// Writes `length` bytes of `reader`, verbatim, as the object `key` and makes it
 /// durable: the partner's side of a stream. The bytes are not looked at; the caller
-/// opens and verifies the file next, and removes it if that fails.
+/// opens and verifies it next, and removes it if that fails.
 pub fn store_stream(
-    path: &Path,
+    store: &dyn Store,
+    key: &Key,
     reader: &mut dyn Read,
     length: u64,
     options: &WriteOptions<'_>,
 ) -> Result<(), WriteError> {
-    options.check(path)?;
-    let direct = options.direct && length.is_multiple_of(PAGE as u64);
-    let file = options.create(path, direct, length)?;
+    let aligned = length.is_multiple_of(PAGE as u64);
+    let file = Writing::begin((store, key), length, aligned, options)?;
     match usize::try_from(length) {
         Ok(bytes) if bytes <= CHUNK => {
             let mut buffer = Scratch::new(bytes);
             reader
                 .read_exact(&mut buffer[..bytes])
-                .map_err(|error| WriteError::io(path, "receive", error))?;
+                .map_err(|error| WriteError::io(&file.path, "receive", error))?;
             let mut slices = [IoSlice::new(&buffer[..bytes])];
-            options.transfer(path, &file, &mut slices, 0)?;
+            file.transfer(&mut slices, 0)?;
         }
-        _ => store_long(path, reader, length, &file, options)?,
+        _ => store_long(reader, length, &file)?,
     }
-    options.finish(path, file)
+    file.finish()
 }
 
-/// The bytes of a stream into a file, which is written while more of them come.
-fn store_long(
-    path: &Path,
-    reader: &mut dyn Read,
-    length: u64,
-    file: &Temporary,
-    options: &WriteOptions<'_>,
-) -> Result<(), WriteError> {
+/// The bytes of a stream into an object, which is written while more of them come.
+fn store_long(reader: &mut dyn Read, length: u64, file: &Writing<'_>) -> Result<(), WriteError> {
     let (to_disk, from_stream) = mpsc::sync_channel::<(Scratch, usize, u64)>(CHUNKS);
     let (to_stream, free) = mpsc::sync_channel::<Scratch>(CHUNKS);
     for _ in 0..CHUNKS {
@@ -224,14 +196,14 @@ fn store_long(
         let writer = std::thread::Builder::new().spawn_scoped(scope, move || {
             for (buffer, bytes, offset) in from_stream {
                 let mut slices = [IoSlice::new(&buffer[..bytes])];
-                options.transfer(path, file, &mut slices, offset)?;
+                file.transfer(&mut slices, offset)?;
                 // The reader may be done: then nobody needs the buffer.
                 let _ = to_stream.send(buffer);
             }
             Ok(())
         });
-        let writer = writer.map_err(|error| WriteError::io(path, "start a thread", error))?;
-        let read = feed(path, reader, length, options, &free, &to_disk);
+        let writer = writer.map_err(|error| WriteError::io(&file.path, "start a thread", error))?;
+        let read = feed(reader, length, file, &free, &to_disk);
         drop(to_disk);
         let written = writer
             .join()
@@ -243,22 +215,21 @@ fn store_long(
 
 /// Moves a stream into buffers until `length` bytes are handed on.
 fn feed(
-    path: &Path,
     reader: &mut dyn Read,
     length: u64,
-    options: &WriteOptions<'_>,
+    file: &Writing<'_>,
     free: &mpsc::Receiver<Scratch>,
     to_disk: &mpsc::SyncSender<(Scratch, usize, u64)>,
 ) -> Result<(), WriteError> {
     let mut offset = 0;
     while offset < length {
-        options.check(path)?;
+        check(file.cancel, &file.path)?;
         let Ok(mut buffer) = free.recv() else { break };
         let bytes = (length - offset).min(buffer.len() as u64).min(CHUNK as u64) as usize;
         reader
             .read_exact(&mut buffer[..bytes])
             .map_err(|source| WriteError::Lost {
-                path: path.to_owned(),
+                path: file.path.clone(),
                 expected: length,
                 found: offset,
                 source,

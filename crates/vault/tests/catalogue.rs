@@ -5,21 +5,26 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use common::{Owned, head, id, rank};
-use outlive_base::{Code, Incarnation, Level, NodeId, Rank, Version};
+use outlive_base::{Code, ContainerId, Incarnation, Level, NodeId, Rank, Version};
 use outlive_vault::{
-    Catalogue, GcPolicy, Layout, NodeStore, Part, Record, Rehearsal, SharedStore, WriteOptions,
+    Catalogue, Directory, GcPolicy, Layout, Part, Record, Rehearsal, Vault, WriteOptions,
     write_container,
 };
 
 const JOB: u64 = 0x1234_5678_9abc_def0;
 const NODES: u32 = 3;
 
+fn path(vault: &Vault, level: Level, id: ContainerId) -> PathBuf {
+    vault.store().locate(&vault.key(level, id)).into()
+}
+
 struct Job {
     dir: tempfile::TempDir,
-    nodes: Vec<NodeStore>,
-    shared: SharedStore,
+    nodes: Vec<Vault>,
+    shared: Vault,
 }
 
 impl Job {
@@ -27,12 +32,17 @@ impl Job {
         let dir = tempfile::tempdir().unwrap();
         let root = |node| dir.path().join(format!("nodes/node-{node}"));
         let nodes = (0..NODES)
-            .map(|node| NodeStore::create(&root(node), JOB).unwrap())
+            .map(|node| Vault::create(&root(node), JOB).unwrap())
             .collect();
-        let shared = SharedStore::create(&dir.path().join("shared"), JOB).unwrap();
+        let shared = Arc::new(Directory::at(&dir.path().join("shared")));
+        let shared = Vault::shared(shared, JOB);
         let job = Job { dir, nodes, shared };
         job.start(1, None);
         job
+    }
+
+    fn path(&self, node: u32, level: Level, id: ContainerId) -> PathBuf {
+        path(&self.nodes[node as usize], level, id)
     }
 
     fn start(&self, number: u32, restored: Option<(u32, u64)>) {
@@ -61,15 +71,14 @@ impl Job {
             let layout = Layout::with_frame_bytes(head(id), images, common::FRAME).unwrap();
             for level in levels {
                 let partner = (node + 1) % NODES;
-                let (path, holder) = match level {
-                    Level::Disk => (self.nodes[node as usize].container_path(id), NodeId(node)),
-                    Level::Partner => (
-                        self.nodes[partner as usize].partner_path(id),
-                        NodeId(partner),
-                    ),
-                    _ => (self.shared.container_path(id), Part::SHARED),
+                let (vault, holder) = match level {
+                    Level::Disk => (&self.nodes[node as usize], NodeId(node)),
+                    Level::Partner => (&self.nodes[partner as usize], NodeId(partner)),
+                    _ => (&self.shared, Part::SHARED),
                 };
-                let sealed = write_container(&path, &layout, &WriteOptions::default()).unwrap();
+                let (store, key) = (&**vault.store(), vault.key(*level, id));
+                let options = WriteOptions::default();
+                let sealed = write_container(store, &key, &layout, &options).unwrap();
                 parts.entry(*level).or_default().push(Part {
                     node: NodeId(node),
                     id,
@@ -100,7 +109,12 @@ impl Job {
 
     fn catalogue(&self) -> Catalogue {
         let nodes: Vec<(NodeId, PathBuf)> = (0..NODES)
-            .map(|node| (NodeId(node), self.nodes[node as usize].root().into()))
+            .map(|node| {
+                (
+                    NodeId(node),
+                    self.nodes[node as usize].store().name().into(),
+                )
+            })
             .collect();
         Catalogue::scan(self.dir.path(), &nodes, JOB)
     }
@@ -280,7 +294,7 @@ fn damage_costs_one_copy_and_rehearsal_finds_what_a_glance_does_not() {
     );
 
     // One bit of payload in the partner's copy of node 1.
-    let path = job.nodes[2].partner_path(id(1, 20, 1));
+    let path = job.path(2, Level::Partner, id(1, 20, 1));
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[3 * 4096] ^= 1;
     std::fs::write(&path, bytes).unwrap();
@@ -306,13 +320,13 @@ fn damage_costs_one_copy_and_rehearsal_finds_what_a_glance_does_not() {
     );
 
     // Node 0's own copy cut off: its partner's serves.
-    let path = job.nodes[0].container_path(id(1, 20, 0));
+    let path = job.path(0, Level::Disk, id(1, 20, 0));
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() - 4096]).unwrap();
     let answer = job.rehearse(&[]);
     assert_eq!(answer.rebuilt, Some((Incarnation(1), Version(20))));
     // Everything of version 20 gone: the older one.
-    std::fs::remove_file(job.nodes[1].container_path(id(1, 20, 1))).unwrap();
+    std::fs::remove_file(job.path(1, Level::Disk, id(1, 20, 1))).unwrap();
     let answer = job.rehearse(&[]);
     assert_eq!(answer.rebuilt, Some((Incarnation(1), Version(10))));
     assert_eq!(job.rehearse(&[0, 1]).rebuilt, None);
@@ -367,7 +381,7 @@ fn gc_removes_what_is_superseded_and_goes_on_after_a_crash() {
     );
     let report = job.nodes[1].gc(&GcPolicy::default()).unwrap();
     assert_eq!(report.removed.len(), 1);
-    assert!(!job.nodes[1].container_path(id(1, 30, 1)).exists());
+    assert!(!job.path(1, Level::Disk, id(1, 30, 1)).exists());
     // Without any word of stability nothing else goes.
     assert!(
         job.nodes[2]
@@ -385,7 +399,7 @@ fn what_another_key_has_committed_is_named_and_not_removed() {
     let job = Job::new();
     job.save(1, 10, &[Level::Disk, Level::Partner], 3);
     let all = job.nodes[0].found().unwrap().len();
-    let anew = NodeStore::at(job.nodes[0].root(), JOB + 1);
+    let anew = Vault::of_node(Arc::clone(job.nodes[0].store()), JOB + 1);
     let commit = |version| Record::Commit {
         incarnation: Incarnation(2),
         version: Version(version),
@@ -404,7 +418,7 @@ fn what_another_key_has_committed_is_named_and_not_removed() {
     };
     assert!(anew.gc(&policy).unwrap().removed.is_empty());
     assert_eq!(anew.found().unwrap().len(), all);
-    let nodes = [(NodeId(0), job.nodes[0].root().into())];
+    let nodes = [(NodeId(0), job.nodes[0].store().name().into())];
     let catalogue = Catalogue::scan(job.dir.path(), &nodes, JOB + 1);
     let [error] = &catalogue.errors[..] else {
         panic!("{:?}", catalogue.errors)
@@ -418,7 +432,7 @@ fn what_another_key_has_committed_is_named_and_not_removed() {
 #[test]
 fn records_of_versions_long_gone_are_forgotten() {
     let dir = tempfile::tempdir().unwrap();
-    let node = NodeStore::create(dir.path(), JOB).unwrap();
+    let node = Vault::create(dir.path(), JOB).unwrap();
     let tombstones = |versions: std::ops::RangeInclusive<u64>| {
         for version in versions {
             let id = id(1, version, 0);
@@ -446,7 +460,7 @@ fn records_of_versions_long_gone_are_forgotten() {
 fn records_of_versions_without_a_copy_here_are_forgotten_too() {
     for level in [Level::Memory, Level::Shared] {
         let dir = tempfile::tempdir().unwrap();
-        let node = NodeStore::create(dir.path(), JOB).unwrap();
+        let node = Vault::create(dir.path(), JOB).unwrap();
         let at = |version| (Incarnation(1), Version(version));
         let commit = |version| Record::Commit {
             incarnation: Incarnation(1),

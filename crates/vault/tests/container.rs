@@ -6,17 +6,19 @@ mod common;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-use common::{Collect, FRAME, Owned, bytes, head, id, layout, rank};
+use common::{
+    Collect, FRAME, Owned, at, bytes, head, id, layout, open, open_sealed, rank, store_stream,
+    verify_written, write_container,
+};
 use outlive_base::{Code, Error, Rank};
 use outlive_vault::{
-    Buffer, Container, Layout, PAGE, ReadError, WriteError, WriteOptions, receive, store_stream,
-    verify_written, write_container,
+    Buffer, Container, Layout, PAGE, ReadError, WriteError, WriteOptions, receive,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
 fn check_file(path: &Path, ranks: &[Owned]) {
-    let container = Container::open(path).unwrap();
+    let container = open(path).unwrap();
     assert_eq!(container.ranks().len(), ranks.len());
     for (entry, want) in container.ranks().zip(ranks) {
         assert_eq!((entry.rank, entry.table), (want.rank, &want.table[..]));
@@ -56,7 +58,7 @@ fn file_segments_stream_and_copy_are_the_same_bytes() {
     assert_eq!(sealed, layout.seal());
     assert_eq!(std::fs::read(&path).unwrap(), want);
 
-    let container = Container::open(&path).unwrap();
+    let container = open(&path).unwrap();
     assert_eq!(*container.head(), head(id(1, 5, 2)));
     assert_eq!(container.verify(Some(&sealed)).unwrap(), sealed);
     let mut sent = Vec::new();
@@ -68,10 +70,7 @@ fn file_segments_stream_and_copy_are_the_same_bytes() {
     let copy = dir.path().join("b.olc");
     let options = WriteOptions::default();
     store_stream(&copy, &mut &want[..], want.len() as u64, &options).unwrap();
-    Container::open(&copy)
-        .unwrap()
-        .verify(Some(&sealed))
-        .unwrap();
+    open(&copy).unwrap().verify(Some(&sealed)).unwrap();
     let names: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
     assert_eq!(names.len(), 2, "nothing unfinished is left");
 }
@@ -96,7 +95,7 @@ fn unaligned_memory_and_buffered_files_give_the_same_bytes() {
     write_container(&path, &unaligned, &options).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), bytes(&aligned));
     let mut odd = vec![0; source.data.len() + 1];
-    Container::open(&path)
+    open(&path)
         .unwrap()
         .read_rank(Rank(0), &mut odd[1..])
         .unwrap();
@@ -231,7 +230,7 @@ fn small() -> (Vec<Owned>, Vec<u8>) {
 
 /// Opens, verifies and reads all. `Ok` must mean: exactly these ranks.
 fn read_all(path: &Path, ranks: &[Owned]) -> Result<(), ReadError> {
-    let container = Container::open(path)?;
+    let container = open(path)?;
     container.verify(None)?;
     for want in ranks {
         let mut data = Buffer::new(want.data.len());
@@ -247,7 +246,7 @@ fn every_flipped_bit_is_found_in_the_file_and_in_the_stream() {
     let path = dir.path().join("a.olc");
     let (ranks, good) = small();
     std::fs::write(&path, &good).unwrap();
-    let sealed = Container::open(&path).unwrap().sealed();
+    let sealed = open(&path).unwrap().sealed();
     let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
     for at in 0..good.len() {
         // All bytes, one bit each; all bits of the bytes of the first header.
@@ -314,7 +313,7 @@ fn damage_is_named_and_swapped_frames_are_found() {
     let mut damaged = good.clone();
     damaged[frame(1).start + PAGE + 17] ^= 4;
     std::fs::write(&path, &damaged).unwrap();
-    let error = Container::open(&path).unwrap().verify(None).unwrap_err();
+    let error = open(&path).unwrap().verify(None).unwrap_err();
     let shown = Error::from(error).to_string();
     assert!(
         shown.contains("OL-403") && shown.contains("a.olc"),
@@ -325,7 +324,7 @@ fn damage_is_named_and_swapped_frames_are_found() {
         "{shown}"
     );
     // P9: the other rank is not touched by it.
-    let container = Container::open(&path).unwrap();
+    let container = open(&path).unwrap();
     let mut data = Buffer::new(8192);
     container.read_rank(Rank(1), &mut data).unwrap();
     assert!(data[..] == ranks[1].wanted()[..]);
@@ -334,7 +333,7 @@ fn damage_is_named_and_swapped_frames_are_found() {
     swapped[frame(0)].copy_from_slice(&good[frame(1)]);
     swapped[frame(1)].copy_from_slice(&good[frame(0)]);
     std::fs::write(&path, &swapped).unwrap();
-    let error = Container::open(&path).unwrap().verify(None).unwrap_err();
+    let error = open(&path).unwrap().verify(None).unwrap_err();
     assert!(error.to_string().contains("another place"), "{error}");
     assert!(receive(&mut &swapped[..], None, &mut Collect::default()).is_err());
 
@@ -343,7 +342,7 @@ fn damage_is_named_and_swapped_frames_are_found() {
     let mut mixed = good.clone();
     mixed[frame(2)].copy_from_slice(&older[frame(2)]);
     std::fs::write(&path, &mixed).unwrap();
-    assert!(Container::open(&path).unwrap().verify(None).is_err());
+    assert!(open(&path).unwrap().verify(None).is_err());
 }
 
 #[test]
@@ -352,15 +351,15 @@ fn a_lost_index_is_rebuilt_and_trusted_only_with_its_seal() {
     let path = dir.path().join("a.olc");
     let (ranks, good) = small();
     std::fs::write(&path, &good).unwrap();
-    let sealed = Container::open(&path).unwrap().sealed();
+    let sealed = open(&path).unwrap().sealed();
     let index_pages = 2;
     let mut lost = good.clone();
     let start = lost.len() - index_pages * PAGE;
     lost[start..].fill(0);
     for bytes in [&lost[..], &good[..start]] {
         std::fs::write(&path, bytes).unwrap();
-        assert!(Container::open(&path).is_err());
-        let container = Container::open_sealed(&path, &sealed).unwrap();
+        assert!(open(&path).is_err());
+        let container = open_sealed(&path, &sealed).unwrap();
         assert!(container.is_rebuilt() && container.sealed() == sealed);
         for want in &ranks {
             let mut data = Buffer::new(want.data.len());
@@ -370,11 +369,12 @@ fn a_lost_index_is_rebuilt_and_trusted_only_with_its_seal() {
         assert!(container.verify(None).is_err(), "damage is still reported");
         let mut other = sealed;
         other.digest ^= 1;
-        assert!(Container::open_sealed(&path, &other).is_err());
+        assert!(open_sealed(&path, &other).is_err());
     }
     lost[PAGE + 3] ^= 1;
     std::fs::write(&path, &lost).unwrap();
-    let error = Container::rebuild_index(&path).unwrap_err();
+    let (store, key) = at(&path);
+    let error = Container::rebuild_index(&store, &key).unwrap_err();
     assert!(
         error.to_string().contains("rank 0, region 'r1', frame 0"),
         "{error}"
@@ -455,7 +455,7 @@ proptest! {
         let path = dir.path().join("a.olc");
         let layout = layout(id(1, 1, 0), &ranks);
         let sealed = write_container(&path, &layout, &WriteOptions::default()).unwrap();
-        Container::open(&path).unwrap().verify(Some(&sealed)).unwrap();
+        open(&path).unwrap().verify(Some(&sealed)).unwrap();
         check_file(&path, &ranks);
         check_stream(&bytes(&layout), &ranks);
     }
@@ -469,7 +469,7 @@ fn many_regions_are_batched() {
     let path = dir.path().join("a.olc");
     let layout = layout(id(1, 1, 0), &ranks);
     write_container(&path, &layout, &WriteOptions::default()).unwrap();
-    Container::open(&path).unwrap().verify(None).unwrap();
+    open(&path).unwrap().verify(None).unwrap();
     check_file(&path, &ranks);
     check_stream(&bytes(&layout), &ranks);
 }

@@ -5,11 +5,12 @@ mod common;
 
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use common::{Owned, bytes, id, layout, rank};
+use common::{Owned, at, bytes, id, layout, open, rank, store_stream, write_container};
 use outlive_base::{Code, Error};
-use outlive_vault::{Container, NodeStore, WriteHook, WriteOptions, store_stream, write_container};
+use outlive_vault::{Act, Fate, Faults, Faulty, Key, Vault, WriteOptions};
 
 fn ranks() -> Vec<Owned> {
     vec![rank(0, &[300_000, 5], 1), rank(1, &[9000], 2)]
@@ -22,28 +23,33 @@ fn files(dir: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Fails the nth transfer, or every sync.
+/// Fails the nth transfer, or every seal.
+#[derive(Debug)]
 struct Fails {
     at: usize,
     seen: AtomicUsize,
-    sync: bool,
-    errno: i32,
+    seal: bool,
+    kind: io::ErrorKind,
 }
 
-impl WriteHook for Fails {
-    fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
-        if self.seen.fetch_add(1, Ordering::Relaxed) == self.at {
-            return Err(io::Error::from_raw_os_error(self.errno));
-        }
-        Ok(())
-    }
-    fn sync(&self, _: &Path) -> io::Result<()> {
-        if self.sync {
-            Err(io::Error::from_raw_os_error(self.errno))
-        } else {
-            Ok(())
+impl Faults for Fails {
+    fn before(&self, act: Act, _: &Key, _: u64) -> Fate {
+        let fails = match act {
+            Act::Write => self.seen.fetch_add(1, Ordering::Relaxed) == self.at,
+            Act::Seal => self.seal,
+            _ => false,
+        };
+        match fails {
+            true => Fate::Fails(self.kind),
+            false => Fate::Goes,
         }
     }
+}
+
+/// The store in a file's directory with faults in front of it.
+fn faulty(path: &Path, faults: Arc<dyn Faults>) -> (Faulty, Key) {
+    let (store, key) = at(path);
+    (Faulty::new(Arc::new(store), faults), key)
 }
 
 #[test]
@@ -56,36 +62,35 @@ fn a_write_that_fails_anywhere_leaves_the_old_file_and_nothing_else() {
     let new = layout(id(1, 2, 0), &ranks);
     let stream = bytes(&new);
     let mut failures = 0;
-    for at in 0..10 {
-        for (sync, errno, code) in [(false, 28, Code::NoSpace), (true, 5, Code::Io)] {
-            let hook = Fails {
-                at: if sync { 99 } else { at },
-                seen: 0.into(),
-                sync,
-                errno,
-            };
-            let options = WriteOptions {
-                hook: Some(&hook),
-                ..WriteOptions::default()
-            };
+    for nth in 0..10 {
+        let full = io::ErrorKind::StorageFull;
+        let broken = io::ErrorKind::Other;
+        for (seal, kind, code) in [(false, full, Code::NoSpace), (true, broken, Code::Io)] {
             for streamed in [false, true] {
-                hook.seen.store(0, Ordering::Relaxed);
+                let (store, key) = faulty(
+                    &path,
+                    Arc::new(Fails {
+                        at: if seal { 99 } else { nth },
+                        seen: 0.into(),
+                        seal,
+                        kind,
+                    }),
+                );
+                let options = WriteOptions::default();
                 let result = if streamed {
-                    store_stream(&path, &mut &stream[..], stream.len() as u64, &options)
+                    let length = stream.len() as u64;
+                    outlive_vault::store_stream(&store, &key, &mut &stream[..], length, &options)
                 } else {
-                    write_container(&path, &new, &options).map(|_| ())
+                    outlive_vault::write_container(&store, &key, &new, &options).map(|_| ())
                 };
                 match result {
                     Err(error) => {
                         assert_eq!(Error::from(error).code(), code);
                         failures += 1;
                         assert_eq!(files(dir.path()), std::slice::from_ref(&path));
-                        Container::open(&path)
-                            .unwrap()
-                            .verify(Some(&sealed))
-                            .unwrap();
+                        open(&path).unwrap().verify(Some(&sealed)).unwrap();
                     }
-                    // Fewer transfers than `at`: it went through.
+                    // Fewer transfers than `nth`: it went through.
                     Ok(()) => {
                         write_container(&path, &old, &WriteOptions::default()).unwrap();
                     }
@@ -100,26 +105,28 @@ fn a_write_that_fails_anywhere_leaves_the_old_file_and_nothing_else() {
 fn a_cancelled_write_ends_and_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.olc");
+    #[derive(Debug)]
     struct Cancels(AtomicBool);
-    impl WriteHook for Cancels {
-        fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
-            self.0.store(true, Ordering::Relaxed);
-            Ok(())
+    impl Faults for Cancels {
+        fn before(&self, act: Act, _: &Key, _: u64) -> Fate {
+            self.0.fetch_or(act == Act::Write, Ordering::Relaxed);
+            Fate::Goes
         }
     }
-    let hook = Cancels(false.into());
+    let cancels = Arc::new(Cancels(false.into()));
+    let (store, key) = faulty(&path, cancels.clone());
     let options = WriteOptions {
-        cancel: Some(&hook.0),
-        hook: Some(&hook),
+        cancel: Some(&cancels.0),
         ..WriteOptions::default()
     };
     let ranks = ranks();
     let layout = layout(id(1, 1, 0), &ranks);
-    let error = write_container(&path, &layout, &options).unwrap_err();
+    let error = outlive_vault::write_container(&store, &key, &layout, &options).unwrap_err();
     assert_eq!(Error::from(error).code(), Code::CommitAborted);
-    hook.0.store(false, Ordering::Relaxed);
+    cancels.0.store(false, Ordering::Relaxed);
     let stream = bytes(&layout);
-    let error = store_stream(&path, &mut &stream[..], stream.len() as u64, &options).unwrap_err();
+    let (reader, length) = (&mut &stream[..], stream.len() as u64);
+    let error = outlive_vault::store_stream(&store, &key, reader, length, &options).unwrap_err();
     assert_eq!(Error::from(error).code(), Code::CommitAborted);
     assert!(files(dir.path()).is_empty());
 }
@@ -138,7 +145,7 @@ fn a_stream_that_breaks_off_leaves_nothing() {
     // A length that is no whole page is stored all the same: the caller will see.
     store_stream(&path, &mut &stream[..5000], 5000, &options).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), &stream[..5000]);
-    let error = Container::open(&path).unwrap_err();
+    let error = open(&path).unwrap_err();
     assert_eq!(Error::from(error).code(), Code::Truncated);
 }
 
@@ -148,16 +155,14 @@ fn missing_and_forbidden_directories_have_their_codes() {
     let ranks = ranks();
     let layout = layout(id(1, 1, 0), &ranks);
     let path = dir.path().join("no/a.olc");
-    let error = write_container(&path, &layout, &WriteOptions::default()).unwrap_err();
-    assert_eq!(Error::from(error).code(), Code::NotFound);
-    assert_eq!(
-        Error::from(Container::open(&path).unwrap_err()).code(),
-        Code::NotFound
-    );
+    assert_eq!(Error::from(open(&path).unwrap_err()).code(), Code::NotFound);
+    // Somebody has removed it while the job runs.
+    write_container(&path, &layout, &WriteOptions::default()).unwrap();
+    open(&path).unwrap().verify(None).unwrap();
     // Permissions do not bind root; a file in the place of a directory binds all.
     let file = dir.path().join("file");
     std::fs::write(&file, b"").unwrap();
-    assert!(NodeStore::create(&file, 1).is_err());
+    assert!(Vault::create(&file, 1).is_err());
     if !rustix::process::geteuid().is_root() {
         let closed = dir.path().join("closed");
         std::fs::create_dir(&closed).unwrap();
@@ -167,17 +172,15 @@ fn missing_and_forbidden_directories_have_their_codes() {
             write_container(&closed.join("a"), &layout, &WriteOptions::default()).unwrap_err();
         assert_eq!(Error::from(error).code(), Code::Permission);
     }
-    struct Denied;
-    impl WriteHook for Denied {
-        fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
-            Err(io::Error::from_raw_os_error(13))
-        }
-    }
-    let options = WriteOptions {
-        hook: Some(&Denied),
-        ..WriteOptions::default()
-    };
-    let error = write_container(&dir.path().join("a"), &layout, &options).unwrap_err();
+    let denied = Arc::new(Fails {
+        at: 0,
+        seen: 0.into(),
+        seal: false,
+        kind: io::ErrorKind::PermissionDenied,
+    });
+    let (store, key) = faulty(&dir.path().join("a"), denied);
+    let options = WriteOptions::default();
+    let error = outlive_vault::write_container(&store, &key, &layout, &options).unwrap_err();
     assert_eq!(Error::from(error).code(), Code::Permission);
 }
 
@@ -191,7 +194,7 @@ fn a_full_file_system_is_reported_and_left_clean() {
         .output()
         .is_ok_and(|output| output.status.success());
     if !mounted {
-        eprintln!("no mount here: the hook in the tests above stands in");
+        eprintln!("no mount here: the faults in the tests above stand in");
         return;
     }
     let ranks = ranks();
@@ -212,10 +215,7 @@ fn a_full_file_system_is_reported_and_left_clean() {
         let small = [rank(0, &[9000], 1)];
         let small = common::layout(id(1, 2, 0), &small);
         let sealed = write_container(&path, &small, &options).unwrap();
-        Container::open(&path)
-            .unwrap()
-            .verify(Some(&sealed))
-            .unwrap();
+        open(&path).unwrap().verify(Some(&sealed)).unwrap();
     });
     let _ = std::process::Command::new("umount")
         .arg(dir.path())
@@ -244,7 +244,7 @@ fn helper_may_start_no_thread() {
     let ranks = ranks();
     let layout = layout(id(1, 1, 0), &ranks);
     let sealed = write_container(&path, &layout, &WriteOptions::default()).unwrap();
-    let container = Container::open(&path).unwrap();
+    let container = open(&path).unwrap();
     container.verify(Some(&sealed)).unwrap();
     for want in &ranks {
         let mut data = outlive_vault::Buffer::new(want.data.len());
@@ -287,34 +287,32 @@ fn without_threads_a_copy_is_slower_or_refused_and_nothing_panics() {
 /// The child of the test below; does nothing by itself.
 #[test]
 fn helper_writes_until_it_is_killed() {
+    #[derive(Debug)]
     struct Tells;
-    impl WriteHook for Tells {
-        fn write(&self, _: &Path, _: u64, _: usize) -> io::Result<()> {
-            io::Write::write_all(&mut io::stderr(), b"w")
-        }
-        fn sync(&self, path: &Path) -> io::Result<()> {
-            self.write(path, 0, 0)
+    impl Faults for Tells {
+        fn before(&self, act: Act, _: &Key, _: u64) -> Fate {
+            if matches!(act, Act::Write | Act::Seal) {
+                io::Write::write_all(&mut io::stderr(), b"w").unwrap();
+            }
+            Fate::Goes
         }
     }
     let Some(dir) = std::env::var_os("OUTLIVE_TEST_KILLED_WRITER") else {
         return;
     };
-    let path = Path::new(&dir).join("a.olc");
+    let (store, key) = faulty(&Path::new(&dir).join("a.olc"), Arc::new(Tells));
     let ranks = ranks();
-    let options = WriteOptions {
-        hook: Some(&Tells),
-        ..WriteOptions::default()
-    };
+    let options = WriteOptions::default();
     for version in 1.. {
         let layout = layout(id(1, version, 0), &ranks);
-        write_container(&path, &layout, &options).unwrap();
+        outlive_vault::write_container(&store, &key, &layout, &options).unwrap();
     }
 }
 
 #[test]
 fn a_writer_killed_anywhere_leaves_no_half_file_under_a_final_name() {
     let dir = tempfile::tempdir().unwrap();
-    let store = NodeStore::create(dir.path(), 1).unwrap();
+    let store = Vault::create(dir.path(), 1).unwrap();
     let containers = dir.path().join("containers");
     for transfers in 1..24 {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
@@ -332,7 +330,7 @@ fn a_writer_killed_anywhere_leaves_no_half_file_under_a_final_name() {
         for path in files(&containers) {
             let name = path.file_name().unwrap().to_string_lossy().into_owned();
             if !name.starts_with('.') {
-                Container::open(&path).unwrap().verify(None).unwrap();
+                open(&path).unwrap().verify(None).unwrap();
             }
         }
         assert!(
@@ -340,7 +338,7 @@ fn a_writer_killed_anywhere_leaves_no_half_file_under_a_final_name() {
             "unfinished files are no containers"
         );
         // The next agent sweeps them.
-        NodeStore::create(dir.path(), 1).unwrap();
+        Vault::create(dir.path(), 1).unwrap();
         assert!(files(&containers).len() <= 1);
     }
     assert!(

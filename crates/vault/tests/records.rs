@@ -3,13 +3,27 @@
 
 mod common;
 
+use std::path::Path;
+use std::sync::Arc;
+
 use common::id;
 use outlive_base::{Code, ContainerId, Error, Incarnation, Level, NodeId, Rank, Version};
-use outlive_vault::{Exclusive, Part, Record, RecordError, RecordStore, WriteError};
+use outlive_vault::{
+    Directory, Exclusive, Key, Kind, Part, Record, RecordError, RecordStore, WriteError,
+};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 
 const JOB: u64 = 77;
+
+/// Records right in a directory.
+fn records(directory: &Path) -> RecordStore {
+    RecordStore::new(Arc::new(Directory::at(directory)), Kind::Mark, JOB)
+}
+
+fn key(name: &str) -> Key {
+    Key::new(Kind::Mark, name).unwrap()
+}
 
 fn commit(ballot: u64, ranks: u32) -> Record {
     Record::Commit {
@@ -160,9 +174,10 @@ proptest! {
 #[test]
 fn a_record_torn_at_any_length_is_refused_and_reported() {
     let dir = tempfile::tempdir().unwrap();
-    let store = RecordStore::open(&dir.path().join("records"), JOB).unwrap();
+    let store = records(dir.path());
     let bytes = commit(1, 2).encode(JOB).unwrap();
-    let path = store.directory().join(commit(1, 2).file_name(false));
+    let name = commit(1, 2).file_name(false);
+    let path = dir.path().join(&name);
     for length in 0..bytes.len() {
         assert!(Record::decode(&bytes[..length], JOB).is_err(), "{length}");
         // A hole where the end should be: what some file systems leave.
@@ -173,7 +188,7 @@ fn a_record_torn_at_any_length_is_refused_and_reported() {
         let scan = store.scan().unwrap();
         assert_eq!(
             (scan.records.len(), &scan.damaged[..]),
-            (0, &[path.clone()][..])
+            (0, &[key(&name)][..])
         );
     }
     assert!(Record::decode(&[&bytes[..], &[0]].concat(), JOB).is_err());
@@ -185,12 +200,13 @@ fn a_record_torn_at_any_length_is_refused_and_reported() {
 #[test]
 fn persisting_is_idempotent_and_decisions_stand() {
     let dir = tempfile::tempdir().unwrap();
-    let store = RecordStore::open(&dir.path().join("a/records"), JOB).unwrap();
+    let directory = dir.path().join("a/records");
+    let store = records(&directory);
+    store.persist(&commit(1, 2)).unwrap();
     let mode = std::os::unix::fs::PermissionsExt::mode(
-        &std::fs::metadata(store.directory()).unwrap().permissions(),
+        &std::fs::metadata(&directory).unwrap().permissions(),
     );
     assert_eq!(mode & 0o777, 0o700);
-    store.persist(&commit(1, 2)).unwrap();
     store.persist(&commit(1, 2)).unwrap();
     assert!(matches!(
         store.persist(&commit(1, 3)),
@@ -214,25 +230,25 @@ fn persisting_is_idempotent_and_decisions_stand() {
     assert!(store.scan().unwrap().records.contains(&promise));
     store.remove(&promise).unwrap();
     // Misnamed, foreign, unfinished.
-    let path = store.directory().join("pin-i9-v9.rec");
-    std::fs::write(&path, pin.encode(JOB).unwrap()).unwrap();
-    let foreign = store.directory().join(pin.file_name(false));
-    std::fs::write(&foreign, pin.encode(1).unwrap()).unwrap();
-    let torn = store.directory().join(".tmp-1-0-x.rec");
+    let misnamed = "pin-i9-v9.rec";
+    std::fs::write(directory.join(misnamed), pin.encode(JOB).unwrap()).unwrap();
+    let foreign = pin.file_name(false);
+    std::fs::write(directory.join(&foreign), pin.encode(1).unwrap()).unwrap();
+    let torn = directory.join(".tmp-1-0-x.rec");
     std::fs::write(&torn, b"x").unwrap();
     let scan = store.scan().unwrap();
     assert_eq!(
         (scan.records.len(), scan.damaged, scan.foreign),
-        (2, vec![path], vec![foreign])
+        (2, vec![key(misnamed)], vec![key(&foreign)])
     );
-    store.sweep().unwrap();
+    Directory::sweep(&directory);
     assert!(!torn.exists());
 }
 
 #[test]
 fn of_many_writers_one_creates_the_shared_record() {
     let dir = tempfile::tempdir().unwrap();
-    let store = RecordStore::open(dir.path(), JOB).unwrap();
+    let store = records(dir.path());
     let outcomes: Vec<Exclusive> = std::thread::scope(|scope| {
         let writers: Vec<_> = (0..8)
             .map(|ballot| {
@@ -265,11 +281,7 @@ fn of_many_writers_one_creates_the_shared_record() {
         1,
         "nothing unfinished is left"
     );
-    std::fs::write(
-        store.directory().join(commit(0, 2).file_name(true)),
-        b"torn",
-    )
-    .unwrap();
+    std::fs::write(dir.path().join(commit(0, 2).file_name(true)), b"torn").unwrap();
     let error = store.persist_exclusive(&commit(1, 2)).unwrap_err();
     assert_eq!(Error::from(error).code(), Code::Corrupt);
 }
@@ -277,7 +289,7 @@ fn of_many_writers_one_creates_the_shared_record() {
 #[test]
 fn what_is_no_file_is_damage_and_holds_nobody_up() {
     let dir = tempfile::tempdir().unwrap();
-    let store = RecordStore::open(dir.path(), JOB).unwrap();
+    let store = records(dir.path());
     store.persist(&commit(1, 2)).unwrap();
     let pipe = dir.path().join("pin-i1-v5.rec");
     let made = std::process::Command::new("mkfifo").arg(&pipe).status();
@@ -288,21 +300,21 @@ fn what_is_no_file_is_damage_and_holds_nobody_up() {
     let found = pipe.clone();
     // Not joined: it would wait for a writer of the pipe for ever.
     std::thread::spawn(move || {
-        let container = outlive_vault::Container::open(&found).unwrap_err();
+        let container = common::open(&found).unwrap_err();
         tell.send((store.scan().unwrap(), Error::from(container)))
     });
     let (scan, error) = told
         .recv_timeout(std::time::Duration::from_secs(30))
         .unwrap();
     assert_eq!(scan.records, [commit(1, 2)]);
-    assert_eq!(scan.damaged, [pipe, directory]);
+    assert_eq!(scan.damaged, ["pin-i1-v5.rec", "pin-i1-v6.rec"].map(key));
     assert_eq!(error.code(), Code::Corrupt);
 }
 
 #[test]
 fn a_scan_tolerates_writers() {
     let dir = tempfile::tempdir().unwrap();
-    let store = RecordStore::open(dir.path(), JOB).unwrap();
+    let store = records(dir.path());
     let done = std::sync::atomic::AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -323,10 +335,7 @@ fn a_scan_tolerates_writers() {
             done.store(true, std::sync::atomic::Ordering::Relaxed);
         });
         while !done.load(std::sync::atomic::Ordering::Relaxed) {
-            assert_eq!(
-                store.scan().unwrap().damaged,
-                Vec::<std::path::PathBuf>::new()
-            );
+            assert!(store.scan().unwrap().damaged.is_empty());
         }
     });
 }
@@ -334,7 +343,7 @@ fn a_scan_tolerates_writers() {
 #[test]
 fn records_that_share_their_syncs_fail_and_stand_each_by_itself() {
     let dir = tempfile::tempdir().unwrap();
-    let store = RecordStore::open(&dir.path().join("records"), JOB).unwrap();
+    let store = records(dir.path());
     let abort = |version| Record::Abort {
         incarnation: Incarnation(1),
         version: Version(version),
@@ -354,7 +363,7 @@ fn records_that_share_their_syncs_fail_and_stand_each_by_itself() {
     let mut want = vec![abort(1), abort(2), same];
     want.sort_by_key(|record| record.file_name(false));
     assert_eq!(found, want);
-    let left = std::fs::read_dir(store.directory()).unwrap().count();
+    let left = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 3, "no unfinished file is left");
     assert!(store.persist_all(&[]).is_empty());
 }

@@ -1,10 +1,10 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::records::RecordStore;
-use crate::store::NodeStore;
+use crate::{Act, Directory, Fate, Faults, Faulty, RecordStore, Vault};
 use outlive_base::{Code, Level, Version};
 use proptest::prelude::*;
+use std::path::{Path, PathBuf};
 
 const JOB: u64 = 7;
 
@@ -29,12 +29,19 @@ fn abort(version: u64, text: &str) -> Record {
     }
 }
 
-fn node(dir: &Path) -> NodeStore {
-    NodeStore::create(dir, JOB).unwrap()
+fn node(dir: &Path) -> Vault {
+    Vault::create(dir, JOB).unwrap()
 }
 
 fn reader(dir: &Path) -> RecordStore {
-    NodeStore::at(dir, JOB).records().clone()
+    let store = Arc::new(Directory::at(dir));
+    Vault::of_node(store, JOB).records().clone()
+}
+
+fn log_in(dir: &Path) -> io::Result<Content> {
+    let name = name_of(Incarnation(1), JOB);
+    let key = Key::record(Kind::Record, name);
+    Content::read(&Directory::at(dir), &key, JOB)
 }
 
 fn log_of(dir: &Path) -> PathBuf {
@@ -172,7 +179,7 @@ fn damage_costs_one_record_and_is_told() {
 #[test]
 fn another_jobs_log_is_named_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
-    NodeStore::create(dir.path(), 8)
+    Vault::create(dir.path(), 8)
         .unwrap()
         .records()
         .persist(&commit(1, 2))
@@ -181,8 +188,7 @@ fn another_jobs_log_is_named_and_left_alone() {
     store.records().persist(&commit(2, 2)).unwrap();
     let scan = store.records().scan().unwrap();
     assert_eq!((scan.records, scan.damaged), (vec![commit(2, 2)], vec![]));
-    let name = scan.foreign[0].file_name().unwrap();
-    assert_eq!(name, "commit-i1-v1-disk-b1.rec");
+    assert_eq!(scan.foreign[0].name(), "commit-i1-v1-disk-b1.rec");
     store.records().remove(&commit(2, 2)).unwrap();
     assert_eq!(store.records().scan().unwrap().foreign.len(), 1);
 }
@@ -190,7 +196,8 @@ fn another_jobs_log_is_named_and_left_alone() {
 #[test]
 fn a_batch_that_fails_is_not_there_and_the_next_one_is() {
     let dir = tempfile::tempdir().unwrap();
-    let mut logs = Logs::open(dir.path(), JOB);
+    let store = Arc::new(Directory::own(dir.path()).unwrap());
+    let mut logs = Logs::open(store, Kind::Record, JOB);
     let entry = |record: &'static Record| Entry {
         record,
         name: record.file_name(false),
@@ -198,21 +205,20 @@ fn a_batch_that_fails_is_not_there_and_the_next_one_is() {
     };
     let [one, two, three] = [1, 2, 3].map(|version| &*Box::leak(Box::new(commit(version, 2))));
     logs.append(Incarnation(1), &[entry(one)]).unwrap();
-    let path = dir.path().join(name_of(Incarnation(1), JOB));
     // No longer where this process believes: neither the batch nor the cut succeeds.
     logs.of(Incarnation(1)).end = u64::MAX - 2 * PAGE64;
     assert!(logs.append(Incarnation(1), &[entry(two)]).is_err());
     assert_eq!(logs.get(Incarnation(1), &two.file_name(false)), None);
     logs.append(Incarnation(1), &[entry(three)]).unwrap();
-    let content = Content::read(&path, JOB).unwrap();
+    let content = log_in(dir.path()).unwrap();
     assert_eq!(
         (&content.records[..], content.damaged),
         (&[one.clone(), three.clone()][..], 0)
     );
     // Purged, or replaced by another, behind this process's back.
-    std::fs::remove_file(&path).unwrap();
+    std::fs::remove_file(log_of(dir.path())).unwrap();
     logs.append(Incarnation(1), &[entry(two)]).unwrap();
-    assert_eq!(Content::read(&path, JOB).unwrap().records.len(), 3);
+    assert_eq!(log_in(dir.path()).unwrap().records.len(), 3);
 }
 
 #[test]
@@ -232,17 +238,57 @@ fn records_with_files_of_their_own_stay_there() {
         [abort(2, "y"), commit(1, 2), commit(3, 2)]
     );
     // On a full disk, what must be said has a file too.
-    let results = store
-        .records()
-        .persist_in_reserve(&[&commit(4, 2), &abort(5, "x")]);
+    #[derive(Debug)]
+    struct Full;
+    impl Faults for Full {
+        fn before(&self, act: Act, _: &Key, _: u64) -> Fate {
+            match act {
+                Act::Put | Act::Append => Fate::Fails(io::ErrorKind::StorageFull),
+                _ => Fate::Goes,
+            }
+        }
+    }
+    let full = Faulty::new(Arc::clone(store.store()), Arc::new(Full));
+    let full = Vault::own(Arc::new(full), JOB);
+    let results = full.records().persist_all(&[&commit(4, 2), &abort(5, "x")]);
     assert!(results[0].is_ok() && results[1].as_ref().is_err_and(WriteError::is_full));
     let all = [commit(1, 2), commit(3, 2), commit(4, 2), abort(2, "y")];
     assert_eq!(sound(dir.path()).len(), 4);
+    let store = node(dir.path());
     store
         .records()
         .remove_all(&all.iter().collect::<Vec<_>>())
         .unwrap();
     assert_eq!(sound(dir.path()), []);
+}
+
+/// A device that fails once when an agent starts must not cost what its log holds.
+#[test]
+fn a_log_that_cannot_be_read_at_first_is_not_written_anew() {
+    use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+    #[derive(Debug)]
+    struct Unreadable(AtomicBool);
+    impl Faults for Unreadable {
+        fn before(&self, act: Act, key: &Key, _: u64) -> Fate {
+            match act == Act::Read && is_log(key.name()) && self.0.load(Relaxed) {
+                true => Fate::Fails(io::ErrorKind::Other),
+                false => Fate::Goes,
+            }
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    node(dir.path()).records().persist(&commit(1, 2)).unwrap();
+    let fails = Arc::new(Unreadable(true.into()));
+    let directory = Arc::new(Directory::own(dir.path()).unwrap());
+    let store = Vault::own(Arc::new(Faulty::new(directory, fails.clone())), JOB);
+    store.records().persist(&commit(2, 2)).unwrap();
+    assert_eq!(sound(dir.path()), [commit(2, 2), commit(1, 2)]);
+    assert!(store.records().remove(&commit(1, 2)).is_err());
+    fails.0.store(false, Relaxed);
+    store.records().persist(&commit(3, 2)).unwrap();
+    assert!(store.records().persist(&commit(1, 3)).is_err(), "it stands");
+    store.records().remove(&commit(1, 2)).unwrap();
+    assert_eq!(sound(dir.path()), [commit(2, 2), commit(3, 2)]);
 }
 
 /// A status that is asked for while a batch is written sees all of it, or none.
@@ -271,7 +317,7 @@ fn who_reads_while_another_writes_sees_no_damage() {
         });
         let mut last = 0;
         for _ in 0..10_000 {
-            let content = Content::read(&log_of(dir.path()), JOB);
+            let content = log_in(dir.path());
             // Between two files of its name it may be neither.
             let Ok(content) = content else { continue };
             assert_eq!(content.damaged, 0);

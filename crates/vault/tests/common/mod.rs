@@ -2,10 +2,15 @@
 #![allow(dead_code, missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::Path;
 
 use outlive_base::{ContainerId, Incarnation, NodeId, Rank, Version};
 use outlive_capture::region::{self, Region};
-use outlive_vault::{Buffer, ContainerHead, Layout, PAGE, RankImage, Sink};
+use outlive_vault::{
+    Buffer, Container, ContainerHead, Directory, Key, Kind, Layout, PAGE, RankImage, ReadError,
+    Sealed, Sink, WriteError, WriteOptions,
+};
 
 pub const FRAME: u32 = 4096 * 2;
 
@@ -104,4 +109,45 @@ impl Sink for Collect {
         self.0.insert(rank, entry);
         Ok(&mut self.0.get_mut(&rank).unwrap().1)
     }
+}
+
+/// A file as an object: marks lie beside the directories of the other kinds.
+pub fn at(path: &Path) -> (Directory, Key) {
+    let name = path.file_name().unwrap().to_str().unwrap();
+    let key = Key::new(Kind::Mark, name).unwrap();
+    (Directory::at(path.parent().unwrap()), key)
+}
+
+pub fn open(path: &Path) -> Result<Container, ReadError> {
+    let (store, key) = at(path);
+    Container::open(&store, &key)
+}
+
+pub fn open_sealed(path: &Path, sealed: &Sealed) -> Result<Container, ReadError> {
+    let (store, key) = at(path);
+    Container::open_sealed(&store, &key, sealed)
+}
+
+pub fn verify_written(path: &Path, expected: Option<&Sealed>) -> Result<Sealed, ReadError> {
+    let (store, key) = at(path);
+    outlive_vault::verify_written(&store, &key, expected)
+}
+
+pub fn write_container(
+    path: &Path,
+    layout: &Layout<'_>,
+    options: &WriteOptions<'_>,
+) -> Result<Sealed, WriteError> {
+    let (store, key) = at(path);
+    outlive_vault::write_container(&store, &key, layout, options)
+}
+
+pub fn store_stream(
+    path: &Path,
+    reader: &mut dyn Read,
+    length: u64,
+    options: &WriteOptions<'_>,
+) -> Result<(), WriteError> {
+    let (store, key) = at(path);
+    outlive_vault::store_stream(&store, &key, reader, length, options)
 }

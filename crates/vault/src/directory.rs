@@ -1,0 +1,368 @@
+//! A store in a directory: the storage of a node, or what all nodes share. The only module
+//! that knows which object is which file; `docs/design/first-rescue.md`, "Directories".
+//!
+//! Invariants: nothing unfinished ever carries a final name; all is private to the user
+//! (P7); unfinished files, spare ones and the room that is kept are the business of the one
+//! process that owns the directory, see [`Directory::own`].
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, IoSlice, Read};
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{FlockOperation, flock};
+use rustix::io::Errno;
+
+use crate::disk::{self, Opened, Temporary, parent, sync_directory, write_all};
+use crate::error::WriteError;
+use crate::reserve::{self, Reserve};
+use crate::spares::{self, Spares};
+use crate::store::{Draft, Item, Key, Kind, Object, Put, Space, Store, Unappended};
+
+/// Where programs write files of their own.
+const ROUTED: &str = "files";
+/// The directories of a node, in which a killed process may leave unfinished files.
+const NAMES: [&str; 5] = ["containers", "partner", "records", ROUTED, spares::NAME];
+
+/// Objects as files of a directory.
+#[derive(Debug)]
+pub struct Directory {
+    root: PathBuf,
+    /// Files for new containers.
+    spares: Option<Spares>,
+    /// Room for records on a full disk.
+    reserve: Option<Reserve>,
+}
+
+impl Directory {
+    /// The objects in a directory, for any number of processes. It need not exist: what is
+    /// missing is made by the first that writes.
+    pub fn at(root: &Path) -> Directory {
+        Directory {
+            root: root.to_owned(),
+            spares: None,
+            reserve: None,
+        }
+    }
+
+    /// The objects in a directory, for the one process that writes there: makes what is
+    /// missing, removes unfinished files of an earlier life, keeps room for records.
+    pub fn own(root: &Path) -> Result<Directory, WriteError> {
+        for name in NAMES {
+            let directory = root.join(name);
+            disk::create_directory(&directory)?;
+            disk::sweep(&directory)?;
+        }
+        disk::sweep(root)?;
+        sync_directory(root)?;
+        let mut store = Directory::at(root).with_reserve();
+        store.spares = Some(Spares::at(root.join(spares::NAME)));
+        Ok(store)
+    }
+
+    /// [`Directory::own`]; on storage that is full or may not be written to, what is there,
+    /// and why. Such a node answers, promises and rebuilds from what it can read (P9); what
+    /// it cannot write it says when it should.
+    pub fn own_or_read(root: &Path) -> Result<(Directory, Option<WriteError>), WriteError> {
+        match Directory::own(root) {
+            Ok(store) => Ok((store, None)),
+            Err(error) if error.is_refusal() => {
+                Ok((Directory::at(root).with_reserve(), Some(error)))
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Where programs of a node write files of their own: no objects, but part of a rank's
+    /// capture once they are closed.
+    pub fn routed(root: &Path) -> PathBuf {
+        root.join(ROUTED)
+    }
+
+    /// The directories that hold what it keeps, records first.
+    pub fn parts(root: &Path) -> [PathBuf; 4] {
+        ["records", "containers", "partner", ROUTED].map(|name| root.join(name))
+    }
+
+    /// Removes the unfinished files of killed processes. Only while nobody writes there: no
+    /// agent of the job may live.
+    pub fn sweep(root: &Path) {
+        for name in ["", "containers", "partner", "records", ROUTED, spares::NAME] {
+            // A directory that is missing or cannot be read has nothing for us.
+            let _ = disk::sweep(&root.join(name));
+        }
+    }
+
+    fn with_reserve(mut self) -> Directory {
+        let reserve = Reserve::at(self.root.join(reserve::NAME));
+        reserve.fill();
+        self.reserve = Some(reserve);
+        self
+    }
+
+    fn directory(&self, kind: Kind) -> PathBuf {
+        match kind {
+            Kind::Container => self.root.join("containers"),
+            Kind::Partner => self.root.join("partner"),
+            Kind::Record => self.root.join("records"),
+            Kind::Mark => self.root.clone(),
+        }
+    }
+
+    fn path(&self, key: &Key) -> PathBuf {
+        self.directory(key.kind()).join(key.name())
+    }
+
+    /// Begins a file; its directory is made if it is missing.
+    fn create_file(&self, path: &Path, direct: bool) -> Result<Temporary, WriteError> {
+        match Temporary::create(path, direct) {
+            Err(error) if error.is_absent() => {
+                disk::create_directory(parent(path))?;
+                Temporary::create(path, direct)
+            }
+            made => made,
+        }
+    }
+
+    /// A small file, written but not durable.
+    fn stage(&self, put: &Put<'_>) -> Result<Temporary, WriteError> {
+        let path = self.path(&put.key);
+        let made = match put.space {
+            Space::Kept => Err(WriteError::io(&path, "create", io::ErrorKind::StorageFull)),
+            _ => self.create_file(&path, false),
+        };
+        let written = made.and_then(|file| fill(file, put.bytes));
+        written.or_else(|error| match error.is_full() && put.space != Space::Free {
+            true => self.stage_in_reserve(&path, put.bytes).ok_or(error),
+            false => Err(error),
+        })
+    }
+
+    /// A small file on a disk that is full.
+    fn stage_in_reserve(&self, path: &Path, bytes: &[u8]) -> Option<Temporary> {
+        let reserve = self.reserve.as_ref()?;
+        let length = bytes.len() as u64;
+        let file = Temporary::take(path, |at| reserve.give(at, length))?;
+        let file = fill(file, bytes).ok()?;
+        file.file.set_len(length).ok()?;
+        Some(file)
+    }
+
+    fn remove_one(&self, key: &Key) -> Result<(), WriteError> {
+        let path = self.path(key);
+        if matches!(key.kind(), Kind::Container | Kind::Partner)
+            && self
+                .spares
+                .as_ref()
+                .is_some_and(|spares| spares.keep(&path))
+        {
+            return Ok(());
+        }
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                Err(WriteError::io(&path, "remove", error))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+fn fill(file: Temporary, bytes: &[u8]) -> Result<Temporary, WriteError> {
+    match write_all(&file.file, &mut [IoSlice::new(bytes)], 0) {
+        Ok(()) => Ok(file),
+        Err(error) => Err(WriteError::io(file.target(), "write", error)),
+    }
+}
+
+fn read(file: &File, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    file.take(most).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+impl Store for Directory {
+    fn name(&self) -> String {
+        self.root.display().to_string()
+    }
+
+    fn locate(&self, key: &Key) -> String {
+        self.path(key).display().to_string()
+    }
+
+    fn begin(&self, key: &Key, length: u64, aligned: bool) -> Result<Box<dyn Draft>, WriteError> {
+        let path = self.path(key);
+        let spares = self.spares.as_ref();
+        let spare = spares.and_then(|spares| spares.take(&path, aligned, length));
+        let file = spare.map_or_else(|| self.create_file(&path, aligned), Ok)?;
+        // "No space" is known before the first byte is written.
+        file.reserve(length)
+            .map_err(|error| WriteError::io(&path, "reserve", error))?;
+        Ok(Box::new(file))
+    }
+
+    fn put_all(&self, small: &[Put<'_>]) -> Vec<Result<u64, WriteError>> {
+        let staged: Vec<_> = small.iter().map(|put| self.stage(put)).collect();
+        // All are written before the first is synced: the file system then writes its
+        // own log once for many.
+        let named = staged.into_iter().map(|staged| {
+            let file = staged?;
+            file.sync()?;
+            let data = file.file.metadata();
+            let data = data.map_err(|error| WriteError::io(file.target(), "read", error))?;
+            file.rename()?;
+            Ok(data.ino())
+        });
+        let mut named: Vec<Result<u64, WriteError>> = named.collect();
+        let mut synced: Vec<(Kind, Result<(), WriteError>)> = Vec::new();
+        for (put, result) in small.iter().zip(&mut named) {
+            let kind = put.key.kind();
+            if result.is_err() {
+                continue;
+            }
+            if !synced.iter().any(|(known, _)| *known == kind) {
+                synced.push((kind, sync_directory(&self.directory(kind))));
+            }
+            for (known, outcome) in &synced {
+                if let (true, Err(error)) = (*known == kind, outcome) {
+                    *result = Err(error.again());
+                }
+            }
+        }
+        named
+    }
+
+    fn create(&self, key: &Key, bytes: &[u8]) -> Result<bool, WriteError> {
+        let file = fill(self.create_file(&self.path(key), false)?, bytes)?;
+        file.sync()?;
+        if file.publish_new()? {
+            return Ok(true);
+        }
+        // Who made it may have died before it was durable.
+        self.settle(key.kind(), std::slice::from_ref(key))?;
+        Ok(false)
+    }
+
+    fn append(&self, key: &Key, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), Unappended> {
+        let path = self.path(key);
+        let failed = |doing, error: io::Error, cut| Unappended {
+            error: WriteError::io(&path, doing, error),
+            cut,
+        };
+        // It is not kept open: a file system on which a file is open for writing can be
+        // neither unmounted nor made read-only.
+        let file = OpenOptions::new().write(true).open(&path);
+        let file = &file.map_err(|error| failed("open", error, true))?;
+        // Readers of other processes wait for the end of the write. One that holds the lock, or a
+        // file system without locks, holds up nothing.
+        let _ = flock(file, FlockOperation::NonBlockingLockExclusive);
+        let written = write_all(file, parts, at);
+        let _ = flock(file, FlockOperation::Unlock);
+        let written = written.and_then(|()| file.sync_data());
+        // What failed is not there, and the next that is written does not follow it.
+        written.map_err(|error| failed("write", error, file.set_len(at).is_ok()))
+    }
+
+    fn open(&self, key: &Key, fresh: bool) -> io::Result<Box<dyn Object>> {
+        Ok(Box::new(Opened::open(&self.path(key), fresh)?))
+    }
+
+    fn get(&self, key: &Key, most: u64) -> io::Result<Vec<u8>> {
+        read(&disk::open_read(&self.path(key), false)?, most)
+    }
+
+    fn get_still(&self, key: &Key, most: u64) -> io::Result<Option<Vec<u8>>> {
+        let file = disk::open_read(&self.path(key), false)?;
+        match flock(&file, FlockOperation::NonBlockingLockShared) {
+            Err(Errno::WOULDBLOCK) => Ok(None),
+            // Locked, or a file system that has no locks.
+            _ => read(&file, most).map(Some),
+        }
+    }
+
+    fn tag(&self, key: &Key) -> Option<u64> {
+        std::fs::metadata(self.path(key))
+            .ok()
+            .map(|data| data.ino())
+    }
+
+    fn list(&self, kind: Kind) -> io::Result<Vec<Item>> {
+        let entries = match std::fs::read_dir(self.directory(kind)) {
+            Ok(entries) => entries,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut items = Vec::new();
+        for entry in entries {
+            let entry = entry?;
+            let Some(key) = Key::new(kind, entry.file_name().to_string_lossy()) else {
+                continue;
+            };
+            let length = match kind {
+                // One that was removed since it was listed is not there.
+                Kind::Container | Kind::Partner => match entry.metadata() {
+                    Ok(data) => Some(data.len()),
+                    Err(_) => continue,
+                },
+                Kind::Record | Kind::Mark => None,
+            };
+            let tag = entry.ino();
+            items.push(Item { key, tag, length });
+        }
+        Ok(items)
+    }
+
+    fn remove(&self, keys: &[Key]) -> Result<(), WriteError> {
+        keys.iter().try_for_each(|key| self.remove_one(key))?;
+        // There may be room again.
+        if let Some(reserve) = &self.reserve {
+            reserve.fill();
+        }
+        Ok(())
+    }
+
+    fn settle(&self, kind: Kind, keys: &[Key]) -> Result<(), WriteError> {
+        for key in keys {
+            let path = self.path(key);
+            let sync = || File::open(&path)?.sync_all();
+            sync().map_err(|error| WriteError::io(&path, "sync", error))?;
+        }
+        match sync_directory(&self.directory(kind)) {
+            Err(error) if error.is_absent() => Ok(()),
+            synced => synced,
+        }
+    }
+
+    fn room(&self) -> io::Result<u64> {
+        let stat = rustix::fs::statvfs(&self.root)?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+}
+
+impl Draft for Temporary {
+    fn write(&self, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), WriteError> {
+        write_all(&self.file, parts, at)
+            .map_err(|error| WriteError::io(self.target(), "write", error))
+    }
+
+    fn seal(self: Box<Self>) -> Result<(), WriteError> {
+        self.sync()?;
+        self.publish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_keeps_the_promises_of_a_store() {
+        for own in [true, false] {
+            let dir = tempfile::tempdir().unwrap();
+            let store = match own {
+                true => Directory::own(dir.path()).unwrap(),
+                false => Directory::at(dir.path()),
+            };
+            crate::conform(&store).unwrap();
+        }
+    }
+}
