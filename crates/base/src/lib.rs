@@ -4,13 +4,16 @@
 //! Nothing here touches the world: no clock, socket, file or thread. Only [`mod@seed`]
 //! does, which is for tests.
 
+pub mod control_block;
 pub mod error;
 pub mod id;
+pub mod ipc;
 pub mod machine;
 pub mod placement;
 pub mod rng;
 pub mod seed;
 pub mod segments;
+pub mod slab;
 pub mod time;
 pub mod wire;
 mod words;

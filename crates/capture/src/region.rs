@@ -4,10 +4,9 @@
 //! each slab and, per rank, each container, so it is parsed from bytes that may be
 //! damaged or foreign: nothing here panics or reserves more than it was given (P7).
 
+pub use outlive_base::ipc::NAME_BYTES_MAX;
 use outlive_base::wire::{Reader, WireError, Writer};
 
-/// Longest region name, in bytes of UTF-8.
-pub const NAME_BYTES_MAX: usize = 255;
 /// Most regions of one rank.
 pub const REGIONS_MAX: usize = 1 << 20;
 /// Longest attribute value, in bytes.

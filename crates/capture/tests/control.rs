@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)] // helpers of tests
 
 use outlive_base::{Incarnation, Level, NodeId, Rank, Version};
-use outlive_capture::control::{CONTROL_ABI, CONTROL_BYTES, ControlBlock, Side};
+use outlive_capture::control::{CONTROL_ABI, CONTROL_BYTES, ControlBlock, ControlWords, Side};
 use outlive_capture::{ShareError, slab::Slab};
 use rustix::fd::AsFd;
 use rustix::fs::{MemfdFlags, SealFlags};

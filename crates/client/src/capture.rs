@@ -6,7 +6,7 @@
 
 use outlive_base::{Code, Entity, Error, Result, Version};
 use outlive_capture::ShareError;
-use outlive_capture::control::Armed;
+use outlive_capture::control::{Armed, ControlWords};
 use outlive_capture::copy::{Job as Copy, copy_all};
 use outlive_capture::ipc::{ToAgent, ToRank};
 use outlive_capture::region::Region;

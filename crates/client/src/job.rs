@@ -3,7 +3,7 @@
 
 use core::time::Duration;
 use outlive_base::{Code, Entity, Error, Level, Result, Version};
-use outlive_capture::control::{Armed, ControlBlock, Identity, Side};
+use outlive_capture::control::{Armed, ControlBlock, ControlWords, Identity, Side};
 use outlive_capture::ipc::{ToAgent, ToRank};
 use rustix::fd::AsFd;
 

@@ -7,7 +7,7 @@
 //! is `u64::MAX` and every call takes the cold path.
 
 use outlive_base::{Code, Entity, Error, Result, Version};
-use outlive_capture::control::Armed;
+use outlive_capture::control::{Armed, ControlWords};
 use outlive_capture::ipc::ToAgent;
 
 use crate::capture::Source;

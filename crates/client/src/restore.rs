@@ -4,6 +4,7 @@
 //! to node storage, before the first byte of the program's memory is changed.
 
 use core::ops::Range;
+use outlive_base::control_block::ControlWords;
 use outlive_base::{Code, Entity, Error, Result, Version, count};
 use outlive_capture::copy::{Job as Copy, copy_all};
 use outlive_capture::ipc::{ToAgent, ToRank};

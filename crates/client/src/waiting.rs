@@ -1,6 +1,7 @@
 //! Waiting for a version to be committed.
 
 use core::time::Duration;
+use outlive_base::control_block::ControlWords;
 use outlive_base::{Code, Entity, Error, Level, Result, Version};
 use outlive_capture::ipc::{ToAgent, ToRank, VersionState};
 use std::time::Instant;

@@ -6,7 +6,8 @@ mod support;
 
 use outlive::{Code, Job, Level, Options, Outcome, Region, Restored, Source, Waited};
 use outlive_base::Version;
-use outlive_capture::{control::ControlBlock, ipc::ToAgent};
+use outlive_capture::control::{ControlBlock, ControlWords};
+use outlive_capture::ipc::ToAgent;
 use std::time::{Duration, Instant};
 use support::TestAgent;
 

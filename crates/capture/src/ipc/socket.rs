@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use thiserror::Error;
 
-use super::message::{DATAGRAM_BYTES_MAX, Message, decode, encode};
+use outlive_base::ipc::{DATAGRAM_BYTES_MAX, Message, decode, encode};
 
 /// Longest path of a Unix socket, in bytes.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;

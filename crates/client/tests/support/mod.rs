@@ -5,7 +5,7 @@
 
 use outlive::{Code, Entity, Error, Level, Region};
 use outlive_base::{Incarnation, NodeId, Rank, Version};
-use outlive_capture::control::{ControlBlock, Refused};
+use outlive_capture::control::{ControlBlock, ControlWords, Refused};
 use outlive_capture::ipc::{Connection, IpcError, Listener, ToAgent, ToRank, VersionState};
 use outlive_capture::region;
 use outlive_capture::slab::{Slab, SlabId, State as SlabState, capacity_for, job_hash};

@@ -1,9 +1,15 @@
-//! The messages and their encoding.
+//! What a rank and its agent say to each other, and its encoding.
+//!
+//! A datagram is u16 kind, u32 sequence number, body. The sequence number of a
+//! request comes back with its answer, so that an answer that was too late for its
+//! request is never taken for another's. Every datagram has a bound, every field
+//! within it too; decoding is a pure function that cannot panic (P7).
 
-use outlive_base::wire::{Reader, WireError, Writer};
-use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Version};
+use crate::wire::{Reader, WireError, Writer};
+use crate::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Version};
 
-use crate::region::NAME_BYTES_MAX;
+/// Longest name of a region or of a file, in bytes of UTF-8.
+pub const NAME_BYTES_MAX: usize = 255;
 
 /// Longest datagram, in bytes.
 pub const DATAGRAM_BYTES_MAX: usize = 16 << 10;
@@ -17,7 +23,7 @@ pub const TEXT_BYTES_MAX: usize = 1024;
 pub enum ToAgent {
     /// First of a connection. Answer: Welcome or Error.
     Hello {
-        /// [`crate::control::CONTROL_ABI`] of the library.
+        /// [`crate::control_block::CONTROL_ABI`] of the library.
         abi: u32,
         /// The rank.
         rank: Rank,
