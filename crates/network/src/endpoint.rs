@@ -11,6 +11,7 @@ use crossbeam_channel::Sender;
 use outlive_base::{Code, Entity, Error, NodeId};
 
 use crate::api::{Event, Identity, Options, STREAM_HEADER_BYTES_MAX};
+use crate::driven::Driver;
 use crate::faults::Faults;
 use crate::handshake::{Established, Failure, Handshake, Progress, Secret};
 use crate::key::JobKey;
@@ -48,6 +49,38 @@ impl Endpoint {
         options: Options,
         events: Sender<Event>,
     ) -> Result<Endpoint, Error> {
+        let (mut endpoint, reactor) =
+            Endpoint::prepare(identity, job_hash, key, options, Some(events))?;
+        let thread = std::thread::Builder::new()
+            .name("outlive-network".into())
+            .spawn(move || reactor.run())
+            .map_err(|error| kernel("thread", &error))?;
+        endpoint.thread = Some(thread);
+        Ok(endpoint)
+    }
+
+    /// [`Endpoint::bind`] without a thread: the caller drives it, and takes the events
+    /// from the driver.
+    ///
+    /// # Errors
+    /// Those of [`Endpoint::bind`].
+    pub fn bind_driven(
+        identity: Identity,
+        job_hash: u64,
+        key: JobKey,
+        options: Options,
+    ) -> Result<(Endpoint, Driver), Error> {
+        let (endpoint, reactor) = Endpoint::prepare(identity, job_hash, key, options, None)?;
+        Ok((endpoint, Driver::new(reactor)))
+    }
+
+    fn prepare(
+        identity: Identity,
+        job_hash: u64,
+        key: JobKey,
+        options: Options,
+        events: Option<Sender<Event>>,
+    ) -> Result<(Endpoint, Reactor), Error> {
         options.check()?;
         let listener = socket::listen(options.bind)?;
         let local = listener
@@ -74,19 +107,16 @@ impl Endpoint {
             events,
         )
         .map_err(|error| kernel("epoll", &error))?;
-        let thread = std::thread::Builder::new()
-            .name("outlive-network".into())
-            .spawn(move || reactor.run())
-            .map_err(|error| kernel("thread", &error))?;
-        Ok(Endpoint {
+        let endpoint = Endpoint {
             identity,
             local,
             secret,
             options,
             shared,
             faults,
-            thread: Some(thread),
-        })
+            thread: None,
+        };
+        Ok((endpoint, reactor))
     }
 
     /// Where it listens, with the port that the kernel chose.
@@ -375,7 +405,8 @@ impl Endpoint {
 
     /// Hands queued messages to the kernel, for at most `linger`, closes every
     /// connection and ends the thread. Dropping does the same without lingering.
-    /// Open streams belong to their holders and stay.
+    /// Open streams belong to their holders and stay. Of an endpoint that is driven, the
+    /// connections end with the driver.
     pub fn shutdown(mut self) {
         self.stop(true);
     }

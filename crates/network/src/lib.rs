@@ -34,6 +34,7 @@
 //! `cargo run --release --example network-bench` compares streams with plain TCP.
 
 mod api;
+mod driven;
 mod endpoint;
 mod faults;
 pub mod fuzz;
@@ -48,6 +49,7 @@ mod stream;
 mod wire;
 
 pub use api::{DownReason, Event, Identity, Options, STREAM_HEADER_BYTES_MAX};
+pub use driven::{Driver, Waker};
 pub use endpoint::Endpoint;
 pub use key::{JobKey, KEY_BYTES};
 pub use stream::Stream;

@@ -71,7 +71,8 @@ pub(crate) struct Reactor {
     epoll: OwnedFd,
     shared: Arc<Shared>,
     faults: Arc<Faults>,
-    events: Sender<Event>,
+    /// Where events go; `None` if the caller takes them from `pending`.
+    events: Option<Sender<Event>>,
     slots: BTreeMap<u64, Slot>,
     /// Streams that wait for their next use.
     parked: BTreeMap<u64, Stream>,
@@ -80,6 +81,8 @@ pub(crate) struct Reactor {
     peers: BTreeMap<NodeId, Peer>,
     next_token: u64,
     pending: VecDeque<Event>,
+    /// What the kernel called ready, kept for its memory.
+    ready: Vec<(u64, EventFlags)>,
     scratch: Vec<u8>,
     /// No duty of the clock is due before.
     next_check: Instant,
@@ -100,7 +103,7 @@ impl Reactor {
         listener: TcpListener,
         shared: Arc<Shared>,
         faults: Arc<Faults>,
-        events: Sender<Event>,
+        events: Option<Sender<Event>>,
     ) -> std::io::Result<Reactor> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let read = EventFlags::IN;
@@ -127,6 +130,7 @@ impl Reactor {
             peers: BTreeMap::new(),
             next_token: TOKEN_FIRST,
             pending: VecDeque::new(),
+            ready: Vec::with_capacity(READY_MAX),
             scratch: vec![0; SCRATCH_BYTES],
             next_check: now,
             accept_again: None,
@@ -138,26 +142,43 @@ impl Reactor {
     }
 
     pub(crate) fn run(mut self) {
-        let mut ready = Vec::with_capacity(READY_MAX);
         while !self.over() {
             let room = self.wait_for_room();
-            self.wait(&mut ready, room);
-            for (token, flags) in ready.drain(..) {
-                self.on_ready(token, flags);
-                self.tell();
-            }
-            self.on_desk();
-            self.on_time();
-            self.tell();
+            self.turn(if room { TICK_MAX } else { Duration::ZERO });
         }
     }
 
-    fn wait(&mut self, ready: &mut Vec<(u64, EventFlags)>, room: bool) {
+    /// Waits for something to happen, for at most `timeout`, and does what is due.
+    pub(crate) fn turn(&mut self, timeout: Duration) {
+        let mut ready = core::mem::take(&mut self.ready);
+        self.wait(&mut ready, timeout);
+        for (token, flags) in ready.drain(..) {
+            self.on_ready(token, flags);
+            self.tell();
+        }
+        self.ready = ready;
+        self.on_desk();
+        self.on_time();
+        self.tell();
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn take_event(&mut self) -> Option<Event> {
+        self.pending.pop_front()
+    }
+
+    pub(crate) fn has_event(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    fn wait(&mut self, ready: &mut Vec<(u64, EventFlags)>, timeout: Duration) {
         let due = self.next_check.saturating_duration_since(Instant::now());
-        let timeout = if room {
-            due.min(TICK_MAX)
-        } else {
-            Duration::ZERO
+        let timeout = match self.events.is_none() && self.has_event() {
+            true => Duration::ZERO,
+            false => due.min(TICK_MAX).min(timeout),
         };
         let timeout = rustix::event::Timespec {
             tv_sec: timeout.as_secs() as i64,
@@ -181,10 +202,10 @@ impl Reactor {
 
     /// True if the caller has taken every event; else waits a little for that.
     fn wait_for_room(&mut self) -> bool {
-        let Some(event) = self.pending.pop_front() else {
+        let (Some(events), Some(event)) = (&self.events, self.pending.pop_front()) else {
             return true;
         };
-        match self.events.send_timeout(event, BACKLOG_SLICE) {
+        match events.send_timeout(event, BACKLOG_SLICE) {
             Ok(()) => self.tell(),
             Err(SendTimeoutError::Timeout(event)) => self.pending.push_front(event),
             Err(SendTimeoutError::Disconnected(_)) => self.pending.clear(),
@@ -194,8 +215,9 @@ impl Reactor {
 
     /// Gives the caller the events that its channel takes now.
     fn tell(&mut self) {
+        let Some(events) = &self.events else { return };
         while let Some(event) = self.pending.pop_front() {
-            match self.events.try_send(event) {
+            match events.try_send(event) {
                 Ok(()) => {}
                 Err(TrySendError::Full(event)) => return self.pending.push_front(event),
                 Err(TrySendError::Disconnected(_)) => self.pending.clear(),
@@ -235,7 +257,7 @@ impl Reactor {
     }
 
     /// Looks at what the callers' threads left.
-    fn on_desk(&mut self) {
+    pub(crate) fn on_desk(&mut self) {
         let mut desk = self.shared.desk();
         let dirty = core::mem::take(&mut desk.dirty);
         let forgotten = core::mem::take(&mut desk.forgotten);

@@ -115,7 +115,8 @@ impl Shared {
     /// The loop looked; called before it reads the desk.
     pub(crate) fn clear_wake(&self) {
         let _ = rustix::io::read(&self.wake, &mut [0; 8]);
-        self.woken.store(false, Ordering::SeqCst);
+        // Reads what the wakers have written: what they did before is seen from now on.
+        self.woken.swap(false, Ordering::SeqCst);
     }
 }
 

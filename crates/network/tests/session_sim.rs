@@ -420,11 +420,12 @@ fn planted_faults_are_caught() {
         Planted::TellTooMany,
         Planted::CountEarly,
     ] {
-        let caught = outlive_base::seeds!(20)
-            .filter(|&seed| World::new(seed, planted).run(300).is_err())
-            .count();
-        println!("{planted:?}: caught in {caught} of 20 runs");
-        assert!(caught > 0, "{planted:?} was never caught");
+        // Until one shows it: the rarest shows in about one of ten.
+        let runs = 400;
+        let shown =
+            outlive_base::seeds!(runs).position(|seed| World::new(seed, planted).run(300).is_err());
+        println!("{planted:?}: caught in run {shown:?}");
+        assert!(shown.is_some(), "{planted:?} was not caught in {runs} runs");
     }
 }
 

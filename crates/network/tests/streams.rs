@@ -243,6 +243,24 @@ fn a_stream_that_is_parked_is_used_again_until_its_peer_is_replaced() {
 }
 
 #[test]
+fn a_peer_that_was_forgotten_and_taken_back_has_its_stream_kept() {
+    let (a, b) = nodes(&options());
+    a.send(2, b"hello");
+    b.up();
+    assert_eq!(b.message(), b"hello", "its epoch is known");
+    b.endpoint.forget(NodeId(1));
+    b.knows(&a);
+    let (mut mine, theirs) = open(&a, &b);
+    b.endpoint.park(theirs);
+    mine.write_all(b"again").unwrap();
+    let (header, mut theirs) = b.stream();
+    assert!(header.is_empty());
+    let mut got = [0; 5];
+    theirs.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"again");
+}
+
+#[test]
 fn the_end_of_a_parked_stream_is_told() {
     let (a, b) = nodes(&options());
     let (mine, theirs) = open(&a, &b);

@@ -14,9 +14,9 @@ impl Reactor {
     pub(super) fn park(&mut self, stream: Stream) {
         let from = stream.peer();
         self.drop_parked(from.peer, u64::MAX);
-        let entry = self.peers.entry(from.peer).or_default();
-        let newest = entry.epoch.max(Some(from.epoch));
-        if newest != Some(from.epoch) || entry.is_forgotten(from.epoch) || self.stopping.is_some() {
+        let newest = self.peers.entry(from.peer).or_default().epoch;
+        let forgotten = self.is_forgotten(from.peer, from.epoch);
+        if newest > Some(from.epoch) || forgotten || self.stopping.is_some() {
             return;
         }
         let token = self.fresh_token();

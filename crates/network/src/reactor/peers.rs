@@ -29,12 +29,6 @@ pub(super) struct Peer {
     pub(super) told_unreachable: bool,
 }
 
-impl Peer {
-    pub(super) fn is_forgotten(&self, epoch: u64) -> bool {
-        self.forgotten_through.is_some_and(|gone| epoch <= gone)
-    }
-}
-
 /// What the verdict on a caller's control connection depends on.
 #[derive(Clone, Copy, Debug)]
 struct Standing {
@@ -93,20 +87,28 @@ fn backoff(attempts: u32, min: Duration, max: Duration, random: u64) -> Duration
 }
 
 impl Reactor {
+    /// The newest epoch of a peer that the caller has forgotten, and not taken back since.
+    fn forgotten_through(&self, peer: NodeId) -> Option<u64> {
+        let desk = self.shared.desk();
+        let forgotten = desk.peers.get(&peer).is_some_and(|desk| desk.forgotten);
+        let known = self.peers.get(&peer).filter(|_| forgotten);
+        known.and_then(|known| known.forgotten_through)
+    }
+
+    pub(super) fn is_forgotten(&self, peer: NodeId, epoch: u64) -> bool {
+        let gone = self.forgotten_through(peer);
+        gone.is_some_and(|gone| epoch <= gone)
+    }
+
     pub(super) fn verdict(&mut self, caller: &Hello, purpose: Purpose, last: u64) -> Verdict {
         let peer = caller.identity.peer;
+        let forgotten_through = self.forgotten_through(peer);
         let entry = self.peers.entry(peer).or_default();
-        let forgotten = self
-            .shared
-            .desk()
-            .peers
-            .get(&peer)
-            .is_some_and(|desk| desk.forgotten);
         let slot = |token: &u64| self.slots.get(token);
         let mut standing = Standing {
             me: self.me.identity.peer,
             epoch: entry.epoch,
-            forgotten_through: entry.forgotten_through.filter(|_| forgotten),
+            forgotten_through,
             link: None,
             calling: false,
         };
