@@ -1,8 +1,9 @@
 //! The protocols' machines on a rail.
 
 use outlive_base::machine::{Body, MESSAGE_BYTES_MAX, Peer};
+use outlive_protocols::collective::{Command, Event};
 use outlive_protocols::corrected;
-use outlive_protocols::ftco::{self, Command, Event, Msg};
+use outlive_protocols::ftco::{self, Msg};
 
 use crate::engine::Wired;
 

@@ -6,8 +6,8 @@ use outlive_base::Time;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
 use outlive_collectives::{Content, Frame, Key, Rail};
 use outlive_protocols::broadcast::{Msg as Spreads, tree::Shape};
+use outlive_protocols::collective::{Call, Command, Event, Kind};
 use outlive_protocols::corrected::{Config, Machine, Msg, Part, Spread};
-use outlive_protocols::ftco::{Call, Command, Event, Kind};
 
 const PROCESSES: u32 = 64;
 const KEY: Key = Key {

@@ -3,6 +3,7 @@
 //!
 //! - [`agreement`]: who is absent: the list that travels with contributions;
 //! - [`broadcast`]: trees, gossip and their correction on the ring;
+//! - [`collective`]: what all collectives are asked and tell, and what their machines share;
 //! - [`commit`]: one decision per (incarnation, version, level), and the opening
 //!   of an incarnation after a failure;
 //! - [`corrected`]: collectives by up-correction and corrected broadcast.
@@ -16,6 +17,7 @@
 
 pub mod agreement;
 pub mod broadcast;
+pub mod collective;
 pub mod commit;
 pub mod corrected;
 pub mod detector;

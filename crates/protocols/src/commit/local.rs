@@ -63,7 +63,7 @@ impl Local {
             told: false,
             failed: None,
             steps: [Step::Idle; 4],
-            again: Backoff::new(cx.now, cx.config.resend),
+            again: Backoff::patient(cx.now, cx.config.resend),
             // Twice the coordinator's bounds: it decides first if it can.
             bound: cx.now + timeouts + timeouts,
         }
@@ -84,7 +84,7 @@ impl Local {
 impl Commit {
     fn touch(&mut self, cx: &C, version: Version) -> Option<&mut Local> {
         let local = self.locals.get_mut(&version)?;
-        local.again = Backoff::new(cx.now, cx.config.resend);
+        local.again = Backoff::patient(cx.now, cx.config.resend);
         Some(local)
     }
 
@@ -118,6 +118,14 @@ impl Commit {
                 }
             }
             Command::CaptureFailed { version, why } => {
+                // Said once; the resend says it again.
+                let known = self
+                    .locals
+                    .get(&version)
+                    .is_none_or(|it| it.failed.is_some());
+                if known {
+                    return;
+                }
                 if let Some(local) = self.touch(cx, version) {
                     local.failed = Some(why);
                 }
@@ -207,6 +215,7 @@ impl Commit {
                 levels: armed,
             });
         }
+        self.tell_ended(version);
         self.seen = self.seen.max(Some(version));
         self.say_state(cx, version);
     }
@@ -259,7 +268,8 @@ impl Commit {
         }
         let started = steps.iter().any(|step| *step != Step::Idle);
         let whole = match (local.failed, local.captured, local.answer) {
-            (Some(why), ..) if !started => Some(Kind::Failed {
+            // Levels that others gave up before are no reason not to say it.
+            (Some(why), captured, _) if !captured || !started => Some(Kind::Failed {
                 version,
                 level: None,
                 why,
@@ -331,25 +341,33 @@ impl Commit {
         let other = local.forced && local.levels != levels;
         if core::mem::take(&mut local.partial) || other {
             local.levels = levels;
-            let steps = local.steps;
             self.out.event(Event::Resumed { version, levels });
-            // What ended before the driver of this life knew of it.
-            for level in levels.iter() {
-                let ended = steps[level as usize] == Step::Over;
-                if ended && self.log.committed(self.key(version, level)).is_none() {
-                    let (why, culprit) = (Why::Coordinator, None);
-                    let level = Some(level);
-                    self.out.event(Event::Aborted {
-                        version,
-                        level,
-                        why,
-                        culprit,
-                    });
-                }
-            }
+            self.tell_ended(version);
         }
         if news {
             self.say_state(cx, version);
+        }
+    }
+
+    /// Tells the driver which levels of a round ended before it knew of them: it was started
+    /// anew, or has just begun a round that was armed here and waited for room.
+    fn tell_ended(&mut self, version: Version) {
+        let Some(local) = self.locals.get(&version) else {
+            return;
+        };
+        let (levels, steps) = (local.levels, local.steps);
+        for level in levels.iter() {
+            let ended = steps[level as usize] == Step::Over;
+            if ended && self.log.committed(self.key(version, level)).is_none() {
+                let (why, culprit) = (Why::Coordinator, None);
+                let level = Some(level);
+                self.out.event(Event::Aborted {
+                    version,
+                    level,
+                    why,
+                    culprit,
+                });
+            }
         }
     }
 

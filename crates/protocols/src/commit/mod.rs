@@ -64,11 +64,23 @@ struct Backoff {
     factor: u32,
 }
 
+/// Where [`Backoff::patient`] begins. A node says where it stands in a round, and has no answer
+/// until all have captured, or written: to say it every 50 ms woke all nodes for nothing.
+const PATIENT_FACTOR: u32 = 4;
+
 impl Backoff {
     fn new(now: Time, interval: Time) -> Backoff {
         Backoff {
             next: now + interval,
             factor: 1,
+        }
+    }
+    /// For what is rarely lost and answered only when others are ready: it begins with
+    /// [`PATIENT_FACTOR`] times the interval.
+    fn patient(now: Time, interval: Time) -> Backoff {
+        Backoff {
+            next: now + Time(interval.0.saturating_mul(u64::from(PATIENT_FACTOR))),
+            factor: PATIENT_FACTOR,
         }
     }
     /// True if it is time; then the interval doubles.

@@ -205,6 +205,65 @@ fn what_was_called_aborted_stays_so_when_the_agent_is_started_anew() {
     assert!(node.open.is_empty(), "{:?}", node.open);
 }
 
+/// Else the coordinator takes the node for armed, and the round for one that may still be
+/// captured, until its bound.
+#[test]
+fn a_version_that_cannot_be_captured_is_given_up_though_a_level_ended_before() {
+    let mut node = Node::new();
+    let (version, levels) = (VERSION, node.config.levels);
+    node.hear(Kind::Arm { version, levels });
+    let (ok, max_called) = (true, None);
+    node.told(Command::Armed {
+        version,
+        ok,
+        max_called,
+    });
+    node.hear(Kind::Go { version, levels });
+    node.hear(Kind::Abort {
+        version,
+        level: Some(Level::Disk),
+        why: Why::Storage,
+        culprit: 2,
+    });
+    node.said.clear();
+    let why = Why::Passed;
+    node.told(Command::CaptureFailed { version, why });
+    let failed = Kind::Failed {
+        version,
+        level: None,
+        why,
+    };
+    assert!(node.said.contains(&failed), "{:?}", node.said);
+    // Found again at each look, it is said again by the clock alone.
+    node.said.clear();
+    node.told(Command::CaptureFailed { version, why });
+    assert_eq!(node.said, []);
+    node.now = node
+        .commit
+        .deadline(&cx(node.me, &node.config, node.now))
+        .unwrap();
+    node.commit.on_timeout(&cx(node.me, &node.config, node.now));
+    node.pull();
+    assert!(node.said.contains(&failed), "{:?}", node.said);
+}
+
+/// The driver begins the round only now: it would wait for that level for ever.
+#[test]
+fn a_forced_version_is_told_of_levels_that_ended_while_it_waited_for_room() {
+    let mut node = Node::new();
+    let (version, levels) = (VERSION, node.config.levels);
+    node.hear(Kind::Arm { version, levels });
+    node.hear(Kind::Abort {
+        version,
+        level: Some(Level::Disk),
+        why: Why::Storage,
+        culprit: 2,
+    });
+    node.events.clear();
+    node.told(Command::Force { version, levels });
+    assert_eq!(node.aborted(), [Some(Level::Disk)]);
+}
+
 #[test]
 fn a_level_that_was_called_aborted_is_not_prepared_by_the_next_agent() {
     let mut node = Node::new();

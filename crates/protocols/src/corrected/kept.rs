@@ -31,7 +31,7 @@ use outlive_base::machine::{Cx, Machine as _, Output, Peer, Ready};
 
 use super::{Config, Grow, MODEL, Machine, Msg, Part};
 use crate::broadcast::spanning::{self, SpanningTrees, Trees, Way};
-use crate::ftco::Kind;
+use crate::collective::Kind;
 
 /// Most roots whose trees one process keeps.
 pub const ROOTS_MAX: usize = 64;

@@ -34,8 +34,6 @@
 //! double a message.
 
 mod kept;
-mod recover;
-mod reducing;
 mod slot;
 mod types;
 
@@ -48,7 +46,8 @@ use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Op, Output, Peer, Ready};
 
 use crate::broadcast::spanning::Trees;
-use crate::ftco::{Call, Command, Event, Kind, Record, Why};
+use crate::collective::series::Series;
+use crate::collective::{Call, Command, Event, Kind, Record, Why};
 use kept::Forest;
 use slot::{Env, Slot, Turn};
 
@@ -58,13 +57,10 @@ pub use types::*;
 /// All corrected collectives of one communicator at one process. See the module.
 #[derive(Debug, Default)]
 pub struct Machine {
-    /// Sequence number of the first slot.
-    base: u32,
-    /// Sequence number of the next call.
-    next: u32,
+    /// Calls that have begun, and what came for others.
+    series: Series<Slot>,
     /// Who puts together the results that have no root of the caller's.
     lead: Peer,
-    slots: VecDeque<Slot>,
     /// Calls that wait for the end of the one before.
     queued: VecDeque<Call>,
     /// Known to be dead, ascending.
@@ -94,19 +90,13 @@ impl Machine {
         self.forest.whole(root)
     }
 
-    /// The sequence number of the next call that begins.
-    fn begun(&self) -> u32 {
-        self.next - self.queued.len() as u32
-    }
-
     fn with<T>(
         &mut self,
         cx: &Cx<Self>,
         seq: u32,
         act: impl FnOnce(&mut Slot, &mut Env) -> T,
     ) -> Option<T> {
-        let at = seq.checked_sub(self.base)?;
-        let slot = self.slots.get_mut(at as usize)?;
+        let slot = self.series.get_mut(seq)?;
         let mut env = Env {
             cx,
             dead: &self.dead,
@@ -119,30 +109,20 @@ impl Machine {
         Some(act(slot, &mut env))
     }
 
-    /// Slots up to that of `seq`, at most `ahead` before the next call.
-    fn reach(&mut self, cx: &Cx<Self>, seq: u32) -> bool {
-        if seq < self.base || seq >= self.begun().saturating_add(cx.config.ahead.max(1)) {
-            return false;
-        }
-        while self.slots.len() <= (seq - self.base) as usize {
-            let seq = self.base + self.slots.len() as u32;
-            self.slots.push_back(Slot::empty(seq));
-        }
-        true
-    }
-
     /// Begins queued calls whose turn has come. True if one was.
     fn begin(&mut self, cx: &Cx<Self>) -> bool {
-        let seq = self.begun();
-        let before = seq.checked_sub(self.base + 1);
-        let before = before.and_then(|at| self.slots.get(at as usize));
+        let seq = self.series.next();
+        let before = seq.checked_sub(1);
+        let before = before.and_then(|before| self.series.get(before));
         if before.is_some_and(|slot| !slot.ended()) {
             return false;
         }
         let Some(call) = self.queued.pop_front() else {
             return false;
         };
-        if !self.reach(cx, seq) {
+        let reached = self.series.reach(seq, cx.config.ahead.max(1));
+        self.series.advance();
+        if !reached {
             let why = Why::Busy;
             self.out
                 .push_back(Output::Event(Event::Failed { seq, why }));
@@ -156,17 +136,14 @@ impl Machine {
 
     /// Lets the oldest ended collectives go.
     fn trim(&mut self, cx: &Cx<Self>) {
-        let retained = cx.config.retained.max(2);
-        while self.begun() - self.base > retained && self.slots.front().is_some_and(Slot::ended) {
-            let seq = self.base;
+        while let Some(seq) = self.series.spare(cx.config.retained, Slot::ended) {
             self.with(cx, seq, |slot, env| slot.retire(env));
-            self.slots.pop_front();
-            self.base += 1;
+            self.series.forget();
         }
     }
 
     fn each(&mut self, cx: &Cx<Self>, act: impl Fn(&mut Slot, &mut Env)) {
-        for seq in self.base..self.base + self.slots.len() as u32 {
+        for seq in self.series.numbers() {
             self.with(cx, seq, &act);
         }
     }
@@ -213,7 +190,7 @@ impl outlive_base::machine::Machine for Machine {
         if matches!(msg.part, Part::Grow { .. }) {
             return self.forest.message(cx, &self.dead, from, msg);
         }
-        if msg.seq < self.base {
+        if self.series.is_gone(msg.seq) {
             if matches!(msg.part, Part::Ask(_) | Part::Claim) {
                 let msg = Msg {
                     part: Part::Gone,
@@ -227,7 +204,8 @@ impl outlive_base::machine::Machine for Machine {
             }
             return;
         }
-        if self.reach(cx, msg.seq) {
+        let ahead = cx.config.ahead.max(1);
+        if self.series.reach(msg.seq, ahead) {
             self.with(cx, msg.seq, |slot, env| slot.message(env, from, msg, body));
         }
     }
@@ -235,7 +213,6 @@ impl outlive_base::machine::Machine for Machine {
     fn on_command(&mut self, cx: &Cx<Self>, command: Command) {
         match command {
             Command::Start(call) => {
-                self.next += 1;
                 self.queued.push_back(call);
                 self.begin(cx);
             }
@@ -254,7 +231,8 @@ impl outlive_base::machine::Machine for Machine {
                 self.forest.returned(cx, peer);
             }
             Command::Prepare { .. } | Command::Run { .. } => {
-                let (seq, why) = (self.next, Why::Argument);
+                let seq = self.series.next() + self.queued.len() as u32;
+                let why = Why::Argument;
                 self.out
                     .push_back(Output::Event(Event::Failed { seq, why }));
             }
@@ -297,7 +275,7 @@ impl outlive_base::machine::Machine for Machine {
     }
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
-        let due = self.slots.iter().filter_map(|slot| slot.deadline(cx));
+        let due = self.series.all().filter_map(|slot| slot.deadline(cx));
         let paced = self.held.then_some(self.paced);
         due.chain(paced).chain(self.forest.deadline(cx)).min()
     }

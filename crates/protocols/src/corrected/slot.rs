@@ -1,19 +1,22 @@
 //! One collective at one process: reduce, broadcast, and how it ends.
 
+mod recover;
+mod reducing;
+
 use std::collections::VecDeque;
 
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Machine as _, Output, Peer, Ready};
 
 use super::kept::{Branches, Forest};
-use super::recover::Gather;
-use super::reducing::{Answer, Reducing};
 use super::{Config, MODEL, Machine, Msg, Part};
 use crate::broadcast::spanning::Trees;
 use crate::broadcast::{self, Broadcast};
-use crate::ftco::fold::NONE;
-use crate::ftco::{Call, Event, Kind, Why};
+use crate::collective::fold::NONE;
+use crate::collective::{Call, Event, Kind, Why, series};
 use crate::reduce;
+use recover::Gather;
+use reducing::{Answer, Reducing};
 
 /// Longest wait between two questions, as a multiple of the first.
 const ASK_FACTOR: u64 = 64;
@@ -129,8 +132,8 @@ pub(super) struct Slot {
     pub probe_at: Time,
 }
 
-impl Slot {
-    pub fn empty(seq: u32) -> Slot {
+impl series::Slot for Slot {
+    fn empty(seq: u32) -> Slot {
         Slot {
             seq,
             kind: Kind::Bcast,
@@ -160,7 +163,9 @@ impl Slot {
             probe_at: Time::NEVER,
         }
     }
+}
 
+impl Slot {
     pub fn ended(&self) -> bool {
         matches!(self.phase, Phase::Ended | Phase::Failed)
     }
@@ -211,7 +216,7 @@ impl Slot {
             let (own, others) = (self.own, std::mem::take(&mut self.others));
             self.own = NONE;
             self.retire(env);
-            *self = Slot::empty(self.seq);
+            *self = series::Slot::empty(self.seq);
             (self.own, self.start, self.others) = (own, env.cx.now, others);
             (self.kind, self.root) = (call.kind, root);
             if !stale {

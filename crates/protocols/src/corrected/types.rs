@@ -6,7 +6,7 @@ use outlive_base::{Code, Entity, Error, Result, Time, count};
 use crate::broadcast::spanning::Trees;
 use crate::broadcast::tree::{Order, PROCESSES_MAX, Ring, Shape};
 use crate::broadcast::{self, Correction, LogP, Start};
-use crate::ftco::Kind;
+use crate::collective::Kind;
 use crate::reduce;
 
 /// How a result is first spread.

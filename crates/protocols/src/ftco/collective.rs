@@ -9,10 +9,11 @@ use outlive_base::Time;
 use outlive_base::machine::{Body, Op, Output, Peer};
 
 use super::Machine;
-use super::fold::{Fold, NONE, Source, Step};
 use super::known::{Doubt, Known};
 use super::types::*;
 use crate::broadcast::tree::Ring;
+use crate::collective::fold::{Fold, NONE, Source, Step};
+use crate::collective::{Event, Kind, Why, series};
 
 /// What a collective needs of its machine during one call.
 pub(super) struct Env<'a> {
@@ -115,8 +116,8 @@ pub(super) struct Collective {
 /// Most contributions kept before they are awaited; more are asked for again.
 const EARLY_MAX: usize = 4096;
 
-impl Collective {
-    pub fn empty(seq: u32) -> Collective {
+impl series::Slot for Collective {
+    fn empty(seq: u32) -> Collective {
         Collective {
             seq,
             root: 0,
@@ -133,7 +134,9 @@ impl Collective {
             work: None,
         }
     }
+}
 
+impl Collective {
     pub fn has(&self, flag: u16) -> bool {
         self.flags & flag != 0
     }

@@ -4,9 +4,10 @@ use outlive_base::Time;
 use outlive_base::machine::{Body, Peer};
 
 use super::collective::{CLAIMED, COMBINING, Collective, DECIDING, Env, MISMATCHED, Phase};
-use super::fold::{Fold, NONE, Source};
 use super::known::Doubt;
 use super::types::*;
+use crate::collective::fold::{Fold, NONE, Source};
+use crate::collective::{Event, Why};
 
 impl Collective {
     /// Waits for the children.

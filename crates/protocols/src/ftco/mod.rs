@@ -18,7 +18,7 @@
 //!
 //! Invariants:
 //! - Fault-free, P - 1 messages go up and P - 1 down, and no other.
-//! - Each contribution counts once (see `fold`); a process that is bypassed and comes
+//! - Each contribution counts once (see `collective::fold`); a process that is bypassed and comes
 //!   back is on the list of the absent and gets the retained result.
 //! - State is O(children + faults); lists of the absent travel with the bodies.
 //! - If nobody is called dead who lives, all live processes get the same result and
@@ -31,7 +31,6 @@
 //! four times the largest delay of a message between processes that run.
 
 mod collective;
-pub(crate) mod fold;
 mod gather;
 mod known;
 mod plan;
@@ -46,8 +45,10 @@ use std::collections::VecDeque;
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Op, Output, Peer, Ready};
 
+use crate::collective::fold::NONE;
+use crate::collective::series::{Series, Slot};
+use crate::collective::{Call, Command, Event, PREPARED_MAX, Record, Why};
 use collective::{COMBINING, Collective, Env, Phase};
-use fold::NONE;
 use known::{Doubt, Known};
 
 pub use plan::Plan;
@@ -59,11 +60,7 @@ pub use types::*;
 /// learns so that another took its place before it decides itself.
 #[derive(Debug, Default)]
 pub struct Machine {
-    /// Sequence number of the first slot.
-    base: u32,
-    /// Sequence number of the next call.
-    next: u32,
-    slots: VecDeque<Collective>,
+    series: Series<Collective>,
     known: Known,
     /// Sequence numbers of collectives with heirs to be told.
     telling: Vec<u32>,
@@ -84,21 +81,17 @@ impl Machine {
 
     /// The sequence number that the next call will have.
     pub fn next_seq(&self) -> u32 {
-        self.next
+        self.series.next()
     }
 
     /// True if a call is under way here.
     pub fn busy(&self) -> bool {
-        let started = self.slots.iter().take((self.next - self.base) as usize);
-        started.into_iter().any(|slot| !slot.ended())
+        self.series.called().any(|slot| !slot.ended())
     }
 
     /// Carries out `act` on the slot of `seq`, if there is one.
     fn with(&mut self, cx: &Cx<Self>, seq: u32, act: impl FnOnce(&mut Collective, &mut Env)) {
-        let Some(at) = seq.checked_sub(self.base) else {
-            return;
-        };
-        let Some(slot) = self.slots.get_mut(at as usize) else {
+        let Some(slot) = self.series.get_mut(seq) else {
             return;
         };
         let mut env = Env {
@@ -118,45 +111,26 @@ impl Machine {
         }
     }
 
-    /// Slots up to that of `seq`, at most `ahead` before the next call.
-    fn reach(&mut self, cx: &Cx<Self>, seq: u32) -> bool {
-        if seq < self.base || seq >= self.next.saturating_add(cx.config.ahead) {
-            return false;
-        }
-        let wanted = (seq - self.base) as usize + 1;
-        self.slots
-            .reserve_exact(wanted.saturating_sub(self.slots.len()));
-        while self.slots.len() < wanted {
-            let seq = self.base + self.slots.len() as u32;
-            self.slots.push_back(Collective::empty(seq));
-        }
-        true
-    }
-
     fn start(&mut self, cx: &Cx<Self>, mut call: Call) {
-        let seq = self.next;
-        if !self.reach(cx, seq) {
+        let seq = self.series.next();
+        if !self.series.reach(seq, cx.config.ahead) {
             // Only with `ahead` 0, or after 2^32 calls.
             let why = Why::Busy;
             self.out
                 .push_back(Output::Event(Event::Failed { seq, why }));
             return;
         }
-        self.next += 1;
         let plan = &cx.config.plan;
-        let in_flight = self.slots.iter().take((seq - self.base) as usize);
-        let busy = in_flight.filter(|slot| !slot.ended()).count() >= cx.config.ahead as usize;
+        let in_flight = self.series.called().filter(|slot| !slot.ended());
+        let busy = in_flight.count() >= cx.config.ahead as usize;
+        self.series.advance();
         let lacks = call.value.is_none() && (call.kind.up() || cx.me == call.root);
         let up = call.kind.up();
         // Turned around the ring, a tree in order begins with the root: the result is
         // put together at rank 0 instead, and everyone gets it.
         if up && call.ordered && call.root != 0 {
             call.root = 0;
-            call.kind = match call.kind {
-                Kind::Reduce => Kind::Allreduce,
-                Kind::Gather => Kind::Allgather,
-                other => other,
-            };
+            call.kind = call.kind.row().to_all;
         }
         let rootless = up && call.kind.down();
         let refused = if busy {
@@ -172,7 +146,7 @@ impl Machine {
             if slot.phase != Phase::Empty && (slot.kind, slot.root) != (call.kind, call.root) {
                 // What came before the call was of another call.
                 slot.retire(env);
-                *slot = Collective::empty(seq);
+                *slot = Slot::empty(seq);
             }
             (slot.kind, slot.root) = (call.kind, call.root);
             match refused {
@@ -185,31 +159,25 @@ impl Machine {
 
     /// Lets the oldest ended collectives go.
     fn trim(&mut self, cx: &Cx<Self>) {
-        let retained = cx.config.retained.max(2);
-        while self.next - self.base > retained
-            && self
-                .slots
-                .front()
-                .is_some_and(|slot| slot.ended() && !slot.telling() && slot.flags & COMBINING == 0)
-        {
-            let seq = self.base;
+        let over =
+            |slot: &Collective| slot.ended() && !slot.telling() && slot.flags & COMBINING == 0;
+        while let Some(seq) = self.series.spare(cx.config.retained, over) {
             self.with(cx, seq, |slot, env| slot.retire(env));
-            self.slots.pop_front();
+            self.series.forget();
             self.telling.retain(|&other| other != seq);
-            self.base += 1;
         }
     }
 
     /// Every slot that holds something.
     fn each(&mut self, cx: &Cx<Self>, act: impl Fn(&mut Collective, &mut Env)) {
-        for seq in self.base..self.base + self.slots.len() as u32 {
+        for seq in self.series.numbers() {
             self.with(cx, seq, &act);
         }
         self.trim(cx);
     }
 
     fn fail(&mut self, why: Why) {
-        let seq = self.next;
+        let seq = self.series.next();
         self.out
             .push_back(Output::Event(Event::Failed { seq, why }));
     }
@@ -237,13 +205,13 @@ impl outlive_base::machine::Machine for Machine {
             return;
         }
         self.known.heard(from);
-        if msg.seq < self.base {
+        if self.series.is_gone(msg.seq) {
             if matches!(msg.verb, Verb::Ask | Verb::Claim) {
                 self.reply(from, msg, Verb::Gone);
             }
             return;
         }
-        if !self.reach(cx, msg.seq) {
+        if !self.series.reach(msg.seq, cx.config.ahead) {
             return;
         }
         self.with(cx, msg.seq, |slot, env| {
@@ -331,7 +299,7 @@ impl outlive_base::machine::Machine for Machine {
             return None;
         }
         while let Some(&seq) = self.telling.first() {
-            let slot = self.slots.get_mut((seq - self.base) as usize);
+            let slot = self.series.get_mut(seq);
             let Some((slot, to)) = slot.and_then(|slot| slot.tell().map(|to| (slot, to))) else {
                 self.telling.remove(0);
                 self.trim(cx);
@@ -343,11 +311,8 @@ impl outlive_base::machine::Machine for Machine {
     }
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
-        let started = self.slots.iter().take((self.next - self.base) as usize);
-        let due = started
-            .into_iter()
-            .filter_map(|slot| slot.deadline(cx.config));
-        due.min()
+        let called = self.series.called();
+        called.filter_map(|slot| slot.deadline(cx.config)).min()
     }
 
     fn recover(_cx: &Cx<Self>, _log: impl Iterator<Item = Record>) -> Self {

@@ -2,6 +2,7 @@
 
 use super::collective::Collective;
 use super::*;
+use crate::collective::Kind;
 
 #[test]
 fn sizes_are_bounded() {

@@ -1,10 +1,11 @@
-//! What goes in and out of the fault-tolerant collectives.
+//! Configuration and messages of the fault-tolerant collectives.
 
 use outlive_base::Time;
-use outlive_base::machine::{Body, Peer};
+use outlive_base::machine::Peer;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
+use crate::collective::Kind;
 
 /// What all instances of one communicator share.
 #[derive(Clone, Debug)]
@@ -51,188 +52,6 @@ impl Config {
             ahead: 1024,
         }
     }
-}
-
-/// Which collective.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[repr(u8)]
-pub enum Kind {
-    /// The root's body to all.
-    Bcast,
-    /// All operands combined at the root.
-    Reduce,
-    /// All operands combined, the result to all.
-    Allreduce,
-    /// Nobody leaves before everyone alive has entered.
-    Barrier,
-    /// Like [`Kind::Reduce`]; the operator appends.
-    Gather,
-    /// Like [`Kind::Allreduce`]; the operator appends.
-    Allgather,
-    /// Like [`Kind::Allreduce`]: the same value *and* the same list of the absent at
-    /// every process that lives; see [`crate::agreement`].
-    Agree,
-}
-
-impl Kind {
-    const ALL: [Kind; 7] = [
-        Kind::Bcast,
-        Kind::Reduce,
-        Kind::Allreduce,
-        Kind::Barrier,
-        Kind::Gather,
-        Kind::Allgather,
-        Kind::Agree,
-    ];
-
-    /// The kind of this number on the wire.
-    pub(crate) fn of(number: u8) -> Option<Kind> {
-        Kind::ALL.get(usize::from(number)).copied()
-    }
-
-    /// True if contributions go up the tree.
-    pub const fn up(self) -> bool {
-        !matches!(self, Kind::Bcast)
-    }
-    /// True if nobody ends it before everyone who is not bypassed has entered it.
-    pub const fn synchronises(self) -> bool {
-        self.up() && self.down()
-    }
-    /// True if a result comes down the tree.
-    pub const fn down(self) -> bool {
-        !matches!(self, Kind::Reduce | Kind::Gather)
-    }
-}
-
-/// One call of a collective. The n-th call of every process on a communicator must be
-/// the same; the first has sequence number 0.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Call {
-    /// Which collective.
-    pub kind: Kind,
-    /// The root of Bcast, Reduce and Gather; 0 for the others.
-    pub root: Peer,
-    /// This process's operand; of Bcast the root's data. `None` only for Bcast
-    /// elsewhere than at the root. Barrier has an empty body, which carries the list of
-    /// the absent. The machine owns it from here on and says [`Release`] in the end.
-    ///
-    /// [`Release`]: outlive_base::machine::Output::Release
-    pub value: Option<Body>,
-    /// True if operands must be combined in the order of ranks (operators that do not
-    /// commute, and the operator that appends).
-    pub ordered: bool,
-}
-
-/// What the layer above asks or tells.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Command {
-    /// Starts the next collective.
-    Start(Call),
-    /// Plans a collective that will run many times, under a number of the caller's
-    /// choice below [`PREPARED_MAX`]. `value` is not looked at.
-    Prepare {
-        /// The number.
-        handle: u32,
-        /// The call, as it will be repeated.
-        call: Call,
-    },
-    /// Starts a planned collective as the next one.
-    Run {
-        /// The number given to [`Command::Prepare`].
-        handle: u32,
-        /// This process's operand.
-        value: Option<Body>,
-    },
-    /// A process is known to be dead (closed connection, ULFM, the agent): it is not
-    /// waited for any longer, in this and later collectives.
-    Dead {
-        /// The rank.
-        peer: Peer,
-    },
-    /// A process that was called dead is there again.
-    Returned {
-        /// The rank.
-        peer: Peer,
-    },
-}
-
-/// Most persistent collectives of one communicator.
-pub const PREPARED_MAX: u32 = 1024;
-
-/// Why a collective ended without its result.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Why {
-    /// `Config::bound` has passed.
-    Bound,
-    /// The root was in another call with this sequence number.
-    Mismatch,
-    /// This process came so late that the result is no longer retained.
-    Expired,
-    /// Too many collectives are in flight.
-    Busy,
-    /// The operator does not commute and the tree is not in order.
-    Unordered,
-    /// No such root, no such handle, or no operand.
-    Argument,
-    /// The operator was not carried out.
-    Operator,
-    /// More processes failed than were to be tolerated ([`crate::reduce`]).
-    TooMany,
-}
-
-/// What the layer above is told.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Event {
-    /// The collective ended here. Said once for every call that did not fail.
-    Done {
-        /// Its sequence number.
-        seq: u32,
-        /// The result, with the list of the absent that was collected on it; it stays
-        /// valid until its release. `None` where none is due (Reduce elsewhere than at
-        /// the root), and if the root of a Bcast died before it gave its data away.
-        value: Option<Body>,
-        /// The rank that put the result together (of Bcast: the root).
-        by: Peer,
-    },
-    /// The collective ended here without a result.
-    Failed {
-        /// Its sequence number.
-        seq: u32,
-        /// Why.
-        why: Why,
-    },
-    /// `peer` did not contribute to `body`: put it on the list that travels with the
-    /// body. [`Combine`] unites the lists of both bodies.
-    ///
-    /// [`Combine`]: outlive_base::machine::Output::Combine
-    Absent {
-        /// The body.
-        body: Body,
-        /// The rank.
-        peer: Peer,
-    },
-    /// `peer` is silent and is bypassed. It may only be late.
-    Silent {
-        /// Sequence number of the collective in which it was waited for.
-        seq: u32,
-        /// The rank.
-        peer: Peer,
-    },
-    /// `peer` is in another call with this sequence number.
-    Mismatch {
-        /// The sequence number.
-        seq: u32,
-        /// The rank.
-        peer: Peer,
-    },
-    /// `peer` holds another result of this collective: one of the two was called dead
-    /// while it lived. Both are told.
-    Diverged {
-        /// The sequence number.
-        seq: u32,
-        /// The rank.
-        peer: Peer,
-    },
 }
 
 /// What a message says.
@@ -312,7 +131,3 @@ impl Msg {
         })
     }
 }
-
-/// Nothing survives a crash: fail-stop, a process that comes back is another.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Record {}

@@ -8,9 +8,10 @@ use outlive_base::Time;
 use outlive_base::machine::Peer;
 
 use super::collective::{ASKED, CLAIMED, Collective, Env, Phase};
-use super::fold::NONE;
 use super::gather::limit;
 use super::types::*;
+use crate::collective::Why;
+use crate::collective::fold::NONE;
 
 impl Collective {
     /// Waits for what only comes from above (Bcast).

@@ -36,8 +36,8 @@ use std::collections::VecDeque;
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
 
-use crate::ftco::fold::{Fold, NONE, Source, Step};
-use crate::ftco::{Command, Event, Kind, Record, Why};
+use crate::collective::fold::{Fold, NONE, Source, Step};
+use crate::collective::{Command, Event, Kind, Record, Why};
 
 pub use types::*;
 

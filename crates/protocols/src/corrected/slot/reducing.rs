@@ -3,15 +3,14 @@
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine as _, Op, Output, Peer, Ready};
 
-use super::Part;
-use super::slot::{Env, Slot};
-use crate::ftco::fold::NONE;
-use crate::ftco::{Call, Command, Event, Kind, Why};
+use super::{Env, Part, Slot};
+use crate::collective::fold::NONE;
+use crate::collective::{Call, Command, Event, Kind, Why};
 use crate::reduce::{self, Reduce};
 
 /// What one who is awaited said when it was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
+pub(in crate::corrected) enum Answer {
     None,
     /// It is in the call.
     Entered,
@@ -19,7 +18,7 @@ pub(super) enum Answer {
 }
 
 #[derive(Debug)]
-pub(super) struct Reducing {
+pub(in crate::corrected) struct Reducing {
     machine: Reduce,
     config: reduce::Config,
 }

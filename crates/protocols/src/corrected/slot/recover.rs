@@ -11,14 +11,13 @@ use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Machine as _, Op, Output, Peer};
 
 use super::reducing::Answer;
-use super::slot::{Env, Slot};
-use super::{Machine, Part};
-use crate::ftco::fold::{Fold, NONE, Source, Step};
-use crate::ftco::{Command, Event, Kind, Why};
+use super::{Env, Machine, Part, Slot};
+use crate::collective::fold::{Fold, NONE, Source, Step};
+use crate::collective::{Command, Event, Kind, Why};
 
 /// Operands on their way to the claimant.
 #[derive(Debug)]
-pub(super) struct Gather {
+pub(in crate::corrected) struct Gather {
     fold: Fold,
     /// Everyone that was claimed, ascending.
     claimed: Vec<Peer>,
