@@ -1,15 +1,20 @@
-//! What the supervisor of a job decides, and the words in which it speaks with the agents of
-//! its nodes. Pure: drivers (`outlive-launch`, `outlive-agent`, the simulator) carry it out.
+//! What the supervisor of a job and its nodes decide, and the words in which they speak. Pure:
+//! drivers (`outlive-launch`, `outlive-agent`, the simulator) carry it out.
 //!
-//! - [`supervisor`]: what to do when something happens.
+//! - [`supervisor`]: what to do when something happens to the job. [`node`]: the same of a node.
+//! - [`steering`]: when to checkpoint where, learned while the job runs.
+//! - [`turns`]: which of several jobs writes to storage that they share.
 //! - [`orders`]: what launcher and agents tell each other. [`told`]: what is not said twice.
 //! - [`inject`], [`units`]: what users write. [`report`]: what they read. [`ended`]: how
 //!   processes end.
 
 pub mod ended;
 pub mod inject;
+pub mod node;
 pub mod orders;
 pub mod report;
+pub mod steering;
 pub mod supervisor;
 pub mod told;
+pub mod turns;
 pub mod units;

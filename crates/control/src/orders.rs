@@ -73,7 +73,8 @@ pub struct LevelSetting {
     pub every: u32,
 }
 
-/// When a checkpoint is wanted. Both may be given: whichever comes first.
+/// When a checkpoint is wanted. Both may be given: whichever comes first. None: when the
+/// launcher says so ([`Order::CheckpointNow`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Policy {
     /// At versions divisible by this.
@@ -255,8 +256,12 @@ pub enum Order {
     },
     /// Ask for [`Notice::Status`].
     Status,
-    /// Take a checkpoint as soon as possible.
-    CheckpointNow,
+    /// Take a checkpoint as soon as possible, however often that comes to nothing; asked
+    /// again before it was taken, it is the same one.
+    CheckpointNow {
+        /// At these levels; none: those whose turn it is.
+        levels: Vec<Level>,
+    },
     /// The job has ended: finish flushes within `drain_ms`, answer
     /// [`Notice::Finished`]; the keeper is told when to end.
     Finish {

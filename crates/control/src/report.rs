@@ -38,6 +38,9 @@ pub struct Report {
     pub injected: Vec<String>,
     /// Checkpoints of this run.
     pub checkpoints: Checkpoints,
+    /// When a checkpoint is wanted, and why; `None`: the run did not begin.
+    #[serde(default)]
+    pub policy: Option<PolicyEntry>,
     /// What went wrong without stopping anything.
     pub warnings: Vec<ErrorEntry>,
     /// What ended the job.
@@ -111,6 +114,57 @@ pub struct Checkpoints {
     pub blocked_ms_max: f64,
 }
 
+/// When a checkpoint is wanted, and why.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PolicyEntry {
+    /// `auto`: decided by costs and failures; `interval`, `every` or `interval,every`: given.
+    pub mode: String,
+    /// What is in force and why, in words.
+    pub why: String,
+    /// The levels in use.
+    pub levels: Vec<PolicyLevel>,
+    /// For how long the last version blocked the ranks.
+    #[serde(default)]
+    pub blocked_ms: Option<f64>,
+    /// `auto`: for so long the job was watched, in this run and those before.
+    #[serde(default)]
+    pub watched_seconds: Option<f64>,
+    /// `auto`: failures in that time.
+    #[serde(default)]
+    pub failures: Option<u64>,
+    /// `auto`: expected shares of the computing time: for checkpoints, computing that is lost,
+    /// restarts.
+    #[serde(default)]
+    pub overhead: Option<[f64; 3]>,
+}
+
+/// A level in use.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct PolicyLevel {
+    /// Its name.
+    pub level: String,
+    /// Computing between two versions there; `None`: by versions, or it is not used now.
+    pub seconds: Option<f64>,
+    /// From the capture until the level keeps it; `None`: not measured.
+    #[serde(default)]
+    pub background_ms: Option<f64>,
+    /// Mean time between failures that need this level, as far as it is known.
+    #[serde(default)]
+    pub mtbf_seconds: Option<f64>,
+    /// It is longer than this with a probability of 95 %.
+    #[serde(default)]
+    pub mtbf_low_seconds: Option<f64>,
+    /// It is shorter than this with a probability of 95 %.
+    #[serde(default)]
+    pub mtbf_high_seconds: Option<f64>,
+    /// The probability that its interval costs at most a tenth more than the best.
+    #[serde(default)]
+    pub confidence: Option<f64>,
+    /// Failures that needed it.
+    #[serde(default)]
+    pub failures: Option<u64>,
+}
+
 /// An error in its parts.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ErrorEntry {
@@ -179,6 +233,7 @@ impl Report {
             failures: Vec::new(),
             injected: Vec::new(),
             checkpoints: Checkpoints::default(),
+            policy: None,
             warnings: Vec::new(),
             errors: Vec::new(),
             seconds: 0.0,

@@ -7,6 +7,7 @@ use super::faults::Found;
 use super::types::EPOCH_STEP;
 use super::{Action, CommandState, Event, Phase, Place, Slot, SlotState, Storage, Supervisor};
 use crate::ended::Ended;
+use crate::steering::Steering;
 
 /// Before the orders of an opening are repeated for the first time; then twice as long
 /// each time, up to so many doublings.
@@ -27,6 +28,7 @@ impl Supervisor {
         self.check_bounds(now);
         self.speak(now);
         self.step(now);
+        self.steer(now);
         self.fire_due(now);
         self.probe(now);
     }
@@ -43,6 +45,9 @@ impl Supervisor {
         }
         if matches!(self.phase, Phase::Opening { .. }) {
             at = at.min(self.repeat_at);
+        }
+        if let Some(wake) = self.steering.as_ref().and_then(Steering::wake) {
+            at = at.min(wake);
         }
         at = at.min(self.next_word());
         at.min(self.next_injection()).min(self.next_silence())
@@ -270,6 +275,7 @@ impl Supervisor {
         if let Some(version) = opened.restored {
             self.note_history(version);
         }
+        self.steer_reopened(opened.restored, opened.level);
         self.relaunching = self.open.len();
         self.open.clear();
         self.collateral.clear();

@@ -39,6 +39,7 @@ impl Supervisor {
         if !self.is_alive() {
             return self.warn(error);
         }
+        self.steer_lost(now, found.place);
         self.drop_explained();
         if let Place::Rank(rank) = found.place
             && found.is_collateral()
@@ -229,6 +230,7 @@ impl Supervisor {
 
     pub(super) fn wind_down(&mut self, now: Time, verdict: Verdict) {
         self.verdict = Some(verdict);
+        self.steer_ended(now);
         if let Some(version) = self.newest_stable.filter(|_| self.history.0 != 0) {
             let history = Some((self.history, version));
             self.actions.push_back(Action::RecordHistory { history });
@@ -248,6 +250,9 @@ impl Supervisor {
             return;
         };
         let pids: BTreeSet<u32> = slot.ranks.values().copied().chain(slot.agent_pid).collect();
+        if let Some(steering) = &mut self.steering {
+            steering.failed(now, storage.lost());
+        }
         slot.state = SlotState::Fencing {
             since: now,
             storage,

@@ -18,6 +18,7 @@ mod faults;
 mod injections;
 mod notices;
 mod silence;
+mod steered;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -29,10 +30,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::orders::{Opened, Order};
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version, placement};
 
-pub use types::{Action, Event, Input, Outcome, Settings, Storage, Verdict};
+pub use types::{Action, Event, Input, Outcome, Said, Settings, Storage, Verdict};
 
 use crate::ended::Ended;
 use crate::report::{FailureEntry, Report};
+use crate::steering::Steering;
 
 /// What the supervisor is doing.
 #[derive(Debug)]
@@ -167,6 +169,10 @@ pub struct Supervisor {
     stable_here: BTreeMap<Level, Version>,
     newest_offered: Option<Version>,
     newest_captured: Option<Version>,
+    /// The nodes that have captured a version, and the longest time a rank was blocked, until
+    /// all have.
+    capturing: Option<steered::Capturing>,
+    steering: Option<Steering>,
     words: words::Words,
     restore_errors: BTreeMap<Option<Rank>, Error>,
     verdict: Option<Verdict>,
@@ -222,6 +228,8 @@ impl Supervisor {
             stable_here: BTreeMap::new(),
             newest_offered: None,
             newest_captured: None,
+            capturing: None,
+            steering: steered::begin(&set, now),
             words: words::Words::default(),
             restore_errors: BTreeMap::new(),
             verdict: None,
@@ -241,6 +249,7 @@ impl Supervisor {
             actions: VecDeque::new(),
             set,
         };
+        supervisor.report.policy = Some(supervisor.policy_entry(now));
         for (node, slot) in &supervisor.slots {
             supervisor.actions.push_back(Action::StartNode {
                 node: *node,
@@ -284,6 +293,7 @@ impl Supervisor {
                 signal,
                 from_terminal,
             } => self.on_interrupt(now, signal, from_terminal),
+            Input::Coordinator(said) => self.on_coordinator(now, &said),
             Input::Refused { error } => self.on_refused(error),
         }
         self.advance(now);

@@ -40,7 +40,7 @@ impl Supervisor {
             } => self.on_hello(node, address, pid, restarts, ranks),
             Notice::Alive { offered } => {
                 if self.is_running() {
-                    self.newest_offered = self.newest_offered.max(offered);
+                    self.note_offered(now, offered);
                 }
             }
             // Answered by the rule for silence, which looks at both witnesses.
@@ -84,7 +84,10 @@ impl Supervisor {
                 // Refused at first, then with what fits.
                 Ok(_) => drop(self.restore_errors.remove(&Some(rank))),
             },
-            Notice::Checkpoint { version, step } => self.on_step(now, version, step),
+            Notice::Checkpoint { version, step } => {
+                self.steer_step(now, node, version, &step);
+                self.on_step(now, version, step);
+            }
             Notice::Suspected {
                 node: peer, epoch, ..
             } => {
@@ -155,7 +158,8 @@ impl Supervisor {
         }
         let opening = match &self.phase {
             Phase::Opening { incarnation, .. } => Some(*incarnation),
-            Phase::Running { .. } => None,
+            // At the end, too: the others wait for what it has not decided yet.
+            Phase::Running { .. } | Phase::Finishing { .. } => None,
             // Every agent is told everything when the next incarnation is opened.
             _ => return,
         };
@@ -212,6 +216,7 @@ impl Supervisor {
             entry.relaunch_ms = Some(after_ms);
         }
         self.relaunching = 0;
+        self.steer_ready(now);
         self.tell(Event::RanksUp { ranks, after_ms });
     }
 
@@ -316,7 +321,7 @@ impl Supervisor {
                     self.kept_again(version, None);
                     self.tell(Event::Captured { version });
                 }
-                self.newest_offered = self.newest_offered.max(Some(version));
+                self.note_offered(now, Some(version));
             }
             Step::Stable(level) => self.on_stable(version, level),
             Step::Aborted { level, error } => self.on_given_up(now, version, level, error),
@@ -346,7 +351,7 @@ impl Supervisor {
         }
         if self.is_running() && status.incarnation == self.last_incarnation {
             let offered = status.ranks.iter().filter_map(|(_, _, version)| *version);
-            self.newest_offered = self.newest_offered.max(offered.max());
+            self.note_offered(now, offered.max());
         }
         // What is known is repeated here, for a word that was lost on its way.
         for warning in status.warnings.into_iter().take(STATUS_WARNINGS_MAX) {

@@ -5,6 +5,9 @@ use outlive_base::{Error, Incarnation, JobName, Level, NodeId, Rank, Version};
 
 use crate::ended::Ended;
 use crate::inject::Injection;
+use crate::steering::Wishes;
+use crate::turns::{Answer, Ask};
+use outlive_planner::online::learned::Learned;
 
 /// Distance between the epochs of two holders of a slot; an agent that its keeper
 /// starts anew counts up in between.
@@ -51,6 +54,8 @@ pub struct Settings {
     pub levels: Vec<LevelSetting>,
     /// When a checkpoint is wanted.
     pub policy: Policy,
+    /// It is decided by costs and failures; `policy` then says nothing.
+    pub auto: Option<Wishes>,
     /// Versions to keep.
     pub keep: u32,
     /// Restore nothing at the first start.
@@ -92,6 +97,7 @@ impl Settings {
             domains: Vec::new(),
             levels: Vec::new(),
             policy: Policy::default(),
+            auto: None,
             keep: 2,
             fresh: false,
             anew_if_nothing: false,
@@ -120,6 +126,17 @@ pub enum Storage {
     Keep,
     /// The next holder begins with an empty one.
     Empty,
+}
+
+/// What a job hears of the coordinator of its shared storage.
+#[derive(Clone, Debug)]
+pub enum Said {
+    /// It is there.
+    Up,
+    /// It is gone.
+    Down,
+    /// It answers.
+    Answer(Answer),
 }
 
 /// What happened.
@@ -198,6 +215,8 @@ pub enum Input {
         /// The terminal sent it to the command as well.
         from_terminal: bool,
     },
+    /// The coordinator of the shared storage is there, says something, or is gone.
+    Coordinator(Said),
     /// Somebody without the key, or of another version, knocked.
     Refused {
         /// Details.
@@ -297,6 +316,10 @@ pub enum Action {
         /// What is known.
         history: Option<(Incarnation, Version)>,
     },
+    /// Remember durably what was learned of costs and failures.
+    RecordLearned(Learned),
+    /// Say this to the coordinator of the shared storage.
+    Coordinate(Ask),
     /// Tell the user.
     Tell(Event),
     /// The end. Kill whatever is left.
@@ -359,6 +382,11 @@ pub enum Event {
         ranks: u32,
         /// Since the incarnation was open, in milliseconds.
         after_ms: f64,
+    },
+    /// When checkpoints are wanted has changed.
+    Steered {
+        /// What is in force and why.
+        why: String,
     },
     /// A version was captured by all ranks.
     Captured {

@@ -27,6 +27,23 @@ fn a_command_that_ends_well_finishes_flushes_and_stops_the_nodes() {
 }
 
 #[test]
+fn an_agent_that_is_started_anew_at_the_end_is_told_of_the_job() {
+    let mut world = World::running(settings(2), 2);
+    world.mute = BTreeSet::from([NodeId(0), NodeId(1)]);
+    world.command_ended(Ended::Code(0));
+    assert!(world.outcome.is_none(), "flushes are under way");
+    let told = |a: &Action| {
+        let Action::Order { node, order } = a else {
+            return false;
+        };
+        *node == NodeId(0) && matches!(order, Order::Configure(_))
+    };
+    let before = world.count(told);
+    world.notice(0, hello(NodeId(0), 1));
+    assert_eq!(world.count(told), before + 1, "else it can decide nothing");
+}
+
+#[test]
 fn ranks_that_end_well_without_close_are_a_warning() {
     let mut world = World::running(settings(1), 2);
     world.gone(0, Some(Ended::Code(0)));

@@ -1,0 +1,496 @@
+//! The long contents of commit records: who holds which container. The commit
+//! machine decides by short messages; this is what they are about.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_base::{Code, Incarnation, Level, NodeId, Version};
+use outlive_ledger::{Part, Record};
+use outlive_protocols::commit::{Ballot, Kind, Record as Short};
+
+type Key = (Incarnation, Version, Level);
+
+/// What is known of versions and where their containers lie.
+#[derive(Debug, Default)]
+pub struct Contents {
+    parts: BTreeMap<Key, BTreeMap<NodeId, Part>>,
+    /// Ballot, number of ranks, parts.
+    commits: BTreeMap<Key, (u64, u32, BTreeMap<NodeId, Part>)>,
+    members: Vec<NodeId>,
+    ranks: u32,
+}
+
+/// A ballot as records store it.
+pub fn ballot_number(ballot: Ballot) -> u64 {
+    u64::from(ballot.incarnation.0) << 32 | u64::from(ballot.term)
+}
+
+/// The inverse of [`ballot_number`].
+pub fn ballot_of(number: u64) -> Ballot {
+    Ballot {
+        incarnation: Incarnation((number >> 32) as u32),
+        term: number as u32,
+    }
+}
+
+impl Contents {
+    /// The job's members and number of ranks, for incarnation records.
+    pub fn set_job(&mut self, members: Vec<NodeId>, ranks: u32) {
+        self.members = members;
+        self.know_ranks(ranks);
+    }
+
+    /// The number of ranks of the job; 0: nothing new.
+    pub fn know_ranks(&mut self, ranks: u32) {
+        if ranks != 0 {
+            self.ranks = ranks;
+        }
+    }
+
+    /// Learns from a record, wherever it was found.
+    pub fn learn(&mut self, record: &Record) {
+        match record {
+            Record::Prepared {
+                incarnation,
+                version,
+                level,
+                part,
+                ..
+            } => {
+                self.add_part(*incarnation, *version, *level, part.clone());
+            }
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+                ranks,
+                parts,
+            } => {
+                let key = (*incarnation, *version, *level);
+                let known = self.commits.entry(key).or_default();
+                if known.0 <= *ballot {
+                    (known.0, known.1) = (*ballot, *ranks);
+                }
+                // One that was written while its parts were not all known takes nothing away
+                // from what is known of the others.
+                for part in parts {
+                    known.2.insert(part.node, part.clone());
+                }
+                for part in parts {
+                    self.add_part(*incarnation, *version, *level, part.clone());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The part of one node.
+    pub fn add_part(&mut self, source: Incarnation, version: Version, level: Level, part: Part) {
+        self.parts
+            .entry((source, version, level))
+            .or_default()
+            .insert(part.node, part);
+    }
+
+    /// The part of `node` at a level, if known.
+    pub fn part(
+        &self,
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        node: NodeId,
+    ) -> Option<&Part> {
+        self.parts.get(&(source, version, level))?.get(&node)
+    }
+
+    /// Number of ranks of a committed version.
+    pub fn ranks_of(&self, source: Incarnation, version: Version) -> Option<u32> {
+        Level::ALL
+            .into_iter()
+            .find_map(|level| self.commits.get(&(source, version, level)))
+            .map(|(_, ranks, _)| *ranks)
+    }
+
+    /// All parts of `node` at a version, at whatever level.
+    pub fn parts_of(
+        &self,
+        source: Incarnation,
+        version: Version,
+        node: NodeId,
+    ) -> Vec<(Level, &Part)> {
+        Level::ALL
+            .into_iter()
+            .filter_map(|level| Some((level, self.part(source, version, level, node)?)))
+            .collect()
+    }
+
+    /// The levels at which a version is known to be committed.
+    pub fn levels_of(&self, source: Incarnation, version: Version) -> BTreeSet<Level> {
+        let committed = |level: &Level| self.commits.contains_key(&(source, version, *level));
+        Level::ALL.into_iter().filter(committed).collect()
+    }
+
+    /// All versions that are known to be committed at some level.
+    pub fn versions(&self) -> BTreeSet<(Incarnation, Version)> {
+        self.commits
+            .keys()
+            .map(|&(source, version, _)| (source, version))
+            .collect()
+    }
+
+    /// Versions of which this node has written its part, which is of no rank: also if it has
+    /// not heard that they were committed.
+    pub fn empty_parts(&self, node: NodeId) -> BTreeSet<(Incarnation, Version)> {
+        let mine = |parts: &BTreeMap<NodeId, Part>| {
+            parts.get(&node).is_some_and(|part| part.ranks.is_empty())
+        };
+        let empty = self.parts.iter().filter(|(_, parts)| mine(parts));
+        empty
+            .map(|(&(source, version, _), _)| (source, version))
+            .collect()
+    }
+
+    /// Why the newest committed version cannot be rebuilt: where its parts lay, which of
+    /// the nodes were lost, and what would have survived that. `culprit` is a node of
+    /// whose part no copy was found.
+    pub fn what_is_missing(
+        &self,
+        nodes: u32,
+        lost: &[NodeId],
+        culprit: Option<NodeId>,
+        rejected: &[crate::orders::Rejected],
+    ) -> String {
+        let Some((source, version)) = self.versions().into_iter().next_back() else {
+            return "no record of a committed version is left".to_owned();
+        };
+        let levels = self.levels_of(source, version);
+        let named: Vec<&str> = levels.iter().map(|level| level.name()).collect();
+        let mut said = format!("version {} ({})", version.0, named.join(", "));
+        let whose = culprit.or_else(|| {
+            let gone = |node: &NodeId| {
+                let parts = self.parts_of(source, version, *node);
+                !parts.is_empty() && parts.iter().all(|(_, part)| lost.contains(&part.holder))
+            };
+            (0..nodes).map(NodeId).find(gone)
+        });
+        if let Some(node) = whose {
+            let place = |(level, part): &(Level, &Part)| {
+                let state = match lost.contains(&part.holder) {
+                    true => ", lost",
+                    false => "",
+                };
+                match part.holder == Part::SHARED {
+                    true => format!("the shared directory ({level})"),
+                    false => format!("{} ({level}{state})", part.holder),
+                }
+            };
+            let parts = self.parts_of(source, version, node);
+            let places: Vec<String> = parts.iter().map(place).collect();
+            said += &format!(
+                " cannot be rebuilt: the part of {node} lay on {}, and no copy of it is left",
+                places.join(" and ")
+            );
+        } else {
+            said += " cannot be rebuilt";
+        }
+        if let Some(newest) = rejected.first() {
+            said += &format!("; {}", newest.reason);
+        }
+        if !lost.is_empty() && !levels.contains(&Level::Shared) {
+            let pairs = levels.contains(&Level::Partner) || lost.len() > 1;
+            said += match pairs {
+                true => "; the level shared survives the loss of any number of nodes",
+                false => "; the levels partner and shared survive the loss of a node",
+            };
+        }
+        said
+    }
+
+    /// Forgets versions that were removed.
+    pub fn forget(&mut self, source: Incarnation, version: Version) {
+        for level in Level::ALL {
+            self.parts.remove(&(source, version, level));
+            self.commits.remove(&(source, version, level));
+        }
+    }
+
+    /// The full commit record of a level; `None` if its parts are not known, or of how many
+    /// ranks they are.
+    pub fn commit(
+        &self,
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        ballot: u64,
+    ) -> Option<Record> {
+        let key = (source, version, level);
+        let (ranks, parts) = match self.commits.get(&key) {
+            Some((_, ranks, parts)) => (*ranks, parts),
+            None => (self.ranks, self.parts.get(&key)?),
+        };
+        // Whoever is told that it is stable before that it is committed knows its own part
+        // alone. A record without the others' would name no copy of theirs.
+        if ranks == 0 || parts.len() < self.members.len() {
+            return None;
+        }
+        let parts = parts.values().cloned().collect();
+        Some(Record::Commit {
+            incarnation: source,
+            version,
+            level,
+            ballot,
+            ranks,
+            parts,
+        })
+    }
+
+    /// What has to travel with a message of the commit machine.
+    pub fn attachments(
+        &self,
+        kind: &Kind,
+        me: NodeId,
+        open: Incarnation,
+        ballot: Ballot,
+    ) -> Vec<Record> {
+        let number = ballot_number(ballot);
+        match *kind {
+            Kind::Prepared { version, level } => self
+                .part(open, version, level, me)
+                .map(|part| Record::Prepared {
+                    incarnation: open,
+                    version,
+                    level,
+                    ballot: number,
+                    part: part.clone(),
+                })
+                .into_iter()
+                .collect(),
+            Kind::Commit { version, level } => self
+                .commit(open, version, level, number)
+                .into_iter()
+                .collect(),
+            Kind::ItemCommit {
+                level,
+                source,
+                version,
+                by,
+                ..
+            } => self
+                .commit(source, version, level, ballot_number(by))
+                .into_iter()
+                .collect(),
+            Kind::Rebuild {
+                source, version, ..
+            } => Level::ALL
+                .into_iter()
+                .filter(|&level| self.commits.contains_key(&(source, version, level)))
+                .filter_map(|level| self.commit(source, version, level, number))
+                .collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// A short record with its contents, as it goes to disk.
+    pub fn long(&self, short: &Short, me: NodeId) -> Option<Record> {
+        Some(match *short {
+            Short::Promise { ballot } => Record::Promise {
+                ballot: ballot_number(ballot),
+            },
+            Short::Prepared {
+                incarnation,
+                version,
+                level,
+            } => Record::Prepared {
+                incarnation,
+                version,
+                level,
+                ballot: ballot_number(Ballot {
+                    incarnation,
+                    term: 0,
+                }),
+                part: self.part(incarnation, version, level, me)?.clone(),
+            },
+            Short::Commit {
+                incarnation,
+                version,
+                level,
+                ballot,
+            } => self.commit(incarnation, version, level, ballot_number(ballot))?,
+            Short::Abort {
+                incarnation,
+                version,
+                level,
+            } => Record::Abort {
+                incarnation,
+                version,
+                level,
+                code: Code::CommitAborted,
+                text: String::new(),
+            },
+            Short::Incarnation {
+                number,
+                source,
+                version,
+            } => Record::Incarnation {
+                number,
+                restored: (source.0 != 0)
+                    .then(|| (source, version, self.strongest(source, version))),
+                members: self.members.clone(),
+                ranks: self.ranks,
+            },
+        })
+    }
+
+    fn strongest(&self, source: Incarnation, version: Version) -> Level {
+        Level::ALL
+            .into_iter()
+            .rev()
+            .find(|&level| self.commits.contains_key(&(source, version, level)))
+            .unwrap_or(Level::Memory)
+    }
+}
+
+/// A record from disk as the commit machine knows it.
+pub fn short(record: &Record) -> Option<Short> {
+    Some(match record {
+        Record::Promise { ballot } => Short::Promise {
+            ballot: ballot_of(*ballot),
+        },
+        Record::Prepared {
+            incarnation,
+            version,
+            level,
+            ..
+        } => Short::Prepared {
+            incarnation: *incarnation,
+            version: *version,
+            level: *level,
+        },
+        Record::Commit {
+            incarnation,
+            version,
+            level,
+            ballot,
+            ..
+        } => Short::Commit {
+            incarnation: *incarnation,
+            version: *version,
+            level: *level,
+            ballot: ballot_of(*ballot),
+        },
+        Record::Abort {
+            incarnation,
+            version,
+            level,
+            ..
+        } => Short::Abort {
+            incarnation: *incarnation,
+            version: *version,
+            level: *level,
+        },
+        Record::Incarnation {
+            number, restored, ..
+        } => {
+            let (source, version) = restored
+                .map_or((Incarnation(0), Version(0)), |(source, version, _)| {
+                    (source, version)
+                });
+            Short::Incarnation {
+                number: *number,
+                source,
+                version,
+            }
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use outlive_base::{ContainerId, Rank};
+
+    use super::*;
+
+    const AT: Key = (Incarnation(1), Version(7), Level::Partner);
+
+    fn part(node: u32) -> Part {
+        let (incarnation, version, _) = AT;
+        let node = NodeId(node);
+        Part {
+            node,
+            id: ContainerId {
+                incarnation,
+                version,
+                node,
+            },
+            length: 4096,
+            digest: 1,
+            holder: node,
+            ranks: vec![Rank(node.0)],
+        }
+    }
+
+    fn commit_of(parts: Vec<Part>) -> Record {
+        let (incarnation, version, level) = AT;
+        Record::Commit {
+            incarnation,
+            version,
+            level,
+            ballot: 1,
+            ranks: 3,
+            parts,
+        }
+    }
+
+    fn of_three() -> Contents {
+        let mut contents = Contents::default();
+        contents.set_job((0..3).map(NodeId).collect(), 3);
+        contents
+    }
+
+    fn recorded(contents: &Contents) -> Option<usize> {
+        let (source, version, level) = AT;
+        match contents.commit(source, version, level, 1)? {
+            Record::Commit { parts, .. } => Some(parts.len()),
+            _ => None,
+        }
+    }
+
+    #[test]
+    fn a_decision_is_not_recorded_before_all_its_parts_are_known() {
+        let mut contents = of_three();
+        let (source, version, level) = AT;
+        contents.add_part(source, version, level, part(1));
+        assert_eq!(recorded(&contents), None, "its own part alone");
+        contents.learn(&commit_of(vec![part(1)]));
+        assert_eq!(recorded(&contents), None, "and such a record is no help");
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        assert_eq!(recorded(&contents), Some(3));
+    }
+
+    #[test]
+    fn a_record_that_lacks_parts_takes_none_away() {
+        let mut contents = of_three();
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        contents.learn(&commit_of(vec![part(1)]));
+        assert_eq!(recorded(&contents), Some(3));
+    }
+
+    #[test]
+    fn a_node_without_ranks_has_its_nothing_though_it_missed_the_decision() {
+        let mut contents = of_three();
+        let (incarnation, version, level) = AT;
+        let mut part = part(1);
+        part.ranks.clear();
+        contents.learn(&Record::Prepared {
+            incarnation,
+            version,
+            level,
+            ballot: 1,
+            part,
+        });
+        let at = (incarnation, version);
+        assert_eq!(contents.empty_parts(NodeId(1)), BTreeSet::from([at]));
+        assert_eq!(contents.empty_parts(NodeId(0)), BTreeSet::new());
+    }
+}

@@ -1,0 +1,195 @@
+//! How a version ends at this node: stable at a level, or given up.
+
+use outlive_base::control_block::ControlWords;
+use outlive_base::{Code, Entity, Error, Level, NodeId, Version};
+use outlive_protocols::commit::Why;
+
+use super::shell::Shell;
+use super::{Node, Planted, Round};
+use crate::orders::{Notice, Step};
+
+/// So many versions in a row that ranks have passed are no coincidence.
+const PASSED_MAX: u32 = 12;
+
+impl<S: Shell> Node<S> {
+    /// A copy was not made. What the storage of another node refuses is told by that
+    /// node, once.
+    pub(super) fn warn_of_copy(&mut self, level: Level, error: Error) {
+        let of_storage = matches!(
+            error.code(),
+            Code::NoSpace | Code::Permission | Code::Io | Code::NotFound
+        );
+        match (error.entity(), of_storage) {
+            (Entity::Node(node), true) if *node != self.me.0 => {
+                tracing::info!(%error, "another node's storage");
+            }
+            (_, true) if level != Level::Shared => self.warn_of_storage(error),
+            _ => self.warn(error),
+        }
+    }
+
+    /// True if a level of the job puts containers into node storage.
+    pub(super) fn has_containers_here(&self) -> bool {
+        let levels = self.all_levels();
+        levels.contains(Level::Disk) || levels.contains(Level::Partner)
+    }
+
+    pub(super) fn on_stable(&mut self, version: Version, level: Level) {
+        let at = (self.incarnation, version);
+        // Also if a newer one is known: an agent that was started anew hears of what it has
+        // found in the slots after what it was told first, and waits for its levels.
+        let newer = self.stable[level as usize] >= Some(at);
+        let ignored = newer && self.is_planted(Planted::IgnoreOlderStable);
+        if let Some(round) = self.rounds.get_mut(&version).filter(|_| !ignored) {
+            round.levels = round.levels.with(level);
+        }
+        let known = &mut self.stable[level as usize];
+        if known.is_some_and(|known| known >= at) {
+            return self.retire_rounds();
+        }
+        *known = Some(at);
+        self.line.stable.insert((at.0, at.1, level));
+        if let Some(known) = self.line.levels.get_mut(&at) {
+            known.insert(level);
+        }
+        self.ranks.set_committed(level, version);
+        self.answer_waits();
+        if self.me == NodeId(0) {
+            self.tell(&Notice::Checkpoint {
+                version,
+                step: Step::Stable(level),
+            });
+        }
+        self.retire_rounds();
+        // The memory has its slots; what else the level leaves behind is a record each.
+        let alone = || {
+            self.config
+                .as_ref()
+                .is_none_or(|config| config.levels.len() <= 1)
+        };
+        if level != Level::Memory || alone() {
+            let since = self.collect_due.map_or(self.now, |(_, since)| since);
+            self.collect_due = Some((version, since));
+        }
+        self.try_collect();
+    }
+
+    /// The version will not be taken, a larger one perhaps. A rank may have captured it
+    /// all the same, and wait for it.
+    pub(super) fn on_disarmed(&mut self, version: Version) {
+        if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
+            known.clear();
+        }
+        self.withdraw(version);
+        self.answer_waits();
+    }
+
+    pub(super) fn on_aborted(
+        &mut self,
+        version: Version,
+        level: Option<Level>,
+        why: Why,
+        culprit: Option<NodeId>,
+    ) {
+        if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
+            match level {
+                Some(level) => drop(known.remove(&level)),
+                None => known.clear(),
+            }
+        }
+        // A level that is not in use: an agent that was started anew asks for all.
+        let mut quiet = level.is_some_and(|level| !self.all_levels().contains(level));
+        if let (Some(level), Some((deferred, levels, _))) = (level, &mut self.deferred)
+            && *deferred == version
+        {
+            // It has ended before there was room: nobody would end it again.
+            *levels = levels.without(level);
+            self.deferred.take_if(|(_, levels, _)| levels.is_empty());
+        }
+        if let (Some(level), Some(round)) = (level, self.rounds.get_mut(&version)) {
+            // Met again after a restart: a level that it never had is no news.
+            quiet |= !round.levels.contains(level);
+            round.levels = round.levels.without(level);
+            if !quiet && round.levels.is_empty() {
+                // Nothing will come of it, captured or not: the slots are free again.
+                self.withdraw(version);
+            }
+        }
+        if level.is_none() {
+            for block in self.ranks.iter().filter_map(|entry| entry.block()) {
+                block.set_aborted(version);
+            }
+            self.withdraw(version);
+            self.want_later();
+        }
+        // The end of a version can also come level by level.
+        let live = |round: &Round| !round.void && !round.levels.is_empty();
+        if level.is_some()
+            && self
+                .policy
+                .wanted
+                .is_some_and(|(wanted, _)| wanted == version)
+            && !self.rounds.get(&version).is_some_and(live)
+        {
+            self.want_later();
+        }
+        // Ranks that had passed, or memory still being made, are no failure; but if it
+        // is always so, they do not offer the same versions.
+        quiet |= level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
+        if self.me == NodeId(0) && matches!(why, Why::Passed | Why::Overtaken) {
+            self.policy.passed = self.policy.passed.saturating_add(1);
+            if self.policy.passed == PASSED_MAX {
+                self.warn(abort_error(version, Why::Overtaken, culprit));
+            }
+        }
+        if self.me == NodeId(0) && !quiet {
+            let error = abort_error(version, why, culprit);
+            self.tell(&Notice::Checkpoint {
+                version,
+                step: Step::Aborted { level, error },
+            });
+        }
+        self.retire_rounds();
+        self.try_collect();
+        self.answer_waits();
+    }
+}
+
+fn abort_error(version: Version, why: Why, culprit: Option<NodeId>) -> Error {
+    let entity = culprit.map_or(Entity::Version(version.0), |node| Entity::Node(node.0));
+    let (code, reason, remedy) = match why {
+        Why::Timeout => (
+            Code::CommitAborted,
+            "did not answer within its bound",
+            "raise --commit-timeout if storage is slow; look at the node otherwise",
+        ),
+        Why::NoRoom => (
+            Code::MemoryBudget,
+            "no staging memory",
+            "raise --memory or protect less",
+        ),
+        Why::RankLost => (Code::RankLost, "a rank ended", "the job is restarted"),
+        Why::Overtaken | Why::Passed => (
+            Code::CommitAborted,
+            "a rank passed the version or left the job",
+            "let all ranks offer the same versions",
+        ),
+        Why::Storage => (
+            Code::Io,
+            "could not be written or verified",
+            "see the warnings",
+        ),
+        Why::Partner => (
+            Code::Io,
+            "the partner could not keep the copy",
+            "see the warnings",
+        ),
+        Why::NodeLost => (Code::NodeLost, "a node was lost", "the job is restarted"),
+        _ => (
+            Code::CommitAborted,
+            "the round ended",
+            "nothing: the next version will be offered",
+        ),
+    };
+    Error::new(code, entity, reason, remedy)
+}

@@ -1,0 +1,500 @@
+//! Opening an incarnation on this node: what can be supplied, rebuilding, readiness.
+
+use std::collections::BTreeSet;
+
+use outlive_base::placement::ranks_of;
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Version};
+use outlive_ledger::Part;
+use outlive_protocols::commit::{Command, Why};
+use outlive_protocols::nodes::NodeSet;
+
+use super::contents::short;
+use super::ranks::Use;
+use super::shell::{Ask, Found, Rebuild, Rebuilt, Shell};
+use super::{Node, Opening};
+use crate::orders::{Notice, Opened, Rejected};
+
+impl<S: Shell> Node<S> {
+    /// The launcher opens an incarnation.
+    pub(super) fn open(
+        &mut self,
+        incarnation: Incarnation,
+        replaced: Vec<NodeId>,
+        (fenced, fresh): (bool, bool),
+        history: Incarnation,
+    ) {
+        let under_way = self.opening.as_ref().map(|opening| opening.incarnation);
+        if under_way == Some(incarnation) {
+            // Asked again: the order was not lost, the answer will come.
+            return;
+        }
+        // An agent that no keeper had to start anew, and that has opened nothing, takes part
+        // in nothing: the number in its records is of an earlier run.
+        let known = self.commit.as_ref().map(|driver| driver.machine().known());
+        let known = known.unwrap_or_default();
+        let is_new = self.restarts.is_none_or(|restarts| restarts == 0);
+        let idle = self.opening.is_none() && self.opened.is_empty();
+        if is_new && idle && incarnation <= known {
+            return self.on_open_failed(incarnation, Why::Stale, None, known);
+        }
+        if self.opening.is_none() && self.incarnation == incarnation {
+            // The answer was lost.
+            for notice in self.opened.clone() {
+                self.tell(&notice);
+            }
+            return;
+        }
+        self.opened.clear();
+        self.ranks.end_incarnation();
+        // Routed files that no rank of the ended incarnation will capture any more.
+        self.shell.ask(Ask::EndRouted { but: incarnation });
+        self.rounds.clear();
+        self.deferred = None;
+        self.waits.clear();
+        self.asks.clear();
+        self.injections.retain(|injection| !injection.told);
+        for injection in &mut self.injections {
+            injection.held.clear();
+        }
+        self.policy.wanted = None;
+        self.policy.asked = None;
+        self.incarnation = Incarnation(0);
+        self.restored = None;
+        self.job_ranks = None;
+        let set = NodeSet::of(self.nodes(), replaced.iter().map(|node| node.0));
+        self.opening = Some(Opening {
+            incarnation,
+            since: self.now,
+            replaced,
+            level: None,
+            bytes: 0,
+            rejected: Vec::new(),
+            checking: None,
+            damaged: BTreeSet::new(),
+        });
+        self.greet_early();
+        self.command(Command::Open {
+            incarnation,
+            replaced: set,
+            fenced,
+            fresh,
+            history,
+        });
+    }
+
+    /// The commit machine asks what this node can supply.
+    pub(super) fn collect_inventory(&mut self, incarnation: Incarnation) {
+        self.shell.ask(Ask::Inventory { incarnation });
+    }
+
+    /// Versions of which the ranks here hold complete captures.
+    fn held(&self) -> BTreeSet<(Incarnation, Version)> {
+        // Which ranks live here depends on the number of ranks at that version.
+        let counts: BTreeSet<u32> = self.ranks.iter().map(|entry| entry.ranks).collect();
+        let (me, nodes) = (self.me, self.nodes());
+        let held = counts.into_iter();
+        held.flat_map(|ranks| self.ranks.held(me, ranks, nodes))
+            .collect()
+    }
+
+    pub(super) fn on_inventory(&mut self, incarnation: Incarnation, found: Result<Found>) {
+        let found = match found {
+            Ok(found) => found,
+            Err(error) => {
+                self.warn(error);
+                return self.command(Command::InventoryDone { incarnation });
+            }
+        };
+        for error in found.errors {
+            self.warn(error);
+        }
+        if let Some(incarnation) = found.newest {
+            self.command(Command::Trace { incarnation });
+        }
+        if let Some(text) = found.text {
+            self.tell(&Notice::Trace { text });
+        }
+        for record in &found.records {
+            self.contents.learn(record);
+            if let Some(record) = short(record) {
+                self.command(Command::Found { record });
+            }
+        }
+        let me = self.me;
+        let held = self
+            .held()
+            .into_iter()
+            .map(|(source, version)| (source, version, me));
+        let available: BTreeSet<_> = found.available.into_iter().chain(held).collect();
+        for (source, version, node) in available {
+            self.command(Command::Available {
+                source,
+                version,
+                node,
+            });
+        }
+        // A node on which no rank lives can always supply its nothing.
+        let mut nothing = self.contents.versions();
+        nothing.retain(|&(source, version)| self.is_empty_at(source, version));
+        nothing.extend(self.contents.empty_parts(me));
+        for (source, version) in nothing {
+            self.command(Command::Available {
+                source,
+                version,
+                node: me,
+            });
+        }
+        self.command(Command::InventoryDone { incarnation });
+    }
+
+    fn is_empty_at(&self, source: Incarnation, version: Version) -> bool {
+        let ranks = self.contents.ranks_of(source, version);
+        self.ranks.none_here(self.me, self.nodes(), ranks)
+    }
+
+    /// The commit machine wants a version brought into memory.
+    pub(super) fn rebuild(&mut self, source: Incarnation, version: Version) {
+        let Some(ranks_total) = self.contents.ranks_of(source, version) else {
+            self.warn(Error::internal(format!(
+                "no commit record of version {}",
+                version.0
+            )));
+            return self.command(Command::Rebuilt {
+                source,
+                version,
+                ok: false,
+            });
+        };
+        if self.is_empty_at(source, version) {
+            return self.command(Command::Rebuilt {
+                source,
+                version,
+                ok: true,
+            });
+        }
+        let rebuild = self.rebuild_of(source, version, ranks_total);
+        self.shell.ask(Ask::Rebuild(rebuild));
+    }
+
+    /// The incarnation that is being opened, else the open one.
+    pub(super) fn opening_or_open(&self) -> Incarnation {
+        let opening = self.opening.as_ref();
+        opening.map_or(self.incarnation, |opening| opening.incarnation)
+    }
+
+    fn rebuild_of(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        ranks_total: u32,
+    ) -> Rebuild<S::Slab> {
+        let nodes = self.nodes();
+        let complete = ranks_of(self.me, ranks_total, nodes).all(|rank| {
+            self.ranks.get_mut(rank).is_some_and(|entry| {
+                entry.ranks == ranks_total && entry.slot_with(source, version).is_some()
+            })
+        });
+        let opening = self.opening.as_mut();
+        let damaged = opening.is_some_and(|opening| {
+            let damaged = opening.damaged.contains(&(source, version));
+            opening.checking = (complete && !damaged).then_some((source, version));
+            damaged
+        });
+        let complete = complete && !damaged;
+        let mut unused = Vec::new();
+        if !complete {
+            // Room for the new slabs: what is there is not wanted any more. Nor is a capture
+            // of this version that some ranks have: it would lie in both their slots.
+            for entry in self.ranks.iter_mut() {
+                for slot in &mut entry.slots {
+                    slot.usage = Use::Free;
+                    unused.extend(slot.staged.take().map(|it| it.slab));
+                    // What comes of it is given back at once.
+                    slot.making = None;
+                }
+            }
+        }
+        let in_memory = complete
+            .then(|| self.captures(source, version, ranks_total))
+            .and_then(Result::ok);
+        let mut parts: Vec<_> = self
+            .contents
+            .parts_of(source, version, self.me)
+            .into_iter()
+            .map(|(level, part)| (level, part.clone()))
+            .collect();
+        self.guess_parts(&mut parts, complete);
+        if complete {
+            // While this copy is there no other has room; if it is damaged, it goes.
+            parts.retain(|(level, _)| *level == Level::Memory);
+        }
+        Rebuild {
+            source,
+            version,
+            incarnation: self.opening_or_open(),
+            ranks_total,
+            parts,
+            in_memory,
+            budget: self.spec.memory_bytes.saturating_sub(self.ranks.memory()),
+            unused,
+        }
+    }
+
+    /// Every level's copy of a node has the same bytes, so a copy may exist at a
+    /// level whose commit record is not known here: it is tried last, against the
+    /// same digest.
+    fn guess_parts(&self, parts: &mut Vec<(Level, Part)>, in_memory: bool) {
+        let Some(known) = parts.first().map(|(_, part)| part.clone()) else {
+            return;
+        };
+        let holders = [
+            (Level::Memory, in_memory.then_some(self.me)),
+            (Level::Disk, Some(self.me)),
+            (Level::Partner, self.partner_of(self.me)),
+            (Level::Shared, Some(NodeId::LAUNCHER)),
+        ];
+        for (level, holder) in holders {
+            let missing = parts.iter().all(|(known, _)| *known != level);
+            if let (true, Some(holder)) = (missing, holder) {
+                parts.push((
+                    level,
+                    Part {
+                        holder,
+                        ..known.clone()
+                    },
+                ));
+            }
+        }
+        parts.retain(|(level, _)| *level != Level::Memory || in_memory);
+        parts.sort_by_key(|(level, _)| *level);
+    }
+
+    pub(super) fn on_rebuilt(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        result: Result<Rebuilt<S::Slab>>,
+    ) {
+        let ok = match result {
+            Ok(rebuilt) => {
+                let Rebuilt {
+                    level,
+                    bytes,
+                    slabs,
+                    rejected,
+                } = rebuilt;
+                let total = self.contents.ranks_of(source, version).unwrap_or(0);
+                for (rank, slab) in slabs {
+                    let entry = self.ranks.entry(rank, total);
+                    entry.ranks = total;
+                    entry.install(0, slab, Use::Full { source, version });
+                    self.keep_slab(rank, 0);
+                }
+                if let Some(opening) = &mut self.opening {
+                    opening.level = Some(level);
+                    opening.bytes += bytes;
+                }
+                for error in rejected {
+                    // A new node has nothing: that its copies are missing is no news.
+                    if error.code() != Code::NotFound {
+                        self.warn(error);
+                    }
+                }
+                true
+            }
+            Err(error) if self.was_checking(source, version) => {
+                self.warn(error);
+                return self.rebuild(source, version);
+            }
+            Err(error) => {
+                if let Some(opening) = &mut self.opening {
+                    opening.rejected.push(Rejected {
+                        version,
+                        reason: error.reason().to_owned(),
+                    });
+                }
+                self.warn(error);
+                false
+            }
+        };
+        self.command(Command::Rebuilt {
+            source,
+            version,
+            ok,
+        });
+    }
+
+    /// True if it was the copy in memory that cannot be used: it is not tried again.
+    fn was_checking(&mut self, source: Incarnation, version: Version) -> bool {
+        let Some(opening) = &mut self.opening else {
+            return false;
+        };
+        let checked = opening.checking.take() == Some((source, version));
+        checked && opening.damaged.insert((source, version))
+    }
+
+    pub(super) fn on_opened(
+        &mut self,
+        incarnation: Incarnation,
+        restored: Option<(Incarnation, Version)>,
+        skipped: u16,
+        uncertain: bool,
+    ) {
+        let Some(opening) = self.opening.take() else {
+            return;
+        };
+        self.incarnation = incarnation;
+        self.restored = restored;
+        self.stable = [None; 4];
+        if let Some((source, version)) = restored {
+            self.restore_line(source, version);
+        }
+        self.ranks.drop_after(restored);
+        self.policy.last = self.now;
+        self.policy.wanted = None;
+        self.policy.sample = (self.now, 0);
+        let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
+        // Ranks of another count have no place in this incarnation.
+        if self.me == NodeId(0) {
+            let mut rejected = opening.rejected;
+            for _ in rejected.len()..skipped as usize {
+                rejected.push(Rejected {
+                    version: Version(0),
+                    reason: "could not be rebuilt on another node".into(),
+                });
+            }
+            let notice = Notice::Opened(Opened {
+                incarnation,
+                restored: restored.map(|(_, version)| version),
+                level: opening.level,
+                ranks: ranks.unwrap_or(0),
+                rebuild_ms: self.now.since(opening.since).as_ms(),
+                rebuilt_bytes: opening.bytes,
+                rejected,
+                uncertain,
+            });
+            self.tell(&notice);
+            self.opened.push(notice);
+        }
+        let notice = Notice::NodeReady {
+            incarnation,
+            level: opening.level,
+            rebuilt_bytes: opening.bytes,
+        };
+        self.tell(&notice);
+        self.opened.push(notice);
+        if let Some((source, version)) = restored {
+            self.protect_again(source, version, &opening.replaced);
+        }
+    }
+
+    /// What the restored version is worth: it lies in memory everywhere now, and
+    /// keeps the levels at which it was committed.
+    pub(super) fn restore_line(&mut self, source: Incarnation, version: Version) {
+        let mut levels = self.contents.levels_of(source, version);
+        levels.insert(Level::Memory);
+        for &level in &levels {
+            self.stable[level as usize] = Some((source, version));
+            self.line.stable.insert((source, version, level));
+        }
+        self.line.levels.insert((source, version), levels);
+    }
+
+    /// After a node was replaced, the restored version lacks copies: the new node's
+    /// own container, and what the lost node kept for others. The slabs hold the
+    /// same bytes, so the same containers are written again.
+    fn protect_again(&mut self, source: Incarnation, version: Version, replaced: &[NodeId]) {
+        let mut missing = Vec::new();
+        let levels = self.all_levels();
+        if replaced.contains(&self.me) {
+            missing.extend([Level::Disk, Level::Partner]);
+        } else if self
+            .partner_of(self.me)
+            .is_some_and(|partner| replaced.contains(&partner))
+        {
+            missing.push(Level::Partner);
+        }
+        missing.retain(|level| {
+            levels.contains(*level)
+                && self
+                    .contents
+                    .part(source, version, *level, self.me)
+                    .is_some()
+        });
+        if missing.is_empty() || self.is_empty_at(source, version) {
+            return;
+        }
+        let levels = outlive_protocols::commit::Levels::of(&missing);
+        let total = self.contents.ranks_of(source, version).unwrap_or(0);
+        match self.flush_at(source, version, total) {
+            Ok(mut flush) => {
+                flush.keep_targets(levels);
+                flush.quiet = true;
+                self.shell.ask(Ask::Flush(flush));
+            }
+            Err(error) => self.warn(error),
+        }
+    }
+
+    pub(super) fn on_open_failed(
+        &mut self,
+        incarnation: Incarnation,
+        why: Why,
+        culprit: Option<NodeId>,
+        known: Incarnation,
+    ) {
+        let opening = self.opening.take();
+        let entity = culprit.map_or(Entity::Job(self.spec.job.to_string()), |n| {
+            Entity::Node(n.0)
+        });
+        let number = incarnation.0;
+        let (code, reason, remedy) = match why {
+            Why::NothingUsable => {
+                let opening = opening.as_ref();
+                let replaced = opening.map_or(&[][..], |it| &it.replaced);
+                let rejected = opening.map_or(&[][..], |it| &it.rejected);
+                (
+                    Code::NoValidCheckpoint,
+                    self.contents
+                        .what_is_missing(self.nodes(), replaced, culprit, rejected),
+                    "bring back what is missing (outlive checkpoints verify lists it), or \
+                     begin anew with --fresh",
+                )
+            }
+            Why::NoRecord => (
+                Code::NoValidCheckpoint,
+                "versions of this job were committed, and no record of one can be read".to_owned(),
+                "bring back what was removed or damaged, or begin anew with --fresh",
+            ),
+            Why::NoQuorum => (
+                Code::NoQuorum,
+                format!("start {number} did not open: too few nodes of the last start answer"),
+                "end all processes of the job, then start it again",
+            ),
+            Why::Storage => (
+                Code::Io,
+                format!("start {number} did not open: a record could not be written"),
+                "see the warnings: the node's storage is full or broken",
+            ),
+            Why::Stale => (
+                Code::JobBusy,
+                format!(
+                    "start {number} did not open: number {} was used before",
+                    known.0
+                ),
+                "let one run at a time use a job's store",
+            ),
+            _ => (
+                Code::AgentTimeout,
+                format!("start {number} did not open within --recovery-timeout"),
+                "raise --recovery-timeout or look at the node",
+            ),
+        };
+        let error = Error::new(code, entity, reason, remedy);
+        self.tell(&Notice::OpenFailed {
+            incarnation,
+            error,
+            known,
+        });
+    }
+}

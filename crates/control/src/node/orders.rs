@@ -1,0 +1,563 @@
+//! What the launcher orders, what peers say, and carrying out what the machines
+//! want.
+
+use std::sync::Arc;
+
+use outlive_base::machine::Machine;
+use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Time};
+use outlive_ledger::Record;
+use outlive_protocols::commit::Why;
+use outlive_protocols::{commit, detector};
+
+use super::contents::short;
+use super::machines::{Driver, Effect};
+use super::shell::{Ask, Done, PeerMessage, Shell};
+use super::{AtVersion, Node};
+use crate::orders::{FAIL_POINTS, Fault, JobConfig, Notice, Order};
+
+impl<S: Shell> Node<S> {
+    pub(super) fn on_order(&mut self, order: Order) {
+        match order {
+            Order::Configure(config) => self.configure(config),
+            Order::Open {
+                incarnation,
+                replaced,
+                fenced,
+                fresh,
+                history,
+            } => self.open(incarnation, replaced, (fenced, fresh), history),
+            Order::Ranks { incarnation, ranks } => {
+                if incarnation == self.incarnation {
+                    self.job_ranks = Some(ranks);
+                    self.capture_nothing();
+                }
+            }
+            Order::EndRanks => self.end_ranks(),
+            Order::Inject { id, fault } => self.inject(id, fault),
+            Order::InjectDone { id } => self.release_held(id),
+            Order::Silent { node } => self.tell_detector(|machine, cx| {
+                let message = detector::Msg::Silent { node: node.0 };
+                machine.on_message(cx, NodeId::LAUNCHER.0, message, None);
+            }),
+            Order::Status => {
+                let status = self.status();
+                self.tell(&Notice::Status(status));
+            }
+            Order::CheckpointNow { levels } => {
+                self.policy.asked = Some(commit::Levels::of(&levels));
+            }
+            Order::Finish { success } => self.finish(success),
+        }
+    }
+
+    fn configure(&mut self, config: JobConfig) {
+        for member in &config.members {
+            if member.node != self.me {
+                let known = self
+                    .config
+                    .as_ref()
+                    .and_then(|known| known.members.iter().find(|other| other.node == member.node));
+                if known != Some(member) {
+                    self.shell.meet(member, known);
+                    let node = member.node;
+                    self.tell_detector(|machine, cx| {
+                        machine.on_command(cx, detector::Command::Joined { node });
+                    });
+                }
+            }
+        }
+        let first = self.commit.is_none();
+        self.contents
+            .set_job(config.members.iter().map(|member| member.node).collect(), 0);
+        self.config = Some(config);
+        if first && let Err(error) = self.start_machines() {
+            self.warn(error);
+        }
+    }
+
+    fn start_machines(&mut self) -> Result<()> {
+        let Some(config) = &self.config else {
+            return Ok(());
+        };
+        let bounds = config.bounds;
+        let nodes = config.members.len() as u32;
+        let levels = self.all_levels();
+        let commit = commit::Config {
+            nodes,
+            levels,
+            domains: config.members.iter().map(|member| member.domain).collect(),
+            arm_timeout: Time::from_ms(bounds.arm_ms),
+            commit_timeout: Time::from_ms(bounds.commit_ms),
+            recovery_timeout: Time::from_ms(bounds.recovery_ms),
+            stride: match (config.policy.every, config.policy.interval_ms) {
+                (Some(every), None) => every.max(1),
+                _ => 1,
+            },
+            ..self.base.clone()
+        };
+        let detector = detector::Config {
+            nodes,
+            interval: Time::from_ms(bounds.heartbeat_ms),
+            suspect_timeout: Time::from_ms(bounds.suspect_ms),
+            dead_timeout: Time::from_ms(bounds.silence_ms()),
+            ..detector::Config::default()
+        };
+        let scan = self.found_records.take();
+        let scan = scan.unwrap_or_else(|| Err(Error::internal("started twice")))?;
+        let kept = std::mem::take(&mut self.kept_records);
+        let records = || scan.iter().chain(&kept);
+        for record in records() {
+            self.contents.learn(record);
+        }
+        let log: Vec<commit::Record> = records().filter_map(short).collect();
+        let (now, me) = (self.now, self.me.0);
+        self.commit = Some(Driver::recover(commit, me, self.spec.job_hash, now, log));
+        self.detector = Some(Driver::recover(
+            detector,
+            me,
+            self.spec.job_hash,
+            now,
+            Vec::new(),
+        ));
+        // A first look: an agent that was started anew asks to rejoin.
+        if let Some(driver) = &mut self.commit {
+            driver.input(now, &mut self.commit_effects, |_, _| {});
+        }
+        self.tell_detector(|_, _| {});
+        Ok(())
+    }
+
+    fn end_ranks(&mut self) {
+        self.kill_ranks();
+        self.tell(&Notice::RanksEnded);
+    }
+
+    /// Ends every connected rank.
+    pub fn kill_ranks(&mut self) {
+        let links = self.ranks.iter().filter_map(|entry| entry.link);
+        for pid in links.map(|link| link.pid).collect::<Vec<_>>() {
+            self.shell.kill(pid);
+        }
+    }
+
+    fn inject(&mut self, id: u32, fault: Fault) {
+        match fault {
+            Fault::Isolate { for_ms } => {
+                self.shell.isolate(true);
+                self.isolated_until = for_ms.map(|ms| self.now + Time::from_ms(ms));
+            }
+            Fault::Corrupt(level) => self.shell.ask(Ask::Corrupt(level)),
+            Fault::Slow(_) | Fault::Full(_) | Fault::FailPoint { .. } => {
+                self.shell.inject(id, fault);
+            }
+            Fault::AtVersion { rank, version } => {
+                self.injections.push(AtVersion {
+                    id,
+                    rank,
+                    version,
+                    told: false,
+                    held: Vec::new(),
+                });
+                self.set_injections();
+            }
+        }
+    }
+
+    /// A place at which an injection may wait; what was ordered while it did happens here.
+    pub(super) fn fail_point(&mut self, name: &'static str) {
+        debug_assert!(FAIL_POINTS.contains(&name));
+        for (id, fault) in self.shell.point(name) {
+            self.inject(id, fault);
+        }
+    }
+
+    pub(super) fn finish(&mut self, success: bool) {
+        if self.finishing.is_some() {
+            // Asked again: the answer may have been lost.
+            if self.finished {
+                self.tell(&Notice::Finished);
+            }
+            return;
+        }
+        let drain = self
+            .config
+            .as_ref()
+            .map_or(60_000, |config| config.bounds.drain_ms);
+        self.finishing = Some(self.now + Time::from_ms(drain));
+        if success && self.incarnation.0 != 0 {
+            let version = self
+                .stable
+                .iter()
+                .flatten()
+                .map(|(_, version)| *version)
+                .max();
+            let record = Record::Finished {
+                incarnation: self.incarnation,
+                version,
+            };
+            self.shell.ask(Ask::Finished(record));
+        }
+    }
+
+    // ---- peers ----
+
+    pub(super) fn on_peer_message(&mut self, peer: NodeId, message: PeerMessage) {
+        match message {
+            PeerMessage::Commit { msg, records } => {
+                tracing::trace!(from = peer.0, ?msg, "message");
+                for record in PeerMessage::records(&records, self.spec.job_hash) {
+                    self.contents.learn(&record);
+                }
+                let now = self.now;
+                if let Some(driver) = &mut self.commit {
+                    driver.input(now, &mut self.commit_effects, |machine, cx| {
+                        machine.on_message(cx, peer.0, msg, None);
+                    });
+                }
+                self.tell_detector(|machine, cx| {
+                    machine.on_command(cx, detector::Command::Heard { node: peer });
+                });
+            }
+            PeerMessage::Detector(msg) => self.tell_detector(|machine, cx| {
+                machine.on_message(cx, peer.0, msg, None);
+            }),
+        }
+    }
+
+    pub(super) fn on_peer_up(&mut self, node: NodeId) {
+        if node == NodeId::LAUNCHER {
+            // What was under way on the last connection may be lost.
+            return self.introduce();
+        }
+        self.tell_detector(|machine, cx| {
+            machine.on_command(cx, detector::Command::Heard { node });
+        });
+    }
+
+    fn tell_detector(
+        &mut self,
+        input: impl FnOnce(&mut detector::Detector, &outlive_base::machine::Cx<'_, detector::Detector>),
+    ) {
+        let now = self.now;
+        if let Some(driver) = &mut self.detector {
+            driver.input(now, &mut self.detector_effects, input);
+        }
+    }
+
+    pub(super) fn fire_deadlines(&mut self) {
+        let now = self.now;
+        if let Some(driver) = &mut self.commit
+            && driver.deadline(now).is_some_and(|at| at <= now)
+        {
+            driver.input(now, &mut self.commit_effects, |machine, cx| {
+                machine.on_timeout(cx)
+            });
+        }
+        if let Some(driver) = &mut self.detector
+            && driver.deadline(now).is_some_and(|at| at <= now)
+        {
+            driver.input(now, &mut self.detector_effects, |machine, cx| {
+                machine.on_timeout(cx)
+            });
+        }
+    }
+
+    // ---- what the machines want ----
+
+    /// Carries out all effects, in order, until there are none.
+    pub(super) fn carry_out(&mut self) {
+        loop {
+            if let Some(done) = self.done.pop_front() {
+                self.on_done(done);
+            } else if let Some(effect) = self.commit_effects.pop_front() {
+                self.carry_out_commit(effect);
+            } else if let Some(effect) = self.detector_effects.pop_front() {
+                self.carry_out_detector(effect);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn carry_out_commit(&mut self, effect: Effect<commit::Commit>) {
+        match effect {
+            Effect::Send(to, msg) => self.send_commit(to, msg),
+            Effect::Persist(op, record) => self.persist(op, &record),
+            Effect::Event(event) => self.on_commit_event(event),
+        }
+    }
+
+    fn send_commit(&mut self, to: u32, msg: commit::Msg) {
+        tracing::trace!(to, ?msg, "send");
+        match msg.kind {
+            commit::Kind::Commit { .. } => self.fail_point("commit:send"),
+            commit::Kind::Prepared { .. } => self.fail_point("prepared:send"),
+            commit::Kind::Stable { .. } => self.fail_point("stable:send"),
+            _ => {}
+        }
+        if to == self.me.0 {
+            let now = self.now;
+            if let Some(driver) = &mut self.commit {
+                driver.input(now, &mut self.commit_effects, |machine, cx| {
+                    machine.on_message(cx, to, msg, None);
+                });
+            }
+            return;
+        }
+        let open = msg.ballot.incarnation;
+        let records = self
+            .contents
+            .attachments(&msg.kind, self.me, open, msg.ballot);
+        let job = self.spec.job_hash;
+        let records = records
+            .iter()
+            .filter_map(|record| record.encode(job))
+            .collect();
+        let message = PeerMessage::Commit { msg, records };
+        self.shell.send(NodeId(to), &message);
+    }
+
+    pub(super) fn persist(&mut self, op: outlive_base::machine::Op, short: &commit::Record) {
+        match short {
+            commit::Record::Commit { .. } => self.fail_point("commit:persist"),
+            commit::Record::Prepared { .. } => self.fail_point("prepared:persist"),
+            _ => {}
+        }
+        // An agent that was started anew knows it from the control blocks, before a rank says
+        // it again.
+        self.contents.know_ranks(self.ranks_of_job().unwrap_or(0));
+        let record = self.contents.long(short, self.me);
+        let Some(record) = record else {
+            tracing::info!(?short, "its contents have not come yet");
+            return self.done.push_back(Done::Unknown { op });
+        };
+        self.contents.learn(&record);
+        let shared = self.concerns_shared(&record);
+        self.shell.ask(Ask::Persist { op, record, shared });
+    }
+
+    /// The coordinator writes what concerns shared storage there too, so that a
+    /// later allocation with other nodes finds it.
+    fn concerns_shared(&self, record: &Record) -> bool {
+        self.me == NodeId(0)
+            && self.all_levels().contains(Level::Shared)
+            && matches!(
+                record,
+                Record::Commit {
+                    level: Level::Shared,
+                    ..
+                } | Record::Incarnation { .. }
+            )
+    }
+
+    pub(super) fn on_commit_event(&mut self, event: commit::Event) {
+        use commit::Event as E;
+        self.stirred = true;
+        match event {
+            E::Arm { version, levels } => self.on_arm(version, levels),
+            E::Join { version, levels } => self.on_join(version, levels),
+            E::Disarm { version } => self.on_disarmed(version),
+            E::Resumed { version, levels } => self.resume_round(version, levels),
+            E::AllCaptured { version } => {
+                tracing::debug!(version = version.0, "captured everywhere");
+                self.policy.rounds += 1;
+                self.policy.wanted = None;
+                self.policy.asked = None;
+                self.policy.misses = 0;
+                self.policy.passed = 0;
+            }
+            E::Committed { .. } => {}
+            E::Stable { version, level } => {
+                self.look_now |= self.me == NodeId(0);
+                self.on_stable(version, level);
+            }
+            E::Aborted {
+                version,
+                level,
+                why,
+                culprit,
+            } => {
+                self.on_aborted(version, level, why, culprit);
+            }
+            E::Declined { at_least, why, .. } => {
+                tracing::debug!(version = at_least.0, ?why, "no round now");
+                // An armed version that the ranks have not reached yet is what was
+                // wanted: nothing to ask for until it ends.
+                if why != Why::Busy || !self.is_armed_here() {
+                    self.want_later();
+                }
+            }
+            E::RejoinLate { culprit, .. } => self.warn(Error::new(
+                Code::AgentTimeout,
+                culprit.map_or(Entity::Job(self.spec.job.to_string()), |it| {
+                    Entity::Node(it.0)
+                }),
+                "has not answered the coordinator's agent, which was started anew: no checkpoint \
+                 is taken until it does",
+                "look at the node and at the network between the nodes",
+            )),
+            E::Undecided { version, level } => {
+                tracing::warn!(version = version.0, %level, "the decision is late");
+            }
+            E::CollectInventory { incarnation } => self.collect_inventory(incarnation),
+            E::Rebuild {
+                source, version, ..
+            } => self.rebuild(source, version),
+            E::Opened {
+                incarnation,
+                skipped,
+                uncertain,
+                ..
+            } => {
+                self.on_opened(incarnation, event.restored(), skipped, uncertain);
+            }
+            E::OpenFailed {
+                incarnation,
+                why,
+                culprit,
+                known,
+            } => {
+                self.on_open_failed(incarnation, why, culprit, known);
+            }
+            E::Rejoined { incarnation } => self.rejoined(incarnation),
+        }
+    }
+
+    /// The epoch of a node's holder, as far as is known here.
+    pub(super) fn epoch_of(&self, node: NodeId) -> u64 {
+        let mut members = self.config.iter().flat_map(|config| &config.members);
+        let member = members.find(|member| member.node == node);
+        member.map_or(0, |member| member.epoch)
+    }
+
+    fn carry_out_detector(&mut self, effect: Effect<detector::Detector>) {
+        match effect {
+            Effect::Send(to, msg) if to == NodeId::LAUNCHER.0 => match msg {
+                detector::Msg::Heartbeat => {
+                    let offered = self.ranks.called_max();
+                    self.tell(&Notice::Alive { offered });
+                }
+                detector::Msg::Silent { node } => self.tell(&Notice::Silent { node: NodeId(node) }),
+                _ => {}
+            },
+            Effect::Send(to, msg) => {
+                self.shell.send(NodeId(to), &PeerMessage::Detector(msg));
+            }
+            Effect::Persist(..) => {}
+            Effect::Event(event) => match event {
+                detector::Event::Suspected { node, silent_for } => {
+                    let silent_ms = silent_for.as_ms() as u64;
+                    let epoch = self.epoch_of(node);
+                    self.tell(&Notice::Suspected {
+                        node,
+                        epoch,
+                        silent_ms,
+                    });
+                }
+                detector::Event::Cleared { node } => {
+                    self.tell(&Notice::Cleared { node });
+                    self.command(commit::Command::Heard { node });
+                }
+                detector::Event::Dead { node, .. } => {
+                    let epoch = self.epoch_of(node);
+                    self.tell(&Notice::Dead { node, epoch });
+                    self.command(commit::Command::Lost { node });
+                }
+            },
+        }
+    }
+
+    fn recorded(
+        &mut self,
+        op: outlive_base::machine::Op,
+        result: std::result::Result<(), outlive_base::machine::Fault>,
+    ) {
+        let now = self.now;
+        if let Some(driver) = &mut self.commit {
+            driver.input(now, &mut self.commit_effects, |machine, cx| {
+                machine.on_done(cx, op, result);
+            });
+        }
+    }
+
+    pub(super) fn on_done(&mut self, done: Done<S::Slab>) {
+        match done {
+            Done::Together(all) => {
+                for done in all {
+                    self.on_done(done);
+                    // As if each had come by itself.
+                    self.carry_out();
+                }
+            }
+            Done::SlabMade {
+                rank,
+                slot,
+                ticket,
+                made,
+            } => self.on_slab_made(rank, slot, ticket, made),
+            Done::Routed {
+                rank,
+                sequence,
+                message,
+            } => self.answer(rank, sequence, message),
+            Done::DiskUsage(found) => self.disk_usage.1 = found,
+            Done::Persisted { op, result } => {
+                tracing::trace!(?op, ok = result.is_ok(), "persisted");
+                let trouble = result.as_ref().map_or_else(Some, Option::as_ref);
+                self.unwritable = trouble.is_some();
+                match trouble.cloned() {
+                    Some(error) => self.warn_of_storage(error),
+                    // Records may fit where containers do not.
+                    None if !self.has_containers_here() => self.storage_trouble = None,
+                    None => {}
+                }
+                let result = result.map(drop);
+                self.recorded(
+                    op,
+                    result.map_err(|_| outlive_base::machine::Fault::Storage),
+                );
+            }
+            Done::Unknown { op } => {
+                self.recorded(op, Err(outlive_base::machine::Fault::Storage));
+            }
+            Done::LevelDone {
+                source,
+                version,
+                level,
+                result,
+            } => {
+                self.on_level_done(source, version, level, result);
+            }
+            Done::FlushOver { source, version } => self.flush_over(source, version),
+            Done::Inventory { incarnation, found } => self.on_inventory(incarnation, found),
+            // Of an opening that was given up since, nothing is wanted.
+            Done::Rebuilt {
+                incarnation,
+                result,
+                ..
+            } if incarnation != self.opening_or_open() => {
+                let slabs = result.into_iter().flat_map(|it| it.slabs);
+                self.give_back(slabs.map(|(_, slab)| Arc::new(slab)).collect());
+            }
+            Done::Rebuilt {
+                source,
+                version,
+                result,
+                ..
+            } => {
+                tracing::trace!(version = version.0, ok = result.is_ok(), "rebuilt");
+                self.on_rebuilt(source, version, result);
+            }
+            Done::Collected { result } => self.on_collected(result),
+            Done::Protected { result } => {
+                if let Err(error) = result {
+                    self.warn_of_copy(Level::Partner, error);
+                }
+            }
+            Done::Kept { result } => match result {
+                Ok(()) => self.storage_trouble = None,
+                Err(error) => self.warn_of_copy(Level::Partner, error),
+            },
+        }
+    }
+}

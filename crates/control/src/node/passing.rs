@@ -1,0 +1,279 @@
+//! Ranks that leave versions out.
+//!
+//! A program may offer a checkpoint at every thousandth step only. What is armed is
+//! then a bound: a rank captures the first version that it offers at or past it. Which
+//! one that is shows with the first capture; it goes on as a forced version does, and
+//! the other nodes are asked to join.
+//!
+//! Invariants: a slot is armed, being filled, or holds a capture of which the message
+//! is under way; what is none of these is found by [`Agent::find_passed`], so that no
+//! round waits for a rank that has gone on.
+
+use outlive_base::control_block::ControlWords;
+use outlive_base::placement::ranks_of;
+use outlive_base::{NodeId, Rank, Version};
+use outlive_protocols::commit::{Command, Levels, Why};
+
+use super::Node;
+use super::ranks::{RankEntry, Use};
+use super::shell::{Shell, Staging};
+use crate::orders::{Notice, Step};
+
+/// Where a rank is with a version for which it has a slot.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// It has not come so far, or is about to enter.
+    Armed,
+    /// It is inside an earlier version, which was forced.
+    Before,
+    /// It is capturing, or has seen in vain whether it should.
+    Inside,
+    /// It has captured; the message is under way.
+    Captured,
+    /// It has offered the version, and not gone on.
+    There,
+    /// It has gone on without a capture, or left the job.
+    Passed,
+}
+
+impl<S: Shell> RankEntry<S> {
+    /// The slot that is armed for `version` or for an earlier one, or that a rank fills.
+    pub fn filling_up_to(&self, version: Version) -> Option<(usize, Version)> {
+        let slots = self.slots.iter().enumerate();
+        let filling = slots.filter_map(|(slot, at)| match at.usage {
+            Use::Filling(armed) if armed <= version => Some((slot, armed)),
+            _ => None,
+        });
+        filling.max_by_key(|&(_, armed)| armed)
+    }
+
+    fn is_armed(&self, version: Version) -> bool {
+        let armed = self.block().and_then(|block| block.armed());
+        armed.is_some_and(|armed| armed.version == version)
+    }
+
+    /// Only what is not armed any more can have been passed: as long as it is, a rank
+    /// that has made its offer may be about to enter.
+    fn way(&self, slot: usize, version: Version) -> Way {
+        let Some(block) = self.block() else {
+            return Way::Passed;
+        };
+        if self.is_armed(version) {
+            return Way::Armed;
+        }
+        // In this order: a rank captures, then leaves, then offers the next.
+        let offered = block.called();
+        match block.entered() {
+            // It has the slot of what it is forced to capture, not this one.
+            Some(inside) if inside < version => return Way::Before,
+            Some(_) => return Way::Inside,
+            None => {}
+        }
+        match self.holds_capture(slot, version) {
+            true => Way::Captured,
+            false if offered == version.0 + 1 && !self.closed => Way::There,
+            false => Way::Passed,
+        }
+    }
+
+    /// A rank that is inside `version` and asks for memory of its own has not seen what was
+    /// armed before, when that was withdrawn: nobody fills that slot.
+    pub fn free_unseen(&mut self, version: Version) {
+        if self.block().and_then(|block| block.entered()) != Some(version) {
+            return;
+        }
+        for slot in 0..self.slots.len() {
+            if let Use::Filling(at) = self.slots[slot].usage
+                && at != version
+                && !self.is_armed(at)
+                && !self.holds_capture(slot, at)
+            {
+                self.slots[slot].usage = Use::Free;
+            }
+        }
+    }
+
+    /// True if a rank has captured `version` or a later one into a slot. A slot is
+    /// emptied when it is armed: what is in it came after that.
+    pub fn holds_capture(&self, slot: usize, version: Version) -> bool {
+        self.slots[slot].staged.as_ref().is_some_and(|staged| {
+            let head = staged.slab.head();
+            head.is_ok_and(|head| head.state.is_complete() && head.version >= version)
+        })
+    }
+}
+
+impl<S: Shell> Node<S> {
+    /// Ranks of other nodes capture `version` without its having been armed.
+    pub(super) fn on_join(&mut self, version: Version, levels: Levels) {
+        if let Some(round) = self.rounds.get(&version) {
+            // Met by an agent that was started anew: its levels come with this.
+            if round.levels.is_empty() && !round.void {
+                self.resume_round(version, levels);
+            }
+            return;
+        }
+        self.open_round(version, levels);
+        if self.has_no_rank() {
+            return self.all_captured_here(version);
+        }
+        let (job, incarnation, reuse) = (self.spec.job_hash, self.incarnation, self.reuse());
+        for entry in self.ranks.iter_mut() {
+            // Of what is armed already the ranks make this version by themselves.
+            if entry.block().is_none_or(|block| block.armed().is_some())
+                || entry.filling_up_to(version).is_some()
+            {
+                continue;
+            }
+            let needed = entry.block().map_or(0, |block| block.bytes_needed());
+            if let Some(slot) = entry.free_slot(reuse)
+                && needed > 0
+                && entry.slots[slot].capacity() >= needed
+                && entry.stamp(slot, job, incarnation).is_ok()
+            {
+                entry.slots[slot].usage = Use::Filling(version);
+                arm(entry, slot, version);
+            }
+        }
+        self.find_passed();
+    }
+
+    /// True unless a rank lives here or is said to: those that ever did are known, after
+    /// a restart of this agent too.
+    pub(super) fn may_have_no_rank(&self) -> bool {
+        let none = self.ranks.iter().next().is_none();
+        none && (self.ranks_of_job().is_none() || self.has_no_rank())
+    }
+
+    /// A node without ranks hears how many the job has: with their first word, while
+    /// others may have begun a version already, which waits for this node.
+    pub(super) fn capture_nothing(&mut self) {
+        if !self.has_no_rank() {
+            return;
+        }
+        if let Some((version, levels, _)) = self.deferred.take() {
+            self.on_arm(version, levels);
+        }
+        let waiting = self.rounds.iter().filter(|(_, round)| {
+            // What comes without levels was met after a restart; they follow.
+            !round.told && !round.void && !round.levels.is_empty()
+        });
+        let waiting: Vec<Version> = waiting.map(|(&version, _)| version).collect();
+        for version in waiting {
+            self.all_captured_here(version);
+        }
+    }
+
+    /// A rank has captured `version` into the slot that was armed for `armed`, which it
+    /// leaves out: all ranks offer the same, so all will capture this one.
+    pub(super) fn captured_past(&mut self, rank: Rank, armed: Version, version: Version) {
+        let live = self.rounds.get(&armed).filter(|round| !round.void);
+        let levels = live.map(|round| round.levels);
+        let aborted = self
+            .ranks
+            .get_mut(rank)
+            .and_then(|entry| entry.block()?.aborted());
+        if let Some(levels) = levels
+            && aborted != Some(version)
+            && !self.rounds.contains_key(&version)
+        {
+            self.open_round(version, levels);
+            if let Some(wanted) = self.policy.wanted.as_mut().filter(|(v, _)| *v == armed) {
+                *wanted = (version, self.now);
+            }
+            if self.me == NodeId(0) {
+                let step = Step::Armed;
+                self.tell(&Notice::Checkpoint { version, step });
+            }
+            self.command(Command::Force { version, levels });
+        }
+        // The others hear of the new version first.
+        self.capture_failed(rank, armed, Why::Passed);
+    }
+
+    /// What was armed is withdrawn: the ranks that have not come so far are armed for
+    /// the version past it that others have begun, if there is one.
+    pub(super) fn hand_over(&mut self, armed: Version) {
+        let next = self.rounds.iter().find(|(version, round)| {
+            **version > armed && !round.void && !round.told && !round.levels.is_empty()
+        });
+        let Some((&version, _)) = next else { return };
+        for entry in self.ranks.iter_mut() {
+            let filling = entry.filling_up_to(armed);
+            let Some((slot, _)) = filling.filter(|&(_, at)| at == armed) else {
+                continue;
+            };
+            if entry.slot_with(self.incarnation, version).is_some() || !entry.is_armed(armed) {
+                continue;
+            }
+            match entry.block().and_then(|block| block.disarm()) {
+                // It has captured something: the message says what.
+                None if entry.holds_capture(slot, armed) => {}
+                Some(inside) if inside == version => {
+                    entry.slots[slot].usage = Use::Filling(version);
+                }
+                Some(inside) if inside >= armed => {}
+                // It has not come so far, or is inside an earlier one that was forced.
+                None | Some(_) => {
+                    entry.slots[slot].usage = Use::Filling(version);
+                    arm(entry, slot, version);
+                }
+            }
+        }
+    }
+
+    /// Ends what waits for ranks that have gone on, and frees the slots that nobody
+    /// will fill.
+    pub(super) fn find_passed(&mut self) {
+        let live = |round: Option<&super::Round>| round.is_some_and(|round| !round.void);
+        let mut passed = Vec::new();
+        for entry in self.ranks.iter_mut() {
+            for slot in 0..entry.slots.len() {
+                let Use::Filling(version) = entry.slots[slot].usage else {
+                    continue;
+                };
+                let way = entry.way(slot, version);
+                if live(self.rounds.get(&version)) {
+                    if way == Way::Passed {
+                        passed.push((entry.rank, version));
+                    }
+                } else if matches!(way, Way::Before | Way::Passed | Way::There) {
+                    entry.slots[slot].usage = Use::Free;
+                }
+            }
+        }
+        // Those that have no slot for a version which others have begun.
+        let ranks = self.ranks.job_ranks().unwrap_or(0);
+        for (&version, round) in &self.rounds {
+            if round.told || round.void || round.levels.is_empty() {
+                continue;
+            }
+            for rank in ranks_of(self.me, ranks, self.nodes()) {
+                let gone = |entry: &RankEntry<S>| {
+                    let further = entry.block().is_some_and(|b| b.called() > version.0 + 1);
+                    (further || entry.closed)
+                        && entry.filling_up_to(version).is_none()
+                        && entry.slot_with(self.incarnation, version).is_none()
+                };
+                if !round.captured.contains(&rank) && self.ranks.get(rank).is_some_and(gone) {
+                    passed.push((rank, version));
+                }
+            }
+        }
+        for (rank, version) in passed {
+            self.capture_failed(rank, version, Why::Passed);
+        }
+    }
+}
+
+/// Arms a slot that is stamped. A rank that has gone past is found later.
+fn arm<S: Shell>(entry: &RankEntry<S>, slot: usize, version: Version) {
+    let capacity = entry.slots[slot].capacity();
+    if let (Some(staged), Some(block)) = (&entry.slots[slot].staged, entry.block()) {
+        let _ = block.try_arm(version, slot as u32, staged.generation, capacity);
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests;

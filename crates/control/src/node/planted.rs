@@ -1,0 +1,26 @@
+//! Faults of a node that the tests plant to prove that the simulator's judge sees them.
+
+use super::Node;
+use super::shell::Shell;
+
+/// A fault.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// A slot is used again before a newer version is stable.
+    ReuseSlotEarly,
+    /// A version counts as captured here when one of the local ranks has.
+    CountCaptureForAll,
+    /// The slots of a version that came to nothing stay taken.
+    KeepVoidSlot,
+    /// That an older version is stable is no news once a newer one is.
+    IgnoreOlderStable,
+    /// Copies go to who held the partner's slot before.
+    OldPartnerEpoch,
+}
+
+impl<S: Shell> Node<S> {
+    pub(super) fn is_planted(&self, fault: Planted) -> bool {
+        self.planted == Some(fault)
+    }
+}

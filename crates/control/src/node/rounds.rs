@@ -1,0 +1,664 @@
+//! A version's way through this node: armed, captured, written at its levels,
+//! committed or aborted.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use outlive_base::control_block::ControlWords;
+use outlive_base::placement::{partner_of, ranks_of};
+use outlive_base::{Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
+use outlive_ledger::Part;
+use outlive_protocols::commit::{Command, Levels, Why};
+
+use super::ranks::{RankEntry, Reuse, Use, overwritten};
+use super::shell::{Ask, Captures, Flush, Shell, Staging, Target};
+use super::{Node, Planted, Round, SHORT_BYTES};
+use crate::orders::{Notice, Step};
+
+/// How long an arming waits for a slot that is still being flushed, at most half of
+/// the coordinator's bound.
+const ARM_PATIENCE: Time = Time::from_ms(1000);
+
+/// How long a written level of a short version waits for the others.
+const TOGETHER: Time = Time::from_ms(100);
+
+impl<S: Shell> Node<S> {
+    /// Gives a command to the commit machine.
+    pub(super) fn command(&mut self, command: Command) {
+        let now = self.now;
+        if let Some(driver) = &mut self.commit {
+            use outlive_base::machine::Machine;
+            driver.input(now, &mut self.commit_effects, |machine, cx| {
+                machine.on_command(cx, command);
+            });
+        }
+    }
+
+    /// The levels in use.
+    pub(super) fn all_levels(&self) -> Levels {
+        let config = self.config.as_ref();
+        config.map_or(Levels::NONE, |config| {
+            config
+                .levels
+                .iter()
+                .fold(Levels::NONE, |set, setting| set.with(setting.level))
+        })
+    }
+
+    pub(super) fn open_round(&mut self, version: Version, levels: Levels) {
+        // Met by an agent that was started anew, its levels are not known yet: that is not
+        // the same as none, by which its copies might go.
+        if !levels.is_empty() {
+            let known = levels.iter().collect();
+            self.line.levels.insert((self.incarnation, version), known);
+        }
+        self.rounds.insert(
+            version,
+            Round {
+                levels,
+                captured: BTreeSet::new(),
+                blocked_ns: 0,
+                bytes: 0,
+                told: false,
+                flushing: false,
+                written: Vec::new(),
+                written_until: None,
+                void: false,
+            },
+        );
+    }
+
+    /// The commit machine wants `version` armed.
+    pub(super) fn on_arm(&mut self, version: Version, levels: Levels) {
+        if self.has_no_rank() {
+            // A node without ranks takes part with nothing.
+            self.open_round(version, levels);
+            self.command(Command::Armed {
+                version,
+                ok: true,
+                max_called: None,
+            });
+            return self.all_captured_here(version);
+        }
+        self.deferred = Some((version, levels, self.now + ARM_PATIENCE));
+        self.try_deferred();
+    }
+
+    /// Answers the arming that waits, if it can be answered now: a slot that is still
+    /// being flushed is worth waiting for, a rank that has passed is not.
+    pub(super) fn try_deferred(&mut self) {
+        let Some((version, levels, until)) = self.deferred else {
+            return;
+        };
+        let answer = match self.arm_all(version) {
+            Ok(()) => {
+                self.open_round(version, levels);
+                if self.me == NodeId(0) {
+                    self.tell(&Notice::Checkpoint {
+                        version,
+                        step: Step::Armed,
+                    });
+                }
+                (true, None)
+            }
+            Err(None) if self.may_have_room_later() && self.now < until => return,
+            Err(max_called) => (false, max_called),
+        };
+        self.deferred = None;
+        let (ok, max_called) = answer;
+        self.command(Command::Armed {
+            version,
+            ok,
+            max_called,
+        });
+    }
+
+    /// Also true at the start of a job, while nobody has said how many ranks it has.
+    fn may_have_room_later(&self) -> bool {
+        let unknown = self.ranks_of_job().is_none();
+        self.finishing.is_none() && (unknown || self.ranks.complete(self.me, self.nodes()))
+    }
+
+    /// True if it is known that no rank of this job lives here.
+    pub(super) fn has_no_rank(&self) -> bool {
+        let ranks = self.ranks_of_job();
+        self.ranks.none_here(self.me, self.nodes(), ranks)
+    }
+
+    pub(super) fn ranks_of_job(&self) -> Option<u32> {
+        let restored = self
+            .restored
+            .and_then(|(source, v)| self.contents.ranks_of(source, v));
+        self.ranks.job_ranks().or(self.job_ranks).or(restored)
+    }
+
+    /// Arms every local rank, or none; then says why not.
+    fn arm_all(&mut self, version: Version) -> std::result::Result<(), Option<Version>> {
+        let reuse = self.reuse();
+        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
+        if !self.ranks.complete(self.me, self.nodes()) || self.finishing.is_some() {
+            return Err(None);
+        }
+        // Called aborted once, aborted for ever: a coordinator that was started anew may know
+        // nothing of it, the ranks do.
+        let spent = |entry: &RankEntry<S>| entry.block()?.spent();
+        let spent = self.ranks.iter().filter_map(spent).max();
+        if spent >= Some(version) {
+            return Err(spent);
+        }
+        let mut places = Vec::new();
+        for entry in self.ranks.iter() {
+            let needed = entry.block().map_or(0, |block| block.bytes_needed());
+            match entry.free_slot(reuse) {
+                Some(slot) if needed > 0 && entry.slots[slot].capacity() >= needed => {
+                    places.push((entry.rank, slot));
+                }
+                _ => return Err(None),
+            }
+        }
+        let mut refused = None;
+        let mut armed = Vec::new();
+        for (rank, slot) in places {
+            let Some(entry) = self.ranks.get_mut(rank) else {
+                continue;
+            };
+            let Ok(generation) = entry.stamp(slot, job, incarnation) else {
+                refused = Some(None);
+                break;
+            };
+            let capacity = entry.slots[slot].capacity();
+            entry.slots[slot].usage = Use::Filling(version);
+            armed.push(rank);
+            let Some(block) = entry.block() else { continue };
+            if let Err(no) = block.try_arm(version, slot as u32, generation, capacity) {
+                refused = Some(no.called.checked_sub(1).map(Version));
+                break;
+            }
+        }
+        match refused {
+            None => Ok(()),
+            Some(max_called) => {
+                for rank in armed {
+                    self.disarm_rank(rank, version);
+                }
+                Err(max_called.max(self.ranks.called_max()))
+            }
+        }
+    }
+
+    pub(super) fn disarm_rank(&mut self, rank: Rank, version: Version) {
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        let armed_here = entry.block().and_then(|block| block.armed());
+        let entered = match (entry.block(), armed_here) {
+            (Some(block), Some(armed)) if armed.version == version => block.disarm(),
+            (Some(block), _) => block.entered(),
+            (None, _) => None,
+        };
+        if entered >= Some(version) {
+            // The rank is inside this version or one past it: its slot comes back with
+            // CAPTURED, FAILED or its end, or is found. One inside an earlier version, a
+            // forced one, has no use for what was armed here, and may wait for this slot.
+            return;
+        }
+        for slot in 0..entry.slots.len() {
+            // A capture of which the message is under way comes back with it.
+            if entry.slots[slot].usage == Use::Filling(version)
+                && !entry.holds_capture(slot, version)
+            {
+                entry.slots[slot].usage = Use::Free;
+            }
+        }
+    }
+
+    /// The version is withdrawn: whoever is inside finishes for nothing.
+    pub(super) fn withdraw(&mut self, version: Version) {
+        self.deferred.take_if(|(deferred, ..)| *deferred == version);
+        self.hand_over(version);
+        let ranks: Vec<Rank> = self.ranks.iter().map(|entry| entry.rank).collect();
+        for rank in ranks {
+            self.disarm_rank(rank, version);
+        }
+        if let Some(round) = self.rounds.get_mut(&version) {
+            round.void = true;
+        }
+        self.drop_void(version);
+    }
+
+    /// Frees the slots of a void version unless a flush still reads them.
+    fn drop_void(&mut self, version: Version) {
+        let source = self.incarnation;
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
+        if !round.void || round.flushing {
+            return;
+        }
+        self.rounds.remove(&version);
+        if self.is_planted(Planted::KeepVoidSlot) {
+            return;
+        }
+        for entry in self.ranks.iter_mut() {
+            for slot in &mut entry.slots {
+                if slot.usage == (Use::Full { source, version }) {
+                    slot.usage = Use::Free;
+                }
+            }
+        }
+    }
+
+    /// A rank has captured.
+    pub(super) fn on_captured(
+        &mut self,
+        rank: Rank,
+        version: Version,
+        slot: u32,
+        generation: u32,
+        blocked_ns: u64,
+    ) {
+        self.fail_point("capture:taken");
+        let source = self.incarnation;
+        let armed = self.ranks.get(rank).and_then(|entry| {
+            let slot = entry.slots.get(slot as usize)?;
+            match slot.usage {
+                Use::Filling(armed) if armed < version => Some(armed),
+                _ => None,
+            }
+        });
+        let taken = self.take_capture(rank, version, slot as usize, generation);
+        let Some(entry) = self.ranks.get_mut(rank) else {
+            return;
+        };
+        if let Some(block) = entry.block()
+            && block.armed().is_some_and(|armed| armed.version <= version)
+        {
+            let _ = block.disarm();
+        }
+        if let (Some(armed), Ok(Some(_))) = (armed, &taken) {
+            self.captured_past(rank, armed, version);
+        }
+        let bytes = match taken {
+            Ok(Some(bytes)) => bytes,
+            Ok(None) => return self.taken_before(rank, version),
+            Err(error) => {
+                // Of a version that was withdrawn meanwhile, nothing is wanted.
+                if self.rounds.get(&version).is_some_and(|round| !round.void) {
+                    self.warn(error);
+                    self.capture_failed(rank, version, Why::Storage);
+                }
+                return;
+            }
+        };
+        self.drop_routed(version, rank);
+        let Some(round) = self.rounds.get_mut(&version) else {
+            // Aborted long ago: the slot is free again.
+            if let Some(entry) = self.ranks.get_mut(rank)
+                && let Some(slot) = entry.slot_with(source, version)
+            {
+                entry.slots[slot].usage = Use::Free;
+            }
+            return;
+        };
+        round.blocked_ns = round.blocked_ns.max(blocked_ns);
+        round.bytes += bytes;
+        self.taken_before(rank, version);
+    }
+
+    /// Counts a rank's capture, which lies in a slot.
+    pub(super) fn taken_before(&mut self, rank: Rank, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.captured.insert(rank);
+        if round.void {
+            return self.drop_void(version);
+        }
+        let captured = round.captured.clone();
+        let ranks = self.ranks.job_ranks().unwrap_or(0);
+        let early = self.is_planted(Planted::CountCaptureForAll);
+        if early || ranks_of(self.me, ranks, self.nodes()).all(|rank| captured.contains(&rank)) {
+            self.all_captured_here(version);
+        }
+    }
+
+    /// Checks and seals what a rank says that it captured; its bytes, or `None` if that
+    /// was known.
+    fn take_capture(
+        &mut self,
+        rank: Rank,
+        version: Version,
+        slot: usize,
+        generation: u32,
+    ) -> Result<Option<u64>> {
+        let source = self.incarnation;
+        let entry = self
+            .ranks
+            .get_mut(rank)
+            .ok_or_else(|| Error::internal("unknown rank"))?;
+        let odd = || {
+            let reason = "what it says that it captured is not in its slab";
+            overwritten(Entity::Rank(rank.0), reason)
+        };
+        let place = entry.slots.get_mut(slot).ok_or_else(odd)?;
+        if place.usage == (Use::Full { source, version }) {
+            // An agent that was started anew has found the capture by itself.
+            let head = place.staged.as_ref().map(|staged| staged.slab.head());
+            return match head {
+                Some(Ok(head)) if head.id.generation == generation => Ok(None),
+                _ => Err(odd()),
+            };
+        }
+        if !matches!(place.usage, Use::Filling(armed) if armed <= version) {
+            return Err(odd());
+        }
+        place.usage = Use::Free;
+        let staged = place
+            .staged
+            .as_mut()
+            .filter(|staged| staged.generation == generation);
+        let slab = staged
+            .and_then(|staged| Arc::get_mut(&mut staged.slab))
+            .ok_or_else(odd)?;
+        let head = slab.head()?;
+        if head.version != version || head.id.rank != rank || head.id.incarnation != source {
+            return Err(odd());
+        }
+        slab.seal()?;
+        place.usage = Use::Full { source, version };
+        Ok(Some(head.data_bytes))
+    }
+
+    pub(super) fn all_captured_here(&mut self, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        if round.told {
+            return;
+        }
+        round.told = true;
+        let step = Step::Captured {
+            bytes: round.bytes,
+            blocked_ns: round.blocked_ns,
+        };
+        let mut levels = round.levels;
+        round.flushing = true;
+        self.policy.last = self.now;
+        self.tell(&Notice::Checkpoint { version, step });
+        self.command(Command::Captured { version });
+        if self.staging && levels.contains(Level::Memory) {
+            // The one slot must be free for the next version: it is no copy to rely on.
+            levels = levels.without(Level::Memory);
+            self.command(Command::LevelFailed {
+                version,
+                level: Level::Memory,
+                why: Why::NoRoom,
+            });
+        }
+        self.start_flush(self.incarnation, version, levels);
+    }
+
+    /// Writes a version, whose bytes all lie in local slots, at these levels.
+    pub(super) fn start_flush(&mut self, source: Incarnation, version: Version, levels: Levels) {
+        match self.flush_of(source, version, levels) {
+            Ok(flush) => self.shell.ask(Ask::Flush(flush)),
+            Err(error) => self.flush_refused(version, levels, &error),
+        }
+    }
+
+    fn flush_refused(&mut self, version: Version, levels: Levels, error: &Error) {
+        self.warn(error.clone());
+        for level in levels.iter() {
+            self.command(Command::LevelFailed {
+                version,
+                level,
+                why: Why::Storage,
+            });
+        }
+        self.flush_over(self.incarnation, version);
+    }
+
+    /// Everything that a flush needs, so that it can run without this state.
+    fn flush_of(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        levels: Levels,
+    ) -> Result<Flush<S::Slab>> {
+        let ranks = self.ranks_of_job().unwrap_or(0);
+        let mut flush = self.flush_at(source, version, ranks)?;
+        flush.keep_targets(levels);
+        Ok(flush)
+    }
+
+    /// A version of `ranks` ranks in local slots.
+    pub(super) fn captures(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        ranks: u32,
+    ) -> Result<Captures<S::Slab>> {
+        let nodes = self.nodes();
+        let mut slabs = Vec::new();
+        for rank in ranks_of(self.me, ranks, nodes) {
+            let slab = self.ranks.get(rank).and_then(|entry| {
+                let slot = entry.slot_with(source, version)?;
+                let staged = entry.slots[slot].staged.as_ref();
+                staged.map(|staged| Arc::clone(&staged.slab))
+            });
+            slabs.push((
+                rank,
+                slab.ok_or_else(|| Error::internal("a capture is gone"))?,
+            ));
+        }
+        Ok(Captures {
+            source,
+            version,
+            ranks_total: ranks,
+            slabs,
+        })
+    }
+
+    /// The same, to all levels in use.
+    pub(super) fn flush_at(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        ranks: u32,
+    ) -> Result<Flush<S::Slab>> {
+        let targets = self
+            .all_levels()
+            .iter()
+            .filter_map(|level| self.target(level))
+            .collect();
+        Ok(Flush {
+            captures: self.captures(source, version, ranks)?,
+            targets,
+            partner_epoch: self
+                .partner_of(self.me)
+                .filter(|_| !self.is_planted(Planted::OldPartnerEpoch))
+                .map_or(0, |node| self.epoch_of(node)),
+            quiet: false,
+        })
+    }
+
+    fn target(&self, level: Level) -> Option<Target> {
+        match level {
+            Level::Memory => Some(Target::Memory),
+            Level::Disk => Some(Target::Disk),
+            Level::Partner => self.partner_of(self.me).map(Target::Partner),
+            Level::Shared => Some(Target::Shared),
+        }
+    }
+
+    /// Where a node's second copy goes. Fixed by the membership.
+    pub(super) fn partner_of(&self, node: NodeId) -> Option<NodeId> {
+        let members = &self.config.as_ref()?.members;
+        let domains: Vec<u32> = members.iter().map(|member| member.domain).collect();
+        partner_of(node, &domains)
+    }
+
+    pub(super) fn on_level_done(
+        &mut self,
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        result: Result<Part>,
+    ) {
+        match result {
+            Ok(part) => {
+                if matches!(level, Level::Disk | Level::Partner) {
+                    self.storage_trouble = None;
+                }
+                self.contents.add_part(source, version, level, part);
+                if source == self.incarnation {
+                    self.level_written(version, level);
+                }
+            }
+            Err(error) => {
+                let why = if level == Level::Partner {
+                    Why::Partner
+                } else {
+                    Why::Storage
+                };
+                self.warn_of_copy(level, error);
+                if source == self.incarnation {
+                    self.command(Command::LevelFailed {
+                        version,
+                        level,
+                        why,
+                    });
+                }
+            }
+        }
+    }
+
+    /// A level is prepared now, or with the others of its version.
+    fn level_written(&mut self, version: Version, level: Level) {
+        let short = |round: &&mut Round| round.flushing && round.bytes <= SHORT_BYTES;
+        let Some(round) = self.rounds.get_mut(&version).filter(short) else {
+            return self.prepared(version, level);
+        };
+        round.written.push(level);
+        let until = self.now + TOGETHER;
+        round.written_until.get_or_insert(until);
+        let all = round
+            .levels
+            .iter()
+            .all(|level| round.written.contains(&level));
+        if all {
+            self.prepare_written(version);
+        }
+    }
+
+    fn prepared(&mut self, version: Version, level: Level) {
+        self.fail_point("flush:prepared");
+        self.command(Command::Prepared { version, level });
+    }
+
+    fn prepare_written(&mut self, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.written_until = None;
+        for level in std::mem::take(&mut round.written) {
+            self.prepared(version, level);
+        }
+    }
+
+    /// Prepares levels that have waited long enough for the others of their version.
+    pub(super) fn prepare_late(&mut self) {
+        let now = self.now;
+        let late = |round: &Round| round.written_until.is_some_and(|until| now >= until);
+        let late: Vec<Version> = self
+            .rounds
+            .iter()
+            .filter(|(_, round)| late(round))
+            .map(|(version, _)| *version)
+            .collect();
+        for version in late {
+            self.prepare_written(version);
+        }
+    }
+
+    /// A flush has ended. One of an ended incarnation says nothing about a round that has
+    /// the same version.
+    pub(super) fn flush_over(&mut self, source: Incarnation, version: Version) {
+        if source == self.incarnation {
+            self.prepare_written(version);
+            if let Some(round) = self.rounds.get_mut(&version) {
+                round.flushing = false;
+                if round.void {
+                    return self.drop_void(version);
+                }
+            }
+        }
+        self.look_now |= self.me == NodeId(0);
+        self.retire_rounds();
+        self.try_collect();
+        self.try_deferred();
+        self.try_asks();
+    }
+
+    /// Rounds that are over need no memory of their own.
+    pub(super) fn retire_rounds(&mut self) {
+        let (stable, source) = (self.stable, self.incarnation);
+        self.rounds.retain(|&version, round| {
+            round.flushing || !round.told || !round.is_decided(&stable, (source, version))
+        });
+    }
+
+    /// The newest version that is stable at some level: every level survives what the
+    /// slots survive, so it replaces older captures there.
+    pub(super) fn newest_stable(&self) -> Option<(Incarnation, Version)> {
+        self.stable.iter().flatten().max().copied()
+    }
+
+    /// Which slots may be used again.
+    pub(super) fn reuse(&self) -> Reuse {
+        let elsewhere = Level::ALL
+            .into_iter()
+            .filter(|level| *level != Level::Memory);
+        let elsewhere = elsewhere
+            .filter_map(|level| self.stable[level as usize])
+            .max();
+        Reuse {
+            keep: match self.staging {
+                _ if self.is_planted(Planted::ReuseSlotEarly) => {
+                    Some((Incarnation(u32::MAX), Version::MAX))
+                }
+                true => elsewhere,
+                false => self.newest_stable(),
+            },
+            staging: self.staging,
+        }
+    }
+
+    /// A local rank will not capture `version`.
+    pub(super) fn capture_failed(&mut self, rank: Rank, version: Version, why: Why) {
+        let told = self.rounds.get(&version).is_some_and(|round| round.told);
+        if let Some(entry) = self.ranks.get_mut(rank) {
+            for slot in &mut entry.slots {
+                if slot.usage == Use::Filling(version) {
+                    slot.usage = Use::Free;
+                }
+            }
+        }
+        if self.rounds.contains_key(&version) && !told {
+            self.command(Command::CaptureFailed { version, why });
+        }
+    }
+}
+
+impl Round {
+    /// True if every level that it still has is decided.
+    pub(super) fn is_decided(
+        &self,
+        stable: &[Option<(Incarnation, Version)>; 4],
+        at: (Incarnation, Version),
+    ) -> bool {
+        let mut levels = self.levels.iter();
+        !self.levels.is_empty()
+            && levels.all(|level| stable[level as usize].is_some_and(|known| known >= at))
+    }
+}

@@ -1,0 +1,123 @@
+//! Nodes by themselves, for tests.
+#![allow(clippy::unwrap_used)] // helpers of tests
+
+use core::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+use outlive_base::control_block::Identity;
+use outlive_base::ipc::ToRank;
+use outlive_protocols::commit;
+
+use outlive_base::{Incarnation, JobName, Level, NodeId, Rank, Result, Time};
+
+use super::plain::{PlainBlock, PlainSlab};
+use super::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
+use super::{Hello, Node, Ranks, Start};
+use crate::orders::{AgentSpec, Bounds, Fault, JobConfig, LevelSetting, Member, Notice, Policy};
+
+/// A world in which nothing happens by itself.
+#[derive(Default)]
+pub struct Still {
+    /// What was asked of it.
+    pub asked: Vec<Ask<PlainSlab>>,
+    /// What the launcher was told.
+    pub told: Vec<Notice>,
+}
+
+impl Shell for Still {
+    type Block = PlainBlock;
+    type Slab = PlainSlab;
+
+    fn tell(&mut self, notice: &Notice) {
+        self.told.push(notice.clone());
+    }
+    fn send(&mut self, _: NodeId, _: &PeerMessage) {}
+    fn meet(&mut self, _: &Member, _: Option<&Member>) {}
+    fn isolate(&mut self, _: bool) {}
+    fn answer(&mut self, _: Link, _: u32, _: &ToRank, _: With<'_, Still>) {}
+    fn is_live(&self, _: Link) -> bool {
+        true
+    }
+    fn command_of(&self, _: u32) -> Option<CommandLine> {
+        None
+    }
+    fn kill(&mut self, _: u32) {}
+    fn make_block(&mut self, identity: Identity) -> Result<PlainBlock> {
+        Ok(PlainBlock::new(identity))
+    }
+    fn keep_slab(&mut self, _: Rank, _: usize, _: &Arc<PlainSlab>) {}
+    fn ask(&mut self, ask: Ask<PlainSlab>) {
+        self.asked.push(ask);
+    }
+    fn inject(&mut self, _: u32, _: Fault) {}
+    fn point(&mut self, _: &'static str) -> Vec<(u32, Fault)> {
+        Vec::new()
+    }
+}
+
+/// The agent of `node` in a job of as many nodes, open, of which no other lives.
+pub fn alone(node: u32) -> Node<Still> {
+    let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    let spec = AgentSpec {
+        job: JobName::new("passing").unwrap(),
+        job_hash: 7,
+        node: NodeId(node),
+        epoch: 1,
+        launcher: (here, 1).into(),
+        bind: here,
+        key_file: "key".into(),
+        node_dir: "node".into(),
+        job_dir: "job".into(),
+        socket: "socket".into(),
+        memory_bytes: 1 << 20,
+        encrypt: false,
+    };
+    let mut agent = Node::new(Start {
+        spec,
+        shell: Still::default(),
+        now: Time::ZERO,
+        ranks: Ranks::default(),
+        troubles: Vec::new(),
+        found_records: Ok(Vec::new()),
+        kept_records: Vec::new(),
+        restarts: Some(0),
+        disk_usage: (0, 0),
+        hello: Hello {
+            address: (here, 2).into(),
+            pid: 1,
+            keeper_pid: 2,
+        },
+        commit: commit::Config::default(),
+        planted: None,
+    });
+    let member = |node| Member {
+        node: NodeId(node),
+        epoch: 1,
+        address: (here, 1).into(),
+        domain: node,
+    };
+    agent.config = Some(JobConfig {
+        members: (0..=node).map(member).collect(),
+        levels: vec![LevelSetting {
+            level: Level::Disk,
+            every: 1,
+        }],
+        policy: Policy::default(),
+        bounds: Bounds::default(),
+        keep: 1,
+    });
+    agent.incarnation = Incarnation(1);
+    agent
+}
+
+/// A control block as both sides see it.
+pub fn block_of(rank: Rank, incarnation: Incarnation) -> (PlainBlock, PlainBlock) {
+    let block = PlainBlock::new(Identity {
+        rank,
+        ranks: 1,
+        node: NodeId(0),
+        incarnation,
+    });
+    let program = block.of_rank();
+    (block, program)
+}
