@@ -3,9 +3,11 @@
 //! Always compiled: a rehearsal on the real machine needs them. Without an order
 //! of the launcher every check is one relaxed load.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
+
+use outlive_vault::{Act, Fate, Key};
 
 /// The faults in force.
 #[derive(Debug, Default)]
@@ -78,6 +80,31 @@ impl Faults {
                 (bytes as f64 / rate as f64).min(60.0),
             ));
         }
+    }
+}
+
+impl outlive_vault::Faults for Faults {
+    fn before(&self, act: Act, _: &Key, bytes: u64) -> Fate {
+        let bytes = match act {
+            Act::Write => bytes,
+            Act::Put | Act::Append => 0,
+            _ => return Fate::Goes,
+        };
+        self.before_write(bytes)
+            .map_or_else(|error| Fate::Fails(error.kind()), |()| Fate::Goes)
+    }
+}
+
+/// The same for shared storage, which has room when a node's own is full.
+#[derive(Debug)]
+pub struct OfShared(pub Arc<Faults>);
+
+impl outlive_vault::Faults for OfShared {
+    fn before(&self, act: Act, _: &Key, bytes: u64) -> Fate {
+        if act == Act::Write {
+            self.0.slow_down(bytes);
+        }
+        Fate::Goes
     }
 }
 

@@ -7,139 +7,88 @@
 //! only after its copy was read back and compared (P1).
 
 use std::io::{IoSlice, Write};
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
-use crossbeam_channel::Sender;
-use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
-use outlive_capture::slab::Slab;
+use outlive_base::{ContainerId, Error, Level, NodeId, Result};
+use outlive_control::node::SHORT_BYTES;
+use outlive_control::node::shell::{Captures, Flush, Target};
 use outlive_control::told::is_of_connection;
-use outlive_network::{Endpoint, Stream};
+use outlive_network::Stream;
 use outlive_vault::{
-    ContainerHead, Layout, NodeStore, Part, RankImage, Sealed, SharedStore, Spares, WriteHook,
-    WriteOptions, verify_written, write_container,
+    ContainerHead, Layout, Part, RankImage, Sealed, Vault, WriteOptions, verify_written,
+    write_container,
 };
 
-use crate::core::Work;
-use crate::faults::Faults;
+use crate::memory::{Memory, Work, share};
 use crate::peers::{
     StreamReply, StreamRequest, connection_lost, open_stream, read_reply, send_request,
 };
-use crate::ranks::share;
-
-/// A version of a node that is so short is written by one thread, one copy after the
-/// other: each is over before another thread has begun. Shared storage has a thread of
-/// its own all the same, for it may hang.
-pub const SHORT_BYTES: u64 = 8 << 20;
-
-/// Where a copy goes.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Target {
-    /// It stays where it is: the slabs are the copy.
-    Memory,
-    /// The node's own storage.
-    Disk,
-    /// The storage of this node.
-    Partner(NodeId),
-    /// Shared storage.
-    Shared,
-}
-
-impl Target {
-    /// The level that this copy is for.
-    pub const fn level(self) -> Level {
-        match self {
-            Target::Memory => Level::Memory,
-            Target::Disk => Level::Disk,
-            Target::Partner(_) => Level::Partner,
-            Target::Shared => Level::Shared,
-        }
-    }
-}
+use crate::places::Places;
+use crate::reports::Reports;
 
 /// A version of this node, ready to be written.
-pub struct Flush {
-    /// The incarnation of the capture.
-    pub source: Incarnation,
-    /// The version.
-    pub version: Version,
-    /// This node.
-    pub node: NodeId,
-    /// The job, as on the wire.
-    pub job_hash: u64,
-    /// Ranks of the whole job.
-    pub ranks_total: u32,
-    /// The local ranks' captures.
-    pub slabs: Vec<(Rank, Arc<Slab>)>,
-    /// Where to.
-    pub targets: Vec<Target>,
-    /// Node storage.
-    pub store: Arc<NodeStore>,
-    /// Shared storage.
-    pub shared: Arc<SharedStore>,
-    /// For the partner.
-    pub endpoint: Arc<Endpoint>,
-    /// A stream to the partner that may be there from the last time.
-    pub idle: Arc<Idle>,
-    /// The partner's present holder; a stream with an older one is of no use.
-    pub partner_epoch: u64,
-    /// Faults in force.
-    pub faults: Arc<Faults>,
-}
-
-/// The stream to the partner between two versions: to make one costs both ends more than
-/// a short version does.
-#[derive(Default)]
-pub struct Idle(Mutex<Option<Stream>>);
-
-impl Idle {
-    /// What was left, if its peer is this one, of this epoch or a newer, and has not
-    /// ended it.
-    fn take(&self, peer: NodeId, epoch: u64) -> Option<Stream> {
-        let stream = lock(&self.0).take();
-        let same = |stream: &Stream| {
-            let with = stream.peer();
-            with.peer == peer && with.epoch >= epoch && stream.is_idle()
-        };
-        stream.filter(same)
-    }
-
-    fn leave(&self, stream: Stream) {
-        *lock(&self.0) = Some(stream);
-    }
+pub struct Writing {
+    /// What, and where to.
+    pub flush: Flush<Memory>,
+    /// Where this node's things are.
+    pub places: Arc<Places>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Applies the faults in force to writes.
-pub struct Hook<'a>(pub &'a Faults);
-
-impl WriteHook for Hook<'_> {
-    fn write(&self, _path: &Path, _offset: u64, bytes: usize) -> std::io::Result<()> {
-        self.0.before_write(bytes as u64)
-    }
-}
-
-/// The same for shared storage, which has room when a node's own is full.
-struct SharedHook<'a>(&'a Faults);
-
-impl WriteHook for SharedHook<'_> {
-    fn write(&self, _path: &Path, _offset: u64, bytes: usize) -> std::io::Result<()> {
-        self.0.slow_down(bytes as u64);
-        Ok(())
-    }
-}
-
-impl Flush {
-    /// The container's name.
-    pub fn id(&self) -> ContainerId {
+impl Places {
+    /// The container of a version of this node.
+    pub fn id_of(&self, captures: &Captures<Memory>) -> ContainerId {
         ContainerId {
-            incarnation: self.source,
-            version: self.version,
+            incarnation: captures.source,
+            version: captures.version,
             node: self.node,
+        }
+    }
+
+    /// The container over the slabs.
+    ///
+    /// # Errors
+    /// If what is in them is no complete capture.
+    pub fn layout<'a>(&self, captures: &'a Captures<Memory>) -> Result<Layout<'a>> {
+        let images = captures
+            .slabs
+            .iter()
+            .map(|(rank, memory)| {
+                let table = memory.slab.table().map_err(share)?;
+                let data = memory.slab.data().map_err(share)?;
+                Ok(RankImage {
+                    rank: *rank,
+                    table,
+                    data,
+                })
+            })
+            .collect::<Result<Vec<_>>>()?;
+        let head = ContainerHead {
+            job_hash: self.job_hash,
+            id: self.id_of(captures),
+            ranks_total: captures.ranks_total,
+        };
+        Ok(Layout::new(head, images)?)
+    }
+}
+
+impl Writing {
+    /// The container's name.
+    fn id(&self) -> ContainerId {
+        self.places.id_of(&self.flush.captures)
+    }
+
+    /// Does it, and reports it as asked for.
+    pub fn run(self, work: &Reports<Work>) {
+        if self.flush.quiet {
+            let result = self.run_quietly();
+            let _ = work.send(Work::Protected { result });
+        } else {
+            self.run_aloud(work);
         }
     }
 
@@ -147,8 +96,9 @@ impl Flush {
     ///
     /// The partner's copy protects against the loss of one node only together with
     /// the node's own container, so that level waits for both.
-    pub fn run(self, work: &Sender<Work>) {
-        let (source, version) = (self.source, self.version);
+    fn run_aloud(self, work: &Reports<Work>) {
+        let captures = &self.flush.captures;
+        let (source, version) = (captures.source, captures.version);
         // The partner's copy is the last of all but shared storage's: it is told with the end.
         // No other copy waits for it, for the partner may hang.
         let last = Mutex::new(Vec::new());
@@ -164,10 +114,10 @@ impl Flush {
                 _ => drop(work.send(done)),
             }
         };
-        match self.layout() {
+        match self.places.layout(&self.flush.captures) {
             Ok(layout) => self.copies(&layout, &report),
             Err(error) => {
-                for target in &self.targets {
+                for target in &self.flush.targets {
                     report(target.level(), Err(error.clone()));
                 }
             }
@@ -180,7 +130,10 @@ impl Flush {
     }
 
     fn has(&self, level: Level) -> bool {
-        self.targets.iter().any(|target| target.level() == level)
+        self.flush
+            .targets
+            .iter()
+            .any(|target| target.level() == level)
     }
 
     fn copies(&self, layout: &Layout<'_>, report: &(impl Fn(Level, Result<Part>) + Sync)) {
@@ -191,7 +144,7 @@ impl Flush {
         let short = layout.length() <= SHORT_BYTES;
         std::thread::scope(|scope| {
             let mut partner = None;
-            for &target in &self.targets {
+            for &target in &self.flush.targets {
                 match target {
                     Target::Disk => {}
                     Target::Memory if short => report(target.level(), copy(target)),
@@ -225,17 +178,12 @@ impl Flush {
         });
     }
 
-    /// Leaves out the levels that are not in `levels`.
-    pub fn keep_targets(&mut self, levels: outlive_protocols::commit::Levels) {
-        self.targets
-            .retain(|target| levels.contains(target.level()));
-    }
-
     /// Writes all copies without reporting levels: they are committed already.
-    pub fn run_quietly(self) -> Result<()> {
-        let layout = self.layout()?;
+    fn run_quietly(self) -> Result<()> {
+        let layout = self.places.layout(&self.flush.captures)?;
         std::thread::scope(|scope| {
             let copies: Vec<_> = self
+                .flush
                 .targets
                 .iter()
                 .map(|&target| {
@@ -253,76 +201,41 @@ impl Flush {
         })
     }
 
-    /// The container over the slabs.
-    pub fn layout(&self) -> Result<Layout<'_>> {
-        let images = self
-            .slabs
-            .iter()
-            .map(|(rank, slab)| {
-                let table = slab.table().map_err(share)?;
-                let data = slab.data().map_err(share)?;
-                Ok(RankImage {
-                    rank: *rank,
-                    table,
-                    data,
-                })
-            })
-            .collect::<Result<Vec<_>>>()?;
-        let head = ContainerHead {
-            job_hash: self.job_hash,
-            id: self.id(),
-            ranks_total: self.ranks_total,
-        };
-        Ok(Layout::new(head, images)?)
-    }
-
     fn part(&self, target: Target, sealed: &Sealed) -> Part {
         let holder = match target {
-            Target::Memory | Target::Disk => self.node,
+            Target::Memory | Target::Disk => self.places.node,
             Target::Partner(partner) => partner,
             Target::Shared => NodeId::LAUNCHER,
         };
         Part {
-            node: self.node,
+            node: self.places.node,
             id: self.id(),
             length: sealed.length,
             digest: sealed.digest,
             holder,
-            ranks: self.slabs.iter().map(|(rank, _)| *rank).collect(),
+            ranks: self
+                .flush
+                .captures
+                .slabs
+                .iter()
+                .map(|(rank, _)| *rank)
+                .collect(),
         }
     }
 
     fn copy(&self, layout: &Layout<'_>, target: Target) -> Result<Sealed> {
         match target {
             Target::Memory => Ok(layout.seal()),
-            Target::Disk => {
-                let path = self.store.container_path(self.id());
-                self.store.make(&path)?;
-                self.write(layout, &path, &Hook(&self.faults), self.store.spares())
-            }
-            Target::Shared => {
-                SharedStore::create(self.shared.root(), self.job_hash)?;
-                let path = self.shared.container_path(self.id());
-                self.write(layout, &path, &SharedHook(&self.faults), None)
-            }
+            Target::Disk => self.write(layout, &self.places.store, Level::Disk),
+            Target::Shared => self.write(layout, &self.places.shared, Level::Shared),
             Target::Partner(partner) => self.stream(layout, partner),
         }
     }
 
-    fn write(
-        &self,
-        layout: &Layout<'_>,
-        path: &Path,
-        hook: &dyn WriteHook,
-        spares: Option<&Spares>,
-    ) -> Result<Sealed> {
-        let options = WriteOptions {
-            hook: Some(hook),
-            spares,
-            ..WriteOptions::default()
-        };
-        let sealed = write_container(path, layout, &options)?;
-        verify_written(path, Some(&sealed))?;
+    fn write(&self, layout: &Layout<'_>, vault: &Vault, level: Level) -> Result<Sealed> {
+        let (store, key) = (&**vault.store(), vault.key(level, self.id()));
+        let sealed = write_container(store, &key, layout, &WriteOptions::default())?;
+        verify_written(store, &key, Some(&sealed))?;
         Ok(sealed)
     }
 
@@ -332,13 +245,13 @@ impl Flush {
             length: layout.length(),
         };
         kept_or_new(
-            self.idle.take(partner, self.partner_epoch),
+            self.places.line_out.take(partner, self.flush.partner_epoch),
             |mut stream| {
                 send_request(&mut stream, partner, &request)?;
                 self.send(layout, partner, stream)
             },
             || {
-                let stream = open_stream(&self.endpoint, partner, &request)?;
+                let stream = open_stream(&self.places.endpoint, partner, &request)?;
                 self.send(layout, partner, stream)
             },
         )
@@ -363,7 +276,7 @@ impl Flush {
         let sealed = layout.seal();
         match read_reply(&mut stream, partner)? {
             StreamReply::Stored { digest } if digest == sealed.digest => {
-                self.idle.leave(stream);
+                self.places.line_out.leave(stream);
                 Ok(sealed)
             }
             StreamReply::Stored { .. } => Err(Error::new(

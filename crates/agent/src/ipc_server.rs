@@ -15,11 +15,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crossbeam_channel::{SendTimeoutError, Sender};
+use crossbeam_channel::SendTimeoutError;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_capture::ipc::{Connection as Socket, IpcError, Listener, ToAgent};
 use rustix::event::epoll;
 use rustix::process::{Pid, PidfdFlags};
+
+use crate::reports::Reports;
 
 /// Most connections at once: a bound against a program that leaks them.
 pub const CONNECTIONS_MAX: usize = 16_384;
@@ -88,7 +90,7 @@ pub struct IpcServer {
 
 impl IpcServer {
     /// Listens at `path` (replacing a stale socket) and reports to `events`.
-    pub fn start(path: &Path, events: Sender<IpcEvent>) -> Result<IpcServer> {
+    pub fn start(path: &Path, events: Reports<IpcEvent>) -> Result<IpcServer> {
         let listener = Listener::bind(path).map_err(|error| cannot_listen(path, &error))?;
         let failed = |error: rustix::io::Errno| Error::io(path, "watch the socket", &error.into());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(failed)?;
@@ -146,7 +148,7 @@ struct Serve {
     poll: OwnedFd,
     listener: Listener,
     wake: OwnedFd,
-    events: Sender<IpcEvent>,
+    events: Reports<IpcEvent>,
     connections: BTreeMap<u64, Connection>,
     next: u64,
     /// The last caller could not be taken, and that was told.

@@ -1,35 +1,27 @@
 //! Keeper and agent of a node.
 //!
-//! The keeper ([`keeper`]) owns the node's staging memory and starts the agent; the
-//! agent serves the ranks over a Unix socket and its peers over TCP, runs the commit
-//! and detector machines of `outlive-protocols`, and moves bytes between slabs,
-//! storage and partners. `docs/design/first-rescue.md` shows how they meet.
+//! The keeper ([`keeper`]) owns the node's staging memory and starts the agent. What an agent
+//! decides is [`outlive_control::node`]; here is what it lives in: it serves the ranks over a
+//! Unix socket and its peers over TCP, and moves bytes between slabs, storage and partners.
+//! `docs/design/first-rescue.md` shows how they meet, `docs/design/node.md` where the line is.
 
-mod asks;
-mod contents;
-mod core;
-mod ends;
-mod events;
 mod faults;
 mod flush;
 mod ipc_server;
-mod joining;
 pub mod keeper;
-mod machines;
 mod memory;
-mod opening;
-mod orders;
-mod passing;
 mod peers;
-mod policy;
-mod ranks;
+mod places;
+mod queue;
 mod rebuild;
 mod recorder;
-mod rounds;
-mod serving;
+mod reports;
+mod run;
 mod slabs;
+mod storage;
 mod streams;
 mod turns;
 mod workers;
+mod world;
 
-pub use crate::core::run;
+pub use run::run;

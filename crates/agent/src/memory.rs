@@ -1,261 +1,103 @@
-//! Staging memory: how many slots the budget holds, and making them, ahead of need or
-//! while a rank waits.
-//!
-//! Invariants: what is being made and what is there stay within the budget; at most one
-//! worker makes memory for a slot; a slab in use is never dropped; a version is armed
-//! only into memory that is there. Pages are made and given back by workers only: for
-//! 3 GiB either takes longer than a heartbeat.
+//! Shared memory of a node: slabs and control blocks with their descriptors, and taking over
+//! what an agent before this one left with the keeper.
 
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::os::fd::OwnedFd;
 
-use outlive_base::{Error, Level, Rank, Result};
+use outlive_base::control_block::Page;
+use outlive_base::slab::{SlabHead, SlabId};
+use outlive_base::{Code, Entity, Error, Rank, Result};
+use outlive_capture::ShareError;
+use outlive_capture::control::{ControlBlock, ControlWords, Side};
 use outlive_capture::slab::Slab;
+use outlive_control::node::overwritten;
+use outlive_control::node::shell::{Done, Staging, Stop};
 
-use crate::core::{Agent, Work};
 use crate::faults::Faults;
-use crate::ranks::{Making, SLOTS, Staged, Use, no_memory, share, slab_tag};
 
 /// Bytes that are made at a time: so soon a maker that is to stop ends.
 const PIECE_BYTES: usize = 8 << 20;
 
-impl Agent {
-    /// Makes the slabs that the ranks will need, before any version is armed, so
-    /// that arming never waits for memory.
-    pub(crate) fn prepare_memory(&mut self) {
-        if !self.ranks.complete(self.me, self.nodes()) {
-            return;
-        }
-        let budget = self.spec.memory_bytes;
-        let demand: u64 = self
-            .ranks
-            .iter()
-            .filter_map(|entry| entry.block().map(|block| block.bytes_needed()))
-            .fold(0, u64::saturating_add);
-        if !self.choose_slots(demand, budget) {
-            return;
-        }
-        let reuse = self.reuse();
-        let (mut wanted, mut unused) = (Vec::new(), Vec::new());
-        let mut used = self.ranks.memory();
-        for entry in self.ranks.iter_mut() {
-            let needed = entry.block().map_or(0, |block| block.bytes_needed());
-            if needed == 0 {
-                continue;
+/// What a worker reports.
+pub type Work = Done<Memory>;
+
+/// A slab and its descriptor, which goes to the rank and to the keeper.
+pub struct Memory {
+    /// Mapped by this agent.
+    pub slab: Slab,
+    /// The file.
+    pub fd: OwnedFd,
+}
+
+impl Memory {
+    /// A slab of at least `bytes` with all its pages; `None` if it was not wanted any more.
+    pub fn make(bytes: u64, stop: &Stop, faults: &Faults) -> Result<Option<Memory>> {
+        let (slab, fd, pages) = Slab::begin(bytes).map_err(share)?;
+        for start in (0..pages.bytes()).step_by(PIECE_BYTES) {
+            if stop.is_given_up() {
+                return Ok(None);
             }
-            for slot in 0..SLOTS {
-                let place = &entry.slots[slot];
-                let reusable = entry.is_over(slot, reuse);
-                let shared = place
-                    .staged
-                    .as_ref()
-                    .is_some_and(|staged| Arc::strong_count(&staged.slab) > 1);
-                let here = slot < reuse.slots();
-                if !reusable || shared || (here && place.capacity() >= needed) {
-                    continue;
-                }
-                used -= place.capacity();
-                entry.slots[slot].usage = Use::Free;
-                // Memory of a slot that is still in use comes first.
-                if here && used.saturating_add(needed) <= budget {
-                    used += needed;
-                    wanted.push((entry.rank, slot, needed));
-                } else {
-                    unused.extend(entry.slots[slot].staged.take());
-                }
-            }
+            let piece = start..(start + PIECE_BYTES).min(pages.bytes());
+            faults.slow_down(piece.len() as u64);
+            pages.make(piece).map_err(share)?;
         }
-        self.give_back(unused);
-        for (rank, slot, needed) in wanted {
-            if let Err(error) = self.begin_making(rank, slot, needed) {
-                self.cannot_make(rank, error);
-            }
-        }
-    }
-
-    /// True if a slot has a slab of at least `bytes`; else such a slab is on its way, and
-    /// [`Agent::try_asks`] follows when it has come.
-    ///
-    /// # Errors
-    /// If the budget does not hold it.
-    pub(crate) fn has_memory(&mut self, rank: Rank, slot: usize, bytes: u64) -> Result<bool> {
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return Err(Error::internal("an unknown rank asks for memory"));
-        };
-        let place = &entry.slots[slot];
-        match &place.making {
-            Some(making) if making.bytes < bytes => making.give_up(),
-            Some(_) => {}
-            None if place.capacity() >= bytes => return Ok(true),
-            None => self.begin_making(rank, slot, bytes)?,
-        }
-        Ok(false)
-    }
-
-    /// Lets a worker make a slab for a slot. The slab that is there goes first: both
-    /// together would break the bound.
-    fn begin_making(&mut self, rank: Rank, slot: usize, bytes: u64) -> Result<()> {
-        let (used, budget) = (self.ranks.memory(), self.spec.memory_bytes);
-        let node = self.me.0;
-        self.tickets += 1;
-        let ticket = self.tickets;
-        let Some(entry) = self.ranks.get_mut(rank) else {
-            return Err(Error::internal("an unknown rank asks for memory"));
-        };
-        let place = &mut entry.slots[slot];
-        let after = (used - place.bytes()).saturating_add(bytes);
-        if after > budget {
-            return Err(no_memory(node, after, budget));
-        }
-        let stop = Arc::new(AtomicBool::new(false));
-        place.making = Some(Making {
-            ticket,
-            bytes,
-            stop: Arc::clone(&stop),
-        });
-        let old = place.staged.take();
-        let (work, faults) = (self.work.clone(), Arc::clone(&self.faults));
-        let started = self.memory_maker.run(move || {
-            drop(old);
-            let made = make(bytes, &stop, &faults);
-            let _ = work.send(Work::SlabMade {
-                rank,
-                slot,
-                ticket,
-                made,
-            });
-        });
-        if started.is_err()
-            && let Some(entry) = self.ranks.get_mut(rank)
-        {
-            entry.slots[slot].making = None;
-        }
-        started
-    }
-
-    /// Unmaps slabs that nobody needs.
-    pub(crate) fn give_back<T: Send + 'static>(&self, slabs: Vec<T>) {
-        if !slabs.is_empty()
-            && let Err(error) = self.memory_maker.run(move || drop(slabs))
-        {
-            tracing::warn!(%error, "memory was given back by the agent's own thread");
-        }
-    }
-
-    /// Two slots a rank where the budget holds them; else one, which is a way to the
-    /// other levels (checkpoints are rarer, and none lies in memory); else none. False
-    /// if none. What is lost is said once.
-    fn choose_slots(&mut self, demand: u64, budget: u64) -> bool {
-        let two = demand.saturating_mul(SLOTS as u64);
-        let other = !self.all_levels().without(Level::Memory).is_empty();
-        let slots = match () {
-            () if two <= budget => 2,
-            () if demand <= budget && other => 1,
-            () => 0,
-        };
-        self.staging = slots == 1;
-        if slots < SLOTS && !self.memory_warned {
-            self.memory_warned = true;
-            let said = no_memory(self.me.0, two, budget);
-            self.warn(match slots {
-                1 => Error::new(
-                    said.code(),
-                    said.entity().clone(),
-                    format!(
-                        "{}: one slot is used, the level memory is not",
-                        said.reason()
-                    ),
-                    said.remedy(),
-                ),
-                _ => said,
-            });
-        }
-        slots > 0
-    }
-
-    pub(crate) fn on_slab_made(
-        &mut self,
-        rank: Rank,
-        slot: usize,
-        ticket: u64,
-        made: Result<Option<(Slab, OwnedFd)>>,
-    ) {
-        let (job, incarnation) = (self.spec.job_hash, self.incarnation);
-        let awaited = |making: &Making| making.ticket == ticket;
-        let entry = self.ranks.get_mut(rank);
-        let Some(entry) = entry.filter(|e| e.slots[slot].making.as_ref().is_some_and(awaited))
-        else {
-            return self.give_back(made.into_iter().collect());
-        };
-        entry.slots[slot].making = None;
-        match made {
-            Ok(Some((slab, fd))) => {
-                let usage = entry.slots[slot].usage;
-                entry.install(slot, slab, fd, usage);
-                // An agent that is started anew must find whose it is.
-                match entry.stamp(slot, job, incarnation) {
-                    Ok(_) => self.keep_slab(rank, slot),
-                    Err(error) => self.warn(error),
-                }
-            }
-            Ok(None) => {}
-            Err(error) => self.cannot_make(rank, error),
-        }
-        self.try_asks();
-    }
-
-    /// Who waits for the memory hears of it; else it is said once.
-    fn cannot_make(&mut self, rank: Rank, error: Error) {
-        if self.asks.iter().any(|ask| ask.rank == rank) {
-            return self.refuse_ask(rank, error);
-        }
-        if !self.memory_warned {
-            self.memory_warned = true;
-            self.warn(error);
-        }
-    }
-
-    /// Hands a descriptor to the keeper. It may take its time; they arrive in order.
-    pub(crate) fn keep(&mut self, tag: String, descriptor: std::io::Result<OwnedFd>) {
-        let Some(deposit) = self.deposit.clone() else {
-            return;
-        };
-        let work = self.work.clone();
-        let kept = descriptor
-            .map_err(|error| Error::io("memory", "duplicate a descriptor", &error))
-            .and_then(|descriptor| {
-                self.keeping.run(move || {
-                    if let Err(error) = deposit.keep(&tag, descriptor.as_fd()) {
-                        let _ = work.send(Work::Protected { result: Err(error) });
-                    }
-                })
-            });
-        if let Err(error) = kept {
-            self.warn(error);
-        }
-    }
-
-    /// Hands a slab's descriptor to the keeper.
-    pub(crate) fn keep_slab(&mut self, rank: Rank, slot: usize) {
-        let entry = self.ranks.get(rank);
-        let staged = entry.and_then(|entry| entry.slots[slot].staged.as_ref());
-        if let Some(kept) = staged.map(|staged: &Staged| staged.fd.try_clone()) {
-            self.keep(slab_tag(rank, slot), kept);
-        }
+        Ok(Some(Memory { slab, fd }))
     }
 }
 
-/// A slab of at least `bytes` with all its pages; `None` if it was not wanted any more.
-fn make(bytes: u64, stop: &AtomicBool, faults: &Faults) -> Result<Option<(Slab, OwnedFd)>> {
-    let (slab, fd, pages) = Slab::begin(bytes).map_err(share)?;
-    for start in (0..pages.bytes()).step_by(PIECE_BYTES) {
-        if stop.load(Relaxed) {
-            return Ok(None);
-        }
-        let piece = start..(start + PIECE_BYTES).min(pages.bytes());
-        faults.slow_down(piece.len() as u64);
-        pages.make(piece).map_err(share)?;
+impl Staging for Memory {
+    fn capacity(&self) -> u64 {
+        self.slab.capacity()
     }
-    Ok(Some((slab, fd)))
+    fn head(&self) -> Result<SlabHead> {
+        self.slab.head().map_err(share)
+    }
+    fn format(&mut self, id: SlabId) -> Result<()> {
+        self.slab.format(id).map_err(share)
+    }
+    fn seal(&mut self) -> Result<()> {
+        self.slab.seal().map_err(share)
+    }
+}
+
+/// A control block and its descriptor, which goes to the rank and to the keeper.
+pub struct Block {
+    /// Mapped by this agent.
+    pub words: ControlBlock,
+    /// The file.
+    pub fd: OwnedFd,
+}
+
+impl ControlWords for Block {
+    #[inline]
+    fn page(&self) -> &Page {
+        self.words.page()
+    }
+    #[inline]
+    fn side(&self) -> Side {
+        self.words.side()
+    }
+}
+
+/// An error of shared memory, for a user: the system has none, or what is in it is not what
+/// rank and agent write there.
+pub fn share(error: ShareError) -> Error {
+    match error {
+        ShareError::Io { .. } => Error::new(
+            Code::MemoryBudget,
+            Entity::Call,
+            format!("staging memory: {error}"),
+            "free memory on the node or protect less; see outlive doctor",
+        ),
+        error => overwritten(Entity::Call, &format!("staging memory: {error}")),
+    }
+}
+
+/// The keeper's name for a rank's control block.
+pub fn control_tag(rank: Rank) -> String {
+    format!("control-{}", rank.0)
+}
+
+/// The keeper's name for a rank's slab.
+pub fn slab_tag(rank: Rank, slot: usize) -> String {
+    format!("slab-{}-{slot}", rank.0)
 }

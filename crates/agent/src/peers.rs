@@ -1,39 +1,8 @@
-//! What agents say to each other, and how bulk data is asked for.
+//! How agents ask each other for bulk data.
 
 use outlive_base::{Code, ContainerId, Entity, Error, NodeId, Result};
 use outlive_network::Endpoint;
-use outlive_protocols::{commit, detector};
-use outlive_vault::Record;
 use serde::{Deserialize, Serialize};
-
-/// Longest list of records that travels with one message.
-pub const ATTACHMENTS_MAX: usize = 8;
-
-/// A message between agents.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub enum PeerMessage {
-    /// Of the commit machine. `records` are the long contents that belong to it,
-    /// encoded as on disk: where containers lie, their lengths and digests.
-    Commit {
-        /// The machine's message.
-        msg: commit::Msg,
-        /// Encoded [`Record`]s, at most [`ATTACHMENTS_MAX`].
-        records: Vec<Vec<u8>>,
-    },
-    /// Of the detector machine.
-    Detector(detector::Msg),
-}
-
-impl PeerMessage {
-    /// The records of a message; damaged ones are left out: whoever needs them
-    /// asks again or takes another copy.
-    pub fn records(encoded: &[Vec<u8>], job_hash: u64) -> Vec<Record> {
-        let sound = encoded.iter().take(ATTACHMENTS_MAX);
-        sound
-            .filter_map(|bytes| Record::decode(bytes, job_hash).ok())
-            .collect()
-    }
-}
 
 /// What the opener of a bulk stream wants: its header, and after a
 /// [`StreamReply::Stored`] as often as it likes, preceded by its length as u32.

@@ -2,22 +2,20 @@
 //! that still hold it, the node's disk, the partner or shared storage, the first
 //! that verifies (P2).
 
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_base::{ContainerId, Error, Level, NodeId, Rank, Result};
 use outlive_capture::slab::Slab;
-use outlive_network::Endpoint;
+use outlive_control::node::overwritten;
+use outlive_control::node::shell::{Rebuild, Rebuilt};
 use outlive_vault::{
-    Container, ContainerHead, NodeStore, Pace, Part, RankEntry, ReadError, Sealed, SharedStore,
-    Sink, receive,
+    Container, ContainerHead, Pace, Part, RankEntry, ReadError, Sealed, Sink, Vault, receive,
 };
 
-use crate::flush::Flush;
+use crate::memory::Memory;
 use crate::peers::{StreamReply, StreamRequest, connection_lost, open_stream, read_reply};
-use crate::ranks::{Staged, overwritten};
+use crate::places::Places;
 use crate::slabs::Slabs;
 
 /// How long a copy that others hold is asked for, if no other can be used: an agent is
@@ -26,61 +24,24 @@ const PEER_PATIENCE: Duration = Duration::from_secs(5);
 /// The pause between two attempts.
 const PEER_AGAIN: Duration = Duration::from_millis(20);
 
-/// A rank's slab that was just filled.
-pub type NewSlab = (Rank, Slab, OwnedFd);
-
 /// Bytes moved, and the slabs that hold them.
-type Fetched = (u64, Vec<NewSlab>);
+type Fetched = (u64, Vec<(Rank, Memory)>);
 
-/// What to rebuild, and from where.
-pub struct Rebuild {
-    /// The incarnation of the capture.
-    pub source: Incarnation,
-    /// The version.
-    pub version: Version,
-    /// This node.
-    pub node: NodeId,
-    /// The incarnation that is opening.
-    pub incarnation: Incarnation,
-    /// The job, as on the wire.
-    pub job_hash: u64,
-    /// Ranks of the whole job.
-    pub ranks_total: u32,
-    /// The copies named by the commit records.
-    pub parts: Vec<(Level, Part)>,
-    /// The slots, if they hold the version.
-    pub in_memory: Option<Flush>,
-    /// Node storage.
-    pub store: Arc<NodeStore>,
-    /// Shared storage.
-    pub shared: Arc<SharedStore>,
-    /// For the partner.
-    pub endpoint: Arc<Endpoint>,
-    /// Most bytes of new slabs.
-    pub budget: u64,
-    /// Slabs that make room, unmapped first.
-    pub unused: Vec<Staged>,
+/// What to rebuild, and where this node's things are.
+pub struct Rebuilding {
+    /// What.
+    pub wanted: Rebuild<Memory>,
+    /// Where.
+    pub places: Arc<Places>,
 }
 
-/// The outcome.
-pub struct Rebuilt {
-    /// Where the bytes came from.
-    pub level: Level,
-    /// Bytes read or received; 0 if they were in memory.
-    pub bytes: u64,
-    /// New slabs; empty if the slots hold the version already.
-    pub slabs: Vec<NewSlab>,
-    /// Why copies before it could not be used.
-    pub rejected: Vec<Error>,
-}
-
-impl Rebuild {
+impl Rebuilding {
     /// Tries each copy in turn.
-    pub fn run(mut self) -> Result<Rebuilt> {
-        self.unused.clear();
+    pub fn run(mut self) -> Result<Rebuilt<Memory>> {
+        self.wanted.unused.clear();
         let until = Instant::now() + PEER_PATIENCE;
         let mut rejected = Vec::new();
-        let mut left: Vec<&(Level, Part)> = self.parts.iter().collect();
+        let mut left: Vec<&(Level, Part)> = self.wanted.parts.iter().collect();
         loop {
             let mut away = Vec::new();
             for &copy in &left {
@@ -108,14 +69,14 @@ impl Rebuild {
             std::thread::sleep(PEER_AGAIN);
         }
         // The copy in memory is tried by itself: others may follow.
-        if matches!(self.parts[..], [(Level::Memory, _)])
+        if matches!(self.wanted.parts[..], [(Level::Memory, _)])
             && let Some(error) = rejected.pop()
         {
             return Err(error);
         }
         Err(Error::new(
             outlive_base::Code::NoValidCheckpoint,
-            outlive_base::Entity::Version(self.version.0),
+            outlive_base::Entity::Version(self.wanted.version.0),
             if rejected.is_empty() {
                 "no copy is known".into()
             } else {
@@ -133,24 +94,24 @@ impl Rebuild {
         };
         match level {
             Level::Memory => self.check_memory(&sealed).map(|()| (0, Vec::new())),
-            Level::Disk => self.read_file(self.store.container_path(part.id), &sealed),
-            Level::Shared => self.read_file(self.shared.container_path(part.id), &sealed),
+            Level::Disk => self.read(&self.places.store, level, &sealed),
+            Level::Shared => self.read(&self.places.shared, level, &sealed),
             Level::Partner => self.receive_from(part.holder, &sealed),
         }
     }
 
     fn check_memory(&self, expected: &Sealed) -> Result<()> {
-        let found = match &self.in_memory {
-            Some(flush) => {
-                for (rank, slab) in &flush.slabs {
-                    self.check_head(*rank, slab)?;
+        let found = match &self.wanted.in_memory {
+            Some(captures) => {
+                for (rank, memory) in &captures.slabs {
+                    self.check_head(*rank, &memory.slab)?;
                 }
-                flush.layout()?.seal()
+                self.places.layout(captures)?.seal()
             }
             None => {
                 return Err(Error::new(
                     outlive_base::Code::NotFound,
-                    outlive_base::Entity::Node(self.node.0),
+                    outlive_base::Entity::Node(self.places.node.0),
                     "the slots hold other versions",
                     "nothing: the next copy is tried",
                 ));
@@ -161,7 +122,7 @@ impl Rebuild {
         }
         Err(Error::new(
             outlive_base::Code::Corrupt,
-            outlive_base::Entity::Node(self.node.0),
+            outlive_base::Entity::Node(self.places.node.0),
             "staging memory does not match its digest",
             "check the node's memory; the next copy is tried",
         ))
@@ -176,9 +137,9 @@ impl Rebuild {
         };
         let head = slab.head().map_err(|error| damaged(&error.to_string()))?;
         let id = head.id;
-        let ours = id.job == self.job_hash
-            && (id.rank, id.ranks) == (rank, self.ranks_total)
-            && (id.incarnation, head.version) == (self.source, self.version);
+        let ours = id.job == self.places.job_hash
+            && (id.rank, id.ranks) == (rank, self.wanted.ranks_total)
+            && (id.incarnation, head.version) == (self.wanted.source, self.wanted.version);
         if !ours || !head.state.is_complete() {
             return Err(damaged("its head is another's"));
         }
@@ -188,8 +149,9 @@ impl Rebuild {
             .map_err(|error| damaged(&error.to_string()))
     }
 
-    fn read_file(&self, path: PathBuf, sealed: &Sealed) -> Result<Fetched> {
-        let container = Container::open_sealed(&path, sealed)?;
+    fn read(&self, vault: &Vault, level: Level, sealed: &Sealed) -> Result<Fetched> {
+        let key = vault.key(level, sealed.id);
+        let container = Container::open_sealed(&**vault.store(), &key, sealed)?;
         let mut intake = Intake::new(self);
         intake.head(container.head())?;
         let ranks: Vec<RankEntry<'_>> = container.ranks().collect();
@@ -207,7 +169,7 @@ impl Rebuild {
 
     fn receive_from(&self, holder: NodeId, sealed: &Sealed) -> Result<Fetched> {
         let request = StreamRequest::Fetch { id: sealed.id };
-        let mut stream = open_stream(&self.endpoint, holder, &request)?;
+        let mut stream = open_stream(&self.places.endpoint, holder, &request)?;
         match read_reply(&mut stream, holder)? {
             StreamReply::Coming { .. } => {}
             StreamReply::Refused(error) => return Err(error),
@@ -241,19 +203,19 @@ fn reasons(errors: &[Error]) -> String {
 
 /// New slabs that take a container's ranks.
 struct Intake<'a> {
-    rebuild: &'a Rebuild,
+    rebuild: &'a Rebuilding,
     slabs: Option<Slabs>,
 }
 
 impl<'a> Intake<'a> {
-    const fn new(rebuild: &'a Rebuild) -> Intake<'a> {
+    const fn new(rebuild: &'a Rebuilding) -> Intake<'a> {
         Intake {
             rebuild,
             slabs: None,
         }
     }
 
-    fn finish(self) -> Result<Vec<NewSlab>> {
+    fn finish(self) -> Result<Vec<(Rank, Memory)>> {
         self.slabs.map_or(Ok(Vec::new()), Slabs::finish)
     }
 }
@@ -261,17 +223,17 @@ impl<'a> Intake<'a> {
 impl Sink for Intake<'_> {
     fn head(&mut self, head: &ContainerHead) -> Result<()> {
         let wanted = ContainerId {
-            incarnation: self.rebuild.source,
-            version: self.rebuild.version,
-            node: self.rebuild.node,
+            incarnation: self.rebuild.wanted.source,
+            version: self.rebuild.wanted.version,
+            node: self.rebuild.places.node,
         };
         if head.id != wanted
-            || head.job_hash != self.rebuild.job_hash
-            || head.ranks_total != self.rebuild.ranks_total
+            || head.job_hash != self.rebuild.places.job_hash
+            || head.ranks_total != self.rebuild.wanted.ranks_total
         {
             return Err(Error::new(
                 outlive_base::Code::Corrupt,
-                outlive_base::Entity::Node(self.rebuild.node.0),
+                outlive_base::Entity::Node(self.rebuild.places.node.0),
                 format!("the container says that it is {}, wanted {wanted}", head.id),
                 "the next copy is tried",
             ));
@@ -280,7 +242,11 @@ impl Sink for Intake<'_> {
     }
 
     fn plan(&mut self, ranks: &[RankEntry<'_>]) -> Result<()> {
-        self.slabs = Some(Slabs::begin(self.rebuild, ranks)?);
+        self.slabs = Some(Slabs::begin(
+            &self.rebuild.places,
+            &self.rebuild.wanted,
+            ranks,
+        )?);
         Ok(())
     }
 

@@ -20,14 +20,14 @@ use std::os::fd::OwnedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use outlive_base::machine::Op;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, Result};
-use outlive_vault::{NodeStore, Record, RecordStore, SharedStore};
+use outlive_vault::{Record, RecordStore, Vault};
 use rustix::fs::MemfdFlags;
 
-use crate::core::Work;
-use crate::faults::Faults;
+use crate::memory::Work;
+use crate::queue::{Inlet, Outlet, Refused, queue};
+use crate::reports::Reports;
 
 /// Records whose syncs are shared.
 const BATCH_MAX: usize = 64;
@@ -45,7 +45,7 @@ struct Wish {
     op: Op,
     record: Record,
     /// Where else it must stand, if it concerns shared storage.
-    shared: Option<Arc<SharedStore>>,
+    shared: Option<Arc<Vault>>,
 }
 
 enum Job {
@@ -56,8 +56,8 @@ enum Job {
 
 /// The thread that writes records, as seen by the agent.
 pub struct Recorder {
-    jobs: Sender<Job>,
-    work: Sender<Work>,
+    jobs: Inlet<Job>,
+    work: Reports<Work>,
     /// Asked for and not handed on yet: what is asked for together shares its syncs.
     together: Vec<Wish>,
     /// Turns of the agent that the first of them has seen.
@@ -67,9 +67,7 @@ pub struct Recorder {
 /// What the thread works with.
 pub struct Means {
     /// The node's storage.
-    pub store: Arc<NodeStore>,
-    /// Faults in force.
-    pub faults: Arc<Faults>,
+    pub store: Arc<Vault>,
     /// Identifies the job in records.
     pub job_hash: u64,
     /// What the keeper holds; `None` without a keeper.
@@ -80,17 +78,17 @@ pub struct Means {
     /// Records with the keeper that the disk must have before others.
     pub owed: Vec<Record>,
     /// Where completions go.
-    pub work: Sender<Work>,
+    pub work: Reports<Work>,
 }
 
 impl Recorder {
     /// Starts the thread. It ends when this is dropped and the queue is empty.
     pub fn start(means: Means) -> Result<Recorder> {
-        let (jobs, queue) = bounded(QUEUE_MAX);
+        let (jobs, waiting) = queue(QUEUE_MAX);
         let work = means.work.clone();
         std::thread::Builder::new()
             .name("outlive-records".into())
-            .spawn(move || work_off(&queue, means))
+            .spawn(move || work_off(&waiting, means))
             .map_err(|error| Error::io("thread", "start a worker", &error))?;
         Ok(Recorder {
             jobs,
@@ -102,7 +100,7 @@ impl Recorder {
 
     /// Makes a record durable, at the latest [`TURNS_MAX`] turns from now;
     /// [`Work::Persisted`] tells.
-    pub fn persist(&mut self, op: Op, record: Record, shared: Option<Arc<SharedStore>>) {
+    pub fn persist(&mut self, op: Op, record: Record, shared: Option<Arc<Vault>>) {
         self.together.push(Wish { op, record, shared });
     }
 
@@ -119,7 +117,7 @@ impl Recorder {
     pub fn run(&mut self, job: impl FnOnce() + Send + 'static) -> Result<()> {
         self.hand_on();
         self.jobs
-            .try_send(Job::Other(Box::new(job)))
+            .put(Job::Other(Box::new(job)))
             .map_err(|error| no_room(&error))
     }
 
@@ -129,7 +127,7 @@ impl Recorder {
         if wishes.is_empty() {
             return;
         }
-        let Err(refused) = self.jobs.try_send(Job::Records(wishes)) else {
+        let Err(refused) = self.jobs.put(Job::Records(wishes)) else {
             return;
         };
         let error = no_room(&refused);
@@ -145,16 +143,16 @@ impl Recorder {
     }
 }
 
-fn no_room(refused: &TrySendError<Job>) -> Error {
+fn no_room(refused: &Refused<Job>) -> Error {
     match refused {
-        TrySendError::Full(_) => Error::internal(format!("{QUEUE_MAX} records wait to be written")),
-        TrySendError::Disconnected(_) => Error::internal("the recorder has ended"),
+        Refused::Full(_) => Error::internal(format!("{QUEUE_MAX} records wait to be written")),
+        Refused::Ended(_) => Error::internal("the recorder has ended"),
     }
 }
 
-fn work_off(queue: &Receiver<Job>, mut means: Means) {
+fn work_off(waiting: &Outlet<Job>, mut means: Means) {
     let mut next = None;
-    while let Some(job) = next.take().or_else(|| queue.recv().ok()) {
+    while let Some(job) = next.take().or_else(|| waiting.take()) {
         let mut wishes = match job {
             Job::Other(job) => {
                 job();
@@ -163,13 +161,13 @@ fn work_off(queue: &Receiver<Job>, mut means: Means) {
             Job::Records(wishes) => VecDeque::from(wishes),
         };
         while wishes.len() < BATCH_MAX && wishes.iter().all(Wish::is_free) {
-            match queue.try_recv() {
-                Ok(Job::Records(more)) => wishes.extend(more),
-                Ok(other) => {
+            match waiting.take_now() {
+                Some(Job::Records(more)) => wishes.extend(more),
+                Some(other) => {
                     next = Some(other);
                     break;
                 }
-                Err(_) => break,
+                None => break,
             }
         }
         while let Some(first) = wishes.pop_front() {
@@ -215,12 +213,9 @@ fn is_owed(record: &Record) -> bool {
 impl Means {
     fn write(&mut self, batch: Vec<Wish>) {
         let records: Vec<&Record> = batch.iter().map(|wish| &wish.record).collect();
-        // The mark comes before the commit that it tells of; on a full disk it costs a look.
-        if self.faults.before_write(0).is_ok() {
-            let store = Arc::clone(&self.store);
-            for record in &records {
-                mark(&mut self.marked[0], store.mark(), record);
-            }
+        // The mark comes before the commit that it tells of.
+        for record in &records {
+            mark(&mut self.marked[0], self.store.mark(), record);
         }
         let results: Vec<Result<()>> = match self.pay() {
             Ok(()) => self.persist(&records),
@@ -246,7 +241,7 @@ impl Means {
             let result = result.and_then(|kept| match &wish.shared {
                 Some(shared) => {
                     let marked = &mut self.marked[1];
-                    persist_shared(shared, self.job_hash, marked, &wish.record).map(|()| kept)
+                    persist_shared(shared, marked, &wish.record).map(|()| kept)
                 }
                 None => Ok(kept),
             });
@@ -259,17 +254,7 @@ impl Means {
 
 impl Means {
     fn persist(&self, records: &[&Record]) -> Vec<Result<()>> {
-        let here = self.store.records();
-        let made = self.store.make(&here.directory().join("-"));
-        let results = match (made, self.faults.before_write(0)) {
-            (Err(error), _) => {
-                let error = Error::from(error);
-                return records.iter().map(|_| Err(error.clone())).collect();
-            }
-            (Ok(()), Ok(())) => here.persist_all(records),
-            (Ok(()), Err(_)) => here.persist_in_reserve(records),
-        };
-        let results = results.into_iter();
+        let results = self.store.records().persist_all(records).into_iter();
         results.map(|result| result.map_err(Error::from)).collect()
     }
 
@@ -297,7 +282,7 @@ fn owe(owed: &mut Vec<Record>, record: &Record) {
 }
 
 /// What of the kept records the disk lacks and must have first.
-pub fn owed_of(kept: &[Record], store: &NodeStore) -> Vec<Record> {
+pub fn owed_of(kept: &[Record], store: &Vault) -> Vec<Record> {
     let there = store.records().scan().unwrap_or_default().records;
     let mut owed = Vec::new();
     for record in kept.iter().filter(|record| is_owed(record)) {
@@ -333,20 +318,14 @@ fn mark(marked: &mut Incarnation, place: &RecordStore, record: &Record) {
     }
 }
 
-fn persist_shared(
-    shared: &SharedStore,
-    job_hash: u64,
-    marked: &mut Incarnation,
-    record: &Record,
-) -> Result<()> {
-    let shared = SharedStore::create(shared.root(), job_hash)?;
+fn persist_shared(shared: &Vault, marked: &mut Incarnation, record: &Record) -> Result<()> {
     mark(marked, shared.mark(), record);
     match shared.records().persist_exclusive(record)? {
         outlive_vault::Exclusive::Created => Ok(()),
         outlive_vault::Exclusive::Stands(found) if same_decision(&found, record) => Ok(()),
         outlive_vault::Exclusive::Stands(_) => Err(Error::new(
             Code::JobBusy,
-            Entity::File(shared.root().display().to_string()),
+            Entity::File(shared.store().name()),
             "another run of the job has written a different decision there",
             "let one run at a time use a job's store",
         )),
@@ -497,13 +476,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (work, done) = crossbeam_channel::unbounded();
         let mut recorder = Recorder::start(Means {
-            store: Arc::new(NodeStore::create(folder.path(), 7).unwrap()),
-            faults: Arc::default(),
+            store: Arc::new(Vault::create(folder.path(), 7).unwrap()),
             job_hash: 7,
             kept: None,
             owed: Vec::new(),
             marked: [Incarnation(0); 2],
-            work,
+            work: Reports::unwatched(work),
         })
         .unwrap();
         let patience = Duration::from_secs(20);

@@ -19,8 +19,11 @@ use outlive_base::{Error, Rank, Result};
 use outlive_capture::slab::{HEAD_BYTES, Pages, Slab, SlabId, capacity_for, memory_available};
 use outlive_vault::{Pace, RankEntry};
 
-use crate::ranks::{no_memory, share};
-use crate::rebuild::{NewSlab, Rebuild};
+use outlive_control::node::no_memory;
+use outlive_control::node::shell::Rebuild;
+
+use crate::memory::{Memory, share};
+use crate::places::Places;
 
 /// Threads that make pages.
 const MAKERS: usize = 2;
@@ -58,7 +61,11 @@ struct Done {
 
 impl Slabs {
     /// Begins the slabs of these ranks, and making their pages in this order.
-    pub fn begin(rebuild: &Rebuild, ranks: &[RankEntry<'_>]) -> Result<Slabs> {
+    pub fn begin(
+        places: &Places,
+        rebuild: &Rebuild<Memory>,
+        ranks: &[RankEntry<'_>],
+    ) -> Result<Slabs> {
         let mut total = 0u64;
         for entry in ranks {
             total = capacity_for(entry.table.len() as u64, entry.data_bytes)
@@ -68,7 +75,7 @@ impl Slabs {
         let available = memory_available().unwrap_or(u64::MAX);
         let budget = rebuild.budget.min(available);
         if total > budget {
-            return Err(no_memory(rebuild.node.0, total, budget));
+            return Err(no_memory(places.node.0, total, budget));
         }
         let mut slabs = Slabs {
             made: BTreeMap::new(),
@@ -77,7 +84,7 @@ impl Slabs {
         };
         let mut growing = Vec::new();
         for entry in ranks {
-            growing.push(slabs.begin_one(rebuild, entry)?);
+            growing.push(slabs.begin_one(places, rebuild, entry)?);
         }
         let count: usize = growing.iter().map(|one| one.pieces.len()).sum();
         let shared = Arc::new((growing, AtomicUsize::new(0)));
@@ -97,14 +104,19 @@ impl Slabs {
         Ok(slabs)
     }
 
-    fn begin_one(&mut self, rebuild: &Rebuild, entry: &RankEntry<'_>) -> Result<Growing> {
+    fn begin_one(
+        &mut self,
+        places: &Places,
+        rebuild: &Rebuild<Memory>,
+        entry: &RankEntry<'_>,
+    ) -> Result<Growing> {
         let capacity = capacity_for(entry.table.len() as u64, entry.data_bytes)
             .ok_or_else(|| Error::internal("a rank's bytes overflow"))?;
         let (mut slab, fd, pages) = Slab::begin(capacity).map_err(share)?;
         let start = HEAD_BYTES as usize + entry.table.len().next_multiple_of(HEAD_BYTES as usize);
         pages.make(0..start).map_err(share)?;
         slab.format(SlabId {
-            job: rebuild.job_hash,
+            job: places.job_hash,
             incarnation: rebuild.source,
             rank: entry.rank,
             ranks: rebuild.ranks_total,
@@ -151,7 +163,7 @@ impl Slabs {
     }
 
     /// All slabs, filled and sealed.
-    pub fn finish(mut self) -> Result<Vec<NewSlab>> {
+    pub fn finish(mut self) -> Result<Vec<(Rank, Memory)>> {
         for maker in self.makers.drain(..) {
             maker
                 .join()
@@ -163,7 +175,11 @@ impl Slabs {
             one.pace.wait(bytes)?;
             one.slab.finish().map_err(share)?;
             one.slab.seal().map_err(share)?;
-            slabs.push((rank, one.slab, one.fd));
+            let memory = Memory {
+                slab: one.slab,
+                fd: one.fd,
+            };
+            slabs.push((rank, memory));
         }
         Ok(slabs)
     }

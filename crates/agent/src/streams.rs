@@ -4,57 +4,51 @@
 use std::io::Write;
 use std::sync::Arc;
 
-use crossbeam_channel::Sender;
-use outlive_base::{Code, ContainerId, Entity, Error, Result};
+use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
 use outlive_network::{Identity, Stream};
-use outlive_vault::{Container, NodeStore, WriteOptions, store_stream, verify_written};
+use outlive_vault::{Container, Vault, WriteOptions, store_stream, verify_written};
 
-use crate::core::{Agent, Work};
-use crate::faults::Faults;
-use crate::flush::Hook;
+use crate::memory::Work;
 use crate::peers::{StreamReply, StreamRequest, connection_lost, read_request, send_reply};
+use crate::places::Places;
+use crate::reports::Reports;
+use crate::world::World;
 use outlive_control::orders::decode;
 
-impl Agent {
-    pub(crate) fn on_stream(&mut self, from: Identity, header: Vec<u8>, stream: Stream) {
+impl World {
+    /// A peer wants something on a stream.
+    pub fn on_stream(&mut self, from: Identity, header: &[u8], stream: Stream) -> Result<()> {
         // One that its peer uses again, or has ended.
         let request = match header.is_empty() {
             true => None,
-            false => match decode::<StreamRequest>(&header) {
-                Ok(request) => Some(request),
-                Err(error) => return self.warn(error),
-            },
+            false => Some(decode::<StreamRequest>(header)?),
         };
-        let (store, faults) = (Arc::clone(&self.store), Arc::clone(&self.faults));
-        let (endpoint, work) = (Arc::clone(&self.endpoint), self.work.clone());
+        let (places, work) = (Arc::clone(&self.places), self.work.clone());
         let job = move || {
             let mut stream = stream;
             let request = request.map_or_else(|| read_request(&mut stream, from.peer), Ok);
-            match request.and_then(|it| serve(&store, &faults, from, it, &mut stream, &work)) {
-                Ok(true) => endpoint.park(stream),
+            match request.and_then(|it| serve(&places, from, it, &mut stream, &work)) {
+                Ok(true) => places.endpoint.park(stream),
                 Ok(false) => {}
                 // Who asked meets the same, and tells it unless a lost node explains it.
                 Err(error) => tracing::info!(%error, from = from.peer.0, "a stream ended"),
             }
         };
-        if let Err(error) = self.incoming.run(job) {
-            self.warn(error);
-        }
+        self.incoming.run(job)
     }
 }
 
 /// Does what is asked for; true if the stream can be used again.
 fn serve(
-    store: &NodeStore,
-    faults: &Faults,
+    places: &Places,
     from: Identity,
     request: StreamRequest,
     stream: &mut Stream,
-    work: &Sender<Work>,
+    work: &Reports<Work>,
 ) -> Result<bool> {
     match request {
         StreamRequest::Store { id, length } => {
-            let kept = store_verified(store, faults, from, id, length, stream);
+            let kept = store_verified(&places.store, from, id, length, stream);
             // What this node's storage refuses is for this node to tell.
             let result = match &kept {
                 Ok(_) => Ok(()),
@@ -73,14 +67,13 @@ fn serve(
             };
             send_reply(stream, from.peer, &reply).map(|()| whole)
         }
-        StreamRequest::Fetch { id } => give(store, from, id, stream).map(|()| false),
+        StreamRequest::Fetch { id } => give(&places.store, from, id, stream).map(|()| false),
     }
 }
 
 /// Stores a partner's container, reads it back, and says its digest.
 fn store_verified(
-    store: &NodeStore,
-    faults: &Faults,
+    store: &Vault,
     from: Identity,
     id: ContainerId,
     length: u64,
@@ -94,20 +87,13 @@ fn store_verified(
             "use the same version of Outlive on all nodes",
         ));
     }
-    let path = store.partner_path(id);
-    store.make(&path)?;
-    let hook = Hook(faults);
-    let options = WriteOptions {
-        hook: Some(&hook),
-        spares: store.spares(),
-        ..WriteOptions::default()
-    };
-    store_stream(&path, stream, length, &options)?;
-    let sealed = verify_written(&path, None)?;
+    let (store, key) = (&**store.store(), store.key(Level::Partner, id));
+    store_stream(store, &key, stream, length, &WriteOptions::default())?;
+    let sealed = verify_written(store, &key, None)?;
     if sealed.id != id {
         return Err(Error::new(
             Code::Corrupt,
-            Entity::File(path.display().to_string()),
+            Entity::File(store.locate(&key)),
             format!("holds {}, announced was {id}", sealed.id),
             "the copy is not used",
         ));
@@ -116,9 +102,9 @@ fn store_verified(
 }
 
 /// Sends a container that is kept here for `id.node`, or its own.
-fn give(store: &NodeStore, to: Identity, id: ContainerId, stream: &mut Stream) -> Result<()> {
-    let opened = Container::open(&store.partner_path(id))
-        .or_else(|_| Container::open(&store.container_path(id)));
+fn give(store: &Vault, to: Identity, id: ContainerId, stream: &mut Stream) -> Result<()> {
+    let open = |level| Container::open(&**store.store(), &store.key(level, id));
+    let opened = open(Level::Partner).or_else(|_| open(Level::Disk));
     let container = match opened {
         Ok(container) => container,
         Err(error) => return send_reply(stream, to.peer, &StreamReply::Refused(error.into())),

@@ -3,8 +3,9 @@
 //! Outgoing and incoming work have pools of their own, so that two nodes that
 //! stream to each other can never wait for each other's last free thread.
 
-use crossbeam_channel::{Receiver, Sender, TrySendError, bounded};
 use outlive_base::{Error, Result};
+
+use crate::queue::{Inlet, Refused, queue};
 
 /// Threads of one pool.
 pub const THREADS: usize = 2;
@@ -16,7 +17,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// A pool. Its threads end when it is dropped and their work is done.
 pub struct Pool {
     name: &'static str,
-    jobs: Sender<Job>,
+    jobs: Inlet<Job>,
 }
 
 impl Pool {
@@ -27,13 +28,13 @@ impl Pool {
 
     /// As [`Pool::start`], where another number of jobs may wait.
     pub fn start_with(name: &'static str, threads: usize, queue_max: usize) -> Result<Pool> {
-        let (jobs, queue) = bounded::<Job>(queue_max);
+        let (jobs, waiting) = queue::<Job>(queue_max);
         for _ in 0..threads {
-            let queue: Receiver<Job> = queue.clone();
+            let waiting = waiting.clone();
             std::thread::Builder::new()
                 .name(format!("outlive-{name}"))
                 .spawn(move || {
-                    for job in queue {
+                    while let Some(job) = waiting.take() {
                         // Its own end is late or lost then; the thread is still there.
                         let job = std::panic::AssertUnwindSafe(job);
                         if std::panic::catch_unwind(job).is_err() {
@@ -48,15 +49,13 @@ impl Pool {
 
     /// Queues a job; refused if as many as may are waiting.
     pub fn run(&self, job: impl FnOnce() + Send + 'static) -> Result<()> {
-        self.jobs
-            .try_send(Box::new(job))
-            .map_err(|error| match error {
-                TrySendError::Full(_) => Error::internal(format!(
-                    "{} jobs wait for the {} threads",
-                    self.jobs.len(),
-                    self.name
-                )),
-                TrySendError::Disconnected(_) => Error::internal("the workers have ended"),
-            })
+        self.jobs.put(Box::new(job)).map_err(|error| match error {
+            Refused::Full(_) => Error::internal(format!(
+                "{} jobs wait for the {} threads",
+                self.jobs.len(),
+                self.name
+            )),
+            Refused::Ended(_) => Error::internal("the workers have ended"),
+        })
     }
 }

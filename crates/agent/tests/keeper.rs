@@ -64,6 +64,7 @@ fn keeper(scenario: &str) -> i32 {
     let mut options = KeeperOptions::new(match scenario {
         "stay" => shell("echo; echo @$$; while :; do sleep 1; done"),
         "stubborn" => shell("trap '' TERM; echo; echo @$$; while :; do sleep 1; done"),
+        "last" => shell("exit 0"),
         "missing" => vec!["/nonexistent/agent".into()],
         _ => myself(),
     });
@@ -77,7 +78,19 @@ fn keeper(scenario: &str) -> i32 {
     if scenario == "bounds" {
         options.descriptors_max = 10;
     }
-    match run(options) {
+    let last = || {
+        // As a parent does whose threads die one after the other.
+        for _ in 0..3 {
+            let own = rustix::process::getpid();
+            kill_process(own, Signal::TERM).unwrap();
+        }
+        tell("last");
+    };
+    match run(options, || {
+        if scenario == "last" {
+            last();
+        }
+    }) {
         Ok(reason) => {
             tell(format_args!("{reason:?}"));
             0
@@ -367,6 +380,12 @@ fn keeper_and_agent_end_with_the_launcher() {
     assert_eq!(told.next().unwrap(), "ParentGone");
     // A launcher that died before its keeper began.
     assert_eq!(finish("orphan"), (0, vec!["ParentGone".to_owned()]));
+}
+
+#[test]
+fn what_a_keeper_does_last_is_not_ended_by_its_parents_threads() {
+    let said = ["last", "AgentDone"].map(str::to_owned).to_vec();
+    assert_eq!(finish("last"), (0, said));
 }
 
 #[test]

@@ -10,11 +10,13 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
-use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
+use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Time, Version};
 use outlive_control::orders::{self, Notice, Order};
 use outlive_network as network;
+use outlive_planner::online::learned::Learned;
 
 use crate::command::{Recipe, Tree};
+use crate::coordinator::Link;
 use crate::fleet::{Common, Fleet};
 use crate::jobs::{Job, utc};
 use crate::run::Run;
@@ -73,6 +75,16 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     set.history = known.map_or(Incarnation(0), |known| known.incarnation);
     set.last_incarnation = store.job().incarnation;
     set.epoch_base = store.job().epoch;
+    let shared = set.levels.iter().any(|it| it.level == Level::Shared);
+    let shared = shared && set.auto.is_some();
+    let coordinated = store.dir().parent().unwrap_or(store.dir()).to_owned();
+    let mut notes = store.take_notes();
+    if let Some(wishes) = &mut set.auto {
+        match learned(&store) {
+            Ok(learned) => wishes.learned = learned,
+            Err(error) => notes.push(error),
+        }
+    }
     let key_file = store.key_file();
     let (key, job_hash) = store.key(set.fresh)?;
     let kept_key = key.clone();
@@ -110,7 +122,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let was_finished = last
         .report
         .is_some_and(|report| report.result == "finished");
-    let notes = store.take_notes();
+    notes.extend(store.take_notes());
     let mut driver = Driver {
         finished: (was_finished && !run.settings.fresh).then_some(last.changed),
         key: kept_key,
@@ -124,6 +136,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         watcher,
         seen,
         events,
+        coordinator: shared.then(|| Link::new(&coordinated, job_hash)),
         endpoint,
         timeline: run.timeline,
         reported: Instant::now(),
@@ -134,6 +147,20 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         driver.tell(Input::Refused { error });
     }
     Ok(driver.run(run.report.as_deref()))
+}
+
+/// What earlier runs have learned; nonsense is named and not used.
+fn learned(store: &Store) -> Result<Learned> {
+    let learned = store.job().learned.clone().unwrap_or_default();
+    match learned.fault() {
+        None => Ok(learned),
+        Some(fault) => Err(Error::new(
+            Code::Corrupt,
+            Entity::File(store.dir().join("job.json").display().to_string()),
+            format!("what was learned of costs and failures is not used: {fault}"),
+            "nothing: it is learned again, from the defaults",
+        )),
+    }
 }
 
 /// Writes the report of a run that could not begin, where the user wants one: an older
@@ -208,6 +235,8 @@ struct Driver {
     seen: Receiver<Seen>,
     events: Receiver<network::Event>,
     endpoint: network::Endpoint,
+    /// To the coordinator of the shared storage, if the policy decides what goes there.
+    coordinator: Option<Link>,
     timeline: Timeline,
     reporter: Reporter,
     segments: Segments,
@@ -262,7 +291,11 @@ impl Driver {
         if self.tree.is_ending() || self.fleet.is_busy() {
             timeout = timeout.min(PRESS_EVERY);
         }
+        let never = crossbeam_channel::never();
+        let link = self.coordinator.as_ref();
+        let coordinator = link.map_or(&never, Link::events).clone();
         crossbeam_channel::select! {
+            recv(coordinator) -> event => if let Ok(event) = event { self.on_coordinator(event) },
             recv(self.seen) -> seen => if let Ok(seen) = seen { self.on_seen(seen) },
             recv(self.events) -> event => if let Ok(event) = event { self.on_event(event) },
             default(timeout) => {}
@@ -317,10 +350,22 @@ impl Driver {
         }
     }
 
+    fn on_coordinator(&mut self, event: network::Event) {
+        let link = self.coordinator.as_mut();
+        match link.and_then(|link| link.on_event(event)) {
+            Some(Ok(said)) => self.tell(Input::Coordinator(said)),
+            Some(Err(error)) => self.tell(Input::Refused { error }),
+            None => {}
+        }
+    }
+
     /// Goes on with what takes several looks: ending and fencing.
     fn press(&mut self) {
         let now = self.now();
         self.fleet.press(now);
+        if let Some(error) = self.coordinator.as_mut().and_then(Link::look) {
+            self.tell(Input::Refused { error });
+        }
         for (node, epoch) in self.fleet.fenced() {
             self.tell(Input::Fenced {
                 node,
@@ -431,6 +476,16 @@ impl Driver {
                     self.tell(Input::Refused { error });
                 }
             }
+            Action::RecordLearned(learned) => {
+                if let Err(error) = self.store.record_learned(learned) {
+                    self.tell(Input::Refused { error });
+                }
+            }
+            Action::Coordinate(ask) => {
+                if let Some(link) = &self.coordinator {
+                    link.send(&ask);
+                }
+            }
             Action::Tell(event) => {
                 if let Event::Opened { restored, .. } = &event {
                     self.say_finished(*restored);
@@ -482,6 +537,9 @@ impl Driver {
         self.timeline.summary(&report, outcome.verdict);
         self.reporter.finish(text.clone());
         self.endpoint.shutdown();
+        if let Some(link) = self.coordinator.take() {
+            link.shutdown();
+        }
         if let Some(path) = report_file
             && let Err(error) = store::write_named(path, text.as_bytes())
         {

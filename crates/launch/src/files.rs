@@ -9,6 +9,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsE
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_vault::Directory;
 
 /// Longest path of a Unix socket on Linux, without the final zero.
 const SOCKET_PATH_MAX: usize = 107;
@@ -31,8 +32,7 @@ pub fn prepare_node_dir(path: &Path, fresh: bool) -> Result<()> {
         wipe(path)?;
     }
     make_private(path)?;
-    for sub in ["containers", "partner", "records", "files"] {
-        let sub = path.join(sub);
+    for sub in Directory::parts(path) {
         match make_private(&sub) {
             // A node whose disk is full, or may not be written to, serves all the same:
             // its agent makes what it can, and says what it cannot.
@@ -108,7 +108,7 @@ pub fn wipe(path: &Path) -> Result<()> {
 /// Removes what is in a directory, records first: without them nothing else is offered.
 fn empty(path: &Path) -> Result<()> {
     let failed = |error: std::io::Error| Error::io(path, "remove what is in it", &error);
-    let records = path.join("records");
+    let [records, ..] = Directory::parts(path);
     if records.is_dir() {
         fs::remove_dir_all(&records).map_err(failed)?;
     }

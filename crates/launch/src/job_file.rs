@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result, Version};
+use outlive_planner::online::learned::Learned;
 use serde::{Deserialize, Serialize};
 
 use crate::input;
@@ -40,6 +41,9 @@ pub struct JobFile {
     /// owner began anew. As long as it is here, a start that finds nothing is refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<Known>,
+    /// What was learned of the costs of checkpoints and of failures, in all runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub learned: Option<Learned>,
     /// The job's directory when this was written: one that was moved brings its nodes along.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,

@@ -7,6 +7,7 @@
 //! - [`input`]: what users write. [`timeline`]: what they read.
 
 pub mod command;
+pub mod coordinator;
 pub mod delete;
 pub mod driver;
 mod files;

@@ -14,6 +14,8 @@ use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Result, count};
 use outlive_network::JobKey;
+use outlive_planner::online::learned::Learned;
+use outlive_vault::Directory;
 use rustix::fs::FlockOperation;
 
 pub(crate) use crate::files::check_owned;
@@ -65,8 +67,8 @@ impl Store {
             make_private(&dir.join(sub))?;
             must_list(&dir.join(sub))?;
         }
-        for sub in ["shared/records", "shared/containers"] {
-            must_list(&dir.join(sub))?;
+        for part in Directory::parts(&dir.join("shared")) {
+            must_list(&part)?;
         }
         let wanted = node_storage.map(absolute).transpose()?;
         let mut notes = Vec::new();
@@ -91,6 +93,7 @@ impl Store {
                     epoch: 0,
                     key_hash: None,
                     history: None,
+                    learned: None,
                     directory: None,
                     checksum: None,
                 };
@@ -237,13 +240,22 @@ impl Store {
         self.write_job()
     }
 
+    /// Remembers durably what was learned of costs and failures.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn record_learned(&mut self, learned: Learned) -> Result<()> {
+        self.job.learned = Some(learned);
+        self.write_job()
+    }
+
     /// Removes the unfinished files of agents and launchers that were killed. Only while
     /// no agent of the job lives.
     pub fn tidy(&self) {
         crate::files::sweep_unfinished(&self.dir);
-        outlive_vault::sweep_unfinished(&self.dir.join("shared"));
+        Directory::sweep(&self.dir.join("shared"));
         for node in (0..self.job.nodes).map(NodeId) {
-            outlive_vault::sweep_unfinished(&self.node_dir(node));
+            Directory::sweep(&self.node_dir(node));
         }
     }
 

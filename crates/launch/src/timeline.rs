@@ -160,6 +160,7 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             );
             (Live, Usual, text)
         }
+        Event::Steered { why } => (Live, Usual, format!("checkpoints: {why}")),
         Event::Captured { version } => (Verbose, Dim, format!("{version} captured")),
         Event::Stable { version, level } => (Live, Dim, format!("{version} stable on {level}")),
         Event::Aborted {

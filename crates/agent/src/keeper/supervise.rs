@@ -46,14 +46,27 @@ struct Keeper {
 }
 
 /// Runs the agent until it ends with status 0, SIGTERM comes or the parent
-/// ends. Blocks; call it in a process that has no other thread.
+/// ends; then `last`, which SIGTERM does not end: the kernel sends one for every
+/// thread of the parent that dies, and `last` may be about what the parent left.
+/// Blocks; call it in a process that has no other thread.
 ///
 /// # Errors
 /// [`Code::CommandFailed`] if the agent cannot be started;
 /// [`Code::RestartsExhausted`] if it died more often than `max_restarts`;
 /// [`Code::Internal`] if the kernel refuses what the keeper needs.
-pub fn run(options: KeeperOptions) -> Result<ExitReason, Error> {
-    let kernel = |error: std::io::Error| Error::internal(format!("keeper: {error}"));
+pub fn run(options: KeeperOptions, last: impl FnOnce()) -> Result<ExitReason, Error> {
+    // Held until the end, also when `keep` has let go of its own.
+    let _deaf = Caught::catch(libc::SIGTERM).map_err(kernel)?;
+    let ended = keep(options);
+    last();
+    ended
+}
+
+fn kernel(error: std::io::Error) -> Error {
+    Error::internal(format!("keeper: {error}"))
+}
+
+fn keep(options: KeeperOptions) -> Result<ExitReason, Error> {
     let termination = Caught::catch(libc::SIGTERM).map_err(kernel)?;
     let Some(parent) = process::watch_parent(options.parent).map_err(kernel)? else {
         return Ok(ExitReason::ParentGone);
