@@ -1,7 +1,7 @@
-//! Replays one history of the commit protocol and prints it:
+//! Replays one history of a job and prints it:
 //! `cargo run -p outlive-simulator --example history -- SEED [TAIL_LINES]`.
 
-use outlive_simulator::commit::{Options, explain};
+use outlive_simulator::job::{Options, explain};
 
 fn main() {
     let mut arguments = std::env::args()

@@ -3,16 +3,21 @@
 //! It shares with the planner the description of the machine and what a redundancy scheme
 //! survives, and nothing else: no rates of outcomes, no classes, no formula. So it checks
 //! the planner's analysis ([`outlive_planner::lifetime`]), and it shows what the analysis
-//! leaves out: Weibull lives, several replaced nodes at a time.
+//! leaves out: Weibull lives, several replaced nodes at a time. What is saved when is decided
+//! by a [`Policy`], the code that also runs in a job.
 //!
 //! Invariants: same seed, same history (P8); time never runs back; a version is used only if
 //! its level survives the loss of all nodes that have lacked their part since it was written.
 
 pub mod failures;
 pub mod grid;
+pub mod shared;
+pub mod steered;
 
+use outlive_planner::classes::Mask;
 use outlive_planner::lifetime::Pattern;
 use outlive_planner::machine::{Job, Level, Machine, Scheme};
+use outlive_planner::online::{Every, Policy, Seen};
 
 use failures::{Event, Failing, Failures, Source};
 
@@ -47,16 +52,20 @@ struct Store {
     version: Option<u64>,
     /// Nodes that lack their part of it, ascending.
     missing: Vec<u32>,
-    /// What is written in the background, and when that ends.
-    flight: Option<(u64, f64)>,
+    /// What is written in the background, since when, and when that ends.
+    flight: Option<(u64, f64, f64)>,
 }
 
-/// A job under a pattern.
-pub struct JobRun<'a, F> {
+/// A job that a policy steers.
+pub struct JobRun<'a, F, P> {
     job: &'a Job,
     levels: &'a [Level],
-    pattern: &'a Pattern,
+    /// Seconds of computing from one offer to the next.
+    step: f64,
+    policy: P,
     failures: F,
+    /// From when on writes take so many times as long.
+    slower: Option<(f64, f64)>,
     stores: Vec<Store>,
     now: f64,
     done: u64,
@@ -70,14 +79,30 @@ enum Phase {
     Stopped,
 }
 
-impl<'a, F: Failing> JobRun<'a, F> {
-    /// A job whose version 0 lies on all levels, and the failures that it meets.
+impl<'a, F: Failing> JobRun<'a, F, Every> {
+    /// A job under a pattern, whose version 0 lies on all levels, and the failures that it
+    /// meets.
     pub fn new(
         job: &'a Job,
         levels: &'a [Level],
-        pattern: &'a Pattern,
+        pattern: &Pattern,
         failures: F,
-    ) -> JobRun<'a, F> {
+    ) -> JobRun<'a, F, Every> {
+        let policy = Every::new(&pattern.multiples);
+        JobRun::steered(job, levels, pattern.interval, policy, failures)
+    }
+}
+
+impl<'a, F: Failing, P: Policy> JobRun<'a, F, P> {
+    /// A job that offers a checkpoint after every `step` seconds of computing, of which
+    /// `policy` takes what it wants.
+    pub fn steered(
+        job: &'a Job,
+        levels: &'a [Level],
+        step: f64,
+        policy: P,
+        failures: F,
+    ) -> JobRun<'a, F, P> {
         let store = Store {
             version: Some(0),
             missing: Vec::new(),
@@ -86,8 +111,10 @@ impl<'a, F: Failing> JobRun<'a, F> {
         JobRun {
             job,
             levels,
-            pattern,
+            step,
+            policy,
             failures,
+            slower: None,
             stores: vec![store; levels.len()],
             now: 0.0,
             done: 0,
@@ -95,53 +122,100 @@ impl<'a, F: Failing> JobRun<'a, F> {
         }
     }
 
+    /// From `at` on captures and writes take so many times as long.
+    pub fn slower(mut self, at: f64, times: f64) -> JobRun<'a, F, P> {
+        self.slower = Some((at, times));
+        self
+    }
+
+    fn price(&self, seconds: f64) -> f64 {
+        match self.slower {
+            Some((at, times)) if self.now >= at => seconds * times,
+            _ => seconds,
+        }
+    }
+
     /// Until so many intervals of work are done, or so many seconds have passed.
     pub fn run(mut self, intervals: u64, seconds_max: f64) -> Spent {
-        while self.done < intervals && self.now < seconds_max {
-            let before = self.done;
-            match self.interval() {
-                // What is saved after the end is not kept.
-                Phase::Over if self.now > seconds_max => self.done = before,
-                Phase::Over => {}
-                Phase::Stopped => self.recover(seconds_max),
-            }
-        }
+        self.advance(intervals, seconds_max, true);
         self.spent.total = self.now.min(seconds_max);
-        self.spent.work = self.done as f64 * self.pattern.interval;
+        self.spent.work = self.done as f64 * self.step;
         self.spent
     }
 
+    /// Seconds of work that were kept by each of these moments, ascending.
+    pub fn kept_by(mut self, moments: &[f64]) -> Vec<f64> {
+        let mut found = Vec::new();
+        for &moment in moments {
+            self.advance(u64::MAX, moment, false);
+            found.push(self.done as f64 * self.step);
+        }
+        found
+    }
+
+    /// `last`: what is saved after the end is not kept.
+    fn advance(&mut self, intervals: u64, seconds_max: f64, last: bool) {
+        while self.done < intervals && self.now < seconds_max {
+            let before = self.done;
+            match self.interval() {
+                Phase::Over if last && self.now > seconds_max => self.done = before,
+                Phase::Over => {}
+                Phase::Stopped => self.recover(if last { seconds_max } else { f64::INFINITY }),
+            }
+        }
+    }
+
     fn interval(&mut self) -> Phase {
-        let Phase::Over = self.pass(self.pattern.interval, &mut Vec::new()) else {
+        let Phase::Over = self.pass(self.step, &mut Vec::new()) else {
             return Phase::Stopped;
         };
         let next = self.done + 1;
-        let due = |&level: &usize| {
-            next.is_multiple_of(u64::from(self.pattern.multiples[level]))
-                && self.stores[level].flight.is_none()
-        };
-        let mut writing: Vec<usize> = (0..self.levels.len()).filter(due).collect();
-        if !writing.is_empty() {
-            let costs: f64 = writing.iter().map(|&level| self.levels[level].cost).sum();
-            let begun = self.now;
-            let phase = self.pass(self.job.capture + costs, &mut writing);
-            self.spent.checkpoint += self.now - begun;
-            if let Phase::Stopped = phase {
-                return Phase::Stopped;
-            }
+        let flying = |(bit, store): (usize, &Store)| store.flight.map_or(0, |_| 1 << bit);
+        let busy: Mask = self.stores.iter().enumerate().map(flying).sum();
+        let wanted = self.policy.decide(self.now, busy).levels & !busy;
+        if wanted == 0 {
+            self.done = next;
+            return Phase::Over;
+        }
+        let mut writing: Vec<usize> = (0..self.levels.len())
+            .filter(|level| wanted & (1 << level) != 0)
+            .collect();
+        let capture = self.price(self.job.capture);
+        let cost = |level: &usize| self.price(self.levels[*level].cost);
+        let costs: Vec<f64> = writing.iter().map(cost).collect();
+        let paid = writing.clone();
+        let begun = self.now;
+        let phase = self.pass(capture + costs.iter().sum::<f64>(), &mut writing);
+        self.spent.checkpoint += self.now - begun;
+        if let Phase::Stopped = phase {
+            return Phase::Stopped;
         }
         self.done = next;
-        for level in writing {
-            let background = self.levels[level].background;
-            match background > 0.0 {
-                true => self.stores[level].flight = Some((next, self.now + background)),
-                false => self.stored(level, next),
+        self.policy
+            .see(self.now, Seen::Captured { seconds: capture });
+        for (level, seconds) in paid.into_iter().zip(costs) {
+            if self.levels[level].background == 0.0 {
+                self.policy.see(self.now, Seen::Waited { level, seconds });
             }
         }
+        for level in writing {
+            let background = self.price(self.levels[level].background);
+            match background > 0.0 {
+                true => self.stores[level].flight = Some((next, self.now, self.now + background)),
+                false => self.stored(level, next, self.now, 0.0),
+            }
+        }
+        self.policy.see(self.now, Seen::Resumed);
         Phase::Over
     }
 
-    fn stored(&mut self, level: usize, version: u64) {
+    /// A level has a version.
+    fn stored(&mut self, level: usize, version: u64, at: f64, seconds: f64) {
+        self.holds(level, version);
+        self.policy.see(at, Seen::Stored { level, seconds });
+    }
+
+    fn holds(&mut self, level: usize, version: u64) {
         let store = &mut self.stores[level];
         (store.version, store.flight) = (Some(version), None);
         store.missing.clear();
@@ -164,14 +238,18 @@ impl<'a, F: Failing> JobRun<'a, F> {
         Phase::Over
     }
 
-    /// Background writes that have ended by then.
+    /// Background writes that have ended by then, the first first.
     fn background(&mut self, until: f64) {
-        for level in 0..self.stores.len() {
-            if let Some((version, end)) = self.stores[level].flight
-                && end <= until
-            {
-                self.stored(level, version);
-            }
+        loop {
+            let ends = self.stores.iter().enumerate();
+            let ended = ends
+                .filter_map(|(level, store)| Some((level, store.flight?)))
+                .filter(|(_, (_, _, end))| *end <= until)
+                .min_by(|a, b| a.1.2.total_cmp(&b.1.2));
+            let Some((level, (version, begun, end))) = ended else {
+                return;
+            };
+            self.stored(level, version, end, end - begun);
         }
     }
 
@@ -185,6 +263,7 @@ impl<'a, F: Failing> JobRun<'a, F> {
                     if self.levels[level].scheme == (Scheme::Shared { servers: *place }) {
                         (self.stores[level].version, self.stores[level].flight) = (None, None);
                         writing.retain(|&other| other != level);
+                        self.policy.see(self.now, Seen::Lost { level });
                     }
                 }
                 (&[], *stops)
@@ -194,6 +273,13 @@ impl<'a, F: Failing> JobRun<'a, F> {
             return false;
         }
         self.spent.stops += 1;
+        let bits = self.levels.iter().enumerate();
+        let alive = |level: &Level| level.scheme.survives(lost, self.job.nodes);
+        let survive: Mask = bits
+            .filter(|(_, level)| alive(level))
+            .map(|(bit, _)| 1 << bit)
+            .sum();
+        self.policy.see(self.now, Seen::Stopped { survive });
         for (store, level) in self.stores.iter_mut().zip(self.levels) {
             store.flight = None;
             if store.version.is_none() {
@@ -235,21 +321,34 @@ impl<'a, F: Failing> JobRun<'a, F> {
             let Some(level) = level else {
                 self.spent.anew += 1;
                 self.done = 0;
+                self.restarted(None, 0, 0.0);
                 break;
             };
             let Some(version) = self.stores[level].version else {
                 continue;
             };
             self.done = version;
-            self.stored(level, version);
+            self.holds(level, version);
+            let mut holds: Mask = 1 << level;
             for local in 0..self.levels.len() {
                 if self.levels[local].scheme == Scheme::Local {
-                    self.stored(local, version);
+                    self.holds(local, version);
+                    holds |= 1 << local;
                 }
             }
+            self.restarted(Some(level), holds, seconds);
             break;
         }
         self.spent.restart += self.now - begun;
+    }
+
+    fn restarted(&mut self, from: Option<usize>, holds: Mask, seconds: f64) {
+        let seen = Seen::Restarted {
+            from,
+            holds,
+            seconds,
+        };
+        self.policy.see(self.now, seen);
     }
 }
 

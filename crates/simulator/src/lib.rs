@@ -8,16 +8,16 @@
 //!   what LogP and LogGP say, for the time of a protocol.
 //! - [`ftco`]: collectives over a tree, with failures at any moment.
 //! - [`broadcast`]: broadcasts over it, with failures; [`plot`]: pictures of runs;
-//! - [`commit`]: whole histories of a job's checkpoints under faults, from a seed.
+//! - [`job`]: whole histories of a job's checkpoints under faults, from a seed.
 //!
-//! A failing seed is replayed by `outlive_simulator::commit::explain(seed, ...)`,
+//! A failing seed is replayed by `outlive_simulator::job::explain(seed, ...)`,
 //! or on the command line by the example `history` of this crate.
 
 pub mod broadcast;
-pub mod commit;
 pub mod disk;
 pub mod engine;
 pub mod ftco;
+pub mod job;
 pub mod jobs;
 pub mod logp;
 pub mod network;

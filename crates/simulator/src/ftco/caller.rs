@@ -6,14 +6,15 @@ use std::collections::VecDeque;
 
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
-use outlive_protocols::ftco::{self, Call, Command, Event, Verb};
+use outlive_protocols::collective::{Call, Command, Event, Record};
+use outlive_protocols::ftco::{self, Verb};
 use outlive_protocols::reduce;
 
 use super::arena::{Arena, Value};
 
 /// A machine whose runs are simulated here.
 pub trait Subject:
-    std::fmt::Debug + Machine<Command = Command, Event = Event, Record = ftco::Record>
+    std::fmt::Debug + Machine<Command = Command, Event = Event, Record = Record>
 {
     /// One that has seen nothing.
     fn fresh() -> Self;
@@ -278,7 +279,7 @@ impl<S: Subject> Machine for Caller<S> {
     type Msg = S::Msg;
     /// Time has begun.
     type Command = ();
-    type Record = ftco::Record;
+    type Record = Record;
     type Event = Said;
 
     fn on_message(&mut self, cx: &Cx<Self>, from: Peer, msg: S::Msg, body: Option<Body>) {
@@ -371,7 +372,7 @@ impl<S: Subject> Machine for Caller<S> {
         due
     }
 
-    fn recover(_cx: &Cx<Self>, _log: impl Iterator<Item = ftco::Record>) -> Self {
+    fn recover(_cx: &Cx<Self>, _log: impl Iterator<Item = Record>) -> Self {
         Caller::new(Vec::new(), (Time::ZERO, Time::ZERO))
     }
 }

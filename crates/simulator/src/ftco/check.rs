@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::machine::Peer;
-use outlive_protocols::ftco::{Call, Event, Kind};
+use outlive_protocols::collective::{Call, Event, Kind};
 
 use super::{Report, Value};
 

@@ -4,8 +4,8 @@
 use outlive_base::Time;
 use outlive_base::rng::Sequence;
 use outlive_protocols::broadcast::tree::Shape;
+use outlive_protocols::collective::Kind;
 use outlive_protocols::corrected::{Config, Machine, Msg, Part, Spread};
-use outlive_protocols::ftco::Kind;
 use outlive_protocols::reduce;
 
 use super::caller::Subject;
@@ -64,7 +64,16 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario<Config>> {
         ..Config::new(processes, spread, random.below(4) as u32)?
     };
     let calls = 1 + random.below(4);
-    let calls = sweep::calls_of(&KINDS, &mut random, (calls, processes), false);
+    let mut calls = sweep::calls_of(&KINDS, &mut random, (calls, processes), false);
+    // Drawn apart, so that the seeds that are kept have the histories that they had.
+    let mut gathers = Sequence::new(seed, 0x6761_7468);
+    for call in &mut calls {
+        call.kind = match call.kind {
+            Kind::Reduce if gathers.below(3) == 0 => Kind::Gather,
+            Kind::Allreduce if gathers.below(3) == 0 => Kind::Allgather,
+            kind => kind,
+        };
+    }
     let model = sweep::model(&mut random, logp);
     let mut scenario = Scenario::new(config, model, calls[0]);
     scenario.calls = calls;
@@ -99,7 +108,7 @@ mod tests {
     use super::*;
     use crate::logp::Model;
     use outlive_protocols::broadcast::LogP;
-    use outlive_protocols::ftco::{Call, Event, Why};
+    use outlive_protocols::collective::{Call, Event, Why};
 
     #[test]
     fn every_live_process_gets_the_result() {

@@ -8,8 +8,8 @@ use outlive_base::Time;
 use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
 use outlive_planner::gossip::{best_time_spaced, kept_trees_time};
+use outlive_protocols::collective::{Call, Kind};
 use outlive_protocols::corrected::{Config, Keep, MODEL, Spread};
-use outlive_protocols::ftco::{Call, Kind};
 
 use super::{Planted, Report, Scenario, corrected};
 use crate::logp::{Death, Model};

@@ -18,7 +18,8 @@ use std::cell::RefCell;
 
 use outlive_base::machine::{Body, Peer};
 use outlive_base::{Result, Time};
-use outlive_protocols::ftco::{self, Call, Event};
+use outlive_protocols::collective::{Call, Event};
+use outlive_protocols::ftco;
 
 pub use arena::{Arena, Value};
 pub use caller::{Caller, Planted, Said, Shared, Subject};

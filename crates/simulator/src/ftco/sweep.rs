@@ -8,7 +8,8 @@ use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::ftco::{Call, Config, Event, Kind, Plan};
+use outlive_protocols::collective::{Call, Event, Kind};
+use outlive_protocols::ftco::{Config, Plan};
 use outlive_protocols::reduce;
 
 use super::check::{Expect, check};

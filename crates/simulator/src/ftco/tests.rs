@@ -4,7 +4,8 @@ use outlive_base::machine::Peer;
 use outlive_base::{Code, Time};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::ftco::{Call, Config, Event, Kind, Plan, Why};
+use outlive_protocols::collective::{Call, Event, Kind, Why};
+use outlive_protocols::ftco::{Config, Plan};
 
 use super::check::{Expect, check};
 use super::{Report, Scenario, run};

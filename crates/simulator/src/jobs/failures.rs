@@ -54,6 +54,37 @@ impl Failing for Recorded<'_> {
     }
 }
 
+/// Failures of one machine up to a moment, then of another.
+pub struct Changing<'a> {
+    first: Failures<'a>,
+    then: Failures<'a>,
+    at: f64,
+}
+
+impl<'a> Changing<'a> {
+    /// From `at` seconds on `then`, which begins there.
+    pub fn new(first: Failures<'a>, then: Failures<'a>, at: f64) -> Changing<'a> {
+        Changing { first, then, at }
+    }
+}
+
+impl Failing for Changing<'_> {
+    fn next_at(&self) -> f64 {
+        let first = self.first.next_at();
+        match first < self.at {
+            true => first,
+            false => self.at + self.then.next_at(),
+        }
+    }
+    fn take(&mut self) -> (f64, Event) {
+        if self.first.next_at() < self.at {
+            return self.first.take();
+        }
+        let (at, event) = self.then.take();
+        (self.at + at, event)
+    }
+}
+
 /// A kind of component, all of one life.
 struct Kind {
     life: Life,

@@ -48,6 +48,8 @@ pub struct Checker {
     anew: BTreeSet<u32>,
     failures: Vec<(Time, u32)>,
     opened: BTreeMap<u32, Key>,
+    /// What each incarnation restored that a node has recorded, opened or not.
+    begun: BTreeMap<u32, Key>,
 }
 
 /// The number of domains that may fail at a level: the published table of
@@ -77,6 +79,7 @@ impl Checker {
             anew: BTreeSet::new(),
             failures: Vec::new(),
             opened: BTreeMap::new(),
+            begun: BTreeMap::new(),
         }
     }
 
@@ -114,11 +117,16 @@ impl Checker {
             self.copies.remove(&place);
         }
         let committed_here = self.committed.contains_key(&(place.key, place.level));
-        let newer = self
-            .stable
-            .keys()
-            .any(|&(key, level)| key > place.key && level >= place.level && self.on_line(key));
-        if committed_here && self.on_line(place.key) && !newer {
+        let newer = |&(key, level): &(Key, Level)| {
+            key > place.key && level >= place.level && self.on_line(key)
+        };
+        // Also if whoever was to say so has ended meanwhile: others may know it.
+        let recorded = self.committed.iter();
+        let recorded =
+            recorded.filter(|((_, level), holders)| holders.len() >= self.needed(*level));
+        let newer = self.stable.keys().any(newer) || recorded.map(|(at, _)| at).any(newer);
+        let void = self.is_void_by_record(place.key);
+        if committed_here && self.on_line(place.key) && !newer && !void {
             self.wrong(
                 now,
                 format!("P3: {place:?} removed before a newer one is stable"),
@@ -145,6 +153,9 @@ impl Checker {
         if !first {
             return;
         }
+        // What a newer stable version has replaced may be gone when it is decided (P3).
+        let newer = |&(other, at): &(Key, Level)| other > key && at >= level;
+        let replaced = self.stable.keys().any(newer);
         for owner in 0..self.nodes {
             let prepared = self
                 .prepared
@@ -159,6 +170,7 @@ impl Checker {
             let captured = self.captured.get(&(key, owner)).map(|(_, words)| words);
             let good = match (self.copies.get(&Place { level, key, owner }), captured) {
                 (Some(copy), Some(words)) => copy.failed || copy.words == *words,
+                (None, Some(_)) => replaced,
                 _ => false,
             };
             if !good {
@@ -194,15 +206,26 @@ impl Checker {
 
     /// True if the newest open incarnation descends from this version.
     fn on_line(&self, key: Key) -> bool {
-        let Some((&newest, _)) = self.opened.last_key_value() else {
-            return true;
-        };
-        let (mut at, mut limit) = (newest, u64::MAX);
+        let newest = self.opened.last_key_value();
+        newest.is_none_or(|(&newest, _)| self.on_line_to(newest, key))
+    }
+
+    /// True if what began newer than any that opened has made this version void: the opening
+    /// was recorded at some nodes and came to nothing, and those keep to it.
+    fn is_void_by_record(&self, key: Key) -> bool {
+        let newest = self.opened.last_key_value();
+        let first = newest.map_or(0, |(&newest, _)| newest) + 1;
+        let mut begun = self.begun.range(first..);
+        begun.any(|(&number, _)| number > key.0 && !self.on_line_to(number, key))
+    }
+
+    fn on_line_to(&self, number: u32, key: Key) -> bool {
+        let (mut at, mut limit) = (number, u64::MAX);
         loop {
             if at == key.0 {
                 return key.1 <= limit;
             }
-            match self.opened.get(&at) {
+            match self.opened.get(&at).or_else(|| self.begun.get(&at)) {
                 Some(&(source, version)) if source < at && source != 0 => {
                     (at, limit) = (source, version);
                 }
@@ -211,13 +234,18 @@ impl Checker {
         }
     }
 
+    /// So many nodes must have the COMMIT of a stable level.
+    fn needed(&self, level: Level) -> usize {
+        match level {
+            Level::Shared => 1,
+            _ => (tolerance(level, self.nodes) + 1).min(self.nodes as usize),
+        }
+    }
+
     /// Somebody declared a level stable.
     pub fn declares_stable(&mut self, now: Time, key: Key, level: Level) {
         let holders = self.committed.get(&(key, level)).map_or(0, BTreeSet::len);
-        let needed = match level {
-            Level::Shared => 1,
-            _ => (tolerance(level, self.nodes) + 1).min(self.nodes as usize),
-        };
+        let needed = self.needed(level);
         if holders < needed {
             self.wrong(
                 now,
@@ -299,6 +327,11 @@ impl Checker {
                 self.on_line(key) && self.failed_since(key) <= tolerance(level, self.nodes)
             })
             .max()
+    }
+
+    /// A node has recorded an incarnation, and what it restored.
+    pub fn begins(&mut self, number: u32, restored: Key) {
+        self.begun.entry(number).or_insert(restored);
     }
 
     /// An incarnation opened (P1, P3, uniqueness). Source 0: from the beginning.

@@ -3,6 +3,7 @@
 
 use outlive_base::rng::Sequence;
 use outlive_base::{Level, Time};
+use outlive_control::node;
 use outlive_protocols::commit::{Config, Levels, Planted};
 
 use crate::network::LossyOptions;
@@ -33,12 +34,18 @@ pub struct Options {
     pub heal: Time,
     /// The history ends here.
     pub end: Time,
+    /// The programs of a job come to their last version: long after the faults, or amid them.
+    pub last: Time,
+    /// Agents that end shortly before the job, which is otherwise without faults by then.
+    pub late_restarts: u32,
     /// Time of a rank's step, at most.
     pub step_max: Time,
     /// The ranks offer each version that is a multiple of this.
     pub stride: u64,
     /// A planted protocol fault.
     pub planted: Option<Planted>,
+    /// A fault planted in the nodes.
+    pub planted_node: Option<node::Planted>,
 }
 
 /// Relative weights of faults.
@@ -161,6 +168,7 @@ impl Options {
             true => 1 + bare.below(u64::from(nodes - 1)) as u32,
             false => 0,
         };
+        let mut last = Sequence::new(seed, 0x6c61_7374);
         Options {
             nodes,
             bare,
@@ -173,9 +181,15 @@ impl Options {
             tick: Time::from_ms(300 + random.below(2000)),
             heal: Time::from_secs(14),
             end: Time::from_secs(30),
+            last: match last.chance(250_000) {
+                true => Time::from_ms(2_000 + last.below(12_000)),
+                false => Time::from_secs(30),
+            },
+            late_restarts: last.below(4) as u32,
             step_max: Time::from_ms(10 + random.below(100)),
             stride,
             planted: None,
+            planted_node: None,
         }
     }
 

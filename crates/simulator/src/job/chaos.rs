@@ -1,0 +1,129 @@
+//! Faults, drawn one after another from the seed.
+
+use outlive_base::{Level, Time};
+
+use super::checker::Place;
+use super::*;
+use crate::network::LossyOptions;
+
+impl Job {
+    pub(super) fn chaos(&mut self) {
+        if self.calm {
+            return;
+        }
+        let tick = self.options.tick.0;
+        let delay = Time(tick / 2 + self.random.below(tick));
+        self.after(delay, Action::Chaos);
+        let node = self.random.below(u64::from(self.options.nodes)) as u32;
+        let who = self.at(node);
+        let fault = self.options.weights.draw(&mut self.random);
+        self.note(|| format!("fault {fault:?} for n{node} (p{who})"));
+        match fault {
+            Some(0) => self.end_agent(who),
+            Some(1) if !self.home(who).lost => self.lose_node(who),
+            Some(2) => self.rank_fails(),
+            Some(3) => {
+                let side = self.random.u64() & ((1 << self.options.nodes) - 1);
+                self.net.partition(side);
+                let length = Time::from_ms(50 + self.random.below(2000));
+                self.after(length, Action::Rejoin);
+            }
+            Some(4) => {
+                let length = Time::from_ms(20 + self.random.below(1500));
+                self.home(who).paused_until = self.now + length;
+            }
+            Some(5) => self.damage(who),
+            // Frozen for so long that it is taken for dead; wakes up later.
+            Some(6) => {
+                let length = Time::from_ms(700 + self.random.below(2000));
+                self.home(who).paused_until = self.now + length;
+            }
+            Some(7) => {
+                for node in 0..self.options.nodes {
+                    let who = self.at(node);
+                    if !self.home(who).lost {
+                        self.lose_node(who);
+                    }
+                }
+            }
+            Some(8) => self.next_run(),
+            _ => {}
+        }
+    }
+
+    /// Something stored at a node goes bad: the node counts as a failed domain.
+    fn damage(&mut self, who: Process) {
+        let mut random = self.random.clone();
+        let home = self.home(who);
+        let node = home.node;
+        let place = match random.below(3) {
+            0 => {
+                home.storage.records.damage(&mut random);
+                None
+            }
+            1 => {
+                let found = home.storage.own.iter_mut().next_back();
+                found.map(|(&key, container)| {
+                    container.flip(&mut random);
+                    Place {
+                        level: Level::Disk,
+                        key,
+                        owner: node,
+                    }
+                })
+            }
+            _ => {
+                let found = home.storage.partner.iter_mut().next_back();
+                found.map(|(&(key, owner), container)| {
+                    container.flip(&mut random);
+                    Place {
+                        level: Level::Partner,
+                        key,
+                        owner,
+                    }
+                })
+            }
+        };
+        self.random = random;
+        self.judge.fails(self.now, node);
+        if let Some(place) = place {
+            self.judge.copy_fails(place);
+        }
+    }
+
+    /// A node's memory is gone; what it stored stays.
+    pub(super) fn forgets(&mut self, who: Process) {
+        let (owner, level) = (self.home(who).node, Level::Memory);
+        for key in self.in_memory(who) {
+            self.judge.copy_fails(Place { level, key, owner });
+        }
+        self.judge.fails(self.now, owner);
+    }
+
+    /// A node's storage is out of reach for good.
+    pub(super) fn wiped(&mut self, who: Process) {
+        if std::mem::replace(&mut self.home(who).wiped, true) {
+            return;
+        }
+        let node = self.home(who).node;
+        let mut places = Vec::new();
+        for key in self.in_memory(who) {
+            places.push((Level::Memory, key, node));
+        }
+        let storage = &self.home(who).storage;
+        places.extend(storage.own.keys().map(|&key| (Level::Disk, key, node)));
+        let kept = storage.partner.keys();
+        places.extend(kept.map(|&(key, owner)| (Level::Partner, key, owner)));
+        for (level, key, owner) in places {
+            self.judge.copy_fails(Place { level, key, owner });
+        }
+        self.judge.fails(self.now, node);
+    }
+
+    pub(super) fn heal(&mut self) {
+        self.calm = true;
+        self.net.partition(0);
+        self.net.options = LossyOptions::CALM;
+        self.note(|| "all faults end".to_string());
+    }
+}

@@ -1,0 +1,459 @@
+//! The launcher: the supervisor that runs in a job, and what carries out its actions here.
+//! Keepers start and are killed, connections to agents break and lose what is under way.
+
+use std::collections::BTreeMap;
+
+use outlive_base::rng::Sequence;
+use outlive_base::{Incarnation, JobName, NodeId, Time};
+use outlive_control::node::Input as NodeInput;
+use outlive_control::orders::{Bounds, LevelSetting, Notice, Order, Policy, Step};
+use outlive_control::steering::Wishes;
+use outlive_control::supervisor::{self, Input, Settings, Storage, Supervisor};
+use outlive_planner::online::learned::Learned;
+
+use super::*;
+
+/// Bounds so short that every one of them passes in a history.
+pub const BOUNDS: Bounds = Bounds {
+    heartbeat_ms: 100,
+    suspect_ms: 300,
+    dead_ms: 700,
+    arm_ms: 600,
+    commit_ms: 900,
+    recovery_ms: 2500,
+    drain_ms: 3_000,
+};
+
+/// A connection between the launcher and an agent: in order, until it breaks.
+#[derive(Clone, Copy, Default)]
+struct Line {
+    /// Grows when it breaks: what was under way is lost.
+    number: u32,
+    to_agent: Time,
+    to_launcher: Time,
+}
+
+/// What stands in the job's file.
+#[derive(Clone, Default)]
+struct Kept {
+    incarnation: u32,
+    epoch: u64,
+    history: Incarnation,
+    learned: Learned,
+}
+
+/// The supervisor and its world.
+pub struct Launcher {
+    supervisor: Supervisor,
+    timer: Time,
+    lines: BTreeMap<Process, Line>,
+    /// The command runs, in this incarnation.
+    running: Option<u32>,
+    /// Frozen processes that were given up and not killed.
+    zombies: Vec<Process>,
+    /// The supervisor has ended the job, and why.
+    pub over: Option<String>,
+    run: u32,
+    kept: Kept,
+}
+
+impl Launcher {
+    pub fn new(options: &Options, seed: u64) -> Launcher {
+        Launcher::after(options, seed, Kept::default(), Time::ZERO)
+    }
+
+    fn after(options: &Options, seed: u64, kept: Kept, now: Time) -> Launcher {
+        let mut random = Sequence::new(seed, 0x706f_6c69);
+        let job = JobName::new("history").expect("a good name");
+        let mut settings = Settings::new(job, options.nodes);
+        settings.spares = u32::MAX;
+        settings.max_restarts = u32::MAX;
+        settings.quick_max = u32::MAX;
+        settings.open_tries_max = u32::MAX;
+        settings.backoff_ms = 5;
+        settings.backoff_max_ms = 40;
+        settings.start_ms = 1_000;
+        settings.fence_ms = 100;
+        settings.kill_grace_ms = 50;
+        settings.probe_ms = 200;
+        settings.bounds = BOUNDS;
+        settings.anew_if_nothing = true;
+        settings.storage_stays = false;
+        settings.last_incarnation = kept.incarnation;
+        settings.epoch_base = kept.epoch;
+        settings.history = kept.history;
+        settings.policy = match random.chance(500_000) {
+            true => Policy {
+                every: Some(1 + random.below(20)),
+                interval_ms: None,
+            },
+            false => Policy {
+                every: None,
+                interval_ms: Some(20 + random.below(300)),
+            },
+        };
+        // The weakest level takes part always: each round has one.
+        let setting = |(at, level)| LevelSetting {
+            level,
+            every: match at {
+                0 => 1,
+                _ => 1 + random.below(2) as u32,
+            },
+        };
+        settings.levels = options.levels.iter().enumerate().map(setting).collect();
+        if random.chance(300_000) {
+            // In a history that is so short, costs are looked for at once.
+            settings.auto = Some(Wishes {
+                commit_ms: BOUNDS.commit_ms,
+                first_ms: 20 + random.below(300),
+                least_ms: 20,
+                learned: kept.learned.clone(),
+                ..Wishes::default()
+            });
+            settings.policy = Policy::default();
+        }
+        Launcher {
+            supervisor: Supervisor::new(settings, now),
+            timer: Time::NEVER,
+            lines: BTreeMap::new(),
+            running: None,
+            zombies: Vec::new(),
+            over: None,
+            run: 0,
+            kept,
+        }
+    }
+
+    /// The incarnation in which the command runs.
+    pub fn running(&self) -> Option<u32> {
+        self.running
+    }
+
+    pub fn stop_ranks(&mut self) {
+        self.running = None;
+    }
+}
+
+impl Job {
+    /// Something happened: the supervisor is told and obeyed.
+    pub(super) fn supervise(&mut self, input: Input) {
+        if self.launcher.over.is_some() || self.ends.is_over() {
+            return;
+        }
+        self.launcher.supervisor.handle(self.now, input);
+        for action in self.launcher.supervisor.take_actions() {
+            self.obey_supervisor(action);
+        }
+        let next = self.launcher.supervisor.deadline();
+        if next < self.launcher.timer || self.launcher.timer <= self.now {
+            // A moment later: the supervisor looks for what is over.
+            let at = next.max(self.now + Time(1_000));
+            self.launcher.timer = at;
+            self.after(at.since(self.now), Action::Timer { at });
+        }
+    }
+
+    /// The supervisor's timer, if it was not set anew.
+    pub(super) fn timer(&mut self, at: Time) {
+        if at == self.launcher.timer {
+            self.supervise(Input::Timer);
+        }
+    }
+
+    fn obey_supervisor(&mut self, action: supervisor::Action) {
+        use supervisor::Action as A;
+        match action {
+            A::StartNode {
+                node,
+                epoch,
+                storage,
+            } => {
+                let delay = Time::from_ms(1 + self.random.below(60));
+                let start = Action::StartNode {
+                    run: self.launcher.run,
+                    node: node.0,
+                    epoch,
+                    keep: storage == Storage::Keep,
+                };
+                self.after(delay, start);
+            }
+            A::Order { node, order } => self.send_order(node.0, order),
+            A::Fence { node, epoch, .. } => self.fence(node.0, epoch),
+            A::StartCommand { incarnation } => {
+                self.launcher.running = Some(incarnation.0);
+                let epoch = self.epoch;
+                self.after(Time::from_ms(1), Action::StartRanks { epoch });
+            }
+            A::EndCommand { .. } => {
+                let delay = self.some_us(30_000);
+                let epoch = self.epoch;
+                self.after(delay, Action::EndRanks { epoch });
+            }
+            A::RecordIncarnation { incarnation, epoch } => {
+                (self.launcher.kept.incarnation, self.launcher.kept.epoch) = (incarnation.0, epoch);
+            }
+            A::RecordHistory { history } => {
+                let known = history.map_or(Incarnation(0), |(incarnation, _)| incarnation);
+                self.launcher.kept.history = known;
+            }
+            A::RecordLearned(learned) => {
+                assert_eq!(learned.fault(), None, "{learned:?}");
+                self.launcher.kept.learned = learned;
+            }
+            A::Tell(supervisor::Event::Fatal(error)) => {
+                self.note(|| format!("the supervisor gives up: {error}"));
+                self.launcher.over = Some(error.to_string());
+            }
+            A::Tell(supervisor::Event::Finishing) => self.finishing(),
+            A::StopNode { node } => self.stop_node(node.0),
+            A::Done(outcome) => self.done_with(&outcome),
+            // Injections are not used; watching and remembering need nothing here.
+            _ => {}
+        }
+    }
+
+    /// A keeper starts, and its agent.
+    pub(super) fn start_node(&mut self, run: u32, slot: (u32, u64, bool)) {
+        let (node, epoch, keep) = slot;
+        if run != self.launcher.run {
+            return;
+        }
+        let old = self.at(node);
+        let who = self.new_home(node, epoch);
+        self.slots[node as usize] = who;
+        if self.home(old).epoch != 0 {
+            match keep && !self.home(old).wiped {
+                true => self.adopt_storage(old, who),
+                false => self.wiped(old),
+            }
+        }
+        self.launcher_connects(who);
+        self.start_agent(who);
+    }
+
+    /// The launcher ends, and all keepers, agents and ranks with it; what is stored stays. The
+    /// next launcher goes on from what the last one remembered.
+    pub(super) fn next_run(&mut self) {
+        for zombie in std::mem::take(&mut self.launcher.zombies) {
+            self.kill_all_of(zombie);
+        }
+        for node in 0..self.options.nodes {
+            let who = self.at(node);
+            self.ranks_fall(node, false);
+            self.kill_all_of(who);
+            self.forgets(who);
+        }
+        self.epoch += 1;
+        self.forced = None;
+        let kept = self.launcher.kept.clone();
+        let run = self.launcher.run + 1;
+        self.launcher = Launcher::after(&self.options, self.seed, kept, self.now);
+        self.launcher.run = run;
+        self.starts_anew();
+        self.supervise(Input::Timer);
+    }
+
+    /// Kills what is left of a slot's holder. A frozen process is one that the launcher
+    /// cannot reach: it is not answered for, and wakes up later.
+    fn fence(&mut self, node: u32, epoch: u64) {
+        let who = self.at(node);
+        if self.home(who).epoch != epoch {
+            return;
+        }
+        let frozen = self.is_frozen(who).is_some();
+        self.ranks_fall(node, true);
+        if frozen && !self.home(who).lost {
+            self.launcher.zombies.push(who);
+            return self.wiped(who);
+        }
+        let empty = !self.home(who).lost;
+        self.kill_all_of(who);
+        if empty {
+            self.wiped(who);
+        }
+        let delay = self.some_us(20_000);
+        self.after(delay, Action::Fenced { node, epoch });
+    }
+
+    pub(super) fn kill_all_of(&mut self, who: Process) {
+        self.home(who).lost = true;
+        self.end_agent(who);
+    }
+
+    /// Whoever looks after the machine ends what is left of the last start.
+    fn end_zombies(&mut self) {
+        for zombie in std::mem::take(&mut self.launcher.zombies) {
+            self.kill_all_of(zombie);
+            let (node, epoch) = (self.home(zombie).node, self.home(zombie).epoch);
+            self.after(Time::from_ms(1), Action::Fenced { node, epoch });
+        }
+    }
+
+    /// A rank's process fails by itself.
+    pub(super) fn rank_fails(&mut self) {
+        let pids: Vec<u32> = self.ranks_running();
+        let at = self.random.below(pids.len().max(1) as u64) as usize;
+        if let Some(&pid) = pids.get(at) {
+            self.kill_rank(pid);
+        }
+    }
+
+    fn ranks_running(&self) -> Vec<u32> {
+        let all = (0..self.ranks_total()).map(|rank| self.pid_of(rank));
+        match self.launcher.running {
+            Some(_) => all.collect(),
+            None => Vec::new(),
+        }
+    }
+
+    /// A node falls. Either its keeper's end is seen and its storage is kept, or there is
+    /// only silence.
+    pub(super) fn lose_node(&mut self, who: Process) {
+        let (node, epoch) = (self.home(who).node, self.home(who).epoch);
+        if epoch == 0 {
+            return;
+        }
+        let is_seen = self.random.chance(300_000);
+        self.ranks_fall(node, is_seen);
+        self.kill_all_of(who);
+        match is_seen {
+            true => {
+                self.forgets(who);
+                let delay = Time::from_ms(1 + self.random.below(100));
+                self.after(delay, Action::KeeperEnded { node, epoch });
+            }
+            false => self.wiped(who),
+        }
+    }
+
+    // ---- connections ----
+
+    /// An agent connects to the launcher, before it says anything.
+    pub(super) fn launcher_connects(&mut self, who: Process) {
+        self.launcher.lines.entry(who).or_default().number += 1;
+    }
+
+    /// An agent says something to the launcher.
+    pub(super) fn notify(&mut self, who: Process, notice: Notice) {
+        if let Notice::OpenFailed { error, .. } = &notice
+            && error.code() == outlive_base::Code::NoQuorum
+        {
+            self.end_zombies();
+        }
+        let breaks = !self.calm && self.random.chance(300);
+        let delay = Time(20_000 + self.random.below(2_000_000));
+        let now = self.now;
+        let line = self.launcher.lines.entry(who).or_default();
+        if breaks {
+            line.number += 1;
+            let number = line.number;
+            let down = Time::from_ms(5 + self.random.below(400));
+            return self.after(down, Action::Reconnect { who, number });
+        }
+        let at = line.to_launcher.max(now + delay);
+        line.to_launcher = at;
+        let number = line.number;
+        let notice = Box::new(notice);
+        let told = Action::Hear {
+            who,
+            number,
+            notice,
+        };
+        self.after(at.since(now), told);
+    }
+
+    /// A broken connection is made again, if the agent still lives.
+    pub(super) fn reconnect(&mut self, who: Process, number: u32) {
+        let same = self.launcher.lines.get(&who).map(|line| line.number) == Some(number);
+        if same && self.home(who).epoch != 0 {
+            let home = self.home(who);
+            let (node, epoch, life) = (NodeId(home.node), home.epoch, home.life);
+            self.supervise(Input::LinkDown { node, epoch });
+            self.launcher_connects(who);
+            self.input(who, life, NodeInput::Up(NodeId::LAUNCHER));
+        }
+    }
+
+    pub(super) fn hear(&mut self, who: Process, number: u32, notice: Notice) {
+        let same = self.launcher.lines.get(&who).map(|line| line.number) == Some(number);
+        let home = &self.homes[who as usize];
+        let (node, epoch) = (home.node, home.epoch);
+        if !same {
+            return;
+        }
+        if let Notice::Checkpoint {
+            version,
+            step: Step::Stable(_),
+        } = &notice
+            && self.at(node) == who
+        {
+            let incarnation = self.launcher.supervisor.incarnation();
+            self.judge.tells_launcher((incarnation, version.0));
+        }
+        let node = NodeId(node);
+        let input = Input::Notice {
+            node,
+            epoch,
+            notice,
+        };
+        self.supervise(input);
+    }
+
+    fn send_order(&mut self, node: u32, order: Order) {
+        if let Order::Open {
+            incarnation,
+            fresh: true,
+            ..
+        } = order
+        {
+            self.judge.asks_anew(incarnation.0);
+        }
+        self.note(|| format!("order to n{node}: {order:?}"));
+        let who = self.at(node);
+        let delay = Time(20_000 + self.random.below(2_000_000));
+        let now = self.now;
+        let Some(line) = self.launcher.lines.get_mut(&who) else {
+            return;
+        };
+        let at = line.to_agent.max(now + delay);
+        line.to_agent = at;
+        let (number, order) = (line.number, Box::new(order));
+        self.after(at.since(now), Action::Obey { who, number, order });
+    }
+
+    /// An order reaches an agent.
+    pub(super) fn obey(&mut self, who: Process, number: u32, order: Order) {
+        let line = self.launcher.lines.get(&who).map(|line| line.number);
+        let life = self.home(who).life;
+        if line == Some(number) {
+            if self.home(who).agent.is_some() {
+                self.ordered(who, &order);
+            }
+            self.input(who, life, NodeInput::Order(order));
+        }
+    }
+
+    /// Faults have ended some time ago: the job must have opened and become stable again.
+    pub(super) fn final_checks(&mut self, heal: Time) {
+        let number = self.launcher.supervisor.incarnation();
+        let since = heal + Time::from_secs(8);
+        let mut wrong = Vec::new();
+        if let Some(why) = &self.launcher.over {
+            wrong.push(format!("P5: the supervisor ended the job: {why}"));
+        } else if self.launcher.running.is_none() {
+            wrong.push(format!("P5: incarnation {number} does not open"));
+        } else {
+            for level in self.options.levels.iter() {
+                if !self.judge.stable_after(since, number, level) {
+                    wrong.push(format!(
+                        "P5: nothing becomes stable at {level} without faults"
+                    ));
+                }
+            }
+        }
+        for text in wrong {
+            self.note(|| text.clone());
+            self.judge.violations.push(text);
+        }
+    }
+}

@@ -1,0 +1,454 @@
+//! Histories of a whole job: the supervisor and the nodes that run in jobs
+//! ([`outlive_control`]), over simulated ranks, memory, storage, clocks and connections, with
+//! faults from a seed and an independent judge.
+//!
+//! Invariants of the harness: what takes time ends later, in an order of its own; words
+//! between launcher and agents come in order until their connection breaks, and then what is
+//! under way is lost; peers lose, repeat and reorder; an agent may end between any two of its
+//! effects; a keeper's memory outlives its agents, storage outlives the keeper if the fault
+//! says so; every fault is told to the judge.
+
+mod chaos;
+mod checker;
+mod ends;
+mod launcher;
+mod node;
+mod options;
+mod program;
+mod storage;
+mod sweep;
+mod work;
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use outlive_base::ipc::{ToAgent, ToRank};
+use outlive_base::machine::Op;
+use outlive_base::rng::Sequence;
+use outlive_base::{NodeId, Time};
+use outlive_control::ended::{Ended, SIGKILL};
+use outlive_control::node::Input as NodeInput;
+use outlive_control::node::plain::PlainSlab;
+use outlive_control::node::shell::{Done, PeerMessage, Rebuild, Target};
+use outlive_control::orders::{Notice, Order};
+use outlive_control::supervisor::Input;
+
+use crate::engine::{Happening, Queue, Slab, Trace};
+use crate::network::{Lossy, Network};
+
+pub use checker::{Checker, Key, Place};
+pub use options::{Options, Weights};
+pub use sweep::{Summary, sweep};
+
+use ends::Ends;
+use launcher::Launcher;
+use node::{Carry, Home, Process};
+use program::Program;
+use work::Writing;
+
+/// Far more than ever happens in a history, unless messages answer each other without end.
+const HAPPENINGS_MAX: u64 = 1_000_000;
+
+/// What is going to happen.
+enum Action {
+    /// A peer's message arrives.
+    Deliver {
+        to: Process,
+        from: NodeId,
+        epoch: u64,
+        message: Rc<PeerMessage>,
+    },
+    /// A word of an agent reaches the launcher, if the connection did not break.
+    Hear {
+        who: Process,
+        number: u32,
+        notice: Box<Notice>,
+    },
+    /// An order reaches an agent, if the connection did not break.
+    Obey {
+        who: Process,
+        number: u32,
+        order: Box<Order>,
+    },
+    /// A connection that broke is made again.
+    Reconnect { who: Process, number: u32 },
+    /// An agent must hear of the time.
+    Wake { who: Process, life: u32, at: Time },
+    /// Something that an agent asked for is done.
+    Done {
+        who: Process,
+        life: u32,
+        done: Box<Done<PlainSlab>>,
+    },
+    /// A record is synced.
+    Synced {
+        who: Process,
+        life: u32,
+        op: Op,
+        shared: bool,
+    },
+    /// A copy of a version is written.
+    Copy {
+        who: Process,
+        life: u32,
+        writing: Rc<Writing>,
+        target: Target,
+    },
+    /// All copies are.
+    Written {
+        who: Process,
+        life: u32,
+        writing: Rc<Writing>,
+    },
+    /// A version is brought into memory.
+    Rebuild {
+        who: Process,
+        life: u32,
+        tries: u32,
+        wanted: Rc<Rebuild<PlainSlab>>,
+    },
+    /// A keeper starts its agent again.
+    Restart { who: Process },
+    /// The supervisor's timer.
+    Timer { at: Time },
+    /// A keeper starts; it finds what the last holder of its slot stored, or nothing.
+    StartNode {
+        run: u32,
+        node: u32,
+        epoch: u64,
+        keep: bool,
+    },
+    /// The processes of a slot are gone.
+    Fenced { node: u32, epoch: u64 },
+    /// The launcher sees that a keeper has ended.
+    KeeperEnded { node: u32, epoch: u64 },
+    /// The command starts its ranks.
+    StartRanks { epoch: u32 },
+    /// The ranks of the command are gone.
+    EndRanks { epoch: u32 },
+    /// The launcher sees the end of a rank.
+    RankKilled { rank: u32, pid: u32 },
+    /// The launcher sees that a rank has ended well.
+    RankExited { rank: u32, pid: u32 },
+    /// The command's own process ends.
+    CommandOver { epoch: u32, ended: Ended },
+    /// A keeper that was told to end does.
+    KeeperStops { node: u32, epoch: u64 },
+    /// The programs come to their last version.
+    LastVersions,
+    /// An agent ends shortly before the job.
+    LateRestart,
+    /// A rank looks for its agent.
+    Reach { rank: u32, epoch: u32 },
+    /// A rank's next step.
+    Step { rank: u32, epoch: u32 },
+    /// A rank has filled its slab.
+    Filled { rank: u32, epoch: u32 },
+    /// A rank has waited long enough.
+    Late {
+        rank: u32,
+        epoch: u32,
+        sequence: u32,
+    },
+    /// A rank's message reaches the agent.
+    Said {
+        who: Process,
+        life: u32,
+        token: u64,
+        sequence: u32,
+        message: ToAgent,
+    },
+    /// An agent's answer reaches the rank.
+    Answer {
+        token: u64,
+        sequence: u32,
+        message: ToRank,
+        carry: Carry,
+    },
+    /// A checkpoint that the program takes by itself.
+    Force,
+    /// A fault is drawn.
+    Chaos,
+    /// A partition ends.
+    Rejoin,
+    /// All faults end.
+    Heal,
+}
+
+/// What became of a history.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The seed.
+    pub seed: u64,
+    /// What was drawn from it.
+    pub options: Options,
+    /// What the judge found; empty is good.
+    pub violations: Vec<String>,
+    /// The hash of the history (P8).
+    pub trace: u64,
+    /// Versions declared stable, by level.
+    pub stable: usize,
+    /// Incarnations that opened.
+    pub opened: usize,
+    /// Happenings.
+    pub happenings: u64,
+    /// The printable history, if asked for.
+    pub lines: Vec<String>,
+}
+
+/// The whole history.
+struct Job {
+    now: Time,
+    queue: Queue,
+    actions: Slab<Action>,
+    happenings: u64,
+    trace: Trace,
+    lines: Option<Vec<String>>,
+    options: Options,
+    seed: u64,
+    random: Sequence,
+    net: Lossy,
+    judge: Checker,
+    homes: Vec<Home>,
+    /// Which process holds a slot.
+    slots: Vec<Process>,
+    programs: BTreeMap<u32, Program>,
+    /// Connections of ranks: process, its life, rank, the ranks' epoch.
+    links: BTreeMap<u64, (Process, u32, u32, u32)>,
+    tokens: u64,
+    shared: storage::Shared,
+    /// What the ranks of a node have captured of a version, by rank.
+    captured: BTreeMap<(Key, u32), BTreeMap<u32, u64>>,
+    /// What the ranks of a node have restored, by rank.
+    restored: BTreeMap<(u32, u32), BTreeMap<u32, (Key, u64)>>,
+    /// What each incarnation restored, as it was recorded.
+    sources: BTreeMap<u32, Key>,
+    launcher: Launcher,
+    ends: Ends,
+    /// Ranks' life: grows with every start and stop.
+    epoch: u32,
+    /// A forced checkpoint: ranks' life and version.
+    forced: Option<(u32, u64)>,
+    calm: bool,
+}
+
+/// One history of this seed, with the options that the seed gives.
+pub fn run_seed(seed: u64) -> Outcome {
+    run_history(seed, Options::from_seed(seed), false)
+}
+
+/// The printable history of a seed: what `run_seed` did, line by line.
+pub fn explain(seed: u64, options: Options) -> Outcome {
+    run_history(seed, options, true)
+}
+
+/// One history.
+pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
+    let mut job = Job {
+        now: Time::ZERO,
+        queue: Queue::default(),
+        actions: Slab::default(),
+        happenings: 0,
+        trace: Trace::default(),
+        lines: lines.then(Vec::new),
+        seed,
+        random: Sequence::new(seed, 0x6a6f_6273),
+        net: Lossy::new(options.net.clone(), seed),
+        judge: Checker::new(options.nodes),
+        homes: Vec::new(),
+        slots: Vec::new(),
+        programs: BTreeMap::new(),
+        links: BTreeMap::new(),
+        tokens: 0,
+        shared: storage::Shared::default(),
+        captured: BTreeMap::new(),
+        restored: BTreeMap::new(),
+        sources: BTreeMap::new(),
+        launcher: Launcher::new(&options, seed),
+        ends: Ends::default(),
+        epoch: 0,
+        forced: None,
+        calm: false,
+        options,
+    };
+    let (heal, last) = (job.options.heal, job.options.last);
+    for node in 0..job.options.nodes {
+        // A holder for everyone who is asked for before its keeper has started.
+        let who = job.new_home(node, 0);
+        job.slots.push(who);
+    }
+    job.supervise(Input::Timer);
+    job.after(Time::from_ms(500), Action::Force);
+    let tick = job.options.tick;
+    job.after(tick, Action::Chaos);
+    job.after(heal, Action::Heal);
+    job.plan_end();
+    job.run(last.max(heal) + ends::ENDING_MAX);
+    job.final_end();
+    Outcome {
+        seed,
+        options: job.options,
+        stable: job.judge.stable_count(),
+        opened: job.judge.opened_count(),
+        violations: job.judge.violations,
+        trace: job.trace.0,
+        happenings: job.happenings,
+        lines: job.lines.take().unwrap_or_default(),
+    }
+}
+
+impl Job {
+    fn after(&mut self, delay: Time, action: Action) {
+        let index = self.actions.put(action);
+        self.queue
+            .push(self.now + delay, Happening::new(0, 0, index));
+    }
+
+    fn note(&mut self, line: impl FnOnce() -> String) {
+        if let Some(lines) = &mut self.lines {
+            lines.push(format!("{:12.3} {}", self.now.as_ms(), line()));
+        }
+    }
+
+    fn run(&mut self, end: Time) {
+        while let Some((at, what)) = self.queue.pop() {
+            if at > end || self.ends.is_over() {
+                return;
+            }
+            self.now = at;
+            let Some(action) = self.actions.take(what.index()) else {
+                continue;
+            };
+            self.happenings += 1;
+            if self.happenings == HAPPENINGS_MAX {
+                return self.wrong("P5: messages without end".to_owned());
+            }
+            self.trace.add(at.0);
+            self.act(action);
+        }
+    }
+
+    /// True if an agent is frozen: what it is to hear is put off.
+    fn is_frozen(&mut self, who: Process) -> Option<Time> {
+        let until = self.homes[who as usize].paused_until;
+        (until > self.now).then(|| until.since(self.now))
+    }
+
+    fn act(&mut self, action: Action) {
+        let directed = match &action {
+            Action::Deliver { to: who, .. }
+            | Action::Obey { who, .. }
+            | Action::Wake { who, .. }
+            | Action::Done { who, .. }
+            | Action::Synced { who, .. }
+            | Action::Copy { who, .. }
+            | Action::Written { who, .. }
+            | Action::Rebuild { who, .. }
+            | Action::Said { who, .. } => Some(*who),
+            _ => None,
+        };
+        if let Some(left) = directed.and_then(|who| self.is_frozen(who)) {
+            return self.after(left, action);
+        }
+        match action {
+            Action::Deliver {
+                to,
+                from,
+                epoch,
+                message,
+            } => self.deliver(to, from, epoch, &message),
+            Action::Hear {
+                who,
+                number,
+                notice,
+            } => self.hear(who, number, *notice),
+            Action::Obey { who, number, order } => self.obey(who, number, *order),
+            Action::Reconnect { who, number } => self.reconnect(who, number),
+            Action::Wake { who, life, at } => self.wake(who, life, at),
+            Action::Done { who, life, done } => self.done(who, life, *done),
+            Action::Synced {
+                who,
+                life,
+                op,
+                shared,
+            } => self.synced(who, life, op, shared),
+            Action::Copy {
+                who,
+                life,
+                writing,
+                target,
+            } => self.copy(who, life, &writing, target),
+            Action::Written { who, life, writing } => self.written(who, life, writing),
+            Action::Rebuild {
+                who,
+                life,
+                tries,
+                wanted,
+            } => self.rebuild(who, life, tries, wanted),
+            Action::Restart { who } => self.restart(who),
+            Action::Timer { at } => self.timer(at),
+            Action::StartNode {
+                run,
+                node,
+                epoch,
+                keep,
+            } => self.start_node(run, (node, epoch, keep)),
+            Action::Fenced { node, epoch } => self.supervise(Input::Fenced {
+                node: NodeId(node),
+                epoch,
+                complete: true,
+            }),
+            Action::KeeperEnded { node, epoch } => self.supervise(Input::KeeperEnded {
+                node: NodeId(node),
+                epoch,
+                ended: Ended::Signal(SIGKILL),
+            }),
+            Action::StartRanks { epoch } => self.start_ranks(epoch),
+            Action::EndRanks { epoch } => self.end_ranks(epoch),
+            Action::RankKilled { rank, pid } => self.rank_killed(rank, pid),
+            Action::RankExited { rank, pid } => self.rank_exited(rank, pid),
+            Action::CommandOver { epoch, ended } => self.command_over(epoch, ended),
+            Action::KeeperStops { node, epoch } => self.keeper_stops(node, epoch),
+            Action::LastVersions => self.last_versions(),
+            Action::LateRestart => self.late_restart(),
+            Action::Reach { rank, epoch } => self.reach(rank, epoch),
+            Action::Step { rank, epoch } => self.step(rank, epoch),
+            Action::Filled { rank, epoch } => self.filled(rank, epoch),
+            Action::Late {
+                rank,
+                epoch,
+                sequence,
+            } => self.late(rank, epoch, sequence),
+            Action::Said {
+                who,
+                life,
+                token,
+                sequence,
+                message,
+            } => self.input(
+                who,
+                life,
+                NodeInput::Said {
+                    token,
+                    sequence,
+                    message,
+                },
+            ),
+            Action::Answer {
+                token,
+                sequence,
+                message,
+                carry,
+            } => self.answered(token, sequence, message, carry),
+            Action::Force => self.force(),
+            Action::Chaos => self.chaos(),
+            Action::Rejoin => self.net.partition(0),
+            Action::Heal => self.heal(),
+        }
+    }
+
+    /// A random time up to `most` microseconds.
+    fn some_us(&mut self, most: u64) -> Time {
+        Time(1_000 * (1 + self.random.below(most)))
+    }
+}

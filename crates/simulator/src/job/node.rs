@@ -1,0 +1,539 @@
+//! Slots of the job: keepers with their memory, the node that runs over it, and carrying out
+//! what it wants.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use outlive_base::control_block::{ControlWords, Identity};
+use outlive_base::ipc::ToRank;
+use outlive_base::{Code, JobName, Level, NodeId, Rank, Result, Time, Version};
+use outlive_control::node::plain::{PlainBlock, PlainSlab};
+use outlive_control::node::shell::{Ask, CommandLine, Link, PeerMessage, Shell, Staging, With};
+use outlive_control::node::{Hello, Input as NodeInput, Node, Ranks, Start};
+use outlive_control::orders::{AgentSpec, Fault, Member, Notice, Opened, Step};
+use outlive_ledger::Record;
+
+use super::storage::Storage;
+use super::*;
+
+/// Index of a holder of a slot; a replaced one keeps its index.
+pub type Process = u32;
+
+/// What identifies the job in records and slabs.
+pub const JOB_HASH: u64 = 7;
+/// Most staging memory of a node: more than it ever needs.
+const MEMORY_BYTES: u64 = 1 << 30;
+
+/// What goes to a rank beside an answer.
+pub enum Carry {
+    Nothing,
+    Block(PlainBlock),
+    Slab(PlainSlab),
+}
+
+/// What a node wants done, in order.
+pub enum Effect {
+    Tell(Notice),
+    Send(NodeId, PeerMessage),
+    Meet(NodeId, u64),
+    Answer(Link, u32, ToRank, Carry),
+    Kill(u32),
+    KeepBlock(Rank, PlainBlock),
+    KeepSlab(Rank, usize, PlainSlab),
+    Ask(Ask<PlainSlab>),
+}
+
+/// The world of a simulated node: wishes are noted and carried out afterwards, one by one.
+#[derive(Default)]
+pub struct Sim {
+    effects: Vec<Effect>,
+    live: Rc<RefCell<BTreeSet<u64>>>,
+}
+
+impl Shell for Sim {
+    type Block = PlainBlock;
+    type Slab = PlainSlab;
+
+    fn tell(&mut self, notice: &Notice) {
+        self.effects.push(Effect::Tell(notice.clone()));
+    }
+    fn send(&mut self, to: NodeId, message: &PeerMessage) {
+        self.effects.push(Effect::Send(to, message.clone()));
+    }
+    fn meet(&mut self, member: &Member, _: Option<&Member>) {
+        self.effects.push(Effect::Meet(member.node, member.epoch));
+    }
+    fn isolate(&mut self, _: bool) {}
+    fn answer(&mut self, link: Link, sequence: u32, message: &ToRank, with: With<'_, Sim>) {
+        let carry = match with {
+            With::Nothing => Carry::Nothing,
+            With::Block(block) => Carry::Block(block.of_rank()),
+            With::Slab(slab) | With::ReadOnly(slab) => Carry::Slab(slab.clone()),
+        };
+        let effect = Effect::Answer(link, sequence, message.clone(), carry);
+        self.effects.push(effect);
+    }
+    fn is_live(&self, link: Link) -> bool {
+        self.live.borrow().contains(&link.token)
+    }
+    fn command_of(&self, _: u32) -> Option<CommandLine> {
+        None
+    }
+    fn kill(&mut self, pid: u32) {
+        self.effects.push(Effect::Kill(pid));
+    }
+    fn make_block(&mut self, identity: Identity) -> Result<PlainBlock> {
+        let block = PlainBlock::new(identity);
+        let kept = Effect::KeepBlock(identity.rank, block.of_agent());
+        self.effects.push(kept);
+        Ok(block)
+    }
+    fn keep_slab(&mut self, rank: Rank, slot: usize, slab: &Arc<PlainSlab>) {
+        let kept = Effect::KeepSlab(rank, slot, PlainSlab::clone(slab));
+        self.effects.push(kept);
+    }
+    fn ask(&mut self, ask: Ask<PlainSlab>) {
+        self.effects.push(Effect::Ask(ask));
+    }
+    fn inject(&mut self, _: u32, _: Fault) {}
+    fn point(&mut self, _: &'static str) -> Vec<(u32, Fault)> {
+        Vec::new()
+    }
+}
+
+/// Orders that one life of an agent has taken and not answered.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct OpenOrders {
+    pub status: i32,
+    pub end_ranks: i32,
+    pub finish: Option<Time>,
+    pub finished: bool,
+    /// A fault has ended it.
+    pub killed: bool,
+}
+
+/// A holder of a slot: a keeper, and what it and its storage hold.
+pub struct Home {
+    pub node: u32,
+    pub epoch: u64,
+    pub agent: Option<Node<Sim>>,
+    /// No process of it is left.
+    pub lost: bool,
+    /// What it stored is out of reach.
+    pub wiped: bool,
+    /// Grows with every start of the agent.
+    pub life: u32,
+    pub paused_until: Time,
+    /// The incarnation that its agent has said to have opened.
+    pub incarnation: u32,
+    pub storage: Storage,
+    /// When the agent was started: its own clock begins there.
+    started: Time,
+    wake: Time,
+    pub last_sync: Time,
+    /// Orders that were not answered.
+    pub open: OpenOrders,
+    blocks: BTreeMap<Rank, PlainBlock>,
+    slabs: BTreeMap<(Rank, usize), PlainSlab>,
+    /// The epochs of its peers, as it was told.
+    pub known: BTreeMap<NodeId, u64>,
+    live: Rc<RefCell<BTreeSet<u64>>>,
+}
+
+impl Job {
+    pub(super) fn new_home(&mut self, node: u32, epoch: u64) -> Process {
+        self.homes.push(Home {
+            node,
+            epoch,
+            agent: None,
+            lost: false,
+            wiped: false,
+            life: 0,
+            paused_until: Time::ZERO,
+            incarnation: 0,
+            storage: Storage::default(),
+            started: Time::ZERO,
+            wake: Time::NEVER,
+            last_sync: Time::ZERO,
+            open: OpenOrders::default(),
+            blocks: BTreeMap::new(),
+            slabs: BTreeMap::new(),
+            known: BTreeMap::new(),
+            live: Rc::default(),
+        });
+        self.homes.len() as Process - 1
+    }
+
+    pub(super) fn home(&mut self, who: Process) -> &mut Home {
+        &mut self.homes[who as usize]
+    }
+
+    pub(super) fn at(&self, node: u32) -> Process {
+        self.slots[node as usize]
+    }
+
+    /// The ranks of a node.
+    pub(super) fn ranks_of(&self, node: u32) -> Vec<Rank> {
+        let (ranks, nodes) = (self.ranks_total(), self.options.nodes);
+        outlive_base::placement::ranks_of(NodeId(node), ranks, nodes).collect()
+    }
+
+    pub(super) fn ranks_total(&self) -> u32 {
+        match self.options.bare {
+            0 => self.options.nodes * self.options.ranks,
+            bare => self.options.nodes - bare,
+        }
+    }
+
+    /// The keeper starts the agent: it finds what the one before it has left.
+    pub(super) fn start_agent(&mut self, who: Process) {
+        let now = self.now;
+        let (base, planted) = (self.options.config(), self.options.planted_node);
+        let home = self.home(who);
+        home.life += 1;
+        home.started = now;
+        home.wake = Time::NEVER;
+        home.last_sync = now;
+        home.open = OpenOrders::default();
+        home.incarnation = 0;
+        home.known.clear();
+        home.live = Rc::default();
+        let mut ranks = Ranks::default();
+        for block in home.blocks.values() {
+            ranks.adopt_block(block.of_agent());
+        }
+        let mut troubles = Vec::new();
+        for slab in home.slabs.values() {
+            troubles.extend(ranks.adopt_slab(slab.clone()).err());
+        }
+        let (node, epoch, life) = (home.node, home.epoch, home.life);
+        let local = core::net::IpAddr::V4(core::net::Ipv4Addr::LOCALHOST);
+        let spec = AgentSpec {
+            job: JobName::new("history").expect("a good name"),
+            job_hash: JOB_HASH,
+            node: NodeId(node),
+            epoch,
+            launcher: (local, 1).into(),
+            bind: local,
+            key_file: "key".into(),
+            node_dir: "node".into(),
+            job_dir: "job".into(),
+            socket: "socket".into(),
+            memory_bytes: MEMORY_BYTES,
+            encrypt: false,
+        };
+        let start = Start {
+            spec,
+            shell: Sim {
+                effects: Vec::new(),
+                live: Rc::clone(&home.live),
+            },
+            now: Time::ZERO,
+            ranks,
+            troubles,
+            found_records: Ok(home.storage.records.replay()),
+            kept_records: Vec::new(),
+            restarts: Some(life - 1),
+            disk_usage: (0, 0),
+            hello: Hello {
+                address: (local, 1024 + who as u16).into(),
+                pid: who * 1000 + life,
+                keeper_pid: who * 1000,
+            },
+            commit: base,
+            planted,
+        };
+        home.agent = Some(Node::new(start));
+        self.note(|| format!("n{node} (p{who}) agent {life} starts"));
+        self.carry_out(who);
+    }
+
+    /// The agent ends: what was under way in it is over.
+    pub(super) fn end_agent(&mut self, who: Process) {
+        let mut random = self.random.clone();
+        let home = self.home(who);
+        if home.agent.take().is_none() {
+            return;
+        }
+        let records = home.storage.records.crash(&mut random);
+        home.open.killed = true;
+        let (node, life, lost) = (home.node, home.life, home.lost);
+        self.random = random;
+        for record in records {
+            self.on_durable(who, &record);
+        }
+        self.note(|| format!("n{node} (p{who}) agent {life} ends"));
+        self.cut_links(who, life);
+        if !lost {
+            let delay = Time::from_ms(2 + self.random.below(150));
+            self.after(delay, Action::Restart { who });
+        }
+    }
+
+    pub(super) fn restart(&mut self, who: Process) {
+        let home = self.home(who);
+        if !home.lost && home.agent.is_none() {
+            self.launcher_connects(who);
+            self.start_agent(who);
+        }
+    }
+
+    /// Gives an agent an input, if it still lives this life.
+    pub(super) fn input(&mut self, who: Process, life: u32, input: NodeInput<PlainSlab>) {
+        let now = self.now;
+        let home = self.home(who);
+        let started = home.started;
+        let Some(node) = home.agent.as_mut().filter(|_| home.life == life) else {
+            return;
+        };
+        node.on(now.since(started), input);
+        node.on_time(now.since(started));
+        self.carry_out(who);
+    }
+
+    pub(super) fn wake(&mut self, who: Process, life: u32, at: Time) {
+        let now = self.now;
+        let home = self.home(who);
+        let started = home.started;
+        if home.wake != at || home.life != life {
+            return;
+        }
+        home.wake = Time::NEVER;
+        if let Some(node) = &mut home.agent {
+            node.on_time(now.since(started));
+            self.carry_out(who);
+        }
+    }
+
+    /// Carries out what a node wants. It may end between any two wishes.
+    fn carry_out(&mut self, who: Process) {
+        let home = self.home(who);
+        let life = home.life;
+        let Some(node) = &mut home.agent else { return };
+        let effects = std::mem::take(&mut node.shell().effects);
+        for effect in effects {
+            let crash = if self.calm {
+                0
+            } else {
+                self.options.faults.crash
+            };
+            self.effect(who, life, effect);
+            if self.random.chance(crash) {
+                return self.end_agent(who);
+            }
+            if self.home(who).life != life || self.home(who).agent.is_none() {
+                return;
+            }
+        }
+        let now = self.now;
+        let home = self.home(who);
+        if let Some(node) = &home.agent {
+            // A moment later: the same time again would be no time.
+            let at = (node.wake_at() + home.started).max(now + Time(1_000));
+            if at < home.wake {
+                home.wake = at;
+                self.after(at.since(now), Action::Wake { who, life, at });
+            }
+        }
+    }
+
+    fn effect(&mut self, who: Process, life: u32, effect: Effect) {
+        match effect {
+            Effect::Tell(notice) => {
+                self.answers(who, &notice);
+                self.heard(who, &notice);
+                self.notify(who, notice);
+            }
+            Effect::Send(to, message) => self.post(who, to, message),
+            Effect::Meet(node, epoch) => drop(self.home(who).known.insert(node, epoch)),
+            Effect::Answer(link, sequence, message, carry) => {
+                let delay = self.some_us(200);
+                let token = link.token;
+                self.after(
+                    delay,
+                    Action::Answer {
+                        token,
+                        sequence,
+                        message,
+                        carry,
+                    },
+                );
+            }
+            Effect::Kill(pid) => self.kill_rank(pid),
+            Effect::KeepBlock(rank, block) => drop(self.home(who).blocks.insert(rank, block)),
+            Effect::KeepSlab(rank, slot, slab) => {
+                self.home(who).slabs.insert((rank, slot), slab);
+            }
+            Effect::Ask(ask) => self.begin(who, life, ask),
+        }
+    }
+
+    // ---- peers ----
+
+    fn post(&mut self, who: Process, to: NodeId, message: PeerMessage) {
+        let (from, epoch) = (NodeId(self.home(who).node), self.home(who).epoch);
+        let Some(&known) = self.home(who).known.get(&to) else {
+            return;
+        };
+        let holder = |home: &Home| home.node == to.0 && home.epoch == known;
+        let Some(there) = self.homes.iter().rposition(holder) else {
+            return;
+        };
+        let message = Rc::new(message);
+        for at in self.net.carry(self.now, from.0, to.0).into_iter().flatten() {
+            let message = Rc::clone(&message);
+            let arrives = Action::Deliver {
+                to: there as Process,
+                from,
+                epoch,
+                message,
+            };
+            self.after(at.since(self.now), arrives);
+        }
+    }
+
+    pub(super) fn deliver(&mut self, to: Process, from: NodeId, epoch: u64, message: &PeerMessage) {
+        let home = self.home(to);
+        let life = home.life;
+        // A holder that was replaced is not listened to.
+        if home.known.get(&from).is_none_or(|&known| epoch < known) {
+            return;
+        }
+        let message = message.clone();
+        self.input(to, life, NodeInput::Peer { from, message });
+    }
+
+    // ---- what the judge hears ----
+
+    fn heard(&mut self, who: Process, notice: &Notice) {
+        let now = self.now;
+        match notice {
+            Notice::NodeReady { incarnation, .. } => self.home(who).incarnation = incarnation.0,
+            Notice::Opened(Opened { incarnation, .. }) => {
+                let number = incarnation.0;
+                let source = self.sources.get(&number).copied().unwrap_or((0, 0));
+                self.home(who).incarnation = number;
+                self.judge.opens(now, number, source);
+            }
+            Notice::Checkpoint { version, step } => {
+                let key = (self.home(who).incarnation, version.0);
+                match step {
+                    Step::Stable(level) => self.judge.declares_stable(now, key, *level),
+                    Step::Aborted { level, .. } => self.judge.declares_aborted(now, key, *level),
+                    _ => {}
+                }
+            }
+            Notice::OpenFailed { error, .. }
+                if error.code() == Code::NoValidCheckpoint
+                    && self.at(self.homes[who as usize].node) == who =>
+            {
+                self.judge.gives_up(now);
+            }
+            _ => {}
+        }
+        let node = self.homes[who as usize].node;
+        self.note(|| format!("n{node} (p{who}) tells {notice:?}"));
+    }
+
+    pub(super) fn on_durable(&mut self, who: Process, record: &Record) {
+        let node = self.home(who).node;
+        match *record {
+            Record::Prepared {
+                incarnation,
+                version,
+                level,
+                ..
+            } => self.judge.prepares(node, (incarnation.0, version.0), level),
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ..
+            } => {
+                let mark = &mut self.homes[who as usize].storage.mark;
+                *mark = incarnation.max(*mark);
+                let key = (incarnation.0, version.0);
+                self.judge.commits(self.now, node, key, level);
+            }
+            Record::Incarnation {
+                number, restored, ..
+            } => {
+                let source = restored.map_or((0, 0), |(source, version, _)| (source.0, version.0));
+                self.sources.entry(number.0).or_insert(source);
+                self.judge.begins(number.0, source);
+            }
+            _ => {}
+        }
+    }
+
+    /// Copies of the ranks' blocks, for who looks at them.
+    pub(super) fn adopt_storage(&mut self, old: Process, new: Process) {
+        let storage = std::mem::take(&mut self.home(old).storage);
+        self.home(new).storage = storage;
+    }
+
+    /// The keys that a node's memory holds.
+    pub(super) fn in_memory(&mut self, who: Process) -> BTreeSet<Key> {
+        let slabs = self.home(who).slabs.values();
+        let heads = slabs.filter_map(|slab| slab.head().ok());
+        heads
+            .filter(|head| head.state.is_complete())
+            .map(|head| (head.id.incarnation.0, head.version.0))
+            .collect()
+    }
+
+    /// The connections of ranks to one life of an agent are gone.
+    fn cut_links(&mut self, who: Process, life: u32) {
+        let mut cut = Vec::new();
+        self.links.retain(|_, &mut (there, of, rank, epoch)| {
+            let is = there == who && of == life;
+            if is {
+                cut.push((rank, epoch));
+            }
+            !is
+        });
+        for (rank, epoch) in cut {
+            self.lost_link(rank, epoch);
+        }
+    }
+
+    /// A process connects to the agent of its node.
+    pub(super) fn joins(&mut self, who: Process, token: u64, pid: u32) {
+        let home = self.home(who);
+        home.live.borrow_mut().insert(token);
+        let life = home.life;
+        self.input(who, life, NodeInput::Joined(Link { token, pid }));
+    }
+
+    /// A connection of a process is gone, with the process or without.
+    pub(super) fn leaves(&mut self, token: u64, exited: bool) {
+        let Some(&(who, life, ..)) = self.links.get(&token) else {
+            return;
+        };
+        self.links.remove(&token);
+        self.home(who).live.borrow_mut().remove(&token);
+        self.input(who, life, NodeInput::Gone { token, exited });
+    }
+
+    /// What a rank sees of its block: what was called stable, and that what it captured last
+    /// was given up. Of a version that it has not come to, the word binds nobody: a
+    /// coordinator that is started anew may take it up.
+    pub(super) fn judge_block(&mut self, block: &PlainBlock, captured: Option<Version>) {
+        let incarnation = block.identity().incarnation.0;
+        for level in Level::ALL {
+            if let Some(version) = block.committed(level) {
+                let key = (incarnation, version.0);
+                // What was restored is told to ranks with its version, and was judged before.
+                if self.captured.keys().any(|(known, _)| *known == key) {
+                    self.judge.declares_stable(self.now, key, level);
+                }
+            }
+        }
+        if let Some(version) = block.aborted().filter(|it| Some(*it) == captured) {
+            self.judge
+                .declares_aborted(self.now, (incarnation, version.0), None);
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What nodes store: records on disks that tear and rot, containers, and the shared
+//! directory.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use outlive_base::rng::{Sequence, draw};
+use outlive_base::{ContainerId, Incarnation, Level, Rank, Version};
+use outlive_ledger::retention::long_gone;
+use outlive_ledger::{Checkpoint, Record, Rules};
+
+use super::Key;
+use crate::disk::Disk;
+
+/// The bytes of a node's ranks (a word stands for a rank's), and their digest when they
+/// were written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Container {
+    pub words: Vec<(Rank, u64)>,
+    pub digest: u128,
+}
+
+/// The digest of the words.
+pub fn digest(words: &[(Rank, u64)]) -> u128 {
+    let sum = words.iter().fold(words.len() as u64, |sum, (rank, word)| {
+        draw(sum, *word, u64::from(rank.0))
+    });
+    u128::from(sum)
+}
+
+impl Container {
+    pub fn new(words: Vec<(Rank, u64)>) -> Container {
+        let digest = digest(&words);
+        Container { words, digest }
+    }
+    pub fn is_good(&self) -> bool {
+        digest(&self.words) == self.digest
+    }
+    pub fn bare(&self) -> Vec<u64> {
+        self.words.iter().map(|(_, word)| *word).collect()
+    }
+    pub fn flip(&mut self, random: &mut Sequence) {
+        if self.words.is_empty() {
+            // Of a node without ranks: its header.
+            self.digest ^= 1;
+            return;
+        }
+        let at = random.below(self.words.len() as u64) as usize;
+        self.words[at].1 ^= 1 << random.below(64);
+    }
+}
+
+/// Which copies were removed from a store.
+#[derive(Default)]
+pub struct Tombs(BTreeSet<(ContainerId, Level)>);
+
+impl Tombs {
+    pub fn insert(&mut self, copy: (ContainerId, Level)) {
+        self.0.insert(copy);
+    }
+
+    /// The versions whose records go, for their copies are long gone.
+    pub fn forget(
+        &mut self,
+        records: &[Record],
+        present: impl Iterator<Item = Key>,
+        rules: &Rules<'_>,
+    ) -> BTreeSet<Checkpoint> {
+        let present = present.map(|key| (Incarnation(key.0), Version(key.1)));
+        let forgotten = long_gone(records, &self.0, &present.collect(), rules);
+        let gone = |id: &ContainerId| forgotten.contains(&(id.incarnation, id.version));
+        self.0.retain(|(id, _)| !gone(id));
+        forgotten
+    }
+}
+
+/// What lies in a node's storage.
+#[derive(Default)]
+pub struct Storage {
+    pub tombs: Tombs,
+    pub records: Disk<Record>,
+    pub own: BTreeMap<Key, Container>,
+    /// For other nodes.
+    pub partner: BTreeMap<(Key, u32), Container>,
+    /// The newest incarnation in which a version is marked to have been committed.
+    pub mark: Incarnation,
+}
+
+/// What lies in the shared directory.
+#[derive(Default)]
+pub struct Shared {
+    pub tombs: Tombs,
+    pub records: Vec<Record>,
+    pub containers: BTreeMap<(Key, u32), Container>,
+}

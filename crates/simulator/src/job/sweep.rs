@@ -1,0 +1,66 @@
+//! Many histories.
+
+use super::{Options, run_history};
+
+/// What became of many histories.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// Histories.
+    pub histories: u64,
+    /// Seeds whose history breaks a promise, with the first violation.
+    pub failed: Vec<(u64, String)>,
+    /// Versions declared stable, over all.
+    pub stable: u64,
+    /// Incarnations opened, over all.
+    pub opened: u64,
+    /// Happenings, over all.
+    pub happenings: u64,
+}
+
+/// Many histories on some threads; the result does not depend on their number.
+/// `change` may alter the options of a seed.
+pub fn sweep(
+    seeds: impl IntoIterator<Item = u64>,
+    threads: u64,
+    change: impl Fn(&mut Options) + Sync,
+) -> Summary {
+    let seeds: Vec<u64> = seeds.into_iter().collect();
+    let threads = threads.max(1);
+    let one = |start: u64| {
+        let mut summary = Summary::default();
+        for &seed in seeds.iter().skip(start as usize).step_by(threads as usize) {
+            let mut options = Options::from_seed(seed);
+            change(&mut options);
+            let outcome = run_history(seed, options, false);
+            summary.histories += 1;
+            summary.stable += outcome.stable as u64;
+            summary.opened += outcome.opened as u64;
+            summary.happenings += outcome.happenings;
+            if let Some(first) = outcome.violations.first() {
+                summary.failed.push((seed, first.clone()));
+            }
+        }
+        summary
+    };
+    let parts: Vec<Summary> = std::thread::scope(|scope| {
+        let one = &one;
+        let running: Vec<_> = (0..threads).map(|t| scope.spawn(move || one(t))).collect();
+        // A panic in a history is a finding: pass it on.
+        let join = |handle: std::thread::ScopedJoinHandle<'_, Summary>| {
+            handle
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        };
+        running.into_iter().map(join).collect()
+    });
+    let mut total = Summary::default();
+    for part in parts {
+        total.histories += part.histories;
+        total.stable += part.stable;
+        total.opened += part.opened;
+        total.happenings += part.happenings;
+        total.failed.extend(part.failed);
+    }
+    total.failed.sort();
+    total
+}

@@ -1,0 +1,586 @@
+//! What takes time: records, copies, rebuilds, looking and collecting.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use outlive_base::machine::Op;
+use outlive_base::slab::SlabId;
+use outlive_base::{
+    Code, ContainerId, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version,
+};
+use outlive_control::node::Input as NodeInput;
+use outlive_control::node::plain::PlainSlab;
+use outlive_control::node::shell::{
+    Ask, Collected, Done, Flush, Found, Rebuild, Rebuilt, Staging, Target,
+};
+use outlive_ledger::{GcPolicy, Part, Record, Rules};
+use outlive_protocols::commit::Planted;
+
+use super::checker::Place;
+use super::node::{JOB_HASH, Process};
+use super::storage::Container;
+use super::*;
+
+/// How often an absent partner is asked again.
+const TRIES_MAX: u32 = 100;
+
+/// A version that is being written.
+pub struct Writing {
+    flush: Flush<PlainSlab>,
+    results: RefCell<BTreeMap<Level, Result<()>>>,
+}
+
+impl Writing {
+    fn key(&self) -> Key {
+        let captures = &self.flush.captures;
+        (captures.source.0, captures.version.0)
+    }
+}
+
+impl Job {
+    pub(super) fn later(&mut self, who: Process, life: u32, most_us: u64, done: Done<PlainSlab>) {
+        let delay = self.some_us(most_us);
+        let done = Box::new(done);
+        self.after(delay, Action::Done { who, life, done });
+    }
+
+    pub(super) fn done(&mut self, who: Process, life: u32, done: Done<PlainSlab>) {
+        self.input(who, life, NodeInput::Done(done));
+    }
+
+    pub(super) fn begin(&mut self, who: Process, life: u32, ask: Ask<PlainSlab>) {
+        match ask {
+            Ask::Persist { op, record, shared } => self.persist(who, life, op, record, shared),
+            Ask::Flush(flush) => self.flush(who, life, flush),
+            Ask::Rebuild(wanted) => {
+                let delay = self.some_us(20_000);
+                let wanted = Rc::new(wanted);
+                self.after(
+                    delay,
+                    Action::Rebuild {
+                        who,
+                        life,
+                        tries: 0,
+                        wanted,
+                    },
+                );
+            }
+            Ask::Inventory { incarnation } => {
+                let found = Ok(self.look(who));
+                self.later(who, life, 5_000, Done::Inventory { incarnation, found });
+            }
+            Ask::Collect { policy, shared } => {
+                let result = Ok(self.collect(who, &policy, shared));
+                self.later(who, life, 2_000, Done::Collected { result });
+            }
+            Ask::Slab {
+                rank,
+                slot,
+                ticket,
+                bytes,
+                stop,
+                ..
+            } => {
+                let made = Ok((!stop.is_given_up()).then(|| PlainSlab::new(bytes)));
+                let done = Done::SlabMade {
+                    rank,
+                    slot,
+                    ticket,
+                    made,
+                };
+                self.later(who, life, 5_000, done);
+            }
+            Ask::DiskUsage => self.later(who, life, 1_000, Done::DiskUsage((0, 0))),
+            Ask::Finished(_) => self.later(who, life, 2_000, Done::Protected { result: Ok(()) }),
+            Ask::GiveBack(_)
+            | Ask::Corrupt(_)
+            | Ask::Route { .. }
+            | Ask::DropRouted { .. }
+            | Ask::EndRouted { .. } => {}
+        }
+    }
+
+    /// Records become durable in the order in which they were asked for.
+    pub(super) fn persist(
+        &mut self,
+        who: Process,
+        life: u32,
+        op: Op,
+        record: Record,
+        shared: bool,
+    ) {
+        let most = self.options.faults.sync_max.0 / 1_000;
+        let delay = self.some_us(if self.calm { 2_000 } else { most });
+        let now = self.now;
+        let home = self.home(who);
+        home.storage.records.write(op, record);
+        home.last_sync = home.last_sync.max(now) + delay;
+        let at = home.last_sync.since(now);
+        self.after(
+            at,
+            Action::Synced {
+                who,
+                life,
+                op,
+                shared,
+            },
+        );
+    }
+
+    pub(super) fn synced(&mut self, who: Process, life: u32, op: Op, shared: bool) {
+        if self.home(who).life != life || self.home(who).agent.is_none() {
+            return;
+        }
+        let refuse = if self.calm {
+            0
+        } else {
+            self.options.faults.refuse
+        };
+        let full = || {
+            let entity = Entity::File("records".into());
+            Err(Error::new(Code::NoSpace, entity, "no space", "make room"))
+        };
+        let mut result = Ok(None);
+        if self.random.chance(refuse) {
+            self.home(who).storage.records.refuse(op);
+            result = full();
+        } else if let Some(record) = self.home(who).storage.records.sync(op) {
+            self.on_durable(who, &record);
+            if shared {
+                result = self.persist_shared(record).map(|()| None);
+            }
+        }
+        self.input(who, life, NodeInput::Done(Done::Persisted { op, result }));
+    }
+
+    /// Created exclusively: what another run has decided stands.
+    pub(super) fn persist_shared(&mut self, record: Record) -> Result<()> {
+        let name = |record: &Record| match *record {
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ..
+            } => Some((incarnation.0, Some((version.0, level)))),
+            Record::Incarnation { number, .. } => Some((number.0, None)),
+            _ => None,
+        };
+        let stands = self
+            .shared
+            .records
+            .iter()
+            .find(|it| name(it) == name(&record));
+        let same = |found: &Record| match (found, &record) {
+            (Record::Commit { parts: found, .. }, Record::Commit { parts, .. }) => found == parts,
+            _ => *found == record,
+        };
+        match stands.map(same) {
+            Some(true) => Ok(()),
+            Some(false) => Err(Error::new(
+                Code::JobBusy,
+                Entity::File("shared".into()),
+                "another run of the job has written a different decision there",
+                "let one run at a time use a job's store",
+            )),
+            None => {
+                self.shared.records.push(record);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn flush(&mut self, who: Process, life: u32, flush: Flush<PlainSlab>) {
+        let node = self.home(who).node;
+        let writing = Rc::new(Writing {
+            flush,
+            results: RefCell::default(),
+        });
+        let key = writing.key();
+        if writing.flush.captures.slabs.is_empty() && !writing.flush.quiet {
+            // A node without ranks captures its nothing now.
+            self.judge.captures(self.now, key, node, &[]);
+            self.stored(Level::Memory, key, node, &[]);
+        }
+        let (mut last, mut own) = (Time::ZERO, Time::ZERO);
+        for &target in &writing.flush.targets {
+            let mut delay = Time(600_000) + self.some_us(60_000);
+            if matches!(target, Target::Partner(_)) {
+                // The partner's copy counts with the node's own.
+                delay = delay.max(own + Time(1_000));
+            }
+            if target == Target::Disk {
+                own = delay;
+            }
+            last = last.max(delay);
+            let writing = Rc::clone(&writing);
+            self.after(
+                delay,
+                Action::Copy {
+                    who,
+                    life,
+                    writing,
+                    target,
+                },
+            );
+        }
+        let over = last + Time(1_000);
+        self.after(over, Action::Written { who, life, writing });
+    }
+
+    pub(super) fn stored(&mut self, level: Level, key: Key, owner: u32, words: &[u64]) {
+        self.judge.stores(Place { level, key, owner }, words);
+    }
+
+    pub(super) fn copy(&mut self, who: Process, life: u32, writing: &Rc<Writing>, target: Target) {
+        if self.home(who).life != life || self.home(who).agent.is_none() {
+            return;
+        }
+        let captures = &writing.flush.captures;
+        let words: Option<Vec<(Rank, u64)>> = captures
+            .slabs
+            .iter()
+            .map(|(rank, slab)| Some((*rank, slab.content()? as u64)))
+            .collect();
+        let level = target.level();
+        let node = NodeId(self.home(who).node);
+        let odd = || Err(Error::internal("a capture is not complete"));
+        let written = words.map_or_else(odd, |words| {
+            let container = Container::new(words);
+            let digest = container.digest;
+            self.reaches(who, target, writing.flush.partner_epoch)?;
+            self.write(who, writing.key(), target, container)?;
+            Ok(Part {
+                node,
+                id: ContainerId {
+                    incarnation: captures.source,
+                    version: captures.version,
+                    node,
+                },
+                length: 4096,
+                digest,
+                holder: match target {
+                    Target::Memory | Target::Disk => node,
+                    Target::Partner(partner) => partner,
+                    Target::Shared => NodeId::LAUNCHER,
+                },
+                ranks: captures.slabs.iter().map(|(rank, _)| *rank).collect(),
+            })
+        });
+        let outcome = written.as_ref().map(drop).map_err(Error::clone);
+        writing.results.borrow_mut().insert(level, outcome);
+        if writing.flush.quiet {
+            return;
+        }
+        let done = Done::LevelDone {
+            source: captures.source,
+            version: captures.version,
+            level,
+            result: written,
+        };
+        self.input(who, life, NodeInput::Done(done));
+    }
+
+    pub(super) fn written(&mut self, who: Process, life: u32, writing: Rc<Writing>) {
+        let captures = &writing.flush.captures;
+        let (source, version) = (captures.source, captures.version);
+        let done = match writing.flush.quiet {
+            true => {
+                let results = writing.results.take();
+                let result = results.into_values().collect::<Result<()>>();
+                Done::Protected { result }
+            }
+            false => Done::FlushOver { source, version },
+        };
+        // The slabs are released before the slots may be used again.
+        drop(writing);
+        self.input(who, life, NodeInput::Done(done));
+    }
+
+    /// A stream to a holder of the partner's slot that was replaced comes to nothing.
+    fn reaches(&mut self, who: Process, target: Target, epoch: u64) -> Result<()> {
+        let Target::Partner(partner) = target else {
+            return Ok(());
+        };
+        if self.home(who).known.get(&partner) == Some(&epoch) {
+            return Ok(());
+        }
+        let entity = Entity::Node(partner.0);
+        let (reason, remedy) = ("the connection ended", "see the storage");
+        Err(Error::new(Code::Network, entity, reason, remedy))
+    }
+
+    /// Writes one copy and reads it back.
+    pub(super) fn write(
+        &mut self,
+        who: Process,
+        key: Key,
+        target: Target,
+        good: Container,
+    ) -> Result<()> {
+        let owner = self.home(who).node;
+        let no = |code, reason: &str| {
+            let entity = Entity::Node(owner);
+            Err(Error::new(code, entity, reason, "see the storage"))
+        };
+        if target == Target::Memory {
+            return Ok(());
+        }
+        let (refuse, torn) = match self.calm {
+            true => (0, 0),
+            false => (self.options.faults.refuse, self.options.torn),
+        };
+        if self.random.chance(refuse) {
+            return no(Code::NoSpace, "no space is left");
+        }
+        let mut container = good.clone();
+        if self.random.chance(torn) {
+            container.flip(&mut self.random);
+            if self.options.planted != Some(Planted::SkipReadBack) {
+                return no(Code::Corrupt, "reads back with another digest");
+            }
+        }
+        let words = container.bare();
+        match target {
+            Target::Memory => {}
+            Target::Disk => drop(self.home(who).storage.own.insert(key, container)),
+            Target::Shared => drop(self.shared.containers.insert((key, owner), container)),
+            Target::Partner(partner) => {
+                if !self.home(who).storage.own.contains_key(&key) {
+                    self.write(who, key, Target::Disk, good)?;
+                }
+                let Some(there) = self.partner(who, partner) else {
+                    return no(Code::Network, "the connection ended");
+                };
+                let kept = &mut self.home(there).storage.partner;
+                kept.insert((key, owner), container);
+            }
+        }
+        self.stored(target.level(), key, owner, &words);
+        if self.at(owner) != who {
+            // Out of everyone's reach.
+            let level = target.level();
+            self.judge.copy_fails(Place { level, key, owner });
+        }
+        Ok(())
+    }
+
+    /// The holder of a node's slot, if it can be talked to from here.
+    pub(super) fn partner(&mut self, who: Process, partner: NodeId) -> Option<Process> {
+        let there = self.at(partner.0);
+        let known = self.home(who).known.get(&partner).copied();
+        let now = self.now;
+        let home = self.home(there);
+        let is_up = home.agent.is_some() && home.paused_until <= now && !home.wiped;
+        let same = known == Some(home.epoch);
+        let from = self.home(who).node;
+        let reached = self.net.carry(now, from, partner.0)[0].is_some();
+        (is_up && same && reached).then_some(there)
+    }
+
+    pub(super) fn rebuild(
+        &mut self,
+        who: Process,
+        life: u32,
+        tries: u32,
+        wanted: Rc<Rebuild<PlainSlab>>,
+    ) {
+        if self.home(who).life != life || self.home(who).agent.is_none() {
+            return;
+        }
+        let key = (wanted.source.0, wanted.version.0);
+        let node = self.home(who).node;
+        let mut away = false;
+        let mut found = None;
+        for (level, part) in &wanted.parts {
+            let container = match level {
+                Level::Memory => wanted.in_memory.as_ref().and_then(|captures| {
+                    let slabs = captures.slabs.iter();
+                    slabs
+                        .map(|(rank, slab)| Some((*rank, slab.content()? as u64)))
+                        .collect::<Option<Vec<_>>>()
+                        .map(Container::new)
+                }),
+                Level::Disk => self.home(who).storage.own.get(&key).cloned(),
+                Level::Shared => self.shared.containers.get(&(key, node)).cloned(),
+                Level::Partner => match self.partner(who, part.holder) {
+                    Some(there) => self.home(there).storage.partner.get(&(key, node)).cloned(),
+                    None => {
+                        away = true;
+                        None
+                    }
+                },
+            };
+            let skip = self.options.planted == Some(Planted::SkipReadBack);
+            let sound = |it: &Container| skip || it.is_good() && it.digest == part.digest;
+            if let Some(container) = container.filter(sound) {
+                found = Some((*level, container));
+                break;
+            }
+        }
+        if found.is_none() && away && tries < TRIES_MAX {
+            let delay = Time::from_ms(10);
+            let tries = tries + 1;
+            return self.after(
+                delay,
+                Action::Rebuild {
+                    who,
+                    life,
+                    tries,
+                    wanted,
+                },
+            );
+        }
+        let result = match found {
+            Some((level, container)) => Ok(self.fill(node, &wanted, level, &container)),
+            None => Err(Error::new(
+                Code::NoValidCheckpoint,
+                Entity::Version(wanted.version.0),
+                "no copy can be used",
+                "an older version is taken",
+            )),
+        };
+        let done = Done::Rebuilt {
+            incarnation: wanted.incarnation,
+            source: wanted.source,
+            version: wanted.version,
+            result,
+        };
+        self.input(who, life, NodeInput::Done(done));
+    }
+
+    /// New slabs with a container's ranks.
+    pub(super) fn fill(
+        &mut self,
+        node: u32,
+        wanted: &Rebuild<PlainSlab>,
+        level: Level,
+        container: &Container,
+    ) -> Rebuilt<PlainSlab> {
+        let mut slabs = Vec::new();
+        if level != Level::Memory {
+            for &(rank, word) in &container.words {
+                let mut slab = PlainSlab::new(1 << 16);
+                let id = SlabId {
+                    job: JOB_HASH,
+                    incarnation: wanted.source,
+                    rank,
+                    ranks: wanted.ranks_total,
+                    slot: 0,
+                    generation: wanted.incarnation.0 << 16,
+                };
+                slab.format(id).expect("a rank of the job");
+                slab.begin_fill(wanted.version, 8);
+                slab.finish(u128::from(word));
+                slab.seal().expect("it was captured");
+                slabs.push((rank, slab));
+            }
+            let key = (wanted.source.0, wanted.version.0);
+            self.stored(Level::Memory, key, node, &container.bare());
+        }
+        Rebuilt {
+            level,
+            bytes: 4096,
+            slabs,
+            rejected: Vec::new(),
+        }
+    }
+
+    /// What lies in storage.
+    pub(super) fn look(&mut self, who: Process) -> Found {
+        let node = self.home(who).node;
+        let named = |(key, owner): (Key, u32)| (Incarnation(key.0), Version(key.1), NodeId(owner));
+        let shared = self.shared.containers.keys();
+        let shared = shared.filter(|(_, owner)| *owner == node).copied();
+        let storage = &self.homes[who as usize].storage;
+        let own = storage.own.keys().map(|&key| (key, node));
+        let all = own.chain(storage.partner.keys().copied()).chain(shared);
+        let records = storage.records.replay();
+        let readable = records.iter().chain(&self.shared.records);
+        let committed = readable
+            .clone()
+            .any(|it| matches!(it, Record::Commit { .. }));
+        let newest = (storage.mark.0 != 0).then_some(storage.mark);
+        Found {
+            available: all.map(named).collect(),
+            records: self.shared.records.clone(),
+            newest,
+            text: (!committed).then(|| "no record of a version".to_owned()),
+            errors: Vec::new(),
+        }
+    }
+
+    /// Removes what the ledger's rules let go.
+    pub(super) fn collect(&mut self, who: Process, policy: &GcPolicy, shared: bool) -> Collected {
+        let node = self.home(who).node;
+        let records = self.home(who).storage.records.replay();
+        let rules = Rules::new(records.iter(), policy);
+        let may = |key: &Key, level| rules.may_go((Incarnation(key.0), Version(key.1)), level);
+        let mut gone: Vec<(Key, u32, Level)> = Vec::new();
+        let storage = &self.homes[who as usize].storage;
+        let own = storage.own.keys().filter(|key| may(key, Level::Disk));
+        gone.extend(own.map(|&key| (key, node, Level::Disk)));
+        let kept = storage.partner.keys();
+        let kept = kept.filter(|(key, _)| may(key, Level::Partner));
+        gone.extend(kept.map(|&(key, owner)| (key, owner, Level::Partner)));
+        if shared {
+            let there = Rules::new(self.shared.records.iter(), policy);
+            let may = |key: &Key| there.may_go((Incarnation(key.0), Version(key.1)), Level::Shared);
+            let all = self.shared.containers.keys();
+            let all = all.filter(|(key, _)| may(key));
+            gone.extend(all.map(|&(key, owner)| (key, owner, Level::Shared)));
+        }
+        let mut removed = Vec::new();
+        for (key, owner, level) in gone {
+            let id = ContainerId {
+                incarnation: Incarnation(key.0),
+                version: Version(key.1),
+                node: NodeId(owner),
+            };
+            let storage = &mut self.homes[who as usize].storage;
+            match level {
+                Level::Disk => drop(storage.own.remove(&key)),
+                Level::Partner => drop(storage.partner.remove(&(key, owner))),
+                _ => drop(self.shared.containers.remove(&(key, owner))),
+            }
+            match level {
+                Level::Shared => self.shared.tombs.insert((id, level)),
+                _ => storage.tombs.insert((id, level)),
+            };
+            if self.at(node) == who {
+                self.judge.removes(self.now, Place { level, key, owner });
+                // What it holds nothing of any more, it need not remember.
+                if owner == node {
+                    self.judge.forgets(key);
+                }
+            }
+            removed.push(id);
+        }
+        let storage = &mut self.homes[who as usize].storage;
+        let own = storage.own.keys().copied();
+        let present = own.chain(storage.partner.keys().map(|(key, _)| *key));
+        let forgotten = storage.tombs.forget(&records, present, &rules);
+        let gone = |record: &Record| {
+            record
+                .checkpoint()
+                .is_some_and(|it| forgotten.contains(&it))
+        };
+        storage.records.remove(gone);
+        if shared {
+            let records = self.shared.records.clone();
+            let rules = Rules::new(records.iter(), policy);
+            let present = self.shared.containers.keys().map(|(key, _)| *key);
+            let gone = self.shared.tombs.forget(&records, present, &rules);
+            let gone = |record: &Record| record.checkpoint().is_some_and(|it| gone.contains(&it));
+            self.shared.records.retain(|record| !gone(record));
+        }
+        if self.at(node) == who {
+            for (source, version) in &forgotten {
+                self.judge.forgets((source.0, version.0));
+            }
+        }
+        Collected {
+            removed,
+            forgotten: forgotten.into_iter().collect(),
+        }
+    }
+}
