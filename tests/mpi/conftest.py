@@ -33,9 +33,12 @@ class Mpi:
     run: tuple[str, ...]
     layer: Path = LIBRARY
 
-    def build(self, source: str, into: Path, *, linked: bool = False) -> Path:
+    def build(
+        self, source: str, into: Path, *, linked: bool = False, options: tuple[str, ...] = ()
+    ) -> Path:
         program = into / f"{Path(source).stem}-{self.name}"
         words = [str(self.compiler), "-O1", str(PROGRAMS / source), "-o", str(program)]
+        words += options
         if linked:
             words += [f"-I{ROOT}/crates/mpi/include", f"-L{self.layer.parent}"]
             words += ["-loutlive_mpi", f"-Wl,-rpath,{self.layer.parent}"]

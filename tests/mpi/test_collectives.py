@@ -46,6 +46,54 @@ def test_corrected_results_are_right(mpi: Mpi, tmp_path: Path, how: str) -> None
     assert int(counts.pop()) > 1000
 
 
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_gathered_results_are_those_of_the_native_library(
+    mpi: Mpi, tmp_path: Path, seed: int, ranks: int
+) -> None:
+    large = () if mpi.name == "openmpi" else ("-DLARGE_COUNTS",)
+    program = mpi.build("gathers.c", tmp_path, options=large)
+    counts = set()
+    for settings in [
+        {"RAIL": "mpi"},
+        {"RAIL": "tcp"},
+        *({"": how, "RAIL": "tcp"} for how in CORRECTED),
+    ]:
+        ended = mpi.start(ranks, program, seed, 150, VERBOSE="1", **settings)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        assert f"collectives for {ranks}" in ended.stderr, ended.stderr
+        counts.update(CHECKS.findall(ended.stdout))
+    assert len(counts) == 1, "the same checks ran over each"
+    assert int(counts.pop()) > 400
+
+
+# Before the first of all, before each of the four, and at some time: victim, call, rounds.
+GATHER_DEATHS = [(1, 0, 3), (2, 4, 3), (0, 5, 3), (3, 6, 3), (0, 7, 3), (0, -1, 0), (2, -1, 0)]
+
+
+@pytest.mark.parametrize("death", GATHER_DEATHS, ids=str)
+@pytest.mark.parametrize(
+    ("name", "how"),
+    [
+        ("openmpi", "ftco"),
+        ("mpich", "ftco"),
+        ("mpich-abi", "ftco"),
+        *(("mpich", how) for how in CORRECTED),
+    ],
+)
+def test_a_killed_rank_among_those_who_gather(
+    tmp_path: Path, seed: int, name: str, how: str, death: tuple[int, ...]
+) -> None:
+    mpi = library(name)
+    program = mpi.build("gathers_killed.c", tmp_path, linked=True)
+    own = name != "openmpi"
+    options = ("-disable-auto-cleanup",) if own else ("--with-ft", "ulfm")
+    words = [*((SHIELD,) if own else ()), program, *death, seed % 20_000]
+    settings = {"": how} | ({"RAIL": "tcp"} if own else {})
+    ended = mpi.start(4, *words, options=options, preload=False, **settings)
+    want = {rank: death[2] for rank in range(4) if rank != death[0]}
+    assert survivors(ended.stdout) == want, ended.stdout + ended.stderr
+
+
 def survivors(text: str) -> dict[int, int]:
     return {int(rank): int(rounds) for rank, rounds in SURVIVOR.findall(text)}
 

@@ -33,7 +33,8 @@ use outlive_collectives::engine::{Bounds, Engine, Start};
 use outlive_collectives::{Content, Frame, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::ftco::{Call, Command, Config, Event, Kind, Machine, Plan};
+use outlive_protocols::collective::{Call, Command, Event, Kind};
+use outlive_protocols::ftco::{Config, Machine, Plan};
 
 use crate::distributed::{self, Outcome};
 use crate::mesh::Local;

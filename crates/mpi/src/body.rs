@@ -13,7 +13,7 @@ use outlive_collectives::{Content, Operator};
 use crate::native::{Handle, Native};
 
 /// Longer data are the native library's.
-const BYTES_MAX: usize = c_int::MAX as usize - 4096;
+pub(crate) const BYTES_MAX: usize = c_int::MAX as usize - 4096;
 /// Datatypes that are remembered.
 const NAMED: usize = 32;
 
@@ -167,6 +167,11 @@ impl Shape {
         self.dense
     }
 
+    /// Bytes from one element to the next.
+    pub fn extent(&self) -> isize {
+        self.extent
+    }
+
     /// The data at `buffer`, packed.
     ///
     /// # Safety
@@ -175,18 +180,35 @@ impl Shape {
     /// # Errors
     /// MPI's code.
     pub unsafe fn pack(&self, buffer: *const c_void) -> Result<Content, c_int> {
+        let mut data = Vec::new();
+        // SAFETY: the caller's promise.
+        unsafe { self.pack_into(buffer, &mut data) }?;
+        Ok(Content::new(data))
+    }
+
+    /// As [`Shape::pack`], behind what `all` holds.
+    ///
+    /// # Safety
+    /// As there.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn pack_into(&self, buffer: *const c_void, all: &mut Vec<u8>) -> Result<(), c_int> {
         if self.bytes == 0 {
-            return Ok(Content::default());
+            return Ok(());
         }
         if self.dense {
             // SAFETY: the caller's promise; a dense datatype is its bytes.
             let data = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), self.bytes) };
-            return Ok(Content::new(data.to_vec()));
+            all.extend_from_slice(data);
+            return Ok(());
         }
-        let (mut data, mut place) = (vec![0u8; self.bytes], 0);
+        let (before, mut place) = (all.len(), 0);
+        all.resize(before + self.bytes, 0);
         // SAFETY: the caller's promise; the output has the size that MPI asked for.
         let result = unsafe {
-            let (out, room) = (data.as_mut_ptr().cast(), data.len() as c_int);
+            let out = all.as_mut_ptr().add(before).cast();
+            let room = self.bytes as c_int;
             (self.native.pack)(
                 buffer,
                 self.count,
@@ -197,12 +219,8 @@ impl Shape {
                 self.comm,
             )
         };
-        data.truncate(usize::try_from(place).unwrap_or(0));
-        if result == 0 {
-            Ok(Content::new(data))
-        } else {
-            Err(result)
-        }
+        all.truncate(before + usize::try_from(place).unwrap_or(0));
+        if result == 0 { Ok(()) } else { Err(result) }
     }
 
     /// The packed `data` into `buffer`; false if they have another length.

@@ -1,4 +1,5 @@
-//! The four collectives, from MPI's arguments to a result.
+//! Collectives, from MPI's arguments to a result; those with a part of every rank are in
+//! [`crate::gather`].
 //!
 //! Invariants: a call that is not ours (intercommunicator, one process, processes of
 //! another world, data longer than MPI's int counts in bytes, before initialisation or
@@ -9,12 +10,12 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use outlive_collectives::Content;
-use outlive_protocols::ftco::{Call, Kind, Why};
+use outlive_collectives::{Content, Operator};
+use outlive_protocols::collective::{Call, Kind, Why};
 
 use crate::body::{Nothing, Reduction, Shape};
 use crate::comms::Comm;
-use crate::layer::{Family, Layer, layer};
+use crate::layer::{Layer, Outcome, layer};
 use crate::native::{Handle, Native};
 use crate::pair::{Pair, Reduce};
 
@@ -44,14 +45,14 @@ impl Drop for Inside {
 }
 
 /// A call on a communicator that is ours.
-struct Ours {
-    layer: &'static Layer,
-    native: &'static Native,
-    comm: Arc<Comm>,
+pub(crate) struct Ours {
+    pub(crate) layer: &'static Layer,
+    pub(crate) native: &'static Native,
+    pub(crate) comm: Arc<Comm>,
     _inside: Inside,
 }
 
-fn ours(comm: Handle) -> Option<Ours> {
+pub(crate) fn ours(comm: Handle) -> Option<Ours> {
     let layer = layer()?;
     let inside = Inside::enter()?;
     let comm = layer.comms.get(layer.native.clean(comm))?;
@@ -65,7 +66,7 @@ fn ours(comm: Handle) -> Option<Ours> {
 
 impl Ours {
     /// Hands an error to the communicator's handler, as MPI does, and returns it.
-    fn end(&self, code: c_int) -> c_int {
+    pub(crate) fn end(&self, code: c_int) -> c_int {
         if code != 0 {
             // SAFETY: a live communicator; the handler is the program's own.
             unsafe { (self.native.comm_call_errhandler)(self.comm.handle, code) };
@@ -73,7 +74,7 @@ impl Ours {
         code
     }
 
-    fn why(&self, why: Why) -> c_int {
+    pub(crate) fn why(&self, why: Why) -> c_int {
         let constants = &self.native.constants;
         match why {
             Why::Argument => constants.err_root,
@@ -82,7 +83,7 @@ impl Ours {
     }
 
     /// An error that must be told before anything is sent.
-    fn refused(&self, root: Option<c_int>) -> Option<c_int> {
+    pub(crate) fn refused(&self, root: Option<c_int>) -> Option<c_int> {
         let size = self.comm.members.len() as c_int;
         if root.is_some_and(|root| root < 0 || root >= size) {
             return Some(self.native.constants.err_root);
@@ -97,8 +98,19 @@ impl Ours {
         (revoked != 0).then_some(self.native.constants.err_revoked)
     }
 
-    fn numbered(&self, call: &Call, family: Family) -> Result<u32, Why> {
-        self.layer.number(&self.comm, call, family)
+    /// Runs a call with `bytes` of data, as every rank counts them; `operator` makes the
+    /// operator of the call with this number.
+    pub(crate) fn run<O: Operator>(
+        &self,
+        call: Call,
+        bytes: usize,
+        value: Option<Content>,
+        operator: impl FnOnce(u32) -> O,
+    ) -> Result<Outcome, Why> {
+        let Ours { layer, comm, .. } = self;
+        let family = layer.family(&call, bytes);
+        let number = layer.number(comm, &call, family)?;
+        layer.run(comm, call, family, value, &mut operator(number))
     }
 
     fn call(&self, kind: Kind, root: c_int, ordered: bool) -> Call {
@@ -121,12 +133,7 @@ pub fn barrier(comm: Handle) -> Option<c_int> {
         return Some(ours.end(pair.barrier()));
     }
     let call = ours.call(Kind::Barrier, 0, false);
-    let family = ours.layer.family(&call, 0);
-    let value = Some(Content::default());
-    let ended = ours.numbered(&call, family).and_then(|_| {
-        let Ours { layer, comm, .. } = &ours;
-        layer.run(comm, call, family, value, &mut Nothing)
-    });
+    let ended = ours.run(call, 0, Some(Content::default()), |_| Nothing);
     Some(ours.end(ended.map_or_else(|why| ours.why(why), |_| 0)))
 }
 
@@ -164,11 +171,7 @@ pub unsafe fn bcast(
         Err(code) => return Some(ours.end(code)),
     };
     let call = ours.call(Kind::Bcast, root, false);
-    let family = ours.layer.family(&call, shape.data_bytes);
-    let ended = ours.numbered(&call, family).and_then(|_| {
-        let Ours { layer, comm, .. } = &ours;
-        layer.run(comm, call, family, value, &mut Nothing)
-    });
+    let ended = ours.run(call, shape.data_bytes, value, |_| Nothing);
     let code = match ended {
         Err(why) => ours.why(why),
         Ok(_) if giving => 0,
@@ -255,16 +258,11 @@ pub unsafe fn reduce(args: Args, comm: Handle) -> Option<c_int> {
         Some(root) if commutes || root == 0 => ours.call(Kind::Reduce, root, !commutes),
         _ => ours.call(Kind::Allreduce, 0, !commutes),
     };
-    let family = ours.layer.family(&call, shape.data_bytes);
-    let ended = ours.numbered(&call, family).and_then(|number| {
-        let Ours { layer, comm, .. } = &ours;
-        let mut operator = Reduction {
-            shape,
-            op,
-            commutes,
-            call: number,
-        };
-        layer.run(comm, call, family, Some(value), &mut operator)
+    let ended = ours.run(call, shape.data_bytes, Some(value), |call| Reduction {
+        shape,
+        op,
+        commutes,
+        call,
     });
     let code = match ended {
         Err(why) => ours.why(why),

@@ -13,9 +13,23 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use crate::lane::meet::Way;
-use crate::layer::Family;
+use crate::lane::way::Way;
 use crate::native::{Handle, Native};
+
+/// Which machine carries out a call; the same on all ranks of its communicator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Family {
+    /// Over a tree, with bypass of the silent.
+    Ftco,
+    /// Up-correction and corrected broadcast.
+    Corrected,
+}
+
+impl Family {
+    /// How many there are.
+    pub const COUNT: usize = 2;
+}
 
 /// What is known of a communicator.
 pub struct Comm {

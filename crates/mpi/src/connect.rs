@@ -1,7 +1,7 @@
 //! The rails between processes of an MPI job: what their ranks must know of each other is
 //! exchanged by the native library, before it is stood before.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 
 use outlive_base::{Code, Entity, Error, Result};
@@ -12,8 +12,6 @@ use outlive_collectives::ucx::{self, Door, Ucx};
 use crate::layer;
 use crate::native::Native;
 use crate::settings::Settings;
-#[cfg(feature = "ucx")]
-use crate::start;
 
 /// Longest host name that is compared.
 const NAME_BYTES: usize = 64;
@@ -92,6 +90,30 @@ fn control(settings: &Settings) -> tcp::Options {
 fn one_host(native: &Native, size: u32) -> Result<bool> {
     let hosts = cards(native, &host_name(), size)?;
     Ok(hosts.iter().all(|host| *host == hosts[0]))
+}
+
+/// Everyone's number, by rank; a 0 more if MPI could not tell.
+pub(crate) fn everyone(native: &Native, own: c_int) -> Vec<c_int> {
+    let mut size = 0;
+    // SAFETY: MPI is initialised; one int a rank fits the vector.
+    unsafe {
+        let Native { constants, .. } = native;
+        (native.comm_size)(constants.world, &mut size);
+        let mut all = vec![0 as c_int; size as usize];
+        let result = (native.allgather)(
+            (&raw const own).cast(),
+            size_of::<c_int>() as c_int,
+            constants.byte,
+            all.as_mut_ptr().cast::<c_void>(),
+            size_of::<c_int>() as c_int,
+            constants.byte,
+            constants.world,
+        );
+        if result != 0 {
+            all.push(0);
+        }
+        all
+    }
 }
 
 /// The rail over TCP; called by all ranks or by none.
@@ -179,7 +201,7 @@ pub(crate) fn ucx(native: &Native, settings: &Settings, me: u32, size: u32) -> R
     // All exchanges happen on every rank, also where something failed.
     let mut card = door.as_ref().map_or_else(|_| Vec::new(), Door::card);
     let own = c_int::try_from(card.len()).unwrap_or(0);
-    let lengths = start::everyone(native, own);
+    let lengths = everyone(native, own);
     let longest = lengths.iter().copied().max().unwrap_or(0).max(1);
     card.resize(longest as usize, 0);
     let all = gathered(native, &card, size)?;

@@ -10,6 +10,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::sync::atomic::{AtomicPtr, Ordering};
 
 use crate::calls::{self, Args};
+use crate::gather::{ALLGATHER, ALLGATHERV, Args as Parted, GATHER, GATHERV, Parts, gather};
 use crate::native::{Handle, native, next_symbol};
 use crate::start;
 
@@ -108,6 +109,27 @@ export!(MPI_Allreduce, PMPI_Allreduce, allreduce,
      comm: Handle),
     calls::reduce(Args { give, result, count, datatype, op, root: None }, comm));
 
+export!(MPI_Gather, PMPI_Gather, gather,
+    (give: *const c_void, gives: c_int, given: Handle, result: *mut c_void, takes: c_int,
+     taken: Handle, root: c_int, comm: Handle),
+    gather(GATHER, Parted { give, gives: gives.into(), given, result,
+        parts: Parts::Alike(takes.into()), taken, root: Some(root) }, comm));
+export!(MPI_Gatherv, PMPI_Gatherv, gatherv,
+    (give: *const c_void, gives: c_int, given: Handle, result: *mut c_void,
+     counts: *const c_int, places: *const c_int, taken: Handle, root: c_int, comm: Handle),
+    gather(GATHERV, Parted { give, gives: gives.into(), given, result,
+        parts: Parts::Each(counts, places), taken, root: Some(root) }, comm));
+export!(MPI_Allgather, PMPI_Allgather, allgather,
+    (give: *const c_void, gives: c_int, given: Handle, result: *mut c_void, takes: c_int,
+     taken: Handle, comm: Handle),
+    gather(ALLGATHER, Parted { give, gives: gives.into(), given, result,
+        parts: Parts::Alike(takes.into()), taken, root: None }, comm));
+export!(MPI_Allgatherv, PMPI_Allgatherv, allgatherv,
+    (give: *const c_void, gives: c_int, given: Handle, result: *mut c_void,
+     counts: *const c_int, places: *const c_int, taken: Handle, comm: Handle),
+    gather(ALLGATHERV, Parted { give, gives: gives.into(), given, result,
+        parts: Parts::Each(counts, places), taken, root: None }, comm));
+
 macro_rules! fortran {
     ($([$($mangled:ident = $text:literal),*] $names:tt;)*) => {
         $($(fortran!(@one $mangled, $text, $names);)*)*
@@ -177,4 +199,19 @@ fortran! {
      mpi_allreduce__ = c"mpi_allreduce__", MPI_ALLREDUCE = c"MPI_ALLREDUCE",
      ompi_allreduce_f = c"ompi_allreduce_f"]
         (give, result, count, datatype, op, comm, ierror);
+    [mpi_gather = c"mpi_gather", mpi_gather_ = c"mpi_gather_", mpi_gather__ = c"mpi_gather__",
+     MPI_GATHER = c"MPI_GATHER", ompi_gather_f = c"ompi_gather_f"]
+        (give, gives, given, result, takes, taken, root, comm, ierror);
+    [mpi_gatherv = c"mpi_gatherv", mpi_gatherv_ = c"mpi_gatherv_",
+     mpi_gatherv__ = c"mpi_gatherv__", MPI_GATHERV = c"MPI_GATHERV",
+     ompi_gatherv_f = c"ompi_gatherv_f"]
+        (give, gives, given, result, counts, places, taken, root, comm, ierror);
+    [mpi_allgather = c"mpi_allgather", mpi_allgather_ = c"mpi_allgather_",
+     mpi_allgather__ = c"mpi_allgather__", MPI_ALLGATHER = c"MPI_ALLGATHER",
+     ompi_allgather_f = c"ompi_allgather_f"]
+        (give, gives, given, result, takes, taken, comm, ierror);
+    [mpi_allgatherv = c"mpi_allgatherv", mpi_allgatherv_ = c"mpi_allgatherv_",
+     mpi_allgatherv__ = c"mpi_allgatherv__", MPI_ALLGATHERV = c"MPI_ALLGATHERV",
+     ompi_allgatherv_f = c"ompi_allgatherv_f"]
+        (give, gives, given, result, counts, places, taken, comm, ierror);
 }

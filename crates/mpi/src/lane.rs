@@ -8,13 +8,13 @@
 //! is not the expected one nothing is used; a wait ends when the other is dead, at the
 //! latest at the bound (P5).
 
-pub mod meet;
 pub mod ring;
 pub mod segment;
+pub mod way;
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ring::{Reader, Shared, Writer};
+use ring::{Free, Reader, Shared, Writer};
 use segment::Segment;
 
 /// What a message is part of.
@@ -259,10 +259,10 @@ impl Lane {
         loop {
             let mut moved = false;
             if let Some(data) = give
-                && let Some(slot) = self.out.free()
+                && let Some(free) = self.out.free(own.next(given))
             {
-                // SAFETY: the caller's promise; the slot is free.
-                unsafe { self.put(slot, &own, data, given) };
+                // SAFETY: the caller's promise.
+                unsafe { self.put(free, &own, data, given) };
                 given += own.next(given);
                 if given == own.inside() {
                     give = None;
@@ -318,22 +318,21 @@ impl Lane {
     }
 
     /// # Safety
-    /// `data` points at the bytes of the message; `slot` is free.
-    unsafe fn put(&mut self, slot: usize, own: &Head, data: *const u8, given: usize) {
+    /// `data` points at the bytes of the message; `free` has room for the chunk at `given`.
+    unsafe fn put(&mut self, free: Free, own: &Head, data: *const u8, given: usize) {
         let bytes = own.next(given);
         let ring = &self.out.ring;
-        // SAFETY: the caller's promise; a chunk fits a slot, and shared memory does not
-        // overlap the user's.
+        // SAFETY: the caller's promise; shared memory does not overlap the user's.
         unsafe {
             if given == 0 {
-                ring.describe(slot, own.words());
+                ring.describe(free.slot, own.words());
             }
             if bytes > 0 {
-                let to = ring.data(slot, bytes);
+                let to = ring.data(free.slot, free.at, bytes);
                 std::ptr::copy_nonoverlapping(data.add(given), to, bytes);
             }
         }
-        self.out.publish();
+        self.out.publish(free);
     }
 
     /// Takes a slot in: whether it was used up, or `None` if the other is out of step.
@@ -367,7 +366,8 @@ impl Lane {
             if arriving.taken + bytes > ahead {
                 return Some(false);
             }
-            let data = self.into.ring.data(slot, bytes);
+            let at = self.into.place(bytes);
+            let data = self.into.ring.data(slot, at, bytes);
             if let Some(take) = &mut taking.take
                 && taking.code == 0
             {
@@ -383,7 +383,7 @@ impl Lane {
                 taking.take = None;
             }
         }
-        self.into.give_back();
+        self.into.give_back(bytes);
         Some(true)
     }
 }

@@ -5,6 +5,8 @@
 //! datatype made longer, for a program may find these names here and not look further
 //! (mpi4py does).
 
+mod gather;
+
 use std::ffi::{c_int, c_void};
 
 use crate::exports::{MPI_Allreduce, MPI_Bcast, MPI_Reduce, NO_MPI};

@@ -16,28 +16,14 @@ use outlive_collectives::ucx::Ucx;
 use outlive_collectives::{Content, Engine, Frame, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
+use outlive_protocols::collective::{Call, Command, Event, Kind, Why};
 use outlive_protocols::corrected::{self, Keep, Spread};
-use outlive_protocols::ftco::{self, Call, Command, Event, Kind, Plan, Why};
+use outlive_protocols::ftco::{self, Plan};
 
-use crate::comms::{Comm, Comms};
+use crate::comms::{Comm, Comms, Family};
 use crate::native::Native;
 use crate::settings::{Mode, Settings};
 use crate::shadow::Shadow;
-
-/// Which machine carries out a call; the same on all ranks of its communicator.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[repr(u8)]
-pub enum Family {
-    /// Over a tree, with bypass of the silent.
-    Ftco,
-    /// Up-correction and corrected broadcast.
-    Corrected,
-}
-
-impl Family {
-    /// How many there are.
-    pub const COUNT: usize = 2;
-}
 
 /// Most calls in a row that let a process run ahead of others; then comes a barrier, so
 /// that what late ones need is still retained (64 results).

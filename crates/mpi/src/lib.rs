@@ -1,7 +1,7 @@
 //! The layer over a native MPI.
 //!
 //! - `liboutlive_mpi.so`, preloaded or linked: takes over MPI_Bcast, MPI_Reduce,
-//!   MPI_Allreduce and MPI_Barrier, in C and Fortran, of Open MPI, MPICH and the standard
+//!   MPI_Allreduce, MPI_Gather(v), MPI_Allgather(v) and MPI_Barrier, in C and Fortran, of Open MPI, MPICH and the standard
 //!   ABI, by the fault-tolerant collectives; [`settings`] lists what the environment
 //!   chooses. Start at [`exports`], then [`calls`], [`layer`], [`pair`]. While a process is
 //!   blocked elsewhere in MPI, [`waits`] lets it answer the others.
@@ -14,6 +14,7 @@ pub mod calls;
 pub mod comms;
 mod connect;
 pub mod exports;
+pub mod gather;
 pub mod lane;
 pub mod large;
 pub mod layer;

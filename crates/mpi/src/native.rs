@@ -145,7 +145,10 @@ native! {
     reduce = "PMPI_Reduce": fn(*const c_void, *mut c_void, c_int, Handle, Handle, c_int, Handle);
     allreduce = "PMPI_Allreduce": fn(*const c_void, *mut c_void, c_int, Handle, Handle, Handle);
     barrier = "PMPI_Barrier": fn(Handle);
+    gather = "PMPI_Gather": fn(*const c_void, c_int, Handle, *mut c_void, c_int, Handle, c_int, Handle);
+    gatherv = "PMPI_Gatherv": fn(*const c_void, c_int, Handle, *mut c_void, *const c_int, *const c_int, Handle, c_int, Handle);
     allgather = "PMPI_Allgather": fn(*const c_void, c_int, Handle, *mut c_void, c_int, Handle, Handle);
+    allgatherv = "PMPI_Allgatherv": fn(*const c_void, c_int, Handle, *mut c_void, *const c_int, *const c_int, Handle, Handle);
     reduce_local = "PMPI_Reduce_local": fn(*const c_void, *mut c_void, c_int, Handle, Handle);
     op_commutative = "PMPI_Op_commutative": fn(Handle, *mut c_int);
     comm_rank = "PMPI_Comm_rank": fn(Handle, *mut c_int);
@@ -199,6 +202,10 @@ native! {
     bcast_c = "PMPI_Bcast_c": fn(*mut c_void, Count, Handle, c_int, Handle);
     reduce_c = "PMPI_Reduce_c": fn(*const c_void, *mut c_void, Count, Handle, Handle, c_int, Handle);
     allreduce_c = "PMPI_Allreduce_c": fn(*const c_void, *mut c_void, Count, Handle, Handle, Handle);
+    gather_c = "PMPI_Gather_c": fn(*const c_void, Count, Handle, *mut c_void, Count, Handle, c_int, Handle);
+    gatherv_c = "PMPI_Gatherv_c": fn(*const c_void, Count, Handle, *mut c_void, *const Count, *const isize, Handle, c_int, Handle);
+    allgather_c = "PMPI_Allgather_c": fn(*const c_void, Count, Handle, *mut c_void, Count, Handle, Handle);
+    allgatherv_c = "PMPI_Allgatherv_c": fn(*const c_void, Count, Handle, *mut c_void, *const Count, *const isize, Handle, Handle);
     send_c = "PMPI_Send_c": fn(*const c_void, Count, Handle, c_int, c_int, Handle);
     ssend_c = "PMPI_Ssend_c": fn(*const c_void, Count, Handle, c_int, c_int, Handle);
     recv_c = "PMPI_Recv_c": fn(*mut c_void, Count, Handle, c_int, c_int, Handle, *mut c_void);

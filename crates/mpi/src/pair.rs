@@ -4,6 +4,7 @@
 //! go through memory that both share ([`crate::lane`]), else as MPI messages. If the other
 //! is dead (ULFM says so), the own contribution is the result.
 
+mod meet;
 mod messages;
 mod shared;
 

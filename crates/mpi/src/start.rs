@@ -1,13 +1,13 @@
 //! From MPI_Init to MPI_Finalize.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result, segments};
-use outlive_protocols::ftco::{Call, Kind};
+use outlive_protocols::collective::{Call, Kind};
 
 use crate::body::Nothing;
 use crate::comms::Comms;
@@ -39,7 +39,7 @@ pub fn begin(native: &'static Native) {
         Ok(Some(settings)) => (settings.fingerprint() >> 1) as c_int | 1,
         _ => 0,
     };
-    let all = everyone(native, print);
+    let all = connect::everyone(native, print);
     let together = all.iter().all(|other| *other == print);
     let settings = match wanted {
         Ok(Some(settings)) if together => settings,
@@ -60,7 +60,7 @@ pub fn begin(native: &'static Native) {
         _ => return,
     };
     let made = make(native, settings, me as u32, size as u32);
-    if everyone(native, c_int::from(made.is_ok())).contains(&0) {
+    if connect::everyone(native, c_int::from(made.is_ok())).contains(&0) {
         if let Err(error) = made {
             eprintln!("outlive: rank {me}: native collectives stay in use: {error}");
         }
@@ -82,30 +82,6 @@ pub fn begin(native: &'static Native) {
             );
         }
         layer::open(layer);
-    }
-}
-
-/// Everyone's number, by rank; a 0 more if MPI could not tell.
-pub(crate) fn everyone(native: &Native, own: c_int) -> Vec<c_int> {
-    let mut size = 0;
-    // SAFETY: MPI is initialised; one int a rank fits the vector.
-    unsafe {
-        let Native { constants, .. } = native;
-        (native.comm_size)(constants.world, &mut size);
-        let mut all = vec![0 as c_int; size as usize];
-        let result = (native.allgather)(
-            (&raw const own).cast(),
-            size_of::<c_int>() as c_int,
-            constants.byte,
-            all.as_mut_ptr().cast::<c_void>(),
-            size_of::<c_int>() as c_int,
-            constants.byte,
-            constants.world,
-        );
-        if result != 0 {
-            all.push(0);
-        }
-        all
     }
 }
 

@@ -6,7 +6,7 @@
 use outlive_base::wire::Reader;
 use outlive_base::{Error, Result, Time};
 use outlive_collectives::{Operator, Rail};
-use outlive_protocols::ftco::Kind;
+use outlive_protocols::collective::Kind;
 
 use super::{Rails, Stop, Word};
 use crate::transport::Transport;

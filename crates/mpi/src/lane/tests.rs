@@ -122,9 +122,9 @@ const SIZES: [usize; 14] = [
     ring::CHUNK,
     ring::CHUNK + 1,
     3 * ring::CHUNK,
-    ring::CHUNK * ring::SLOTS,
-    ring::CHUNK * ring::SLOTS + 1,
-    5 * ring::CHUNK * ring::SLOTS + 17,
+    ring::AREA,
+    ring::AREA + 1,
+    5 * ring::AREA + 17,
     100_003,
 ];
 
@@ -218,20 +218,17 @@ fn half_a_message_of_a_dead_process_is_none() {
         let own = head(1, Kind::Allreduce, bytes);
         let data = pattern(3, bytes);
         for chunk in 0..stops {
-            let slot = one.out.free().expect("there are more slots");
+            let at = chunk * ring::CHUNK;
+            let free = one.out.free(own.next(at)).expect("there are more slots");
             // SAFETY: the data have the head's bytes.
-            unsafe { one.put(slot, &own, data.as_ptr(), chunk * ring::CHUNK) };
+            unsafe { one.put(free, &own, data.as_ptr(), at) };
         }
         if stops < chunks {
             // Data of the next without its number: it died in between.
-            let slot = one.out.free().expect("there are more slots");
+            let free = one.out.free(ring::CHUNK).expect("there are more slots");
+            let data = one.out.ring.data(free.slot, free.at, ring::CHUNK);
             // SAFETY: the slot is free, and nobody looks at it.
-            unsafe {
-                one.out
-                    .ring
-                    .data(slot, ring::CHUNK)
-                    .write_bytes(0x66, ring::CHUNK)
-            };
+            unsafe { data.write_bytes(0x66, ring::CHUNK) };
         }
         let mut mine = pattern(4, bytes);
         let ended = swap(zero, own, &mut mine, &mut dead());
@@ -301,7 +298,7 @@ fn swapped_data_that_differ_in_length_are_an_error_on_both_sides() {
     };
     std::thread::scope(|scope| {
         scope.spawn(move || side(zero, 8));
-        side(one, 3 * ring::CHUNK * ring::SLOTS);
+        side(one, 3 * ring::AREA);
     });
 }
 
@@ -335,10 +332,10 @@ fn words_that_are_no_head_close_the_lane() {
     for words in [[0, 0], [9 << 32 | 1, 8 | 8 << 32], [2 << 32 | 1, 8]] {
         let mut both = Both::new();
         let [zero, one] = &mut both.lanes;
-        let slot = zero.out.free().expect("fresh");
+        let free = zero.out.free(0).expect("fresh");
         // SAFETY: the slot is free.
-        unsafe { zero.out.ring.describe(slot, words) };
-        zero.out.publish();
+        unsafe { zero.out.ring.describe(free.slot, words) };
+        zero.out.publish(free);
         let (ended, _) = take(one, head(1, Kind::Bcast, 8), &mut dead());
         assert_eq!(ended, Ended::Differs(None), "{words:?}");
     }

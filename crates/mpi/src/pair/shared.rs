@@ -11,9 +11,10 @@ use std::ptr;
 use std::sync::{MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::meet::meet;
 use super::{Met, Pair, Reduce, with_scratch};
 use crate::body::Shape;
-use crate::lane::meet::{Counted, Way, meet};
+use crate::lane::way::{Counted, Way};
 use crate::lane::{Ended, Head, Kind, Lane, Over, Wait, ring};
 use crate::native::Family;
 

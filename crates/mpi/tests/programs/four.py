@@ -46,6 +46,18 @@ for _ in range(3):
     comm.Reduce(array("i", [rank + 1]), result, root=root)
     if rank == root:
         assert result[0] == everyone - sum(other + 1 for other in missing)
+    parts = [-1 if other in missing else other for other in range(size)]
+    gathered = array("i", [-1] * size)
+    comm.Allgather(array("i", [rank]), gathered)
+    assert gathered.tolist() == parts
+    # Rank r gives r + 1 numbers.
+    counts = [other + 1 for other in range(size)]
+    gathered = array("i", [-1] * everyone)
+    comm.Gatherv(array("i", [rank] * (rank + 1)), (gathered, counts), root=root)
+    if rank == root:
+        assert gathered.tolist() == [
+            part for part, times in zip(parts, counts, strict=True) for _ in range(times)
+        ]
 os.write(1, f"rank {rank}: right\n".encode())
 if len(sys.argv) > 2:  # ends MPI by its own call; the interpreter's end then finds it ended
     MPI.Finalize()

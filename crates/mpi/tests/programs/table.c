@@ -30,6 +30,10 @@ static int call(const char *name, MPI_Comm comm) {
         return MPI_Alltoall(to, 1, MPI_INT, from, 1, MPI_INT, comm);
     }
     if (!strcmp(name, "Gather")) return MPI_Gather(&one, 1, MPI_INT, from, 1, MPI_INT, 0, comm);
+    if (!strcmp(name, "Gather-dead-root")) return MPI_Gather(&one, 1, MPI_INT, from, 1, MPI_INT, 3, comm);
+    int counts[] = {1, 1, 1, 1}, places[] = {0, 1, 2, 3};
+    if (!strcmp(name, "Gatherv")) return MPI_Gatherv(&one, 1, MPI_INT, from, counts, places, MPI_INT, 0, comm);
+    if (!strcmp(name, "Allgatherv")) return MPI_Allgatherv(&one, 1, MPI_INT, from, counts, places, MPI_INT, comm);
     if (!strcmp(name, "Scan")) return MPI_Scan(&one, from, 1, MPI_INT, MPI_SUM, comm);
     if (!strcmp(name, "Iallreduce")) {
         code = MPI_Iallreduce(&one, from, 1, MPI_INT, MPI_SUM, comm, &request);

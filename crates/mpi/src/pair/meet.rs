@@ -8,55 +8,18 @@
 use std::ffi::c_int;
 use std::os::fd::AsRawFd;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Instant;
 
-use super::segment::{PROOF_BYTES, Segment, place};
-use super::{BYTES, Lane};
+use super::Pair;
+use crate::lane::segment::{PROOF_BYTES, Segment, place};
+use crate::lane::way::{Counted, LANES_MAX, Place, Way};
+use crate::lane::{BYTES, Lane};
 use crate::native::Handle;
-use crate::pair::Pair;
 
-/// Most lanes of a process, so that many communicators do not eat its memory.
-const LANES_MAX: usize = 64;
 /// Bytes of what the lower rank tells: numbers, proof, place.
 const CARD_BYTES: usize = 256;
 /// Which form the card and the memory have.
-const FORM: u32 = 1;
-
-static LANES: AtomicUsize = AtomicUsize::new(0);
-
-/// What a pair's data go through.
-pub enum Way {
-    /// MPI's messages.
-    Messages,
-    /// Shared memory.
-    Lane(Mutex<Counted>),
-    /// They could not agree within the bound: collectives fail.
-    None,
-}
-
-/// A lane, and its place among the most that a process has.
-pub struct Counted {
-    /// The lane.
-    pub lane: Lane,
-    _place: Place,
-}
-
-struct Place;
-
-impl Place {
-    fn take() -> Option<Place> {
-        let taken = LANES.fetch_add(1, Ordering::AcqRel);
-        let place = Place;
-        (taken < LANES_MAX).then_some(place)
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        LANES.fetch_sub(1, Ordering::AcqRel);
-    }
-}
+const FORM: u32 = 2;
 
 /// A message of the agreement did not pass.
 enum Failed {
@@ -175,10 +138,7 @@ fn offer(pair: &Pair) -> Agreed {
         if verdict[0] != 1 {
             return Err("the other cannot open the memory".into());
         }
-        Ok(Counted {
-            lane: Lane::new(segment, 0),
-            _place: place,
-        })
+        Ok(Counted::new(Lane::new(segment, 0), place))
     }))
 }
 
@@ -197,10 +157,7 @@ fn open(card: &[u8; CARD_BYTES]) -> Result<Counted, String> {
     }
     let taken = Place::take().ok_or_else(|| format!("{LANES_MAX} others share memory"))?;
     let segment = Segment::open(card.pid, card.file, BYTES, &card.proof).map_err(no_memory)?;
-    Ok(Counted {
-        lane: Lane::new(segment, 1),
-        _place: taken,
-    })
+    Ok(Counted::new(Lane::new(segment, 1), taken))
 }
 
 fn give(pair: &Pair, data: &[u8]) -> Result<(), Failed> {
