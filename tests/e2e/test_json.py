@@ -8,7 +8,7 @@ from pathlib import Path
 from harness import OUTLIVE, ROOT, Job, damage
 
 # Described elsewhere: in report.md, under Errors, in words.
-ELSEWHERE = {"report", "problem", "refusal", "error", "damaged", "limit", "goal"}
+ELSEWHERE = {"learned", "report", "problem", "refusal", "error", "damaged", "limit", "goal"}
 # Of each balancing.
 FIGURES = set(
     """imbalance imbalance_before migration migration_total migration_least
@@ -25,6 +25,49 @@ RESEARCH = (
     "outlive.minickpt",
     "outlive.plan",
 )
+# Of a run with one failure.
+REPORT = {
+    "schema": "outlive.report/1",
+    "job": "demo",
+    "result": "finished",
+    "exit_status": 0,
+    "nodes": 2,
+    "ranks": 2,
+    "restarts": 1,
+    "agent_restarts": 0,
+    "incarnations": [1, 2],
+    "failures": [
+        {
+            "kind": "node",
+            "place": "node:1",
+            "cause": "it was killed",
+            "injected": True,
+            "at_version": 30,
+            "at_seconds": 300.0,
+            "detect_ms": 500.0,
+            "fence_ms": 500.0,
+            "rebuild_ms": 1000.0,
+            "relaunch_ms": 2000.0,
+            "level": "partner",
+            "version": 10,
+            "versions_lost": 20,
+            "rejected": [],
+            "uncertain": False,
+        }
+    ],
+    "injected": [],
+    "checkpoints": {
+        "taken": 5,
+        "stable": {"partner": 5},
+        "aborted": 0,
+        "last": {"partner": 90},
+        "bytes": 5000,
+        "blocked_ms_max": 800.0,
+    },
+    "warnings": [],
+    "errors": [],
+    "seconds": 1100.0,
+}
 # Shown by a test of the command: they need the module.
 OF_THE_MODULE = {"outlive.minickpt.status/1", "outlive.minickpt.last/1"}
 
@@ -121,12 +164,17 @@ def test_research_commands_answer_as_documented(tmp_path: Path) -> None:
     ask("simulate broadcast --processes 8 --dissemination acknowledged-tree")
     ask("simulate broadcast --processes 8 --dissemination spanning-trees:2 --broadcasts 2")
     ask("simulate jobs --intervals 16")
+    ask("simulate levels --sizes 6 --intervals 16")
+    ask("simulate policy --runs 2")
+    ask("simulate turns --runs 2 --days 5 --mixes 2")
     for which in ("machine", "job"):
         example = subprocess.check_output([OUTLIVE, "plan", "--example", which], timeout=60)
         (tmp_path / f"{which}.toml").write_bytes(example)
     lines = [f"{n * n * 1000},{n},{n * n * 1000 + 60 + n}" for n in range(40)]
     (tmp_path / "record.csv").write_text("\n".join(["start,node,end", *lines]))
     ask("plan --machine machine.toml --job job.toml --compare all --trace record.csv")
+    (tmp_path / "report.json").write_text(json.dumps(REPORT))
+    ask("plan --report report.json")
     ask("simulate reduce --processes 8")
     ask("simulate barrier --processes 8")
     ask("balance --graph path.graph --parts 2")

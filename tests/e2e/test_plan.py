@@ -82,3 +82,112 @@ def test_bad_input_is_told_with_line_and_remedy(
     assert done.returncode == 78
     assert "OL-600" in done.stderr and said in done.stderr and "remedy:" in done.stderr
     assert done.stdout == ""
+
+
+def test_what_is_learned_from_the_first_part_is_tried_on_the_rest(pair: Path) -> None:
+    kind = ("light", "fatal", "fatal")
+    lines = [f"{n * 4000},{n * 37 % 1024},,{kind[n % 3]}" for n in range(200)]
+    (pair / "long.csv").write_text("\n".join(["start,node,end,kind", *lines, ""]))
+    words = (*FILES, "--trace", "long.csv", "--train", "0.5", "--compare", "all", "--json")
+    answer = json.loads(plan(*words, cwd=pair).stdout)
+    # A stop every 4000 s, not what the machine's file says.
+    assert answer["stops_per_hour"] == pytest.approx(0.9, rel=0.05)
+    assert answer["trace"]["replayed_days"] == pytest.approx(answer["trace"]["days"] / 2)
+    names = [one["name"] for one in answer["trace"]["replay"]]
+    assert names[0] == "this plan" and names[-1] == "learning" and "daly" in names
+    assert all(0 < one["share"] < 1 for one in answer["trace"]["replay"])
+    done = plan(*FILES, "--train", "0.5", cwd=pair)
+    assert done.returncode == 64
+
+
+@pytest.mark.parametrize(("which", "nodes"), [("exascale", 1024), ("spot", 32), ("lab", 8)])
+def test_machines_to_start_from_can_be_planned_for(pair: Path, which: str, nodes: int) -> None:
+    done = plan("--example", which, cwd=pair)
+    (pair / "other.toml").write_text(done.stdout)
+    job = f'nodes = {nodes}\nwork = "10 days"\ncheckpoint = "4 GB"\nrestart = "1 min"\n'
+    (pair / "small.toml").write_text(job)
+    done = plan("--machine", "other.toml", "--job", "small.toml", cwd=pair)
+    assert done.returncode == 0, done.stderr
+    assert "Checkpoint after every" in done.stdout
+
+
+NODES = """\
+NodeName=tux0 Arch=x86_64 State=IDLE Partitions=batch
+NodeName=tux1 Arch=x86_64 State=ALLOCATED Partitions=batch
+NodeName=tux2 Arch=x86_64 State=DOWN*+DRAIN Partitions=batch
+NodeName=tux3 Arch=x86_64 State=IDLE Partitions=batch
+"""
+
+
+def test_a_machine_from_what_slurm_prints(pair: Path) -> None:
+    place = pair / "recorded"
+    place.mkdir()
+    (place / "nodes.txt").write_text(NODES)
+    (place / "topology.conf").write_text(
+        "SwitchName=s0 Nodes=tux[0-1]\nSwitchName=s1 Nodes=tux[2-3]\n"
+        "SwitchName=top Switches=s[0-1]\n"
+    )
+    (place / "sacct.txt").write_text(
+        "State|ElapsedRaw|NNodes\nCOMPLETED|7200000|4\nNODE_FAIL|1800|4\n"
+    )
+    done = plan("--from-slurm", "recorded", cwd=pair)
+    assert done.returncode == 0, done.stderr
+    assert "1 jobs ended by NODE_FAIL" in done.stdout and 'name = "recorded"' in done.stdout
+    (pair / "slurm.toml").write_text(done.stdout)
+    job = 'nodes = 4\nwork = "10 days"\ncheckpoint = "4 GB"\n'
+    (pair / "small.toml").write_text(job)
+    done = plan("--machine", "slurm.toml", "--job", "small.toml", cwd=pair)
+    assert done.returncode == 0, done.stderr
+    (place / "topology.conf").write_text("SwitchName=s0 Nodes=tux[0-\n")
+    done = plan("--from-slurm", "recorded", cwd=pair)
+    assert done.returncode == 78
+    assert "line 1: 'tux[0-' has brackets" in done.stderr and "remedy:" in done.stderr
+
+
+def test_a_run_is_judged_by_its_report(pair: Path) -> None:
+    failure = {
+        "kind": "node",
+        "place": "node:1",
+        "cause": "it was killed",
+        "injected": True,
+        "at_version": 300,
+        "at_seconds": 3000.0,
+        "relaunch_ms": 10000.0,
+        "version": 105,
+        "versions_lost": 195,
+        "rejected": [],
+        "uncertain": False,
+    }
+    report = {
+        "schema": "outlive.report/1",
+        "job": "demo",
+        "result": "finished",
+        "exit_status": 0,
+        "nodes": 2,
+        "ranks": 2,
+        "restarts": 1,
+        "agent_restarts": 0,
+        "incarnations": [1, 2],
+        "failures": [failure],
+        "injected": [],
+        "checkpoints": {
+            "taken": 5,
+            "stable": {"partner": 5},
+            "aborted": 0,
+            "last": {"partner": 900},
+            "bytes": 5000,
+            "blocked_ms_max": 800.0,
+        },
+        "warnings": [],
+        "errors": [],
+        "seconds": 11000.0,
+    }
+    (pair / "report.json").write_text(json.dumps(report))
+    done = plan("--report", "report.json", cwd=pair)
+    assert done.returncode == 0, done.stderr
+    assert "1 failure, 1 of them injected" in done.stdout
+    assert "it would have paid" in done.stdout
+    report["schema"] = "outlive.report/9"
+    (pair / "report.json").write_text(json.dumps(report))
+    done = plan("--report", "report.json", cwd=pair)
+    assert done.returncode == 78 and "outlive.report/9" in done.stderr

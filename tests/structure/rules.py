@@ -119,16 +119,13 @@ def circles(edges: dict[str, set[str]]) -> list[str]:
 # Crates in which files still need each other in a circle, each with its reason. A file and
 # what lies in the folder of its name are one room, which may be walked through as one likes.
 IN_CIRCLES = {
-    "agent": "is one struct until the node is a machine",
     "balance": "a band and its outline",
     "balance-mpi": "balancing calls the gathered way, which answers in its words",
     "cli": "options and what they are for",
     "client": "a job and what it does",
     "image": "restoring and the memory that it fills",
     "minickpt": "segments and the stub that fills them",
-    "mpi": "a communicator and its layer",
     "network": "identities and the wire",
-    "protocols": "a slot and how it recovers",
 }
 
 

@@ -68,6 +68,8 @@ pub enum Command {
     Config(ConfigOptions),
     /// Plan levels and intervals: what to do, what it costs, what would help
     Plan(Box<crate::plan::PlanOptions>),
+    /// Let the jobs of a store take turns on its shared storage
+    Coordinator(CoordinatorOptions),
     /// Run the protocols in simulation
     Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time
@@ -124,9 +126,20 @@ pub struct Settings {
     /// Checkpoint at versions divisible by N, or at the next version offered
     #[arg(long, value_name = "N")]
     pub every: Option<String>,
-    /// Checkpoint when this time has passed
-    #[arg(long, value_name = "TIME")]
+    /// Checkpoint when this time has passed; auto: when costs and failures say so, at the levels
+    /// that are worth it
+    #[arg(long, value_name = "TIME|auto")]
     pub interval: Option<String>,
+    /// With --interval auto: checkpoints take at most this share of the time, for example 1%
+    #[arg(long, value_name = "PERCENT")]
+    pub overhead_max: Option<String>,
+    /// With --interval auto: a failure that a level survives costs at most this much computing
+    #[arg(long, value_name = "TIME")]
+    pub redo_max: Option<String>,
+    /// With --interval auto: the run is ended from outside after this time; the last checkpoint
+    /// is made in time
+    #[arg(long, value_name = "TIME")]
+    pub time_limit: Option<String>,
     /// Staging memory of each node; must hold two slots of its ranks
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<String>,
@@ -315,6 +328,22 @@ pub struct JobChoice {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct CoordinatorOptions {
+    /// Directory of all jobs [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// Address at which jobs of other machines reach it
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub bind: std::net::IpAddr,
+    /// Configuration file, read after the system's and the user's [default: only those]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
 }
 
 #[derive(Args, Debug)]

@@ -74,7 +74,7 @@ fn list(all: bool, choice: &JobChoice) -> Result<u8> {
     #[derive(Serialize)]
     struct Body<'a> {
         versions: Vec<&'a Entry>,
-        damaged: &'a [PathBuf],
+        damaged: &'a [String],
     }
     let (found, catalogue) = open(choice)?;
     let entries = catalogue.entries.iter();
@@ -185,8 +185,7 @@ fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
         }
         for part in &entry.parts {
             for copy in &part.copies {
-                let path = copy.path.as_ref();
-                let path = path.map_or("missing".into(), |path| path.display().to_string());
+                let path = copy.path.as_deref().unwrap_or("missing");
                 lines.push(format!(
                     "  {} at {}: {path}",
                     part.part.node,
@@ -211,7 +210,7 @@ fn verify(deep: bool, choice: &JobChoice) -> Result<u8> {
         deep: bool,
         sound: usize,
         checks: Vec<outlive_vault::CopyCheck>,
-        damaged_records: Vec<PathBuf>,
+        damaged_records: Vec<String>,
     }
     let (found, catalogue) = open(choice)?;
     let checks = catalogue.verify(deep);
@@ -248,7 +247,7 @@ fn verify(deep: bool, choice: &JobChoice) -> Result<u8> {
         catalogue
             .damaged
             .iter()
-            .map(|path| format!("record damaged: {}", path.display())),
+            .map(|path| format!("record damaged: {path}")),
     );
     lines.push(format!(
         "{} sound, {bad} not, {} damaged",

@@ -65,7 +65,20 @@ pub const KEYS: &[Key] = &[
         "memory,disk; from two nodes on partner too",
     ),
     key(SAVES, "every", "", "none: --interval decides"),
-    key(SAVES, "interval", "", "10s; with --every none"),
+    key(
+        SAVES,
+        "interval",
+        "",
+        "auto; with --every none; 10s where a level has /N",
+    ),
+    key(SAVES, "overhead-max", "", "no bound"),
+    key(SAVES, "redo-max", "", "no bound"),
+    key(
+        SAVES,
+        "time-limit",
+        "",
+        "that of the Slurm job, if it runs in one",
+    ),
     key(
         SAVES,
         "memory",
@@ -217,7 +230,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 23] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 26] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -226,6 +239,9 @@ impl Settings {
             ("levels", &self.levels),
             ("every", &self.every),
             ("interval", &self.interval),
+            ("overhead-max", &self.overhead_max),
+            ("redo-max", &self.redo_max),
+            ("time-limit", &self.time_limit),
             ("memory", &self.memory),
             ("spares", &self.spares),
             ("max-restarts", &self.max_restarts),

@@ -59,6 +59,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Doctor(options) => doctor::run(&options),
         Command::Config(options) => config::explain(options),
         Command::Plan(options) => plan::run(&options),
+        Command::Coordinator(options) => status::coordinator(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Balance(options) => balance::run(&options).map(|()| 0),
         Command::Minickpt(options) => minickpt::run(*options),

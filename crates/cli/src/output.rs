@@ -17,6 +17,11 @@ pub fn warn(what: &str) {
     let _ = writeln!(std::io::stderr().lock(), "outlive: warning: {what}");
 }
 
+/// Says what a service does.
+pub fn note(what: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "outlive: {what}");
+}
+
 /// Writes bytes to standard output. A reader that went away (`| head`) is no error.
 pub fn bytes(bytes: &[u8]) -> Result<u8> {
     let mut to = std::io::stdout().lock();

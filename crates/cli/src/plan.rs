@@ -4,6 +4,9 @@
 //! as JSON or as a picture.
 
 mod picture;
+mod replay;
+mod report;
+mod slurm;
 mod trace;
 mod words;
 
@@ -32,18 +35,22 @@ The files are described in docs/how-to/plan.md; --example prints a pair to
 start from.")]
 pub struct PlanOptions {
     /// What fails, and at which levels a job can save (TOML) [default: none, it is needed]
-    #[arg(long, value_name = "FILE", required_unless_present = "example")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["example", "report", "from_slurm"])]
     machine: Option<PathBuf>,
     /// The job: nodes, work, bytes of a checkpoint (TOML) [default: none, it is needed]
-    #[arg(long, value_name = "FILE", required_unless_present = "example")]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["example", "report", "from_slurm"])]
     job: Option<PathBuf>,
     /// Methods to put beside the plan [default: none]
     #[arg(long, value_name = "METHODS")]
     compare: Option<Compare>,
     /// Failures that were recorded (CSV): fit them, and replay them under each plan
     /// [default: none]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Recorded failures", value_name = "FILE")]
     trace: Option<PathBuf>,
+    /// Take the failures of the machine from the first part of the record, so much of its
+    /// time, and replay only the rest [default: not done]
+    #[arg(long, help_heading = "Recorded failures", value_name = "SHARE", requires = "trace", value_parser = share)]
+    train: Option<f64>,
     /// Draw the expected time over the interval and its parts as SVG [default: not drawn]
     #[arg(long, value_name = "FILE")]
     plot: Option<PathBuf>,
@@ -54,8 +61,16 @@ pub struct PlanOptions {
     #[arg(long)]
     json: bool,
     /// Print a machine or a job to start from [default: none]
-    #[arg(long, value_name = "WHICH", conflicts_with_all = ["machine", "job", "compare", "trace", "plot", "json"])]
+    #[arg(long, help_heading = "Instead of a plan", value_name = "WHICH", conflicts_with_all = ["machine", "job", "compare", "trace", "plot", "json"])]
     example: Option<Example>,
+    /// Judge a run that is over by its report: what it paid, and what the best interval would
+    /// have paid [default: none]
+    #[arg(long, help_heading = "Instead of a plan", value_name = "FILE", conflicts_with_all = ["machine", "job", "compare", "trace", "plot", "example"])]
+    report: Option<PathBuf>,
+    /// Print the machine that Slurm describes, asked of its commands or read from nodes.txt,
+    /// topology.conf and sacct.txt in DIR [default: not done]
+    #[arg(long, help_heading = "Instead of a plan", value_name = "DIR", num_args = 0..=1, conflicts_with_all = ["machine", "job", "compare", "trace", "plot", "json", "example", "report"])]
+    from_slurm: Option<Option<PathBuf>>,
 }
 
 #[derive(ValueEnum, Clone, Copy, Debug)]
@@ -70,10 +85,26 @@ enum Example {
     Machine,
     /// A job on it
     Job,
+    /// A machine of 50,000 nodes and five levels, after FFMK 2020
+    Exascale,
+    /// Instances of a cloud that may be taken away, and an object store
+    Spot,
+    /// A few nodes with local disks and one file server
+    Lab,
+}
+
+/// A share above 0 and below 1.
+fn share(text: &str) -> std::result::Result<f64, String> {
+    let share = text.parse::<f64>().ok();
+    let share = share.filter(|share| *share > 0.0 && *share < 1.0);
+    share.ok_or_else(|| "give a number between 0 and 1, for example 0.5".to_owned())
 }
 
 const MACHINE: &str = include_str!("plan/machine.toml");
 const JOB: &str = include_str!("plan/job.toml");
+const EXASCALE: &str = include_str!("bench/plan.toml");
+const SPOT: &str = include_str!("plan/spot.toml");
+const LAB: &str = include_str!("plan/lab.toml");
 
 /// What was found.
 pub(crate) struct Found {
@@ -85,6 +116,8 @@ pub(crate) struct Found {
     question: Question,
     sensitivity: Vec<Sensitivity>,
     others: Vec<Other>,
+    /// Known methods that have no plan for this question.
+    silent: Vec<Method>,
 }
 
 /// A known method's plan, in the same model.
@@ -100,7 +133,16 @@ pub fn run(options: &PlanOptions) -> Result<u8> {
     match options.example {
         Some(Example::Machine) => return output::bytes(MACHINE.as_bytes()),
         Some(Example::Job) => return output::bytes(JOB.as_bytes()),
+        Some(Example::Exascale) => return output::bytes(EXASCALE.as_bytes()),
+        Some(Example::Spot) => return output::bytes(SPOT.as_bytes()),
+        Some(Example::Lab) => return output::bytes(LAB.as_bytes()),
         None => {}
+    }
+    if let Some(path) = &options.report {
+        return report::run(path, options.json);
+    }
+    if let Some(directory) = &options.from_slurm {
+        return output::bytes(slurm::machine(directory.as_deref())?.as_bytes());
     }
     let read = |path: &Option<PathBuf>| {
         let path = path.as_deref().unwrap_or(std::path::Path::new(""));
@@ -115,8 +157,13 @@ pub fn run(options: &PlanOptions) -> Result<u8> {
         Some(path) => Some(trace::read(path, machine.nodes.count)?),
         None => None,
     };
+    let machine = match (&trace, options.train) {
+        (Some(trace), Some(share)) => replay::trained(&machine, trace, share)?,
+        _ => machine,
+    };
     let found = find(machine, job, options)?;
-    let told = trace.map(|trace| trace::tell(&trace, &found, options.seed));
+    let share = options.train.unwrap_or(0.0);
+    let told = trace.map(|trace| trace::tell(&trace, &found, share, options.seed));
     if let Some(path) = &options.plot {
         let drawn = picture::draw(&found)?;
         std::fs::write(path, drawn)
@@ -137,12 +184,13 @@ fn find(machine: Machine, job: Job, options: &PlanOptions) -> Result<Found> {
     let plan = optimise::best(&job, &levels, &classes)?;
     let question = Question::new(&job, &levels, &classes, &plan.levels);
     let sensitivity = optimise::sensitivity(&question, &plan.pattern)?;
-    let mut others = Vec::new();
+    let (mut others, mut silent) = (Vec::new(), Vec::new());
     if options.compare.is_some() {
         let all: Vec<usize> = (0..levels.len()).collect();
         let whole = Question::new(&job, &levels, &classes, &all);
         for method in Method::ALL {
             let Some((used, pattern)) = methods::plan(method, &whole) else {
+                silent.push(method);
                 continue;
             };
             let question = Question::new(&job, &levels, &classes, &used);
@@ -164,6 +212,7 @@ fn find(machine: Machine, job: Job, options: &PlanOptions) -> Result<Found> {
         question,
         sensitivity,
         others,
+        silent,
     })
 }
 

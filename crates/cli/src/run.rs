@@ -6,6 +6,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use outlive_base::{Code, Entity, Error, JobName, Level, Result};
 use outlive_control::orders::{Bounds, LevelSetting, Policy};
+use outlive_control::steering::Wishes;
 use outlive_control::supervisor::Settings;
 use outlive_control::{inject, units};
 use outlive_launch::timeline::Timeline;
@@ -21,8 +22,11 @@ const NODES_MAX: u32 = 1_024;
 /// Least staging memory of a node, in bytes.
 const MEMORY_MIN: u64 = 1 << 20;
 
-/// Between two checkpoints, where neither a time nor a number of versions is given.
+/// Between two checkpoints, where neither a time nor a number of versions is given, but which
+/// of them go to which level.
 const INTERVAL_MS: u64 = 10_000;
+/// What the interval is where the policy decides.
+const AUTO: &str = "auto";
 
 const fn levels_by(nodes: u32) -> &'static str {
     match nodes {
@@ -49,9 +53,12 @@ pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
             Some(each.join(",")).filter(|text| text.len() <= 40)
         }
         "levels" => Some(levels_by(nodes).to_owned()),
-        "interval" => policy(config)?
-            .interval_ms
-            .map(|ms| format!("{}s", ms / 1000)),
+        // Levels that this number of nodes cannot have are refused when it runs.
+        "interval" => match policy(config, &levels(config, nodes).unwrap_or_default())? {
+            Decides::Policy => Some(AUTO.to_owned()),
+            Decides::Owner(policy) => policy.interval_ms.map(|ms| format!("{}s", ms / 1000)),
+        },
+        "time-limit" => slurm_left_ms().map(|ms| units::show_ms(ms as f64)),
         "memory" => Some(units::show_bytes(memory(config, nodes)?)),
         "spares" => Some(spares_by(nodes).to_string()),
         _ => None,
@@ -105,7 +112,10 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     settings.bounds = bounds(config)?;
     settings.levels = levels(config, nodes)?;
     settings.domains = domains(config, nodes, &settings.levels)?;
-    settings.policy = policy(config)?;
+    match policy(config, &settings.levels)? {
+        Decides::Owner(policy) => settings.policy = policy,
+        Decides::Policy => settings.auto = Some(wishes(config, &settings.bounds)?),
+    }
     settings.fresh = options.fresh;
     for text in &options.inject {
         settings.injections.push(inject::parse(text, nodes)?);
@@ -264,17 +274,89 @@ fn domains(config: &Config, nodes: u32, levels: &[LevelSetting]) -> Result<Vec<u
     Ok(domains)
 }
 
-fn policy(config: &Config) -> Result<Policy> {
+/// Who decides when a checkpoint is wanted.
+enum Decides {
+    /// Costs and failures.
+    Policy,
+    /// What was given.
+    Owner(Policy),
+}
+
+fn policy(config: &Config, levels: &[LevelSetting]) -> Result<Decides> {
     let every = match config.get("every") {
         "" => None,
         _ => Some(u64::from(number(config, "every", 1, u32::MAX)?)),
     };
+    let by_hand = levels.iter().find(|setting| setting.every != 1);
+    let auto = match (config.get("interval"), by_hand, every) {
+        (AUTO, Some(setting), _) => {
+            let level = setting.level.name();
+            let reason = format!("auto decides which versions go to {level}");
+            let remedy = format!("leave /{} out, or give a time", setting.every);
+            return Err(refuse(config, "interval", reason, &remedy));
+        }
+        (AUTO, None, Some(_)) => {
+            let reason = "auto decides when, and so does --every".to_owned();
+            return Err(refuse(config, "interval", reason, "give one of them"));
+        }
+        (AUTO, None, None) | ("", None, None) => true,
+        _ => false,
+    };
+    if auto {
+        return Ok(Decides::Policy);
+    }
+    for key in ["overhead-max", "redo-max", "time-limit"] {
+        if !config.get(key).is_empty() {
+            let reason = "only --interval auto can keep to it".to_owned();
+            let remedy = "leave --every, the interval and /N of levels out, or this";
+            return Err(refuse(config, key, reason, remedy));
+        }
+    }
     let interval_ms = match config.get("interval") {
         "" if every.is_none() => Some(INTERVAL_MS),
         "" => None,
         _ => Some(time(config, "interval", 1)?),
     };
-    Ok(Policy { every, interval_ms })
+    Ok(Decides::Owner(Policy { every, interval_ms }))
+}
+
+/// What the owner asks of the policy.
+fn wishes(config: &Config, bounds: &Bounds) -> Result<Wishes> {
+    let given = |key: &str, least_ms: u64| match config.get(key) {
+        "" => Ok(None),
+        _ => time(config, key, least_ms).map(Some),
+    };
+    let overhead_max = match config.get("overhead-max") {
+        "" => None,
+        text => {
+            let share = text
+                .trim()
+                .strip_suffix('%')
+                .and_then(|n| n.trim().parse().ok());
+            let share = share.filter(|percent: &f64| *percent > 0.0 && *percent <= 100.0);
+            let Some(share) = share else {
+                let reason = format!("'{}' is no share of the time", short(text));
+                let remedy = "give percent above 0 and up to 100, for example 1%";
+                return Err(refuse(config, "overhead-max", reason, remedy));
+            };
+            Some(share / 100.0)
+        }
+    };
+    Ok(Wishes {
+        overhead_max,
+        lost_max_ms: given("redo-max", 1_000)?,
+        ends_after_ms: given("time-limit", 1_000)?.or_else(slurm_left_ms),
+        commit_ms: bounds.commit_ms,
+        ..Wishes::default()
+    })
+}
+
+/// What is left of the Slurm job in which this runs, in milliseconds.
+fn slurm_left_ms() -> Option<u64> {
+    let end: u64 = std::env::var("SLURM_JOB_END_TIME").ok()?.parse().ok()?;
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+    end.checked_mul(1_000)?
+        .checked_sub(u64::try_from(now.as_millis()).ok()?)
 }
 
 fn memory(config: &Config, nodes: u32) -> Result<u64> {
@@ -352,8 +434,8 @@ mod tests {
         let run = planned(&[]).unwrap();
         let set = &run.settings;
         assert_eq!(
-            (set.nodes, set.spares, set.policy.interval_ms),
-            (1, 0, Some(10_000))
+            (set.nodes, set.spares, set.policy, set.auto.is_some()),
+            (1, 0, Policy::default(), true)
         );
         let levels: Vec<_> = set.levels.iter().map(|setting| setting.level).collect();
         assert_eq!(levels, [Level::Memory, Level::Disk]);
@@ -406,6 +488,29 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_of_the_policy_is_understood() {
+        let limits = ["--overhead-max", "1.5%", "--redo-max", "10min"];
+        let limits = [&limits[..], &["--time-limit", "12h"]].concat();
+        let auto = planned(&limits).unwrap().settings.auto.unwrap();
+        assert_eq!(auto.overhead_max, Some(0.015));
+        assert_eq!(auto.lost_max_ms, Some(600_000));
+        assert_eq!(auto.ends_after_ms, Some(43_200_000));
+        assert!(
+            planned(&["--interval", "auto"])
+                .unwrap()
+                .settings
+                .auto
+                .is_some()
+        );
+        // Whoever says which versions go to a level has a plan.
+        let by_hand = planned(&["--levels", "memory,disk/4"]).unwrap().settings;
+        assert_eq!(
+            (by_hand.auto, by_hand.policy.interval_ms),
+            (None, Some(10_000))
+        );
+    }
+
+    #[test]
     fn nonsense_is_refused() {
         for words in [
             &["--emulate-nodes", "0"][..],
@@ -423,6 +528,14 @@ mod tests {
             &["--encrypt=maybe"],
             &["--keep", "0"],
             &["--on-nothing-usable", "wait"],
+            &["--interval", "auto", "--every", "5"],
+            &["--interval", "auto", "--levels", "memory,disk/4"],
+            &["--interval", "5s", "--redo-max", "1min"],
+            &["--every", "5", "--overhead-max", "1%"],
+            &["--overhead-max", "0%"],
+            &["--overhead-max", "0.01"],
+            &["--overhead-max", "101%"],
+            &["--time-limit", "10"],
         ] {
             let error = planned(words).expect_err(&format!("{words:?}"));
             assert_eq!(error.code(), Code::InvalidArgument, "{words:?}");

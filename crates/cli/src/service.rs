@@ -20,9 +20,9 @@ pub fn keeper() -> Result<u8> {
         .ok()
         .and_then(|text| text.parse().ok());
     let launcher = options.parent;
-    let ended = keeper::run(options);
-    outlive_launch::segments::after_launcher(&spec.job_dir, launcher);
-    ended?;
+    keeper::run(options, || {
+        outlive_launch::segments::after_launcher(&spec.job_dir, launcher);
+    })?;
     Ok(0)
 }
 

@@ -10,7 +10,7 @@ use outlive_launch::jobs::{Job, State, utc};
 use outlive_launch::store::JobFile;
 use serde::Serialize;
 
-use crate::args::{JobChoice, Settings, StatusOptions};
+use crate::args::{CoordinatorOptions, JobChoice, Settings, StatusOptions};
 use crate::config::Config;
 use crate::jobs::{self, Newest};
 use crate::output;
@@ -45,6 +45,26 @@ pub fn store(choice: &JobChoice) -> Result<PathBuf> {
     };
     let config = Config::load(&flags, choice.config.as_deref())?;
     Ok(PathBuf::from(config.get("store")))
+}
+
+/// `outlive coordinator`.
+///
+/// # Errors
+/// Those of the configuration, the store and the network.
+pub fn coordinator(options: &CoordinatorOptions) -> Result<u8> {
+    let flags = Settings {
+        store: options.store.clone(),
+        ..Settings::default()
+    };
+    let config = Config::load(&flags, options.config.as_deref())?;
+    let store = PathBuf::from(config.get("store"));
+    std::fs::create_dir_all(&store).map_err(|error| Error::io(&store, "make", &error))?;
+    let store = std::fs::canonicalize(&store).unwrap_or(store);
+    outlive_launch::coordinator::serve(&store, options.bind, |text| {
+        if !options.quiet {
+            output::note(text);
+        }
+    })
 }
 
 /// Finds the job that is meant: the one that is named, else the one that changed last.
@@ -152,6 +172,9 @@ fn describe(status: &Status) -> String {
     }
     if let Some(report) = &status.report {
         lines.push(format!("restarts     {}", report.restarts));
+        if let Some(policy) = &report.policy {
+            lines.push(format!("checkpoints  {}", policy.why));
+        }
         for (level, version) in &report.checkpoints.last {
             lines.push(format!("{:<12} version {version} is stable", level));
         }

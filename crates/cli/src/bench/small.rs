@@ -5,10 +5,11 @@
 //! that are committed at all three levels.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use outlive_base::{Level, Result};
-use outlive_vault::{NodeStore, Record};
+use outlive_vault::{Directory, Record, Vault};
 
 use super::machine::{self, Machine};
 use super::session::{Scratch, Session, odd, word};
@@ -74,7 +75,8 @@ impl Bench {
 
     /// The versions that node 0 knows to be committed at the level partner.
     fn committed(&self) -> Result<BTreeSet<u64>> {
-        let store = NodeStore::at(&self.session.node_dir(0), self.session.job_hash()?);
+        let store = Arc::new(Directory::at(&self.session.node_dir(0)));
+        let store = Vault::of_node(store, self.session.job_hash()?);
         let records = store.records().scan()?.records.into_iter();
         Ok(records
             .filter_map(|record| match record {

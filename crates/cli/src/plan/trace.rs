@@ -10,14 +10,11 @@ use std::path::Path;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_launch::input;
 use outlive_planner::fit::{self, Distribution, Fit, Neighbours};
-use outlive_planner::lifetime::Pattern;
-use outlive_planner::machine::Level;
 use outlive_planner::units::duration;
-use outlive_simulator::jobs::JobRun;
-use outlive_simulator::jobs::failures::{Event, Recorded};
 use serde::Serialize;
 
 use super::Found;
+use super::replay::{self, Replayed};
 use crate::output;
 
 /// No longer traces.
@@ -26,16 +23,11 @@ const TRACE_BYTES_MAX: u64 = 1 << 30;
 const WINDOW: f64 = 86_400.0;
 /// Failures on neighbouring nodes within this time count as pairs.
 const CLOSE: f64 = 600.0;
-/// Parts of the trace for the error of the time that is lost.
-const PARTS: usize = 16;
-/// Quantile 0.975 of Student's t with 15 degrees of freedom.
-const STUDENT: f64 = 2.131;
-
 /// A record of failures.
 #[derive(Debug)]
 pub(super) struct Trace {
     /// Seconds from the first, node, whether the node was lost, seconds until it was back.
-    failures: Vec<(f64, u32, bool, Option<f64>)>,
+    pub(super) failures: Vec<(f64, u32, bool, Option<f64>)>,
 }
 
 /// Reads a record; nodes are below `nodes`.
@@ -158,6 +150,7 @@ pub(super) struct Told {
     neighbour_pairs: u32,
     neighbour_pairs_expected: f64,
     neighbour_p: f64,
+    replayed_days: f64,
     replay: Vec<Replayed>,
 }
 
@@ -168,15 +161,6 @@ struct Fitted {
     log_likelihood: f64,
     distance: f64,
     p: f64,
-}
-
-#[derive(Serialize)]
-struct Replayed {
-    name: &'static str,
-    /// Node-hours that were not work that was kept, and half their 95 % interval.
-    node_hours_lost: f64,
-    half_width: f64,
-    share: f64,
 }
 
 fn fitted(fits: &[Fit]) -> Vec<Fitted> {
@@ -194,8 +178,9 @@ fn fitted(fits: &[Fit]) -> Vec<Fitted> {
     fits.iter().map(of).collect()
 }
 
-/// Fits the record and replays it under the plans that were found.
-pub(super) fn tell(trace: &Trace, found: &Found, seed: u64) -> Told {
+/// Fits the record and replays it, from this share of its time on, under the plans that were
+/// found.
+pub(super) fn tell(trace: &Trace, found: &Found, from: f64, seed: u64) -> Told {
     let times: Vec<f64> = trace.failures.iter().map(|failure| failure.0).collect();
     let between: Vec<f64> = times
         .windows(2)
@@ -216,22 +201,6 @@ pub(super) fn tell(trace: &Trace, found: &Found, seed: u64) -> Told {
     let span = times.last().copied().unwrap_or(0.0);
     let Neighbours { pairs, expected, p } =
         fit::neighbours(&on, found.machine.nodes.count, CLOSE, seed);
-    let mut replay = vec![replayed(
-        "this plan",
-        trace,
-        found,
-        &found.plan.levels,
-        &found.plan.pattern,
-    )];
-    for other in &found.others {
-        replay.push(replayed(
-            other.method.name(),
-            trace,
-            found,
-            &other.levels,
-            &other.pattern,
-        ));
-    }
     Told {
         failures: times.len(),
         days: span / 86_400.0,
@@ -242,58 +211,8 @@ pub(super) fn tell(trace: &Trace, found: &Found, seed: u64) -> Told {
         neighbour_pairs: pairs,
         neighbour_pairs_expected: expected,
         neighbour_p: p,
-        replay,
-    }
-}
-
-/// The job again and again over the whole record, in parts of equal length.
-fn replayed(
-    name: &'static str,
-    trace: &Trace,
-    found: &Found,
-    levels: &[usize],
-    pattern: &Pattern,
-) -> Replayed {
-    let levels: Vec<Level> = levels
-        .iter()
-        .map(|&level| found.levels[level].clone())
-        .collect();
-    let span = trace.failures.last().map_or(0.0, |last| last.0);
-    let part = span / PARTS as f64;
-    let hours = f64::from(found.job.nodes) / 3600.0;
-    let mut lost = Vec::new();
-    for number in 0..PARTS {
-        let begin = part * number as f64;
-        let within = trace.failures.iter().filter(|failure| {
-            failure.0 >= begin && failure.0 < begin + part && failure.1 < found.job.nodes
-        });
-        let events: Vec<(f64, Event)> = within
-            .map(|&(at, node, fatal, _)| {
-                let event = if fatal {
-                    Event::Nodes(vec![node])
-                } else {
-                    Event::Light
-                };
-                (at - begin, event)
-            })
-            .collect();
-        let spent =
-            JobRun::new(&found.job, &levels, pattern, Recorded(&events)).run(u64::MAX, part);
-        lost.push((part - spent.work.min(part)) * hours);
-    }
-    let n = PARTS as f64;
-    let sum: f64 = lost.iter().sum();
-    let squares: f64 = lost
-        .iter()
-        .map(|one| (one - sum / n) * (one - sum / n))
-        .sum();
-    // The sum's standard error: sqrt(n) times that of a part.
-    let half_width = STUDENT * (squares / (n - 1.0) * n).sqrt();
-    Replayed {
-        name,
-        node_hours_lost: sum,
-        half_width,
-        share: sum / (span * hours),
+        replayed_days: span * (1.0 - from) / 86_400.0,
+        replay: replay::all(trace, found, from * span),
     }
 }
 
@@ -344,9 +263,16 @@ pub(super) fn describe(told: &Told) -> String {
         told.neighbour_p
     );
     let mut rows = vec![
-        ["Replayed", "node-hours lost", "95 %", "share"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            &*format!("Replayed, {:.0} days", told.replayed_days),
+            "node-hours lost",
+            "95 %",
+            "share",
+            "more than this plan",
+            "95 %",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     for one in &told.replay {
         rows.push(vec![
@@ -354,6 +280,8 @@ pub(super) fn describe(told: &Told) -> String {
             format!("{:.0}", one.node_hours_lost),
             format!("+- {:.0}", one.half_width),
             format!("{:.2} %", 100.0 * one.share),
+            format!("{:+.1} %", 100.0 * one.more),
+            format!("+- {:.1} %", 100.0 * one.more_half_width),
         ]);
     }
     out + &output::table(&rows)

@@ -318,6 +318,17 @@ fn comparison(found: &Found, out: &mut String) {
         );
     }
     let _ = writeln!(out, "{}", output::table(&rows));
+    for method in &found.silent {
+        let _ = writeln!(
+            out,
+            "Left out: {}: no level restores anything by its rules.",
+            method.source()
+        );
+    }
+    let _ = writeln!(
+        out,
+        "Left out: Herault et al., IPDPSW 2018: it is about several jobs that share storage, not about the levels of one: outlive simulate turns."
+    );
 }
 
 #[cfg(test)]
@@ -332,10 +343,13 @@ mod tests {
             job: None,
             compare: Some(super::super::Compare::All),
             trace: None,
+            train: None,
             plot: None,
             seed: 1,
             json: false,
             example: None,
+            report: None,
+            from_slurm: None,
         };
         let machine = machine::machine(machine, "machine.toml").expect("good");
         let job = machine::job(job, "job.toml", &machine).expect("good");
@@ -354,6 +368,7 @@ mod tests {
             "A failure stops the job every",
             "What would help most:",
             "Moody et al. (SCR), SC 2010",
+            "Left out: Herault et al.",
         ] {
             assert!(said.contains(part), "{part}: {said}");
         }

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use outlive_base::{Code, Entity, Error, Result, count};
-use outlive_simulator::commit;
+use outlive_simulator::job;
 use serde::Serialize;
 
 use crate::output;
@@ -52,7 +52,7 @@ pub fn run(options: &CommitOptions) -> Result<u8> {
         )
     })?;
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
-    let summary = commit::sweep(options.seed..end, threads, |_| {});
+    let summary = job::sweep(options.seed..end, threads, |_| {});
     let status = if summary.failed.is_empty() {
         0
     } else {

@@ -5,12 +5,15 @@ pub mod broadcast;
 mod collective;
 mod commit;
 mod jobs;
+mod levels;
 pub mod options;
+mod policy;
 mod spanning;
+mod turns;
 
 use clap::{Args, Subcommand};
 use outlive_base::Result;
-use outlive_protocols::ftco::Kind;
+use outlive_protocols::collective::Kind;
 
 /// Run the protocols in simulation.
 #[derive(Args, Debug)]
@@ -25,6 +28,12 @@ enum Simulation {
     Commit(commit::CommitOptions),
     /// Jobs on machines that fail, beside what the planner expects of them
     Jobs(jobs::JobsOptions),
+    /// Plans for 50,000 nodes beside those of the known methods
+    Levels(levels::LevelsOptions),
+    /// When to checkpoint, decided while the job runs, on machines that change
+    Policy(policy::PolicyOptions),
+    /// Jobs that share storage, coordinated and each for itself
+    Turns(turns::TurnsOptions),
     /// A broadcast by tree or gossip, corrected on the ring, with failures
     Broadcast(Box<broadcast::BroadcastOptions>),
     /// A reduction to one process over a tree, with failures
@@ -40,6 +49,9 @@ pub fn run(options: &SimulateOptions) -> Result<u8> {
     match &options.what {
         Simulation::Commit(options) => commit::run(options),
         Simulation::Jobs(options) => jobs::run(options),
+        Simulation::Levels(options) => levels::run(options),
+        Simulation::Policy(options) => policy::run(options),
+        Simulation::Turns(options) => turns::run(options),
         Simulation::Broadcast(options) => broadcast::run(options),
         Simulation::Reduce(options) => collective::reduce(options),
         Simulation::Allreduce(options) => collective::run(options, Kind::Allreduce),

@@ -14,7 +14,8 @@
 use outlive_base::{Code, Entity, Error, Result, Time};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::ftco::{Call, Config, Kind, Plan};
+use outlive_protocols::collective::{Call, Kind};
+use outlive_protocols::ftco::{Config, Plan};
 use outlive_protocols::reduce;
 use outlive_simulator::ftco::{Report, Scenario, run, run_any};
 use outlive_simulator::logp::Model;

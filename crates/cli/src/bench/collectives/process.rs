@@ -13,7 +13,8 @@ use outlive_collectives::tcp::{KEY_BYTES, Listener, Options, Tcp};
 use outlive_collectives::{Content, Key, Operator, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::ftco::{Call, Command, Config, Event, Kind, Machine, Plan};
+use outlive_protocols::collective::{Call, Command, Event, Kind};
+use outlive_protocols::ftco::{Config, Machine, Plan};
 
 use crate::bench::rank::clock_ns;
 use crate::bench::session::failed;

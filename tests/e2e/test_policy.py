@@ -1,0 +1,119 @@
+"""Checkpoints whose time is decided by what they cost and how often the job fails."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from harness import Job, Run, kill, processes, until
+
+
+def policy(job: Job) -> dict:
+    """What the running report says of it."""
+    path = job.home / "report.json"
+    return json.loads(path.read_text())["policy"] if path.exists() else {"mode": "", "levels": []}
+
+
+def shortest(entry: dict) -> float:
+    """The shortest interval in force, in seconds."""
+    return min(level["seconds"] for level in entry["levels"] if level["seconds"])
+
+
+def learned(entry: dict) -> bool:
+    """The costs of all levels are known."""
+    return entry["mode"] == "auto" and all(level["background_ms"] for level in entry["levels"])
+
+
+def rank(job: Job) -> int:
+    """A process of the program that another one has started."""
+    found = processes(job.token).items()
+    ours = {pid for pid, line in found if line.startswith(str(job.ring))}
+
+    def parent(pid: int) -> int:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        return int(stat.rsplit(")", 1)[1].split()[1])
+
+    return next(pid for pid in ours if parent(pid) in ours)
+
+
+def newest(job: Job) -> int:
+    """The newest version that some level keeps."""
+    return max(job.running("last").values(), default=-1)
+
+
+def test_intervals_follow_the_failures_of_the_job_and_are_kept(job: Job) -> None:
+    job.every, job.ranks, job.nodes = None, 2, 1
+    enough = job.dir / "enough"
+    program = job.program("--until", enough)
+    run = job.start("-v", program=program)
+    assert "every 10.0 s to all levels" in until("a report", lambda: policy(job).get("why"))
+    calm = until("known costs", lambda: learned(policy(job)) and policy(job))
+    for failures in range(1, 5):
+        # Each has brought something: one that brings nothing would be waited for.
+        before = newest(job)
+        until("a newer version", lambda before=before: newest(job) > before)
+        fail(job, run, failures)
+    failing = until("four failures are known", lambda: policy(job)["failures"] == 4 and policy(job))
+    assert shortest(failing) < shortest(calm), (calm, failing)
+    assert [level["level"] for level in failing["levels"]] == ["memory", "disk"]
+    assert failing["levels"][0]["failures"] == 4
+    said = job.outlive("status")
+    assert re.search(r"^checkpoints  .*every .*: 4 failures in ", said, re.M), said
+    enough.touch()
+    result = run.end()
+    assert result.status == 0, result.err
+    job.check(program)
+    assert re.search(r"checkpoints: memory every |checkpoints: disk every ", result.err), result.err
+    kept = json.loads((job.home / "job.json").read_text())["learned"]
+    assert [failure["lost"] for failure in kept["failures"]] == ["process"] * 4
+    # The next run of the job goes on with what is known.
+    enough.unlink()
+    run = job.start(program=program)
+    entry = until("a report of the next run", lambda: policy(job)["failures"] == 4 and policy(job))
+    assert learned(entry) or shortest(entry) < 10
+    enough.touch()
+    assert run.end().status == 0
+
+
+def fail(job: Job, run: Run, failures: int) -> None:
+    """Kills a rank and waits until the job runs again."""
+    kill(rank(job))
+    again = lambda: json.loads((job.home / "report.json").read_text())["restarts"] == failures  # noqa: E731
+    until("a restart", lambda: again() or run.process.poll() is not None)
+    assert run.process.poll() is None, run.text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--every", "10", "--interval", "auto"), "give one of them"),
+        (("--levels", "memory,disk/2", "--interval", "auto"), "leave /2 out"),
+        (("--every", "10", "--overhead-max", "1%"), "only --interval auto"),
+        (("--overhead-max", "2"), "give percent"),
+    ],
+)
+def test_what_cannot_be_is_refused(job: Job, options: tuple[str, ...], said: str) -> None:
+    job.every = None
+    result = job.run(*options)
+    assert result.status == 64, result.err
+    assert said in result.err
+
+
+def test_what_is_given_is_explained(job: Job) -> None:
+    result = job.survive()
+    assert result.report["policy"]["mode"] == "every"
+    assert result.report["policy"]["why"] == "at versions divisible by 10, as given"
+
+
+def test_what_was_learned_and_makes_no_sense_is_told_and_not_used(job: Job) -> None:
+    job.every, job.steps = None, 30
+    job.survive()
+    path = job.home / "job.json"
+    file = json.loads(path.read_text())
+    file["learned"] = {"seconds": -5.0, "since": 0.0, "failures": [], "levels": {}}
+    del file["checksum"]
+    path.write_text(json.dumps(file))
+    result = job.survive()
+    told = [entry for entry in result.report["warnings"] if "was learned" in entry["reason"]]
+    assert len(told) == 1, result.report["warnings"]
+    assert json.loads(path.read_text())["learned"]["seconds"] > 0
