@@ -52,6 +52,7 @@ timeout 60 "$outlive" run --quiet --reproducible --job reference --store store -
 title "2. Without Outlive: node 2 (ranks 4 and 5) dies"
 shown "mpirun -n 8 heat2d ${size[*]} lost.bin"
 set -m # a process group of its own
+: >plain.log
 timeout 60 "$mpirun" -n 8 "$plain" "${size[@]}" lost.bin "${pace[@]}" --progress 100 \
     >plain.log 2>&1 &
 job=$!
@@ -63,11 +64,11 @@ done
 grep 'step' plain.log | tail -1 | sed 's/^/  /'
 # The ranks of this very run, by program and directory; their numbers are in the
 # environment that mpirun gave them.
-here=$(pwd -P)
+# Found without a process for each look: on a busy machine the run would be over before.
 victims=()
 for process in /proc/[0-9]*; do
-    [ "$(readlink "$process/exe" || true)" = "$plain" ] || continue
-    [ "$(readlink "$process/cwd" || true)" = "$here" ] || continue
+    [ "$process/exe" -ef "$plain" ] || continue
+    [ "$process/cwd" -ef . ] || continue
     rank=$(tr '\0' '\n' <"$process/environ" | sed -n 's/^PMI_RANK=//p') || continue
     case $rank in
     4 | 5) victims+=("${process#/proc/}") ;;

@@ -66,6 +66,17 @@ def test_a_language(reader: Reader, home: Path, page: str) -> None:
     follow(reader, page)
 
 
+# Whether MPICH's mpirun still says that a rank was killed, before it is ended itself, is a race;
+# so is whether a rank that it then killed is seen before the loss of a node is known,
+# and whether an agent is so late on a busy machine that it counts as silent for a while.
+NOT_OURS = re.compile(
+    r"^(=+|=   .*|YOUR APPLICATION TERMINATED .*|This typically refers .*|Please see the FAQ .*"
+    r"|.* s  rank:\d+ lost: signal \d+ .*"
+    r"|.* s  node \d+ (silent for|heard again).*)\n",
+    re.M,
+)
+
+
 def test_the_transcript_of_the_readme() -> None:
     """What `make demo` prints has the shape that the README shows."""
     done = subprocess.run(
@@ -77,7 +88,8 @@ def test_the_transcript_of_the_readme() -> None:
     )
     assert done.returncode == 0, done.stdout
     shown = transcript((ROOT / "README.md").read_text(encoding="utf-8"), "transcript")
-    wrong = differs("...\n" + shown, done.stdout)
+    printed = NOT_OURS.sub("", done.stdout)
+    wrong = differs("...\n" + shown, printed)
     assert not wrong, f"{wrong}\n{done.stdout}"
 
 

@@ -171,15 +171,15 @@ fn surge(kind: Kind, seed: u64) -> [Metrics; 3] {
     ]
 }
 
-/// A load three times the average in one place: a fresh partition moves far less than diffusion
-/// on every kind of graph, and cuts less on most (on a grid, where a bisection by coordinates
-/// is hard to better, about as much); it is taken.
+/// A load three times the average in one place: over the kinds of graph, a fresh partition cuts
+/// less and moves far less than diffusion, and it is taken. A single graph may be otherwise: of
+/// 40 seeds, three had one on which it moves a tenth to a quarter more.
 #[test]
 fn a_surge_in_one_place_is_for_a_fresh_partition() {
     let first = outlive_base::seed!();
-    let surges = Kind::ALL.into_iter().filter(|kind| kind.is_surge());
-    let mut ratio: (f64, f64) = (1.0, 1.0);
-    for kind in surges {
+    let surges: Vec<Kind> = Kind::ALL.into_iter().filter(|k| k.is_surge()).collect();
+    let mut logs = [0.0; 3];
+    for &kind in &surges {
         let (mut cut, mut moved) = ([0.0; 3], [0.0; 3]);
         for seed in first..first + 2 {
             for (slot, found) in surge(kind, seed).into_iter().enumerate() {
@@ -189,14 +189,19 @@ fn a_surge_in_one_place_is_for_a_fresh_partition() {
             }
         }
         println!("{:16} cut {cut:.0?} moved {moved:.3?}", kind.name());
-        let (less, fewer) = (cut[1] / cut[0], moved[1] / moved[0]);
-        assert!(less < 1.05 && fewer < 1.0, "{kind:?} {cut:?} {moved:?}");
-        assert!(cut[2] <= cut[0].min(1.05 * cut[1]), "{kind:?}");
-        ratio = (ratio.0 * less, ratio.1 * fewer);
+        let taken = cut[2] / cut[0].min(cut[1]);
+        for (sum, ratio) in [cut[1] / cut[0], moved[1] / moved[0], taken]
+            .into_iter()
+            .enumerate()
+        {
+            assert!(ratio < 1.5, "{kind:?} {cut:?} {moved:?}");
+            logs[sum] += f64::ln(ratio);
+        }
     }
-    // The means of four kinds.
-    let (less, fewer) = (ratio.0.powf(0.25), ratio.1.powf(0.25));
-    assert!(less < 0.93 && fewer < 0.85, "{less} {fewer}");
+    // Geometric means; that of 40 seeds' medians: 0.78, 0.67 and 1.00.
+    let [less, fewer, taken] = logs.map(|sum| (sum / surges.len() as f64).exp());
+    assert!(less < 0.93 && fewer < 0.9, "{less} {fewer}");
+    assert!(taken < 1.05, "{taken}");
 }
 
 /// Parts that any partitioner made: only their names change, and no fewer tasks stay.
