@@ -8,6 +8,7 @@
 //! touched before; medians, with least and most.
 
 mod balance;
+mod bytes;
 mod collectives;
 mod idle;
 mod machine;

@@ -218,15 +218,7 @@ impl Temporary {
             let unfinished = format!("{TEMPORARY_PREFIX}{}-{number}-{name}", std::process::id());
             let path = target.with_file_name(unfinished);
             match create_file(&path, direct) {
-                Ok(file) => {
-                    return Ok(Temporary {
-                        file,
-                        path,
-                        target: target.to_owned(),
-                        live: true,
-                        has_room: false,
-                    });
-                }
+                Ok(file) => return Ok(Temporary::at(path, target, file)),
                 // Of a dead process of our number, or of a living one of another machine.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists && tried < NAMES_MAX => {
                     tried += 1;
@@ -247,13 +239,18 @@ impl Temporary {
         let unfinished = format!("{TEMPORARY_PREFIX}{}-{number}-{name}", std::process::id());
         let path = target.with_file_name(unfinished);
         let file = give(&path)?;
-        Some(Temporary {
+        Some(Temporary::at(path, target, file))
+    }
+
+    /// An open file at `path` that will be `target`, of the same file system.
+    pub(crate) fn at(path: PathBuf, target: &Path, file: File) -> Temporary {
+        Temporary {
             file,
             path,
             target: target.to_owned(),
             live: true,
             has_room: false,
-        })
+        }
     }
 
     /// Says that nothing has to be reserved for it.

@@ -6,7 +6,7 @@
 //! only under a durable tombstone, so that nobody reads it under its old name should a power
 //! cut give that back; what stands here is never read, and goes when a process begins.
 
-use std::fs::{File, OpenOptions};
+use std::fs::OpenOptions;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,7 +14,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::OFlags;
 
-use crate::disk::{TEMPORARY_PREFIX, Temporary};
+use crate::disk::{TEMPORARY_PREFIX, Temporary, parent};
 
 /// Files that are kept: a version's own container and the partner's.
 const FILES: usize = 2;
@@ -65,23 +65,26 @@ impl Spares {
         kept
     }
 
-    /// A file for `target`, of `length` bytes with any content.
+    /// A file for `target`, of `length` bytes with any content. It is written where it is, and
+    /// takes its name when it is whole.
     pub(crate) fn take(&self, target: &Path, direct: bool, length: u64) -> Option<Temporary> {
+        // A directory that is missing is made with the first new file.
+        if !parent(target).is_dir() {
+            return None;
+        }
         let spare = self.free().pop()?;
-        let mut taken = Temporary::take(target, |path| {
-            std::fs::rename(&spare, path).ok()?;
-            let flags = match direct {
-                true => OFlags::DIRECT,
-                false => OFlags::empty(),
-            };
-            let mut options = OpenOptions::new();
-            options.read(true).write(true);
-            let opened: Option<File> = options.custom_flags(flags.bits() as i32).open(path).ok();
-            opened.or_else(|| {
-                let _ = std::fs::remove_file(path);
-                None
-            })
-        })?;
+        let flags = match direct {
+            true => OFlags::DIRECT,
+            false => OFlags::empty(),
+        };
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let opened = options.custom_flags(flags.bits() as i32).open(&spare);
+        let Ok(file) = opened else {
+            let _ = std::fs::remove_file(&spare);
+            return None;
+        };
+        let mut taken = Temporary::at(spare, target, file);
         // What cannot be cut to its length is dropped, and goes with it.
         let found = taken.file.metadata().ok()?;
         if found.len() != length {
@@ -95,6 +98,8 @@ impl Spares {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
     #[test]
@@ -131,5 +136,16 @@ mod tests {
         std::fs::remove_dir_all(dir.path().join(NAME)).unwrap();
         assert!(spares.take(&target, true, 1).is_none());
         assert!(!spares.keep(&old("e")) && dir.path().join("e").exists());
+        std::fs::create_dir(dir.path().join(NAME)).unwrap();
+        // Where it shall go is missing: a new file's maker makes that.
+        assert!(spares.keep(&old("e")));
+        assert!(
+            spares
+                .take(&dir.path().join("missing/x"), true, 1)
+                .is_none()
+        );
+        // One that is not finished is no file any more.
+        drop(spares.take(&target, true, 1).unwrap());
+        assert_eq!(std::fs::read_dir(dir.path().join(NAME)).unwrap().count(), 0);
     }
 }

@@ -80,21 +80,32 @@ pub fn load() -> f64 {
 pub struct Buffer {
     bytes: Vec<u8>,
     start: usize,
+    length: usize,
 }
 
 impl Buffer {
     pub fn new() -> Buffer {
-        let bytes = vec![1u8; TRANSFER + PAGE];
-        let start = bytes.as_ptr().addr().next_multiple_of(PAGE) - bytes.as_ptr().addr();
-        Buffer { bytes, start }
+        Buffer::of(TRANSFER)
     }
 
-    fn all(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + TRANSFER]
+    /// One of `length` bytes.
+    pub fn of(length: usize) -> Buffer {
+        let bytes = vec![1u8; length + PAGE];
+        let start = bytes.as_ptr().addr().next_multiple_of(PAGE) - bytes.as_ptr().addr();
+        Buffer {
+            bytes,
+            start,
+            length,
+        }
+    }
+
+    pub fn all(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
     }
 }
 
-fn direct(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
+/// Opens a file past the page cache, where its file system can.
+pub fn direct(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlags::DIRECT.bits() as i32;
     match options.custom_flags(flags).open(path) {
         // Some file systems know no direct transfers.

@@ -5,12 +5,14 @@
 //! that are committed at all three levels.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use outlive_base::{Level, Result};
 use outlive_vault::{Directory, Record, Vault};
 
+use super::bytes;
 use super::machine::{self, Machine};
 use super::session::{Scratch, Session, odd, word};
 use super::table::{Goal, Row, Table};
@@ -61,6 +63,18 @@ impl Bench {
     fn without(&mut self) -> Result<f64> {
         let order = format!("compute {} -", Self::UNITS);
         Ok(longest(&self.session.together(&order)?))
+    }
+
+    /// Milliseconds of processor time of a node for the bytes of one checkpoint alone, while
+    /// the ranks compute.
+    fn bytes(&mut self, dir: &Path) -> Result<f64> {
+        let times = CHECKPOINTS as usize * NODES;
+        std::thread::scope(|scope| {
+            let limit = scope.spawn(|| bytes::measure(dir, RANKS / NODES * BYTES, times));
+            self.without()?;
+            let limit = limit.join().map_err(|_| odd("the limit panicked"))?;
+            limit.map_err(|error| odd(&format!("the limit cannot be measured: {error}")))
+        })
     }
 
     /// Core seconds of the nodes, and of the launcher.
@@ -145,7 +159,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     };
     // The first use of memory, files and threads is not what is asked about.
     bench.with()?;
-    let (mut without, mut legs) = (Vec::new(), Vec::new());
+    let (mut without, mut legs, mut limits) = (Vec::new(), Vec::new(), Vec::new());
     for round in 0..options.rounds.max(1) {
         // Without, with; with, without: a drift of the machine hits both.
         if round % 2 == 0 {
@@ -155,9 +169,10 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
             legs.push(bench.with()?);
             without.push(bench.without()?);
         }
+        limits.push(bench.bytes(scratch.path())?);
     }
     bench.session.finish()?;
-    rows(&mut table, &legs, &without);
+    rows(&mut table, &legs, &without, &limits);
     table.notes.push(format!(
         "small: {RANKS} ranks of {} MiB on {NODES} emulated nodes, levels memory, disk and \
          partner, all cores busy; load {} at the end",
@@ -167,7 +182,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     Ok(table)
 }
 
-fn rows(table: &mut Table, legs: &[Leg], without: &[f64]) {
+fn rows(table: &mut Table, legs: &[Leg], without: &[f64], limits: &[f64]) {
     let all = |of: fn(&Leg) -> f64| -> Vec<f64> { legs.iter().map(of).collect() };
     let with = all(|leg| leg.seconds);
     let pairs = legs.iter().zip(without);
@@ -178,6 +193,7 @@ fn rows(table: &mut Table, legs: &[Leg], without: &[f64]) {
     table.rows.extend([
         Row::new("processor time of a node for a checkpoint", "ms", &node)
             .goal(Goal::AtMost(NODE_MS)),
+        Row::new("  beside its bytes alone", "ms", &node).beside("bytes", &node, limits),
         Row::new("  of the launcher", "ms", &all(|leg| leg.launcher_ms)),
         Row::new("longest wait of a rank", "ms", &all(|leg| leg.blocked_ms)),
         Row::new("run with checkpoints", "s", &with).beside("without", &with, without),
