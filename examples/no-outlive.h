@@ -1,4 +1,4 @@
-/* The five calls as nothing at all: compile an example with -DNO_OUTLIVE to see
+/* The calls of Outlive as nothing at all: compile an example with -DNO_OUTLIVE to see
  * the program as it was before Outlive, without its library. */
 #ifndef NO_OUTLIVE_H
 #define NO_OUTLIVE_H
@@ -22,6 +22,11 @@ static inline int outlive_protect(outlive_job *job, const char *name, void *data
 {
     (void)job, (void)name, (void)data, (void)bytes;
     return OUTLIVE_OK;
+}
+static inline int outlive_query(outlive_job *job, const char *name, size_t *bytes)
+{
+    (void)job, (void)name, (void)bytes;
+    return OUTLIVE_FRESH;
 }
 static inline int outlive_restore(outlive_job *job, uint64_t *version)
 {

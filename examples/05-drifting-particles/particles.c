@@ -6,11 +6,15 @@
  * edges.
  *
  *   mpirun -n 4 ./particles [--balance EVERY] [--steps N] [--cells SIDE] [--particles N]
+ *                           [--progress EVERY] [--sleep-us N]
  *
  * --balance 0 never balances. Rank 0 prints the time of the run, the time that the
  * slowest rank computed in each step, summed up (what a machine with a core a rank
  * would need), the time in the balancing and how much of it this rank had a core, and a
- * checksum that does not depend on who owned which cell. */
+ * checksum that does not depend on who owned which cell.
+ *
+ * Protected by the calls of Outlive, marked 1 to 6. How many particles a rank has changes
+ * with every step: they are packed, and declared anew, only when a checkpoint is wanted. */
 #define _POSIX_C_SOURCE 200809L
 #include <math.h>
 #include <stdio.h>
@@ -19,6 +23,12 @@
 #include <time.h>
 
 #include "outlive_balance_mpi.h"
+
+#ifdef NO_OUTLIVE
+#include "../no-outlive.h"
+#else
+#include <outlive.h>
+#endif
 
 struct particle {
     double x, y, energy;
@@ -224,6 +234,53 @@ static long balance(void) {
     return all;
 }
 
+/* ---- what is saved ---- */
+static struct progress {
+    double slowest, average, balancing, busy;
+    long moved;
+} so_far;
+
+static struct particle *packed; /* the own particles, for a checkpoint */
+static size_t packed_room;
+
+static void protect_particles(outlive_job *job, size_t count) {
+    if (count > packed_room || !packed) {
+        packed_room = count + count / 4 + 1;
+        packed = realloc(packed, packed_room * sizeof *packed);
+        if (!packed) fail("out of memory");
+    }
+    outlive_protect(job, "particles", packed, count * sizeof *packed); // 2
+}
+
+static void pack(outlive_job *job) {
+    size_t count = 0;
+    for (int c = 0; c < side * side; c++) count += (size_t)cells[c].count;
+    protect_particles(job, count);
+    count = 0;
+    for (int c = 0; c < side * side; c++)
+        for (int i = 0; i < cells[c].count; i++) packed[count++] = cells[c].at[i];
+}
+
+/* The step to go on with. */
+static int restore(outlive_job *job) {
+    size_t bytes = 0;
+    uint64_t step = 0;
+    outlive_protect(job, "progress", &so_far, sizeof so_far);
+    outlive_protect(job, "owner", owner, (size_t)(side * side) * sizeof *owner);
+    outlive_query(job, "particles", &bytes); // 3
+    protect_particles(job, bytes / sizeof *packed);
+    int found = outlive_restore(job, &step); // 4
+    if (found < 0) {
+        char why[512];
+        outlive_last_error(job, why, sizeof why);
+        fail(why);
+    }
+    if (found != OUTLIVE_RESTORED) return 0;
+    for (int c = 0; c < side * side; c++) cells[c].count = 0;
+    for (size_t i = 0; i < bytes / sizeof *packed; i++) put(cell_of(packed[i]), packed[i]);
+    return (int)step;
+}
+
 static int number(int argc, char **argv, const char *name, int value) {
     for (int i = 1; i + 1 < argc; i++)
         if (!strcmp(argv[i], name)) value = atoi(argv[i + 1]);
@@ -236,6 +293,7 @@ int main(int argc, char **argv) {
     MPI_Comm_size(MPI_COMM_WORLD, &size);
     int every = number(argc, argv, "--balance", 5), steps = number(argc, argv, "--steps", 120);
     int particles = number(argc, argv, "--particles", 150000);
+    int progress = number(argc, argv, "--progress", 0), sleep_us = number(argc, argv, "--sleep-us", 0);
     side = number(argc, argv, "--cells", side);
     cells = calloc((size_t)(side * side), sizeof *cells);
     owner = malloc((size_t)(side * side) * sizeof *owner);
@@ -251,23 +309,34 @@ int main(int argc, char **argv) {
         struct particle p = {xy[0], xy[1], 0, (uint64_t)i};
         if (owner[cell_of(p)] == rank) put(cell_of(p), p);
     }
-    double start = MPI_Wtime(), slowest = 0, average = 0, balancing = 0, busy = 0;
-    long moved = 0;
-    for (int step = 0; step < steps; step++) {
+    outlive_job *job;
+    outlive_open(NULL, &job); // 1
+    int first = restore(job);
+    double start = MPI_Wtime();
+    for (int step = first; step < steps; step++) {
+        if (outlive_wanted(job, (uint64_t)step) == 1) pack(job);
+        outlive_checkpoint(job, (uint64_t)step); // 5
         double before = cpu(), took, most, sum;
         for (int c = 0; c < side * side; c++) meet(&cells[c]);
         took = cpu() - before;
         MPI_Allreduce(&took, &most, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
         MPI_Allreduce(&took, &sum, 1, MPI_DOUBLE, MPI_SUM, MPI_COMM_WORLD);
-        slowest += most;
-        average += sum / size;
+        so_far.slowest += most;
+        so_far.average += sum / size;
         move(step, steps);
         if (every > 0 && (step + 1) % every == 0) {
             before = MPI_Wtime(), took = cpu();
-            moved += balance();
-            balancing += MPI_Wtime() - before, busy += cpu() - took;
+            so_far.moved += balance();
+            so_far.balancing += MPI_Wtime() - before, so_far.busy += cpu() - took;
         }
+        if (rank == 0 && progress > 0 && (step + 1) % progress == 0) {
+            printf("step %d of %d\n", step + 1, steps);
+            fflush(stdout);
+        }
+        struct timespec pause = {sleep_us / 1000000, sleep_us % 1000000 * 1000L};
+        nanosleep(&pause, NULL);
     }
+    outlive_close(&job); // 6
     double energy = 0, all, wall = MPI_Wtime() - start;
     unsigned long sum = 0, total;
     for (int c = 0; c < side * side; c++)
@@ -280,9 +349,10 @@ int main(int argc, char **argv) {
     if (rank == 0)
         printf("ranks %d balance %d wall %.3f s slowest %.3f s average %.3f s balancing %.3f s busy %.3f s "
                "moved %ld energy %.9f checksum %lx\n",
-               size, every, wall, slowest, average, balancing, busy, moved, all, total);
+               size, every, wall, so_far.slowest, so_far.average, so_far.balancing, so_far.busy,
+               so_far.moved, all, total);
     for (int c = 0; c < side * side; c++) free(cells[c].at);
-    free(cells), free(owner);
+    free(cells), free(owner), free(packed);
     MPI_Finalize();
     return 0;
 }

@@ -1,4 +1,4 @@
-"""Example 05: balancing inside a real MPI program, and the recorder of task graphs.
+"""Example 05: balancing inside a real MPI program that is killed, and the recorder of graphs.
 
 What a run costs is not tested here (examples/05-drifting-particles/README.md has
 figures); that who owns a cell changes nothing but the time is.
@@ -10,12 +10,13 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import MPICH, OUTLIVE, ROOT, mpich, run
+from conftest import MPICH, OUTLIVE, ROOT, Protected, mpich, run
 from skip import skip
 
 EXAMPLE = ROOT / "examples" / "05-drifting-particles"
 BINDING = ROOT / "crates" / "balance-mpi"
-LIBRARY = ROOT / "target" / "release" / "liboutlive_balance_mpi.a"
+RELEASE = ROOT / "target" / "release"
+LIBRARY = RELEASE / "liboutlive_balance_mpi.a"
 SMALL = ["--steps", 20, "--cells", 24, "--particles", 20000]
 
 
@@ -28,15 +29,22 @@ def compiled(*words: object) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module")
-def particles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(into: Path, *words: object) -> Path:
     if not LIBRARY.exists():
         skip("balance-mpi", f"{LIBRARY.relative_to(ROOT)} is not built; make build")
-    built = tmp_path_factory.mktemp("particles") / "particles"
     sources = [EXAMPLE / "particles.c", BINDING / "c" / "outlive_balance_mpi.c"]
     include = [f"-I{BINDING / folder}" for folder in ("include", "c")]
-    compiled(*include, *sources, LIBRARY, "-lpthread", "-ldl", "-lm", "-o", built)
-    return built
+    include.append(f"-I{ROOT / 'crates/client/include'}")
+    compiled(*include, *sources, LIBRARY, "-lpthread", "-ldl", "-lm", *words, "-o", into)
+    return into
+
+
+@pytest.fixture(scope="module")
+def particles(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if not (RELEASE / "liboutlive.so.0").exists():
+        skip("liboutlive", "target/release/liboutlive.so.0 is not built; make build")
+    library = [f"-L{RELEASE}", "-loutlive", f"-Wl,-rpath,{RELEASE}"]
+    return built(tmp_path_factory.mktemp("particles") / "particles", *library)
 
 
 def field(said: str, name: str) -> str:
@@ -51,6 +59,32 @@ def test_who_owns_a_cell_changes_nothing_but_the_time(particles: Path, ranks: in
     many = run(*mpich(ranks), particles, "--balance", 5, *SMALL)
     assert field(many, "checksum") == field(alone, "checksum")
     assert int(field(many, "moved")) > 0, many
+
+
+def test_without_the_library_it_is_the_same_program(particles: Path, tmp_path: Path) -> None:
+    plain = built(tmp_path / "plain", "-DNO_OUTLIVE")
+    said = run(*mpich(4), plain, "--balance", 5, *SMALL)
+    assert field(said, "checksum") == field(run(*mpich(4), particles, *SMALL), "checksum")
+
+
+@pytest.mark.parametrize("lost", [["rank:2@version=7"], ["node:1@version=6", "node:2@version=13"]])
+def test_cells_that_moved_are_restored_where_they_were(
+    particles: Path, tmp_path: Path, protected: Protected, lost: list[str]
+) -> None:
+    """State that changes its size with every step, and owners that balancing changed."""
+    undisturbed = run(*mpich(6), particles, "--balance", 4, *SMALL)
+    inject = [word for one in lost for word in ("--inject", one)]
+    options = ["--emulate-nodes", "3", "--spares", "2", "--every", "2", *inject]
+    said = tmp_path / "said"
+    program = ["sh", "-c", f'"$@" >"{said}.$PMI_RANK"', "sh", str(particles)]
+    pace = ["--sleep-us", "60000"]
+    words = [str(word) for word in ("--balance", 4, *SMALL)]
+    report = protected.run(options, [*mpich(6), *program, *words, *pace])
+    assert len(report["failures"]) == len(lost)
+    assert all(failure["version"] > 0 for failure in report["failures"]), report["failures"]
+    last = Path(f"{said}.0").read_text()
+    assert field(last, "checksum") == field(undisturbed, "checksum")
+    assert field(last, "moved") == field(undisturbed, "moved")
 
 
 def test_what_the_recorder_sees_can_be_balanced(particles: Path, tmp_path: Path) -> None:
