@@ -420,6 +420,22 @@ def link_violations(page: Path, text: str, root: Path = ROOT) -> list[str]:
     return found
 
 
+NAMED_FILE = re.compile(
+    r"`((?:bench|crates|docs|examples|fuzz|kernel|requirements|scripts|tests)/[\w./-]+)`"
+)
+
+
+def stale_files(page: Path, text: str, root: Path = ROOT) -> list[str]:
+    """Files that a page names and that are not there, from the root or, in a note about one
+    crate, from that crate."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in NAMED_FILE.findall(line):
+            if not (root / name).exists() and not any(root.glob(f"crates/*/{name}")):
+                found.append(f"{page}:{number}: there is no {name}")
+    return found
+
+
 def anchors(page: Path) -> set[str]:
     """The names under which headings of a page can be linked to."""
     text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)

@@ -105,6 +105,13 @@ class Repository(unittest.TestCase):
             found += rules.link_violations(page, page.read_text(encoding="utf-8"))
         self.none(found)
 
+    def test_files_that_pages_name_are_there(self) -> None:
+        found = []
+        for page in files("*.md", "docs/**/*.md", "examples/**/*.md"):
+            if page.name != "CHANGELOG.md":  # which speaks of what was
+                found += rules.stale_files(page, page.read_text(encoding="utf-8"))
+        self.none(found)
+
     def test_randomised_tests_take_fresh_seeds(self) -> None:
         found = []
         for path in files("crates/**/*.rs", "tests/**/*.py", "tests/**/*.c", "crates/**/*.c"):
@@ -289,6 +296,12 @@ class OtherRulesCatch(unittest.TestCase):
         manifest = {"workspace": {"dependencies": {"serde": "1", "outlive-base": {}}}}
         self.assertEqual(rules.dependency_violations(manifest, "| `serde` | why |"), [])
         self.assertTrue(rules.dependency_violations(manifest, ""))
+
+    def test_files_that_pages_name(self) -> None:
+        page = ROOT / "docs" / "x.md"
+        self.assertTrue(rules.stale_files(page, "see `crates/agent/src/nowhere.rs`"))
+        self.assertEqual(rules.stale_files(page, "`crates/agent/src/run.rs`, `docs/`"), [])
+        self.assertEqual(rules.stale_files(page, "`tests/seeds` of its crate"), [])
 
     def test_links(self) -> None:
         page = ROOT / "docs" / "x.md"

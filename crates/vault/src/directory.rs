@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 
+use crate::aligned::PAGE64;
 use crate::disk::{self, Opened, Temporary, parent, sync_directory, write_all};
 use crate::error::WriteError;
 use crate::reserve::{self, Reserve};
@@ -258,8 +259,10 @@ impl Store for Directory {
         let written = write_all(file, parts, at);
         let _ = flock(file, FlockOperation::Unlock);
         let written = written.and_then(|()| file.sync_data());
-        // What failed is not there, and the next that is written does not follow it.
-        written.map_err(|error| failed("write", error, file.set_len(at).is_ok()))
+        // What failed is not there, and the next that is written does not follow it. The empty
+        // page at the end, which costs no room, says that nothing else is missing.
+        let cut = || file.set_len(at).and_then(|()| file.set_len(at + PAGE64));
+        written.map_err(|error| failed("write", error, cut().is_ok()))
     }
 
     fn open(&self, key: &Key, fresh: bool) -> io::Result<Box<dyn Object>> {

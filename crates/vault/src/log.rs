@@ -126,10 +126,19 @@ impl Content {
         if bytes[bytes.len() - rest..].iter().any(|byte| *byte != 0) {
             content.damaged += usize::from(!lost);
             end = bytes.len();
+        } else if !ends_with_a_page_of_zeros(bytes) {
+            content.damaged += usize::from(!lost);
         }
         content.end = (end as u64).next_multiple_of(PAGE64);
         content
     }
+}
+
+/// True for a log that is there to its end: behind its last batch there is always an empty
+/// page. One that was cut, even between two records, does not have it.
+fn ends_with_a_page_of_zeros(bytes: &[u8]) -> bool {
+    let rest = bytes.len().checked_sub(PAGE64 as usize);
+    rest.is_some_and(|rest| bytes[rest..].iter().all(|byte| *byte == 0))
 }
 
 /// One log.
@@ -329,7 +338,7 @@ impl Log {
     fn extend(&mut self, new: &[&Entry<'_>]) -> Result<(), WriteError> {
         let batch = pack(new.iter().map(|entry| &entry.bytes[..]));
         let end = self.end + batch.len() as u64;
-        let spare = match end <= self.length {
+        let spare = match end + PAGE64 <= self.length {
             true => 0,
             false => SPARE_BYTES,
         };
@@ -337,7 +346,7 @@ impl Log {
         let mut slices = [IoSlice::new(&batch), IoSlice::new(&zeros)];
         if let Err(failed) = self.store.append(&self.key, self.end, &mut slices) {
             match failed.cut {
-                true => self.length = self.end,
+                true => self.length = self.end + PAGE64,
                 false => self.tag = None,
             }
             return Err(failed.error);

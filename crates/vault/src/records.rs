@@ -251,7 +251,16 @@ impl RecordStore {
                 _ => {}
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            // An unreadable record is as good as none: the sound one replaces it.
+            // What it says is not known, and may be read again tomorrow: a decision or a
+            // promise is not written over in the dark.
+            Err(error)
+                if matches!(
+                    record,
+                    Record::Incarnation { .. } | Record::Commit { .. } | Record::Promise { .. }
+                ) =>
+            {
+                return Err(WriteError::io(self.locate(key), "read", error));
+            }
             Err(error) => {
                 tracing::warn!(path = self.locate(key), %error, "record replaced");
             }
@@ -474,5 +483,37 @@ mod tests {
         );
         store.remove_all(&[&pin(2), &pin(3), &pin(4)]).unwrap();
         assert_eq!(store.scan_again().unwrap(), Seen::default());
+    }
+
+    /// A device that fails for a moment must not cost a promise, nor a decision.
+    #[test]
+    fn what_cannot_be_read_is_not_written_over() {
+        use crate::faulty::{Act, Fate, Faults, Faulty};
+        #[derive(Debug)]
+        struct Unreadable;
+        impl Faults for Unreadable {
+            fn before(&self, act: Act, _: &Key, _: u64) -> Fate {
+                match act {
+                    Act::Read => Fate::Fails(io::ErrorKind::Other),
+                    _ => Fate::Goes,
+                }
+            }
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Arc::new(crate::Directory::at(dir.path()));
+        let store = RecordStore::new(directory.clone(), Kind::Record, 7);
+        let promise = |ballot| Record::Promise { ballot };
+        store.persist(&promise(5)).unwrap();
+        let failing = Arc::new(Faulty::new(directory, Arc::new(Unreadable)));
+        let failing = RecordStore::new(failing, Kind::Record, 7);
+        assert!(failing.persist(&promise(3)).is_err());
+        assert_eq!(store.scan().unwrap().records, [promise(5)]);
+        // What is no decision is written anew.
+        let pin = Record::Pin {
+            incarnation: Incarnation(1),
+            version: Version(1),
+        };
+        store.persist(&pin).unwrap();
+        failing.persist(&pin).unwrap();
     }
 }

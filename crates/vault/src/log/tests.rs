@@ -176,6 +176,48 @@ fn damage_costs_one_record_and_is_told() {
     assert_eq!(reader(dir.path()).scan().unwrap().damaged.len(), 1);
 }
 
+/// A log that lost its end, even between two records, is not taken for a shorter one.
+#[test]
+fn a_log_that_was_cut_is_told_wherever_it_was_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = node(dir.path());
+    // Past the room that it is made with, and grows by.
+    let versions = 2 * SPARE_BYTES / PAGE64 + 5;
+    for version in 1..=versions {
+        store.records().persist(&commit(version, 2)).unwrap();
+        let bytes = std::fs::read(log_of(dir.path())).unwrap();
+        let content = Content::parse(&bytes, JOB);
+        assert_eq!(
+            (content.records.len() as u64, content.damaged),
+            (version, 0)
+        );
+        // Room grows before it is used up: the last page of a whole log is empty.
+        assert!(content.end + PAGE64 <= bytes.len() as u64, "{version}");
+        for pages in 0..version {
+            let cut = Content::parse(&bytes[..(pages * PAGE64) as usize], JOB);
+            assert_eq!((cut.records.len() as u64, cut.damaged), (pages, 1));
+        }
+    }
+    // Also where a batch failed, and the cut is this process's own.
+    #[derive(Debug)]
+    struct Failing;
+    impl Faults for Failing {
+        fn before(&self, act: Act, _: &Key, _: u64) -> Fate {
+            match act {
+                Act::Append => Fate::Fails(io::ErrorKind::Other),
+                _ => Fate::Goes,
+            }
+        }
+    }
+    let failing = Faulty::new(Arc::clone(store.store()), Arc::new(Failing));
+    let failing = Vault::own(Arc::new(failing), JOB);
+    failing.records().persist(&commit(500, 2)).unwrap();
+    assert!(failing.records().persist(&commit(501, 2)).is_err());
+    assert_eq!(log_in(dir.path()).unwrap().damaged, 0);
+    std::fs::write(log_of(dir.path()), b"").unwrap();
+    assert_eq!(reader(dir.path()).scan().unwrap().damaged.len(), 1);
+}
+
 #[test]
 fn another_jobs_log_is_named_and_left_alone() {
     let dir = tempfile::tempdir().unwrap();
