@@ -370,6 +370,8 @@ pub enum Notice {
         restarts: u32,
         /// Ranks that it already serves (after a restart of the agent).
         ranks: Vec<(Rank, u32)>,
+        /// It knows the job: an [`Order::Configure`] has reached it.
+        configured: bool,
     },
     /// The order [`Order::Open`] was carried out on this node; ranks may start.
     NodeReady {

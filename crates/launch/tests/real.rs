@@ -81,6 +81,7 @@ impl Fake {
             keeper_pid: pid,
             restarts: 0,
             ranks: vec![],
+            configured: false,
         });
         loop {
             self.take_ranks();

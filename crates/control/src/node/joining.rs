@@ -101,6 +101,7 @@ impl<S: Shell> Node<S> {
             keeper_pid: self.hello.keeper_pid,
             restarts: self.restarts.unwrap_or(0),
             ranks: ranks.collect(),
+            configured: self.config.is_some(),
         };
         self.tell(&notice);
     }

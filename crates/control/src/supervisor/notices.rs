@@ -8,6 +8,14 @@ use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Time, 
 use super::{Action, Event, Phase, Place, SlotState, Supervisor};
 use crate::ended::Ended;
 
+/// What an agent says of itself.
+struct Agent {
+    address: SocketAddr,
+    pid: u32,
+    restarts: u32,
+    configured: bool,
+}
+
 impl Supervisor {
     pub(super) fn on_notice(&mut self, now: Time, node: NodeId, epoch: u64, notice: Notice) {
         let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.holds(epoch)) else {
@@ -36,8 +44,17 @@ impl Supervisor {
                 pid,
                 restarts,
                 ranks,
+                configured,
                 ..
-            } => self.on_hello(node, address, pid, restarts, ranks),
+            } => {
+                let agent = Agent {
+                    address,
+                    pid,
+                    restarts,
+                    configured,
+                };
+                self.on_hello(node, &agent, ranks);
+            }
             Notice::Alive { offered } => {
                 if self.is_running() {
                     self.note_offered(now, offered);
@@ -131,14 +148,13 @@ impl Supervisor {
         slot.is_some_and(|slot| slot.holds(epoch) && slot.is_up())
     }
 
-    fn on_hello(
-        &mut self,
-        node: NodeId,
-        address: SocketAddr,
-        pid: u32,
-        restarts: u32,
-        ranks: Vec<(Rank, u32)>,
-    ) {
+    fn on_hello(&mut self, node: NodeId, agent: &Agent, ranks: Vec<(Rank, u32)>) {
+        let &Agent {
+            address,
+            pid,
+            restarts,
+            configured,
+        } = agent;
         let Some(slot) = self.slots.get_mut(&node) else {
             return;
         };
@@ -153,7 +169,8 @@ impl Supervisor {
             self.report.agent_restarts += 1;
             self.tell(Event::AgentRestarted { node, restarts });
         }
-        if !(restarted || moved) {
+        // What it was told before may be lost with its connection.
+        if configured && !(restarted || moved) {
             return;
         }
         let opening = match &self.phase {

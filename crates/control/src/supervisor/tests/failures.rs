@@ -302,6 +302,38 @@ fn an_agent_that_its_keeper_starts_anew_does_not_stop_the_job() {
 }
 
 #[test]
+fn an_agent_whose_configuration_was_lost_with_its_connection_is_told_again() {
+    let mut world = World::running(settings(2), 4);
+    for (says, told) in [(true, 0), (false, 1)] {
+        let before = world.log.len();
+        // The same process at the same place, on a new connection.
+        let mut notice = hello(NodeId(1), 0);
+        if let Notice::Hello { configured, .. } = &mut notice {
+            *configured = says;
+        }
+        let epoch = world.epochs[&NodeId(1)];
+        world.input(Input::Notice {
+            node: NodeId(1),
+            epoch,
+            notice,
+        });
+        world.pass(1_000);
+        let configures = world.log[before..].iter().filter(|action| {
+            matches!(
+                action,
+                Action::Order {
+                    node: NodeId(1),
+                    order: Order::Configure(_),
+                    ..
+                }
+            )
+        });
+        assert_eq!(configures.count(), told, "configured: {says}");
+    }
+    assert_eq!(world.starts(), 1);
+}
+
+#[test]
 fn an_incarnation_is_never_opened_while_the_old_command_runs() {
     let mut world = World::running(settings(2), 2);
     world.stubborn = true;
