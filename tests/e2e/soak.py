@@ -318,6 +318,40 @@ def full_disks(job: Job, chance: random.Random) -> str:
     return " ".join(specs)
 
 
+def purged(job: Job, chance: random.Random) -> str:
+    """Storage of some or all nodes purged under a running job, then a node lost: what was saved
+    after the purge serves."""
+    job.nodes, job.ranks, job.steps = 4, 8, 1500
+    part = chance.choice(("", "containers", "partner", "records"))
+    hurt = sorted(chance.sample(range(job.nodes), chance.randint(1, job.nodes)))
+    lost = chance.randrange(job.nodes)
+    run = job.start()
+
+    def reaches(count: int) -> bool:
+        """So many more versions become stable before the job ends."""
+        for _ in range(count):
+            before = job.stable()
+            until(
+                "another version is stable",
+                lambda before=before: job.stable() > before or run.process.poll() is not None,
+                30,
+            )
+        return run.process.poll() is None
+
+    told = f"{part or 'all'} of nodes {hurt}"
+    if reaches(1):
+        for node in hurt:
+            shutil.rmtree(job.node(node) / part, ignore_errors=True)
+    # The first may have been written before the purge, the second was not.
+    keepers = run.pids("keeper") if reaches(2) else {}
+    if lost in keepers:
+        kill(keepers[lost])
+        told += f", then node {lost} lost"
+    result = run.end(BOUND_S)
+    right(job, result)
+    return told
+
+
 TURNS: dict[str, Callable[[Job, random.Random], str]] = {
     turn.__name__: turn
     for turn in (
@@ -327,6 +361,7 @@ TURNS: dict[str, Callable[[Job, random.Random], str]] = {
         two_launchers,
         agents_in_captures,
         full_disks,
+        purged,
         unranked,
         big_forced,
         renamed,
