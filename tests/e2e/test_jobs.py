@@ -99,7 +99,9 @@ def test_a_job_is_deleted_after_a_question(job: Job) -> None:
     assert status == 0 and "job test deleted" in said, said
     assert jobs(job) == {} and not job.home.exists()
     assert [path.name for path in (outside / "test").iterdir()] == ["notes"]
-    assert "OL-404" in say(job, "checkpoints", "delete", "test", "--yes", status=74).stderr
+    for name in (["test"], ["--job", "test"]):  # either way to name it
+        gone = say(job, "checkpoints", "delete", *name, "--yes", status=74).stderr
+        assert "OL-404" in gone and "job test" in gone, gone
     assert "no job is stored" in say(job, "status").stdout
 
 

@@ -378,8 +378,15 @@ pub struct CheckpointsOptions {
 #[derive(Args, Debug)]
 pub struct DeleteOptions {
     /// Name of the job
-    #[arg(value_name = "JOB")]
-    pub name: String,
+    #[arg(
+        value_name = "JOB",
+        required_unless_present = "job",
+        conflicts_with = "job"
+    )]
+    pub name: Option<String>,
+    /// Name of the job, said as to the other commands
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<String>,
     /// Directory of all jobs [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,

@@ -34,7 +34,8 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
         ..Settings::default()
     };
     let config = Config::load(&flags, options.config.as_deref())?;
-    let name = JobName::new(options.name.clone())?;
+    let name = options.name.as_ref().or(options.job.as_ref());
+    let name = JobName::new(name.cloned().unwrap_or_default())?;
     let store = PathBuf::from(config.get("store"));
     let nodes = Some(config.get("node-storage")).filter(|path| !path.is_empty());
     let deletion = Deletion::prepare(&store, &name, nodes.map(Path::new))?;
