@@ -38,7 +38,8 @@ pub struct Checker {
     copies: BTreeMap<Place, Copy>,
     prepared: BTreeMap<(Key, Level), BTreeSet<u32>>,
     committed: BTreeMap<(Key, Level), BTreeSet<u32>>,
-    aborted: BTreeSet<(Key, Level)>,
+    /// Which nodes have said that a level was given up, and when they first did.
+    aborted: BTreeMap<(Key, Level), BTreeMap<u32, Time>>,
     stable: BTreeMap<(Key, Level), Time>,
     /// Versions of which a node has removed its records, for newer ones had replaced them.
     forgotten: BTreeSet<Key>,
@@ -72,7 +73,7 @@ impl Checker {
             copies: BTreeMap::new(),
             prepared: BTreeMap::new(),
             committed: BTreeMap::new(),
-            aborted: BTreeSet::new(),
+            aborted: BTreeMap::new(),
             stable: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             told: BTreeSet::new(),
@@ -180,12 +181,22 @@ impl Checker {
                 );
             }
         }
-        if self.aborted.contains(&(key, level)) && self.failed_since(key) == 0 {
+        if self.is_given_up(key, level) {
             self.wrong(
                 now,
                 format!("split decision: {key:?} {level} aborted, then committed"),
             );
         }
+    }
+
+    /// True if a node has said that this level was given up, and has lost nothing since: what
+    /// is said once is so for ever, whoever is started anew.
+    fn is_given_up(&self, key: Key, level: Level) -> bool {
+        let mut words = self.aborted.get(&(key, level)).into_iter().flatten();
+        words.any(|(&node, &said)| {
+            let lost = |&(at, failed): &(Time, u32)| failed == node && at >= said;
+            !self.failures.iter().any(lost)
+        })
     }
 
     /// Distinct failed domains since the capture of a version began.
@@ -252,7 +263,7 @@ impl Checker {
                 format!("{key:?} {level} stable with {holders} of {needed} records"),
             );
         }
-        if self.aborted.contains(&(key, level)) && self.failed_since(key) == 0 {
+        if self.is_given_up(key, level) {
             self.wrong(
                 now,
                 format!("split decision: {key:?} {level} aborted, then stable"),
@@ -298,13 +309,14 @@ impl Checker {
         self.forgotten.contains(&key) && self.stable.keys().any(newer)
     }
 
-    /// Somebody declared a version, or one level, aborted.
-    pub fn declares_aborted(&mut self, now: Time, key: Key, level: Option<Level>) {
+    /// A node declared a version, or one level, aborted.
+    pub fn declares_aborted(&mut self, now: Time, node: u32, key: Key, level: Option<Level>) {
         for one in Level::ALL {
             if level.is_some_and(|level| level != one) {
                 continue;
             }
-            self.aborted.insert((key, one));
+            let words = self.aborted.entry((key, one)).or_default();
+            words.entry(node).or_insert(now);
             let failed = self.failed_since(key);
             let committed = self.committed.contains_key(&(key, one)) && failed == 0;
             let stable =

@@ -193,6 +193,21 @@ impl Options {
         }
     }
 
+    /// A history of two or three nodes whose agents end again and again while copies fail: what
+    /// one agent has said must hold for the next ones.
+    pub fn restarts(&mut self) {
+        self.nodes = 2 + self.nodes % 2;
+        self.bare = self.bare.min(self.nodes - 1);
+        self.net = LossyOptions::CALM;
+        self.weights = Weights {
+            agent: 1,
+            ..Weights::default()
+        };
+        self.tick = Time::from_ms(60);
+        self.faults.refuse = 0;
+        self.torn = 300_000;
+    }
+
     /// The configuration of the machines: the defaults, with bounds short enough
     /// that every one of them passes in a history.
     pub fn config(&self) -> Config {
