@@ -456,3 +456,27 @@ fn a_version_that_the_coordinator_gave_up_is_not_taken_up_in_its_next_term() {
     assert!(!node.events.iter().any(joined), "{:?}", node.events);
     assert!(node.commit.rounds.is_empty());
 }
+
+/// The rank that has captured it is told: whoever calls for it later calls in vain.
+#[test]
+fn a_captured_version_that_the_coordinator_gave_up_is_not_joined_by_the_next_agent() {
+    let mut node = Node::new();
+    node.armed_and_captured();
+    let (version, level, why, culprit) = (VERSION, None, Why::Coordinator, u32::MAX);
+    node.hear(Kind::Abort {
+        version,
+        level,
+        why,
+        culprit,
+    });
+    assert_eq!(node.aborted(), [], "said before it is durable");
+    node.all_durable();
+    assert_eq!(node.aborted(), [None]);
+
+    node.restart();
+    node.events.clear();
+    let levels = node.config.levels;
+    node.hear(Kind::Join { version, levels });
+    let joined = |event: &Event| matches!(event, Event::Join { .. });
+    assert!(!node.events.iter().any(joined), "{:?}", node.events);
+}

@@ -97,11 +97,12 @@ impl Commit {
         let local = self.locals.get(&version);
         let taken = local.is_some_and(|local| local.captured || local.known);
         // What the coordinator has decided it takes up no more. But its next term knows
-        // nothing of that, and another node may still call for a forced version. What has
-        // failed is said to the job by the coordinator's own node.
+        // nothing of that, and another node may still call for a forced version. Ranks that
+        // have captured it here are told that it is given up, and of what has failed the
+        // coordinator's own node tells the job.
+        let inside = |local: &Local| local.captured || local.forced;
         let failed = !matches!(why, Why::Passed | Why::NoRoom | Why::Left);
-        let lasting =
-            alone || cx.me == COORDINATOR && failed || local.is_some_and(|local| local.forced);
+        let lasting = alone || cx.me == COORDINATOR && failed || local.is_some_and(inside);
         for level in Level::ALL {
             if self.end_level(cx, version, level) == Ending::Prepared {
                 self.record_end(version, Some(level), Then::Nothing);
