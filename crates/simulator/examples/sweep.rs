@@ -1,8 +1,8 @@
 //! Many histories of whole jobs:
 //! `cargo run -p outlive-simulator --example sweep -- FIRST COUNT [THREADS [KIND]]`. Ends with 1
-//! if one breaks a promise. `KIND`: `restarts`, histories in which agents end again and again.
+//! if one breaks a promise. `KIND`: see `Options::become_kind`.
 
-use outlive_simulator::job::{Options, sweep};
+use outlive_simulator::job::sweep;
 
 fn main() -> std::process::ExitCode {
     let arguments: Vec<u64> = std::env::args()
@@ -11,11 +11,10 @@ fn main() -> std::process::ExitCode {
         .collect();
     let at = |index: usize, default: u64| arguments.get(index).copied().unwrap_or(default);
     let (first, count, threads) = (at(0, 0), at(1, 100), at(2, cores()));
-    let change = match std::env::args().nth(4).as_deref() {
-        Some("restarts") => Options::restarts,
-        _ => |_: &mut Options| {},
-    };
-    let summary = sweep(first..first + count, threads, change);
+    let kind = std::env::args().nth(4);
+    let summary = sweep(first..first + count, threads, |options| {
+        kind.iter().for_each(|kind| options.become_kind(kind));
+    });
     for (seed, violation) in &summary.failed {
         println!("seed {seed}: {violation}");
     }

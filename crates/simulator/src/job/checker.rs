@@ -48,6 +48,8 @@ pub struct Checker {
     /// Incarnations that the user asked to begin anew, opened or not.
     anew: BTreeSet<u32>,
     failures: Vec<(Time, u32)>,
+    /// The shared directory could not be read until then; `ZERO`: it always could.
+    shared_away: Time,
     opened: BTreeMap<u32, Key>,
     /// What each incarnation restored that a node has recorded, opened or not.
     begun: BTreeMap<u32, Key>,
@@ -62,6 +64,9 @@ fn tolerance(level: Level, nodes: u32) -> usize {
         Level::Shared => nodes as usize,
     }
 }
+
+/// An opening has looked at the shared directory so long ago at most.
+const LOOKED: Time = Time::from_secs(10);
 
 impl Checker {
     /// A judge for a job of this many nodes.
@@ -79,6 +84,7 @@ impl Checker {
             told: BTreeSet::new(),
             anew: BTreeSet::new(),
             failures: Vec::new(),
+            shared_away: Time::ZERO,
             opened: BTreeMap::new(),
             begun: BTreeMap::new(),
         }
@@ -331,14 +337,23 @@ impl Checker {
     }
 
     /// The newest version on the line that must survive what has failed.
-    fn must_have(&self) -> Option<(Key, Level)> {
+    fn must_have(&self, now: Time) -> Option<(Key, Level)> {
+        let away = now.since(self.shared_away) < LOOKED && self.shared_away != Time::ZERO;
         self.stable
             .keys()
             .copied()
             .filter(|&(key, level)| {
-                self.on_line(key) && self.failed_since(key) <= tolerance(level, self.nodes)
+                self.on_line(key)
+                    && self.failed_since(key) <= tolerance(level, self.nodes)
+                    && !(away && level == Level::Shared)
             })
             .max()
+    }
+
+    /// The shared directory cannot be read until then: what an opening that looks at it
+    /// meanwhile does not find there, it cannot offer.
+    pub fn shared_is_away(&mut self, until: Time) {
+        self.shared_away = self.shared_away.max(until);
     }
 
     /// A node has recorded an incarnation, and what it restored.
@@ -376,7 +391,7 @@ impl Checker {
         if restored.0 != 0 && !self.on_line(restored) {
             self.wrong(now, format!("P1: {restored:?} offered, but void"));
         }
-        if let Some((key, level)) = self.must_have()
+        if let Some((key, level)) = self.must_have(now)
             && restored < key
         {
             self.wrong(
@@ -402,7 +417,7 @@ impl Checker {
 
     /// The job was told that nothing can be restored.
     pub fn gives_up(&mut self, now: Time) {
-        if let Some((key, level)) = self.must_have() {
+        if let Some((key, level)) = self.must_have(now) {
             self.wrong(
                 now,
                 format!("P3: nothing offered, {key:?} was stable at {level}"),

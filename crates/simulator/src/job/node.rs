@@ -126,6 +126,8 @@ pub struct Home {
     /// Grows with every start of the agent.
     pub life: u32,
     pub paused_until: Time,
+    /// Its disk is slow so long.
+    pub slow_until: Time,
     /// The incarnation that its agent has said to have opened.
     pub incarnation: u32,
     pub storage: Storage,
@@ -152,6 +154,7 @@ impl Job {
             wiped: false,
             life: 0,
             paused_until: Time::ZERO,
+            slow_until: Time::ZERO,
             incarnation: 0,
             storage: Storage::default(),
             started: Time::ZERO,
