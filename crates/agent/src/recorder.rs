@@ -12,6 +12,9 @@
 //! or the disk may not be written to at all, they are left with the keeper too and owed
 //! to the disk: nothing newer is written there before them.
 //!
+//! A decision that shared storage does not take is taken back here too: the agent calls it void,
+//! and the next one must not find it. An end of the agent in between has told nobody.
+//!
 //! Invariants: nothing is reported before it is durable or kept; a batch holds at most
 //! [`BATCH_MAX`] records; the keeper's part at most [`KEPT_BYTES_MAX`] bytes.
 
@@ -241,7 +244,11 @@ impl Means {
             let result = result.and_then(|kept| match &wish.shared {
                 Some(shared) => {
                     let marked = &mut self.marked[1];
-                    persist_shared(shared, marked, &wish.record).map(|()| kept)
+                    let there = persist_shared(shared, marked, &wish.record);
+                    if there.is_err() {
+                        self.take_back(&wish.record);
+                    }
+                    there.map(|()| kept)
                 }
                 None => Ok(kept),
             });
@@ -256,6 +263,21 @@ impl Means {
     fn persist(&self, records: &[&Record]) -> Vec<Result<()>> {
         let results = self.store.records().persist_all(records).into_iter();
         results.map(|result| result.map_err(Error::from)).collect()
+    }
+
+    /// Removes a decision that was reported nowhere.
+    fn take_back(&mut self, record: &Record) {
+        if !matches!(record, Record::Commit { .. }) {
+            return;
+        }
+        let removed = self.store.records().remove(record).map_err(Error::from);
+        let kept = match &mut self.kept {
+            Some(kept) => kept.remove(record, self.job_hash),
+            None => Ok(()),
+        };
+        for error in [removed, kept].into_iter().filter_map(Result::err) {
+            tracing::warn!(%error, "a decision that shared storage refused stays recorded here");
+        }
     }
 
     /// Writes what is owed to the disk.
@@ -418,6 +440,31 @@ impl Kept {
         Ok(halved)
     }
 
+    /// Removes a record wherever it is; one that is not there is no error.
+    fn remove(&mut self, record: &Record, job_hash: u64) -> Result<()> {
+        let failed = |error: std::io::Error| Error::io("memfd", "remove a record", &error);
+        let Some(bytes) = record.encode(job_hash) else {
+            return Ok(());
+        };
+        let mut all = vec![0; self.bytes as usize];
+        self.file.read_exact_at(&mut all, 0).map_err(failed)?;
+        let (mut rest, mut lengths, mut at) = (Vec::new(), VecDeque::new(), 0);
+        for &length in &self.lengths {
+            let next = at + length as usize;
+            if all[at + 4..next] != bytes {
+                rest.extend_from_slice(&all[at..next]);
+                lengths.push_back(length);
+            }
+            at = next;
+        }
+        if lengths.len() < self.lengths.len() {
+            self.file.write_all_at(&rest, 0).map_err(failed)?;
+            self.file.set_len(rest.len() as u64).map_err(failed)?;
+            (self.bytes, self.lengths) = (rest.len() as u64, lengths);
+        }
+        Ok(())
+    }
+
     /// Drops the older half. A death in the middle leaves a prefix of what was there,
     /// old or new: each record is checked when it is read.
     fn halve(&mut self) -> std::io::Result<()> {
@@ -469,6 +516,67 @@ mod tests {
         let file = std::fs::File::from(fd.try_clone().unwrap());
         file.set_len(kept.bytes - 1).unwrap();
         assert_eq!(Kept::adopt(fd, 7).1.len(), records.len() - 1);
+    }
+
+    fn commit(version: u64) -> Record {
+        Record::Commit {
+            incarnation: Incarnation(1),
+            version: Version(version),
+            level: Level::Shared,
+            ballot: 1,
+            ranks: 1,
+            parts: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn a_kept_record_that_is_removed_is_not_found_again() {
+        let (mut kept, fd) = Kept::create().unwrap();
+        for record in [abort(1), commit(2), abort(3)] {
+            kept.add(&record, 7).unwrap();
+        }
+        kept.remove(&commit(2), 7).unwrap();
+        kept.remove(&commit(4), 7).unwrap();
+        kept.add(&abort(5), 7).unwrap();
+        assert_eq!(Kept::adopt(fd, 7).1, [abort(1), abort(3), abort(5)]);
+    }
+
+    /// The agent calls it void: one that is started anew must not find it decided.
+    #[test]
+    fn a_decision_that_shared_storage_refuses_is_not_left_in_the_nodes() {
+        let folder = tempfile::tempdir().unwrap();
+        let (work, done) = crossbeam_channel::unbounded();
+        let at = |name: &str| Arc::new(Vault::create(&folder.path().join(name), 7).unwrap());
+        let (store, shared) = (at("node"), at("shared"));
+        let mut recorder = Recorder::start(Means {
+            store: Arc::clone(&store),
+            job_hash: 7,
+            kept: None,
+            owed: Vec::new(),
+            marked: [Incarnation(0); 2],
+            work: Reports::unwatched(work),
+        })
+        .unwrap();
+        let mut persist = |record: Record| -> Result<()> {
+            recorder.persist(Op(1), record, Some(Arc::clone(&shared)));
+            recorder.turn(false);
+            let told = done.recv_timeout(Duration::from_secs(20));
+            let Ok(Work::Together(mut told)) = told else {
+                panic!("nothing was told");
+            };
+            match told.pop() {
+                Some(Work::Persisted { result, .. }) => result.map(drop),
+                _ => panic!("something else was told"),
+            }
+        };
+        persist(commit(2)).unwrap();
+        let there = folder.path().join("shared");
+        std::fs::remove_dir_all(&there).unwrap();
+        std::fs::write(&there, "no directory").unwrap();
+        persist(commit(3)).unwrap_err();
+        let found = store.records().scan().unwrap().records;
+        assert!(found.contains(&commit(2)), "{found:?}");
+        assert!(!found.contains(&commit(3)), "{found:?}");
     }
 
     #[test]

@@ -91,6 +91,12 @@ fn agents_that_crash_do_not_end_the_incarnation() {
     assert_eq!(summary.opened, summary.histories);
 }
 
+/// What one agent has said holds for those after it.
+#[test]
+fn agents_that_end_again_and_again_do_not_contradict_each_other() {
+    good(&sweep(some(40), 2, Options::restarts));
+}
+
 /// All nodes lost at once, and with them every record: what the launcher knows must keep
 /// the job from a start at the beginning that nobody asked for.
 fn all_lost(options: &mut Options) {
@@ -209,6 +215,12 @@ fn planted_slots_that_stay_taken_are_caught() {
 #[test]
 fn planted_old_epoch_of_the_partner_is_caught() {
     caught_in_node(node::Planted::OldPartnerEpoch, calm);
+}
+
+/// Needs starts anew of a job in which a node has no ranks.
+#[test]
+fn planted_forgotten_nothing_is_caught() {
+    caught_in_node(node::Planted::ForgetNothing, Options::bare_nodes);
 }
 
 /// Needs an agent that is started anew shortly before the end.

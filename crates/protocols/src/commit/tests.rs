@@ -311,3 +311,172 @@ fn a_lost_node_that_is_heard_again_is_told_the_decision() {
     from_peer(&mut node, Kind::CommitAck { version, level });
     assert!(node.commit.may_forget(BALLOT.incarnation, version));
 }
+
+/// A coordinator's node and one other, of which the other's level `disk` fails while nobody is
+/// prepared.
+fn given_up_at_disk() -> Node {
+    let mut node = Node::coordinator();
+    let (version, levels) = (VERSION, node.config.levels);
+    node.told(Command::Force { version, levels });
+    node.told(Command::Captured { version });
+    node.hear_from(1, Kind::Forced { version, levels });
+    node.hear_from(1, Kind::Captured { version });
+    let (level, why) = (Some(Level::Disk), Why::Storage);
+    node.hear_from(
+        1,
+        Kind::Failed {
+            version,
+            level,
+            why,
+        },
+    );
+    node
+}
+
+/// Both agents are started anew, and the other's rank still asks for its version: the new
+/// coordinator took the level up again, and committed what the job had been told was given up.
+#[test]
+fn a_level_that_the_coordinator_gave_up_is_not_taken_up_in_its_next_term() {
+    let mut node = given_up_at_disk();
+    assert_eq!(node.aborted(), [], "said before it is durable");
+    node.all_durable();
+    assert_eq!(node.aborted(), [Some(Level::Disk)]);
+
+    node.restart();
+    node.all_durable();
+    node.hear_from(1, Kind::ItemEnd { index: 0 });
+    let (version, levels, level) = (VERSION, node.config.levels, Level::Disk);
+    node.hear_from(1, Kind::Forced { version, levels });
+    node.hear_from(1, Kind::Captured { version });
+    node.hear_from(1, Kind::Prepared { version, level });
+    node.told(Command::Captured { version });
+    node.told(Command::Prepared { version, level });
+    node.all_durable();
+    let decided = |record: &Record| {
+        matches!(
+            record,
+            Record::Commit {
+                level: Level::Disk,
+                ..
+            }
+        )
+    };
+    assert!(!node.records.iter().any(decided), "{:?}", node.records);
+    // The other level goes on.
+    let level = Level::Partner;
+    node.hear_from(1, Kind::Prepared { version, level });
+    node.told(Command::Prepared { version, level });
+    node.all_durable();
+    let committed = |event: &Event| {
+        let level = Level::Partner;
+        *event == Event::Committed { version, level }
+    };
+    assert!(node.events.iter().any(committed), "{:?}", node.events);
+}
+
+/// An agent that ends before its word is durable has told nobody: the level may live on.
+#[test]
+fn a_level_that_was_not_said_to_be_given_up_may_be_taken_up() {
+    let mut node = given_up_at_disk();
+    node.restart();
+    node.all_durable();
+    node.hear_from(1, Kind::ItemEnd { index: 0 });
+    let (version, levels, level) = (VERSION, node.config.levels, Level::Disk);
+    node.hear_from(1, Kind::Forced { version, levels });
+    node.hear_from(1, Kind::Captured { version });
+    node.told(Command::Captured { version });
+    node.told(Command::Prepared { version, level });
+    node.hear_from(1, Kind::Prepared { version, level });
+    node.all_durable();
+    assert_eq!(node.aborted(), []);
+    let decided = |record: &Record| {
+        matches!(
+            record,
+            Record::Commit {
+                level: Level::Disk,
+                ..
+            }
+        )
+    };
+    assert!(node.records.iter().any(decided), "{:?}", node.records);
+}
+
+/// A PREPARED of the coordinator's own node is no reason to say the end before it is durable.
+#[test]
+fn the_end_of_a_prepared_level_is_durable_at_the_coordinator_before_it_is_said() {
+    let mut node = Node::coordinator();
+    let (version, levels) = (VERSION, node.config.levels);
+    node.told(Command::Force { version, levels });
+    node.told(Command::Captured { version });
+    let level = Level::Disk;
+    node.told(Command::Prepared { version, level });
+    node.all_durable();
+    node.hear_from(1, Kind::Forced { version, levels });
+    node.hear_from(1, Kind::Captured { version });
+    let (level, why) = (Some(level), Why::Storage);
+    node.hear_from(
+        1,
+        Kind::Failed {
+            version,
+            level,
+            why,
+        },
+    );
+    assert_eq!(node.aborted(), [], "said before it is durable");
+    assert_eq!(node.open.len(), 1, "one record: {:?}", node.open);
+    node.all_durable();
+    assert_eq!(node.aborted(), [Some(Level::Disk)]);
+}
+
+/// What is said of a whole version too: the next coordinator may be asked for it by force.
+#[test]
+fn a_version_that_the_coordinator_gave_up_is_not_taken_up_in_its_next_term() {
+    let mut node = Node::coordinator();
+    let (version, levels) = (VERSION, node.config.levels);
+    let at_least = version;
+    node.told(Command::Want { at_least, levels });
+    let (ok, max_called) = (true, None);
+    node.told(Command::Armed {
+        version,
+        ok,
+        max_called,
+    });
+    assert!(!node.commit.rounds.is_empty(), "{:?}", node.events);
+    node.wait_in_vain();
+    assert_eq!(node.aborted(), [], "said before it is durable");
+    node.all_durable();
+    assert_eq!(node.aborted(), [None]);
+
+    node.restart();
+    node.all_durable();
+    node.hear_from(1, Kind::ItemEnd { index: 0 });
+    node.events.clear();
+    node.hear_from(1, Kind::Forced { version, levels });
+    let joined = |event: &Event| matches!(event, Event::Join { .. });
+    assert!(!node.events.iter().any(joined), "{:?}", node.events);
+    assert!(node.commit.rounds.is_empty());
+}
+
+/// The rank that has captured it is told: whoever calls for it later calls in vain.
+#[test]
+fn a_captured_version_that_the_coordinator_gave_up_is_not_joined_by_the_next_agent() {
+    let mut node = Node::new();
+    node.armed_and_captured();
+    let (version, level, why, culprit) = (VERSION, None, Why::Coordinator, u32::MAX);
+    node.hear(Kind::Abort {
+        version,
+        level,
+        why,
+        culprit,
+    });
+    assert_eq!(node.aborted(), [], "said before it is durable");
+    node.all_durable();
+    assert_eq!(node.aborted(), [None]);
+
+    node.restart();
+    node.events.clear();
+    let levels = node.config.levels;
+    node.hear(Kind::Join { version, levels });
+    let joined = |event: &Event| matches!(event, Event::Join { .. });
+    assert!(!node.events.iter().any(joined), "{:?}", node.events);
+}
