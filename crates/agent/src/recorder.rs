@@ -216,6 +216,7 @@ fn is_owed(record: &Record) -> bool {
 impl Means {
     fn write(&mut self, batch: Vec<Wish>) {
         let records: Vec<&Record> = batch.iter().map(|wish| &wish.record).collect();
+        let stood: Vec<bool> = batch.iter().map(|wish| self.stands_already(wish)).collect();
         // The mark comes before the commit that it tells of.
         for record in &records {
             mark(&mut self.marked[0], self.store.mark(), record);
@@ -225,7 +226,7 @@ impl Means {
             Err(error) => records.iter().map(|_| Err(error.clone())).collect(),
         };
         let mut told = Vec::with_capacity(batch.len());
-        for (wish, result) in batch.into_iter().zip(results) {
+        for ((wish, result), stood) in batch.into_iter().zip(results).zip(stood) {
             let result = match (result, &mut self.kept) {
                 (Err(error), Some(kept)) if wish.may_be_kept() => {
                     if is_owed(&wish.record) {
@@ -245,7 +246,7 @@ impl Means {
                 Some(shared) => {
                     let marked = &mut self.marked[1];
                     let there = persist_shared(shared, marked, &wish.record);
-                    if there.is_err() {
+                    if there.is_err() && !stood {
                         self.take_back(&wish.record);
                     }
                     there.map(|()| kept)
@@ -263,6 +264,16 @@ impl Means {
     fn persist(&self, records: &[&Record]) -> Vec<Result<()>> {
         let results = self.store.records().persist_all(records).into_iter();
         results.map(|result| result.map_err(Error::from)).collect()
+    }
+
+    /// True if what goes to shared storage too was recorded here before, and may have been
+    /// reported then: that is not taken back. What cannot be looked at counts as recorded.
+    fn stands_already(&self, wish: &Wish) -> bool {
+        if wish.shared.is_none() {
+            return false;
+        }
+        let scan = self.store.records().scan();
+        scan.map_or(true, |scan| scan.records.contains(&wish.record))
     }
 
     /// Removes a decision that was reported nowhere.
@@ -574,6 +585,8 @@ mod tests {
         std::fs::remove_dir_all(&there).unwrap();
         std::fs::write(&there, "no directory").unwrap();
         persist(commit(3)).unwrap_err();
+        // One that was reported before is not taken back.
+        persist(commit(2)).unwrap_err();
         let found = store.records().scan().unwrap().records;
         assert!(found.contains(&commit(2)), "{found:?}");
         assert!(!found.contains(&commit(3)), "{found:?}");
