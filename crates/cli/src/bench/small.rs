@@ -73,7 +73,7 @@ impl Bench {
             let limit = scope.spawn(|| bytes::measure(dir, RANKS / NODES * BYTES, times));
             self.without()?;
             let limit = limit.join().map_err(|_| odd("the limit panicked"))?;
-            limit.map_err(|error| odd(&format!("the limit cannot be measured: {error}")))
+            limit.map_err(|error| odd(format!("the limit cannot be measured: {error}")))
         })
     }
 
