@@ -91,12 +91,6 @@ fn agents_that_crash_do_not_end_the_incarnation() {
     assert_eq!(summary.opened, summary.histories);
 }
 
-/// What one agent has said holds for those after it.
-#[test]
-fn agents_that_end_again_and_again_do_not_contradict_each_other() {
-    good(&sweep(some(40), 2, Options::restarts));
-}
-
 /// All nodes lost at once, and with them every record: what the launcher knows must keep
 /// the job from a start at the beginning that nobody asked for.
 fn all_lost(options: &mut Options) {

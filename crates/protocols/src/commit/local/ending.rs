@@ -2,22 +2,9 @@
 //!
 //! Invariants: a COMMIT that is durable here is never ended. What this node ends without
 //! the coordinator's word is durable before it is said, and the next agent of this node
-//! keeps to it. So is what the coordinator's own node is told: the job hears of it there, and
-//! a coordinator that is started anew knows of its decisions only what it finds recorded. A
-//! PREPARED level is ended by the coordinator's word alone.
+//! keeps to it. A PREPARED level is ended by the coordinator's word alone.
 
 use super::*;
-
-/// What a call that ends a level has ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Ending {
-    /// Nothing that was open and asked for.
-    None,
-    /// A level of which no PREPARED is, or may be, durable here.
-    Unprepared,
-    /// A level that is, or may be, PREPARED here.
-    Prepared,
-}
 
 impl Commit {
     pub(super) fn on_abort(
@@ -34,37 +21,17 @@ impl Commit {
             } else {
                 why
             };
-            let ended = self.end_level(cx, version, level);
-            self.say_level_ended(cx, (version, level, ended), why, culprit);
+            if self.end_level(cx, version, level) {
+                self.out.event(Event::Aborted {
+                    version,
+                    level: Some(level),
+                    why,
+                    culprit,
+                });
+            }
             return self.leave_if_over(cx, version);
         }
         self.end_version(cx, version, why, culprit, false);
-    }
-
-    /// Says that the coordinator has ended a level: on its own node only once that is durable.
-    fn say_level_ended(
-        &mut self,
-        cx: &C,
-        (version, level, ended): (Version, Level, Ending),
-        why: Why,
-        culprit: Option<NodeId>,
-    ) {
-        let recorded = self.log.marks.get(&self.key(version, level)) == Some(&Mark::Aborted);
-        let used = cx.config.levels.contains(level);
-        match ended {
-            Ending::None => return,
-            _ if cx.me == COORDINATOR && used && !recorded => {
-                return self.end(version, Some(level), why, culprit);
-            }
-            Ending::Prepared => self.record_end(version, Some(level), Then::Nothing),
-            Ending::Unprepared => {}
-        }
-        self.out.event(Event::Aborted {
-            version,
-            level: Some(level),
-            why,
-            culprit,
-        });
     }
 
     /// Ends all of a version here. `alone`: without the coordinator's word.
@@ -97,16 +64,10 @@ impl Commit {
         let local = self.locals.get(&version);
         let taken = local.is_some_and(|local| local.captured || local.known);
         // What the coordinator has decided it takes up no more. But its next term knows
-        // nothing of that, and another node may still call for a forced version. Ranks that
-        // have captured it here are told that it is given up, and of what has failed the
-        // coordinator's own node tells the job.
-        let inside = |local: &Local| local.captured || local.forced;
-        let failed = !matches!(why, Why::Passed | Why::NoRoom | Why::Left);
-        let lasting = alone || cx.me == COORDINATOR && failed || local.is_some_and(inside);
+        // nothing of that, and another node may still call for a forced version.
+        let lasting = alone || local.is_some_and(|local| local.forced);
         for level in Level::ALL {
-            if self.end_level(cx, version, level) == Ending::Prepared {
-                self.record_end(version, Some(level), Then::Nothing);
-            }
+            self.end_level(cx, version, level);
         }
         self.locals.remove(&version);
         if why == Why::Rearmed || why == Why::Coordinator && !taken {
@@ -130,48 +91,51 @@ impl Commit {
     /// Records that a version, or a level of it, ended at this node, then says so: an agent
     /// that is started anew must not prepare what was called aborted.
     fn end(&mut self, version: Version, level: Option<Level>, why: Why, culprit: Option<NodeId>) {
+        let record = Record::Abort {
+            incarnation: self.ballot.incarnation,
+            version,
+            level,
+        };
         let then = Then::GivenUp {
             version,
             level,
             why,
             culprit,
         };
-        self.record_end(version, level, then);
-    }
-
-    fn record_end(&mut self, version: Version, level: Option<Level>, then: Then) {
-        let record = Record::Abort {
-            incarnation: self.ballot.incarnation,
-            version,
-            level,
-        };
         self.persist(record, then);
     }
 
-    /// Ends a level that is not committed; a PREPARED is to get its ABORT record. A
-    /// COMMIT that is durable here contradicts an abort: it is shown instead.
-    fn end_level(&mut self, cx: &C, version: Version, level: Level) -> Ending {
+    /// Ends a level that is not committed; a PREPARED gets its ABORT record. A
+    /// COMMIT that is durable here contradicts an abort: it is shown instead. True
+    /// if this call ended it.
+    fn end_level(&mut self, cx: &C, version: Version, level: Level) -> bool {
+        let incarnation = self.ballot.incarnation;
         let Some(local) = self.locals.get_mut(&version) else {
-            return Ending::None;
+            return false;
         };
         let asked = local.partial && local.told || local.levels.contains(level);
         let step = &mut local.steps[level as usize];
         match *step {
-            Step::Committing | Step::Over => Ending::None,
+            Step::Committing | Step::Over => false,
             Step::Committed => {
                 self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
-                Ending::None
+                false
             }
             Step::Preparing | Step::Prepared => {
                 *step = Step::Over;
-                Ending::Prepared
+                self.persist(
+                    Record::Abort {
+                        incarnation,
+                        version,
+                        level: Some(level),
+                    },
+                    Then::Nothing,
+                );
+                true
             }
             Step::Idle | Step::Failed(_) => {
                 *step = Step::Over;
-                match asked {
-                    true => Ending::Unprepared,
-                    false => Ending::None,
-                }
+                asked
             }
         }
     }
@@ -197,7 +161,7 @@ impl Commit {
             };
             match local.steps[level as usize] {
                 Step::Idle | Step::Failed(_) => {
-                    if self.end_level(cx, version, level) == Ending::Unprepared {
+                    if self.end_level(cx, version, level) {
                         self.end(version, Some(level), why, culprit);
                     }
                 }
