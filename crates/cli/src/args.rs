@@ -384,7 +384,7 @@ pub struct DeleteOptions {
         conflicts_with = "job"
     )]
     pub name: Option<String>,
-    /// Name of the job, said as to the other commands
+    /// Name of the job, said as to the other commands [default: JOB]
     #[arg(long, value_name = "JOB")]
     pub job: Option<String>,
     /// Directory of all jobs [default: from the configuration]

@@ -1,6 +1,5 @@
 //! Replays one history of a job and prints it:
-//! `cargo run -p outlive-simulator --example history -- SEED [TAIL_LINES [KIND]]`, with the kinds
-//! of the example `sweep`.
+//! `cargo run -p outlive-simulator --example history -- SEED [TAIL_LINES]`.
 
 use outlive_simulator::job::{Options, explain};
 
@@ -10,11 +9,7 @@ fn main() {
         .map(|text| text.parse::<u64>().unwrap_or(0));
     let seed = arguments.next().unwrap_or(0);
     let tail = arguments.next().unwrap_or(u64::MAX) as usize;
-    let mut options = Options::from_seed(seed);
-    if let Some(kind) = std::env::args().nth(3) {
-        options.become_kind(&kind);
-    }
-    let outcome = explain(seed, options);
+    let outcome = explain(seed, Options::from_seed(seed));
     for line in &outcome.lines[outcome.lines.len().saturating_sub(tail)..] {
         println!("{line}");
     }

@@ -1,6 +1,6 @@
 //! Many histories of whole jobs:
-//! `cargo run -p outlive-simulator --example sweep -- FIRST COUNT [THREADS [KIND]]`. Ends with 1
-//! if one breaks a promise. `KIND`: see `Options::become_kind`.
+//! `cargo run -p outlive-simulator --example sweep -- FIRST COUNT [THREADS]`. Ends with 1 if
+//! one breaks a promise.
 
 use outlive_simulator::job::sweep;
 
@@ -11,10 +11,7 @@ fn main() -> std::process::ExitCode {
         .collect();
     let at = |index: usize, default: u64| arguments.get(index).copied().unwrap_or(default);
     let (first, count, threads) = (at(0, 0), at(1, 100), at(2, cores()));
-    let kind = std::env::args().nth(4);
-    let summary = sweep(first..first + count, threads, |options| {
-        kind.iter().for_each(|kind| options.become_kind(kind));
-    });
+    let summary = sweep(first..first + count, threads, |_| {});
     for (seed, violation) in &summary.failed {
         println!("seed {seed}: {violation}");
     }

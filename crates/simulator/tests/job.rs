@@ -211,12 +211,6 @@ fn planted_old_epoch_of_the_partner_is_caught() {
     caught_in_node(node::Planted::OldPartnerEpoch, calm);
 }
 
-/// Needs starts anew of a job in which a node has no ranks.
-#[test]
-fn planted_forgotten_nothing_is_caught() {
-    caught_in_node(node::Planted::ForgetNothing, Options::bare_nodes);
-}
-
 /// Needs an agent that is started anew shortly before the end.
 #[test]
 fn planted_older_level_that_is_ignored_is_caught() {

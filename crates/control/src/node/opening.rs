@@ -11,7 +11,7 @@ use outlive_protocols::nodes::NodeSet;
 use super::contents::short;
 use super::ranks::Use;
 use super::shell::{Ask, Found, Rebuild, Rebuilt, Shell};
-use super::{Node, Opening, Planted};
+use super::{Node, Opening};
 use crate::orders::{Notice, Opened, Rejected};
 
 impl<S: Shell> Node<S> {
@@ -137,9 +137,6 @@ impl<S: Shell> Node<S> {
         let mut nothing = self.contents.versions();
         nothing.retain(|&(source, version)| self.is_empty_at(source, version));
         nothing.extend(self.contents.empty_parts(me));
-        if self.is_planted(Planted::ForgetNothing) {
-            nothing.clear();
-        }
         for (source, version) in nothing {
             self.command(Command::Available {
                 source,

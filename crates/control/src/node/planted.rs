@@ -17,8 +17,6 @@ pub enum Planted {
     IgnoreOlderStable,
     /// Copies go to who held the partner's slot before.
     OldPartnerEpoch,
-    /// A node without ranks does not say that it can supply its nothing.
-    ForgetNothing,
 }
 
 impl<S: Shell> Node<S> {

@@ -3,7 +3,6 @@
 use outlive_base::{Level, Time};
 
 use super::checker::Place;
-use super::storage::Trouble;
 use super::*;
 use crate::network::LossyOptions;
 
@@ -50,47 +49,6 @@ impl Job {
             Some(8) => self.next_run(),
             _ => {}
         }
-    }
-
-    /// Storage is in trouble for a while: the shared directory, or a node's disk.
-    pub(super) fn trouble(&mut self) {
-        let (shared, slow) = (self.options.shared_troubles, self.options.slow_disks);
-        if self.calm || !shared && !slow {
-            return;
-        }
-        let delay = Time::from_ms(300 + self.troubles.below(2_000));
-        self.after(delay, Action::Trouble);
-        let until = self.now + Time::from_ms(50 + self.troubles.below(2_500));
-        if shared && (!slow || self.troubles.chance(500_000)) {
-            let kinds = [
-                Trouble::Full,
-                Trouble::Broken,
-                Trouble::Slow,
-                Trouble::Silent,
-            ];
-            let kind = kinds[self.troubles.below(4) as usize];
-            self.shared.trouble = Some((kind, until));
-            if kind == Trouble::Broken {
-                self.judge.shared_is_away(until);
-            }
-            return self.note(|| format!("the shared directory: {kind:?} until {until:?}"));
-        }
-        let node = self.troubles.below(u64::from(self.options.nodes)) as u32;
-        let who = self.at(node);
-        self.home(who).slow_until = until;
-        self.note(|| format!("the disk of n{node} (p{who}) is slow until {until:?}"));
-    }
-
-    /// What takes a node's disk longer that begins now, at most `most_ms` milliseconds.
-    pub(super) fn disk_delay(&mut self, who: Process, most_ms: u64) -> Time {
-        match self.homes[who as usize].slow_until > self.now {
-            true => Time::from_ms(self.troubles.below(most_ms)),
-            false => Time::ZERO,
-        }
-    }
-
-    pub(super) fn shared_delay(&mut self) -> Time {
-        self.shared.delay(self.now, &mut self.troubles)
     }
 
     /// Something stored at a node goes bad: the node counts as a failed domain.
@@ -166,10 +124,6 @@ impl Job {
         self.calm = true;
         self.net.partition(0);
         self.net.options = LossyOptions::CALM;
-        self.shared.trouble = None;
-        for home in &mut self.homes {
-            home.slow_until = Time::ZERO;
-        }
         self.note(|| "all faults end".to_string());
     }
 }

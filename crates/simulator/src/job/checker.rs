@@ -38,8 +38,7 @@ pub struct Checker {
     copies: BTreeMap<Place, Copy>,
     prepared: BTreeMap<(Key, Level), BTreeSet<u32>>,
     committed: BTreeMap<(Key, Level), BTreeSet<u32>>,
-    /// Which nodes have said that a level was given up, and when they first did.
-    aborted: BTreeMap<(Key, Level), BTreeMap<u32, Time>>,
+    aborted: BTreeSet<(Key, Level)>,
     stable: BTreeMap<(Key, Level), Time>,
     /// Versions of which a node has removed its records, for newer ones had replaced them.
     forgotten: BTreeSet<Key>,
@@ -48,8 +47,6 @@ pub struct Checker {
     /// Incarnations that the user asked to begin anew, opened or not.
     anew: BTreeSet<u32>,
     failures: Vec<(Time, u32)>,
-    /// The shared directory could not be read until then; `ZERO`: it always could.
-    shared_away: Time,
     opened: BTreeMap<u32, Key>,
     /// What each incarnation restored that a node has recorded, opened or not.
     begun: BTreeMap<u32, Key>,
@@ -65,9 +62,6 @@ fn tolerance(level: Level, nodes: u32) -> usize {
     }
 }
 
-/// An opening has looked at the shared directory so long ago at most.
-const LOOKED: Time = Time::from_secs(10);
-
 impl Checker {
     /// A judge for a job of this many nodes.
     pub fn new(nodes: u32) -> Checker {
@@ -78,13 +72,12 @@ impl Checker {
             copies: BTreeMap::new(),
             prepared: BTreeMap::new(),
             committed: BTreeMap::new(),
-            aborted: BTreeMap::new(),
+            aborted: BTreeSet::new(),
             stable: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             told: BTreeSet::new(),
             anew: BTreeSet::new(),
             failures: Vec::new(),
-            shared_away: Time::ZERO,
             opened: BTreeMap::new(),
             begun: BTreeMap::new(),
         }
@@ -187,22 +180,12 @@ impl Checker {
                 );
             }
         }
-        if self.is_given_up(key, level) {
+        if self.aborted.contains(&(key, level)) && self.failed_since(key) == 0 {
             self.wrong(
                 now,
                 format!("split decision: {key:?} {level} aborted, then committed"),
             );
         }
-    }
-
-    /// True if a node has said that this level was given up, and has lost nothing since: what
-    /// is said once is so for ever, whoever is started anew.
-    fn is_given_up(&self, key: Key, level: Level) -> bool {
-        let mut words = self.aborted.get(&(key, level)).into_iter().flatten();
-        words.any(|(&node, &said)| {
-            let lost = |&(at, failed): &(Time, u32)| failed == node && at >= said;
-            !self.failures.iter().any(lost)
-        })
     }
 
     /// Distinct failed domains since the capture of a version began.
@@ -269,7 +252,7 @@ impl Checker {
                 format!("{key:?} {level} stable with {holders} of {needed} records"),
             );
         }
-        if self.is_given_up(key, level) {
+        if self.aborted.contains(&(key, level)) && self.failed_since(key) == 0 {
             self.wrong(
                 now,
                 format!("split decision: {key:?} {level} aborted, then stable"),
@@ -315,14 +298,13 @@ impl Checker {
         self.forgotten.contains(&key) && self.stable.keys().any(newer)
     }
 
-    /// A node declared a version, or one level, aborted.
-    pub fn declares_aborted(&mut self, now: Time, node: u32, key: Key, level: Option<Level>) {
+    /// Somebody declared a version, or one level, aborted.
+    pub fn declares_aborted(&mut self, now: Time, key: Key, level: Option<Level>) {
         for one in Level::ALL {
             if level.is_some_and(|level| level != one) {
                 continue;
             }
-            let words = self.aborted.entry((key, one)).or_default();
-            words.entry(node).or_insert(now);
+            self.aborted.insert((key, one));
             let failed = self.failed_since(key);
             let committed = self.committed.contains_key(&(key, one)) && failed == 0;
             let stable =
@@ -337,23 +319,14 @@ impl Checker {
     }
 
     /// The newest version on the line that must survive what has failed.
-    fn must_have(&self, now: Time) -> Option<(Key, Level)> {
-        let away = now.since(self.shared_away) < LOOKED && self.shared_away != Time::ZERO;
+    fn must_have(&self) -> Option<(Key, Level)> {
         self.stable
             .keys()
             .copied()
             .filter(|&(key, level)| {
-                self.on_line(key)
-                    && self.failed_since(key) <= tolerance(level, self.nodes)
-                    && !(away && level == Level::Shared)
+                self.on_line(key) && self.failed_since(key) <= tolerance(level, self.nodes)
             })
             .max()
-    }
-
-    /// The shared directory cannot be read until then: what an opening that looks at it
-    /// meanwhile does not find there, it cannot offer.
-    pub fn shared_is_away(&mut self, until: Time) {
-        self.shared_away = self.shared_away.max(until);
     }
 
     /// A node has recorded an incarnation, and what it restored.
@@ -391,7 +364,7 @@ impl Checker {
         if restored.0 != 0 && !self.on_line(restored) {
             self.wrong(now, format!("P1: {restored:?} offered, but void"));
         }
-        if let Some((key, level)) = self.must_have(now)
+        if let Some((key, level)) = self.must_have()
             && restored < key
         {
             self.wrong(
@@ -417,7 +390,7 @@ impl Checker {
 
     /// The job was told that nothing can be restored.
     pub fn gives_up(&mut self, now: Time) {
-        if let Some((key, level)) = self.must_have(now) {
+        if let Some((key, level)) = self.must_have() {
             self.wrong(
                 now,
                 format!("P3: nothing offered, {key:?} was stable at {level}"),

@@ -169,8 +169,6 @@ enum Action {
     Force,
     /// A fault is drawn.
     Chaos,
-    /// A trouble of storage is drawn.
-    Trouble,
     /// A partition ends.
     Rejoin,
     /// All faults end.
@@ -209,8 +207,6 @@ struct Job {
     options: Options,
     seed: u64,
     random: Sequence,
-    /// Draws troubles of storage: apart, so that a history without them stays as it was.
-    troubles: Sequence,
     net: Lossy,
     judge: Checker,
     homes: Vec<Home>,
@@ -257,7 +253,6 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         lines: lines.then(Vec::new),
         seed,
         random: Sequence::new(seed, 0x6a6f_6273),
-        troubles: Sequence::new(seed, 0x7472_6f75),
         net: Lossy::new(options.net.clone(), seed),
         judge: Checker::new(options.nodes),
         homes: Vec::new(),
@@ -286,7 +281,6 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
     job.after(Time::from_ms(500), Action::Force);
     let tick = job.options.tick;
     job.after(tick, Action::Chaos);
-    job.after(tick, Action::Trouble);
     job.after(heal, Action::Heal);
     job.plan_end();
     job.run(last.max(heal) + ends::ENDING_MAX);
@@ -448,7 +442,6 @@ impl Job {
             } => self.answered(token, sequence, message, carry),
             Action::Force => self.force(),
             Action::Chaos => self.chaos(),
-            Action::Trouble => self.trouble(),
             Action::Rejoin => self.net.partition(0),
             Action::Heal => self.heal(),
         }

@@ -126,8 +126,6 @@ pub struct Home {
     /// Grows with every start of the agent.
     pub life: u32,
     pub paused_until: Time,
-    /// Its disk is slow so long.
-    pub slow_until: Time,
     /// The incarnation that its agent has said to have opened.
     pub incarnation: u32,
     pub storage: Storage,
@@ -154,7 +152,6 @@ impl Job {
             wiped: false,
             life: 0,
             paused_until: Time::ZERO,
-            slow_until: Time::ZERO,
             incarnation: 0,
             storage: Storage::default(),
             started: Time::ZERO,
@@ -422,12 +419,9 @@ impl Job {
             }
             Notice::Checkpoint { version, step } => {
                 let key = (self.home(who).incarnation, version.0);
-                let node = self.home(who).node;
                 match step {
                     Step::Stable(level) => self.judge.declares_stable(now, key, *level),
-                    Step::Aborted { level, .. } => {
-                        self.judge.declares_aborted(now, node, key, *level);
-                    }
+                    Step::Aborted { level, .. } => self.judge.declares_aborted(now, key, *level),
                     _ => {}
                 }
             }
@@ -526,7 +520,7 @@ impl Job {
     /// What a rank sees of its block: what was called stable, and that what it captured last
     /// was given up. Of a version that it has not come to, the word binds nobody: a
     /// coordinator that is started anew may take it up.
-    pub(super) fn judge_block(&mut self, node: u32, block: &PlainBlock, captured: Option<Version>) {
+    pub(super) fn judge_block(&mut self, block: &PlainBlock, captured: Option<Version>) {
         let incarnation = block.identity().incarnation.0;
         for level in Level::ALL {
             if let Some(version) = block.committed(level) {
@@ -538,8 +532,8 @@ impl Job {
             }
         }
         if let Some(version) = block.aborted().filter(|it| Some(*it) == captured) {
-            let key = (incarnation, version.0);
-            self.judge.declares_aborted(self.now, node, key, None);
+            self.judge
+                .declares_aborted(self.now, (incarnation, version.0), None);
         }
     }
 }

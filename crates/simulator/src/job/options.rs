@@ -26,11 +26,6 @@ pub struct Options {
     pub faults: Faults,
     /// Containers whose write is torn without an error, per million.
     pub torn: u32,
-    /// The shared directory is full, broken, slow or silent for a while, again and again. Never
-    /// drawn from a seed.
-    pub shared_troubles: bool,
-    /// The disks of nodes are slow for a while, again and again. Never drawn from a seed.
-    pub slow_disks: bool,
     /// Weights of the faults that are drawn at each tick.
     pub weights: Weights,
     /// Mean time between two drawn faults.
@@ -182,8 +177,6 @@ impl Options {
             net,
             faults,
             torn: some(&mut random, 100_000),
-            shared_troubles: false,
-            slow_disks: false,
             weights,
             tick: Time::from_ms(300 + random.below(2000)),
             heal: Time::from_secs(14),
@@ -198,50 +191,6 @@ impl Options {
             planted: None,
             planted_node: None,
         }
-    }
-
-    /// Makes this a history of a kind in which a rare meeting of events is likely, by its name:
-    /// that of the method. Another name changes nothing.
-    pub fn become_kind(&mut self, kind: &str) {
-        match kind {
-            "restarts" => self.restarts(),
-            "bare_nodes" => self.bare_nodes(),
-            "storage" => self.storage(),
-            _ => {}
-        }
-    }
-
-    /// A history with troubles of the shared directory, where it is in use, and slow disks.
-    pub fn storage(&mut self) {
-        self.shared_troubles = self.levels.contains(Level::Shared);
-        self.slow_disks = true;
-    }
-
-    /// A history of nodes without ranks, whose job is started anew again and again.
-    pub fn bare_nodes(&mut self) {
-        self.bare = self.bare.max(1);
-        self.levels = Levels::NONE.with(Level::Memory);
-        self.net = LossyOptions::CALM;
-        self.weights = Weights {
-            rank: 3,
-            agent: 1,
-            ..Weights::default()
-        };
-    }
-
-    /// A history of two or three nodes whose agents end again and again while copies fail: what
-    /// one agent has said must hold for the next ones.
-    pub fn restarts(&mut self) {
-        self.nodes = 2 + self.nodes % 2;
-        self.bare = self.bare.min(self.nodes - 1);
-        self.net = LossyOptions::CALM;
-        self.weights = Weights {
-            agent: 1,
-            ..Weights::default()
-        };
-        self.tick = Time::from_ms(60);
-        self.faults.refuse = 0;
-        self.torn = 300_000;
     }
 
     /// The configuration of the machines: the defaults, with bounds short enough

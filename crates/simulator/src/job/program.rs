@@ -391,10 +391,10 @@ impl Job {
             version << 8 | u64::from(incarnation),
         );
         let attention = block.offer(version);
-        let (node, captured) = (program.node, program.answered);
+        let captured = program.answered;
         let is_forced = forced == Some((epoch, version));
         if version < attention && !is_forced {
-            self.judge_block(node, &block, captured);
+            self.judge_block(&block, captured);
             return self.next_step(rank, epoch, version);
         }
         program.stage = Stage::Deciding(Version(version));
@@ -475,7 +475,7 @@ impl Job {
         program.stage = Stage::Filling(version, slot, generation, slab);
         if let Some(block) = self.program(rank, epoch).and_then(|it| it.block.clone()) {
             // The node may have heard what nobody else has heard yet.
-            self.judge_block(node, &block, None);
+            self.judge_block(&block, None);
         }
         if let Some(key) = before {
             let (level, owner) = (Level::Memory, node);

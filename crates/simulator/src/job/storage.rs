@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::rng::{Sequence, draw};
-use outlive_base::{Code, ContainerId, Entity, Error, Incarnation, Level, Rank, Time, Version};
+use outlive_base::{ContainerId, Incarnation, Level, Rank, Version};
 use outlive_ledger::retention::long_gone;
 use outlive_ledger::{Checkpoint, Record, Rules};
 
@@ -85,57 +85,10 @@ pub struct Storage {
     pub mark: Incarnation,
 }
 
-/// What may be wrong with the shared directory for a while.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Trouble {
-    /// It takes no more.
-    Full,
-    /// Each operation fails.
-    Broken,
-    /// Each operation takes long.
-    Slow,
-    /// No operation ends before the trouble does.
-    Silent,
-}
-
 /// What lies in the shared directory.
 #[derive(Default)]
 pub struct Shared {
-    /// What is wrong with it, and until when.
-    pub trouble: Option<(Trouble, Time)>,
     pub tombs: Tombs,
     pub records: Vec<Record>,
     pub containers: BTreeMap<(Key, u32), Container>,
-}
-
-impl Shared {
-    fn trouble_at(&self, now: Time) -> Option<Trouble> {
-        let (trouble, until) = self.trouble?;
-        (now < until).then_some(trouble)
-    }
-
-    /// Why nothing is written there now.
-    pub fn refuses(&self, now: Time) -> Option<Error> {
-        let (code, reason) = match self.trouble_at(now)? {
-            Trouble::Full => (Code::NoSpace, "no space is left"),
-            Trouble::Broken => (Code::Io, "input/output error"),
-            Trouble::Slow | Trouble::Silent => return None,
-        };
-        let entity = Entity::File("shared".into());
-        Some(Error::new(code, entity, reason, "see the storage"))
-    }
-
-    /// True if nothing can be read there now.
-    pub fn is_broken(&self, now: Time) -> bool {
-        self.trouble_at(now) == Some(Trouble::Broken)
-    }
-
-    /// What an operation takes longer that begins now.
-    pub fn delay(&self, now: Time, random: &mut Sequence) -> Time {
-        match (self.trouble_at(now), self.trouble) {
-            (Some(Trouble::Slow), _) => Time::from_ms(random.below(700)),
-            (Some(Trouble::Silent), Some((_, until))) => until.since(now),
-            _ => Time::ZERO,
-        }
-    }
 }

@@ -53,15 +53,7 @@ impl Job {
             Ask::Persist { op, record, shared } => self.persist(who, life, op, record, shared),
             Ask::Flush(flush) => self.flush(who, life, flush),
             Ask::Rebuild(wanted) => {
-                let delay = self.some_us(20_000) + self.disk_delay(who, 500);
-                let delay = match wanted
-                    .parts
-                    .iter()
-                    .any(|(level, _)| *level == Level::Shared)
-                {
-                    true => delay + self.shared_delay(),
-                    false => delay,
-                };
+                let delay = self.some_us(20_000);
                 let wanted = Rc::new(wanted);
                 self.after(
                     delay,
@@ -75,22 +67,11 @@ impl Job {
             }
             Ask::Inventory { incarnation } => {
                 let found = Ok(self.look(who));
-                let delay = self.some_us(5_000) + self.disk_delay(who, 500) + self.shared_delay();
-                let done = Box::new(Done::Inventory { incarnation, found });
-                self.after(delay, Action::Done { who, life, done });
+                self.later(who, life, 5_000, Done::Inventory { incarnation, found });
             }
             Ask::Collect { policy, shared } => {
-                let delay = self.some_us(2_000) + self.disk_delay(who, 500);
-                let delay = match shared {
-                    true => delay + self.shared_delay(),
-                    false => delay,
-                };
-                let broken = self.shared.refuses(self.now);
-                let broken = broken.filter(|_| shared && self.shared.is_broken(self.now));
-                let collected = self.collect(who, &policy, shared && broken.is_none());
-                let result = broken.map_or(Ok(collected), Err);
-                let done = Box::new(Done::Collected { result });
-                self.after(delay, Action::Done { who, life, done });
+                let result = Ok(self.collect(who, &policy, shared));
+                self.later(who, life, 2_000, Done::Collected { result });
             }
             Ask::Slab {
                 rank,
@@ -130,10 +111,6 @@ impl Job {
     ) {
         let most = self.options.faults.sync_max.0 / 1_000;
         let delay = self.some_us(if self.calm { 2_000 } else { most });
-        let mut delay = delay + self.disk_delay(who, 150);
-        if shared {
-            delay = delay + self.shared_delay();
-        }
         let now = self.now;
         let home = self.home(who);
         home.storage.records.write(op, record);
@@ -168,14 +145,9 @@ impl Job {
             self.home(who).storage.records.refuse(op);
             result = full();
         } else if let Some(record) = self.home(who).storage.records.sync(op) {
+            self.on_durable(who, &record);
             if shared {
-                result = self.persist_shared(record.clone()).map(|()| None);
-            }
-            // A decision that is refused there is taken back here before it is reported.
-            let decision = matches!(record, Record::Commit { .. });
-            match result.is_err() && decision {
-                true => self.home(who).storage.records.remove(|it| *it == record),
-                false => self.on_durable(who, &record),
+                result = self.persist_shared(record).map(|()| None);
             }
         }
         self.input(who, life, NodeInput::Done(Done::Persisted { op, result }));
@@ -183,9 +155,6 @@ impl Job {
 
     /// Created exclusively: what another run has decided stands.
     pub(super) fn persist_shared(&mut self, record: Record) -> Result<()> {
-        if let Some(error) = self.shared.refuses(self.now) {
-            return Err(error);
-        }
         let name = |record: &Record| match *record {
             Record::Commit {
                 incarnation,
@@ -235,13 +204,6 @@ impl Job {
         let (mut last, mut own) = (Time::ZERO, Time::ZERO);
         for &target in &writing.flush.targets {
             let mut delay = Time(600_000) + self.some_us(60_000);
-            delay = delay
-                + match target {
-                    Target::Memory => Time::ZERO,
-                    Target::Disk => self.disk_delay(who, 1_500),
-                    Target::Partner(partner) => self.disk_delay(self.at(partner.0), 1_500),
-                    Target::Shared => self.shared_delay(),
-                };
             if matches!(target, Target::Partner(_)) {
                 // The partner's copy counts with the node's own.
                 delay = delay.max(own + Time(1_000));
@@ -370,11 +332,6 @@ impl Job {
         if self.random.chance(refuse) {
             return no(Code::NoSpace, "no space is left");
         }
-        if let Some(error) = self.shared.refuses(self.now)
-            && target == Target::Shared
-        {
-            return Err(error);
-        }
         let mut container = good.clone();
         if self.random.chance(torn) {
             container.flip(&mut self.random);
@@ -444,7 +401,6 @@ impl Job {
                         .map(Container::new)
                 }),
                 Level::Disk => self.home(who).storage.own.get(&key).cloned(),
-                Level::Shared if self.shared.is_broken(self.now) => None,
                 Level::Shared => self.shared.containers.get(&(key, node)).cloned(),
                 Level::Partner => match self.partner(who, part.holder) {
                     Some(there) => self.home(there).storage.partner.get(&(key, node)).cloned(),
@@ -533,32 +489,23 @@ impl Job {
     pub(super) fn look(&mut self, who: Process) -> Found {
         let node = self.home(who).node;
         let named = |(key, owner): (Key, u32)| (Incarnation(key.0), Version(key.1), NodeId(owner));
-        let broken = self.shared.refuses(self.now);
-        let broken = broken.filter(|_| self.shared.is_broken(self.now));
-        let is_there = broken.is_none();
         let shared = self.shared.containers.keys();
-        let shared = shared
-            .filter(|(_, owner)| *owner == node && is_there)
-            .copied();
+        let shared = shared.filter(|(_, owner)| *owner == node).copied();
         let storage = &self.homes[who as usize].storage;
         let own = storage.own.keys().map(|&key| (key, node));
         let all = own.chain(storage.partner.keys().copied()).chain(shared);
         let records = storage.records.replay();
-        let there = match is_there {
-            true => self.shared.records.clone(),
-            false => Vec::new(),
-        };
-        let readable = records.iter().chain(&there);
+        let readable = records.iter().chain(&self.shared.records);
         let committed = readable
             .clone()
             .any(|it| matches!(it, Record::Commit { .. }));
         let newest = (storage.mark.0 != 0).then_some(storage.mark);
         Found {
             available: all.map(named).collect(),
+            records: self.shared.records.clone(),
             newest,
             text: (!committed).then(|| "no record of a version".to_owned()),
-            errors: broken.into_iter().collect(),
-            records: there,
+            errors: Vec::new(),
         }
     }
 
