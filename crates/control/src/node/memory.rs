@@ -70,7 +70,7 @@ impl<S: Shell> Node<S> {
     }
 
     /// True if a slot has a slab of at least `bytes`; else such a slab is on its way, and
-    /// [`Agent::try_asks`] follows when it has come.
+    /// `Node::try_asks` follows when it has come.
     ///
     /// # Errors
     /// If the budget does not hold it.

@@ -6,7 +6,7 @@
 //! the other nodes are asked to join.
 //!
 //! Invariants: a slot is armed, being filled, or holds a capture of which the message
-//! is under way; what is none of these is found by [`Agent::find_passed`], so that no
+//! is under way; what is none of these is found by `Node::find_passed`, so that no
 //! round waits for a rank that has gone on.
 
 use outlive_base::control_block::ControlWords;
