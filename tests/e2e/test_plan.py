@@ -1,5 +1,6 @@
 """outlive plan: what it says, what it draws, and what bad input gets."""
 
+import copy
 import json
 import subprocess
 import xml.etree.ElementTree as ElementTree
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from harness import OUTLIVE
+from sample_report import REPORT
 
 RECORD = """start,node,end,kind
 2001-10-28T06:00:00Z,3,2001-10-28T07:00:00Z,fatal
@@ -145,43 +147,11 @@ def test_a_machine_from_what_slurm_prints(pair: Path) -> None:
 
 
 def test_a_run_is_judged_by_its_report(pair: Path) -> None:
-    failure = {
-        "kind": "node",
-        "place": "node:1",
-        "cause": "it was killed",
-        "injected": True,
-        "at_version": 300,
-        "at_seconds": 3000.0,
-        "relaunch_ms": 10000.0,
-        "version": 105,
-        "versions_lost": 195,
-        "rejected": [],
-        "uncertain": False,
-    }
-    report = {
-        "schema": "outlive.report/1",
-        "job": "demo",
-        "result": "finished",
-        "exit_status": 0,
-        "nodes": 2,
-        "ranks": 2,
-        "restarts": 1,
-        "agent_restarts": 0,
-        "incarnations": [1, 2],
-        "failures": [failure],
-        "injected": [],
-        "checkpoints": {
-            "taken": 5,
-            "stable": {"partner": 5},
-            "aborted": 0,
-            "last": {"partner": 900},
-            "bytes": 5000,
-            "blocked_ms_max": 800.0,
-        },
-        "warnings": [],
-        "errors": [],
-        "seconds": 11000.0,
-    }
+    report = copy.deepcopy(REPORT)
+    report["failures"][0] |= {"at_version": 300, "at_seconds": 3000.0, "relaunch_ms": 10000.0}
+    report["failures"][0] |= {"version": 105, "versions_lost": 195}
+    report["checkpoints"]["last"] = {"partner": 900}
+    report["seconds"] = 11000.0
     (pair / "report.json").write_text(json.dumps(report))
     done = plan("--report", "report.json", cwd=pair)
     assert done.returncode == 0, done.stderr

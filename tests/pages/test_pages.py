@@ -71,7 +71,7 @@ def test_a_language(reader: Reader, home: Path, page: str) -> None:
 # and whether an agent is so late on a busy machine that it counts as silent for a while.
 NOT_OURS = re.compile(
     r"^(=+|=   .*|YOUR APPLICATION TERMINATED .*|This typically refers .*|Please see the FAQ .*"
-    r"|.* s  rank:\d+ lost: signal \d+ .*"
+    r"|.* s  rank:\d+ lost: signal 9 \(SIGKILL\).*"
     r"|.* s  node \d+ (silent for|heard again).*)\n",
     re.M,
 )

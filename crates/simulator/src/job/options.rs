@@ -72,7 +72,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    fn sum(&self) -> u32 {
+    /// All of them, in the order of the fields.
+    fn each(&self) -> [u32; 9] {
         let Weights {
             agent,
             node,
@@ -84,29 +85,19 @@ impl Weights {
             all,
             launcher,
         } = *self;
-        agent + node + rank + partition + pause + damage + zombie + all + launcher
+        [
+            agent, node, rank, partition, pause, damage, zombie, all, launcher,
+        ]
+    }
+
+    fn sum(&self) -> u32 {
+        self.each().iter().sum()
     }
 
     /// One of the faults, by weight: its position in the list of fields.
     pub fn draw(&self, random: &mut Sequence) -> Option<usize> {
-        let Weights {
-            agent,
-            node,
-            rank,
-            partition,
-            pause,
-            damage,
-            zombie,
-            all,
-            launcher,
-        } = *self;
         let mut at = random.below(u64::from(self.sum()));
-        for (index, weight) in [
-            agent, node, rank, partition, pause, damage, zombie, all, launcher,
-        ]
-        .into_iter()
-        .enumerate()
-        {
+        for (index, weight) in self.each().into_iter().enumerate() {
             if at < u64::from(weight) {
                 return Some(index);
             }
