@@ -96,6 +96,12 @@ pub enum Command {
         /// Job and node, for people who look at processes
         title: Vec<String>,
     },
+    /// Stands for outlive run on a host (started by it)
+    #[command(hide = true)]
+    Host {
+        /// The job, for people who look at processes
+        job: Option<String>,
+    },
     /// The agent of a node (started by its keeper)
     #[command(hide = true)]
     Agent {
@@ -117,6 +123,18 @@ pub struct Settings {
     /// Split this machine into N nodes by rank, each with its own agent and storage
     #[arg(long, value_name = "N")]
     pub emulate_nodes: Option<String>,
+    /// Hosts of this file are the nodes, one on each line as for mpirun; the last ones are spares
+    #[arg(long, value_name = "FILE")]
+    pub hosts: Option<String>,
+    /// With --hosts: the command that runs another on a host, which follows it
+    #[arg(long, value_name = "COMMAND", hide_short_help = true)]
+    pub remote_shell: Option<String>,
+    /// With --hosts: where outlive lies on them
+    #[arg(long, value_name = "PATH", hide_short_help = true)]
+    pub remote_executable: Option<String>,
+    /// With --hosts: the network between them, for example 10.1.0.0/16
+    #[arg(long, value_name = "NETWORK", hide_short_help = true)]
+    pub network: Option<String>,
     /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another domain
     #[arg(long, value_name = "LIST")]
     pub domains: Option<String>,

@@ -55,8 +55,22 @@ const BOUNDS: &str = "Bounds";
 /// All of them.
 pub const KEYS: &[Key] = &[
     key(PLACES, "store", "outlive-store", ""),
-    key(PLACES, "node-storage", "", "nodes/ in the job's directory"),
+    key(
+        PLACES,
+        "node-storage",
+        "",
+        "nodes/ in the job's directory; with --hosts /var/tmp/outlive-UID",
+    ),
     key(NODES, "emulate-nodes", "1", ""),
+    key(NODES, "hosts", "", "none: this machine"),
+    key(NODES, "remote-shell", "", "ssh without questions"),
+    key(NODES, "remote-executable", "", "the path that it has here"),
+    key(
+        NODES,
+        "network",
+        "",
+        "the first by which each host reaches this one",
+    ),
     key(NODES, "domains", "", "each node is its own"),
     key(
         SAVES,
@@ -83,9 +97,9 @@ pub const KEYS: &[Key] = &[
         SAVES,
         "memory",
         "",
-        "half of what is available, divided among the nodes",
+        "half of what is available on the machine, divided among its nodes",
     ),
-    key(NODES, "spares", "", "1; without --emulate-nodes 0"),
+    key(NODES, "spares", "", "1; on one node 0"),
     key(NODES, "max-restarts", "10", ""),
     key(NODES, "on-nothing-usable", "stop", ""),
     key(NODES, "backoff", "1s", ""),
@@ -230,11 +244,15 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 26] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 30] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
             ("emulate-nodes", &self.emulate_nodes),
+            ("hosts", &self.hosts),
+            ("remote-shell", &self.remote_shell),
+            ("remote-executable", &self.remote_executable),
+            ("network", &self.network),
             ("domains", &self.domains),
             ("levels", &self.levels),
             ("every", &self.every),

@@ -15,7 +15,7 @@ use serde::Serialize;
 use crate::args::{DoctorOptions, Settings};
 use crate::config::Config;
 use crate::output;
-use crate::run::available_memory;
+use outlive_launch::sys::available_memory;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]

@@ -85,6 +85,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
             output::bytes(&bytes)
         }
         Command::Keeper { .. } => service::keeper(),
+        Command::Host { .. } => outlive_launch::hosts::serve::serve(),
         Command::Agent { .. } => service::agent(),
     }
 }

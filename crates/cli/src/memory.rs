@@ -5,7 +5,7 @@ use outlive_base::{Code, Entity, Error, Result};
 use outlive_control::units::show_bytes;
 use rustix::process::{Resource, getrlimit};
 
-use crate::run::available_memory;
+use outlive_launch::sys::available_memory;
 
 /// Memory that this process may still take, in bytes; without end if the system does not
 /// say.

@@ -9,8 +9,11 @@ use outlive_control::orders::{Bounds, LevelSetting, Policy};
 use outlive_control::steering::Wishes;
 use outlive_control::supervisor::Settings;
 use outlive_control::{inject, units};
+use outlive_launch::hosts::address::Subnet;
+use outlive_launch::hosts::hostfile::{HostFile, SSH};
+use outlive_launch::hosts::source::Source as _;
 use outlive_launch::timeline::Timeline;
-use outlive_launch::{Run, driver};
+use outlive_launch::{Machines, Run, driver};
 
 use crate::args::RunOptions;
 use crate::collectives;
@@ -27,6 +30,9 @@ const MEMORY_MIN: u64 = 1 << 20;
 const INTERVAL_MS: u64 = 10_000;
 /// What the interval is where the policy decides.
 const AUTO: &str = "auto";
+
+/// How much longer than its lease a host may take to end what it runs, in milliseconds.
+const LEASE_MORE_MS: u64 = 2_000;
 
 const fn levels_by(nodes: u32) -> &'static str {
     match nodes {
@@ -45,8 +51,10 @@ const fn spares_by(nodes: u32) -> u32 {
 /// # Errors
 /// If a value from which it is decided is not understood.
 pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
-    let nodes = number(config, "emulate-nodes", 1, NODES_MAX)?;
+    let nodes = nodes(config)?.0;
+    let on_hosts = !config.get("hosts").is_empty();
     Ok(match key {
+        "node-storage" if on_hosts => Some(storage_on_hosts()),
         "node-storage" => Some(format!("{}/JOB/nodes", config.get("store"))),
         "domains" => {
             let each: Vec<String> = (0..nodes).map(|node| node.to_string()).collect();
@@ -59,7 +67,9 @@ pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
             Decides::Owner(policy) => policy.interval_ms.map(|ms| format!("{}s", ms / 1000)),
         },
         "time-limit" => slurm_left_ms().map(|ms| units::show_ms(ms as f64)),
+        "memory" if on_hosts && config.get("memory").is_empty() => None,
         "memory" => Some(units::show_bytes(memory(config, nodes)?)),
+        "spares" if on_hosts => Some("1".to_owned()),
         "spares" => Some(spares_by(nodes).to_string()),
         _ => None,
     })
@@ -85,16 +95,21 @@ pub fn run(options: RunOptions) -> Result<u8> {
 }
 
 pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
-    let nodes = number(config, "emulate-nodes", 1, NODES_MAX)?;
+    let (nodes, spares, hosts) = nodes(config)?;
     let job = match &options.job {
         Some(name) => JobName::new(name.clone())?,
+        None if hosts.is_some() => {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                Entity::Option("job".to_owned()),
+                "a job on several machines needs a name",
+                "give --job NAME: it keeps data on each of them, which later runs find by it",
+            ));
+        }
         None => fresh_name(&options.command)?,
     };
     let mut settings = Settings::new(job, nodes);
-    settings.spares = match config.get("spares") {
-        "" => spares_by(nodes),
-        _ => number(config, "spares", 0, 1_000_000)?,
-    };
+    settings.spares = spares;
     settings.max_restarts = number(config, "max-restarts", 0, 1_000_000)?;
     settings.anew_if_nothing = match config.get("on-nothing-usable") {
         "stop" => false,
@@ -120,7 +135,24 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     for text in &options.inject {
         settings.injections.push(inject::parse(text, nodes)?);
     }
-    let node_storage = Some(config.get("node-storage")).filter(|path| !path.is_empty());
+    let node_storage = match (config.get("node-storage"), &hosts) {
+        ("", None) => None,
+        ("", Some(_)) => Some(storage_on_hosts()),
+        (path, _) => Some(path.to_owned()),
+    };
+    let memory_bytes = match (config.get("memory"), &hosts) {
+        // Each host has its own.
+        ("", Some(_)) => 0,
+        (_, Some(_)) => memory(config, 1)?,
+        (_, None) => memory(config, nodes)?,
+    };
+    if hosts.is_some() {
+        settings.storage_stays = false;
+        // A host that cannot be reached is fenced when its lease has run out.
+        settings.fence_ms = settings
+            .fence_ms
+            .max(settings.bounds.silence_ms() + LEASE_MORE_MS);
+    }
     let quiet = options.quiet;
     let mut environment = collectives::environment(&options)?;
     let is_set = |name: &str| std::env::var_os(name).is_some();
@@ -130,7 +162,8 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         store: PathBuf::from(config.get("store")),
         node_storage: node_storage.map(PathBuf::from),
         unnamed: options.job.is_none(),
-        memory_bytes: memory(config, nodes)?,
+        hosts,
+        memory_bytes,
         encrypt: boolean(config, "encrypt")?,
         report: options.report,
         executable: PathBuf::from("/proc/self/exe"),
@@ -138,6 +171,76 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         words: options.command,
         timeline: Timeline::new(quiet, options.verbose),
     })
+}
+
+/// Number of nodes and of spares, and the machines if they are such.
+fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
+    let emulated = number(config, "emulate-nodes", 1, NODES_MAX)?;
+    let given = config.get("spares");
+    let hosts = config.get("hosts");
+    if hosts.is_empty() {
+        for key in ["remote-shell", "remote-executable", "network"] {
+            if !config.get(key).is_empty() {
+                let reason = "says how hosts are reached, and none are given".to_owned();
+                return Err(refuse(
+                    config,
+                    key,
+                    reason,
+                    "give --hosts FILE, or leave it out",
+                ));
+            }
+        }
+        let spares = match given {
+            "" => spares_by(emulated),
+            _ => number(config, "spares", 0, 1_000_000)?,
+        };
+        return Ok((emulated, spares, None));
+    }
+    if emulated > 1 {
+        let reason = "the nodes are hosts, or parts of this machine".to_owned();
+        return Err(refuse(
+            config,
+            "emulate-nodes",
+            reason,
+            "give it or --hosts",
+        ));
+    }
+    let blamed = |key: &'static str| move |error: Error| config.blame(key, &error);
+    let shell = match config.get("remote-shell") {
+        "" => SSH,
+        shell => shell,
+    };
+    let source = HostFile::load(Path::new(hosts), shell).map_err(blamed("hosts"))?;
+    let count = u32::try_from(source.hosts().len()).unwrap_or(u32::MAX);
+    let spares = match given {
+        "" => spares_by(count),
+        _ => number(config, "spares", 0, 1_000_000)?,
+    };
+    if spares >= count {
+        let reason = format!(
+            "of {} none is left to compute",
+            outlive_base::count(count, "host")
+        );
+        return Err(refuse(
+            config,
+            "spares",
+            reason,
+            "give fewer spares or more hosts",
+        ));
+    }
+    let text = |key: &str| Some(config.get(key)).filter(|text| !text.is_empty());
+    let network = text("network").map(Subnet::parse).transpose();
+    let machines = Machines {
+        source: Box::new(source),
+        network: network.map_err(blamed("network"))?,
+        executable: text("remote-executable").map(PathBuf::from),
+    };
+    Ok((count - spares, spares, Some(machines)))
+}
+
+/// Where nodes keep their data on hosts, if nothing else is said: it stays when one starts anew.
+fn storage_on_hosts() -> String {
+    format!("/var/tmp/outlive-{}", rustix::process::geteuid().as_raw())
 }
 
 fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error {
@@ -362,7 +465,7 @@ fn slurm_left_ms() -> Option<u64> {
 fn memory(config: &Config, nodes: u32) -> Result<u64> {
     let text = config.get("memory");
     if text.is_empty() {
-        let available = available_memory().unwrap_or(1 << 30);
+        let available = outlive_launch::sys::available_memory().unwrap_or(1 << 30);
         return Ok((available / 2 / u64::from(nodes)).max(MEMORY_MIN));
     }
     let blamed = |error: Error| config.blame("memory", &error);
@@ -373,16 +476,6 @@ fn memory(config: &Config, nodes: u32) -> Result<u64> {
         return Err(refuse(config, "memory", reason, remedy));
     }
     Ok(bytes)
-}
-
-/// Memory that programs may still take, in bytes.
-pub fn available_memory() -> Option<u64> {
-    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    Some(kib * 1024)
 }
 
 /// `<program>-<time>-<pid>`.

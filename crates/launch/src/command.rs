@@ -11,7 +11,6 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::IsTerminal;
-use std::path::PathBuf;
 
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, Result, Time};
 use rustix::process::{Pid, Signal};
@@ -28,8 +27,6 @@ pub struct Recipe {
     pub job: JobName,
     /// Number of nodes.
     pub nodes: u32,
-    /// The agents' sockets with `{node}` in place of the number.
-    pub sockets: PathBuf,
     /// Further variables of its environment.
     pub environment: Vec<(OsString, OsString)>,
 }
@@ -79,19 +76,24 @@ impl Tree {
         })
     }
 
-    /// Starts the command for an incarnation.
+    /// Starts the command for an incarnation; `places` are variables that say where agents and
+    /// machines are.
     ///
     /// # Errors
     /// [`Code::CommandFailed`] if it cannot be executed.
-    pub fn start(&mut self, incarnation: Incarnation) -> Result<()> {
+    pub fn start(
+        &mut self,
+        incarnation: Incarnation,
+        places: Vec<(OsString, OsString)>,
+    ) -> Result<()> {
         let mut command = std::process::Command::new(&self.recipe.words[0]);
         command
             .args(&self.recipe.words[1..])
-            .env("OUTLIVE_AGENT", &self.recipe.sockets)
             .env("OUTLIVE_NODES", self.recipe.nodes.to_string())
             .env("OUTLIVE_INCARNATION", incarnation.0.to_string())
             .env("OUTLIVE_JOB", self.recipe.job.as_str())
-            .envs(self.recipe.environment.iter().cloned());
+            .envs(self.recipe.environment.iter().cloned())
+            .envs(places);
         self.ending = None;
         // Without its supervisor it would run unprotected, and beside the next one.
         self.root = Some(process::spawn(command, self.group, true)?);

@@ -55,7 +55,7 @@ impl Deletion {
         }
         store::check_owned(&dir, 0o022)?;
         let lock = store::take_lock(&dir.join("lock"), name)?;
-        let nodes_lock = crate::leftovers::take(&dir, name)?;
+        let nodes_lock = crate::leftovers::take(&dir, &dir, name)?;
         let job = store::read_job_of(&dir).ok();
         let base = job.as_ref().map(|job: &JobFile| job.node_storage.clone());
         let base = base.or_else(|| node_storage.map(Path::to_owned));
@@ -239,7 +239,7 @@ mod tests {
             let name = JobName::new(name).unwrap();
             let mut store =
                 Store::open(&store, &name, 2, outside.then_some(&*nodes), false).unwrap();
-            store.key(false).unwrap();
+            store.key(false, true).unwrap();
             for n in 0..2 {
                 let dir = store.node_dir(NodeId(n));
                 prepare_node_dir(&dir, false).unwrap();
@@ -355,7 +355,7 @@ mod tests {
         let aside = dir.path().join("aside");
         fs::rename(&nodes, &aside).unwrap();
         let mut other = Store::open(&theirs, &name(), 2, Some(&nodes), false).unwrap();
-        other.key(false).unwrap();
+        other.key(false, true).unwrap();
         drop(other);
         fs::remove_dir_all(&nodes).unwrap();
         fs::rename(&aside, &nodes).unwrap();

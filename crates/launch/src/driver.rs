@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,8 +18,12 @@ use outlive_planner::online::learned::Learned;
 
 use crate::command::{Recipe, Tree};
 use crate::coordinator::Link;
+use crate::emulated::Emulated;
 use crate::fleet::{Common, Fleet};
+use crate::hosts::{self, Hosts};
 use crate::jobs::{Job, utc};
+use crate::nodes::{Happened, Nodes};
+use crate::run::Machines;
 use crate::run::Run;
 use crate::segments::Segments;
 use crate::store::{self, Known, Store};
@@ -61,8 +66,8 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let executable = find(&run.words)?;
     tracing::info!(command = %executable.display(), "found");
     crate::sys::raise_limit();
-    let (seen_to, seen) = unbounded::<Seen>();
-    let watcher = Watcher::start(seen_to)?;
+    let (happened_to, happened) = unbounded::<Happened>();
+    let watcher = Watcher::start(happened_to.clone())?;
     let set = &mut run.settings;
     let mut store = Store::open(
         &run.store,
@@ -86,32 +91,54 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         }
     }
     let key_file = store.key_file();
-    let (key, job_hash) = store.key(set.fresh)?;
+    let known = store.job().key_hash;
+    let (key, job_hash) = store.key(set.fresh, run.hosts.is_none())?;
     let kept_key = key.clone();
     let (events_to, events) = bounded(NETWORK_QUEUE);
     let identity = network::Identity {
         peer: NodeId::LAUNCHER,
         epoch: 1,
     };
-    let options = network::Options::default();
+    let options = match &run.hosts {
+        None => network::Options::default(),
+        Some(_) => network::Options {
+            bind: (any_address(), 0).into(),
+            ..network::Options::default()
+        },
+    };
     let endpoint = network::Endpoint::bind(identity, job_hash, key, options, events_to)?;
-    let common = Common {
-        job: set.job.clone(),
-        job_hash,
-        launcher: endpoint.local_addr(),
-        job_dir: store.dir().to_owned(),
-        key_file,
-        run_dir: store::run_dir(job_hash)?,
-        memory_bytes: run.memory_bytes,
-        encrypt: run.encrypt,
-        executable: run.executable.clone(),
-        nodes_lock: store.nodes_lock().clone(),
+    let machines = run.hosts.take();
+    let set = &run.settings;
+    let fleet: Box<dyn Nodes> = match machines {
+        None => Box::new(Emulated(Fleet::new(Common {
+            job: set.job.clone(),
+            job_hash,
+            launcher: endpoint.local_addr(),
+            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            job_dir: store.dir().to_owned(),
+            key_file,
+            sockets: store::run_dir(job_hash)?.join("agent-{node}.sock"),
+            nodes: set.nodes,
+            memory_bytes: run.memory_bytes,
+            encrypt: run.encrypt,
+            executable: run.executable.clone(),
+            nodes_lock: store.nodes_lock().clone(),
+        }))),
+        Some(machines) => {
+            let port = endpoint.local_addr().port();
+            Box::new(on_hosts(
+                &run,
+                machines,
+                &store,
+                (known, job_hash, port),
+                happened_to,
+            )?)
+        }
     };
     let recipe = Recipe {
         words: run.words.clone(),
         job: set.job.clone(),
         nodes: set.nodes,
-        sockets: common.socket_pattern(),
         environment: run.environment.clone(),
     };
     if let Some(path) = &run.report {
@@ -128,13 +155,13 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         key: kept_key,
         begun: Instant::now(),
         tree: Tree::new(recipe)?,
-        fleet: Fleet::new(common),
+        fleet,
         reporter: Reporter::start(store.dir().join("report.json")),
         segments: Segments::start(store.dir()),
         supervisor: Supervisor::new(run.settings.clone(), Time::ZERO),
         store,
         watcher,
-        seen,
+        happened,
         events,
         coordinator: shared.then(|| Link::new(&coordinated, job_hash)),
         endpoint,
@@ -147,6 +174,49 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         driver.tell(Input::Refused { error });
     }
     Ok(driver.run(run.report.as_deref()))
+}
+
+/// Where all of this machine's addresses are served, by both protocols if there are two.
+fn any_address() -> IpAddr {
+    match std::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// The nodes of a job that live on machines of their own.
+fn on_hosts(
+    run: &Run,
+    machines: Machines,
+    store: &Store,
+    (known, job_hash, port): (Option<u64>, u64, u16),
+    events: Sender<Happened>,
+) -> Result<Hosts> {
+    let set = &run.settings;
+    let own = Path::new("/proc/self/exe");
+    let executable = match machines.executable {
+        Some(path) => path,
+        None => std::fs::read_link(own).map_err(|error| Error::io(own, "read", &error))?,
+    };
+    let common = hosts::Common {
+        job: set.job.clone(),
+        job_hash,
+        known,
+        launchers: hosts::address::of_this_machine(port, machines.network)?,
+        job_dir: store.dir().to_owned(),
+        key_file: store.key_file(),
+        memory_bytes: run.memory_bytes,
+        encrypt: run.encrypt,
+        executable,
+        lease: Duration::from_millis(set.bounds.silence_ms()),
+    };
+    Hosts::new(
+        common,
+        machines.source,
+        set.nodes,
+        &store.job().hosts,
+        events,
+    )
 }
 
 /// What earlier runs have learned; nonsense is named and not used.
@@ -229,10 +299,10 @@ struct Driver {
     begun: Instant,
     supervisor: Supervisor,
     store: Store,
-    fleet: Fleet,
+    fleet: Box<dyn Nodes>,
     tree: Tree,
     watcher: Watcher,
-    seen: Receiver<Seen>,
+    happened: Receiver<Happened>,
     events: Receiver<network::Event>,
     endpoint: network::Endpoint,
     /// To the coordinator of the shared storage, if the policy decides what goes there.
@@ -258,7 +328,7 @@ impl Driver {
             }
             self.wait();
             self.press();
-            if self.seen.is_empty() && self.events.is_empty() {
+            if self.happened.is_empty() && self.events.is_empty() {
                 self.tell(Input::Timer);
             }
             if self.reported.elapsed() >= REPORT_EVERY {
@@ -296,7 +366,14 @@ impl Driver {
         let coordinator = link.map_or(&never, Link::events).clone();
         crossbeam_channel::select! {
             recv(coordinator) -> event => if let Ok(event) = event { self.on_coordinator(event) },
-            recv(self.seen) -> seen => if let Ok(seen) = seen { self.on_seen(seen) },
+            recv(self.happened) -> happened => match happened {
+                Ok(Happened::Seen(seen)) => self.on_seen(seen),
+                Ok(Happened::Line(line, heard)) => {
+                    let inputs = self.fleet.heard(line, heard);
+                    inputs.into_iter().for_each(|input| self.tell(input));
+                }
+                Err(_) => {}
+            },
             recv(self.events) -> event => if let Ok(event) = event { self.on_event(event) },
             default(timeout) => {}
         }
@@ -311,8 +388,8 @@ impl Driver {
                 from_terminal: caught.from_terminal && self.tree.shares_terminal(),
             }),
             Seen::Child { pid, ended } => {
-                if let Some((node, epoch)) = self.fleet.ended(pid) {
-                    self.tell(Input::KeeperEnded { node, epoch, ended });
+                if let Some(inputs) = self.fleet.child_ended(pid, ended) {
+                    inputs.into_iter().for_each(|input| self.tell(input));
                 } else if self.tree.ended(pid, ended) {
                     self.tell(Input::CommandEnded { ended });
                 }
@@ -362,18 +439,14 @@ impl Driver {
     /// Goes on with what takes several looks: ending and fencing.
     fn press(&mut self) {
         let now = self.now();
-        self.fleet.press(now);
+        for input in self.fleet.press(now) {
+            self.tell(input);
+        }
         if let Some(error) = self.coordinator.as_mut().and_then(Link::look) {
             self.tell(Input::Refused { error });
         }
-        for (node, epoch) in self.fleet.fenced() {
-            self.tell(Input::Fenced {
-                node,
-                epoch,
-                complete: true,
-            });
-        }
-        self.segments.press(|| self.fleet.processes());
+        self.segments
+            .press(|| (self.fleet.pids(), self.fleet.ranks_here()));
         if self.tree.is_ending() && self.tree.press(now, &self.fleet.pids()) {
             self.segments.command_ended();
             self.tell(Input::TreeEnded);
@@ -382,8 +455,8 @@ impl Driver {
 
     /// Notes what processes that are killed next map.
     fn before_killing(&self) {
-        let (keepers, ranks) = self.fleet.processes();
-        self.segments.before_killing(keepers, ranks);
+        self.segments
+            .before_killing(self.fleet.pids(), self.fleet.ranks_here());
     }
 
     /// Carries out all actions; the outcome if it was the last.
@@ -413,6 +486,7 @@ impl Driver {
                 let dir = self.store.node_dir(node);
                 let started = self.store.ensure(&self.key).and_then(|note| {
                     self.fleet.start(node, epoch, &dir, storage)?;
+                    self.store.record_hosts(self.fleet.hosts())?;
                     Ok(note)
                 });
                 if let Ok(Some(error)) = started {
@@ -433,23 +507,28 @@ impl Driver {
                     .kill_node(node, &pids, &self.store.node_dir(node));
             }
             Action::KillKeeper { node } => self.fleet.kill_keeper(node),
-            Action::Kill { pids } => {
+            Action::Kill { node, pids } => {
                 self.before_killing();
-                drop(self.fleet.kill(&pids));
+                self.fleet.kill(node, &pids);
             }
-            Action::Freeze { keeper, pids, stop } => self.fleet.freeze(keeper, &pids, stop),
-            Action::WatchRank { rank, pid } => {
-                self.fleet.meet(pid);
+            Action::Freeze {
+                node,
+                keeper,
+                pids,
+                stop,
+            } => self.fleet.freeze(node, keeper, &pids, stop),
+            Action::WatchRank { node, rank, pid } => {
                 self.segments.command_changed();
-                if !self.watcher.add(rank, pid) {
-                    let ended = None;
-                    self.tell(Input::RankGone { rank, pid, ended });
+                if let Some(gone) = self.fleet.watch(node, rank, pid, &self.watcher) {
+                    self.tell(gone);
                 }
             }
             Action::StartCommand { incarnation } => {
                 self.fleet.part();
                 self.segments.command_changed();
-                if let Err(error) = self.tree.start(incarnation) {
+                let environment = self.fleet.environment();
+                let started = environment.and_then(|it| self.tree.start(incarnation, it));
+                if let Err(error) = started {
                     self.tell(Input::CommandFailed { error });
                 }
             }
@@ -459,7 +538,7 @@ impl Driver {
                 self.press();
             }
             Action::StopNode { node } => {
-                self.fleet.stop(node, now + Time::from_ms(STOP_GRACE_MS));
+                self.fleet.stop(node, now, Time::from_ms(STOP_GRACE_MS));
             }
             Action::RecordIncarnation { incarnation, epoch } => {
                 let ranks = self.supervisor.report().ranks;
@@ -525,10 +604,9 @@ impl Driver {
 
     fn end(mut self, outcome: Outcome, report_file: Option<&Path>) -> Outcome {
         self.before_killing();
-        self.fleet.kill_all();
+        self.fleet.end();
         self.tree.kill_all(&BTreeSet::new());
         self.segments.command_ended();
-        self.fleet.remove_sockets(self.store.job().nodes);
         if self.fleet.pids().is_empty() {
             self.store.tidy();
         }

@@ -184,16 +184,32 @@ pub fn run_dir(job_hash: u64) -> Result<PathBuf> {
     let base = xdg
         .filter(|base| longest(base) <= SOCKET_PATH_MAX)
         .unwrap_or_else(|| PathBuf::from(format!("/tmp/outlive-{uid}")));
-    for path in [base.clone(), base.join(&hash)] {
-        match DirBuilder::new().mode(0o700).create(&path) {
+    let dir = base.join(hash);
+    make_run_dir(&dir)?;
+    Ok(dir)
+}
+
+/// The same on other hosts, which may have no `$XDG_RUNTIME_DIR`: one path for all.
+pub(crate) fn run_dir_of_hosts(job_hash: u64) -> PathBuf {
+    let uid = rustix::process::geteuid().as_raw();
+    PathBuf::from(format!("/tmp/outlive-{uid}/{job_hash:016x}"))
+}
+
+/// Makes the directory of sockets and the one that it lies in, for this user alone.
+///
+/// # Errors
+/// [`Code::Permission`] if somebody else's directory or a link is in the way.
+pub(crate) fn make_run_dir(dir: &Path) -> Result<()> {
+    for path in dir.parent().into_iter().chain([dir]) {
+        match DirBuilder::new().mode(0o700).create(path) {
             Ok(()) => {}
             Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
-                check_owned(&path, 0o077)?;
+                check_owned(path, 0o077)?;
             }
-            Err(error) => return Err(Error::io(&path, "create", &error)),
+            Err(error) => return Err(Error::io(path, "create", &error)),
         }
     }
-    Ok(base.join(hash))
+    Ok(())
 }
 
 /// Writes a file that the user named: as [`write_atomic`], through links; what is no

@@ -5,7 +5,7 @@
 //! A slot is told apart by its epoch: what is said of an older holder is ignored.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -29,12 +29,16 @@ pub struct Common {
     pub job_hash: u64,
     /// Where the launcher listens.
     pub launcher: SocketAddr,
+    /// Where agents listen.
+    pub bind: IpAddr,
     /// `STORE/JOB`.
     pub job_dir: PathBuf,
     /// The key's file.
     pub key_file: PathBuf,
-    /// Where the sockets are.
-    pub run_dir: PathBuf,
+    /// The agents' sockets, with `{node}` in place of the number where a machine has several.
+    pub sockets: PathBuf,
+    /// Number of slots.
+    pub nodes: u32,
     /// Bound of the staging memory of each node, in bytes.
     pub memory_bytes: u64,
     /// Encrypt bulk data.
@@ -48,11 +52,8 @@ pub struct Common {
 impl Common {
     /// The socket of a slot's agent.
     pub fn socket(&self, node: NodeId) -> PathBuf {
-        self.run_dir.join(format!("agent-{}.sock", node.0))
-    }
-    /// [`Common::socket`] with `{node}` in place of the number.
-    pub fn socket_pattern(&self) -> PathBuf {
-        self.run_dir.join("agent-{node}.sock")
+        let pattern = self.sockets.to_string_lossy();
+        pattern.replace("{node}", &node.0.to_string()).into()
     }
 }
 
@@ -104,7 +105,7 @@ impl Fleet {
             node,
             epoch,
             launcher: self.common.launcher,
-            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            bind: self.common.bind,
             key_file: self.common.key_file.clone(),
             node_dir: dir.to_owned(),
             job_dir: self.common.job_dir.clone(),
@@ -133,6 +134,11 @@ impl Fleet {
         };
         self.keepers.insert(node, keeper);
         Ok(())
+    }
+
+    /// What all its keepers have in common.
+    pub const fn common(&self) -> &Common {
+        &self.common
     }
 
     /// The numbers of all living keepers: never to be taken for the command's.
@@ -171,7 +177,7 @@ impl Fleet {
     /// Nodes whose processes have all ended since the last call.
     pub fn fenced(&mut self) -> Vec<(NodeId, u64)> {
         for fencing in self.fencing.values_mut() {
-            fencing.alive.retain(|process| !has_ended(process));
+            fencing.alive.retain(|process| !process::has_ended(process));
         }
         let done = |(node, f): (&NodeId, &Fencing)| f.alive.is_empty().then_some((*node, f.epoch));
         let done: Vec<_> = self.fencing.iter().filter_map(done).collect();
@@ -263,11 +269,12 @@ impl Fleet {
 
     /// Removes the sockets of all slots and their directory: a job of another name would
     /// not find them to use them again.
-    pub fn remove_sockets(&self, nodes: u32) {
-        for node in (0..nodes).map(NodeId) {
+    pub fn remove_sockets(&self) {
+        for node in (0..self.common.nodes).map(NodeId) {
             let _ = std::fs::remove_file(self.common.socket(node));
         }
-        if let Err(error) = std::fs::remove_dir(&self.common.run_dir) {
+        let dir = self.common.sockets.parent().unwrap_or(Path::new("/"));
+        if let Err(error) = std::fs::remove_dir(dir) {
             tracing::info!(%error, "the directory of the sockets stays");
         }
     }
@@ -278,14 +285,4 @@ impl Fleet {
             process::signal(&keeper.process.fd, Signal::KILL);
         }
     }
-}
-
-fn has_ended(process: &Process) -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec};
-    let mut fds = [PollFd::new(&process.fd, PollFlags::IN)];
-    let now = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(count) if count > 0)
 }

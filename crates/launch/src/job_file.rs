@@ -47,6 +47,9 @@ pub struct JobFile {
     /// The job's directory when this was written: one that was moved brings its nodes along.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub directory: Option<PathBuf>,
+    /// The host of each slot in the last run, where nodes are machines of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub hosts: Vec<String>,
     /// XXH3-64 of this file without this line: a flipped bit must not be another number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<u64>,

@@ -25,16 +25,19 @@ use crate::process;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long they may take to end once they are killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
+/// The file of the lock.
+const LOCK: &str = "nodes.lock";
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
-/// Takes the lock of the job's nodes, after those of an earlier run have ended.
+/// Takes the lock of the job's nodes, after those of an earlier run have ended. `dir` is the
+/// job's directory, by which they are known.
 ///
 /// # Errors
 /// [`Code::JobBusy`] if some do not end although they were killed; those of the file
 /// system.
-pub(crate) fn take(dir: &Path, name: &JobName) -> Result<OwnedFd> {
-    let path = dir.join("nodes.lock");
+pub(crate) fn take(lock_dir: &Path, dir: &Path, name: &JobName) -> Result<OwnedFd> {
+    let path = lock_dir.join(LOCK);
     let file = OpenOptions::new()
         .write(true)
         .create(true)
@@ -60,6 +63,12 @@ pub(crate) fn take(dir: &Path, name: &JobName) -> Result<OwnedFd> {
         format!("nodes of an earlier run have not ended (processes {found:?})"),
         "end them, look for processes in state D, or choose another --job",
     ))
+}
+
+/// True if somebody holds the lock in `lock_dir`.
+pub(crate) fn are_there(lock_dir: &Path) -> bool {
+    let held = |file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err();
+    File::open(lock_dir.join(LOCK)).is_ok_and(held)
 }
 
 /// True if the lock was taken within the bound.

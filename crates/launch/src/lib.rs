@@ -3,6 +3,7 @@
 //! - [`driver`]: does what [`outlive_control::supervisor`] decides: [`store`] (directories,
 //!   lock), [`fleet`] (keepers), [`command`] (the user's processes), [`watch`] (what the kernel
 //!   tells), [`segments`] (the shared memory that killed ranks leave).
+//!   Nodes that are machines of their own: [`hosts`].
 //! - [`jobs`]: what a store knows of its jobs; [`delete`]: their end.
 //! - [`input`]: what users write. [`timeline`]: what they read.
 
@@ -10,14 +11,17 @@ pub mod command;
 pub mod coordinator;
 pub mod delete;
 pub mod driver;
+mod emulated;
 mod files;
 pub mod fleet;
 pub mod history;
+pub mod hosts;
 pub mod input;
 mod job_file;
 pub mod jobs;
 mod leftovers;
 mod marks;
+mod nodes;
 mod owner;
 pub mod process;
 mod run;
@@ -30,4 +34,4 @@ pub mod watch;
 
 pub use driver::run;
 pub use job_file::job_hash;
-pub use run::Run;
+pub use run::{Machines, Run};

@@ -118,6 +118,17 @@ pub fn find_pid(pid: u32) -> rustix::io::Result<OwnedFd> {
     rustix::process::pidfd_open(number.ok_or(Errno::SRCH)?, PidfdFlags::empty())
 }
 
+/// True if the process has ended.
+pub fn has_ended(process: &Process) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec};
+    let mut fds = [PollFd::new(&process.fd, PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    matches!(rustix::event::poll(&mut fds, Some(&now)), Ok(count) if count > 0)
+}
+
 /// Sends a signal; a process that has ended is no error.
 pub fn signal(fd: &OwnedFd, signal: Signal) {
     if let Err(error) = rustix::process::pidfd_send_signal(fd, signal)

@@ -5,20 +5,35 @@ use std::path::PathBuf;
 
 use outlive_control::supervisor::Settings;
 
+use crate::hosts::address::Subnet;
+use crate::hosts::source::Source;
 use crate::timeline::Timeline;
 
+/// Machines of their own, a node on each.
+#[derive(Debug)]
+pub struct Machines {
+    /// Where they come from.
+    pub source: Box<dyn Source>,
+    /// The network between them, where there are several.
+    pub network: Option<Subnet>,
+    /// The program's path on each; `None`: as here.
+    pub executable: Option<PathBuf>,
+}
+
 /// A run as it was asked for.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Run {
     /// What the supervisor needs.
     pub settings: Settings,
     /// The directory of all jobs.
     pub store: PathBuf,
+    /// Machines on which the nodes live; `None`: parts of this one.
+    pub hosts: Option<Machines>,
     /// Where the nodes' directories go; `None`: in the job's.
     pub node_storage: Option<PathBuf>,
     /// The name was made up for this run: nothing of the job stays when it ends well.
     pub unnamed: bool,
-    /// Bound of the staging memory of each node, in bytes.
+    /// Bound of the staging memory of each node, in bytes; 0: half of what its host has.
     pub memory_bytes: u64,
     /// Encrypt bulk data.
     pub encrypt: bool,

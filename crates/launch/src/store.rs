@@ -62,7 +62,7 @@ impl Store {
         let lock = take_lock(&dir.join("lock"), name)?;
         // It may have been begun before the lock was ours.
         crate::marks::refuse_begun(&dir, name)?;
-        let nodes_lock = Arc::new(crate::leftovers::take(&dir, name)?);
+        let nodes_lock = Arc::new(crate::leftovers::take(&dir, &dir, name)?);
         for sub in ["shared", "nodes"] {
             make_private(&dir.join(sub))?;
             must_list(&dir.join(sub))?;
@@ -95,6 +95,7 @@ impl Store {
                     history: None,
                     learned: None,
                     directory: None,
+                    hosts: Vec::new(),
                     checksum: None,
                 };
                 let (job, note) = history::without_job_file(new, &dir, fresh)?;
@@ -184,7 +185,9 @@ impl Store {
     /// [`Code::KeyMismatch`] if the job was run with another key, or its key is gone: its
     /// checkpoints would be taken for another job's, and a new start for the first. Those
     /// of reading and writing the file.
-    pub fn key(&mut self, fresh: bool) -> Result<(JobKey, u64)> {
+    ///
+    /// `here`: the nodes' storage is on this machine, and is to be this job's.
+    pub fn key(&mut self, fresh: bool, here: bool) -> Result<(JobKey, u64)> {
         let file = self.key_file();
         let was_run = self.job.incarnation > 0 || self.job.key_hash.is_some();
         let refuse = |reason: &str| {
@@ -207,7 +210,7 @@ impl Store {
         if self.job.key_hash.is_some_and(|known| known != hash) && !fresh {
             return refuse("the job's checkpoints were made with another key");
         }
-        if self.job.node_storage != self.dir.join("nodes") {
+        if here && self.job.node_storage != self.dir.join("nodes") {
             let nodes = self.job.node_storage.join(self.job.name.as_str());
             crate::owner::claim(&nodes, self.job.key_hash, hash)?;
         }
@@ -237,6 +240,18 @@ impl Store {
             return Ok(());
         }
         self.job.history = history;
+        self.write_job()
+    }
+
+    /// Remembers durably on which host each slot is.
+    ///
+    /// # Errors
+    /// Those of the file system.
+    pub fn record_hosts(&mut self, hosts: Vec<String>) -> Result<()> {
+        if self.job.hosts == hosts {
+            return Ok(());
+        }
+        self.job.hosts = hosts;
         self.write_job()
     }
 
@@ -413,29 +428,38 @@ mod tests {
     fn a_job_that_was_run_is_not_begun_anew_under_another_key() {
         let dir = tempfile::tempdir().unwrap();
         let open = || Store::open(dir.path(), &name(), 1, None, false).unwrap();
-        let hash = open().key(false).unwrap().1;
-        assert_eq!(open().key(false).unwrap().1, hash);
+        let hash = open().key(false, true).unwrap().1;
+        assert_eq!(open().key(false, true).unwrap().1, hash);
         let file = open().key_file();
         let kept = fs::read(&file).unwrap();
         fs::remove_file(&file).unwrap();
-        assert_eq!(open().key(false).unwrap_err().code(), Code::KeyMismatch);
+        assert_eq!(
+            open().key(false, true).unwrap_err().code(),
+            Code::KeyMismatch
+        );
         assert!(!file.exists(), "nothing is put in its place");
-        let other = open().key(true).unwrap().1;
+        let other = open().key(true, true).unwrap().1;
         assert_ne!(other, hash);
-        assert_eq!(open().key(false).unwrap().1, other);
+        assert_eq!(open().key(false, true).unwrap().1, other);
         fs::write(&file, &kept).unwrap();
-        assert_eq!(open().key(false).unwrap_err().code(), Code::KeyMismatch);
-        assert_eq!(open().key(true).unwrap().1, hash);
+        assert_eq!(
+            open().key(false, true).unwrap_err().code(),
+            Code::KeyMismatch
+        );
+        assert_eq!(open().key(true, true).unwrap().1, hash);
         // As versions before this one left it: the number alone tells that it was run.
         let mut old = open();
         old.job.key_hash = None;
         old.record(3, 1, None).unwrap();
         drop(old);
         fs::remove_file(&file).unwrap();
-        assert_eq!(open().key(false).unwrap_err().code(), Code::KeyMismatch);
+        assert_eq!(
+            open().key(false, true).unwrap_err().code(),
+            Code::KeyMismatch
+        );
         fs::write(&file, &kept).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        assert_eq!(open().key(false).unwrap().1, hash);
+        assert_eq!(open().key(false, true).unwrap().1, hash);
     }
 
     fn without_sum(text: &str) -> String {

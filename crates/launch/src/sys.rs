@@ -2,6 +2,7 @@
 //! and how a process that is not our child ended. All `unsafe` of this crate.
 
 use std::io;
+use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::OnceLock;
 
@@ -122,6 +123,55 @@ pub fn next_signal(fd: BorrowedFd<'_>) -> Option<Caught> {
         signal: info.ssi_signo as i32,
         from_terminal: info.ssi_code == libc::SI_KERNEL,
     })
+}
+
+/// Memory that programs may still take, in bytes.
+pub fn available_memory() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kib * 1024)
+}
+
+/// The addresses of all interfaces that are up; not those that are valid on one link alone.
+///
+/// # Errors
+/// That of `getifaddrs`.
+pub fn addresses() -> io::Result<Vec<IpAddr>> {
+    let mut first = std::ptr::null_mut();
+    // SAFETY: the call writes a list of its own to `first`, freed below.
+    if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (mut found, mut next) = (Vec::new(), first);
+    // SAFETY: each entry is valid until the list is freed, its address may be missing, and
+    // an address of a family has that family's layout.
+    unsafe {
+        while let Some(entry) = next.as_ref() {
+            next = entry.ifa_next;
+            if entry.ifa_flags & libc::IFF_UP as libc::c_uint == 0 || entry.ifa_addr.is_null() {
+                continue;
+            }
+            match i32::from((*entry.ifa_addr).sa_family) {
+                libc::AF_INET => {
+                    let at = entry.ifa_addr.cast::<libc::sockaddr_in>().read_unaligned();
+                    found.push(IpAddr::from(at.sin_addr.s_addr.to_ne_bytes()));
+                }
+                libc::AF_INET6 => {
+                    let at = entry.ifa_addr.cast::<libc::sockaddr_in6>().read_unaligned();
+                    let address = Ipv6Addr::from(at.sin6_addr.s6_addr);
+                    if !address.is_unicast_link_local() {
+                        found.push(address.into());
+                    }
+                }
+                _ => {}
+            }
+        }
+        libc::freeifaddrs(first);
+    }
+    Ok(found)
 }
 
 /// `struct pidfd_info` of Linux 6.15, first version.

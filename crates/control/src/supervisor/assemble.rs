@@ -544,6 +544,32 @@ impl Supervisor {
         self.found(now, found);
     }
 
+    /// Its machine is out of reach: another one takes the slot if its storage is, too.
+    pub(super) fn on_node_gone(
+        &mut self,
+        now: Time,
+        (node, epoch): (NodeId, u64),
+        cause: String,
+        storage: Storage,
+    ) {
+        let alive = self.is_alive();
+        let Some(slot) = self.slots.get_mut(&node).filter(|s| s.epoch == epoch) else {
+            return;
+        };
+        slot.wiped |= storage == Storage::Empty;
+        match slot.state {
+            SlotState::Ended | SlotState::Fencing { .. } => {}
+            _ if alive => {
+                let storage = match slot.wiped {
+                    true => Storage::Empty,
+                    false => storage,
+                };
+                self.lose_bound(now, node, cause, now, storage);
+            }
+            _ => slot.state = SlotState::Ended,
+        }
+    }
+
     pub(super) fn on_node_failed(&mut self, now: Time, node: NodeId, epoch: u64, error: Error) {
         if self.slots.get(&node).is_some_and(|s| s.epoch == epoch) {
             if let Some(slot) = self.slots.get_mut(&node) {
@@ -566,6 +592,11 @@ impl Supervisor {
         };
         let SlotState::Fencing { storage, .. } = slot.state else {
             return;
+        };
+        // What was learned while it was being killed counts too.
+        let storage = match slot.wiped {
+            true => Storage::Empty,
+            false => storage,
         };
         let no_spare = storage == Storage::Empty && spares_left == 0;
         if !alive || no_spare {

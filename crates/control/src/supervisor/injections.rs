@@ -250,15 +250,17 @@ impl Supervisor {
     fn strike(&mut self, now: Time, index: usize, spec: &Injection) -> bool {
         match (spec.target, spec.verb) {
             (Target::Rank(rank), verb) => {
-                let Some(pid) = self.pid_of(rank) else {
+                let (Some(pid), Some(node)) = (self.pid_of(rank), self.node_of(rank)) else {
                     return false;
                 };
                 self.rank_hits.insert(rank, now);
+                let pids = vec![pid];
                 self.actions.push_back(match verb {
-                    Verb::Kill => Action::Kill { pids: vec![pid] },
+                    Verb::Kill => Action::Kill { node, pids },
                     _ => Action::Freeze {
-                        keeper: None,
-                        pids: vec![pid],
+                        node,
+                        keeper: false,
+                        pids,
                         stop: true,
                     },
                 });
@@ -276,7 +278,7 @@ impl Supervisor {
 
     fn strike_node(&mut self, now: Time, index: usize, target: Target, node: NodeId, verb: Verb) {
         let pids = self.pids_of(target);
-        let keeper = (!matches!(target, Target::Agent(_))).then_some(node);
+        let keeper = !matches!(target, Target::Agent(_));
         let fault = match verb {
             Verb::Kill => None,
             Verb::Freeze { .. } => None,
@@ -300,8 +302,9 @@ impl Supervisor {
         let action = match (verb, target) {
             (Verb::Kill, Target::Node(_)) => Action::KillNode { node, pids },
             (Verb::Kill, Target::Keeper(_)) => Action::KillKeeper { node },
-            (Verb::Kill, _) => Action::Kill { pids },
+            (Verb::Kill, _) => Action::Kill { node, pids },
             (Verb::Freeze { .. }, _) => Action::Freeze {
+                node,
                 keeper,
                 pids,
                 stop: true,
@@ -318,23 +321,28 @@ impl Supervisor {
     fn undo(&mut self, index: usize) {
         self.injections[index].state = State::Over;
         let spec = self.injections[index].spec.clone();
-        let Some(node) = spec.target.node() else {
-            if let Target::Rank(rank) = spec.target {
-                self.rank_hits.remove(&rank);
+        if let Target::Rank(rank) = spec.target {
+            self.rank_hits.remove(&rank);
+            // One that is gone meanwhile needs no waking.
+            if let Some(node) = self.node_of(rank) {
+                self.actions.push_back(Action::Freeze {
+                    node,
+                    keeper: false,
+                    pids: self.pids_of(spec.target),
+                    stop: false,
+                });
             }
-            let pids = self.pids_of(spec.target);
-            return self.actions.push_back(Action::Freeze {
-                keeper: None,
-                pids,
-                stop: false,
-            });
+            return;
+        }
+        let Some(node) = spec.target.node() else {
+            return;
         };
         let fault = match spec.verb {
             Verb::Freeze { .. } => {
                 let pids = self.pids_of(spec.target);
-                let keeper = (!matches!(spec.target, Target::Agent(_))).then_some(node);
                 self.actions.push_back(Action::Freeze {
-                    keeper,
+                    node,
+                    keeper: !matches!(spec.target, Target::Agent(_)),
                     pids,
                     stop: false,
                 });

@@ -277,6 +277,12 @@ impl Supervisor {
             Input::KeeperEnded { node, epoch, ended } => {
                 self.on_keeper_ended(now, node, epoch, ended);
             }
+            Input::NodeGone {
+                node,
+                epoch,
+                cause,
+                storage,
+            } => self.on_node_gone(now, (node, epoch), cause, storage),
             Input::NodeFailed { node, epoch, error } => {
                 self.on_node_failed(now, node, epoch, error);
             }

@@ -199,7 +199,8 @@ impl Supervisor {
         {
             return false;
         }
-        self.actions.push_back(Action::WatchRank { rank, pid });
+        self.actions
+            .push_back(Action::WatchRank { node, rank, pid });
         true
     }
 

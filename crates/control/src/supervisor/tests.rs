@@ -261,7 +261,8 @@ impl World {
                 self.tell(Input::KeeperEnded { node, epoch, ended });
             }
             Action::Freeze {
-                keeper: Some(node),
+                node,
+                keeper: true,
                 stop,
                 ..
             } => {

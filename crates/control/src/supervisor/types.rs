@@ -3,6 +3,8 @@
 use crate::orders::{Bounds, LevelSetting, Notice, Order, Policy};
 use outlive_base::{Error, Incarnation, JobName, Level, NodeId, Rank, Version};
 
+use serde::{Deserialize, Serialize};
+
 use crate::ended::Ended;
 use crate::inject::Injection;
 use crate::steering::Wishes;
@@ -120,7 +122,7 @@ impl Settings {
 }
 
 /// What becomes of a slot's directory.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Storage {
     /// The next holder finds it as it is.
     Keep,
@@ -169,7 +171,18 @@ pub enum Input {
         /// How.
         ended: Ended,
     },
-    /// A keeper could not be started.
+    /// The machine of a slot cannot be reached, or takes no keeper.
+    NodeGone {
+        /// Its slot.
+        node: NodeId,
+        /// Which holder.
+        epoch: u64,
+        /// What was seen.
+        cause: String,
+        /// What another start may find: [`Storage::Keep`] if the machine may be there still.
+        storage: Storage,
+    },
+    /// A keeper could not be started, and no other place would help.
     NodeFailed {
         /// Its slot.
         node: NodeId,
@@ -266,13 +279,17 @@ pub enum Action {
     },
     /// SIGKILL these processes.
     Kill {
+        /// The slot on which they live.
+        node: NodeId,
         /// Their numbers.
         pids: Vec<u32>,
     },
-    /// SIGSTOP or SIGCONT these processes, and a slot's keeper.
+    /// SIGSTOP or SIGCONT these processes of a slot.
     Freeze {
-        /// The slot whose keeper is meant too.
-        keeper: Option<NodeId>,
+        /// The slot on which they live.
+        node: NodeId,
+        /// Its keeper is meant too.
+        keeper: bool,
         /// Processes.
         pids: Vec<u32>,
         /// Stop, or go on.
@@ -280,6 +297,8 @@ pub enum Action {
     },
     /// Watch this process; answer [`Input::RankGone`] when it ends.
     WatchRank {
+        /// The slot on which it lives.
+        node: NodeId,
         /// The rank.
         rank: Rank,
         /// Its process.

@@ -1,0 +1,640 @@
+//! Nodes on machines of their own: a host for each slot, and more hosts for those that die.
+//!
+//! On each host a process stands for the launcher (`hosts/serve.rs`), started through the
+//! source's command (ssh, srun), whose pipes are the line to it. This is the other end.
+//!
+//! Invariants: a host that was lost is not used again in this run; a slot is called fenced
+//! when its host says so, when nothing was ever started there, or when the lease of its
+//! host has run out (then it has ended everything itself, or is stopped and will before
+//! anything else runs there); the driver never waits for a host.
+
+pub mod address;
+pub mod hostfile;
+mod line;
+pub mod serve;
+pub mod source;
+mod words;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsString;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crossbeam_channel::Sender;
+use outlive_base::{Code, Entity, Error, JobName, NodeId, Rank, Result, Time};
+use outlive_control::ended::Ended;
+use outlive_control::orders::AgentSpec;
+use outlive_control::supervisor::{Input, Storage};
+use rustix::process::Signal;
+
+use crate::nodes::{Happened, Nodes};
+use crate::process;
+use crate::watch::Watcher;
+use line::Line;
+use source::{Host, Source};
+pub use words::FromHost;
+use words::{Begin, Evict, ToHost};
+
+/// How much later than its host a launcher takes a lease for over.
+const LEASE_MARGIN: Duration = Duration::from_millis(500);
+
+/// What comes over a line.
+#[derive(Debug)]
+pub enum Heard {
+    /// A word.
+    Word(FromHost),
+    /// Nothing more will.
+    End,
+}
+
+/// What the nodes of a job on hosts have in common.
+#[derive(Clone, Debug)]
+pub(crate) struct Common {
+    pub job: JobName,
+    pub job_hash: u64,
+    /// The same before this run, if that is known: whose storage the hosts may hold.
+    pub known: Option<u64>,
+    /// Where the launcher may be reached.
+    pub launchers: Vec<SocketAddr>,
+    pub job_dir: PathBuf,
+    pub key_file: PathBuf,
+    /// Bound of the staging memory of each node, in bytes; 0: half of what its host has.
+    pub memory_bytes: u64,
+    pub encrypt: bool,
+    /// The program on each host.
+    pub executable: PathBuf,
+    /// Silence after which a host ends everything of the job.
+    pub lease: Duration,
+}
+
+/// How far a line is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// The program connects.
+    Connecting,
+    /// The host's process answers.
+    Met,
+    /// The keeper runs.
+    Up,
+    /// The keeper was told to end.
+    Stopping,
+}
+
+/// Why a line was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Purpose {
+    /// To run a node.
+    Serve,
+    /// To end what is left of one.
+    Evict,
+}
+
+#[derive(Debug)]
+struct Call {
+    node: NodeId,
+    epoch: u64,
+    host: usize,
+    storage: Storage,
+    dir: PathBuf,
+    purpose: Purpose,
+    stage: Stage,
+    line: Line,
+    /// When its lease was lengthened last.
+    leased: Option<Instant>,
+    /// The program's end, and that of what it says: both are waited for.
+    exited: Option<Ended>,
+    silent: bool,
+    /// Its end is known to the supervisor, or of no interest.
+    told: bool,
+}
+
+/// The launcher's ends of all lines.
+#[derive(Debug)]
+pub(crate) struct Hosts {
+    common: Common,
+    source: Box<dyn Source>,
+    program: u64,
+    run: String,
+    events: Sender<Happened>,
+    calls: BTreeMap<u64, Call>,
+    next_call: u64,
+    /// The host of each slot.
+    placed: BTreeMap<NodeId, usize>,
+    /// Hosts that were lost.
+    lost: BTreeSet<usize>,
+    /// Holders of slots whose processes are to be gone, and when their host has ended them
+    /// by itself.
+    fencing: BTreeMap<(NodeId, u64), Instant>,
+}
+
+impl Hosts {
+    /// `before` names the host of each slot in the run before, where its storage is.
+    ///
+    /// # Errors
+    /// [`Code::NoSpare`] if there are fewer hosts than slots; those of reading the program.
+    pub fn new(
+        common: Common,
+        source: Box<dyn Source>,
+        nodes: u32,
+        before: &[String],
+        events: Sender<Happened>,
+    ) -> Result<Hosts> {
+        let placed = place(source.hosts(), nodes, before)?;
+        let now = jiff::Timestamp::now();
+        Ok(Hosts {
+            run: format!("{}-{now}", std::process::id()),
+            program: serve::program()?,
+            common,
+            source,
+            events,
+            calls: BTreeMap::new(),
+            next_call: 0,
+            placed,
+            lost: BTreeSet::new(),
+            fencing: BTreeMap::new(),
+        })
+    }
+
+    fn host(&self, at: usize) -> &Host {
+        &self.source.hosts()[at]
+    }
+
+    /// The call that serves a slot now.
+    fn of(&mut self, node: NodeId) -> Option<&mut Call> {
+        let serves = |call: &&mut Call| call.node == node && call.purpose == Purpose::Serve;
+        self.calls.values_mut().rev().find(serves)
+    }
+
+    fn say(&mut self, node: NodeId, word: &ToHost) {
+        match self.of(node) {
+            Some(call) => call.line.say(word),
+            None => tracing::info!(%node, ?word, "no host to tell"),
+        }
+    }
+
+    fn call(
+        &mut self,
+        call: (NodeId, u64, usize),
+        dir: &Path,
+        storage: Storage,
+        purpose: Purpose,
+    ) -> Result<()> {
+        let (node, epoch, host) = call;
+        let words = [
+            self.common.executable.display().to_string(),
+            "host".to_owned(),
+            self.common.job.to_string(),
+        ];
+        let command = self.source.shell(self.host(host), &words);
+        let number = self.next_call;
+        self.next_call += 1;
+        let line = Line::open(command, number, &self.events)?;
+        let call = Call {
+            node,
+            epoch,
+            host,
+            storage,
+            dir: dir.to_owned(),
+            purpose,
+            stage: Stage::Connecting,
+            line,
+            leased: None,
+            exited: None,
+            silent: false,
+            told: false,
+        };
+        self.calls.insert(number, call);
+        Ok(())
+    }
+
+    fn spec(&self, call: &Call) -> AgentSpec {
+        AgentSpec {
+            job: self.common.job.clone(),
+            job_hash: self.common.job_hash,
+            node: call.node,
+            epoch: call.epoch,
+            launcher: self.common.launchers[0],
+            bind: self.common.launchers[0].ip(),
+            key_file: self.common.key_file.clone(),
+            node_dir: call.dir.clone(),
+            job_dir: self.common.job_dir.clone(),
+            socket: self.socket(),
+            memory_bytes: self.common.memory_bytes,
+            encrypt: self.common.encrypt,
+        }
+    }
+
+    fn run_dir(&self) -> PathBuf {
+        crate::files::run_dir_of_hosts(self.common.job_hash)
+    }
+
+    /// The same on all hosts: each has one agent.
+    fn socket(&self) -> PathBuf {
+        self.run_dir().join("agent.sock")
+    }
+
+    /// The first word came: is it one of ours, and what is it to do?
+    fn met(&mut self, number: u64, version: &str, program: u64) -> Result<()> {
+        let Some(call) = self.calls.get(&number) else {
+            return Ok(());
+        };
+        if program != self.program {
+            return Err(Error::new(
+                Code::PeerVersion,
+                Entity::Option("hosts".to_owned()),
+                format!(
+                    "{} has another build of outlive ({version}, here {})",
+                    self.host(call.host).name,
+                    env!("CARGO_PKG_VERSION")
+                ),
+                "install the same one everywhere, or say where it lies with --remote-executable",
+            ));
+        }
+        let spec = self.spec(call);
+        let run_dir = self.run_dir();
+        let word = match call.purpose {
+            Purpose::Evict => ToHost::Evict(Evict { spec, run_dir }),
+            Purpose::Serve => ToHost::Begin(Box::new(Begin {
+                spec,
+                launchers: self.common.launchers.clone(),
+                known: self.common.known,
+                key: self.key()?,
+                run_dir,
+                storage: call.storage,
+                lease_ms: self.common.lease.as_millis() as u64,
+                run: self.run.clone(),
+            })),
+        };
+        if let Some(call) = self.calls.get_mut(&number) {
+            call.stage = Stage::Met;
+            // Its lease began when it said its first word.
+            call.leased = Some(Instant::now());
+            call.line.say(&word);
+        }
+        Ok(())
+    }
+
+    /// The key's file as it is sent, where nobody can read along.
+    fn key(&self) -> Result<Option<String>> {
+        if !self.source.keeps_secrets() {
+            return Ok(None);
+        }
+        let bytes = crate::input::read(&self.common.key_file, crate::input::TEXT_BYTES_MAX)?;
+        Ok(Some(serve::to_hex(&bytes)))
+    }
+
+    fn on_word(&mut self, number: u64, word: FromHost) -> Vec<Input> {
+        if let FromHost::Hello { version, program } = &word {
+            return match self.met(number, version, *program) {
+                Ok(()) => Vec::new(),
+                Err(error) => self.fail(number, &error),
+            };
+        }
+        let Some(call) = self.calls.get_mut(&number) else {
+            return Vec::new();
+        };
+        let (node, epoch) = (call.node, call.epoch);
+        let fencing = self.fencing.contains_key(&(node, epoch));
+        match word {
+            FromHost::Up => call.stage = call.stage.max_up(),
+            FromHost::Alive { stamp_ms } if !fencing => {
+                call.leased = Some(Instant::now());
+                call.line.say(&ToHost::Lease { stamp_ms });
+            }
+            FromHost::RankGone { rank, pid, ended } => {
+                return vec![Input::RankGone { rank, pid, ended }];
+            }
+            FromHost::KeeperEnded { ended } => {
+                call.told = true;
+                return vec![Input::KeeperEnded { node, epoch, ended }];
+            }
+            FromHost::Fenced => {
+                call.line.close();
+                return self.fenced(node, epoch).into_iter().collect();
+            }
+            FromHost::Refused(error) => {
+                call.leased = None;
+                return self.fail(number, &error);
+            }
+            FromHost::Failed(error) => return self.fail(number, &error),
+            FromHost::Hello { .. } | FromHost::Alive { .. } => {}
+        }
+        Vec::new()
+    }
+
+    /// A host on which the node cannot be: another may do.
+    fn fail(&mut self, number: u64, error: &Error) -> Vec<Input> {
+        let Some(call) = self.calls.get_mut(&number) else {
+            return Vec::new();
+        };
+        call.line.close();
+        if std::mem::replace(&mut call.told, true) || call.purpose == Purpose::Evict {
+            return Vec::new();
+        }
+        let (node, epoch, host) = (call.node, call.epoch, call.host);
+        let cause = format!("{}: {error}", self.host(host).name);
+        let storage = Storage::Empty;
+        vec![Input::NodeGone {
+            node,
+            epoch,
+            cause,
+            storage,
+        }]
+    }
+
+    fn fenced(&mut self, node: NodeId, epoch: u64) -> Option<Input> {
+        self.fencing.remove(&(node, epoch))?;
+        Some(Input::Fenced {
+            node,
+            epoch,
+            complete: true,
+        })
+    }
+
+    /// A line has ended, with all that came over it.
+    fn ended(&mut self, number: u64) -> Vec<Input> {
+        let over = |call: &Call| call.silent && call.exited.is_some();
+        if !self.calls.get(&number).is_some_and(over) {
+            return Vec::new();
+        }
+        let Some(call) = self.calls.remove(&number) else {
+            return Vec::new();
+        };
+        let (node, epoch, name) = (call.node, call.epoch, self.host(call.host).name.clone());
+        let ended = call.exited.unwrap_or(Ended::Code(0));
+        let words = call.line.last_words();
+        let said = if words.is_empty() {
+            String::new()
+        } else {
+            format!(": {words}")
+        };
+        let fencing = self.fencing.contains_key(&(node, epoch));
+        match (call.purpose, call.stage) {
+            // Reached, it said so before; else its lease decides when it is fenced, and
+            // another host takes the slot.
+            (Purpose::Evict, _) if fencing => {
+                vec![gone(
+                    &call,
+                    format!("{name} cannot be reached ({ended}{said})"),
+                    Storage::Empty,
+                )]
+            }
+            (Purpose::Evict, _) => Vec::new(),
+            (_, Stage::Connecting) if fencing => self.fenced(node, epoch).into_iter().collect(),
+            _ if fencing => {
+                self.evict(&call);
+                Vec::new()
+            }
+            _ if call.told => Vec::new(),
+            (_, Stage::Stopping) => vec![Input::KeeperEnded { node, epoch, ended }],
+            (_, Stage::Connecting) => {
+                vec![gone(
+                    &call,
+                    format!("{name} cannot be reached ({ended}{said})"),
+                    Storage::Empty,
+                )]
+            }
+            // It may be there still.
+            (_, Stage::Met | Stage::Up) => {
+                self.leave(node, epoch, call.leased);
+                self.evict(&call);
+                let cause = format!("the connection to {name} ended ({ended}{said})");
+                vec![gone(&call, cause, Storage::Keep)]
+            }
+        }
+    }
+
+    /// Looks whether a host whose line broke can be reached, and ends what is left there.
+    fn evict(&mut self, call: &Call) {
+        let what = (call.node, call.epoch, call.host);
+        if let Err(error) = self.call(what, &call.dir, call.storage, Purpose::Evict) {
+            tracing::info!(%error, "nobody looks after the host");
+        }
+    }
+
+    /// A slot is to be called fenced when its host's lease is over, or earlier.
+    fn leave(&mut self, node: NodeId, epoch: u64, leased: Option<Instant>) {
+        let over_at = leased.map_or_else(Instant::now, |at| at + self.common.lease + LEASE_MARGIN);
+        self.fencing.entry((node, epoch)).or_insert(over_at);
+    }
+}
+
+fn gone(call: &Call, cause: String, storage: Storage) -> Input {
+    Input::NodeGone {
+        node: call.node,
+        epoch: call.epoch,
+        cause,
+        storage,
+    }
+}
+
+impl Stage {
+    /// A keeper that was told to end meanwhile stays told.
+    const fn max_up(self) -> Stage {
+        match self {
+            Stage::Stopping => Stage::Stopping,
+            _ => Stage::Up,
+        }
+    }
+}
+
+/// A host for each slot: the one of the run before where it is there still, else the next
+/// of the list.
+fn place(hosts: &[Host], nodes: u32, before: &[String]) -> Result<BTreeMap<NodeId, usize>> {
+    if hosts.len() < nodes as usize {
+        return Err(Error::new(
+            Code::NoSpare,
+            Entity::Option("hosts".to_owned()),
+            format!(
+                "{} for {nodes} nodes",
+                outlive_base::count(hosts.len() as u64, "host")
+            ),
+            "give more hosts, or fewer --spares",
+        ));
+    }
+    let mut placed = BTreeMap::new();
+    let mut taken = BTreeSet::new();
+    let known = |node: u32| {
+        let name = before.get(node as usize)?;
+        hosts.iter().position(|host| host.name == *name)
+    };
+    for node in 0..nodes {
+        if let Some(at) = known(node).filter(|at| taken.insert(*at)) {
+            placed.insert(NodeId(node), at);
+        }
+    }
+    for node in (0..nodes).map(NodeId) {
+        if !placed.contains_key(&node)
+            && let Some(at) = (0..hosts.len()).find(|at| taken.insert(*at))
+        {
+            placed.insert(node, at);
+        }
+    }
+    Ok(placed)
+}
+
+impl Nodes for Hosts {
+    fn start(&mut self, node: NodeId, epoch: u64, dir: &Path, storage: Storage) -> Result<()> {
+        if storage == Storage::Empty
+            && let Some(gone) = self.placed.remove(&node)
+        {
+            self.lost.insert(gone);
+        }
+        let taken: BTreeSet<usize> = self.placed.values().copied().collect();
+        let free = |at: &usize| !taken.contains(at) && !self.lost.contains(at);
+        let host = match self.placed.get(&node) {
+            Some(at) => *at,
+            None => (0..self.source.hosts().len()).find(free).ok_or_else(|| {
+                Error::new(
+                    Code::NoSpare,
+                    Entity::Node(node.0),
+                    "no host of the list is left",
+                    "start again with more hosts; committed versions are kept",
+                )
+            })?,
+        };
+        self.placed.insert(node, host);
+        self.call((node, epoch, host), dir, storage, Purpose::Serve)
+    }
+
+    fn fence(&mut self, node: NodeId, epoch: u64, pids: &[u32]) {
+        if self.fencing.contains_key(&(node, epoch)) {
+            // It is being done already: its line had ended.
+            return;
+        }
+        let Some(call) = self.of(node).filter(|call| call.epoch == epoch) else {
+            return self.leave(node, epoch, None);
+        };
+        let leased = call.leased;
+        if call.stage == Stage::Connecting {
+            process::signal(&call.line.process.fd, Signal::KILL);
+        }
+        call.told = true;
+        call.line.say(&ToHost::Fence {
+            pids: pids.to_vec(),
+        });
+        self.leave(node, epoch, leased);
+    }
+
+    fn kill_node(&mut self, node: NodeId, pids: &[u32], _dir: &Path) {
+        self.say(
+            node,
+            &ToHost::KillNode {
+                pids: pids.to_vec(),
+            },
+        );
+    }
+
+    fn kill_keeper(&mut self, node: NodeId) {
+        self.say(node, &ToHost::KillKeeper);
+    }
+
+    fn kill(&mut self, node: NodeId, pids: &[u32]) {
+        self.say(
+            node,
+            &ToHost::Kill {
+                pids: pids.to_vec(),
+            },
+        );
+    }
+
+    fn freeze(&mut self, node: NodeId, keeper: bool, pids: &[u32], stop: bool) {
+        let pids = pids.to_vec();
+        self.say(node, &ToHost::Freeze { keeper, pids, stop });
+    }
+
+    fn stop(&mut self, node: NodeId, _now: Time, grace: Time) {
+        let grace_ms = grace.as_ms() as u64;
+        if let Some(call) = self.of(node) {
+            call.stage = Stage::Stopping;
+            call.line.say(&ToHost::Stop { grace_ms });
+        }
+    }
+
+    fn watch(&mut self, node: NodeId, rank: Rank, pid: u32, _watcher: &Watcher) -> Option<Input> {
+        self.say(node, &ToHost::Watch { rank, pid });
+        None
+    }
+
+    fn part(&mut self) {
+        for call in self.calls.values() {
+            call.line.say(&ToHost::Part);
+        }
+    }
+
+    fn child_ended(&mut self, pid: u32, ended: Ended) -> Option<Vec<Input>> {
+        let is_it = |(_, call): &(&u64, &mut Call)| call.line.process.pid == pid;
+        let (number, call) = self.calls.iter_mut().find(is_it)?;
+        call.exited = Some(ended);
+        let number = *number;
+        Some(self.ended(number))
+    }
+
+    fn heard(&mut self, line: u64, heard: Heard) -> Vec<Input> {
+        match heard {
+            Heard::Word(word) => self.on_word(line, word),
+            Heard::End => {
+                if let Some(call) = self.calls.get_mut(&line) {
+                    call.silent = true;
+                    // What is left without an end would stay a child for ever.
+                    call.line.close();
+                }
+                self.ended(line)
+            }
+        }
+    }
+
+    fn press(&mut self, _now: Time) -> Vec<Input> {
+        let now = Instant::now();
+        let over = |(who, at): (&(NodeId, u64), &Instant)| (now >= *at).then_some(*who);
+        let over: Vec<_> = self.fencing.iter().filter_map(over).collect();
+        let fenced = |(node, epoch)| self.fenced(node, epoch);
+        over.into_iter().filter_map(fenced).collect()
+    }
+
+    fn is_busy(&self) -> bool {
+        !self.fencing.is_empty()
+    }
+
+    fn pids(&self) -> BTreeSet<u32> {
+        self.calls
+            .values()
+            .map(|call| call.line.process.pid)
+            .collect()
+    }
+
+    fn ranks_here(&self) -> Vec<u32> {
+        Vec::new()
+    }
+
+    fn environment(&mut self) -> Result<Vec<(OsString, OsString)>> {
+        let hosts: Vec<&Host> = self.placed.values().map(|at| self.host(*at)).collect();
+        let mut variables = self.source.environment(&hosts, &self.common.job_dir)?;
+        variables.push(("OUTLIVE_AGENT".into(), self.socket().into()));
+        Ok(variables)
+    }
+
+    fn hosts(&self) -> Vec<String> {
+        let name = |at: &usize| self.host(*at).name.clone();
+        self.placed.values().map(name).collect()
+    }
+
+    fn end(&mut self) {
+        for call in self.calls.values_mut() {
+            call.line.close();
+        }
+        // Each ends when it has read the end; what cannot be reached has its lease.
+        let until = Instant::now() + Duration::from_secs(2);
+        while !self.calls.values().all(|call| has_ended(&call.line)) && Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        for call in self.calls.values() {
+            process::signal(&call.line.process.fd, Signal::KILL);
+        }
+    }
+}
+
+fn has_ended(line: &Line) -> bool {
+    process::has_ended(&line.process)
+}

@@ -1,0 +1,208 @@
+//! Machines of a file, reached by ssh (or what the user gives instead).
+//!
+//! The file is what mpirun reads: a host on each line, `slots=N` (Open MPI) or `:N` (MPICH)
+//! after it, `#` begins a comment.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::Command;
+
+use outlive_base::{Code, Entity, Error, Result};
+
+use super::source::{self, Host, Source};
+use crate::{files, input};
+
+/// Connects without questions, and notices a host that went away.
+pub const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveInterval=2 \
+                       -o ServerAliveCountMax=3";
+
+/// The hosts of a file.
+#[derive(Debug)]
+pub struct HostFile {
+    hosts: Vec<Host>,
+    shell: Vec<String>,
+}
+
+impl HostFile {
+    /// Reads the file; `shell` is the command that runs another on a host: its words, then
+    /// the host, then one word for the shell there.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] with the line; those of reading the file.
+    pub fn load(path: &Path, shell: &str) -> Result<HostFile> {
+        let text = input::read_text(path, input::TEXT_BYTES_MAX)?;
+        let hosts = parse(&text, path)?;
+        source::check(&hosts, "hosts")?;
+        let shell: Vec<String> = shell.split_whitespace().map(str::to_owned).collect();
+        if shell.is_empty() {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                Entity::Option("remote-shell".to_owned()),
+                "names no program",
+                "leave it out for ssh",
+            ));
+        }
+        Ok(HostFile { hosts, shell })
+    }
+}
+
+fn parse(text: &str, path: &Path) -> Result<Vec<Host>> {
+    let mut hosts = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let line = line.split('#').next().unwrap_or_default();
+        let mut words = line.split_whitespace();
+        let Some(name) = words.next() else { continue };
+        let refuse = |what: &str| {
+            Err(Error::new(
+                Code::InvalidArgument,
+                Entity::File(path.display().to_string()),
+                format!("line {}: '{}' is not understood", at + 1, cut(what)),
+                "write HOST, HOST slots=N or HOST:N",
+            ))
+        };
+        // Of an address of IPv6 only one in brackets can have a number after it.
+        let colon = name
+            .rsplit_once(':')
+            .filter(|(host, _)| !host.contains(':'));
+        let (name, mut slots) = match colon.map(|(host, n)| (host, n.parse::<u32>())) {
+            Some((host, Ok(n))) if n > 0 => (host, Some(n)),
+            Some(_) => return refuse(name),
+            None => (name, None),
+        };
+        for word in words {
+            match word.split_once('=').map(|(key, n)| (key, n.parse::<u32>())) {
+                Some(("slots", Ok(n))) if n > 0 => slots = Some(n),
+                // Open MPI's other keys say nothing of where a node is.
+                Some(("max_slots" | "max-slots", Ok(_))) => {}
+                _ => return refuse(word),
+            }
+        }
+        hosts.push(Host {
+            name: name.to_owned(),
+            slots,
+        });
+    }
+    Ok(hosts)
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+impl Source for HostFile {
+    fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    fn shell(&self, host: &Host, words: &[String]) -> Command {
+        let mut command = Command::new(&self.shell[0]);
+        let words: Vec<String> = words.iter().map(|word| source::quoted(word)).collect();
+        command
+            .args(&self.shell[1..])
+            .arg(&host.name)
+            .arg(format!("exec {}", words.join(" ")));
+        command
+    }
+
+    fn keeps_secrets(&self) -> bool {
+        true
+    }
+
+    fn unreachable(&self) -> Option<i32> {
+        Some(255)
+    }
+
+    fn environment(&self, hosts: &[&Host], dir: &Path) -> Result<Vec<(OsString, OsString)>> {
+        let lines = |write: &dyn Fn(&Host) -> String| -> String {
+            hosts.iter().map(|host| write(host) + "\n").collect()
+        };
+        let open_mpi = lines(&|host| match host.slots {
+            Some(slots) => format!("{} slots={slots}", host.name),
+            None => host.name.clone(),
+        });
+        let hydra = lines(&|host| match host.slots {
+            Some(slots) => format!("{}:{slots}", host.name),
+            None => host.name.clone(),
+        });
+        let (open_mpi_file, hydra_file) = (dir.join("hosts"), dir.join("hosts.hydra"));
+        files::write_atomic(&open_mpi_file, open_mpi.as_bytes())?;
+        files::write_atomic(&hydra_file, hydra.as_bytes())?;
+        Ok(vec![
+            ("OUTLIVE_HOSTFILE".into(), open_mpi_file.clone().into()),
+            // Open MPI 4 and 5, and MPICH's mpirun.
+            (
+                "OMPI_MCA_orte_default_hostfile".into(),
+                open_mpi_file.clone().into(),
+            ),
+            (
+                "PRTE_MCA_prte_default_hostfile".into(),
+                open_mpi_file.into(),
+            ),
+            ("HYDRA_HOST_FILE".into(), hydra_file.into()),
+        ])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_both_launchers_are_read() {
+        let text =
+            "# cluster\nn1 slots=4\n\nn2:2 # the old one\nuser@n3\n fd00::7 slots=1 max_slots=2\n";
+        let hosts = parse(text, Path::new("hosts")).unwrap();
+        let seen: Vec<_> = hosts
+            .iter()
+            .map(|it| (it.name.as_str(), it.slots))
+            .collect();
+        let expected = [
+            ("n1", Some(4)),
+            ("n2", Some(2)),
+            ("user@n3", None),
+            ("fd00::7", Some(1)),
+        ];
+        assert_eq!(seen, expected);
+        for bad in [
+            "n1 slots=0",
+            "n1 slots=x",
+            "n1:0",
+            "n1:x",
+            "n1 what",
+            "n1 n2",
+        ] {
+            let error = parse(&format!("n0\n{bad}\n"), Path::new("hosts")).unwrap_err();
+            assert!(error.reason().contains("line 2"), "{bad}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_remote_command_is_one_word_that_no_shell_takes_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("hosts");
+        std::fs::write(&path, "n1\n").unwrap();
+        let source = HostFile::load(&path, "ssh -x").unwrap();
+        let words = ["/opt/my outlive".to_owned(), "host".to_owned()];
+        let command = source.shell(&source.hosts[0], &words);
+        let args: Vec<_> = command.get_args().map(|it| it.to_string_lossy()).collect();
+        assert_eq!(args, ["-x", "n1", "exec '/opt/my outlive' 'host'"]);
+        let error = HostFile::load(&path, " ").unwrap_err();
+        assert_eq!(error.code(), Code::InvalidArgument);
+    }
+
+    #[test]
+    fn launchers_are_told_the_hosts_in_the_order_of_the_nodes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("list");
+        std::fs::write(&path, "a:2\nb\nc slots=3\n").unwrap();
+        let source = HostFile::load(&path, SSH).unwrap();
+        let hosts = [&source.hosts[2], &source.hosts[0]];
+        let variables = source.environment(&hosts, dir.path()).unwrap();
+        let file = |name: &str| {
+            let (_, path) = variables.iter().find(|(key, _)| key == name).unwrap();
+            std::fs::read_to_string(path).unwrap()
+        };
+        assert_eq!(file("OUTLIVE_HOSTFILE"), "c slots=3\na slots=2\n");
+        assert_eq!(file("HYDRA_HOST_FILE"), "c:3\na:2\n");
+    }
+}

@@ -1,0 +1,149 @@
+//! A line to a host: the program that connects (ssh, srun), its pipes, and two threads that
+//! keep the driver from ever waiting for it.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crossbeam_channel::{Receiver, Sender, bounded};
+use outlive_base::{Code, Entity, Error, Result};
+use rustix::pipe::{PipeFlags, pipe_with};
+
+use super::Heard;
+use super::words::{self, FromHost, LINE_BYTES_MAX, ToHost};
+use crate::nodes::Happened;
+use crate::process::{self, Group, Process};
+
+/// Words that may wait to be written; a host that takes none is given up by its lease.
+const QUEUE: usize = 1024;
+/// What is kept of the last thing that the program said of itself, in characters.
+const LAST_WORDS_MAX: usize = 300;
+
+#[derive(Debug)]
+pub(super) struct Line {
+    pub process: Process,
+    to: Option<Sender<String>>,
+    last_words: Arc<Mutex<String>>,
+}
+
+impl Line {
+    /// Starts `command`; what it says comes as [`Happened::Line`] with `number`.
+    ///
+    /// # Errors
+    /// [`Code::CommandFailed`] if the program cannot be started; [`Code::Internal`].
+    pub fn open(mut command: Command, number: u64, events: &Sender<Happened>) -> Result<Line> {
+        let pipe = || {
+            pipe_with(PipeFlags::CLOEXEC)
+                .map_err(|error| Error::internal(format!("pipe to a host: {error}")))
+        };
+        let ((theirs_in, ours_out), (ours_in, theirs_out), (ours_err, theirs_err)) =
+            (pipe()?, pipe()?, pipe()?);
+        command
+            .stdin(Stdio::from(theirs_in))
+            .stdout(Stdio::from(theirs_out))
+            .stderr(Stdio::from(theirs_err));
+        // With the command the copies of their ends go, or no end would ever be seen.
+        let process = process::spawn(command, Group::Session, true)?;
+        let (to, words) = bounded(QUEUE);
+        let last_words = Arc::new(Mutex::new(String::new()));
+        thread("to a host", move || write_all(ours_out, &words))?;
+        let kept = Arc::clone(&last_words);
+        thread("host's errors", move || pass_on(ours_err, &kept))?;
+        let events = events.clone();
+        thread("from a host", move || read_all(ours_in, number, &events))?;
+        Ok(Line {
+            process,
+            to: Some(to),
+            last_words,
+        })
+    }
+
+    /// Says a word; one that finds no room is lost, as is the host then.
+    pub fn say(&self, word: &ToHost) {
+        let Some(to) = &self.to else { return };
+        let sent = words::write(word).map(|text| to.try_send(text).is_ok());
+        if !matches!(sent, Ok(true)) {
+            tracing::warn!(?sent, "a word for a host is lost");
+        }
+    }
+
+    /// Lets the host go: it ends everything when it reads the end.
+    pub fn close(&mut self) {
+        self.to = None;
+    }
+
+    /// What the program said of itself last.
+    pub fn last_words(&self) -> String {
+        let words = self
+            .last_words
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        words.clone()
+    }
+}
+
+fn thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
+    std::thread::Builder::new()
+        .name(name.into())
+        .spawn(body)
+        .map(drop)
+        .map_err(|error| Error::internal(format!("thread {name}: {error}")))
+}
+
+fn write_all(to: OwnedFd, words: &Receiver<String>) {
+    let mut to = std::fs::File::from(to);
+    for word in words {
+        if let Err(error) = to.write_all(word.as_bytes()) {
+            tracing::info!(%error, "a host takes no more words");
+            return;
+        }
+    }
+}
+
+/// Shows what the program writes on its standard error, and keeps the end of it.
+fn pass_on(from: OwnedFd, last_words: &Mutex<String>) {
+    let mut from = BufReader::new(std::fs::File::from(from));
+    while let Ok(Some(line)) = next_line(&mut from) {
+        eprintln!("{line}");
+        let line = line.trim();
+        if !line.is_empty() {
+            *last_words.lock().unwrap_or_else(PoisonError::into_inner) =
+                line.chars().take(LAST_WORDS_MAX).collect();
+        }
+    }
+}
+
+fn read_all(from: OwnedFd, number: u64, events: &Sender<Happened>) {
+    let mut from = BufReader::new(std::fs::File::from(from));
+    while let Ok(Some(line)) = next_line(&mut from) {
+        let heard = match words::read::<FromHost>(&line) {
+            Ok(None) => continue,
+            Ok(Some(word)) => Heard::Word(word),
+            Err(error) => Heard::Word(FromHost::Failed(error)),
+        };
+        if events.send(Happened::Line(number, heard)).is_err() {
+            return;
+        }
+    }
+    let _ = events.send(Happened::Line(number, Heard::End));
+}
+
+/// The next line, of bounded length; `None` at the end.
+pub(super) fn next_line(from: &mut impl BufRead) -> Result<Option<String>> {
+    let mut bytes = Vec::new();
+    let read = from
+        .by_ref()
+        .take(LINE_BYTES_MAX as u64)
+        .read_until(b'\n', &mut bytes)
+        .map_err(|error| Error::internal(format!("line of a host: {error}")))?;
+    if read == LINE_BYTES_MAX && bytes.last() != Some(&b'\n') {
+        return Err(Error::new(
+            Code::PeerVersion,
+            Entity::Call,
+            "a host's line has no end",
+            "use the same version of outlive on all hosts",
+        ));
+    }
+    Ok((read > 0).then(|| String::from_utf8_lossy(&bytes).trim_end().to_owned()))
+}
