@@ -18,6 +18,14 @@ use rustix::process::{Pid, Signal};
 use crate::process::{self, Group, Process};
 use outlive_control::ended::Ended;
 
+/// The variables by which a rank finds its place in the job.
+pub(crate) const VARIABLES: [&str; 4] = [
+    "OUTLIVE_AGENT",
+    "OUTLIVE_NODES",
+    "OUTLIVE_INCARNATION",
+    "OUTLIVE_JOB",
+];
+
 /// How the command is started.
 #[derive(Clone, Debug)]
 pub struct Recipe {

@@ -16,7 +16,7 @@ use outlive_control::orders::{self, Notice, Order};
 use outlive_network as network;
 use outlive_planner::online::learned::Learned;
 
-use crate::command::{Recipe, Tree};
+use crate::command::{self, Recipe, Tree};
 use crate::coordinator::Link;
 use crate::emulated::Emulated;
 use crate::fleet::{Common, Fleet};
@@ -184,6 +184,18 @@ fn any_address() -> IpAddr {
     }
 }
 
+/// Names of the variables that a rank must have, wherever it is started.
+fn passed(run: &Run) -> Vec<String> {
+    let ours = command::VARIABLES.iter().map(ToString::to_string);
+    let more = run.environment.iter().map(|(name, _)| name);
+    let more = more.map(|name| name.to_string_lossy().into_owned());
+    let set = |name: &&str| std::env::var_os(name).is_some();
+    let users = ["OUTLIVE_COPY_THREADS", "OUTLIVE_LOG"]
+        .into_iter()
+        .filter(set);
+    ours.chain(more).chain(users.map(str::to_owned)).collect()
+}
+
 /// The nodes of a job that live on machines of their own.
 fn on_hosts(
     run: &Run,
@@ -208,6 +220,7 @@ fn on_hosts(
         memory_bytes: run.memory_bytes,
         encrypt: run.encrypt,
         executable,
+        passed: passed(run),
         lease: Duration::from_millis(set.bounds.silence_ms()),
     };
     Hosts::new(

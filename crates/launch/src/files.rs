@@ -212,6 +212,13 @@ pub(crate) fn make_run_dir(dir: &Path) -> Result<()> {
     Ok(())
 }
 
+/// True if the file is the one that the path names.
+pub(crate) fn is_at(file: &File, path: &Path) -> bool {
+    let number = |meta: fs::Metadata| (meta.dev(), meta.ino());
+    let held = file.metadata().map(number).ok();
+    held.is_some() && held == fs::metadata(path).map(number).ok()
+}
+
 /// Writes a file that the user named: as [`write_atomic`], through links; what is no
 /// regular file (`/dev/null`, a pipe) is written to and not replaced.
 ///

@@ -64,6 +64,8 @@ pub(crate) struct Common {
     pub encrypt: bool,
     /// The program on each host.
     pub executable: PathBuf,
+    /// Names of the variables that ranks must have.
+    pub passed: Vec<String>,
     /// Silence after which a host ends everything of the job.
     pub lease: Duration,
 }
@@ -413,6 +415,22 @@ impl Hosts {
         }
     }
 
+    /// A host that did not let itself be reached until its lease was over is gone.
+    fn unanswered(&mut self, node: NodeId, epoch: u64) -> Option<Input> {
+        let asks = |call: &&Call| {
+            (call.node, call.epoch, call.purpose) == (node, epoch, Purpose::Evict)
+                && call.stage == Stage::Connecting
+        };
+        let call = self.calls.values().find(asks)?;
+        process::signal(&call.line.process.fd, Signal::KILL);
+        let name = &self.host(call.host).name;
+        Some(gone(
+            call,
+            format!("{name} cannot be reached"),
+            Storage::Empty,
+        ))
+    }
+
     /// A slot is to be called fenced when its host's lease is over, or earlier.
     fn leave(&mut self, node: NodeId, epoch: u64, leased: Option<Instant>) {
         let over_at = leased.map_or_else(Instant::now, |at| at + self.common.lease + LEASE_MARGIN);
@@ -589,8 +607,12 @@ impl Nodes for Hosts {
         let now = Instant::now();
         let over = |(who, at): (&(NodeId, u64), &Instant)| (now >= *at).then_some(*who);
         let over: Vec<_> = self.fencing.iter().filter_map(over).collect();
-        let fenced = |(node, epoch)| self.fenced(node, epoch);
-        over.into_iter().filter_map(fenced).collect()
+        let mut inputs = Vec::new();
+        for (node, epoch) in over {
+            inputs.extend(self.unanswered(node, epoch));
+            inputs.extend(self.fenced(node, epoch));
+        }
+        inputs
     }
 
     fn is_busy(&self) -> bool {
@@ -610,7 +632,8 @@ impl Nodes for Hosts {
 
     fn environment(&mut self) -> Result<Vec<(OsString, OsString)>> {
         let hosts: Vec<&Host> = self.placed.values().map(|at| self.host(*at)).collect();
-        let mut variables = self.source.environment(&hosts, &self.common.job_dir)?;
+        let (passed, dir) = (&self.common.passed, &self.common.job_dir);
+        let mut variables = self.source.environment(&hosts, passed, dir)?;
         variables.push(("OUTLIVE_AGENT".into(), self.socket().into()));
         Ok(variables)
     }

@@ -19,14 +19,14 @@ use outlive_control::orders::{AgentSpec, SPEC_VARIABLE};
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 
-use crate::process;
+use crate::{files, process};
 
 /// How long nodes may take to notice that their launcher is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long they may take to end once they are killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 /// The file of the lock.
-const LOCK: &str = "nodes.lock";
+pub(crate) const LOCK: &str = "nodes.lock";
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -38,14 +38,7 @@ const LOOK: Duration = Duration::from_millis(5);
 /// system.
 pub(crate) fn take(lock_dir: &Path, dir: &Path, name: &JobName) -> Result<OwnedFd> {
     let path = lock_dir.join(LOCK);
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(false)
-        .mode(0o600)
-        .open(&path)
-        .map_err(|error| Error::io(&path, "open", &error))?;
-    if acquire(&file, PATIENCE).map_err(|error| Error::io(&path, "lock", &error))? {
+    if let Some(file) = acquire(&path, PATIENCE)? {
         return Ok(file.into());
     }
     // One that was frozen ends in order, with its ranks, when it goes on.
@@ -53,7 +46,7 @@ pub(crate) fn take(lock_dir: &Path, dir: &Path, name: &JobName) -> Result<OwnedF
     for (with, patience) in [(Signal::CONT, PATIENCE), (Signal::KILL, KILL_PATIENCE)] {
         found = evict(dir, with);
         tracing::warn!(?found, ?with, "nodes of an earlier run are ended");
-        if acquire(&file, patience).map_err(|error| Error::io(&path, "lock", &error))? {
+        if let Some(file) = acquire(&path, patience)? {
             return Ok(file.into());
         }
     }
@@ -71,15 +64,25 @@ pub(crate) fn are_there(lock_dir: &Path) -> bool {
     File::open(lock_dir.join(LOCK)).is_ok_and(held)
 }
 
-/// True if the lock was taken within the bound.
-fn acquire(file: &File, patience: Duration) -> std::io::Result<bool> {
+/// The file at `path`, locked, unless somebody holds it for longer than the bound.
+fn acquire(path: &Path, patience: Duration) -> Result<Option<File>> {
     let until = Instant::now() + patience;
     loop {
-        match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => return Ok(true),
-            Err(rustix::io::Errno::AGAIN) if Instant::now() < until => std::thread::sleep(LOOK),
-            Err(rustix::io::Errno::AGAIN) => return Ok(false),
-            Err(error) => return Err(error.into()),
+        // Whoever held it may have removed it: then the lock is another file now.
+        let file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| Error::io(path, "open", &error))?;
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) if files::is_at(&file, path) => return Ok(Some(file)),
+            Ok(()) | Err(rustix::io::Errno::AGAIN) if Instant::now() < until => {
+                std::thread::sleep(LOOK);
+            }
+            Ok(()) | Err(rustix::io::Errno::AGAIN) => return Ok(None),
+            Err(error) => return Err(Error::io(path, "lock", &error.into())),
         }
     }
 }

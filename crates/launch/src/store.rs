@@ -329,7 +329,7 @@ pub(crate) fn take_lock(path: &Path, name: &JobName) -> Result<File> {
     for attempt in 0..20 {
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             // The job was deleted while this waited: the lock is another file now.
-            Ok(()) if !is_at(&file, path) => file = open()?,
+            Ok(()) if !crate::files::is_at(&file, path) => file = open()?,
             Ok(()) => {
                 let pid = format!("{}\n", std::process::id());
                 file.set_len(0)
@@ -352,13 +352,6 @@ pub(crate) fn take_lock(path: &Path, name: &JobName) -> Result<File> {
         format!("process {holder} runs it"),
         "wait for its end, end it, or choose another --job",
     ))
-}
-
-/// True if the file is the one that the path names.
-fn is_at(file: &File, path: &Path) -> bool {
-    let number = |meta: fs::Metadata| (meta.dev(), meta.ino());
-    let held = file.metadata().map(number).ok();
-    held.is_some() && held == fs::metadata(path).map(number).ok()
 }
 
 fn read_pid(file: &mut File) -> u32 {

@@ -35,7 +35,7 @@ impl Supervisor {
 
     /// When to be woken at the latest.
     pub fn deadline(&self) -> Time {
-        let probe = self.last_probe + Time::from_ms(self.set.probe_ms);
+        let probe = self.last_probe + self.probe_every();
         let mut at = probe.min(self.last_seen + Time::from_ms(self.set.look_ms));
         for until in self.unexplained.values() {
             at = at.min(*until);
@@ -557,6 +557,7 @@ impl Supervisor {
             return;
         };
         slot.wiped |= storage == Storage::Empty;
+        let since = if slot.is_up() { slot.last_heard } else { now };
         match slot.state {
             SlotState::Ended | SlotState::Fencing { .. } => {}
             _ if alive => {
@@ -564,7 +565,7 @@ impl Supervisor {
                     true => Storage::Empty,
                     false => storage,
                 };
-                self.lose_bound(now, node, cause, now, storage);
+                self.lose_bound(now, node, cause, since, storage);
             }
             _ => slot.state = SlotState::Ended,
         }

@@ -132,7 +132,7 @@ impl Supervisor {
     }
 
     pub(super) fn probe(&mut self, now: Time) {
-        let due = self.last_probe + Time::from_ms(self.set.probe_ms);
+        let due = self.last_probe + self.probe_every();
         if now < due || matches!(self.phase, Phase::Done) {
             return;
         }
@@ -152,6 +152,15 @@ impl Supervisor {
             }
             self.warn_cut_off(now, node);
         }
+    }
+
+    /// Agents that know no job yet have no heartbeat: they speak when they are asked.
+    pub(super) fn probe_every(&self) -> Time {
+        let ms = match self.phase {
+            Phase::Assembling { .. } => self.set.probe_ms.min(self.set.bounds.suspect_ms / 3),
+            _ => self.set.probe_ms,
+        };
+        Time::from_ms(ms.max(1))
     }
 
     fn warn_cut_off(&mut self, now: Time, node: NodeId) {

@@ -16,6 +16,9 @@ use crate::{files, input};
 pub const SSH: &str = "ssh -o BatchMode=yes -o ConnectTimeout=5 -o ServerAliveInterval=2 \
                        -o ServerAliveCountMax=3";
 
+/// Where Open MPI finds the names of variables that it passes on.
+const ENV_LIST: &str = "OMPI_MCA_mca_base_env_list";
+
 /// The hosts of a file.
 #[derive(Debug)]
 pub struct HostFile {
@@ -112,7 +115,12 @@ impl Source for HostFile {
         Some(255)
     }
 
-    fn environment(&self, hosts: &[&Host], dir: &Path) -> Result<Vec<(OsString, OsString)>> {
+    fn environment(
+        &self,
+        hosts: &[&Host],
+        passed: &[String],
+        dir: &Path,
+    ) -> Result<Vec<(OsString, OsString)>> {
         let lines = |write: &dyn Fn(&Host) -> String| -> String {
             hosts.iter().map(|host| write(host) + "\n").collect()
         };
@@ -127,6 +135,9 @@ impl Source for HostFile {
         let (open_mpi_file, hydra_file) = (dir.join("hosts"), dir.join("hosts.hydra"));
         files::write_atomic(&open_mpi_file, open_mpi.as_bytes())?;
         files::write_atomic(&hydra_file, hydra.as_bytes())?;
+        // Open MPI passes no variables on but those listed there; MPICH's mpirun all.
+        let list = std::env::var(ENV_LIST).ok().filter(|list| !list.is_empty());
+        let list: Vec<String> = list.into_iter().chain(passed.iter().cloned()).collect();
         Ok(vec![
             ("OUTLIVE_HOSTFILE".into(), open_mpi_file.clone().into()),
             // Open MPI 4 and 5, and MPICH's mpirun.
@@ -138,6 +149,7 @@ impl Source for HostFile {
                 "PRTE_MCA_prte_default_hostfile".into(),
                 open_mpi_file.into(),
             ),
+            (ENV_LIST.into(), list.join(";").into()),
             ("HYDRA_HOST_FILE".into(), hydra_file.into()),
         ])
     }
@@ -197,12 +209,17 @@ mod tests {
         std::fs::write(&path, "a:2\nb\nc slots=3\n").unwrap();
         let source = HostFile::load(&path, SSH).unwrap();
         let hosts = [&source.hosts[2], &source.hosts[0]];
-        let variables = source.environment(&hosts, dir.path()).unwrap();
+        let variables = source
+            .environment(&hosts, &["OUTLIVE_JOB".into()], dir.path())
+            .unwrap();
         let file = |name: &str| {
             let (_, path) = variables.iter().find(|(key, _)| key == name).unwrap();
             std::fs::read_to_string(path).unwrap()
         };
         assert_eq!(file("OUTLIVE_HOSTFILE"), "c slots=3\na slots=2\n");
         assert_eq!(file("HYDRA_HOST_FILE"), "c:3\na:2\n");
+        let list = variables.iter().find(|(key, _)| key == ENV_LIST);
+        let list = list.unwrap().1.to_string_lossy();
+        assert!(list.split(';').any(|name| name == "OUTLIVE_JOB"), "{list}");
     }
 }

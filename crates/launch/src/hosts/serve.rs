@@ -9,6 +9,7 @@
 //! an answer that was delayed on its way does not lengthen the lease.
 
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,6 +35,12 @@ const END_GRACE_MS: u64 = 2_000;
 const KILLED_MS: u64 = 10_000;
 /// Between two stamps; a third of a short lease.
 const ALIVE_MS: u64 = 500;
+
+/// Tries to make the directory of the socket, which an earlier run may be removing.
+const TRIES: u32 = 5;
+/// Files beside the socket: the key, and which run this is.
+const KEY: &str = "key";
+const RUN: &str = "run";
 
 enum Woken {
     Seen(Seen),
@@ -374,15 +381,14 @@ fn alive_ms(node: Option<&Node>) -> u64 {
 }
 
 fn end_leftovers(evict: &Evict) -> Result<()> {
-    files::make_run_dir(&evict.run_dir)?;
-    leftovers::take(&evict.run_dir, &evict.spec.job_dir, &evict.spec.job).map(drop)
+    lock(&evict.run_dir, &evict.spec).map(drop)
 }
 
 fn prepare(mut begin: Begin) -> Result<Ready> {
     let spec = &mut begin.spec;
-    files::make_run_dir(&begin.run_dir)?;
-    claim(&begin.run_dir, &begin.run)?;
-    let lock = Arc::new(leftovers::take(&begin.run_dir, &spec.job_dir, &spec.job)?);
+    refuse_second(&begin.run_dir, &begin.run)?;
+    let lock = Arc::new(lock(&begin.run_dir, spec)?);
+    files::write_atomic(&begin.run_dir.join(RUN), begin.run.as_bytes())?;
     spec.key_file = key_file(spec, begin.key.take(), &begin.run_dir)?;
     let (launcher, own) = address::reach(&begin.launchers)?;
     let apart = !spec.node_dir.starts_with(&spec.job_dir);
@@ -429,7 +435,8 @@ impl Node {
 
     /// The key that was sent is not left behind; nor is the socket.
     fn remove_files(&self) {
-        for name in ["key", "run"] {
+        // The lock is held until this process ends: who waits for it looks where it is then.
+        for name in [KEY, RUN, leftovers::LOCK] {
             let _ = std::fs::remove_file(self.run_dir.join(name));
         }
         self.fleet.remove_sockets();
@@ -437,9 +444,8 @@ impl Node {
 }
 
 /// Refuses a second node of one run on one machine: two names may mean the same.
-fn claim(run_dir: &Path, run: &str) -> Result<()> {
-    let path = run_dir.join("run");
-    let held = std::fs::read_to_string(&path).is_ok_and(|text| text == run);
+fn refuse_second(run_dir: &Path, run: &str) -> Result<()> {
+    let held = std::fs::read_to_string(run_dir.join(RUN)).is_ok_and(|text| text == run);
     if held && leftovers::are_there(run_dir) {
         return Err(Error::new(
             Code::InvalidArgument,
@@ -448,7 +454,22 @@ fn claim(run_dir: &Path, run: &str) -> Result<()> {
             "name each machine once",
         ));
     }
-    files::write_atomic(&path, run.as_bytes())
+    Ok(())
+}
+
+/// The lock of this host's node, once nothing of an earlier run is left.
+fn lock(run_dir: &Path, spec: &AgentSpec) -> Result<OwnedFd> {
+    for _ in 0..TRIES {
+        files::make_run_dir(run_dir)?;
+        match leftovers::take(run_dir, &spec.job_dir, &spec.job) {
+            // The one before removed the directory at its end.
+            Err(error) if error.code() == Code::NotFound => {}
+            taken => return taken,
+        }
+    }
+    Err(Error::internal(
+        "the directory of sockets goes whenever it is made",
+    ))
 }
 
 /// The key's file: written here if the key was sent, else that of the shared store.
@@ -456,7 +477,7 @@ fn key_file(spec: &AgentSpec, key: Option<String>, run_dir: &Path) -> Result<Pat
     let path = match key {
         Some(digits) => {
             let bytes = from_hex(&digits).ok_or_else(|| Error::internal("key of odd digits"))?;
-            let path = run_dir.join("key");
+            let path = run_dir.join(KEY);
             files::write_atomic(&path, &bytes)?;
             path
         }

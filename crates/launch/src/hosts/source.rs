@@ -31,11 +31,16 @@ pub trait Source: std::fmt::Debug {
     /// The exit code with which that command says that it could not reach the host.
     fn unreachable(&self) -> Option<i32>;
     /// Variables by which the usual launchers lay ranks on these hosts in this order; files
-    /// that they name go into `dir`.
+    /// that they name go into `dir`. They are to pass the variables `passed` on to all ranks.
     ///
     /// # Errors
     /// Those of the file system.
-    fn environment(&self, hosts: &[&Host], dir: &Path) -> Result<Vec<(OsString, OsString)>>;
+    fn environment(
+        &self,
+        hosts: &[&Host],
+        passed: &[String],
+        dir: &Path,
+    ) -> Result<Vec<(OsString, OsString)>>;
 }
 
 /// Checks the names of hosts: each once, and none that would be taken for an option.
