@@ -11,7 +11,8 @@ use outlive_control::supervisor::Settings;
 use outlive_control::{inject, units};
 use outlive_launch::hosts::address::Subnet;
 use outlive_launch::hosts::hostfile::{HostFile, SSH};
-use outlive_launch::hosts::source::Source as _;
+use outlive_launch::hosts::slurm::{self, Slurm};
+use outlive_launch::hosts::source::Source;
 use outlive_launch::timeline::Timeline;
 use outlive_launch::{Machines, Run, driver};
 
@@ -210,7 +211,10 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
         "" => SSH,
         shell => shell,
     };
-    let source = HostFile::load(Path::new(hosts), shell).map_err(blamed("hosts"))?;
+    let source: Box<dyn Source> = match hosts {
+        slurm::NAME => Box::new(Slurm::of_this_job().map_err(blamed("hosts"))?),
+        file => Box::new(HostFile::load(Path::new(file), shell).map_err(blamed("hosts"))?),
+    };
     let count = u32::try_from(source.hosts().len()).unwrap_or(u32::MAX);
     let spares = match given {
         "" => spares_by(count),
@@ -231,7 +235,7 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
     let text = |key: &str| Some(config.get(key)).filter(|text| !text.is_empty());
     let network = text("network").map(Subnet::parse).transpose();
     let machines = Machines {
-        source: Box::new(source),
+        source,
         network: network.map_err(blamed("network"))?,
         executable: text("remote-executable").map(PathBuf::from),
     };

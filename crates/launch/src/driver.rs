@@ -156,6 +156,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         begun: Instant::now(),
         tree: Tree::new(recipe)?,
         fleet,
+        to_start: None,
         reporter: Reporter::start(store.dir().join("report.json")),
         segments: Segments::start(store.dir()),
         supervisor: Supervisor::new(run.settings.clone(), Time::ZERO),
@@ -313,6 +314,8 @@ struct Driver {
     supervisor: Supervisor,
     store: Store,
     fleet: Box<dyn Nodes>,
+    /// The command is to be started for this incarnation.
+    to_start: Option<Incarnation>,
     tree: Tree,
     watcher: Watcher,
     happened: Receiver<Happened>,
@@ -371,7 +374,7 @@ impl Driver {
         let left = self.supervisor.deadline().since(self.now());
         let mut timeout = Duration::from(left).min(REPORT_EVERY);
         timeout = timeout.min(self.segments.due().unwrap_or(timeout));
-        if self.tree.is_ending() || self.fleet.is_busy() {
+        if self.tree.is_ending() || self.fleet.is_busy() || self.to_start.is_some() {
             timeout = timeout.min(PRESS_EVERY);
         }
         let never = crossbeam_channel::never();
@@ -455,6 +458,7 @@ impl Driver {
         for input in self.fleet.press(now) {
             self.tell(input);
         }
+        self.start_command();
         if let Some(error) = self.coordinator.as_mut().and_then(Link::look) {
             self.tell(Input::Refused { error });
         }
@@ -537,16 +541,13 @@ impl Driver {
                 }
             }
             Action::StartCommand { incarnation } => {
-                self.fleet.part();
-                self.segments.command_changed();
-                let environment = self.fleet.environment();
-                let started = environment.and_then(|it| self.tree.start(incarnation, it));
-                if let Err(error) = started {
-                    self.tell(Input::CommandFailed { error });
-                }
+                self.to_start = Some(incarnation);
+                self.fleet.sweep();
+                self.start_command();
             }
             Action::EndCommand { signal, grace_ms } => {
                 self.before_killing();
+                self.to_start = None;
                 self.tree.end(signal, now + Time::from_ms(grace_ms));
                 self.press();
             }
@@ -585,6 +586,21 @@ impl Driver {
                 self.timeline.show(now, &event);
             }
             Action::Done(_) => {}
+        }
+    }
+
+    /// Starts the command as soon as what it left elsewhere is being ended no more.
+    fn start_command(&mut self) {
+        let Some(incarnation) = self.to_start.filter(|_| self.fleet.is_clear()) else {
+            return;
+        };
+        self.to_start = None;
+        self.fleet.part();
+        self.segments.command_changed();
+        let environment = self.fleet.environment();
+        let started = environment.and_then(|it| self.tree.start(incarnation, it));
+        if let Err(error) = started {
+            self.tell(Input::CommandFailed { error });
         }
     }
 

@@ -12,6 +12,7 @@ pub mod address;
 pub mod hostfile;
 mod line;
 pub mod serve;
+pub mod slurm;
 pub mod source;
 mod words;
 
@@ -29,7 +30,7 @@ use outlive_control::supervisor::{Input, Storage};
 use rustix::process::Signal;
 
 use crate::nodes::{Happened, Nodes};
-use crate::process;
+use crate::process::{self, Group, Process};
 use crate::watch::Watcher;
 use line::Line;
 use source::{Host, Source};
@@ -121,6 +122,10 @@ pub(crate) struct Hosts {
     events: Sender<Happened>,
     calls: BTreeMap<u64, Call>,
     next_call: u64,
+    /// The command was started once.
+    started: bool,
+    /// Ends what the command left on the hosts.
+    sweep: Option<Process>,
     /// The host of each slot.
     placed: BTreeMap<NodeId, usize>,
     /// Hosts that were lost.
@@ -152,6 +157,8 @@ impl Hosts {
             events,
             calls: BTreeMap::new(),
             next_call: 0,
+            started: false,
+            sweep: None,
             placed,
             lost: BTreeSet::new(),
             fencing: BTreeMap::new(),
@@ -575,6 +582,22 @@ impl Nodes for Hosts {
         None
     }
 
+    fn sweep(&mut self) {
+        // Before the first start there is nothing.
+        let Some(command) = self.source.sweep().filter(|_| self.started) else {
+            self.started = true;
+            return;
+        };
+        match process::spawn(command, Group::Session, true) {
+            Ok(process) => self.sweep = Some(process),
+            Err(error) => tracing::warn!(%error, "nothing looks for what the command left"),
+        }
+    }
+
+    fn is_clear(&self) -> bool {
+        self.sweep.as_ref().is_none_or(process::has_ended)
+    }
+
     fn part(&mut self) {
         for call in self.calls.values() {
             call.line.say(&ToHost::Part);
@@ -582,6 +605,10 @@ impl Nodes for Hosts {
     }
 
     fn child_ended(&mut self, pid: u32, ended: Ended) -> Option<Vec<Input>> {
+        if self.sweep.as_ref().is_some_and(|sweep| sweep.pid == pid) {
+            self.sweep = None;
+            return Some(Vec::new());
+        }
         let is_it = |(_, call): &(&u64, &mut Call)| call.line.process.pid == pid;
         let (number, call) = self.calls.iter_mut().find(is_it)?;
         call.exited = Some(ended);
@@ -620,9 +647,10 @@ impl Nodes for Hosts {
     }
 
     fn pids(&self) -> BTreeSet<u32> {
-        self.calls
-            .values()
-            .map(|call| call.line.process.pid)
+        let calls = self.calls.values().map(|call| &call.line.process);
+        calls
+            .chain(&self.sweep)
+            .map(|process| process.pid)
             .collect()
     }
 

@@ -49,6 +49,12 @@ pub(crate) trait Nodes {
     /// A rank is this process of a slot: from now on its number means this one only, and
     /// its end is told. That end, if it has come already.
     fn watch(&mut self, node: NodeId, rank: Rank, pid: u32, watcher: &Watcher) -> Option<Input>;
+    /// Begins to end what the command left elsewhere when it was killed.
+    fn sweep(&mut self) {}
+    /// True if that is done: the command may be started again.
+    fn is_clear(&self) -> bool {
+        true
+    }
     /// The command is started anew: its ranks will be others.
     fn part(&mut self);
     /// A child of this process ended: what that means, `None` if it is none of ours.

@@ -111,10 +111,6 @@ impl Source for HostFile {
         true
     }
 
-    fn unreachable(&self) -> Option<i32> {
-        Some(255)
-    }
-
     fn environment(
         &self,
         hosts: &[&Host],

@@ -26,10 +26,13 @@ pub trait Source: std::fmt::Debug {
     fn hosts(&self) -> &[Host];
     /// The command that runs `words` on a host, with its own input, output and status.
     fn shell(&self, host: &Host, words: &[String]) -> Command;
+    /// A command that ends what the user's command left on the hosts when it was killed, if it
+    /// leaves anything. It ends by itself, within seconds.
+    fn sweep(&self) -> Option<Command> {
+        None
+    }
     /// True if nobody else can read what goes over that command's pipes.
     fn keeps_secrets(&self) -> bool;
-    /// The exit code with which that command says that it could not reach the host.
-    fn unreachable(&self) -> Option<i32>;
     /// Variables by which the usual launchers lay ranks on these hosts in this order; files
     /// that they name go into `dir`. They are to pass the variables `passed` on to all ranks.
     ///

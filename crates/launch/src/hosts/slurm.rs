@@ -1,0 +1,195 @@
+//! The nodes of a Slurm allocation, reached by steps of their own.
+//!
+//! One srun for each host: a step that spans hosts is killed as a whole when one of them
+//! starts anew (a reboot that Slurm does not notice), whatever `--no-kill` says.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use outlive_base::{Code, Entity, Error, Result};
+
+use super::source::{self, Host, Source};
+use crate::files;
+
+/// The word for it in `--hosts`.
+pub const NAME: &str = "slurm";
+
+/// The name of our own steps.
+const STEP: &str = "outlive-node";
+/// Bound of looking for steps that were left.
+const SWEEP_SECONDS: &str = "5";
+
+/// The nodes of the allocation in which this process runs.
+#[derive(Debug)]
+pub struct Slurm {
+    hosts: Vec<Host>,
+}
+
+impl Slurm {
+    /// Reads the allocation from the variables that Slurm sets in it.
+    ///
+    /// # Errors
+    /// [`Code::InvalidArgument`] outside of an allocation, or if its nodes cannot be listed.
+    pub fn of_this_job() -> Result<Slurm> {
+        let refuse = |reason: String, remedy: &str| {
+            let entity = Entity::Option("hosts".to_owned());
+            Error::new(Code::InvalidArgument, entity, reason, remedy)
+        };
+        let variable = |name: &str| std::env::var(name).ok().filter(|text| !text.is_empty());
+        let Some(list) = variable("SLURM_JOB_NODELIST") else {
+            return Err(refuse(
+                "slurm: this is no allocation (SLURM_JOB_NODELIST is not set)".to_owned(),
+                "run it inside: salloc --no-kill -N 5 ..., or sbatch --no-kill",
+            ));
+        };
+        let names = Command::new("scontrol")
+            .args(["show", "hostnames", &list])
+            .output()
+            .map_err(|error| {
+                refuse(format!("scontrol: {error}"), "put Slurm's commands in PATH")
+            })?;
+        if !names.status.success() {
+            let said = String::from_utf8_lossy(&names.stderr);
+            let reason = format!("scontrol show hostnames: {}", said.trim());
+            return Err(refuse(
+                reason,
+                "check that Slurm's controller answers: scontrol ping",
+            ));
+        }
+        let names = String::from_utf8_lossy(&names.stdout);
+        let tasks = variable("SLURM_TASKS_PER_NODE");
+        let slots = tasks.as_deref().map(per_node).unwrap_or_default();
+        let host = |(at, name): (usize, &str)| Host {
+            name: name.trim().to_owned(),
+            slots: slots.get(at).copied(),
+        };
+        let hosts: Vec<Host> = names.lines().enumerate().map(host).collect();
+        source::check(&hosts, "hosts")?;
+        Ok(Slurm { hosts })
+    }
+}
+
+/// `2(x3),1`: tasks on each node, in order.
+fn per_node(text: &str) -> Vec<u32> {
+    let mut counts = Vec::new();
+    for part in text.split(',') {
+        let (tasks, times) = match part.split_once("(x") {
+            Some((tasks, times)) => (tasks, times.trim_end_matches(')').parse().unwrap_or(0)),
+            None => (part, 1),
+        };
+        let Ok(tasks) = tasks.trim().parse::<u32>() else {
+            return Vec::new();
+        };
+        if counts.len() + times > source::HOSTS_MAX {
+            return Vec::new();
+        }
+        counts.extend(std::iter::repeat_n(tasks, times));
+    }
+    counts
+}
+
+impl Source for Slurm {
+    fn hosts(&self) -> &[Host] {
+        &self.hosts
+    }
+
+    fn shell(&self, host: &Host, words: &[String]) -> Command {
+        let mut command = Command::new("srun");
+        command
+            // Beside the ranks' step, on what they use.
+            .args(["--overlap", "--mem=0", "--cpu-bind=none"])
+            .args(["--no-kill", "--kill-on-bad-exit=0", "--unbuffered"])
+            .args(["--nodes=1", "--ntasks=1", "--mpi=none"])
+            .arg(format!("--job-name={STEP}"))
+            .arg(format!("--nodelist={}", host.name))
+            .args(words)
+            // What the user set for the ranks is not meant for this step.
+            .env_remove("SLURM_HOSTFILE")
+            .env_remove("SLURM_DISTRIBUTION")
+            .env_remove("SLURM_NTASKS_PER_NODE");
+        command
+    }
+
+    /// A step whose srun was killed goes on, and is in the way of the next.
+    fn sweep(&self) -> Option<Command> {
+        const SCRIPT: &str = "squeue --noheader --steps --jobs=$1 --format='%i %j' |
+            while read -r step name; do
+                case $name in $2 | extern | batch | interactive) ;;
+                *) scancel --signal=KILL $step ;; esac
+            done";
+        let job = std::env::var("SLURM_JOB_ID").ok()?;
+        let mut command = Command::new("timeout");
+        command
+            .args([SWEEP_SECONDS, "sh", "-c", SCRIPT, "sh", &job, STEP])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        Some(command)
+    }
+
+    fn keeps_secrets(&self) -> bool {
+        false
+    }
+
+    fn environment(
+        &self,
+        hosts: &[&Host],
+        _passed: &[String],
+        dir: &Path,
+    ) -> Result<Vec<(OsString, OsString)>> {
+        // A line for each task: as many on each host as Slurm would have put there.
+        let lines = |host: &&Host| format!("{}\n", host.name).repeat(slots(host));
+        let tasks: String = hosts.iter().map(lines).collect();
+        let (file, hydra) = (dir.join("hosts.slurm"), dir.join("hosts.hydra"));
+        files::write_atomic(&file, tasks.as_bytes())?;
+        let lines = |host: &&Host| format!("{}:{}\n", host.name, slots(host));
+        files::write_atomic(
+            &hydra,
+            hosts.iter().map(lines).collect::<String>().as_bytes(),
+        )?;
+        let names: Vec<&str> = hosts.iter().map(|host| host.name.as_str()).collect();
+        Ok(vec![
+            ("SLURM_HOSTFILE".into(), file.clone().into()),
+            ("SLURM_DISTRIBUTION".into(), "arbitrary".into()),
+            // One that ends slowly, as a dead node's does, is not waited for.
+            ("SLURM_OVERLAP".into(), "1".into()),
+            ("HYDRA_HOST_FILE".into(), hydra.into()),
+            ("OUTLIVE_HOSTFILE".into(), file.into()),
+            ("OUTLIVE_HOSTS".into(), names.join(",").into()),
+        ])
+    }
+}
+
+fn slots(host: &Host) -> usize {
+    host.slots.unwrap_or(1).max(1) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_of_each_node_are_read_as_slurm_writes_them() {
+        assert_eq!(per_node("2(x3),1"), [2, 2, 2, 1]);
+        assert_eq!(per_node("4"), [4]);
+        for bad in ["", "x", "2(x99999999)", "2(x3),y"] {
+            assert!(per_node(bad).is_empty(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn each_task_has_its_line_in_the_order_of_the_nodes() {
+        let host = |name: &str, slots| Host {
+            name: name.to_owned(),
+            slots,
+        };
+        let hosts = vec![host("n1", Some(2)), host("n3", None)];
+        let dir = tempfile::tempdir().unwrap();
+        let source = Slurm { hosts };
+        let order = [&source.hosts[1], &source.hosts[0]];
+        source.environment(&order, &[], dir.path()).unwrap();
+        let text = std::fs::read_to_string(dir.path().join("hosts.slurm")).unwrap();
+        assert_eq!(text, "n3\nn1\nn1\n");
+    }
+}
