@@ -110,6 +110,38 @@ environment() { # environment NAME
     printf '%s\n' "$key" >"$stamp"
 }
 
+# An ssh server and Slurm for the tests on machines of their own (tests/cluster): unpacked,
+# not installed, so that nothing of them runs here but what a test starts.
+cluster() {
+    local packages="openssh-server libwrap0 munge libmunge2 slurm-client slurmctld slurmd
+        slurm-wlm-basic-plugins liblua5.1-0" stamp=.deps/cluster/stamp package
+    if [ "$(cat "$stamp" 2>/dev/null)" = "$packages" ]; then
+        return
+    fi
+    say "fetching for .deps/cluster, by apt, without installing: ${packages//$'\n'/ }"
+    rm -rf .deps/cluster
+    mkdir -p .deps/cluster/packages
+    # shellcheck disable=SC2086 # a list of words
+    if ! (cd .deps/cluster/packages && apt-get download -qq $packages) >/dev/null 2>&1; then
+        say "they cannot be had: tests with a real Slurm and ssh are skipped by name"
+        return
+    fi
+    for package in .deps/cluster/packages/*.deb; do
+        dpkg-deb -x "$package" .deps/cluster || return 0
+    done
+    # What the installation would have done.
+    for package in slurmctld slurmd slurmstepd; do
+        ln -sf "$package-wlm" ".deps/cluster/usr/sbin/$package"
+    done
+    rm -rf .deps/cluster/packages
+    printf '%s\n' "$packages" >"$stamp"
+}
+
+if command -v apt-get >/dev/null 2>&1 && command -v dpkg-deb >/dev/null 2>&1; then
+    mkdir -p .deps
+    cluster
+fi
+
 if [ -n "$python" ]; then
     mkdir -p .deps
     environment mpich

@@ -397,6 +397,15 @@ impl Hosts {
             }
             _ if call.told => Vec::new(),
             (_, Stage::Stopping) => vec![Input::KeeperEnded { node, epoch, ended }],
+            // What a shell says of a program that is not there, or cannot be executed.
+            (_, Stage::Connecting) if matches!(ended, Ended::Code(126 | 127)) => {
+                let program = self.common.executable.display();
+                let cause = format!(
+                    "{name} has no program {program}{said}: install outlive there, or say where \
+                     it lies with --remote-executable"
+                );
+                vec![gone(&call, cause, Storage::Empty)]
+            }
             (_, Stage::Connecting) => {
                 vec![gone(
                     &call,

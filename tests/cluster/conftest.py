@@ -1,0 +1,110 @@
+"""What the tests on machines of their own share."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tests"))
+import machines as made
+from machines import Machines
+from skip import skip
+
+OUTLIVE = Path(os.environ.get("OUTLIVE_BIN", ROOT / "target" / "release" / "outlive"))
+HEAT2D = ROOT / "build" / "examples" / "heat2d"
+MPICH = ROOT / ".deps" / "mpich" / "bin"
+BOUND_S = 120
+
+
+@dataclass
+class Cluster:
+    """Machines, a store that all see, and `outlive run` in their room."""
+
+    machines: Machines
+    dir: Path
+    runs: int = field(default=0)
+
+    def hosts(self, text: str) -> Path:
+        path = self.dir / "hostfile"
+        path.write_text(text)
+        return path
+
+    def start(
+        self, *words: object, job: str = "heat", within: tuple[object, ...] = (), **more: str
+    ) -> subprocess.Popen[str]:
+        """`outlive run` with these words, in the room; behind `within` if that is given."""
+        self.runs += 1
+        report = self.dir / f"report-{self.runs}.json"
+        report.unlink(missing_ok=True)
+        options = [
+            *("--job", job, "--store", self.dir / "store", "--node-storage", "/tmp/nodes"),
+            *("--report", report, "-v"),
+        ]
+        variables = {"PATH": f"{MPICH}:{os.environ['PATH']}", "HOME": "/root"}
+        return subprocess.Popen(
+            self.machines.words("room", *within, OUTLIVE, "run", *options, *words),
+            cwd=self.dir,
+            env=os.environ | variables | more,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def end(self, run: subprocess.Popen[str], status: int = 0) -> tuple[dict, str]:
+        """Waits for it: its report and what it wrote."""
+        try:
+            text, _ = run.communicate(timeout=BOUND_S)
+        except subprocess.TimeoutExpired:
+            run.kill()
+            text, _ = run.communicate()
+            pytest.fail(f"not over after {BOUND_S} s:\n{text}")
+        assert run.returncode == status, text
+        report = self.dir / f"report-{self.runs}.json"
+        return json.loads(report.read_text()), text
+
+    def wait_for(self, run: subprocess.Popen[str], words: str) -> str:
+        """Reads what it writes until these words come."""
+        assert run.stdout is not None
+        seen = []
+        for line in run.stdout:
+            seen.append(line)
+            if words in line:
+                return "".join(seen)
+        pytest.fail(f"'{words}' never came:\n{''.join(seen)}")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Four machines."""
+    yield from made_for(tmp_path, slurm=False)
+
+
+@pytest.fixture
+def under_slurm(tmp_path: Path) -> Iterator[Cluster]:
+    """The same, with Slurm."""
+    yield from made_for(tmp_path, slurm=True)
+
+
+def made_for(tmp_path: Path, slurm: bool) -> Iterator[Cluster]:
+    lacks = made.missing()
+    if lacks is not None:
+        skip("machines", lacks)
+    lacks = made.missing_slurm() if slurm else None
+    if lacks is not None:
+        skip("slurm", lacks)
+    for path in (HEAT2D, MPICH / "mpirun"):
+        if not path.exists():
+            skip("machines", f"no {path.relative_to(ROOT)}; make deps examples")
+    machines = Machines(tmp_path, 4, slurm)
+    try:
+        if slurm:
+            machines.wait_for_slurm()
+        yield Cluster(machines, tmp_path)
+    finally:
+        machines.close()

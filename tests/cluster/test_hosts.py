@@ -1,0 +1,137 @@
+"""Jobs on machines of their own, reached by ssh: what ends there, and what goes on.
+
+The machines are namespaces with an ssh server each; ranks are started by the MPI library's
+own mpirun over ssh. Results are compared bit for bit with an undisturbed run.
+"""
+
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from conftest import HEAT2D, MPICH, Cluster
+
+SHAPE = ["192", "192"]
+STEPS = "260"
+RANKS = 6
+HOSTS = "n1 slots=2\nn2 slots=2\nn3 slots=2\nn4 slots=2\n"
+
+
+def heat(output: Path, sleep_us: int = 8000) -> list[object]:
+    pace = ["--sleep-us", str(sleep_us)]
+    return ["--", "mpirun", "-n", RANKS, HEAT2D, *SHAPE, STEPS, output, *pace]
+
+
+def undisturbed(cluster: Cluster) -> bytes:
+    output = cluster.dir / "reference"
+    words = [MPICH / "mpirun", "-n", "1", HEAT2D, *SHAPE, STEPS, output]
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    return output.read_bytes()
+
+
+def options(cluster: Cluster, *more: object) -> list[object]:
+    return ["--hosts", cluster.hosts(HOSTS), "--every", 20, "--dead-timeout", "4s", *more]
+
+
+def processes(cluster: Cluster, name: str) -> str:
+    text = cluster.machines.run(name, "ps", "-e", "-o", "args")
+    return "\n".join(line for line in text.splitlines() if "<defunct>" not in line)
+
+
+def wait_until_nothing_runs(cluster: Cluster, names: list[str]) -> None:
+    """Nothing of a job is left: no keeper, no rank, no key."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        left = {name: processes(cluster, name) for name in names}
+        if not any("outlive" in text or "heat2d" in text for text in left.values()):
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail(f"still there: {left}")
+    for name in names:
+        assert cluster.machines.run(name, "find", "/tmp", "-path", "*outlive-0/*") == ""
+
+
+def test_a_node_that_is_killed_is_replaced_by_another_machine(cluster: Cluster) -> None:
+    output = cluster.dir / "field"
+    run = cluster.start(*options(cluster, "--inject", "node:1@version=130"), *heat(output))
+    report, text = cluster.end(run)
+    assert output.read_bytes() == undisturbed(cluster), text
+    (failure,) = report["failures"]
+    assert (failure["kind"], failure["place"]) == ("node", "node:1")
+    assert failure["version"] == 120 and report["restarts"] == 1, text
+    # The spare has the lost node's slot, and its part from the partner.
+    assert cluster.machines.run("n4", "ls", "/tmp/nodes/heat").split() == ["node-1", "owner"]
+    wait_until_nothing_runs(cluster, ["n1", "n2", "n3", "n4"])
+
+
+@pytest.mark.parametrize("how", ["power off", "ends", "cable"])
+def test_a_machine_that_is_gone_is_replaced(cluster: Cluster, how: str) -> None:
+    """Without current, with a network that answers for it, and cut off but alive."""
+    output = cluster.dir / "field"
+    run = cluster.start(*options(cluster), *heat(output, 12000))
+    cluster.wait_for(run, "version 80 stable on partner")
+    {
+        "power off": cluster.machines.power_off,
+        "ends": cluster.machines.end,
+        "cable": cluster.machines.cut,
+    }[how]("n2")
+    report, text = cluster.end(run)
+    assert output.read_bytes() == undisturbed(cluster), text
+    assert report["restarts"] >= 1 and report["result"] == "finished", text
+    assert cluster.machines.run("n4", "ls", "/tmp/nodes/heat").split() == ["node-1", "owner"]
+    if how == "cable":
+        # What was cut off has ended itself: its lease was over before the spare began.
+        wait_until_nothing_runs(cluster, ["n2"])
+        cluster.machines.heal("n2")
+
+
+def test_a_killed_launcher_leaves_nothing_and_the_next_goes_on(cluster: Cluster) -> None:
+    output = cluster.dir / "field"
+    run = cluster.start(*options(cluster), *heat(output))
+    cluster.wait_for(run, "version 80 stable on disk")
+    launcher = cluster.machines.run("room", "pgrep", "-o", "-x", "outlive").strip()
+    cluster.machines.run("room", "kill", "-KILL", launcher)
+    run.communicate(timeout=30)
+    wait_until_nothing_runs(cluster, ["n1", "n2", "n3"])
+    # In another order: each slot is looked for where its storage is.
+    cluster.hosts("n4 slots=2\nn3 slots=2\nn2 slots=2\nn1 slots=2\n")
+    words = ["--hosts", cluster.dir / "hostfile", "--every", 20]
+    report, text = cluster.end(cluster.start(*words, *heat(output)))
+    assert output.read_bytes() == undisturbed(cluster), text
+    assert "rebuilt from disk" in text and report["failures"] == [], text
+
+
+def test_a_host_that_does_not_answer_at_the_start_is_passed_over(cluster: Cluster) -> None:
+    cluster.machines.end("n1")
+    output = cluster.dir / "field"
+    report, text = cluster.end(cluster.start(*options(cluster), *heat(output, 0)))
+    assert output.read_bytes() == undisturbed(cluster), text
+    assert "n1 cannot be reached" in text, text
+    assert report["failures"][0]["place"] == "node:0"
+
+
+def test_a_host_without_the_program_is_named(cluster: Cluster) -> None:
+    more = ["--remote-executable", "/nowhere/outlive"]
+    report, text = cluster.end(cluster.start(*options(cluster, *more), *heat(Path("/x"))), 69)
+    assert "OL-504" in text and " has no program /nowhere/outlive" in text, text
+    assert "--remote-executable" in text, text
+    assert report["result"] == "failed"
+
+
+def test_two_names_of_one_machine_are_refused(cluster: Cluster) -> None:
+    cluster.hosts(f"n1\n{cluster.machines.address('n1')}\n")
+    words = ["--hosts", cluster.dir / "hostfile", "--spares", 0]
+    _, text = cluster.end(cluster.start(*words, *heat(Path("/x"))), 69)
+    assert "two names of the list mean one host" in text, text
+
+
+def test_an_interrupt_ends_everything_everywhere(cluster: Cluster) -> None:
+    run = cluster.start(*options(cluster), *heat(cluster.dir / "field", 20000))
+    cluster.wait_for(run, "version 40 stable on partner")
+    launcher = cluster.machines.run("room", "pgrep", "-o", "-x", "outlive").strip()
+    cluster.machines.run("room", "kill", "-TERM", launcher)
+    _, text = cluster.end(run, 128 + signal.SIGTERM)
+    wait_until_nothing_runs(cluster, ["n1", "n2", "n3"])
+    assert "interrupted" in text, text

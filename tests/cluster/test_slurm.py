@@ -1,0 +1,80 @@
+"""Jobs inside a real Slurm allocation, whose machines are namespaces with a slurmd each."""
+
+import subprocess
+import time
+from pathlib import Path
+
+from conftest import HEAT2D, MPICH, Cluster
+
+SHAPE = ["192", "192"]
+STEPS = "260"
+RANKS = 6
+# Three nodes and a spare; an allocation that outlives one of them.
+ALLOCATION = ("salloc", "--quiet", "--no-kill", "-N", 4, "--ntasks-per-node=2")
+
+
+def heat(output: Path, sleep_us: int = 12000) -> list[object]:
+    ranks = ["srun", "--mpi=pmi2", "-n", RANKS, HEAT2D]
+    return ["--", *ranks, *SHAPE, STEPS, output, "--sleep-us", sleep_us]
+
+
+def undisturbed(cluster: Cluster) -> bytes:
+    output = cluster.dir / "reference"
+    words = [MPICH / "mpirun", "-n", "1", HEAT2D, *SHAPE, STEPS, output]
+    subprocess.run(words, check=True, capture_output=True, timeout=60)
+    return output.read_bytes()
+
+
+OPTIONS = ["--hosts", "slurm", "--every", 20, "--dead-timeout", "4s"]
+
+
+def steps(cluster: Cluster) -> dict[str, str]:
+    """The steps that run, by name."""
+    text = cluster.machines.run("room", "squeue", "--noheader", "--steps", "--format=%j %i")
+    return dict(reversed(line.split()[::-1]) for line in text.splitlines() if line.strip())
+
+
+def test_the_ranks_step_is_killed_and_starts_again_from_memory(under_slurm: Cluster) -> None:
+    output = under_slurm.dir / "field"
+    run = under_slurm.start(*OPTIONS, *heat(output), within=ALLOCATION)
+    under_slurm.wait_for(run, "version 80 stable on partner")
+    step = steps(under_slurm)["heat2d"]
+    # All of its processes at once, as the batch system does: agents have steps of their own.
+    under_slurm.machines.run("room", "scancel", "--signal=KILL", step)
+    report, text = under_slurm.end(run)
+    assert output.read_bytes() == undisturbed(under_slurm), text
+    assert "rebuilt from memory" in text and report["restarts"] == 1, text
+
+
+def test_a_machine_that_is_gone_is_replaced_before_slurm_knows(under_slurm: Cluster) -> None:
+    output = under_slurm.dir / "field"
+    run = under_slurm.start(*OPTIONS, *heat(output), within=ALLOCATION)
+    under_slurm.wait_for(run, "version 80 stable on partner")
+    under_slurm.machines.power_off("n2")
+    early = under_slurm.wait_for(run, "incarnation 2 started")
+    # Slurm takes SlurmdTimeout, and more, to call it down.
+    assert "Node failure on n2" not in early, early
+    report, text = under_slurm.end(run)
+    assert output.read_bytes() == undisturbed(under_slurm), early + text
+    assert report["restarts"] == 1 and "rebuilt from partner" in early, early + text
+
+
+def test_the_next_allocation_goes_on_where_one_ended(under_slurm: Cluster) -> None:
+    output = under_slurm.dir / "field"
+    run = under_slurm.start(*OPTIONS, *heat(output), within=ALLOCATION)
+    under_slurm.wait_for(run, "version 80 stable on disk")
+    under_slurm.machines.run("room", "scancel", "--user=root")
+    run.communicate(timeout=60)
+    until = time.monotonic() + 30
+    while steps(under_slurm) and time.monotonic() < until:
+        time.sleep(0.1)
+    report, text = under_slurm.end(
+        under_slurm.start(*OPTIONS, *heat(output), within=ALLOCATION)
+    )
+    assert output.read_bytes() == undisturbed(under_slurm), text
+    assert "rebuilt from" in text and report["failures"] == [], text
+
+
+def test_outside_of_an_allocation_it_says_so(under_slurm: Cluster) -> None:
+    _, text = under_slurm.end(under_slurm.start(*OPTIONS, *heat(Path("/x"))), 64)
+    assert "this is no allocation" in text and "salloc" in text, text
