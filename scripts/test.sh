@@ -10,7 +10,7 @@
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 70
 
-all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e sessions minickpt pages book)
+all=(fmt lint clippy unit ucx structure build doc c fortran python examples mpi e2e cluster sessions minickpt pages book)
 results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
@@ -176,6 +176,14 @@ suite_e2e() {
         return
     fi
     tests_in tests/e2e
+}
+
+suite_cluster() { # jobs on machines of their own: namespaces, with real ssh and Slurm
+    if [ ! -x "$python" ]; then
+        skip cluster "no .deps/python"
+        return
+    fi
+    tests_in tests/cluster
 }
 
 suite_sessions() { # reliable sessions between processes, and the kernels over them

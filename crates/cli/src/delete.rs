@@ -49,7 +49,20 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
         output::warn("nothing was deleted");
         return Ok(DECLINED);
     }
+    let file = job.file.as_ref().ok().filter(|file| !file.hosts.is_empty());
+    let hosts = file.map(|file| {
+        (
+            jobs::some(&file.hosts),
+            file.node_storage.join(job.name.as_str()),
+        )
+    });
     let left = deletion.carry_out()?;
+    if let Some((hosts, dir)) = hosts {
+        output::warn(&format!(
+            "its nodes were other machines ({hosts}): what they keep in {} is left there",
+            dir.display()
+        ));
+    }
     for path in &left {
         output::warn(&format!("{} is not the job's and was left", path.display()));
     }

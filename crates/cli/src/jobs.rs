@@ -71,6 +71,13 @@ pub fn of_store(store: &Path) -> Result<Vec<Job>> {
 /// If `job.json` or the key cannot be read.
 pub fn catalogue(job: &Job) -> Result<Catalogue> {
     let file = job.file.as_ref().map_err(Clone::clone)?;
+    if !file.hosts.is_empty() {
+        output::warn(&format!(
+            "the nodes of job {} are other machines ({}): what lies there is not seen from here",
+            job.name,
+            some(&file.hosts)
+        ));
+    }
     let node = |n| (NodeId(n), store::node_dir(file, &job.dir, NodeId(n)));
     let nodes: Vec<(NodeId, PathBuf)> = (0..file.nodes).map(node).collect();
     Ok(Catalogue::scan(&job.dir, &nodes, jobs::hash(job)?))
@@ -86,6 +93,17 @@ pub fn newest(job: &Job, catalogue: &Catalogue) -> Option<Newest> {
     })
 }
 
+/// The first names of a list.
+pub fn some(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let more = names.len().saturating_sub(SHOWN);
+    let shown = names[..names.len() - more].join(", ");
+    match more {
+        0 => shown,
+        _ => format!("{shown} and {more} more"),
+    }
+}
+
 /// Why the next run of the job would be refused, if it would. Of a job that runs nothing is
 /// said: its directories change while they are looked at.
 pub fn refusal(job: &Job, catalogue: &Catalogue) -> Option<Error> {
@@ -94,6 +112,10 @@ pub fn refusal(job: &Job, catalogue: &Catalogue) -> Option<Error> {
         .as_ref()
         .ok()
         .filter(|_| job.state != State::Running)?;
+    if !file.hosts.is_empty() {
+        // Only the agents there know.
+        return None;
+    }
     history::would_refuse(file, catalogue)
 }
 

@@ -6,7 +6,6 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -16,14 +15,11 @@ use outlive_control::orders::{self, Notice, Order};
 use outlive_network as network;
 use outlive_planner::online::learned::Learned;
 
-use crate::command::{self, Recipe, Tree};
+use crate::command::{Recipe, Tree};
 use crate::coordinator::Link;
-use crate::emulated::Emulated;
-use crate::fleet::{Common, Fleet};
-use crate::hosts::{self, Hosts};
 use crate::jobs::{Job, utc};
 use crate::nodes::{Happened, Nodes};
-use crate::run::Machines;
+use crate::places;
 use crate::run::Run;
 use crate::segments::Segments;
 use crate::store::{self, Known, Store};
@@ -90,7 +86,6 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
             Err(error) => notes.push(error),
         }
     }
-    let key_file = store.key_file();
     let known = store.job().key_hash;
     let (key, job_hash) = store.key(set.fresh, run.hosts.is_none())?;
     let kept_key = key.clone();
@@ -102,39 +97,21 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let options = match &run.hosts {
         None => network::Options::default(),
         Some(_) => network::Options {
-            bind: (any_address(), 0).into(),
+            bind: (places::any_address(), 0).into(),
             ..network::Options::default()
         },
     };
     let endpoint = network::Endpoint::bind(identity, job_hash, key, options, events_to)?;
     let machines = run.hosts.take();
     let set = &run.settings;
-    let fleet: Box<dyn Nodes> = match machines {
-        None => Box::new(Emulated(Fleet::new(Common {
-            job: set.job.clone(),
-            job_hash,
-            launcher: endpoint.local_addr(),
-            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
-            job_dir: store.dir().to_owned(),
-            key_file,
-            sockets: store::run_dir(job_hash)?.join("agent-{node}.sock"),
-            nodes: set.nodes,
-            memory_bytes: run.memory_bytes,
-            encrypt: run.encrypt,
-            executable: run.executable.clone(),
-            nodes_lock: store.nodes_lock().clone(),
-        }))),
-        Some(machines) => {
-            let port = endpoint.local_addr().port();
-            Box::new(on_hosts(
-                &run,
-                machines,
-                &store,
-                (known, job_hash, port),
-                happened_to,
-            )?)
-        }
+    let lives = places::Lives {
+        run: &run,
+        store: &store,
+        known,
+        job_hash,
+        launcher: endpoint.local_addr(),
     };
+    let fleet = lives.nodes(machines, happened_to)?;
     let recipe = Recipe {
         words: run.words.clone(),
         job: set.job.clone(),
@@ -175,62 +152,6 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         driver.tell(Input::Refused { error });
     }
     Ok(driver.run(run.report.as_deref()))
-}
-
-/// Where all of this machine's addresses are served, by both protocols if there are two.
-fn any_address() -> IpAddr {
-    match std::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
-        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
-        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
-    }
-}
-
-/// Names of the variables that a rank must have, wherever it is started.
-fn passed(run: &Run) -> Vec<String> {
-    let ours = command::VARIABLES.iter().map(ToString::to_string);
-    let more = run.environment.iter().map(|(name, _)| name);
-    let more = more.map(|name| name.to_string_lossy().into_owned());
-    let set = |name: &&str| std::env::var_os(name).is_some();
-    let users = ["OUTLIVE_COPY_THREADS", "OUTLIVE_LOG"]
-        .into_iter()
-        .filter(set);
-    ours.chain(more).chain(users.map(str::to_owned)).collect()
-}
-
-/// The nodes of a job that live on machines of their own.
-fn on_hosts(
-    run: &Run,
-    machines: Machines,
-    store: &Store,
-    (known, job_hash, port): (Option<u64>, u64, u16),
-    events: Sender<Happened>,
-) -> Result<Hosts> {
-    let set = &run.settings;
-    let own = Path::new("/proc/self/exe");
-    let executable = match machines.executable {
-        Some(path) => path,
-        None => std::fs::read_link(own).map_err(|error| Error::io(own, "read", &error))?,
-    };
-    let common = hosts::Common {
-        job: set.job.clone(),
-        job_hash,
-        known,
-        launchers: hosts::address::of_this_machine(port, machines.network)?,
-        job_dir: store.dir().to_owned(),
-        key_file: store.key_file(),
-        memory_bytes: run.memory_bytes,
-        encrypt: run.encrypt,
-        executable,
-        passed: passed(run),
-        lease: Duration::from_millis(set.bounds.silence_ms()),
-    };
-    Hosts::new(
-        common,
-        machines.source,
-        set.nodes,
-        &store.job().hosts,
-        events,
-    )
 }
 
 /// What earlier runs have learned; nonsense is named and not used.

@@ -9,7 +9,7 @@ use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 
 use crate::fleet::Fleet;
-use crate::hosts::Heard;
+use crate::host_words::Heard;
 use crate::nodes::Nodes;
 use crate::watch::Watcher;
 

@@ -9,12 +9,13 @@
 //! anything else runs there); the driver never waits for a host.
 
 pub mod address;
+mod call;
 pub mod hostfile;
 mod line;
+mod place;
 pub mod serve;
 pub mod slurm;
 pub mod source;
-mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -29,25 +30,17 @@ use outlive_control::orders::AgentSpec;
 use outlive_control::supervisor::{Input, Storage};
 use rustix::process::Signal;
 
+use crate::host_words::{Begin, Evict, FromHost, Heard, ToHost};
 use crate::nodes::{Happened, Nodes};
 use crate::process::{self, Group, Process};
 use crate::watch::Watcher;
+use call::{Call, Purpose, Stage};
 use line::Line;
+use place::place;
 use source::{Host, Source};
-pub use words::FromHost;
-use words::{Begin, Evict, ToHost};
 
 /// How much later than its host a launcher takes a lease for over.
 const LEASE_MARGIN: Duration = Duration::from_millis(500);
-
-/// What comes over a line.
-#[derive(Debug)]
-pub enum Heard {
-    /// A word.
-    Word(FromHost),
-    /// Nothing more will.
-    End,
-}
 
 /// What the nodes of a job on hosts have in common.
 #[derive(Clone, Debug)]
@@ -69,47 +62,6 @@ pub(crate) struct Common {
     pub passed: Vec<String>,
     /// Silence after which a host ends everything of the job.
     pub lease: Duration,
-}
-
-/// How far a line is.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// The program connects.
-    Connecting,
-    /// The host's process answers.
-    Met,
-    /// The keeper runs.
-    Up,
-    /// The keeper was told to end.
-    Stopping,
-}
-
-/// Why a line was opened.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Purpose {
-    /// To run a node.
-    Serve,
-    /// To end what is left of one.
-    Evict,
-}
-
-#[derive(Debug)]
-struct Call {
-    node: NodeId,
-    epoch: u64,
-    host: usize,
-    storage: Storage,
-    dir: PathBuf,
-    purpose: Purpose,
-    stage: Stage,
-    line: Line,
-    /// When its lease was lengthened last.
-    leased: Option<Instant>,
-    /// The program's end, and that of what it says: both are waited for.
-    exited: Option<Ended>,
-    silent: bool,
-    /// Its end is known to the supervisor, or of no interest.
-    told: bool,
 }
 
 /// The launcher's ends of all lines.
@@ -263,7 +215,7 @@ impl Hosts {
         let spec = self.spec(call);
         let run_dir = self.run_dir();
         let word = match call.purpose {
-            Purpose::Evict => ToHost::Evict(Evict { spec, run_dir }),
+            Purpose::Evict => ToHost::Evict(Box::new(Evict { spec, run_dir })),
             Purpose::Serve => ToHost::Begin(Box::new(Begin {
                 spec,
                 launchers: self.common.launchers.clone(),
@@ -383,8 +335,7 @@ impl Hosts {
             // Reached, it said so before; else its lease decides when it is fenced, and
             // another host takes the slot.
             (Purpose::Evict, _) if fencing => {
-                vec![gone(
-                    &call,
+                vec![call.gone(
                     format!("{name} cannot be reached ({ended}{said})"),
                     Storage::Empty,
                 )]
@@ -404,11 +355,10 @@ impl Hosts {
                     "{name} has no program {program}{said}: install outlive there, or say where \
                      it lies with --remote-executable"
                 );
-                vec![gone(&call, cause, Storage::Empty)]
+                vec![call.gone(cause, Storage::Empty)]
             }
             (_, Stage::Connecting) => {
-                vec![gone(
-                    &call,
+                vec![call.gone(
                     format!("{name} cannot be reached ({ended}{said})"),
                     Storage::Empty,
                 )]
@@ -418,7 +368,7 @@ impl Hosts {
                 self.leave(node, epoch, call.leased);
                 self.evict(&call);
                 let cause = format!("the connection to {name} ended ({ended}{said})");
-                vec![gone(&call, cause, Storage::Keep)]
+                vec![call.gone(cause, Storage::Keep)]
             }
         }
     }
@@ -440,11 +390,7 @@ impl Hosts {
         let call = self.calls.values().find(asks)?;
         process::signal(&call.line.process.fd, Signal::KILL);
         let name = &self.host(call.host).name;
-        Some(gone(
-            call,
-            format!("{name} cannot be reached"),
-            Storage::Empty,
-        ))
+        Some(call.gone(format!("{name} cannot be reached"), Storage::Empty))
     }
 
     /// A slot is to be called fenced when its host's lease is over, or earlier.
@@ -452,60 +398,6 @@ impl Hosts {
         let over_at = leased.map_or_else(Instant::now, |at| at + self.common.lease + LEASE_MARGIN);
         self.fencing.entry((node, epoch)).or_insert(over_at);
     }
-}
-
-fn gone(call: &Call, cause: String, storage: Storage) -> Input {
-    Input::NodeGone {
-        node: call.node,
-        epoch: call.epoch,
-        cause,
-        storage,
-    }
-}
-
-impl Stage {
-    /// A keeper that was told to end meanwhile stays told.
-    const fn max_up(self) -> Stage {
-        match self {
-            Stage::Stopping => Stage::Stopping,
-            _ => Stage::Up,
-        }
-    }
-}
-
-/// A host for each slot: the one of the run before where it is there still, else the next
-/// of the list.
-fn place(hosts: &[Host], nodes: u32, before: &[String]) -> Result<BTreeMap<NodeId, usize>> {
-    if hosts.len() < nodes as usize {
-        return Err(Error::new(
-            Code::NoSpare,
-            Entity::Option("hosts".to_owned()),
-            format!(
-                "{} for {nodes} nodes",
-                outlive_base::count(hosts.len() as u64, "host")
-            ),
-            "give more hosts, or fewer --spares",
-        ));
-    }
-    let mut placed = BTreeMap::new();
-    let mut taken = BTreeSet::new();
-    let known = |node: u32| {
-        let name = before.get(node as usize)?;
-        hosts.iter().position(|host| host.name == *name)
-    };
-    for node in 0..nodes {
-        if let Some(at) = known(node).filter(|at| taken.insert(*at)) {
-            placed.insert(NodeId(node), at);
-        }
-    }
-    for node in (0..nodes).map(NodeId) {
-        if !placed.contains_key(&node)
-            && let Some(at) = (0..hosts.len()).find(|at| taken.insert(*at))
-        {
-            placed.insert(node, at);
-        }
-    }
-    Ok(placed)
 }
 
 impl Nodes for Hosts {

@@ -9,7 +9,7 @@ use outlive_base::{NodeId, Rank, Result, Time};
 use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 
-use crate::hosts::Heard;
+use crate::host_words::Heard;
 use crate::watch::{Seen, Watcher};
 
 /// What wakes the driver, beside agents.

@@ -196,6 +196,7 @@ fn job(words: &[String]) -> ExitCode {
         environment: Vec::new(),
         settings,
         store: dir.join("store"),
+        hosts: None,
         node_storage: None,
         unnamed: false,
         memory_bytes: 1 << 20,

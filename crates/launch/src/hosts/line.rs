@@ -10,8 +10,7 @@ use crossbeam_channel::{Receiver, Sender, bounded};
 use outlive_base::{Code, Entity, Error, Result};
 use rustix::pipe::{PipeFlags, pipe_with};
 
-use super::Heard;
-use super::words::{self, FromHost, LINE_BYTES_MAX, ToHost};
+use crate::host_words::{self as words, FromHost, Heard, LINE_BYTES_MAX, ToHost};
 use crate::nodes::Happened;
 use crate::process::{self, Group, Process};
 

@@ -20,8 +20,8 @@ use outlive_control::orders::AgentSpec;
 
 use super::address;
 use super::line::next_line;
-use super::words::{self, Begin, Evict, FromHost, ToHost};
 use crate::fleet::{Common, Fleet};
+use crate::host_words::{self as words, Begin, Evict, FromHost, ToHost};
 use crate::watch::{Seen, Watcher};
 use crate::{files, leftovers, sys};
 

@@ -14,15 +14,15 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 /// Stands before each line.
 const MARK: &str = "outlive-host/1 ";
 /// Longest line, in bytes.
-pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
+pub(crate) const LINE_BYTES_MAX: usize = 1 << 20;
 
 /// Launcher to host.
 #[derive(Serialize, Deserialize, Debug)]
-pub(super) enum ToHost {
+pub(crate) enum ToHost {
     /// Start the keeper of a slot.
     Begin(Box<Begin>),
     /// End what earlier runs of a job left on this host; answered by [`FromHost::Fenced`].
-    Evict(Evict),
+    Evict(Box<Evict>),
     /// The launcher has read the [`FromHost::Alive`] with this stamp.
     Lease { stamp_ms: u64 },
     /// Watch a rank's process.
@@ -49,7 +49,7 @@ pub(super) enum ToHost {
 
 /// What a host needs to start a node.
 #[derive(Serialize, Deserialize, Debug)]
-pub(super) struct Begin {
+pub(crate) struct Begin {
     /// The agent's; `launcher`, `bind`, `key_file` and `memory_bytes` are found out here.
     pub spec: AgentSpec,
     /// Where the launcher may be reached: the first that answers is taken.
@@ -71,9 +71,18 @@ pub(super) struct Begin {
 
 /// Whose remains are to end.
 #[derive(Serialize, Deserialize, Debug)]
-pub(super) struct Evict {
+pub(crate) struct Evict {
     pub spec: AgentSpec,
     pub run_dir: PathBuf,
+}
+
+/// What comes over a line.
+#[derive(Debug)]
+pub enum Heard {
+    /// A word.
+    Word(FromHost),
+    /// Nothing more will.
+    End,
 }
 
 /// Host to launcher.
@@ -119,7 +128,7 @@ pub enum FromHost {
 ///
 /// # Errors
 /// None that its types can have.
-pub(super) fn write(what: &impl Serialize) -> Result<String> {
+pub(crate) fn write(what: &impl Serialize) -> Result<String> {
     serde_json::to_string(what)
         .map(|text| format!("{MARK}{text}\n"))
         .map_err(|error| Error::internal(format!("word for a host: {error}")))
@@ -129,7 +138,7 @@ pub(super) fn write(what: &impl Serialize) -> Result<String> {
 ///
 /// # Errors
 /// [`Code::PeerVersion`] if it has the mark and cannot be understood.
-pub(super) fn read<T: DeserializeOwned>(line: &str) -> Result<Option<T>> {
+pub(crate) fn read<T: DeserializeOwned>(line: &str) -> Result<Option<T>> {
     let Some(text) = line.trim_end().strip_prefix(MARK) else {
         return Ok(None);
     };

@@ -1,0 +1,73 @@
+//! One line to a host and what it is for.
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use outlive_base::NodeId;
+use outlive_control::ended::Ended;
+use outlive_control::supervisor::{Input, Storage};
+
+use super::line::Line;
+
+/// How far a line is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Stage {
+    /// The program connects.
+    Connecting,
+    /// The host's process answers.
+    Met,
+    /// The keeper runs.
+    Up,
+    /// The keeper was told to end.
+    Stopping,
+}
+
+/// Why a line was opened.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Purpose {
+    /// To run a node.
+    Serve,
+    /// To end what is left of one.
+    Evict,
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    pub node: NodeId,
+    pub epoch: u64,
+    pub host: usize,
+    pub storage: Storage,
+    pub dir: PathBuf,
+    pub purpose: Purpose,
+    pub stage: Stage,
+    pub line: Line,
+    /// When its lease was lengthened last.
+    pub leased: Option<Instant>,
+    /// The program's end, and that of what it says: both are waited for.
+    pub exited: Option<Ended>,
+    pub silent: bool,
+    /// Its end is known to the supervisor, or of no interest.
+    pub told: bool,
+}
+
+impl Stage {
+    /// A keeper that was told to end meanwhile stays told.
+    pub const fn max_up(self) -> Stage {
+        match self {
+            Stage::Stopping => Stage::Stopping,
+            _ => Stage::Up,
+        }
+    }
+}
+
+impl Call {
+    /// What the supervisor hears of its end.
+    pub fn gone(&self, cause: String, storage: Storage) -> Input {
+        Input::NodeGone {
+            node: self.node,
+            epoch: self.epoch,
+            cause,
+            storage,
+        }
+    }
+}

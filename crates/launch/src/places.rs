@@ -1,0 +1,108 @@
+//! Which nodes a run has: parts of this machine, or hosts.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use crossbeam_channel::Sender;
+use outlive_base::{Error, Result};
+
+use crate::command;
+use crate::emulated::Emulated;
+use crate::fleet::{Common, Fleet};
+use crate::hosts::{self, Hosts};
+use crate::nodes::{Happened, Nodes};
+use crate::run::{Machines, Run};
+use crate::store::{self, Store};
+
+/// Where all of this machine's addresses are served, by both protocols if there are two.
+pub(crate) fn any_address() -> IpAddr {
+    match std::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
+    }
+}
+
+/// Names of the variables that a rank must have, wherever it is started.
+fn passed(run: &Run) -> Vec<String> {
+    let ours = command::VARIABLES.iter().map(ToString::to_string);
+    let more = run.environment.iter().map(|(name, _)| name);
+    let more = more.map(|name| name.to_string_lossy().into_owned());
+    let set = |name: &&str| std::env::var_os(name).is_some();
+    let users = ["OUTLIVE_COPY_THREADS", "OUTLIVE_LOG"]
+        .into_iter()
+        .filter(set);
+    ours.chain(more).chain(users.map(str::to_owned)).collect()
+}
+
+/// What decides where the nodes of a run live.
+pub(crate) struct Lives<'a> {
+    pub run: &'a Run,
+    pub store: &'a Store,
+    /// The job's number under its key of earlier runs.
+    pub known: Option<u64>,
+    pub job_hash: u64,
+    /// Where the launcher listens.
+    pub launcher: SocketAddr,
+}
+
+impl Lives<'_> {
+    /// The nodes, none of them started yet; `events` is told what hosts say.
+    ///
+    /// # Errors
+    /// Too few hosts, no address, a directory of sockets that is somebody else's.
+    pub fn nodes(
+        &self,
+        machines: Option<Machines>,
+        events: Sender<Happened>,
+    ) -> Result<Box<dyn Nodes>> {
+        Ok(match machines {
+            None => Box::new(self.emulated()?),
+            Some(machines) => Box::new(self.hosts(machines, events)?),
+        })
+    }
+
+    fn emulated(&self) -> Result<Emulated> {
+        let (run, store) = (self.run, self.store);
+        Ok(Emulated(Fleet::new(Common {
+            job: run.settings.job.clone(),
+            job_hash: self.job_hash,
+            launcher: self.launcher,
+            bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            job_dir: store.dir().to_owned(),
+            key_file: store.key_file(),
+            sockets: store::run_dir(self.job_hash)?.join("agent-{node}.sock"),
+            nodes: run.settings.nodes,
+            memory_bytes: run.memory_bytes,
+            encrypt: run.encrypt,
+            executable: run.executable.clone(),
+            nodes_lock: store.nodes_lock().clone(),
+        })))
+    }
+
+    fn hosts(&self, machines: Machines, events: Sender<Happened>) -> Result<Hosts> {
+        let (run, store) = (self.run, self.store);
+        let set = &run.settings;
+        let own = Path::new("/proc/self/exe");
+        let executable = match machines.executable {
+            Some(path) => path,
+            None => std::fs::read_link(own).map_err(|error| Error::io(own, "read", &error))?,
+        };
+        let port = self.launcher.port();
+        let common = hosts::Common {
+            job: set.job.clone(),
+            job_hash: self.job_hash,
+            known: self.known,
+            launchers: hosts::address::of_this_machine(port, machines.network)?,
+            job_dir: store.dir().to_owned(),
+            key_file: store.key_file(),
+            memory_bytes: run.memory_bytes,
+            encrypt: run.encrypt,
+            executable,
+            passed: passed(run),
+            lease: Duration::from_millis(set.bounds.silence_ms()),
+        };
+        let before = &store.job().hosts;
+        Hosts::new(common, machines.source, set.nodes, before, events)
+    }
+}
