@@ -112,7 +112,21 @@ def test_a_host_that_does_not_answer_at_the_start_is_passed_over(cluster: Cluste
     assert report["failures"][0]["place"] == "node:0"
 
 
-def test_a_host_without_the_program_is_named(cluster: Cluster) -> None:
+def test_a_host_without_the_program_is_brought_it(cluster: Cluster) -> None:
+    more = ["--remote-executable", "/nowhere/outlive"]
+    output = cluster.dir / "field"
+    report, text = cluster.end(cluster.start(*options(cluster, *more), *heat(output, 0)))
+    assert output.read_bytes() == undisturbed(cluster), text
+    assert report["failures"] == [], text
+    # The spare was not needed, and has none.
+    assert cluster.machines.run("n1", "find", "/var/tmp", "-name", "outlive") != ""
+    assert cluster.machines.run("n4", "find", "/var/tmp", "-name", "outlive") == ""
+
+
+def test_a_host_that_takes_no_program_is_named(cluster: Cluster) -> None:
+    for name in cluster.machines.names:
+        # Others may write there: no place for a program.
+        cluster.machines.run(name, "mkdir", "-m", "777", "/var/tmp/outlive-0")
     more = ["--remote-executable", "/nowhere/outlive"]
     report, text = cluster.end(cluster.start(*options(cluster, *more), *heat(Path("/x"))), 69)
     assert "OL-504" in text and " has no program /nowhere/outlive" in text, text

@@ -213,7 +213,17 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
     };
     let source: Box<dyn Source> = match hosts {
         slurm::NAME => Box::new(Slurm::of_this_job().map_err(blamed("hosts"))?),
-        file => Box::new(HostFile::load(Path::new(file), shell).map_err(blamed("hosts"))?),
+        file => match HostFile::load(Path::new(file), shell) {
+            Ok(source) => Box::new(source),
+            Err(error) if error.code() == Code::InvalidArgument => {
+                return Err(config.blame("hosts", &error));
+            }
+            Err(error) => {
+                let reason = format!("'{}': {}", short(file), error.reason());
+                let remedy = "give a file that names a host on each line, or slurm";
+                return Err(refuse(config, "hosts", reason, remedy));
+            }
+        },
     };
     let count = u32::try_from(source.hosts().len()).unwrap_or(u32::MAX);
     let spares = match given {

@@ -11,6 +11,7 @@
 pub mod address;
 mod call;
 pub mod hostfile;
+mod install;
 mod line;
 mod place;
 pub mod serve;
@@ -35,6 +36,7 @@ use crate::nodes::{Happened, Nodes};
 use crate::process::{self, Group, Process};
 use crate::watch::Watcher;
 use call::{Call, Purpose, Stage};
+use install::Install;
 use line::Line;
 use place::place;
 use source::{Host, Source};
@@ -64,6 +66,9 @@ pub(crate) struct Common {
     pub lease: Duration,
 }
 
+/// The call that follows when a host has the program: slot, epoch and host, directory, storage.
+type Next = ((NodeId, u64, usize), PathBuf, Storage);
+
 /// The launcher's ends of all lines.
 #[derive(Debug)]
 pub(crate) struct Hosts {
@@ -74,6 +79,9 @@ pub(crate) struct Hosts {
     events: Sender<Happened>,
     calls: BTreeMap<u64, Call>,
     next_call: u64,
+    /// Hosts that were brought the program, and those to which it is on its way.
+    installed: BTreeSet<usize>,
+    installs: BTreeMap<u32, (Install, Next)>,
     /// The command was started once.
     started: bool,
     /// Ends what the command left on the hosts.
@@ -109,6 +117,8 @@ impl Hosts {
             events,
             calls: BTreeMap::new(),
             next_call: 0,
+            installed: BTreeSet::new(),
+            installs: BTreeMap::new(),
             started: false,
             sweep: None,
             placed,
@@ -143,7 +153,7 @@ impl Hosts {
     ) -> Result<()> {
         let (node, epoch, host) = call;
         let words = [
-            self.common.executable.display().to_string(),
+            self.executable(host),
             "host".to_owned(),
             self.common.job.to_string(),
         ];
@@ -350,12 +360,7 @@ impl Hosts {
             (_, Stage::Stopping) => vec![Input::KeeperEnded { node, epoch, ended }],
             // What a shell says of a program that is not there, or cannot be executed.
             (_, Stage::Connecting) if matches!(ended, Ended::Code(126 | 127)) => {
-                let program = self.common.executable.display();
-                let cause = format!(
-                    "{name} has no program {program}{said}: install outlive there, or say where \
-                     it lies with --remote-executable"
-                );
-                vec![call.gone(cause, Storage::Empty)]
+                self.install(&call, &said).into_iter().collect()
             }
             (_, Stage::Connecting) => {
                 vec![call.gone(
@@ -370,6 +375,48 @@ impl Hosts {
                 let cause = format!("the connection to {name} ended ({ended}{said})");
                 vec![call.gone(cause, Storage::Keep)]
             }
+        }
+    }
+
+    /// Brings the program to a host that lacks it; if that is not possible, what is wrong.
+    fn install(&mut self, call: &Call, said: &str) -> Option<Input> {
+        let host = self.host(call.host);
+        let may = self.source.may_install() && !self.installed.contains(&call.host);
+        let install = Install::begin(&*self.source, host, self.program).filter(|_| may);
+        let Some(install) = install else {
+            let (name, program) = (&host.name, self.common.executable.display());
+            let cause = format!(
+                "{name} has no program {program}{said}: install outlive there, or say where it \
+                 lies with --remote-executable"
+            );
+            return Some(call.gone(cause, Storage::Empty));
+        };
+        tracing::info!(host = host.name, "the program is brought to a host");
+        self.installed.insert(call.host);
+        let what = (call.node, call.epoch, call.host);
+        let next = (what, call.dir.clone(), call.storage);
+        self.installs.insert(install.pid(), (install, next));
+        None
+    }
+
+    /// The program was brought to a host, or not: it is called again, and will say.
+    fn after_install(&mut self, pid: u32) -> Option<Vec<Input>> {
+        let (_, (what, dir, storage)) = self.installs.remove(&pid)?;
+        let called = self.call(what, &dir, storage, Purpose::Serve);
+        let failed = called.err().map(|error| Input::NodeGone {
+            node: what.0,
+            epoch: what.1,
+            cause: error.to_string(),
+            storage: Storage::Empty,
+        });
+        Some(failed.into_iter().collect())
+    }
+
+    /// Where the program lies on a host.
+    fn executable(&self, host: usize) -> String {
+        match self.installed.contains(&host) {
+            true => install::path(self.program),
+            false => self.common.executable.display().to_string(),
         }
     }
 
@@ -510,6 +557,9 @@ impl Nodes for Hosts {
             self.sweep = None;
             return Some(Vec::new());
         }
+        if let Some(inputs) = self.after_install(pid) {
+            return Some(inputs);
+        }
         let is_it = |(_, call): &(&u64, &mut Call)| call.line.process.pid == pid;
         let (number, call) = self.calls.iter_mut().find(is_it)?;
         call.exited = Some(ended);
@@ -551,6 +601,7 @@ impl Nodes for Hosts {
         let calls = self.calls.values().map(|call| &call.line.process);
         calls
             .chain(&self.sweep)
+            .chain(self.installs.values().map(|(install, _)| &install.0))
             .map(|process| process.pid)
             .collect()
     }

@@ -107,6 +107,10 @@ impl Source for HostFile {
         command
     }
 
+    fn may_install(&self) -> bool {
+        true
+    }
+
     fn keeps_secrets(&self) -> bool {
         true
     }

@@ -26,6 +26,10 @@ pub trait Source: std::fmt::Debug {
     fn hosts(&self) -> &[Host];
     /// The command that runs `words` on a host, with its own input, output and status.
     fn shell(&self, host: &Host, words: &[String]) -> Command;
+    /// True if a program that a host lacks may be brought there.
+    fn may_install(&self) -> bool {
+        false
+    }
     /// A command that ends what the user's command left on the hosts when it was killed, if it
     /// leaves anything. It ends by itself, within seconds.
     fn sweep(&self) -> Option<Command> {
