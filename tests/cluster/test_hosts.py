@@ -138,7 +138,24 @@ def test_two_names_of_one_machine_are_refused(cluster: Cluster) -> None:
     cluster.hosts(f"n1\n{cluster.machines.address('n1')}\n")
     words = ["--hosts", cluster.dir / "hostfile", "--spares", 0]
     _, text = cluster.end(cluster.start(*words, *heat(Path("/x"))), 69)
-    assert "two names of the list mean one host" in text, text
+    assert "two names mean one host" in text, text
+
+
+def test_a_launcher_that_stood_still_goes_on_with_the_same_machines(cluster: Cluster) -> None:
+    output = cluster.dir / "field"
+    run = cluster.start(*options(cluster), *heat(output, 40000))
+    cluster.wait_for(run, "version 80 stable on disk")
+    launcher = cluster.machines.run("room", "pgrep", "-o", "-x", "outlive").strip()
+    cluster.machines.run("room", "kill", "-STOP", launcher)
+    # Nobody answers for it: each machine ends what it runs by itself.
+    wait_until_nothing_runs(cluster, ["n1", "n2", "n3"])
+    cluster.machines.run("room", "kill", "-CONT", launcher)
+    # What brought it into the room stopped with it.
+    run.send_signal(signal.SIGCONT)
+    report, text = cluster.end(run)
+    assert output.read_bytes() == undisturbed(cluster), text
+    # From their disks: no machine was lost.
+    assert "rebuilt from disk" in text and "a spare" not in text, text
 
 
 def test_an_interrupt_ends_everything_everywhere(cluster: Cluster) -> None:

@@ -55,7 +55,7 @@ impl Deletion {
         }
         store::check_owned(&dir, 0o022)?;
         let lock = store::take_lock(&dir.join("lock"), name)?;
-        let nodes_lock = crate::leftovers::take(&dir, &dir, name)?;
+        let nodes_lock = crate::leftovers::take(&dir, &dir, name, &|_| false)?;
         let job = store::read_job_of(&dir).ok();
         let base = job.as_ref().map(|job: &JobFile| job.node_storage.clone());
         let base = base.or_else(|| node_storage.map(Path::to_owned));

@@ -65,8 +65,6 @@ pub(crate) struct Begin {
     pub storage: Storage,
     /// Silence of the launcher after which everything here ends.
     pub lease_ms: u64,
-    /// Told apart from other runs of the job by this.
-    pub run: String,
 }
 
 /// Whose remains are to end.

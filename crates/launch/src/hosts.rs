@@ -42,7 +42,9 @@ use place::place;
 use source::{Host, Source};
 
 /// How much later than its host a launcher takes a lease for over.
-const LEASE_MARGIN: Duration = Duration::from_millis(500);
+const LEASE_MARGIN: Duration = Duration::from_millis(700);
+/// How long a host whose line broke has to let itself be reached, though its lease is over.
+const REACHED_WITHIN: Duration = Duration::from_secs(3);
 
 /// What the nodes of a job on hosts have in common.
 #[derive(Clone, Debug)]
@@ -75,7 +77,6 @@ pub(crate) struct Hosts {
     common: Common,
     source: Box<dyn Source>,
     program: u64,
-    run: String,
     events: Sender<Happened>,
     calls: BTreeMap<u64, Call>,
     next_call: u64,
@@ -108,9 +109,7 @@ impl Hosts {
         events: Sender<Happened>,
     ) -> Result<Hosts> {
         let placed = place(source.hosts(), nodes, before)?;
-        let now = jiff::Timestamp::now();
         Ok(Hosts {
-            run: format!("{}-{now}", std::process::id()),
             program: serve::program()?,
             common,
             source,
@@ -169,6 +168,7 @@ impl Hosts {
             dir: dir.to_owned(),
             purpose,
             stage: Stage::Connecting,
+            begun: Instant::now(),
             line,
             leased: None,
             exited: None,
@@ -234,7 +234,6 @@ impl Hosts {
                 run_dir,
                 storage: call.storage,
                 lease_ms: self.common.lease.as_millis() as u64,
-                run: self.run.clone(),
             })),
         };
         if let Some(call) = self.calls.get_mut(&number) {
@@ -428,6 +427,15 @@ impl Hosts {
         }
     }
 
+    /// True while a host is asked whether it is there: what it keeps is not given up at once
+    /// because this process, and not the host, stood still.
+    fn is_being_reached(&self, node: NodeId, epoch: u64, now: Instant) -> bool {
+        self.calls.values().any(|call| {
+            (call.node, call.epoch, call.purpose) == (node, epoch, Purpose::Evict)
+                && now < call.begun + REACHED_WITHIN
+        })
+    }
+
     /// A host that did not let itself be reached until its lease was over is gone.
     fn unanswered(&mut self, node: NodeId, epoch: u64) -> Option<Input> {
         let asks = |call: &&Call| {
@@ -587,6 +595,9 @@ impl Nodes for Hosts {
         let over: Vec<_> = self.fencing.iter().filter_map(over).collect();
         let mut inputs = Vec::new();
         for (node, epoch) in over {
+            if self.is_being_reached(node, epoch, now) {
+                continue;
+            }
             inputs.extend(self.unanswered(node, epoch));
             inputs.extend(self.fenced(node, epoch));
         }

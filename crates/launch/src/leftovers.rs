@@ -31,12 +31,17 @@ pub(crate) const LOCK: &str = "nodes.lock";
 const LOOK: Duration = Duration::from_millis(5);
 
 /// Takes the lock of the job's nodes, after those of an earlier run have ended. `dir` is the
-/// job's directory, by which they are known.
+/// job's directory, by which they are known. Those of `this_run` are never ended.
 ///
 /// # Errors
-/// [`Code::JobBusy`] if some do not end although they were killed; those of the file
-/// system.
-pub(crate) fn take(lock_dir: &Path, dir: &Path, name: &JobName) -> Result<OwnedFd> {
+/// [`Code::JobBusy`] if some do not end although they were killed, or are of this run; those
+/// of the file system.
+pub(crate) fn take(
+    lock_dir: &Path,
+    dir: &Path,
+    name: &JobName,
+    this_run: &dyn Fn(&AgentSpec) -> bool,
+) -> Result<OwnedFd> {
     let path = lock_dir.join(LOCK);
     if let Some(file) = acquire(&path, PATIENCE)? {
         return Ok(file.into());
@@ -44,7 +49,14 @@ pub(crate) fn take(lock_dir: &Path, dir: &Path, name: &JobName) -> Result<OwnedF
     // One that was frozen ends in order, with its ranks, when it goes on.
     let mut found = Vec::new();
     for (with, patience) in [(Signal::CONT, PATIENCE), (Signal::KILL, KILL_PATIENCE)] {
-        found = evict(dir, with);
+        found = evict(dir, with, this_run).ok_or_else(|| {
+            Error::new(
+                Code::JobBusy,
+                Entity::Job(name.to_string()),
+                "another node of this run is on this machine: two names mean one host",
+                "name each machine once",
+            )
+        })?;
         tracing::warn!(?found, ?with, "nodes of an earlier run are ended");
         if let Some(file) = acquire(&path, patience)? {
             return Ok(file.into());
@@ -56,12 +68,6 @@ pub(crate) fn take(lock_dir: &Path, dir: &Path, name: &JobName) -> Result<OwnedF
         format!("nodes of an earlier run have not ended (processes {found:?})"),
         "end them, look for processes in state D, or choose another --job",
     ))
-}
-
-/// True if somebody holds the lock in `lock_dir`.
-pub(crate) fn are_there(lock_dir: &Path) -> bool {
-    let held = |file| rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared).is_err();
-    File::open(lock_dir.join(LOCK)).is_ok_and(held)
 }
 
 /// The file at `path`, locked, unless somebody holds it for longer than the bound.
@@ -87,8 +93,9 @@ fn acquire(path: &Path, patience: Duration) -> Result<Option<File>> {
     }
 }
 
-/// Signals keepers and agents of the job in `dir`; their numbers.
-fn evict(dir: &Path, with: Signal) -> Vec<u32> {
+/// Signals keepers and agents of the job in `dir`; their numbers. `None` if one is of this run:
+/// then none is signalled any more.
+fn evict(dir: &Path, with: Signal, this_run: &dyn Fn(&AgentSpec) -> bool) -> Option<Vec<u32>> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -99,20 +106,23 @@ fn evict(dir: &Path, with: Signal) -> Vec<u32> {
         let Some(fd) = process::open_pid(pid) else {
             continue;
         };
-        if serves(&entry.path(), dir) {
+        if let Some(spec) = serves(&entry.path(), dir) {
+            if this_run(&spec) {
+                return None;
+            }
             process::signal(&fd, with);
             found.push(pid);
         }
     }
-    found
+    Some(found)
 }
 
-/// True if the process at `proc` is a keeper or agent of the job in `dir`.
-fn serves(proc: &Path, dir: &Path) -> bool {
+/// What the process at `proc` is, if it is a keeper or agent of the job in `dir`.
+fn serves(proc: &Path, dir: &Path) -> Option<AgentSpec> {
     let words = std::fs::read(proc.join("cmdline")).unwrap_or_default();
     let role = words.split(|byte| *byte == 0).nth(1).unwrap_or_default();
     if role != b"keeper" && role != b"agent" {
-        return false;
+        return None;
     }
     let environ = std::fs::read(proc.join("environ")).unwrap_or_default();
     let spec = environ.split(|byte| *byte == 0).find_map(|variable| {
@@ -121,7 +131,7 @@ fn serves(proc: &Path, dir: &Path) -> bool {
             .strip_prefix(b"=")
     });
     let spec = spec.and_then(|spec| serde_json::from_slice::<AgentSpec>(spec).ok());
-    spec.is_some_and(|spec| spec.job_dir.as_os_str().as_bytes() == dir.as_os_str().as_bytes())
+    spec.filter(|spec| spec.job_dir.as_os_str().as_bytes() == dir.as_os_str().as_bytes())
 }
 
 /// Lets the child, and what it starts, inherit a descriptor.

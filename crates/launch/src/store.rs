@@ -62,7 +62,7 @@ impl Store {
         let lock = take_lock(&dir.join("lock"), name)?;
         // It may have been begun before the lock was ours.
         crate::marks::refuse_begun(&dir, name)?;
-        let nodes_lock = Arc::new(crate::leftovers::take(&dir, &dir, name)?);
+        let nodes_lock = Arc::new(crate::leftovers::take(&dir, &dir, name, &|_| false)?);
         for sub in ["shared", "nodes"] {
             make_private(&dir.join(sub))?;
             must_list(&dir.join(sub))?;

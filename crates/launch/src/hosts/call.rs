@@ -40,6 +40,7 @@ pub(super) struct Call {
     pub dir: PathBuf,
     pub purpose: Purpose,
     pub stage: Stage,
+    pub begun: Instant,
     pub line: Line,
     /// When its lease was lengthened last.
     pub leased: Option<Instant>,

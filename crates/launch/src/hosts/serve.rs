@@ -9,6 +9,7 @@
 //! an answer that was delayed on its way does not lengthen the lease.
 
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ const QUEUE: usize = 1024;
 const LOOK: Duration = Duration::from_millis(2);
 /// From SIGTERM to SIGKILL when the launcher is gone.
 const END_GRACE_MS: u64 = 2_000;
+/// The same when the lease is over: the launcher waits little longer.
+const LEASE_GRACE_MS: u64 = 200;
 /// How long processes may take to end after SIGKILL before this one ends without them.
 const KILLED_MS: u64 = 10_000;
 /// Between two stamps; a third of a short lease.
@@ -38,9 +41,8 @@ const ALIVE_MS: u64 = 500;
 
 /// Tries to make the directory of the socket, which an earlier run may be removing.
 const TRIES: u32 = 5;
-/// Files beside the socket: the key, and which run this is.
+/// The file of the key, beside the socket.
 const KEY: &str = "key";
-const RUN: &str = "run";
 
 enum Woken {
     Seen(Seen),
@@ -235,7 +237,11 @@ impl Host {
             || self.node.as_ref().is_some_and(|node| node.fleet.is_busy());
         match (&self.node, busy) {
             (_, true) => LOOK,
-            (node, false) => Duration::from_millis(alive_ms(node.as_ref())),
+            (None, false) => Duration::from_millis(ALIVE_MS),
+            (Some(node), false) => {
+                let left = (self.leased_ms + node.lease_ms + 1).saturating_sub(clock_ms());
+                Duration::from_millis(alive_ms(Some(node)).min(left))
+            }
         }
     }
 
@@ -350,10 +356,13 @@ impl Host {
                  is ended",
                 now - self.leased_ms
             );
-            self.ending = Some(now + KILLED_MS);
-            let ranks = node.ranks.clone();
-            node.fleet.fence(node.me, node.epoch, &ranks);
+            // Ranks that it never heard of are the agent's to end.
+            drop(node.fleet.kill(&node.ranks));
+            self.end(LEASE_GRACE_MS);
         }
+        let Some(node) = &mut self.node else {
+            return;
+        };
         let gone = !node.fleet.fenced().is_empty();
         if gone && std::mem::take(&mut self.fencing) {
             said.push(FromHost::Fenced);
@@ -381,14 +390,12 @@ fn alive_ms(node: Option<&Node>) -> u64 {
 }
 
 fn end_leftovers(evict: &Evict) -> Result<()> {
-    lock(&evict.run_dir, &evict.spec).map(drop)
+    lock(&evict.run_dir, &evict.spec, &[]).map(drop)
 }
 
 fn prepare(mut begin: Begin) -> Result<Ready> {
     let spec = &mut begin.spec;
-    refuse_second(&begin.run_dir, &begin.run)?;
-    let lock = Arc::new(lock(&begin.run_dir, spec)?);
-    files::write_atomic(&begin.run_dir.join(RUN), begin.run.as_bytes())?;
+    let lock = Arc::new(lock(&begin.run_dir, spec, &begin.launchers)?);
     spec.key_file = key_file(spec, begin.key.take(), &begin.run_dir)?;
     let (launcher, own) = address::reach(&begin.launchers)?;
     let apart = !spec.node_dir.starts_with(&spec.job_dir);
@@ -436,32 +443,21 @@ impl Node {
     /// The key that was sent is not left behind; nor is the socket.
     fn remove_files(&self) {
         // The lock is held until this process ends: who waits for it looks where it is then.
-        for name in [KEY, RUN, leftovers::LOCK] {
+        for name in [KEY, leftovers::LOCK] {
             let _ = std::fs::remove_file(self.run_dir.join(name));
         }
         self.fleet.remove_sockets();
     }
 }
 
-/// Refuses a second node of one run on one machine: two names may mean the same.
-fn refuse_second(run_dir: &Path, run: &str) -> Result<()> {
-    let held = std::fs::read_to_string(run_dir.join(RUN)).is_ok_and(|text| text == run);
-    if held && leftovers::are_there(run_dir) {
-        return Err(Error::new(
-            Code::InvalidArgument,
-            Entity::Option("hosts".to_owned()),
-            "another node of this job is on this machine: two names of the list mean one host",
-            "name each machine once",
-        ));
-    }
-    Ok(())
-}
-
-/// The lock of this host's node, once nothing of an earlier run is left.
-fn lock(run_dir: &Path, spec: &AgentSpec) -> Result<OwnedFd> {
+/// The lock of this host's node, once nothing of an earlier run is left. Nodes of this run
+/// have one of these launchers: two names may mean one machine.
+fn lock(run_dir: &Path, spec: &AgentSpec, launchers: &[SocketAddr]) -> Result<OwnedFd> {
+    let this_run =
+        |other: &AgentSpec| other.node != spec.node && launchers.contains(&other.launcher);
     for _ in 0..TRIES {
         files::make_run_dir(run_dir)?;
-        match leftovers::take(run_dir, &spec.job_dir, &spec.job) {
+        match leftovers::take(run_dir, &spec.job_dir, &spec.job, &this_run) {
             // The one before removed the directory at its end.
             Err(error) if error.code() == Code::NotFound => {}
             taken => return taken,
