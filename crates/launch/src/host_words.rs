@@ -71,6 +71,7 @@ pub(crate) struct Begin {
 #[derive(Serialize, Deserialize, Debug)]
 pub(crate) struct Evict {
     pub spec: AgentSpec,
+    pub launchers: Vec<SocketAddr>,
     pub run_dir: PathBuf,
 }
 

@@ -224,11 +224,16 @@ impl Hosts {
         }
         let spec = self.spec(call);
         let run_dir = self.run_dir();
+        let launchers = self.common.launchers.clone();
         let word = match call.purpose {
-            Purpose::Evict => ToHost::Evict(Box::new(Evict { spec, run_dir })),
+            Purpose::Evict => ToHost::Evict(Box::new(Evict {
+                spec,
+                launchers,
+                run_dir,
+            })),
             Purpose::Serve => ToHost::Begin(Box::new(Begin {
                 spec,
-                launchers: self.common.launchers.clone(),
+                launchers,
                 known: self.common.known,
                 key: self.key()?,
                 run_dir,

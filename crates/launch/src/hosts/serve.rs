@@ -390,7 +390,7 @@ fn alive_ms(node: Option<&Node>) -> u64 {
 }
 
 fn end_leftovers(evict: &Evict) -> Result<()> {
-    lock(&evict.run_dir, &evict.spec, &[]).map(drop)
+    lock(&evict.run_dir, &evict.spec, &evict.launchers).map(drop)
 }
 
 fn prepare(mut begin: Begin) -> Result<Ready> {
@@ -450,11 +450,13 @@ impl Node {
     }
 }
 
-/// The lock of this host's node, once nothing of an earlier run is left. Nodes of this run
-/// have one of these launchers: two names may mean one machine.
+/// The lock of this host's node, once nothing older is left. What has one of these launchers is
+/// of this run: another slot, if two names mean one machine, or a later holder of this one.
 fn lock(run_dir: &Path, spec: &AgentSpec, launchers: &[SocketAddr]) -> Result<OwnedFd> {
-    let this_run =
-        |other: &AgentSpec| other.node != spec.node && launchers.contains(&other.launcher);
+    let this_run = |other: &AgentSpec| {
+        let newer = other.node != spec.node || other.epoch > spec.epoch;
+        newer && launchers.contains(&other.launcher)
+    };
     for _ in 0..TRIES {
         files::make_run_dir(run_dir)?;
         match leftovers::take(run_dir, &spec.job_dir, &spec.job, &this_run) {
