@@ -113,12 +113,13 @@ environment() { # environment NAME
 # An ssh server and Slurm for the tests on machines of their own (tests/cluster): unpacked,
 # not installed, so that nothing of them runs here but what a test starts.
 cluster() {
-    local packages="openssh-server libwrap0 munge libmunge2 slurm-client slurmctld slurmd
-        slurm-wlm-basic-plugins liblua5.1-0" stamp=.deps/cluster/stamp package
+    local packages="openssh-server libwrap0 munge libmunge2 slurm-client slurmctld slurmd"
+    local stamp=.deps/cluster/stamp package
+    packages="$packages slurm-wlm-basic-plugins liblua5.1-0"
     if [ "$(cat "$stamp" 2>/dev/null)" = "$packages" ]; then
         return
     fi
-    say "fetching for .deps/cluster, by apt, without installing: ${packages//$'\n'/ }"
+    say "fetching for .deps/cluster, by apt, without installing: $packages"
     rm -rf .deps/cluster
     mkdir -p .deps/cluster/packages
     # shellcheck disable=SC2086 # a list of words

@@ -2,6 +2,7 @@
 
 import json
 import re
+import signal
 from pathlib import Path
 
 import pytest
@@ -117,3 +118,22 @@ def test_what_was_learned_and_makes_no_sense_is_told_and_not_used(job: Job) -> N
     told = [entry for entry in result.report["warnings"] if "was learned" in entry["reason"]]
     assert len(told) == 1, result.report["warnings"]
     assert json.loads(path.read_text())["learned"]["seconds"] > 0
+
+
+def test_a_batch_systems_warning_keeps_the_next_version_at_all_levels(job: Job) -> None:
+    job.every, job.ranks, job.nodes = 1_000_000, 2, 2
+    enough = job.dir / "enough"
+    levels = ["--levels", "memory,disk,partner/1000000"]
+    run = job.start("-v", *levels, program=job.program("--until", enough))
+    until("the program runs", lambda: "joined" in run.text())
+    assert job.running("last") == {}
+    # To every process of the job, as Slurm may: none of ours dies of it.
+    for number in ("keeper", "agent"):
+        for pid in run.pids(number).values():
+            kill(pid, signal.SIGUSR1)
+    run.signal(signal.SIGUSR1)
+    everywhere = {"memory", "disk", "partner"}
+    until("a version at all levels", lambda: set(job.running("last")) == everywhere)
+    enough.touch()
+    result = run.end()
+    assert result.failures == [] and "SIGUSR1" in run.text()

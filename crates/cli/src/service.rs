@@ -11,6 +11,8 @@ use outlive_control::orders::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE};
 pub fn keeper() -> Result<u8> {
     // To refuse a start by hand, and for the title: the agent reads it again.
     let spec = spec()?;
+    // For the agent too: a batch system may warn every process of a job.
+    outlive_launch::sys::ignore_warnings();
     let title = spec.title().map(Into::into);
     name(c"outlive-keeper");
     let agent = ["/proc/self/exe", "agent"].map(Into::into).into_iter();

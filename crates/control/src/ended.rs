@@ -6,6 +6,8 @@ use serde::{Deserialize, Serialize};
 pub const SIGINT: i32 = 2;
 /// Ends a process that must not answer; by number, since this crate knows no system.
 pub const SIGKILL: i32 = 9;
+/// What batch systems send before they end a job.
+pub const SIGUSR1: i32 = 10;
 /// Asks a process to end.
 pub const SIGTERM: i32 = 15;
 /// The exit code by which a shell tells that its command was ended by SIGKILL.

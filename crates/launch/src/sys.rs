@@ -23,7 +23,13 @@ pub struct Caught {
 /// Signals that the launcher takes through a descriptor instead of handlers, unless it
 /// was started with them ignored (`nohup`, or in the background of a script): a blocked
 /// signal would come although it is ignored.
-pub const SIGNALS: [i32; 4] = [libc::SIGCHLD, libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
+pub const SIGNALS: [i32; 5] = [
+    libc::SIGCHLD,
+    libc::SIGINT,
+    libc::SIGTERM,
+    libc::SIGHUP,
+    libc::SIGUSR1,
+];
 
 /// True if this process ignores the signal.
 fn is_ignored(signal: i32) -> bool {
@@ -52,6 +58,12 @@ pub fn restore_mask() -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// Ignores SIGUSR1 here and in what is started from here.
+pub fn ignore_warnings() {
+    // SAFETY: to ignore a signal installs no handler.
+    unsafe { libc::signal(libc::SIGUSR1, libc::SIG_IGN) };
 }
 
 /// The limit of open files that this process had when it began: what its children get.

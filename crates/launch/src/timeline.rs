@@ -247,6 +247,10 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             };
             (Plain, Bad, text)
         }
+        Event::Warned => {
+            let text = "SIGUSR1: the next version that is offered is kept at all levels";
+            (Plain, Usual, text.to_owned())
+        }
         Event::Finishing => (Verbose, Dim, "finishing flushes".to_owned()),
         Event::Warning(error) => (Plain, Bad, format!("warning: {error}")),
         Event::More { error, more } => {

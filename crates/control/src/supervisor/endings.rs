@@ -5,7 +5,7 @@ use outlive_base::{Code, Entity, Error, NodeId, Time};
 
 use super::faults::Found;
 use super::{Action, CommandState, Event, Outcome, Phase, Place, SlotState, Supervisor, Verdict};
-use crate::ended::Ended;
+use crate::ended::{Ended, SIGUSR1};
 
 impl Supervisor {
     pub(super) fn on_command_ended(&mut self, now: Time, ended: Ended) {
@@ -48,6 +48,9 @@ impl Supervisor {
     }
 
     pub(super) fn on_interrupt(&mut self, now: Time, signal: i32, from_terminal: bool) {
+        if signal == SIGUSR1 {
+            return self.on_warned();
+        }
         self.interrupts += 1;
         let times = self.interrupts;
         self.tell(Event::Interrupted { signal, times });

@@ -177,6 +177,8 @@ pub struct Supervisor {
     restore_errors: BTreeMap<Option<Rank>, Error>,
     verdict: Option<Verdict>,
     interrupts: u32,
+    /// A checkpoint is to be taken before the job is ended from outside.
+    warned: bool,
     injections: Vec<injections::Tracked>,
     rank_hits: BTreeMap<Rank, Time>,
     last_probe: Time,
@@ -234,6 +236,7 @@ impl Supervisor {
             restore_errors: BTreeMap::new(),
             verdict: None,
             interrupts: 0,
+            warned: false,
             injections: injections::track(&set.injections),
             rank_hits: BTreeMap::new(),
             last_probe: now,

@@ -228,6 +228,7 @@ impl Supervisor {
             return;
         }
         *complete = true;
+        self.checkpoint_if_warned();
         let after_ms = self.ready_at.map_or(0.0, |at| now.since(at).as_ms());
         let from = self.report.failures.len() - self.relaunching;
         for entry in &mut self.report.failures[from..] {

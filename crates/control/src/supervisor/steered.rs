@@ -6,7 +6,7 @@ use crate::orders::{Order, Step};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Time, Version};
 use outlive_planner::online::learned::Lost;
 
-use super::{Action, Event, Place, Said, Settings, Storage, Supervisor};
+use super::{Action, Event, Phase, Place, Said, Settings, Storage, Supervisor};
 use crate::report::{PolicyEntry, PolicyLevel};
 use crate::steering::Steering;
 use crate::units::show_ms;
@@ -71,6 +71,27 @@ impl Supervisor {
         }
         if silent {
             self.warn_uncoordinated("it does not answer");
+        }
+    }
+
+    /// A batch system says that it will end the job: what was computed so far is to last.
+    pub(super) fn on_warned(&mut self) {
+        self.warned = self.is_alive();
+        self.tell(Event::Warned);
+        self.checkpoint_if_warned();
+    }
+
+    /// Asks for a checkpoint at all levels, once the ranks are there who can take it.
+    pub(super) fn checkpoint_if_warned(&mut self) {
+        let complete = matches!(self.phase, Phase::Running { complete: true, .. });
+        if complete && std::mem::take(&mut self.warned) {
+            let levels = self
+                .set
+                .levels
+                .iter()
+                .map(|setting| setting.level)
+                .collect();
+            self.order(NodeId(0), Order::CheckpointNow { levels });
         }
     }
 

@@ -221,7 +221,7 @@ pub enum Input {
         /// How, if the kernel tells.
         ended: Option<Ended>,
     },
-    /// A signal asks the launcher to end.
+    /// A signal asks the launcher to end; SIGUSR1: says that something else will end it.
     Interrupt {
         /// Its number.
         signal: i32,
@@ -498,6 +498,8 @@ pub enum Event {
         /// At this version, if the target offered one.
         version: Option<Version>,
     },
+    /// A signal says that the job will be ended from outside: a checkpoint is taken now.
+    Warned,
     /// A signal asks for the end.
     Interrupted {
         /// Its number.

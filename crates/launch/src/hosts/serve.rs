@@ -68,6 +68,8 @@ impl From<Seen> for Woken {
 /// Those of the kernel that leave nothing to serve with; others go to the launcher.
 pub fn serve() -> Result<u8> {
     let (to, woken) = unbounded::<Woken>();
+    // Slurm may warn all steps; the launcher decides what follows.
+    sys::ignore_warnings();
     // Blocks signals for all threads to come.
     let watcher = Watcher::start(to.clone())?;
     sys::raise_limit();

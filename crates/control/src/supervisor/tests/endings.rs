@@ -299,6 +299,39 @@ fn an_interrupt_is_forwarded_and_ends_in_order() {
 }
 
 #[test]
+fn a_warning_of_the_end_takes_a_checkpoint_at_all_levels_and_ends_nothing() {
+    let warned = |world: &mut World| {
+        world.input(Input::Interrupt {
+            signal: crate::ended::SIGUSR1,
+            from_terminal: false,
+        });
+    };
+    let all = [Level::Memory, Level::Disk, Level::Partner];
+    let asked = |a: &Action| {
+        let now =
+            |order: &Order| matches!(order, Order::CheckpointNow { levels } if *levels == all);
+        matches!(a, Action::Order { node: NodeId(0), order } if now(order))
+    };
+    let mut set = settings(2);
+    let every = 1;
+    set.levels = all.map(|level| LevelSetting { level, every }).to_vec();
+    let mut world = World::running(set.clone(), 2);
+    warned(&mut world);
+    assert_eq!(world.count(asked), 1);
+    assert!(world.outcome.is_none() && world.sup.report().failures.is_empty());
+    // While there is nobody who could take one it is kept in mind.
+    let mut world = World::running(set, 2);
+    world.stubborn = true;
+    world.gone(0, Some(Ended::Signal(9)));
+    warned(&mut world);
+    assert_eq!(world.count(asked), 0);
+    world.command_ended(Ended::Signal(9));
+    world.input(Input::TreeEnded);
+    world.pass(5_000);
+    assert_eq!((world.starts(), world.count(asked)), (2, 1));
+}
+
+#[test]
 fn the_terminals_interrupt_is_not_sent_twice() {
     let mut world = World::running(settings(1), 1);
     world.input(Input::Interrupt {
