@@ -152,7 +152,7 @@ def test_a_launcher_that_stood_still_goes_on_with_the_same_machines(cluster: Clu
     cluster.machines.run("room", "kill", "-CONT", launcher)
     # What brought it into the room stopped with it.
     run.send_signal(signal.SIGCONT)
-    report, text = cluster.end(run)
+    _, text = cluster.end(run)
     assert output.read_bytes() == undisturbed(cluster), text
     # From their disks: no machine was lost.
     assert "rebuilt from disk" in text and "a spare" not in text, text

@@ -68,9 +68,7 @@ def test_the_next_allocation_goes_on_where_one_ended(under_slurm: Cluster) -> No
     until = time.monotonic() + 30
     while steps(under_slurm) and time.monotonic() < until:
         time.sleep(0.1)
-    report, text = under_slurm.end(
-        under_slurm.start(*OPTIONS, *heat(output), within=ALLOCATION)
-    )
+    report, text = under_slurm.end(under_slurm.start(*OPTIONS, *heat(output), within=ALLOCATION))
     assert output.read_bytes() == undisturbed(under_slurm), text
     assert "rebuilt from" in text and report["failures"] == [], text
 
