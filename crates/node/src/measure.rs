@@ -9,7 +9,7 @@ use std::hint::black_box;
 use outlive_base::{Code, Entity, Error, Result};
 
 use crate::attribute::{Attribution, Long, attribute};
-use crate::counters::{Counts, Reading, difference, schedstat, steal_ticks, table};
+use crate::counters::{Counted, Counts, Reading, difference, schedstat, steal_ticks, table};
 use crate::cycles::{Anchor, Scale, calibrate, now};
 use crate::extrapolate::{RANKS, extrapolate, steps};
 use crate::model::{Core, Kind};
@@ -245,7 +245,7 @@ fn on_core(settings: &Settings, core: u32) -> Result<(Core, Vec<String>)> {
     let summary = stats::summary(&raw.times).ok_or_else(|| Error::internal("no samples"))?;
     let long = long_samples(&raw, summary.min, settings.long_percent);
     let recorded = tracer.and_then(Tracer::stop);
-    let attribution = explain(recorded, &long, core, &mut notes);
+    let attribution = explain(recorded, &long, core, &counted, &mut notes);
     let step_series = steps(&raw.times, settings.step_quanta as usize);
     let least = summary.min * settings.step_quanta as f64;
     let measured = Core {
@@ -343,6 +343,7 @@ fn explain(
     recorded: std::result::Result<Recorded, String>,
     long: &[Long],
     core: u32,
+    counted: &Counted,
     notes: &mut Vec<String>,
 ) -> Option<Attribution> {
     let counters = "counters tell how often something came, not which sample it hit";
@@ -366,6 +367,19 @@ fn explain(
                     "core {core}: the trace lost {} events and has {} lines that are not \
                      understood; what they would explain is called unexplained",
                     recorded.lost, trace.unknown
+                ));
+            }
+            let threads = trace
+                .intervals
+                .iter()
+                .any(|one| one.kind == trace::Kind::Thread);
+            if counted.involuntary_switches > 0 && !threads {
+                // The trace has the numbers of the outermost namespace, a thread those of its own.
+                notes.push(format!(
+                    "core {core}: other threads took the core {} times and the trace does not show \
+                     it, as in a container with numbers of processes of its own; their time is \
+                     called unexplained",
+                    counted.involuntary_switches
                 ));
             }
             Some(attribute(long, &trace.intervals))
