@@ -9,7 +9,7 @@ from harness import OUTLIVE, ROOT, Job, damage
 from sample_report import REPORT
 
 # Described elsewhere: in report.md, under Errors, in words.
-ELSEWHERE = {"learned", "report", "problem", "refusal", "error", "damaged", "limit", "goal"}
+ELSEWHERE = set("learned attribution report problem refusal error damaged limit goal".split())
 # Of each balancing.
 FIGURES = set(
     """imbalance imbalance_before migration migration_total migration_least
@@ -25,6 +25,7 @@ RESEARCH = (
     "outlive.balance",
     "outlive.bench",
     "outlive.minickpt",
+    "outlive.noise",
     "outlive.plan",
 )
 # Shown by a test of the command: they need the module.
@@ -134,6 +135,9 @@ def test_research_commands_answer_as_documented(tmp_path: Path) -> None:
     ask("plan --machine machine.toml --job job.toml --compare all --trace record.csv")
     (tmp_path / "report.json").write_text(json.dumps(REPORT))
     ask("plan --report report.json")
+    ask("noise fwq --samples 50 --quantum-us 100")
+    ask("noise ftq --samples 50 --quantum-us 100")
+    ask("noise variation --runs 2 --run-ms 1")
     ask("simulate reduce --processes 8")
     ask("simulate barrier --processes 8")
     ask("balance --graph path.graph --parts 2")

@@ -76,6 +76,8 @@ pub enum Command {
     Balance(Box<crate::balance::Balance>),
     /// Run programs that outlive a panic of their kernel
     Minickpt(Box<crate::minickpt::Minickpt>),
+    /// Measure how quiet the cores are, what disturbs them, and what it costs a large job
+    Noise(crate::noise::NoiseOptions),
     /// Measure on this machine
     Bench(BenchOptions),
     /// Print completions for a shell

@@ -15,6 +15,7 @@ mod doctor;
 mod jobs;
 mod memory;
 mod minickpt;
+mod noise;
 mod output;
 mod plan;
 mod reproducible;
@@ -63,6 +64,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Simulate(options) => simulate::run(&options),
         Command::Balance(options) => balance::run(&options).map(|()| 0),
         Command::Minickpt(options) => minickpt::run(*options),
+        Command::Noise(options) => noise::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();

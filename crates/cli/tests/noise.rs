@@ -1,0 +1,200 @@
+//! `outlive noise` runs, and what it says agrees with itself. No time is asserted: these
+//! machines are noisy.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+fn noise(dir: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_outlive"))
+        .arg("noise")
+        .args(words)
+        .current_dir(dir)
+        .env("NO_COLOR", "1")
+        .output()
+        .unwrap()
+}
+
+fn json(output: &Output) -> Value {
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{said}");
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// A core that this process may use.
+fn core() -> String {
+    let set = rustix::thread::sched_getaffinity(None).unwrap();
+    let mut cores = 0..rustix::thread::CpuSet::MAX_CPU;
+    cores.find(|&core| set.is_set(core)).unwrap().to_string()
+}
+
+fn consistent(value: &Value, kind: &str) {
+    assert_eq!(value["schema"], "outlive.noise/1");
+    assert_eq!(
+        (&value["kind"], &value["samples"]),
+        (&kind.into(), &300.into())
+    );
+    let core = &value["cores"][0];
+    let number = |value: &Value| value.as_f64().unwrap();
+    let summary = &core["summary"];
+    let (min, mean, max) = (
+        number(&summary["min"]),
+        number(&summary["mean"]),
+        number(&summary["max"]),
+    );
+    assert!(0.0 < min && min <= mean && mean <= max, "{summary}");
+    let mut before = min;
+    for pair in summary["percentiles"].as_array().unwrap() {
+        assert!(before <= number(&pair[1]) && number(&pair[1]) <= max);
+        before = number(&pair[1]);
+    }
+    let classes = core["histogram"].as_array().unwrap();
+    let counted: u64 = classes.iter().map(|c| c["count"].as_u64().unwrap()).sum();
+    assert_eq!(counted, 300);
+    assert_eq!(core["series"].as_array().unwrap().len(), 300);
+    assert!(number(&core["cycles_per_second"]) > 0.0);
+    assert_eq!(core["spectrum"].is_null(), kind == "fwq");
+    // One rank costs what the core costs; more ranks never less.
+    let scales = core["extrapolation"].as_array().unwrap();
+    assert!((number(&scales[0]["step_ns"]) / mean - 1.0).abs() < 1e-6);
+    let steps: Vec<f64> = scales.iter().map(|s| number(&s["step_ns"])).collect();
+    assert!(
+        steps
+            .windows(2)
+            .all(|pair| pair[0] <= pair[1] * (1.0 + 1e-12))
+    );
+    assert!(*steps.last().unwrap() <= max * (1.0 + 1e-12));
+    let attribution = &core["attribution"];
+    assert_eq!(attribution.is_null(), core["source"] == "counters");
+    if !attribution.is_null() {
+        assert_eq!(attribution["samples"], core["long_samples"]);
+        let parts = number(&attribution["unexplained_ns"]);
+        assert!((-1.0..=number(&attribution["excess_ns"]) + 1.0).contains(&parts));
+    } else {
+        let notes = value["notes"].to_string();
+        assert!(notes.contains("no trace of events"), "{notes}");
+    }
+}
+
+#[test]
+fn quanta_are_measured_reported_and_drawn() {
+    let dir = tempfile::tempdir().unwrap();
+    let core = core();
+    let short = ["--cores", &core, "--samples", "300", "--quantum-us", "200"];
+    for (kind, file) in [("fwq", "fwq.json"), ("ftq", "ftq.json")] {
+        let words = [&[kind][..], &short, &["--json", "--svg", "x.svg"]].concat();
+        let output = noise(dir.path(), &words);
+        consistent(&json(&output), kind);
+        std::fs::write(dir.path().join(file), &output.stdout).unwrap();
+        let svg = std::fs::read_to_string(dir.path().join("x.svg")).unwrap();
+        assert!(svg.starts_with("<svg") && svg.contains("<polyline"));
+    }
+    let words = [&["fwq"][..], &short, &["--events", "counters"]].concat();
+    let output = noise(dir.path(), &words);
+    let text = String::from_utf8_lossy(&output.stdout);
+    for part in ["1000000 ranks", "involuntary", "counters tell"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let words = ["report", "--html", "out.html", "fwq.json", "ftq.json"];
+    assert!(noise(dir.path(), &words).status.success());
+    let page = std::fs::read_to_string(dir.path().join("out.html")).unwrap();
+    assert_eq!(page.matches("<section>").count(), 2);
+    // Nothing is loaded from elsewhere: only the pictures' namespaces have addresses.
+    assert_eq!(page.matches("http").count(), 2);
+}
+
+#[test]
+fn kernels_vary_between_their_own_bounds() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["variation", "--runs", "3", "--run-ms", "1", "--json"];
+    let value = json(&noise(dir.path(), &words));
+    let kernels = value["kernels"].as_array().unwrap();
+    assert_eq!(kernels.len(), 8);
+    for kernel in kernels {
+        for runs in kernel["cores"].as_array().unwrap() {
+            let number = |key: &str| runs["summary"][key].as_f64().unwrap();
+            let ratio = (number("max") / number("min") - 1.0) * 100.0;
+            let said = runs["variation_percent"].as_f64().unwrap();
+            assert!(said >= 0.0 && (said - ratio).abs() < 1e-6, "{kernel}");
+        }
+        assert!(kernel["between_cores_percent"].as_f64().unwrap() >= 0.0);
+    }
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_with_its_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("bad.json"), "{}").unwrap();
+    for (words, status, text) in [
+        (&["fwq", "--cores", "99999"][..], 64, "'99999' is no core"),
+        (&["fwq", "--cores", "1023"], 64, "core 1023 does not exist"),
+        (&["ftq", "--cores", "x"], 64, "option cores"),
+        (&["fwq", "--quantum-us", "0"], 64, "give 1 to 1000000 us"),
+        (
+            &["fwq", "--quantum-us", "18446744073709551615"],
+            64,
+            "quantum-us",
+        ),
+        (&["ftq", "--samples", "0"], 64, "option samples"),
+        (&["fwq", "--samples", "100000000"], 64, "at most 3600 s"),
+        (&["fwq", "--long", "NaN"], 64, "above 0"),
+        (
+            &["variation", "--kernels", "linpack"],
+            64,
+            "no kernel 'linpack'",
+        ),
+        (&["variation", "--fill", "0"], 64, "option fill"),
+        (
+            &["report", "--html", "o.html", "none.json"],
+            74,
+            "none.json",
+        ),
+        (&["report", "--html", "o.html", "bad.json"], 65, "bad.json"),
+    ] {
+        let output = noise(dir.path(), words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{words:?}: {said}");
+        assert!(
+            said.contains(text) && said.contains("remedy: "),
+            "{words:?}: {said}"
+        );
+    }
+}
+
+/// More samples than there is memory for: refused before anything is allocated.
+#[test]
+fn samples_beyond_the_memory_are_refused() {
+    let binary = env!("CARGO_BIN_EXE_outlive");
+    let script =
+        format!("ulimit -v 1000000; exec {binary} noise fwq --quantum-us 1 --samples 100000000");
+    let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(64), "{said}");
+    assert!(said.contains("would take about"), "{said}");
+}
+
+/// Without permission to lock memory it goes on, and says so.
+#[test]
+fn memory_that_cannot_be_locked_is_told() {
+    let (binary, core) = (env!("CARGO_BIN_EXE_outlive"), core());
+    // Root may lock whatever the limit is; in a user namespace of its own it may not.
+    let inner = format!("ulimit -l 0; exec {binary} noise fwq --cores {core} --samples 50 --json");
+    let unshared = Command::new("unshare").args(["-U", "true"]).output();
+    let root = rustix::process::geteuid().is_root();
+    let command = match (root, unshared.is_ok_and(|output| output.status.success())) {
+        (false, _) => Command::new("sh").args(["-c", &inner]).output(),
+        (true, true) => Command::new("unshare")
+            .args(["-U", "sh", "-c", &inner])
+            .output(),
+        // Nothing here can take root's right away.
+        (true, false) => return,
+    };
+    let value = json(&command.unwrap());
+    assert_eq!(value["cores"][0]["memory_locked"], false);
+    assert!(
+        value["notes"].to_string().contains("could not be locked"),
+        "{value}"
+    );
+}

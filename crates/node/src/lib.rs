@@ -1,0 +1,25 @@
+//! How quiet the cores of a node are: fixed work and fixed time quanta, what hit the samples
+//! that took long, kernels that show how much the hardware itself varies, and what the noise
+//! of one core costs a job of many ranks.
+//!
+//! [`stats`], [`spectrum`], [`trace`], [`counters`], [`attribute`], [`extrapolate`], [`model`],
+//! [`text`], [`picture`] and [`page`] have no input or output. [`cores`], [`cycles`],
+//! [`measure`], [`tracefs`], [`kernels`] and [`variation`] look at the machine. The page
+//! `docs/design/quiet.md` says what is measured how.
+
+pub mod attribute;
+pub mod cores;
+pub mod counters;
+pub mod cycles;
+pub mod extrapolate;
+pub mod kernels;
+pub mod measure;
+pub mod model;
+pub mod page;
+pub mod picture;
+pub mod spectrum;
+pub mod stats;
+pub mod text;
+pub mod trace;
+pub mod tracefs;
+pub mod variation;
