@@ -224,6 +224,9 @@ struct Raw {
     counts: Vec<f64>,
     scale: Scale,
     locked: bool,
+    /// What the kernel had counted right before the loop, and right after it.
+    before: Reading,
+    after: Reading,
 }
 
 fn on_core(settings: &Settings, core: u32) -> Result<(Core, Vec<String>)> {
@@ -233,9 +236,8 @@ fn on_core(settings: &Settings, core: u32) -> Result<(Core, Vec<String>)> {
         true => Err("not asked for".to_owned()),
         false => Tracer::start(&ROOTS, core),
     };
-    let before = reading(core);
-    let raw = sample(settings)?;
-    let counted = difference(&before, &reading(core));
+    let raw = sample(settings, core)?;
+    let counted = difference(&raw.before, &raw.after);
     if !raw.locked {
         let limit = "raise the limit (ulimit -l) or measure fewer samples";
         notes.push(format!(
@@ -271,28 +273,34 @@ fn on_core(settings: &Settings, core: u32) -> Result<(Core, Vec<String>)> {
     Ok((measured, notes))
 }
 
-fn sample(settings: &Settings) -> Result<Raw> {
+fn sample(settings: &Settings, core: u32) -> Result<Raw> {
     let still = || Error::internal("the cycle counter or the clock stands still");
     let rough = calibrate().ok_or_else(still)?;
     let mut words = vec![0; settings.samples as usize + 1];
     let locked = hold(&mut words);
     let quantum = rough.cycles(settings.quantum_ns).max(1);
+    let work_ns = match settings.kind {
+        Kind::Fwq => settings.quantum_ns,
+        // A hundredth of a quantum, and no less than reading the counter is worth.
+        Kind::Ftq => (settings.quantum_ns / 100).max(50),
+    };
+    let steps = steps_of(work_ns, &rough);
+    if settings.kind == Kind::Ftq {
+        words.truncate(settings.samples as usize);
+        words.fill(0);
+    }
+    let before = reading(core);
     let first = Anchor::take();
     let start = match settings.kind {
         Kind::Fwq => {
-            let count = steps_of(settings.quantum_ns, &rough);
-            fwq(count, &mut words);
+            fwq(steps, &mut words);
             None
         }
-        Kind::Ftq => {
-            // A hundredth of a quantum, and no less than reading the counter is worth.
-            let unit = steps_of((settings.quantum_ns / 100).max(50), &rough);
-            words.truncate(settings.samples as usize);
-            words.fill(0);
-            Some(ftq(quantum, unit, &mut words))
-        }
+        Kind::Ftq => Some(ftq(quantum, steps, &mut words)),
     };
-    let scale = Scale::between(first, Anchor::take()).ok_or_else(still)?;
+    let last = Anchor::take();
+    let after = reading(core);
+    let scale = Scale::between(first, last).ok_or_else(still)?;
     release(&mut words, locked);
     let Some(start) = start else {
         let times = words
@@ -304,6 +312,8 @@ fn sample(settings: &Settings) -> Result<Raw> {
             counts: Vec::new(),
             scale,
             locked,
+            before,
+            after,
         });
     };
     let most = words.iter().copied().max().unwrap_or(1).max(1) as f64;
@@ -320,6 +330,8 @@ fn sample(settings: &Settings) -> Result<Raw> {
         counts,
         scale,
         locked,
+        before,
+        after,
     })
 }
 
