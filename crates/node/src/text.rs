@@ -115,7 +115,8 @@ fn one(out: &mut String, of: &Core, long_percent: f64) {
         let (ranks, step) = (scale.ranks, time(scale.step_ns));
         let _ = writeln!(
             out,
-            "    {ranks} ranks: {step} a step, +{:.2} %{bound}",
+            "    {}: {step} a step, +{:.2} %{bound}",
+            outlive_base::count(ranks, "rank"),
             scale.slowdown_percent
         );
     }

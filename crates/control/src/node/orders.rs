@@ -45,6 +45,8 @@ impl<S: Shell> Node<S> {
             }
             Order::CheckpointNow { levels } => {
                 self.policy.asked = Some(commit::Levels::of(&levels));
+                // Whatever the next version by number is, this is wanted now.
+                self.policy.far = None;
             }
             Order::Finish { success } => self.finish(success),
         }

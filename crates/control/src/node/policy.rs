@@ -179,6 +179,7 @@ impl<S: Shell> Node<S> {
         self.command(Command::Want {
             at_least: Version(next),
             levels,
+            any: self.policy.asked.is_some(),
         });
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Round {
     phase: Phase,
     /// Began without being armed.
     forced: bool,
+    /// Armed again it may get any number.
+    any: bool,
     armed: NodeSet,
     captured: NodeSet,
     /// Only for levels of the round.
@@ -61,6 +63,7 @@ impl Round {
             levels,
             phase,
             forced: false,
+            any: false,
             armed: empty(),
             captured: empty(),
             tallies: levels.iter().map(|level| (level, tally())).collect(),
@@ -94,7 +97,7 @@ fn aligned(cx: &C, version: Version) -> Version {
 }
 
 impl Commit {
-    pub(super) fn want(&mut self, cx: &C, at_least: Version, levels: Levels) {
+    pub(super) fn want(&mut self, cx: &C, at_least: Version, levels: Levels, any: bool) {
         let levels = levels.and(cx.config.levels);
         let arming = self
             .rounds
@@ -130,16 +133,24 @@ impl Commit {
             .ended
             .used
             .map_or(Version(0), |used| Version(used.0.saturating_add(1)));
-        let version = aligned(cx, at_least.max(next));
-        self.arm(cx, version, levels, cx.now + cx.config.arm_timeout, 0);
+        let least = at_least.max(next).min(Version::MAX);
+        let version = if any { least } else { aligned(cx, least) };
+        let deadline = cx.now + cx.config.arm_timeout;
+        self.arm(cx, version, levels, deadline, (0, any));
     }
 
-    fn arm(&mut self, cx: &C, version: Version, levels: Levels, deadline: Time, retries: u32) {
+    fn arm(
+        &mut self,
+        cx: &C,
+        version: Version,
+        levels: Levels,
+        deadline: Time,
+        (retries, any): (u32, bool),
+    ) {
         self.ended.used = self.ended.used.max(Some(version));
-        self.rounds.insert(
-            version,
-            Round::new(cx, levels, Phase::Arming, deadline, retries),
-        );
+        let mut round = Round::new(cx, levels, Phase::Arming, deadline, retries);
+        round.any = any;
+        self.rounds.insert(version, round);
         self.say_all(cx, Kind::Arm { version, levels });
     }
 
@@ -231,7 +242,7 @@ impl Commit {
             round.armed.insert(from);
             return self.go_if_armed(cx, version);
         }
-        let (deadline, retries) = (round.deadline, round.retries);
+        let (deadline, retries, any) = (round.deadline, round.retries, round.any);
         let Some(max_called) = max_called else {
             return self.abort(cx, version, None, Why::NoRoom, Some(from));
         };
@@ -243,8 +254,9 @@ impl Commit {
         // A version is used once, by a forced round too.
         let used = self.ended.used.unwrap_or(version).max(version);
         let next = next.max(used.0.saturating_add(1));
-        let next = aligned(cx, Version(next));
-        self.arm(cx, next, levels, deadline, retries + 1);
+        let next = Version(next).min(Version::MAX);
+        let next = if any { next } else { aligned(cx, next) };
+        self.arm(cx, next, levels, deadline, (retries + 1, any));
     }
 
     fn go_if_armed(&mut self, cx: &C, version: Version) {

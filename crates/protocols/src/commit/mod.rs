@@ -396,7 +396,11 @@ impl Commit {
                 version,
                 ok,
             } => self.rebuilt(cx, source, version, ok),
-            Command::Want { at_least, levels } => self.want(cx, at_least, levels),
+            Command::Want {
+                at_least,
+                levels,
+                any,
+            } => self.want(cx, at_least, levels, any),
             Command::Lost { node } => self.lose(cx, node.0),
             Command::Heard { node } => self.lost.remove(node.0),
             Command::Forget { source, version } => {

@@ -228,6 +228,8 @@ pub enum Command {
         at_least: Version,
         /// The levels wanted; those not in use are ignored.
         levels: Levels,
+        /// Of any number, whatever the stride of the policy: somebody asked for it.
+        any: bool,
     },
     /// The ranks capture `version` without its being armed: a forced checkpoint,
     /// collective by contract, or the first version that they offer past an armed one
