@@ -159,8 +159,12 @@ impl<S: Shell> RankEntry<S> {
         if self.slots[slot].making.is_some() {
             return false;
         }
+        let same = |other: &Slot<_>| other.usage == self.slots[slot].usage;
         match self.slots[slot].usage {
             Use::Free => true,
+            // Rebuilt beside what an agent before left of it: one of the two is enough. Kept
+            // both, they would leave no slot for a newer version, for ever.
+            Use::Full { .. } if self.slots[..slot].iter().any(same) => true,
             // What was restored stays until this rank has taken it over.
             Use::Full { source, version } if reuse.staging => {
                 self.has_called() && reuse.keep.is_some_and(|keep| keep >= (source, version))
@@ -463,6 +467,9 @@ mod tests {
         entry.slots[1].usage = full(20);
         assert_eq!(entry.free_slot(stable(10)), None, "20 is not stable yet");
         assert_eq!(entry.free_slot(stable(20)), Some(0));
+        entry.slots[0].usage = full(20);
+        assert_eq!(entry.free_slot(stable(20)), Some(1), "twice the same");
+        entry.slots[0].usage = full(10);
         // One slot is only a way: free when the version lies elsewhere, and, if it was
         // restored, when the rank has gone on.
         let one = |version| Reuse {
