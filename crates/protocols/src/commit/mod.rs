@@ -34,6 +34,7 @@ mod log;
 mod opening;
 mod outbox;
 mod recovery;
+mod round;
 mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,12 +43,12 @@ use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
 use outlive_base::{Incarnation, Level, NodeId, Time, Version};
 
 use crate::nodes::NodeSet;
-use lead::Round;
 use local::Local;
 use log::{Line, Log, Mark};
 use opening::Opening;
 use outbox::Outbox;
 use recovery::Lead;
+use round::Round;
 
 pub use types::*;
 

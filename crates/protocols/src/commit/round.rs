@@ -1,0 +1,82 @@
+//! A round as the coordinator counts it.
+
+use super::*;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Phase {
+    Arming,
+    Capturing,
+    Flushing,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Verdict {
+    Open,
+    /// COMMIT is being persisted.
+    Deciding,
+    Committed,
+    Stable,
+    Aborted,
+}
+
+/// One level of a round, as the coordinator counts it.
+#[derive(Debug)]
+pub(super) struct Tally {
+    pub prepared: NodeSet,
+    pub acked: NodeSet,
+    pub verdict: Verdict,
+}
+
+/// The round of one version, as the coordinator sees it.
+#[derive(Debug)]
+pub(super) struct Round {
+    pub levels: Levels,
+    pub phase: Phase,
+    /// Began without being armed.
+    pub forced: bool,
+    /// Armed again it may get any number.
+    pub any: bool,
+    pub armed: NodeSet,
+    pub captured: NodeSet,
+    /// Only for levels of the round.
+    pub tallies: BTreeMap<Level, Tally>,
+    pub deadline: Time,
+    pub again: Backoff,
+    pub retries: u32,
+}
+
+impl Round {
+    pub fn new(cx: &C, levels: Levels, phase: Phase, deadline: Time, retries: u32) -> Round {
+        let nodes = cx.config.nodes;
+        let empty = || NodeSet::new(nodes);
+        let tally = || Tally {
+            prepared: empty(),
+            acked: empty(),
+            verdict: Verdict::Open,
+        };
+        Round {
+            levels,
+            phase,
+            forced: false,
+            any: false,
+            armed: empty(),
+            captured: empty(),
+            tallies: levels.iter().map(|level| (level, tally())).collect(),
+            deadline,
+            again: Backoff::new(cx.now, cx.config.resend),
+            retries,
+        }
+    }
+
+    pub fn undecided(&self) -> bool {
+        self.tallies
+            .values()
+            .any(|tally| tally.verdict < Verdict::Stable)
+    }
+}
+
+impl PartialOrd for Verdict {
+    fn partial_cmp(&self, other: &Verdict) -> Option<core::cmp::Ordering> {
+        (*self as u8).partial_cmp(&(*other as u8))
+    }
+}
