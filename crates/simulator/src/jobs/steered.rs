@@ -286,7 +286,12 @@ mod tests {
     fn what_is_learned_is_nearly_as_good_as_what_is_known() {
         let seed = outlive_base::seed!();
         for scenario in scenarios().expect("good") {
-            let found = scenario.compare(12, seed);
+            let bad = |found: &[Waste]| found[1..3].iter().any(|it| it.ratio >= 1.35);
+            let mut found = scenario.compare(12, seed);
+            if bad(&found) {
+                // So few runs tell 1.4 +- 0.5 of what is 1.1: more of them decide.
+                found = scenario.compare(120, seed);
+            }
             println!("{}: {found:?}", scenario.name);
             for learned in &found[1..3] {
                 assert!(
