@@ -351,7 +351,11 @@ fn mark(marked: &mut Incarnation, place: &RecordStore, record: &Record) {
     }
 }
 
-fn persist_shared(shared: &Vault, marked: &mut Incarnation, record: &Record) -> Result<()> {
+/// Records a decision in shared storage too, exclusively.
+///
+/// # Errors
+/// [`Code::JobBusy`] if another decision stands there; those of the storage.
+pub fn persist_shared(shared: &Vault, marked: &mut Incarnation, record: &Record) -> Result<()> {
     mark(marked, shared.mark(), record);
     match shared.records().persist_exclusive(record)? {
         outlive_vault::Exclusive::Created => Ok(()),

@@ -13,6 +13,7 @@ use outlive_capture::control::{ControlBlock, Side};
 use outlive_capture::slab::Slab;
 use outlive_control::node::{Hello, Input, Node, Ranks, Start, overwritten};
 use outlive_control::orders::{AgentSpec, decode};
+use outlive_ledger::unfinished;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_vault::{Directory, Faulty, Record, Vault, WriteError};
 
@@ -21,7 +22,7 @@ use crate::ipc_server::{CONNECTIONS_MAX, IpcEvent, IpcServer};
 use crate::keeper::{Caught, Deposit};
 use crate::memory::{Block, Memory, Work, share};
 use crate::places::Places;
-use crate::recorder::{KEPT_TAG, Kept, Means, Recorder, owed_of};
+use crate::recorder::{self, KEPT_TAG, Kept, Means, Recorder, owed_of};
 use crate::reports::Reports;
 use crate::storage;
 use crate::turns::Turns;
@@ -140,6 +141,26 @@ fn records_of(store: &Vault) -> Result<Vec<Record>> {
     Ok(scan.records)
 }
 
+/// Writes to shared storage what the agent before this one had recorded here alone when it
+/// ended: what is found is taken for decided, and told.
+///
+/// # Errors
+/// Those of shared storage; what it lacks is then left out of what was found, and decided anew.
+fn finish_shared(found: &mut Vec<Record>, shared: &Vault) -> Result<()> {
+    if unfinished(found, &[]).is_empty() {
+        return Ok(());
+    }
+    let there = shared.records().scan()?.records;
+    let missing = unfinished(found, &there).into_iter().cloned();
+    for record in missing.collect::<Vec<_>>() {
+        if let Err(error) = recorder::persist_shared(shared, &mut Incarnation(0), &record) {
+            found.retain(|other| *other != record);
+            return Err(error);
+        }
+    }
+    Ok(())
+}
+
 /// Node storage and shared storage, with the faults that may be ordered in front of them; and
 /// what node storage refuses.
 fn vaults(spec: &AgentSpec, faults: &Arc<Faults>) -> Result<(Vault, Vault, Option<WriteError>)> {
@@ -162,7 +183,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         None => Vec::new(),
     };
     let (kept, kept_records) = kept_records(&mut left, deposit.as_deref(), spec.job_hash)?;
-    let (ranks, troubles) = adopt(left);
+    let (ranks, mut troubles) = adopt(left);
     let key = JobKey::load(&spec.key_file)?;
     let faults = Arc::new(Faults::default());
     let (store, shared, refused) = vaults(&spec, &faults)?;
@@ -181,7 +202,13 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let work = Reports::new(work, network.waker());
     endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
     let disk_usage = storage::disk_usage(&store);
-    let found_records = records_of(&store);
+    let mut found_records = records_of(&store);
+    if let Ok(found) = &mut found_records
+        && spec.node == NodeId(0)
+        && restarts.is_some_and(|restarts| restarts > 0)
+    {
+        troubles.extend(finish_shared(found, &shared).err());
+    }
     let store = Arc::new(store);
     let recorder = Recorder::start(Means {
         store: Arc::clone(&store),

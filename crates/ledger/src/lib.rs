@@ -9,7 +9,7 @@ mod record;
 pub mod retention;
 mod sealed;
 
-pub use lineage::Lineage;
+pub use lineage::{Lineage, unfinished};
 pub use record::{LIST_MAX, Part, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX};
 pub use retention::{Checkpoint, GcPolicy, Rules};
 pub use sealed::{Sealed, put_id, read_id};

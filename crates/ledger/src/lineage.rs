@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use outlive_base::{Incarnation, Version};
+use outlive_base::{Incarnation, Level, Version};
 
 use crate::record::Record;
 
@@ -87,10 +87,30 @@ impl Lineage {
     }
 }
 
+/// Decisions about shared storage that a coordinator had recorded at its node, `here`, and not
+/// yet in shared storage, `there`, when it ended: newer than all that stand there. They are to
+/// be written there before anything is said of them. Older ones were collected.
+pub fn unfinished<'r>(here: &'r [Record], there: &[Record]) -> Vec<&'r Record> {
+    let decided = |record: &Record| match *record {
+        Record::Commit {
+            incarnation,
+            version,
+            level: Level::Shared,
+            ..
+        } => Some((incarnation, version)),
+        _ => None,
+    };
+    let newest = there.iter().filter_map(decided).max();
+    let line = Lineage::new(here);
+    let missing = |record: &&Record| {
+        decided(record).is_some_and(|at| Some(at) > newest && !line.is_void(at.0, at.1))
+    };
+    here.iter().filter(missing).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_base::Level;
 
     fn start(number: u32, restored: Option<(u32, u64)>) -> Record {
         Record::Incarnation {
@@ -122,6 +142,45 @@ mod tests {
         );
         assert!(!void(&line, 1, 4) && void(&line, 1, 5));
         assert!(!void(&line, 5, 1), "newer than all records");
+    }
+
+    #[test]
+    fn what_shared_storage_lacks_is_newer_than_what_it_has_and_on_the_line() {
+        let commit = |incarnation, version, level| Record::Commit {
+            ballot: 1,
+            incarnation: Incarnation(incarnation),
+            version: Version(version),
+            level,
+            parts: vec![],
+            ranks: 1,
+        };
+        let shared = |incarnation, version| commit(incarnation, version, Level::Shared);
+        let here = [
+            start(1, None),
+            start(2, Some((1, 20))),
+            shared(1, 10),
+            shared(1, 20),
+            shared(1, 30),
+            shared(2, 40),
+            commit(2, 50, Level::Disk),
+        ];
+        let lacks = |there: &[Record]| -> Vec<_> {
+            let found = unfinished(&here, there).into_iter();
+            found.filter_map(Record::checkpoint).collect()
+        };
+        let at = |incarnation, version| (Incarnation(incarnation), Version(version));
+        assert_eq!(
+            lacks(&[shared(1, 20)]),
+            [at(2, 40)],
+            "30 is void, 10 was collected"
+        );
+        assert_eq!(lacks(&[]), [at(1, 10), at(1, 20), at(2, 40)]);
+        assert_eq!(lacks(&[shared(2, 40)]), []);
+        assert_eq!(
+            lacks(&[commit(2, 60, Level::Disk)]).len(),
+            3,
+            "other levels do not count"
+        );
     }
 
     #[test]

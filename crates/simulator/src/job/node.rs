@@ -200,6 +200,14 @@ impl Job {
         home.incarnation = 0;
         home.known.clear();
         home.live = Rc::default();
+        let found_records = home.storage.records.replay();
+        if home.node == 0 && home.life > 1 {
+            for record in outlive_ledger::unfinished(&found_records, &self.shared.records) {
+                // Another run's decision stands: this one's agent will hear of it.
+                let _ = self.persist_shared(record.clone());
+            }
+        }
+        let home = self.home(who);
         let mut ranks = Ranks::default();
         for block in home.blocks.values() {
             ranks.adopt_block(block.of_agent());
@@ -233,7 +241,7 @@ impl Job {
             now: Time::ZERO,
             ranks,
             troubles,
-            found_records: Ok(home.storage.records.replay()),
+            found_records: Ok(found_records),
             kept_records: Vec::new(),
             restarts: Some(life - 1),
             disk_usage: (0, 0),
