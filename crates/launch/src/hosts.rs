@@ -17,6 +17,8 @@ mod place;
 pub mod serve;
 pub mod slurm;
 pub mod source;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -87,6 +89,8 @@ pub(crate) struct Hosts {
     started: bool,
     /// Ends what the command left on the hosts.
     sweep: Option<Process>,
+    /// The epoch of each slot's holder, unless it was fenced or told to end.
+    holders: BTreeMap<NodeId, u64>,
     /// The host of each slot.
     placed: BTreeMap<NodeId, usize>,
     /// Hosts that were lost.
@@ -120,6 +124,7 @@ impl Hosts {
             installs: BTreeMap::new(),
             started: false,
             sweep: None,
+            holders: BTreeMap::new(),
             placed,
             lost: BTreeSet::new(),
             fencing: BTreeMap::new(),
@@ -207,9 +212,15 @@ impl Hosts {
 
     /// The first word came: is it one of ours, and what is it to do?
     fn met(&mut self, number: u64, version: &str, program: u64) -> Result<()> {
-        let Some(call) = self.calls.get(&number) else {
+        let Some(call) = self.calls.get_mut(&number) else {
             return Ok(());
         };
+        if call.stage == Stage::Stopping {
+            // Nothing runs there yet, and nothing is to.
+            call.line.close();
+            return Ok(());
+        }
+        let call = &self.calls[&number];
         if program != self.program {
             return Err(Error::new(
                 Code::PeerVersion,
@@ -346,9 +357,9 @@ impl Hosts {
         };
         let fencing = self.fencing.contains_key(&(node, epoch));
         match (call.purpose, call.stage) {
-            // Reached, it said so before; else its lease decides when it is fenced, and
-            // another host takes the slot.
-            (Purpose::Evict, _) if fencing => {
+            // Not reached: its lease decides when it is fenced, and another host takes the slot.
+            // One that was reached has said so, or its leftovers do not end.
+            (Purpose::Evict, Stage::Connecting) if fencing => {
                 vec![call.gone(
                     format!("{name} cannot be reached ({ended}{said})"),
                     Storage::Empty,
@@ -386,7 +397,10 @@ impl Hosts {
     fn install(&mut self, call: &Call, said: &str) -> Option<Input> {
         let host = self.host(call.host);
         let may = self.source.may_install() && !self.installed.contains(&call.host);
-        let install = Install::begin(&*self.source, host, self.program).filter(|_| may);
+        let install = match may {
+            true => Install::begin(&*self.source, host, self.program),
+            false => None,
+        };
         let Some(install) = install else {
             let (name, program) = (&host.name, self.common.executable.display());
             let cause = format!(
@@ -406,6 +420,10 @@ impl Hosts {
     /// The program was brought to a host, or not: it is called again, and will say.
     fn after_install(&mut self, pid: u32) -> Option<Vec<Input>> {
         let (_, (what, dir, storage)) = self.installs.remove(&pid)?;
+        if self.holders.get(&what.0) != Some(&what.1) {
+            // Given up meanwhile: another holds the slot, or will.
+            return Some(Vec::new());
+        }
         let called = self.call(what, &dir, storage, Purpose::Serve);
         let failed = called.err().map(|error| Input::NodeGone {
             node: what.0,
@@ -481,10 +499,12 @@ impl Nodes for Hosts {
             })?,
         };
         self.placed.insert(node, host);
+        self.holders.insert(node, epoch);
         self.call((node, epoch, host), dir, storage, Purpose::Serve)
     }
 
     fn fence(&mut self, node: NodeId, epoch: u64, pids: &[u32]) {
+        self.holders.remove(&node);
         if self.fencing.contains_key(&(node, epoch)) {
             // It is being done already: its line had ended.
             return;
@@ -532,6 +552,7 @@ impl Nodes for Hosts {
 
     fn stop(&mut self, node: NodeId, _now: Time, grace: Time) {
         let grace_ms = grace.as_ms() as u64;
+        self.holders.remove(&node);
         if let Some(call) = self.of(node) {
             call.stage = Stage::Stopping;
             call.line.say(&ToHost::Stop { grace_ms });

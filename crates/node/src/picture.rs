@@ -37,6 +37,12 @@ struct Panel<'a> {
     bars: bool,
 }
 
+/// A panel below the last one.
+fn add(body: &mut String, top: &mut f64, of: &Panel) {
+    panel(body, *top, of);
+    *top += PANEL;
+}
+
 /// Draws points into a frame from the origin to the largest of both.
 fn panel(out: &mut String, top: f64, of: &Panel) {
     let largest = |value: fn(&(f64, f64)) -> f64| {
@@ -114,14 +120,16 @@ pub fn noise(of: &Noise) -> String {
     for core in of.cores.iter().take(DRAWN_MAX / 3) {
         for (title, axes, points, bars) in panels(core) {
             let points = &points;
-            let of = Panel {
-                title,
-                axes,
-                points,
-                bars,
-            };
-            panel(&mut body, top, &of);
-            top += PANEL;
+            add(
+                &mut body,
+                &mut top,
+                &Panel {
+                    title,
+                    axes,
+                    points,
+                    bars,
+                },
+            );
         }
     }
     let quantum = text::time(of.quantum_ns as f64);
@@ -222,14 +230,16 @@ pub fn variation(of: &Variation) -> String {
         ];
         let title = format!("{}: most over least run time", kernel.name);
         let (points, bars) = (&points[..], true);
-        let of = Panel {
-            title,
-            axes,
-            points,
-            bars,
-        };
-        panel(&mut body, top, &of);
-        top += PANEL;
+        add(
+            &mut body,
+            &mut top,
+            &Panel {
+                title,
+                axes,
+                points,
+                bars,
+            },
+        );
     }
     let title = format!(
         "working sets of {} % of level {}",
