@@ -56,6 +56,15 @@ class Cluster:
             text=True,
         )
 
+    def tell(self, status: int, *words: object) -> str:
+        """What another command of outlive says in the room; it ends with this status."""
+        done = subprocess.run(
+            self.machines.words("room", OUTLIVE, *words), capture_output=True, text=True, timeout=30
+        )
+        said = done.stdout + done.stderr
+        assert done.returncode == status, said
+        return said
+
     def end(self, run: subprocess.Popen[str], status: int = 0) -> tuple[dict, str]:
         """Waits for it: its report and what it wrote."""
         try:

@@ -64,6 +64,13 @@ def test_a_node_that_is_killed_is_replaced_by_another_machine(cluster: Cluster) 
     # The spare has the lost node's slot, and its part from the partner.
     assert cluster.machines.run("n4", "ls", "/tmp/nodes/heat").split() == ["node-1", "owner"]
     wait_until_nothing_runs(cluster, ["n1", "n2", "n3", "n4"])
+    # What lies on other machines is not called missing.
+    choice = ["--job", "heat", "--store", cluster.dir / "store"]
+    assert "newest       version 240 on partner" in cluster.tell(0, "status", *choice)
+    assert "240" in cluster.tell(0, "status", *choice[2:])
+    for words in (["list"], ["verify"], ["rehearse", "--lose", "node:1"]):
+        said = cluster.tell(74, "checkpoints", *words, *choice)
+        assert "OL-404" in said and "other machines (n1, n4, n3)" in said, said
 
 
 @pytest.mark.parametrize("how", ["power off", "ends", "cable"])

@@ -82,7 +82,7 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
 
 /// Two stores may share the nodes' storage, and then jobs of one name a directory.
 fn refuse_others(job: &Job, outside: &Path) -> Result<()> {
-    let Ok(catalogue) = jobs::catalogue(job) else {
+    let Ok(catalogue) = jobs::on_this_machine(job) else {
         return match std::fs::read_dir(outside).map(|mut entries| entries.next()) {
             Ok(Some(_)) if job.state != State::BeingDeleted => Err(Error::new(
                 Code::KeyMismatch,
@@ -121,12 +121,10 @@ fn agreed(job: &Job, disk_bytes: u64, directories: &[PathBuf]) -> Result<bool> {
             "add --yes to delete it without a question",
         ));
     }
-    let newest = jobs::catalogue(job)
-        .ok()
-        .and_then(|it| jobs::newest(job, &it));
+    let newest = jobs::known(job).ok().and_then(|(newest, _)| newest);
     let newest = newest.map_or_else(
         || "no version that it could go on from".to_owned(),
-        |newest| format!("{} on {}", newest.version, newest.level.name()),
+        |newest| newest.to_string(),
     );
     let mut to = std::io::stderr().lock();
     let _ = writeln!(to, "job {}: {newest}, {}", job.name, show_bytes(disk_bytes));

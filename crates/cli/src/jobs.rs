@@ -22,7 +22,17 @@ const NAME_MAX: usize = 22;
 #[derive(Clone, Copy, Serialize)]
 pub struct Newest {
     pub version: Version,
-    pub level: Level,
+    /// Where it is, if that is seen from here.
+    pub level: Option<Level>,
+}
+
+impl std::fmt::Display for Newest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.level {
+            Some(level) => write!(f, "{} on {}", self.version, level.name()),
+            None => write!(f, "{}", self.version),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -68,16 +78,30 @@ pub fn of_store(store: &Path) -> Result<Vec<Job>> {
 /// Reads the versions of a job.
 ///
 /// # Errors
-/// If `job.json` or the key cannot be read.
+/// If `job.json` or the key cannot be read; [`Code::NotFound`] if its nodes are other
+/// machines: what lies there is not seen from here.
 pub fn catalogue(job: &Job) -> Result<Catalogue> {
     let file = job.file.as_ref().map_err(Clone::clone)?;
     if !file.hosts.is_empty() {
-        output::warn(&format!(
-            "the nodes of job {} are other machines ({}): what lies there is not seen from here",
-            job.name,
-            some(&file.hosts)
+        return Err(Error::new(
+            Code::NotFound,
+            Entity::Job(job.name.to_string()),
+            format!(
+                "its nodes are other machines ({}): what they keep is not seen from here",
+                some(&file.hosts)
+            ),
+            "outlive status --job tells what its last run said; the next run looks there itself",
         ));
     }
+    on_this_machine(job)
+}
+
+/// The same of what this machine keeps, whatever others do.
+///
+/// # Errors
+/// If `job.json` or the key cannot be read.
+pub fn on_this_machine(job: &Job) -> Result<Catalogue> {
+    let file = job.file.as_ref().map_err(Clone::clone)?;
     let node = |n| (NodeId(n), store::node_dir(file, &job.dir, NodeId(n)));
     let nodes: Vec<(NodeId, PathBuf)> = (0..file.nodes).map(node).collect();
     Ok(Catalogue::scan(&job.dir, &nodes, jobs::hash(job)?))
@@ -89,7 +113,7 @@ pub fn newest(job: &Job, catalogue: &Catalogue) -> Option<Newest> {
     let entry = catalogue.newest(job.state == State::Running)?;
     Some(Newest {
         version: entry.version,
-        level: entry.committed()?,
+        level: Some(entry.committed()?),
     })
 }
 
@@ -104,6 +128,45 @@ pub fn some(names: &[String]) -> String {
     }
 }
 
+/// The newest version of a job, and why its next run would be refused, if that is known. Of a
+/// job whose nodes are other machines its last run's word counts.
+///
+/// # Errors
+/// Those of [`catalogue`] for other jobs.
+pub fn known(job: &Job) -> Result<(Option<Newest>, Option<Error>)> {
+    if job.file.as_ref().is_ok_and(|file| !file.hosts.is_empty()) {
+        return Ok((told(job), None));
+    }
+    let catalogue = catalogue(job)?;
+    Ok((newest(job, &catalogue), refusal(job, &catalogue)))
+}
+
+/// The newest version of a report that outlives what has ended since.
+fn told(job: &Job) -> Option<Newest> {
+    let entry = |(level, version): (&String, &u64)| {
+        let level: Level = level.parse().ok()?;
+        let lasts = level != Level::Memory || job.state == State::Running;
+        lasts.then_some((Version(*version), level))
+    };
+    let last = job
+        .report
+        .iter()
+        .flat_map(|report| &report.checkpoints.last);
+    let newest = last.filter_map(entry).max();
+    let known = job.file.as_ref().ok().and_then(|file| file.history);
+    match (newest, known) {
+        (Some((version, level)), _) => Some(Newest {
+            version,
+            level: Some(level),
+        }),
+        // It took none of its own.
+        (None, known) => known.map(|known| Newest {
+            version: known.version,
+            level: None,
+        }),
+    }
+}
+
 /// Why the next run of the job would be refused, if it would. Of a job that runs nothing is
 /// said: its directories change while they are looked at.
 pub fn refusal(job: &Job, catalogue: &Catalogue) -> Option<Error> {
@@ -112,10 +175,6 @@ pub fn refusal(job: &Job, catalogue: &Catalogue) -> Option<Error> {
         .as_ref()
         .ok()
         .filter(|_| job.state != State::Running)?;
-    if !file.hosts.is_empty() {
-        // Only the agents there know.
-        return None;
-    }
     history::would_refuse(file, catalogue)
 }
 
@@ -140,9 +199,9 @@ fn line(job: Job) -> (Line, SystemTime) {
     let found = match job.state {
         State::BeingDeleted => Ok(None),
         State::NeverRan if !job.dir.join("key").exists() => Ok(None),
-        _ => catalogue(&job).and_then(|catalogue| match refusal(&job, &catalogue) {
+        _ => known(&job).and_then(|(newest, refusal)| match refusal {
             Some(error) => Err(error),
-            None => Ok(newest(&job, &catalogue)),
+            None => Ok(newest),
         }),
     };
     let file = job.file.as_ref().ok();
@@ -154,7 +213,7 @@ fn line(job: Job) -> (Line, SystemTime) {
         nodes: file.map(|file| file.nodes),
         ranks: file.and_then(|file| file.ranks),
         version: found.as_ref().ok().and_then(|it| Some((*it)?.version)),
-        level: found.as_ref().ok().and_then(|it| Some((*it)?.level)),
+        level: found.as_ref().ok().and_then(|it| (*it)?.level),
         problem: found.err(),
         state: job.state,
         name: job.name.to_string(),

@@ -109,17 +109,15 @@ pub fn run(options: &StatusOptions) -> Result<u8> {
         return jobs::list(&store(choice)?, choice.json);
     }
     let mut job = choose(choice)?;
-    let report = job.report.take();
-    let found = jobs::catalogue(&job);
-    let refusal = match &found {
-        Ok(catalogue) => jobs::refusal(&job, catalogue),
-        Err(error) => Some(error.clone()).filter(|_| job.state != State::NeverRan),
+    let (newest, refusal) = match jobs::known(&job) {
+        Ok(known) => known,
+        Err(error) => (None, Some(error).filter(|_| job.state != State::NeverRan)),
     };
-    let newest = found.ok();
+    let report = job.report.take();
     let status = Status {
         refusal,
         schema: "outlive.status/1",
-        newest: newest.and_then(|catalogue| jobs::newest(&job, &catalogue)),
+        newest,
         state: job.state,
         running: job.state == State::Running,
         pid: job.pid,
@@ -148,12 +146,13 @@ fn describe(status: &Status) -> String {
         (State::Running | State::NeverRan, ..) => status.state.text().to_owned(),
         (state, ..) => format!("not running; the last run {}", last_run(state)),
     };
-    let newest = status.newest.map_or_else(
-        || "none".to_owned(),
-        |newest| format!("{} on {}", newest.version, newest.level.name()),
-    );
+    let newest = status
+        .newest
+        .map_or_else(|| "none".to_owned(), |newest| newest.to_string());
+    // The file learns of them with the next start.
     let ranks = job
         .ranks
+        .or_else(|| status.report.as_ref()?.ranks)
         .map_or_else(|| "?".to_owned(), |ranks| ranks.to_string());
     let mut lines = vec![
         format!("job          {}", job.name),
