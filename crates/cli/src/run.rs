@@ -52,7 +52,7 @@ const fn spares_by(nodes: u32) -> u32 {
 /// # Errors
 /// If a value from which it is decided is not understood.
 pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
-    let nodes = nodes(config)?.0;
+    let (nodes, spares, _) = nodes(config)?;
     let on_hosts = !config.get("hosts").is_empty();
     Ok(match key {
         "node-storage" if on_hosts => Some(storage_on_hosts()),
@@ -70,8 +70,7 @@ pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
         "time-limit" => slurm_left_ms().map(|ms| units::show_ms(ms as f64)),
         "memory" if on_hosts && config.get("memory").is_empty() => None,
         "memory" => Some(units::show_bytes(memory(config, nodes)?)),
-        "spares" if on_hosts => Some("1".to_owned()),
-        "spares" => Some(spares_by(nodes).to_string()),
+        "spares" => Some(spares.to_string()),
         _ => None,
     })
 }

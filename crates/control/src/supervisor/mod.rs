@@ -119,7 +119,7 @@ struct Slot {
     replaced: bool,
     /// An injection killed it then.
     hit: Option<Time>,
-    /// The storage of the present holder was removed (by an injection).
+    /// The storage of the present holder was removed (by an injection), or is out of reach.
     wiped: bool,
     /// An injection has sent its keeper SIGKILL; its end is still to come.
     doomed: bool,

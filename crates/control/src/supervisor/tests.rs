@@ -29,6 +29,8 @@ pub(super) struct World {
     pub stubborn: bool,
     /// Keepers that are killed do not end at once.
     pub lingering: bool,
+    /// Nobody says that a fenced node's processes are gone.
+    pub unfenced: bool,
     /// The command cannot be started.
     pub no_command: bool,
     /// Ranks never register.
@@ -59,6 +61,7 @@ impl World {
             unready: BTreeSet::new(),
             stubborn: false,
             lingering: false,
+            unfenced: false,
             no_command: false,
             silent_ranks: false,
             newest: None,
@@ -218,7 +221,7 @@ impl World {
                 self.say(node, hello(node, 0));
             }
             Action::Order { node, order } => self.obey(node, order),
-            Action::Fence { node, epoch, .. } => {
+            Action::Fence { node, epoch, .. } if !self.unfenced => {
                 let complete = true;
                 self.tell(Input::Fenced {
                     node,

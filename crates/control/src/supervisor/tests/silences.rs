@@ -276,3 +276,69 @@ fn what_a_given_up_node_called_stable_is_remembered() {
     assert_eq!(world.sup.history, Incarnation(1));
     assert_eq!(world.sup.newest_stable, None, "nothing else changes");
 }
+
+/// The machine of node 1 is gone, with its storage or not.
+fn gone(world: &mut World, storage: Storage) {
+    let (node, epoch) = (NodeId(1), world.epochs[&NodeId(1)]);
+    let cause = "its connection ended".to_owned();
+    world.input(Input::NodeGone {
+        node,
+        epoch,
+        cause,
+        storage,
+    });
+}
+
+fn started(world: &World, wanted: Storage) -> usize {
+    let node_1 = |a: &Action| matches!(a, Action::StartNode { node: NodeId(1), storage, .. } if *storage == wanted);
+    world.count(node_1)
+}
+
+#[test]
+fn a_machine_that_may_be_there_is_tried_again_and_one_that_is_not_is_replaced() {
+    let mut world = World::running(settings(2), 2);
+    gone(&mut world, Storage::Keep);
+    world.pass(1_000);
+    assert_eq!(
+        (
+            started(&world, Storage::Keep),
+            started(&world, Storage::Empty)
+        ),
+        (2, 0)
+    );
+    gone(&mut world, Storage::Empty);
+    world.pass(1_000);
+    assert_eq!(
+        (
+            started(&world, Storage::Keep),
+            started(&world, Storage::Empty)
+        ),
+        (2, 1)
+    );
+    assert!(world.outcome.is_none());
+    // What an older holder's line says late is nobody's business.
+    world.input(Input::NodeGone {
+        node: NodeId(1),
+        epoch: 1,
+        cause: "late".to_owned(),
+        storage: Storage::Empty,
+    });
+    assert_eq!(started(&world, Storage::Empty), 1);
+}
+
+#[test]
+fn a_machine_that_turns_out_to_be_gone_while_it_is_fenced_is_replaced() {
+    let mut world = World::running(settings(2), 2);
+    world.unfenced = true;
+    gone(&mut world, Storage::Keep);
+    assert_eq!(started(&world, Storage::Keep), 1, "not before it is fenced");
+    gone(&mut world, Storage::Empty);
+    world.pass(20_000);
+    assert_eq!(
+        (
+            started(&world, Storage::Keep),
+            started(&world, Storage::Empty)
+        ),
+        (1, 1)
+    );
+}
