@@ -211,7 +211,10 @@ impl<'a> Supervisor<'a> {
     /// The supervisor cannot go on; the processes end with it.
     pub fn run(&mut self) -> outlive_base::Result<i32> {
         while self.step(true)? {}
-        Ok(self.status.unwrap_or(0))
+        self.status.ok_or_else(|| {
+            let error = io::Error::other("the end of the first program was not told");
+            broken("wait", &error)
+        })
     }
 
     fn step(&mut self, block: bool) -> outlive_base::Result<bool> {
@@ -321,8 +324,11 @@ impl<'a> Supervisor<'a> {
     /// process ends, and by an exec.
     fn lost(&mut self, tid: i32, error: io::Error) -> io::Result<()> {
         let Some(Gone { tid, change }) = Gone::of(&error) else {
-            // One that is no longer stopped is ending, which will be told.
-            let ending = sys::registers(tid).is_err_and(|e| e.raw_os_error() == Some(libc::ESRCH));
+            let ended = |error: &io::Error| error.raw_os_error() == Some(libc::ESRCH);
+            // One that is no longer stopped is ending, and one that was not there and now stands
+            // where a program was executed has its number from there: either will be told.
+            let ending = sys::registers(tid).is_err_and(|error| ended(&error))
+                || ended(&error) && sys::is_at_exec(tid);
             return if ending { Ok(()) } else { Err(error) };
         };
         let exec =

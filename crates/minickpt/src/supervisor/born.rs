@@ -24,7 +24,11 @@ impl Supervisor<'_> {
             self.counts.threads += 1;
             begun?;
             let out = gate::await_end_of_call(tid);
-            sys::resume(child, 0)?;
+            // The end of its maker, or what was executed in its place, is told only once: it
+            // must not be forgotten over a child that is gone, too.
+            if let Err(error) = sys::resume(child, 0) {
+                self.lost(child, error)?;
+            }
             self.go_on(tid, out?)
         } else {
             begun?;

@@ -5,7 +5,10 @@
  *   leave exit      the second thread ends the process, with 3
  *   leave exec      it executes a shell that ends with 3
  */
+#include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -28,14 +31,26 @@ static void *leave(void *how)
 	_exit(3);
 }
 
-int main(int argc, char **argv)
+static void begin(void *(*what)(void *), void *with)
 {
 	pthread_t thread;
+	int error;
 
-	if (argc != 2 || pthread_create(&thread, 0, leave, argv[1]))
-		return 1;
+	/* A kernel makes no thread while another one executes a program (copy_fs). */
+	while ((error = pthread_create(&thread, 0, what, with)) == EAGAIN)
+		usleep(100);
+	if (error) {
+		printf("pthread_create: %s\n", strerror(error));
+		exit(1);
+	}
+}
+
+int main(int argc, char **argv)
+{
+	if (argc != 2)
+		return 2;
+	begin(leave, argv[1]);
 	for (int n = 0; n < 3; n++)
-		if (pthread_create(&thread, 0, change, 0))
-			return 1;
+		begin(change, 0);
 	change(0);
 }
