@@ -353,6 +353,7 @@ def damage(path: Path, at: float = 0.5) -> None:
 
 
 def logged(data: bytes) -> list[tuple[int, int]]:
-    """Where the records of a log begin, and their lengths."""
+    """Where the records of a log begin, and their lengths; of one cut off, what is left."""
     starts = [found.start() for found in re.finditer(b"OLREC01\\0", data)]
-    return [(at, 32 + int.from_bytes(data[at + 12 : at + 16], "little")) for at in starts]
+    said = [(at, 32 + int.from_bytes(data[at + 12 : at + 16], "little")) for at in starts]
+    return [(at, min(length, len(data) - at)) for at, length in said]
