@@ -2,8 +2,10 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 import machines as made
 from machines import Machines
+from seed import seed
 from skip import skip
+
+__all__ = ["seed"]
 
 OUTLIVE = Path(os.environ.get("OUTLIVE_BIN", ROOT / "target" / "release" / "outlive"))
 HEAT2D = ROOT / "build" / "examples" / "heat2d"
@@ -34,6 +39,20 @@ class Cluster:
         path = self.dir / "hostfile"
         path.write_text(text)
         return path
+
+    def line(self, *words: object, job: str = "heat") -> str:
+        """The line of a shell that runs `outlive run` with these words, as a user writes it."""
+        options = ["--job", job, "--store", self.dir / "store", "--node-storage", "/tmp/nodes"]
+        run = [OUTLIVE, "run", *options, "-v", *words]
+        return f"env PATH={MPICH}:$PATH {shlex.join(str(word) for word in run)}"
+
+    def wait_until(self, words: str, file: Path) -> None:
+        """Until a file has these words."""
+        until = time.monotonic() + BOUND_S
+        while not file.exists() or words not in file.read_text():
+            text = file.read_text() if file.exists() else "nothing"
+            assert time.monotonic() < until, f"'{words}' never came:\n{text}"
+            time.sleep(0.05)
 
     def start(
         self, *words: object, job: str = "heat", within: tuple[object, ...] = (), **more: str

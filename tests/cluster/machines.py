@@ -265,6 +265,24 @@ class Machines:
         """Puts the cable back."""
         self._in_room(["ip", "link", "set", f"v-{name}", "up"]).check_returncode()
 
+    def drop(self, *ways: tuple[str, str]) -> None:
+        """From now on nothing passes from the first to the second of each pair; ``room`` is
+        where the launcher runs. A table of the switch, so that each way is one of its own."""
+        lines = ["table bridge cuts {}", "delete table bridge cuts", "table bridge cuts {"]
+        hooks: dict[str, list[str]] = {"forward": [], "input": [], "output": []}
+        for source, to in ways:
+            if to == "room":
+                hooks["input"].append(f'iifname "v-{source}" drop')
+            elif source == "room":
+                hooks["output"].append(f'oifname "v-{to}" drop')
+            else:
+                hooks["forward"].append(f'iifname "v-{source}" oifname "v-{to}" drop')
+        for hook, rules in hooks.items():
+            lines.append(f"chain {hook} {{ type filter hook {hook} priority 0;")
+            lines += [*rules, "}"]
+        done = self._in_room(["nft", "\n".join([*lines, "}"])])
+        assert done.returncode == 0, done.stderr
+
     def end(self, name: str) -> None:
         """All processes of a machine end at once; its network still answers."""
         os.kill(self.inits[name], signal.SIGKILL)

@@ -137,3 +137,18 @@ def test_a_batch_systems_warning_keeps_the_next_version_at_all_levels(job: Job) 
     enough.touch()
     result = run.end()
     assert result.failures == [] and "SIGUSR1" in run.text()
+
+
+def test_a_warning_is_not_taken_for_heard_by_a_version_that_was_due_anyway(job: Job) -> None:
+    job.every, job.ranks, job.nodes = 10, 2, 2
+    enough = job.dir / "enough"
+    # After the first version only the warning brings one to partners.
+    levels = ["--levels", "memory,disk,partner/1000000"]
+    run = job.start("-v", *levels, program=job.program("--until", enough))
+    until("versions are taken", lambda: run.text().count("stable on disk") > 2)
+    until("the first one is told", lambda: "partner" in job.running("last"))
+    first = job.running("last")["partner"]
+    run.signal(signal.SIGUSR1)
+    until("another one at all levels", lambda: job.running("last")["partner"] > first)
+    enough.touch()
+    assert run.end().failures == []

@@ -44,7 +44,10 @@ impl<S: Shell> Node<S> {
                 self.tell(&Notice::Status(status));
             }
             Order::CheckpointNow { levels } => {
-                self.policy.asked = Some(commit::Levels::of(&levels));
+                // What was asked for before, and was not taken yet, is wanted as well.
+                let before = self.policy.asked.unwrap_or(commit::Levels::NONE);
+                let both = levels.iter().fold(before, |set, &level| set.with(level));
+                self.policy.asked = Some(both);
                 // Whatever the next version by number is, this is wanted now.
                 self.policy.far = None;
             }
@@ -364,7 +367,10 @@ impl<S: Shell> Node<S> {
                 tracing::debug!(version = version.0, "captured everywhere");
                 self.policy.rounds += 1;
                 self.policy.wanted = None;
-                self.policy.asked = None;
+                // One that was wanted before somebody asked is not what was asked for.
+                if self.policy.asked.is_some() && self.has_levels_of_round(version) {
+                    self.policy.asked = None;
+                }
                 self.policy.misses = 0;
                 self.policy.passed = 0;
             }

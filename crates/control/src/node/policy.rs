@@ -209,6 +209,17 @@ impl<S: Shell> Node<S> {
             })
     }
 
+    /// True if a version is kept wherever the next one would be.
+    pub(super) fn has_levels_of_round(&self, version: Version) -> bool {
+        let has = |level| {
+            let round = self.rounds.get(&version);
+            round.is_some_and(|round| round.levels.contains(level))
+        };
+        // Whose turn it is matters only where no level was named.
+        let named = self.policy.asked.is_some_and(|asked| !asked.is_empty());
+        !named || self.levels_of_round().iter().all(has)
+    }
+
     /// The levels that were asked for. Else a level with `every = n` takes part in each n-th
     /// round, the first included.
     fn levels_of_round(&self) -> Levels {
