@@ -1,5 +1,6 @@
 """Jobs inside a real Slurm allocation, whose machines are namespaces with a slurmd each."""
 
+import re
 import subprocess
 import time
 from pathlib import Path
@@ -76,3 +77,45 @@ def test_the_next_allocation_goes_on_where_one_ended(under_slurm: Cluster) -> No
 def test_outside_of_an_allocation_it_says_so(under_slurm: Cluster) -> None:
     _, text = under_slurm.end(under_slurm.start(*OPTIONS, *heat(Path("/x"))), 64)
     assert "this is no allocation" in text and "salloc" in text, text
+
+
+def kept(said: Path) -> list[int]:
+    """The versions that came to shared storage."""
+    return [int(v) for v in re.findall(r"version (\d+) stable on shared", said.read_text())]
+
+
+def test_a_job_that_is_warned_and_queued_again_goes_on_without_its_machines_disks(
+    under_slurm: Cluster,
+) -> None:
+    """As before the time limit: SIGUSR1 to the batch script, then the job is queued again."""
+    output, said = under_slurm.dir / "field", under_slurm.dir / "said"
+    script = under_slurm.dir / "script"
+    # After the first version only the warning brings one to shared storage.
+    words = [*OPTIONS, "--levels", "memory,disk,partner,shared/1000", *heat(output, 20000)]
+    script.write_text(f"#!/bin/sh\nexec {under_slurm.line(*words)}\n")
+    queue = ("sbatch", "--parsable", "--requeue", "--open-mode=append", f"--output={said}")
+    job = under_slurm.machines.run("room", *queue, *ALLOCATION[2:], script).strip()
+    under_slurm.wait_until("version 60 stable on partner", said)
+    (first,) = kept(said)
+    under_slurm.machines.run("room", "scancel", "--signal=USR1", "--batch", job)
+    under_slurm.wait_until("SIGUSR1", said)
+    until = time.monotonic() + 30
+    while kept(said) == [first] and time.monotonic() < until:
+        time.sleep(0.05)
+    (_, warned) = kept(said)
+    assert warned > first
+    under_slurm.machines.run("room", "scontrol", "requeue", job)
+    until = time.monotonic() + 30
+    while steps(under_slurm) and time.monotonic() < until:
+        time.sleep(0.1)
+    for name in under_slurm.machines.names:
+        under_slurm.machines.run(name, "rm", "-rf", "/tmp/nodes")
+    # Slurm lets two minutes pass, unless it is told otherwise while the job waits.
+    begin = f"scontrol update JobId={job} StartTime=now || :"
+    until = time.monotonic() + 90
+    while "finished:" not in said.read_text() and time.monotonic() < until:
+        under_slurm.machines.run("room", "sh", "-c", begin)
+        time.sleep(0.5)
+    text = said.read_text()
+    assert output.read_bytes() == undisturbed(under_slurm), text
+    assert f"version {warned} rebuilt from shared" in text, text
