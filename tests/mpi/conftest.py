@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -63,7 +64,12 @@ class Mpi:
         words = ("env", *(f"{k}={v}" for k, v in wanted.items()), *words)
         line = [*self.run, *options, "-n", str(ranks), *map(str, words)]
         line = line if shm is None else shm.inside(*line)
-        return subprocess.run(line, capture_output=True, text=True, timeout=bound)
+        # What a killed mpirun leaves in /tmp bears its process number, which comes again.
+        with tempfile.TemporaryDirectory(prefix="ol-", ignore_cleanup_errors=True) as own:
+            variables = os.environ | {"TMPDIR": own}
+            return subprocess.run(
+                line, capture_output=True, text=True, timeout=bound, env=variables
+            )
 
 
 def wheel(name: str, compiler: str, *options: str) -> Mpi | None:
