@@ -257,7 +257,7 @@ pub enum Order {
     /// Ask for [`Notice::Status`].
     Status,
     /// Take a checkpoint as soon as possible, however often that comes to nothing; asked
-    /// again before it was taken, it is the same one.
+    /// again before it was taken, it is the same one, at the levels of both.
     CheckpointNow {
         /// At these levels; none: those whose turn it is.
         levels: Vec<Level>,

@@ -211,6 +211,11 @@ impl<'a> Supervisor<'a> {
     /// The supervisor cannot go on; the processes end with it.
     pub fn run(&mut self) -> outlive_base::Result<i32> {
         while self.step(true)? {}
+        self.told()
+    }
+
+    /// How the first process ended. That nobody knows it is not a success.
+    fn told(&self) -> outlive_base::Result<i32> {
         self.status.ok_or_else(|| {
             let error = io::Error::other("the end of the first program was not told");
             broken("wait", &error)
@@ -246,7 +251,7 @@ impl<'a> Supervisor<'a> {
             }
             std::thread::yield_now();
         }
-        Ok(self.status.or(Some(0)))
+        self.told().map(Some)
     }
 
     /// Forgets all processes, but leaves their files: something else restores them.

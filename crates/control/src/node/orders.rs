@@ -367,10 +367,7 @@ impl<S: Shell> Node<S> {
                 tracing::debug!(version = version.0, "captured everywhere");
                 self.policy.rounds += 1;
                 self.policy.wanted = None;
-                // One that was wanted before somebody asked is not what was asked for.
-                if self.policy.asked.is_some() && self.has_levels_of_round(version) {
-                    self.policy.asked = None;
-                }
+                self.answer_asked(version);
                 self.policy.misses = 0;
                 self.policy.passed = 0;
             }

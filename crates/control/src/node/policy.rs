@@ -209,15 +209,14 @@ impl<S: Shell> Node<S> {
             })
     }
 
-    /// True if a version is kept wherever the next one would be.
-    pub(super) fn has_levels_of_round(&self, version: Version) -> bool {
-        let has = |level| {
-            let round = self.rounds.get(&version);
-            round.is_some_and(|round| round.levels.contains(level))
-        };
-        // Whose turn it is matters only where no level was named.
+    /// A version was captured: it is what was asked for if it goes to all levels that were named.
+    pub(super) fn answer_asked(&mut self, version: Version) {
         let named = self.policy.asked.is_some_and(|asked| !asked.is_empty());
-        !named || self.levels_of_round().iter().all(has)
+        let goes_to = self.rounds.get(&version).map_or(Levels::NONE, |r| r.levels);
+        // One that was wanted before somebody asked may go to fewer.
+        if !named || self.levels_of_round().iter().all(|l| goes_to.contains(l)) {
+            self.policy.asked = None;
+        }
     }
 
     /// The levels that were asked for. Else a level with `every = n` takes part in each n-th
