@@ -34,6 +34,10 @@ needs sparse sparse # the kernel module: what no compiler checks
 needs e2fsprogs mke2fs
 needs gcc-12 gcc-12
 needs make make
+# Machines of namespaces (tests/cluster).
+needs iproute2 ip
+needs nftables nft
+needs openssh-client ssh
 
 # The system's Python first: an environment made from a user's own Python is
 # of no use to another user.

@@ -5,6 +5,7 @@ import os
 import shlex
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -89,7 +90,8 @@ class Cluster:
         try:
             text, _ = run.communicate(timeout=BOUND_S)
         except subprocess.TimeoutExpired:
-            run.kill()
+            # All that could hold the pipe ends with the machines.
+            self.machines.close()
             text, _ = run.communicate()
             pytest.fail(f"not over after {BOUND_S} s:\n{text}")
         assert run.returncode == status, text
@@ -100,10 +102,15 @@ class Cluster:
         """Reads what it writes until these words come."""
         assert run.stdout is not None
         seen = []
-        for line in run.stdout:
-            seen.append(line)
-            if words in line:
-                return "".join(seen)
+        bound = threading.Timer(BOUND_S, self.machines.close)
+        bound.start()
+        try:
+            for line in run.stdout:
+                seen.append(line)
+                if words in line:
+                    return "".join(seen)
+        finally:
+            bound.cancel()
         pytest.fail(f"'{words}' never came:\n{''.join(seen)}")
 
 

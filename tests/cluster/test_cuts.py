@@ -15,12 +15,16 @@ from skip import skip
 from test_hosts import heat, options, undisturbed, wait_until_nothing_runs
 
 RUNS = int(os.environ.get("OUTLIVE_CUTS", "4"))
+KINDS = ["machine", "link", "launcher"]
+TIMES_S = [0.1, 0.5, 1, 2, 4, 5, 8]
+EVER = 1000
 
 
-def ways(chance: random.Random, victim: str, names: list[str]) -> tuple[str, list[tuple[str, str]]]:
+def ways(
+    chance: random.Random, kind: str, victim: str, names: list[str]
+) -> tuple[str, list[tuple[str, str]]]:
     """What is cut of a machine: its word, and each way that nothing passes any more."""
     others = [name for name in [*names, "room"] if name != victim]
-    kind = chance.choice(["machine", "link", "launcher"])
     if kind == "link":
         others = [chance.choice([name for name in others if name != "room"])]
     elif kind == "launcher":
@@ -46,12 +50,19 @@ def test_links_that_are_cut_at_random(cluster: Cluster, seed: int, nth: int) -> 
     run = cluster.start(*options(cluster), *heat(output, 16000))
     said = cluster.wait_for(run, "version 40 stable on partner")
     begun = time.monotonic()
+    events = []
     for _ in range(chance.randint(1, 3)):
-        word, cut = ways(chance, victim, machines.names)
-        for_s = chance.choice([0.1, 0.5, 1, 2, 4, 5, 8, 1000])
+        kind = chance.choice(KINDS)
+        # Two machines that the launcher hears, and that never hear each other again, are not
+        # told apart yet: docs/how-to/cluster.md, "What is missing".
+        events.append((kind, chance.choice([*TIMES_S, *([EVER] if kind != "link" else [])])))
+    # A fourth of the runs lose their machine for certain: a cut that cuts nothing is noticed.
+    lost = nth % 4 == 0
+    for kind, for_s in [("machine", EVER)] if lost else events:
+        word, cut = ways(chance, kind, victim, machines.names)
         print(f"{time.monotonic() - begun:.1f} s: {word}, for {for_s} s")
         machines.drop(*cut)
-        if for_s == 1000:
+        if for_s == EVER:
             break
         time.sleep(for_s)
         machines.drop()
@@ -61,4 +72,5 @@ def test_links_that_are_cut_at_random(cluster: Cluster, seed: int, nth: int) -> 
     machines.drop()
     assert output.read_bytes() == undisturbed(cluster), text
     assert report["result"] == "finished", text
+    assert not lost or report["restarts"] >= 1, text
     wait_until_nothing_runs(cluster, machines.names)

@@ -78,4 +78,4 @@ def test_mpi_jobs_come_to_the_simulated_outcome(
         ended = mpi.start(scenario["processes"], *line, options=options, preload=False, **settings)
         gone = {str(rank) for rank in ends(scenario)}
         came = {rank: calls for rank, calls in got(ended.stdout).items() if rank not in gone}
-        assert came == scenario["outcome"], (scenario, ended.stdout, ended.stderr)
+        assert came == scenario["outcome"], f"{scenario}\n{ended.stdout}\n{ended.stderr}"
