@@ -3,6 +3,7 @@
 import json
 import re
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -152,3 +153,25 @@ def test_a_warning_is_not_taken_for_heard_by_a_version_that_was_due_anyway(job: 
     until("another one at all levels", lambda: job.running("last")["partner"] > first)
     enough.touch()
     assert run.end().failures == []
+
+
+def test_a_warning_is_heard_once_where_a_level_cannot_be_written(job: Job) -> None:
+    job.every, job.ranks, job.nodes = 1_000_000, 2, 2
+    enough = job.dir / "enough"
+    levels = ["--levels", "memory,disk,shared/1000000"]
+    run = job.start("-v", *levels, program=job.program("--until", enough))
+    until("the program runs", lambda: "joined" in run.text())
+    containers = job.home / "shared" / "containers"
+    # A file where a directory is expected keeps root out as well.
+    if containers.is_dir():
+        containers.rmdir()
+    containers.write_text("")
+    run.signal(signal.SIGUSR1)
+    until("a version", lambda: "stable on disk" in run.text())
+    # Long enough for hundreds of versions of this program.
+    time.sleep(2)
+    captured = run.text().count(" captured")
+    enough.touch()
+    result = run.end()
+    assert captured <= 2, result.err
+    assert "warning: OL-" in result.err, result.err

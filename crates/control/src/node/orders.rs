@@ -363,11 +363,11 @@ impl<S: Shell> Node<S> {
             E::Join { version, levels } => self.on_join(version, levels),
             E::Disarm { version } => self.on_disarmed(version),
             E::Resumed { version, levels } => self.resume_round(version, levels),
-            E::AllCaptured { version } => {
+            E::AllCaptured { version, levels } => {
                 tracing::debug!(version = version.0, "captured everywhere");
                 self.policy.rounds += 1;
                 self.policy.wanted = None;
-                self.answer_asked(version);
+                self.answer_asked(levels);
                 self.policy.misses = 0;
                 self.policy.passed = 0;
             }

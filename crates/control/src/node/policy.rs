@@ -209,12 +209,17 @@ impl<S: Shell> Node<S> {
             })
     }
 
-    /// A version was captured: it is what was asked for if it goes to all levels that were named.
-    pub(super) fn answer_asked(&mut self, version: Version) {
+    /// A version for these levels was captured: it is what was asked for if all that were named
+    /// are among them.
+    pub(super) fn answer_asked(&mut self, levels: Levels) {
         let named = self.policy.asked.is_some_and(|asked| !asked.is_empty());
-        let goes_to = self.rounds.get(&version).map_or(Levels::NONE, |r| r.levels);
         // One that was wanted before somebody asked may go to fewer.
-        if !named || self.levels_of_round().iter().all(|l| goes_to.contains(l)) {
+        if !named
+            || self
+                .levels_of_round()
+                .iter()
+                .all(|level| levels.contains(level))
+        {
             self.policy.asked = None;
         }
     }

@@ -332,7 +332,8 @@ impl Commit {
         if round.phase == Phase::Capturing && round.captured.is_full(cx.config.nodes) {
             round.phase = Phase::Flushing;
             round.deadline = cx.now + cx.config.commit_timeout;
-            self.out.event(Event::AllCaptured { version });
+            let levels = round.levels;
+            self.out.event(Event::AllCaptured { version, levels });
         }
     }
 

@@ -392,6 +392,8 @@ pub enum Event {
     AllCaptured {
         /// The version.
         version: Version,
+        /// The levels that it was wanted at; some may have been given up already.
+        levels: Levels,
     },
     /// COMMIT is durable on this node.
     Committed {
