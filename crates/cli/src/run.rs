@@ -32,6 +32,9 @@ const INTERVAL_MS: u64 = 10_000;
 /// What the interval is where the policy decides.
 const AUTO: &str = "auto";
 
+/// Dead-timeouts for which ranks may seem to wait for a machine that theirs does not reach.
+const APART_DEADS: u64 = 2;
+
 /// How much longer than its lease a host may take to end what it runs, in milliseconds.
 const LEASE_MORE_MS: u64 = 2_000;
 
@@ -148,6 +151,8 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     };
     if hosts.is_some() {
         settings.storage_stays = false;
+        // Ranks use the network that the agents use.
+        settings.apart_ms = Some(APART_DEADS * settings.bounds.dead_ms);
         // A host that cannot be reached is fenced when its lease has run out.
         settings.fence_ms = settings
             .fence_ms

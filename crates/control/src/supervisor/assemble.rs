@@ -3,6 +3,7 @@
 use crate::orders::{JobConfig, Member, Order};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Time, Version};
 
+use super::apart::Pace;
 use super::faults::Found;
 use super::types::EPOCH_STEP;
 use super::{Action, CommandState, Event, Phase, Place, Slot, SlotState, Storage, Supervisor};
@@ -25,6 +26,7 @@ impl Supervisor {
     pub(super) fn advance(&mut self, now: Time) {
         self.settle_unexplained(now);
         self.check_silence(now);
+        self.check_apart(now);
         self.check_bounds(now);
         self.speak(now);
         self.step(now);
@@ -284,6 +286,7 @@ impl Supervisor {
         self.newest_stable = opened.restored;
         self.stable_here.clear();
         self.newest_offered = opened.restored;
+        self.pace = Pace::new(now);
         for slot in self.slots.values_mut() {
             slot.replaced = false;
         }

@@ -259,10 +259,7 @@ impl Supervisor {
         };
         slot.ready = false;
         let epoch = slot.epoch;
-        for other in self.slots.values_mut() {
-            other.suspected_by.remove(&node);
-            other.dead_by.remove(&node);
-        }
+        self.forget_words_of(node);
         self.actions.push_back(Action::Fence {
             node,
             epoch,

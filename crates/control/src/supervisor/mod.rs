@@ -12,6 +12,7 @@
 //!   `recovery_ms`, `drain_ms`, `fence_ms`, `kill_grace_ms`, `dead_ms`.
 //! - Exactly one [`Action::Done`] is ever given, as the last action.
 
+mod apart;
 mod assemble;
 mod endings;
 mod faults;
@@ -107,6 +108,8 @@ struct Slot {
     suspected: Option<Time>,
     suspected_by: BTreeSet<NodeId>,
     dead_by: BTreeSet<NodeId>,
+    /// Peers that miss it, and since when they say so.
+    missed: BTreeMap<NodeId, apart::Missed>,
     /// Since when peers call it dead while the launcher hears it.
     cut_off: Option<Time>,
     ready: bool,
@@ -169,6 +172,7 @@ pub struct Supervisor {
     stable_here: BTreeMap<Level, Version>,
     newest_offered: Option<Version>,
     newest_captured: Option<Version>,
+    pace: apart::Pace,
     /// The nodes that have captured a version, and the longest time a rank was blocked, until
     /// all have.
     capturing: Option<steered::Capturing>,
@@ -230,6 +234,7 @@ impl Supervisor {
             stable_here: BTreeMap::new(),
             newest_offered: None,
             newest_captured: None,
+            pace: apart::Pace::new(now),
             capturing: None,
             steering: steered::begin(&set, now),
             words: words::Words::default(),
@@ -382,6 +387,7 @@ impl Slot {
             suspected: None,
             suspected_by: BTreeSet::new(),
             dead_by: BTreeSet::new(),
+            missed: BTreeMap::new(),
             cut_off: None,
             ready: false,
             outside: None,

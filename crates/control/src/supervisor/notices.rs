@@ -61,7 +61,10 @@ impl Supervisor {
                 }
             }
             // Answered by the rule for silence, which looks at both witnesses.
-            Notice::Silent { node: peer } => self.on_silent_for(now, node, peer),
+            Notice::Silent { node: peer } => {
+                self.on_silent_for(now, node, peer);
+                self.on_missed(now, node, peer, false);
+            }
             Notice::NodeReady {
                 incarnation, level, ..
             } => {
@@ -116,6 +119,7 @@ impl Supervisor {
                 if let Some(slot) = self.slots.get_mut(&peer) {
                     slot.suspected_by.remove(&node);
                     slot.dead_by.remove(&node);
+                    slot.missed.remove(&node);
                 }
             }
             // A word about a holder that was replaced since says nothing of the next.
@@ -124,6 +128,7 @@ impl Supervisor {
                 if let Some(slot) = self.slots.get_mut(&peer).filter(|_| present) {
                     slot.suspected_by.insert(node);
                     slot.dead_by.insert(node);
+                    self.on_missed(now, node, peer, true);
                 }
             }
             Notice::InjectReached { id, version } => self.on_reached(now, node, id, version),
@@ -167,6 +172,8 @@ impl Supervisor {
         slot.agent_restarts = restarts;
         if restarted {
             self.report.agent_restarts += 1;
+            // It knows nothing of whom it missed, and would take nothing back.
+            self.forget_words_of(node);
             self.tell(Event::AgentRestarted { node, restarts });
         }
         // What it was told before may be lost with its connection.

@@ -11,7 +11,8 @@
 //!   witness is no matter of safety, only of cost.
 //!
 //! A node that peers miss while the launcher hears it is cut off from them, not
-//! dead: the job goes on and a warning says what protection is missing (P4).
+//! dead: the job goes on and a warning says what protection is missing (P4); what follows
+//! when ranks wait for it, `apart.rs` decides.
 //! Time during which the launcher itself did not run does not count as silence.
 
 use crate::orders::Order;
@@ -123,6 +124,15 @@ impl Supervisor {
         let heard = slot.is_up() && slot.suspected.is_none();
         if first && heard {
             tracing::info!(%witness, %peer, "a peer misses a node that the launcher hears");
+        }
+    }
+
+    /// Whom an agent missed that is gone says nothing any more.
+    pub(super) fn forget_words_of(&mut self, witness: NodeId) {
+        for slot in self.slots.values_mut() {
+            slot.suspected_by.remove(&witness);
+            slot.dead_by.remove(&witness);
+            slot.missed.remove(&witness);
         }
     }
 

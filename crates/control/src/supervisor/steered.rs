@@ -128,6 +128,7 @@ impl Supervisor {
     pub(super) fn note_offered(&mut self, now: Time, offered: Option<Version>) {
         if offered > self.newest_offered {
             self.newest_offered = offered;
+            self.pace.step(now);
             if let Some(steering) = &mut self.steering {
                 steering.offered(now);
             }

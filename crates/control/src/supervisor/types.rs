@@ -72,6 +72,9 @@ pub struct Settings {
     pub last_incarnation: u32,
     /// The epoch before the first of this run: `epoch_base + EPOCH_STEP` is used.
     pub epoch_base: u64,
+    /// Two nodes that miss each other for so long after they would have called each other dead,
+    /// while ranks wait: one of them is given up. `None`: never.
+    pub apart_ms: Option<u64>,
     /// A fenced node's storage stays in reach (one machine, no emulation).
     pub storage_stays: bool,
 }
@@ -107,6 +110,7 @@ impl Settings {
             injections: Vec::new(),
             last_incarnation: 0,
             epoch_base: 0,
+            apart_ms: None,
             storage_stays: nodes == 1,
         }
     }

@@ -342,3 +342,149 @@ fn a_machine_that_turns_out_to_be_gone_while_it_is_fenced_is_replaced() {
         (1, 1)
     );
 }
+
+/// Nodes that miss each other for so long, said at each heartbeat, while ranks offer a newer
+/// version each second until `stuck`.
+fn parted(world: &mut World, pairs: &[(u32, u32)], for_s: u64, stuck: u64) {
+    for quarter in 0..4 * for_s {
+        for (witness, peer) in pairs {
+            let node = NodeId(*peer);
+            world.notice(*witness, Notice::Silent { node });
+        }
+        if quarter % 4 == 0 && quarter / 4 < stuck {
+            let offered = Some(Version(10 + quarter));
+            world.notice(0, Notice::Alive { offered });
+        }
+        world.pass(250);
+    }
+}
+
+fn on_machines(nodes: u32) -> Settings {
+    let mut set = settings(nodes);
+    set.apart_ms = Some(20_000);
+    set.spares = 1;
+    set.levels = vec![level(Level::Memory), level(Level::Partner)];
+    set
+}
+
+fn level(level: Level) -> LevelSetting {
+    LevelSetting { level, every: 1 }
+}
+
+#[test]
+fn ranks_that_wait_behind_a_cut_link_are_started_on_another_machine() {
+    let mut world = World::running(on_machines(4), 4);
+    world.pass(1_000);
+    parted(&mut world, &[(1, 2), (2, 1)], 23, 5);
+    // 20 s after the last version that was offered, at the fourth second, not after the cut.
+    assert_eq!(world.starts(), 1);
+    assert_eq!(world.sup.report().warnings[0].code, "OL-304");
+    parted(&mut world, &[(1, 2), (2, 1)], 3, 0);
+    assert_eq!(world.starts(), 2);
+    let failures = &world.sup.report().failures;
+    assert_eq!(failures.len(), 1);
+    assert_eq!(failures[0].place, "node:2");
+    let elsewhere = |a: &Action| {
+        matches!(
+            a,
+            Action::StartNode {
+                node: NodeId(2),
+                storage: Storage::Empty,
+                ..
+            }
+        )
+    };
+    assert_eq!(world.count(elsewhere), 1);
+}
+
+#[test]
+fn of_parted_nodes_the_one_that_is_parted_from_most_goes() {
+    let mut world = World::running(on_machines(4), 4);
+    world.pass(1_000);
+    // Each way of a link counts once.
+    parted(&mut world, &[(1, 2), (1, 3), (3, 1)], 23, 0);
+    assert_eq!(world.starts(), 2);
+    assert_eq!(world.sup.report().failures[0].place, "node:1");
+}
+
+#[test]
+fn a_cut_link_that_no_rank_waits_for_costs_nothing() {
+    let mut world = World::running(on_machines(3), 3);
+    parted(&mut world, &[(1, 2)], 90, 90);
+    assert_eq!(world.starts(), 1);
+    assert_eq!(world.sup.report().warnings.len(), 1);
+    assert!(world.sup.report().failures.is_empty());
+}
+
+#[test]
+fn ranks_that_are_slow_by_themselves_are_not_taken_to_wait() {
+    let mut world = World::running(on_machines(3), 3);
+    world.notice(
+        0,
+        Notice::Alive {
+            offered: Some(Version(1)),
+        },
+    );
+    world.pass(60_000);
+    world.notice(
+        0,
+        Notice::Alive {
+            offered: Some(Version(2)),
+        },
+    );
+    parted(&mut world, &[(1, 2)], 110, 0);
+    assert_eq!(world.starts(), 1);
+    parted(&mut world, &[(1, 2)], 15, 0);
+    assert_eq!(world.starts(), 2);
+}
+
+#[test]
+fn a_link_that_heals_or_has_no_spare_behind_it_ends_nothing() {
+    let mut world = World::running(on_machines(3), 3);
+    parted(&mut world, &[(1, 2)], 15, 0);
+    world.pass(5_000);
+    // The count begins again.
+    parted(&mut world, &[(1, 2)], 15, 0);
+    assert_eq!(world.starts(), 1);
+
+    let mut set = on_machines(3);
+    set.spares = 0;
+    let mut world = World::running(set, 3);
+    parted(&mut world, &[(1, 2)], 90, 0);
+    assert_eq!(world.starts(), 1);
+
+    // Where no copy is on another machine, what the node keeps would be lost.
+    let mut set = on_machines(3);
+    set.levels = vec![level(Level::Memory), level(Level::Disk)];
+    let mut world = World::running(set, 3);
+    parted(&mut world, &[(1, 2)], 90, 0);
+    assert_eq!(world.starts(), 1);
+    assert_eq!(world.sup.report().warnings.len(), 1);
+}
+
+#[test]
+fn one_that_all_peers_call_dead_goes_too_when_ranks_wait() {
+    let mut world = World::running(on_machines(3), 3);
+    world.pass(1_000);
+    let epoch = world.epochs[&NodeId(1)];
+    for witness in [0, 2] {
+        let node = NodeId(1);
+        world.notice(witness, Notice::Dead { node, epoch });
+    }
+    world.pass(18_000);
+    assert_eq!(world.starts(), 1);
+    world.pass(3_000);
+    assert_eq!(world.starts(), 2);
+    assert_eq!(world.sup.report().failures[0].place, "node:1");
+}
+
+#[test]
+fn an_agent_that_was_started_anew_has_missed_nobody() {
+    let mut world = World::running(on_machines(3), 3);
+    let node = NodeId(1);
+    let epoch = world.epochs[&node];
+    world.notice(2, Notice::Dead { node, epoch });
+    world.sup.forget_words_of(NodeId(2));
+    world.pass(60_000);
+    assert_eq!(world.starts(), 1);
+}
