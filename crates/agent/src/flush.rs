@@ -99,9 +99,13 @@ impl Writing {
     fn run_aloud(self, work: &Reports<Work>) {
         let captures = &self.flush.captures;
         let (source, version) = (captures.source, captures.version);
-        // The partner's copy is the last of all but shared storage's: it is told with the end.
-        // No other copy waits for it, for the partner may hang.
+        // The last copy is told with the end. No other waits for it, for the partner may hang, and
+        // shared storage: what is left for the agent it finds at its next turn. Of a short version
+        // no level is prepared before the others anyway, until some time has passed.
         let last = Mutex::new(Vec::new());
+        let last_level = self.last_level();
+        let layout = self.places.layout(captures);
+        let short = layout.as_ref().is_ok_and(is_short);
         let report = |level: Level, result: Result<Part>| {
             let done = Work::LevelDone {
                 source,
@@ -109,12 +113,13 @@ impl Writing {
                 level,
                 result,
             };
-            match level {
-                Level::Partner if !self.has(Level::Shared) => lock(&last).push(done),
+            match last_level {
+                Some(last_level) if last_level == level => lock(&last).push(done),
+                Some(_) if short => drop(work.leave(done)),
                 _ => drop(work.send(done)),
             }
         };
-        match self.places.layout(&self.flush.captures) {
+        match layout {
             Ok(layout) => self.copies(&layout, &report),
             Err(error) => {
                 for target in &self.flush.targets {
@@ -129,6 +134,12 @@ impl Writing {
         let _ = work.send(Work::Together(last));
     }
 
+    /// The level whose copy ends the writing; of shared storage's copy nobody knows when it does.
+    fn last_level(&self) -> Option<Level> {
+        let levels = self.flush.targets.iter().map(|target| target.level());
+        levels.max().filter(|level| *level != Level::Shared)
+    }
+
     fn has(&self, level: Level) -> bool {
         self.flush
             .targets
@@ -141,7 +152,7 @@ impl Writing {
             let sealed = self.copy(layout, target);
             sealed.map(|sealed| self.part(target, &sealed))
         };
-        let short = layout.length() <= SHORT_BYTES;
+        let short = is_short(layout);
         std::thread::scope(|scope| {
             let mut partner = None;
             for &target in &self.flush.targets {
@@ -301,6 +312,10 @@ impl Writing {
             StreamReply::Coming { .. } => Err(Error::internal("an odd answer on a stream")),
         }
     }
+}
+
+fn is_short(layout: &Layout<'_>) -> bool {
+    layout.length() <= SHORT_BYTES
 }
 
 /// Starts a thread; a process that may have no more of them is no reason to panic.

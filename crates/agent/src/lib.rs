@@ -9,6 +9,7 @@ mod faults;
 mod flush;
 mod ipc_server;
 pub mod keeper;
+mod kept;
 mod memory;
 mod peers;
 mod places;

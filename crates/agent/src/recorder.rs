@@ -16,18 +16,17 @@
 //! and the next one must not find it. An end of the agent in between has told nobody.
 //!
 //! Invariants: nothing is reported before it is durable or kept; a batch holds at most
-//! [`BATCH_MAX`] records; the keeper's part at most [`KEPT_BYTES_MAX`] bytes.
+//! [`BATCH_MAX`] records, and those that go beside it.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileExt;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use outlive_base::machine::Op;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, Result};
 use outlive_vault::{Record, RecordStore, Vault};
-use rustix::fs::MemfdFlags;
 
+use crate::kept::Kept;
 use crate::memory::Work;
 use crate::queue::{Inlet, Outlet, Refused, queue};
 use crate::reports::Reports;
@@ -38,10 +37,8 @@ const BATCH_MAX: usize = 64;
 const TURNS_MAX: u32 = 32;
 /// Batches of records and other jobs that may wait.
 const QUEUE_MAX: usize = 1024;
-/// Bytes of records that the keeper holds for a disk that takes none.
-pub const KEPT_BYTES_MAX: u64 = 1 << 20;
-/// The keeper's name for them.
-pub const KEPT_TAG: &str = "records";
+/// How long work waits for records to go beside.
+const BESIDE_MAX: Duration = Duration::from_secs(1);
 
 /// A record to be made durable.
 struct Wish {
@@ -51,8 +48,22 @@ struct Wish {
     shared: Option<Arc<Vault>>,
 }
 
+/// Other work, of which a part is records: these share the sync of a batch.
+pub struct Beside(Box<dyn FnOnce(&Vault) -> Due + Send>);
+
+/// Its records, and the rest of it, to be done when they are written or refused.
+type Due = (Vec<Record>, Box<dyn FnOnce() + Send>);
+
+impl Beside {
+    /// Of what says, in the thread that writes records, what it wants written.
+    pub fn new(begin: impl FnOnce(&Vault) -> Due + Send + 'static) -> Beside {
+        Beside(Box::new(begin))
+    }
+}
+
 enum Job {
-    Records(Vec<Wish>),
+    /// With what goes beside them.
+    Records(Vec<Wish>, Option<Beside>),
     /// Anything else that must not overtake records.
     Other(Box<dyn FnOnce() + Send>),
 }
@@ -65,6 +76,8 @@ pub struct Recorder {
     together: Vec<Wish>,
     /// Turns of the agent that the first of them has seen.
     turns: u32,
+    /// What waits for records to go beside, and since when.
+    beside: Option<(Beside, Instant)>,
 }
 
 /// What the thread works with.
@@ -98,6 +111,7 @@ impl Recorder {
             work,
             together: Vec::new(),
             turns: 0,
+            beside: None,
         })
     }
 
@@ -110,10 +124,28 @@ impl Recorder {
     /// The agent has done a turn. With `more` to do at once, records that it may ask for
     /// then are waited for.
     pub fn turn(&mut self, more: bool) {
+        let late = |(_, since): &(Beside, Instant)| since.elapsed() >= BESIDE_MAX;
+        if self.together.is_empty() && !self.beside.as_ref().is_some_and(late) {
+            return;
+        }
         self.turns += 1;
         if !more || self.turns >= TURNS_MAX || self.together.len() >= BATCH_MAX {
             self.hand_on();
         }
+    }
+
+    /// Does something beside the next records; if there are none, some time from now, or
+    /// when something else is run.
+    pub fn run_beside(&mut self, work: Beside) {
+        if self.beside.is_some() {
+            self.hand_on();
+        }
+        self.beside = Some((work, Instant::now()));
+    }
+
+    /// Lets nothing wait for records any more.
+    pub fn hurry(&mut self) {
+        self.hand_on();
     }
 
     /// Runs something after the records that wait.
@@ -127,14 +159,16 @@ impl Recorder {
     fn hand_on(&mut self) {
         self.turns = 0;
         let wishes = std::mem::take(&mut self.together);
-        if wishes.is_empty() {
+        let beside = self.beside.take().map(|(beside, _)| beside);
+        if wishes.is_empty() && beside.is_none() {
             return;
         }
-        let Err(refused) = self.jobs.put(Job::Records(wishes)) else {
+        let Err(refused) = self.jobs.put(Job::Records(wishes, beside)) else {
             return;
         };
         let error = no_room(&refused);
-        if let Job::Records(wishes) = refused.into_inner() {
+        if let Job::Records(wishes, beside) = refused.into_inner() {
+            self.beside = beside.map(|beside| (beside, Instant::now()));
             for wish in wishes {
                 let result = Err(error.clone());
                 let _ = self.work.send(Work::Persisted {
@@ -156,16 +190,19 @@ fn no_room(refused: &Refused<Job>) -> Error {
 fn work_off(waiting: &Outlet<Job>, mut means: Means) {
     let mut next = None;
     while let Some(job) = next.take().or_else(|| waiting.take()) {
-        let mut wishes = match job {
+        let (mut wishes, mut beside) = match job {
             Job::Other(job) => {
                 job();
                 continue;
             }
-            Job::Records(wishes) => VecDeque::from(wishes),
+            Job::Records(wishes, beside) => (VecDeque::from(wishes), beside),
         };
-        while wishes.len() < BATCH_MAX && wishes.iter().all(Wish::is_free) {
+        while beside.is_none() && wishes.len() < BATCH_MAX && wishes.iter().all(Wish::is_free) {
             match waiting.take_now() {
-                Some(Job::Records(more)) => wishes.extend(more),
+                Some(Job::Records(more, with)) => {
+                    wishes.extend(more);
+                    beside = with;
+                }
                 Some(other) => {
                     next = Some(other);
                     break;
@@ -181,8 +218,10 @@ fn work_off(waiting: &Outlet<Job>, mut means: Means) {
                     None => break,
                 }
             }
-            means.write(batch);
+            let with = beside.take_if(|_| batch[0].is_free());
+            means.write_beside(batch, with);
         }
+        means.write_beside(Vec::new(), beside);
     }
 }
 
@@ -214,13 +253,28 @@ fn is_owed(record: &Record) -> bool {
 }
 
 impl Means {
-    fn write(&mut self, batch: Vec<Wish>) {
-        let records: Vec<&Record> = batch.iter().map(|wish| &wish.record).collect();
+    /// Writes a batch and what goes beside it; then the rest of that is done.
+    fn write_beside(&mut self, batch: Vec<Wish>, beside: Option<Beside>) {
+        let Some(Beside(begin)) = beside else {
+            if !batch.is_empty() {
+                self.write(batch, &[]);
+            }
+            return;
+        };
+        let (more, rest) = begin(&self.store);
+        self.write(batch, &more);
+        rest();
+    }
+
+    /// What of `more` is refused is for the one to find who wants it.
+    fn write(&mut self, batch: Vec<Wish>, more: &[Record]) {
+        let mut records: Vec<&Record> = batch.iter().map(|wish| &wish.record).collect();
         let stood: Vec<bool> = batch.iter().map(|wish| self.stands_already(wish)).collect();
         // The mark comes before the commit that it tells of.
         for record in &records {
             mark(&mut self.marked[0], self.store.mark(), record);
         }
+        records.extend(more);
         let results: Vec<Result<()>> = match self.pay() {
             Ok(()) => self.persist(&records),
             Err(error) => records.iter().map(|_| Err(error.clone())).collect(),
@@ -256,7 +310,9 @@ impl Means {
             let op = wish.op;
             told.push(Work::Persisted { op, result });
         }
-        let _ = self.work.send(Work::Together(told));
+        if !told.is_empty() {
+            let _ = self.work.send(Work::Together(told));
+        }
     }
 }
 
@@ -377,127 +433,6 @@ fn same_decision(found: &Record, new: &Record) -> bool {
     }
 }
 
-/// Records in memory that the keeper owns: each with its length in front. When it is
-/// full the older half goes: versions in memory are two, decisions about older ones
-/// are of no use.
-pub struct Kept {
-    file: std::fs::File,
-    bytes: u64,
-    lengths: VecDeque<u64>,
-}
-
-impl Kept {
-    /// New and empty, with the descriptor to leave with the keeper.
-    pub fn create() -> Result<(Kept, OwnedFd)> {
-        let failed = |error: std::io::Error| Error::io("memfd", "create", &error);
-        let fd = rustix::fs::memfd_create("outlive-records", MemfdFlags::CLOEXEC)
-            .map_err(|error| failed(error.into()))?;
-        let file = std::fs::File::from(fd.try_clone().map_err(failed)?);
-        let kept = Kept {
-            file,
-            bytes: 0,
-            lengths: VecDeque::new(),
-        };
-        Ok((kept, fd))
-    }
-
-    /// What an agent before this one left. What is cut off or damaged is not there.
-    pub fn adopt(fd: OwnedFd, job_hash: u64) -> (Kept, Vec<Record>) {
-        let mut kept = Kept {
-            file: std::fs::File::from(fd),
-            bytes: 0,
-            lengths: VecDeque::new(),
-        };
-        let mut records = Vec::new();
-        let mut length = [0; 4];
-        while kept.file.read_exact_at(&mut length, kept.bytes).is_ok() {
-            let bytes = u64::from(u32::from_le_bytes(length));
-            if bytes == 0 || kept.bytes + 4 + bytes > KEPT_BYTES_MAX {
-                break;
-            }
-            let mut record = vec![0; bytes as usize];
-            let read = kept.file.read_exact_at(&mut record, kept.bytes + 4);
-            let Some(record) = read
-                .ok()
-                .and_then(|()| Record::decode(&record, job_hash).ok())
-            else {
-                break;
-            };
-            records.push(record);
-            kept.bytes += 4 + bytes;
-            kept.lengths.push_back(4 + bytes);
-        }
-        (kept, records)
-    }
-
-    fn add_all(&mut self, records: &[Record], job_hash: u64) -> Result<()> {
-        let mut each = records.iter();
-        each.try_for_each(|record| self.add(record, job_hash).map(drop))
-    }
-
-    /// Adds a record; true if older ones went for it.
-    fn add(&mut self, record: &Record, job_hash: u64) -> Result<bool> {
-        let failed = |error: std::io::Error| Error::io("memfd", "write a record", &error);
-        let encoded = record.encode(job_hash);
-        let bytes = encoded.filter(|bytes| (bytes.len() as u64) < KEPT_BYTES_MAX / 2 - 4);
-        let bytes = bytes.ok_or_else(|| Error::internal("a record is too long to be kept"))?;
-        let mut framed = (bytes.len() as u32).to_le_bytes().to_vec();
-        framed.extend_from_slice(&bytes);
-        let halved = self.bytes + framed.len() as u64 > KEPT_BYTES_MAX;
-        if halved {
-            self.halve().map_err(failed)?;
-        }
-        self.file
-            .write_all_at(&framed, self.bytes)
-            .map_err(failed)?;
-        self.bytes += framed.len() as u64;
-        self.lengths.push_back(framed.len() as u64);
-        Ok(halved)
-    }
-
-    /// Removes a record wherever it is; one that is not there is no error.
-    fn remove(&mut self, record: &Record, job_hash: u64) -> Result<()> {
-        let failed = |error: std::io::Error| Error::io("memfd", "remove a record", &error);
-        let Some(bytes) = record.encode(job_hash) else {
-            return Ok(());
-        };
-        let mut all = vec![0; self.bytes as usize];
-        self.file.read_exact_at(&mut all, 0).map_err(failed)?;
-        let (mut rest, mut lengths, mut at) = (Vec::new(), VecDeque::new(), 0);
-        for &length in &self.lengths {
-            let next = at + length as usize;
-            if all[at + 4..next] != bytes {
-                rest.extend_from_slice(&all[at..next]);
-                lengths.push_back(length);
-            }
-            at = next;
-        }
-        if lengths.len() < self.lengths.len() {
-            self.file.write_all_at(&rest, 0).map_err(failed)?;
-            self.file.set_len(rest.len() as u64).map_err(failed)?;
-            (self.bytes, self.lengths) = (rest.len() as u64, lengths);
-        }
-        Ok(())
-    }
-
-    /// Drops the older half. A death in the middle leaves a prefix of what was there,
-    /// old or new: each record is checked when it is read.
-    fn halve(&mut self) -> std::io::Result<()> {
-        let mut start = 0;
-        while self.bytes - start > KEPT_BYTES_MAX / 2 {
-            match self.lengths.pop_front() {
-                Some(length) => start += length,
-                None => break,
-            }
-        }
-        let mut rest = vec![0; (self.bytes - start) as usize];
-        self.file.read_exact_at(&mut rest, start)?;
-        self.file.write_all_at(&rest, 0)?;
-        self.bytes = rest.len() as u64;
-        self.file.set_len(self.bytes)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -514,25 +449,6 @@ mod tests {
         }
     }
 
-    #[test]
-    fn kept_records_are_found_again_and_bounded() {
-        let (mut kept, fd) = Kept::create().unwrap();
-        for version in 0..30_000 {
-            kept.add(&abort(version), 7).unwrap();
-            assert!(kept.bytes <= KEPT_BYTES_MAX);
-        }
-        let (again, records) = Kept::adopt(fd.try_clone().unwrap(), 7);
-        assert_eq!(again.bytes, kept.bytes);
-        assert_eq!(records.last(), Some(&abort(29_999)));
-        assert!(records.len() > 1000);
-        // The records of another job are not taken.
-        assert!(Kept::adopt(fd.try_clone().unwrap(), 8).1.is_empty());
-        // One that is cut off is not there, those before it are.
-        let file = std::fs::File::from(fd.try_clone().unwrap());
-        file.set_len(kept.bytes - 1).unwrap();
-        assert_eq!(Kept::adopt(fd, 7).1.len(), records.len() - 1);
-    }
-
     fn commit(version: u64) -> Record {
         Record::Commit {
             incarnation: Incarnation(1),
@@ -542,18 +458,6 @@ mod tests {
             ranks: 1,
             parts: Vec::new(),
         }
-    }
-
-    #[test]
-    fn a_kept_record_that_is_removed_is_not_found_again() {
-        let (mut kept, fd) = Kept::create().unwrap();
-        for record in [abort(1), commit(2), abort(3)] {
-            kept.add(&record, 7).unwrap();
-        }
-        kept.remove(&commit(2), 7).unwrap();
-        kept.remove(&commit(4), 7).unwrap();
-        kept.add(&abort(5), 7).unwrap();
-        assert_eq!(Kept::adopt(fd, 7).1, [abort(1), abort(3), abort(5)]);
     }
 
     /// The agent calls it void: one that is started anew must not find it decided.
@@ -640,5 +544,59 @@ mod tests {
         recorder.run(move || after.send(()).unwrap()).unwrap();
         when.recv_timeout(patience).unwrap();
         assert_eq!(done.len(), 1, "durable before that ran");
+    }
+
+    /// What is removed goes under records that share the sync of others, or goes by itself.
+    #[test]
+    fn what_goes_beside_records_is_written_with_them_and_then_done() {
+        let folder = tempfile::tempdir().unwrap();
+        let (work, told) = crossbeam_channel::unbounded();
+        let store = Arc::new(Vault::create(folder.path(), 7).unwrap());
+        let mut recorder = Recorder::start(Means {
+            store: Arc::clone(&store),
+            job_hash: 7,
+            kept: None,
+            owed: Vec::new(),
+            marked: [Incarnation(0); 2],
+            work: Reports::unwatched(work),
+        })
+        .unwrap();
+        let (done, order) = crossbeam_channel::unbounded();
+        let beside = |number: u64| {
+            let done = done.clone();
+            Beside::new(move |store: &Vault| {
+                let store = store.clone();
+                let rest = move || {
+                    let there = store.records().scan().unwrap().records;
+                    done.send((number, there)).unwrap();
+                };
+                (vec![abort(number)], Box::new(rest))
+            })
+        };
+        let patience = Duration::from_secs(20);
+        recorder.run_beside(beside(1));
+        recorder.turn(false);
+        assert!(order.is_empty(), "it waits for records");
+        recorder.persist(Op(2), abort(2), None);
+        recorder.turn(false);
+        let (number, there) = order.recv_timeout(patience).unwrap();
+        assert_eq!((number, there), (1, vec![abort(1), abort(2)]));
+        assert_eq!(told.len(), 1, "told before the rest is done");
+        // Without any, somebody has no time for it, or something else must come after it.
+        recorder.run_beside(beside(3));
+        recorder.hurry();
+        assert_eq!(order.recv_timeout(patience).unwrap().0, 3);
+        recorder.run_beside(beside(4));
+        let (after, when) = crossbeam_channel::bounded(1);
+        recorder.run(move || after.send(()).unwrap()).unwrap();
+        when.recv_timeout(patience).unwrap();
+        assert_eq!(order.recv().unwrap().0, 4);
+        recorder.run_beside(beside(5));
+        let until = Instant::now() + patience;
+        while order.is_empty() && Instant::now() < until {
+            recorder.turn(false);
+        }
+        assert_eq!(order.recv().unwrap().0, 5, "or so much time has passed");
+        assert_eq!(told.len(), 1);
     }
 }

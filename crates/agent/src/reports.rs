@@ -46,6 +46,15 @@ impl<T> Reports<T> {
         sent
     }
 
+    /// Leaves something for the reader's next turn, which is not worth one of its own. It comes
+    /// with the next heartbeat at the latest.
+    ///
+    /// # Errors
+    /// If nobody is left to hear it.
+    pub fn leave(&self, what: T) -> Result<(), SendError<T>> {
+        self.queue.send(what)
+    }
+
     /// Tells something, where the queue is bounded.
     ///
     /// # Errors

@@ -20,9 +20,10 @@ use outlive_vault::{Directory, Faulty, Record, Vault, WriteError};
 use crate::faults::{Faults, OfShared};
 use crate::ipc_server::{CONNECTIONS_MAX, IpcEvent, IpcServer};
 use crate::keeper::{Caught, Deposit};
+use crate::kept::{KEPT_TAG, Kept};
 use crate::memory::{Block, Memory, Work, share};
 use crate::places::Places;
-use crate::recorder::{self, KEPT_TAG, Kept, Means, Recorder, owed_of};
+use crate::recorder::{self, Means, Recorder, owed_of};
 use crate::reports::Reports;
 use crate::storage;
 use crate::turns::Turns;
@@ -255,6 +256,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         put_off: VecDeque::new(),
         processes: BTreeMap::new(),
         turns: Turns::new(),
+        plenty: Default::default(),
         has_routed,
     };
     let start = Start {

@@ -28,7 +28,8 @@ impl World {
             let mut stream = stream;
             let request = request.map_or_else(|| read_request(&mut stream, from.peer), Ok);
             match request.and_then(|it| serve(&places, from, it, &mut stream, &work)) {
-                Ok(true) => places.endpoint.park(stream),
+                // The next version's bytes come after much else that wakes the agent.
+                Ok(true) => places.endpoint.park_later(stream),
                 Ok(false) => {}
                 // Who asked meets the same, and tells it unless a lost node explains it.
                 Err(error) => tracing::info!(%error, from = from.peer.0, "a stream ended"),
@@ -56,7 +57,9 @@ fn serve(
             };
             // A connection that ended is for the one who sent.
             let told = |error: &Error| error.code() != Code::Network;
-            if result.as_ref().err().is_none_or(told) {
+            if result.is_ok() {
+                let _ = work.leave(Work::Kept { result });
+            } else if result.as_ref().err().is_some_and(told) {
                 let _ = work.send(Work::Kept { result });
             }
             // Of one that was refused, bytes may still be on their way.

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use outlive_base::control_block::Identity;
@@ -17,14 +18,14 @@ use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::control::ControlBlock;
 use outlive_capture::ipc::Connection;
 use outlive_capture::slab::Slab;
-use outlive_control::node::HOLD_MAX;
 use outlive_control::node::shell::{
     Ask, Collected, CommandLine, Flush, Found, Link, PeerMessage, Rebuild, Shell, With,
 };
+use outlive_control::node::{HOLD_MAX, SHORT_BYTES};
 use outlive_control::orders::{Fault, Member, Notice, Order, decode, encode};
 use outlive_ledger::{GcPolicy, Record};
 use outlive_network::{Driver, Event as NetEvent};
-use outlive_vault::{Inventory, Part, Trace};
+use outlive_vault::{Found as Copy, Inventory, Part, Trace};
 use rustix::process::{Pid, Signal};
 
 use crate::flush::Writing;
@@ -33,7 +34,7 @@ use crate::keeper::Deposit;
 use crate::memory::{Block, Memory, Work, control_tag, share, slab_tag};
 use crate::places::Places;
 use crate::rebuild::Rebuilding;
-use crate::recorder::Recorder;
+use crate::recorder::{Beside, Recorder};
 use crate::reports::Reports;
 use crate::storage;
 use crate::turns::Turns;
@@ -41,6 +42,9 @@ use crate::workers::Pool;
 
 /// What may be put off at a fail point; then its wait is over.
 const PUT_OFF_MAX: usize = 1 << 16;
+
+/// Free bytes of node storage from which on a short version that is replaced may stay a second.
+const PLENTY_BYTES: u64 = 256 << 20;
 
 /// A connection of a process.
 pub struct Process {
@@ -76,6 +80,9 @@ pub struct World {
     pub processes: BTreeMap<u64, Process>,
     /// How long this thread's turns take.
     pub turns: Turns,
+    /// What is to be removed is so little, and so much room is left, that it may wait until
+    /// records are written anyway.
+    pub plenty: Arc<AtomicBool>,
     /// There may be routed files: some were left here, or a rank has asked for a place.
     pub has_routed: bool,
 }
@@ -187,13 +194,25 @@ impl World {
 
     fn collect(&mut self, policy: GcPolicy, shared: bool) {
         let (places, work) = (Arc::clone(&self.places), self.work.clone());
-        let job = move || {
-            let result = collect(&places, &policy, shared);
-            let _ = work.send(Work::Collected { result });
-        };
-        if let Err(error) = self.recorder.run(job) {
-            let result = Err(error);
-            let _ = self.work.send(Work::Collected { result });
+        let plenty = Arc::clone(&self.plenty);
+        let wait = plenty.load(Ordering::Relaxed);
+        self.recorder.run_beside(Beside::new(move |store| {
+            let found = store.found();
+            // Who cannot say what is due now meets the same when it is removed.
+            let tombs = match &found {
+                Ok(found) => store.tombs_due(found, &policy).unwrap_or_default(),
+                Err(_) => Vec::new(),
+            };
+            let rest = move || {
+                let result = found.map_err(Error::from);
+                let result =
+                    result.and_then(|found| collect(&places, found, &policy, shared, &plenty));
+                let _ = work.send(Work::Collected { result });
+            };
+            (tombs, Box::new(rest))
+        }));
+        if !wait {
+            self.recorder.hurry();
         }
     }
 
@@ -519,8 +538,22 @@ fn traces(here: &Inventory, there: &Inventory) -> (Option<Incarnation>, Option<S
     (found.iter().map(|trace| trace.incarnation).max(), text)
 }
 
-fn collect(places: &Places, policy: &GcPolicy, shared: bool) -> Result<Collected> {
-    let mut reports = vec![places.store.gc(policy)?];
+/// Removes what may go; `plenty` says then whether the next may wait for a while.
+fn collect(
+    places: &Places,
+    found: Vec<Copy>,
+    policy: &GcPolicy,
+    shared: bool,
+    plenty: &AtomicBool,
+) -> Result<Collected> {
+    let mut reports = vec![places.store.gc_of(found, policy)?];
+    let short = reports[0]
+        .removed
+        .iter()
+        .all(|(_, _, length)| *length <= SHORT_BYTES);
+    let room = places.store.store().room();
+    let much = room.is_ok_and(|room| room >= PLENTY_BYTES);
+    plenty.store(short && much, Ordering::Relaxed);
     let forgotten = reports[0].forgotten.iter().copied().collect();
     if shared {
         reports.push(places.shared.gc(policy)?);

@@ -14,6 +14,7 @@ mod asks;
 mod contents;
 mod ends;
 mod joining;
+mod looks;
 mod machines;
 mod memory;
 mod opening;
@@ -48,18 +49,6 @@ pub use planted::Planted;
 pub use ranks::{Ranks, SLOTS, no_memory, overwritten};
 use shell::{CommandLine, Done, Link, PeerMessage, Shell};
 
-/// How often housekeeping looks around while something is under way: memory to
-/// prepare, policy, waits. Each look that finds nothing new doubles the pause.
-const TICK: Time = Time::from_ms(5);
-/// How often it does while only the rate of versions is of interest.
-const TICK_FAR: Time = Time::from_ms(25);
-/// How often it does when nothing was: what ranks say through shared memory alone
-/// (their first call, how much memory they need) is noticed this late.
-const TICK_CALM: Time = Time::from_ms(250);
-/// After an event a node looks as if so many looks had found nothing: 20 ms later.
-const LOOKS_APART: u32 = 2;
-/// How long the first version of a start is looked for closely.
-const BEGINNING: Time = Time::from_secs(5);
 /// A version of a node that is so short is written by one thread, one copy after the
 /// other: each is over before another thread has begun. Shared storage has a thread of
 /// its own all the same, for it may hang.
@@ -394,7 +383,7 @@ impl<S: Shell> Node<S> {
             over: false,
             stirred: false,
             look_now: false,
-            look_at: now + TICK,
+            look_at: now + looks::TICK,
             looks: (policy::Sight::default(), 0),
         };
         node.say_hello();
@@ -427,45 +416,6 @@ impl<S: Shell> Node<S> {
         self.carry_out();
     }
 
-    /// What time brings: deadlines of the machines, and a look around where one is due.
-    pub fn on_time(&mut self, now: Time) {
-        self.now = now;
-        self.fire_deadlines();
-        if self.is_look_due(now) {
-            self.look_around();
-            let pause = self.until_next_look();
-            self.look_at = match pause == TICK_CALM {
-                true => self.with_a_heartbeat(now + pause),
-                false => now + pause,
-            };
-        }
-        self.carry_out();
-        if std::mem::take(&mut self.stirred) {
-            // Most of what happens is carried out when it does. Only the coordinator waits for
-            // its next version, and who waits for room, for that.
-            let soon = self.me == NodeId(0) || self.is_waiting_for_room();
-            self.looks.1 = if soon { 0 } else { LOOKS_APART };
-            self.look_at = self.look_at.min(now + self.pause());
-        }
-        if std::mem::take(&mut self.look_now) {
-            self.look_at = now;
-        }
-    }
-
-    /// True if [`Node::on_time`] would look around. A look that is nearly due goes with what
-    /// woke this node anyway.
-    pub fn is_look_due(&self, now: Time) -> bool {
-        now + Time(self.pause().0 / 4) >= self.look_at
-    }
-
-    /// When it must hear of the time again.
-    pub fn wake_at(&self) -> Time {
-        let commit = self.commit.as_ref().and_then(|it| it.deadline(self.now));
-        let detector = self.detector.as_ref().and_then(|it| it.deadline(self.now));
-        let first = [commit, detector].into_iter().flatten().min();
-        first.map_or(self.look_at, |at| at.min(self.look_at))
-    }
-
     /// True when nobody is left to serve.
     pub const fn is_over(&self) -> bool {
         self.over
@@ -480,54 +430,6 @@ impl<S: Shell> Node<S> {
     /// What this node lives in.
     pub const fn shell(&mut self) -> &mut S {
         &mut self.shell
-    }
-
-    /// How long housekeeping may wait: not long while something is under way that no
-    /// event will tell of.
-    fn until_next_look(&mut self) -> Time {
-        let sight = self.sight();
-        self.looks = match self.looks {
-            (last, count) if last == sight => (sight, count.saturating_add(1)),
-            _ => (sight, 0),
-        };
-        if self.is_waiting_for_room() || self.is_beginning() {
-            return TICK;
-        }
-        let pause = self.pause();
-        let first = self.waits.iter().map(|waiting| waiting.until);
-        // A multiple that is far by the rate needs a look now and then: rates change.
-        let due = self.checkpoint_due().map(|at| match self.policy.far {
-            Some(until) => at.max(self.now + Time(until.0 / 2).max(TICK_FAR)),
-            None => at,
-        });
-        let first = first.chain(due).min();
-        first
-            .map_or(pause, |at| at.since(self.now))
-            .clamp(TICK, pause)
-    }
-
-    /// The time of the heartbeat nearest to a look that is not urgent: each time that this
-    /// node wakes costs, and heartbeats wake it anyway.
-    fn with_a_heartbeat(&self, at: Time) -> Time {
-        let next = self.detector.as_ref().and_then(|it| it.deadline(self.now));
-        let slack = Time(TICK_CALM.0 / 4);
-        let near = |beat: &Time| *beat + slack >= at && *beat <= at + slack;
-        let beats = next.map(|next| [next, next + self.heartbeat()]);
-        beats.into_iter().flatten().find(near).unwrap_or(at)
-    }
-
-    /// True while the first version of a start is awaited, at its beginning: ranks say by
-    /// shared memory alone how much memory they need and when they begin to call, and a
-    /// short program would be over before that was noticed.
-    fn is_beginning(&self) -> bool {
-        let first = (self.incarnation, Version(0));
-        let none = self.line.levels.range(first..).next().is_none();
-        none && self.now.since(self.policy.last) < BEGINNING
-    }
-
-    /// The pause after so many looks that found nothing new.
-    fn pause(&self) -> Time {
-        Time(TICK.0 << self.looks.1.min(16)).min(TICK_CALM)
     }
 
     /// Number of node slots.

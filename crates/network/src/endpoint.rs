@@ -317,8 +317,13 @@ impl Endpoint {
     /// it: then it comes as [`Event::Stream`] with an empty header. One of a peer is kept,
     /// the newest, until the peer is forgotten or replaced.
     pub fn park(&self, stream: Stream) {
-        self.shared.desk().parked.push(stream);
+        self.park_later(stream);
         self.shared.wake();
+    }
+
+    /// [`Endpoint::park`], which wakes nobody: it is watched from the next turn of the loop on.
+    pub fn park_later(&self, stream: Stream) {
+        self.shared.desk().parked.push(stream);
     }
 
     /// A whole handshake with blocking reads, each bounded by what is left of

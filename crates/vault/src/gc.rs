@@ -32,6 +32,58 @@ pub(crate) struct Place<'a> {
     pub kinds: &'a [Kind],
 }
 
+type Tombs = BTreeSet<(ContainerId, Level)>;
+
+/// The tombstones that are there.
+fn tombs_of(records: &[&Record]) -> Tombs {
+    let tombs = records.iter().filter_map(|record| match record {
+        Record::Tombstone { id, level } => Some((*id, *level)),
+        _ => None,
+    });
+    tombs.collect()
+}
+
+/// What goes, and what stays.
+fn part(
+    found: Vec<Found>,
+    foreign: &[Key],
+    rules: &Rules<'_>,
+    tombs: &Tombs,
+) -> (Vec<Found>, Vec<Found>) {
+    // With another key the content of a record means nothing to us; its name does.
+    let foreign: BTreeSet<Checkpoint> = foreign.iter().filter_map(Key::checkpoint).collect();
+    found.into_iter().partition(|copy| {
+        let checkpoint = (copy.id.incarnation, copy.id.version);
+        // A tombstone without its removal: a crash came between.
+        let buried = tombs.contains(&(copy.id, copy.level));
+        let theirs = foreign.contains(&checkpoint) && !rules.is_committed(checkpoint);
+        !theirs && (buried || rules.may_go(checkpoint, copy.level))
+    })
+}
+
+/// The tombstones that [`collect`] would write now.
+pub(crate) fn tombs_due(
+    place: &Place<'_>,
+    found: &[Found],
+    policy: &GcPolicy,
+) -> Result<Vec<Record>, Error> {
+    let scan = place.records.scan_again()?;
+    let records: Vec<&Record> = scan.records.iter().map(|record| &**record).collect();
+    let rules = Rules::new(records.iter().copied(), policy);
+    let tombs = tombs_of(&records);
+    let (doomed, _) = part(found.to_vec(), &scan.foreign, &rules, &tombs);
+    Ok(new_tombs(&doomed, &tombs))
+}
+
+fn new_tombs(doomed: &[Found], tombs: &Tombs) -> Vec<Record> {
+    doomed
+        .iter()
+        .map(|copy| (copy.id, copy.level))
+        .filter(|tomb| !tombs.contains(tomb))
+        .map(|(id, level)| Record::Tombstone { id, level })
+        .collect()
+}
+
 /// Removes what may go from one store.
 pub(crate) fn collect(
     place: &Place<'_>,
@@ -40,24 +92,10 @@ pub(crate) fn collect(
 ) -> Result<GcReport, Error> {
     let store = place.records;
     let scan = store.scan_again()?;
-    // With another key the content of a record means nothing to us; its name does.
-    let foreign: BTreeSet<Checkpoint> = scan.foreign.iter().filter_map(Key::checkpoint).collect();
     let records: Vec<&Record> = scan.records.iter().map(|record| &**record).collect();
     let rules = Rules::new(records.iter().copied(), policy);
-    let mut tombs: BTreeSet<(ContainerId, Level)> = records
-        .iter()
-        .filter_map(|record| match record {
-            Record::Tombstone { id, level } => Some((*id, *level)),
-            _ => None,
-        })
-        .collect();
-    let (doomed, staying): (Vec<Found>, Vec<Found>) = found.into_iter().partition(|copy| {
-        let checkpoint = (copy.id.incarnation, copy.id.version);
-        // A tombstone without its removal: a crash came between.
-        let buried = tombs.contains(&(copy.id, copy.level));
-        let theirs = foreign.contains(&checkpoint) && !rules.is_committed(checkpoint);
-        !theirs && (buried || rules.may_go(checkpoint, copy.level))
-    });
+    let mut tombs = tombs_of(&records);
+    let (doomed, staying) = part(found, &scan.foreign, &rules, &tombs);
     let present = staying
         .iter()
         .map(|copy| (copy.id.incarnation, copy.id.version))
@@ -102,14 +140,9 @@ pub(crate) fn collect(
 fn bury(
     place: &Place<'_>,
     doomed: Vec<Found>,
-    tombs: &mut BTreeSet<(ContainerId, Level)>,
+    tombs: &mut Tombs,
 ) -> Result<Vec<(ContainerId, Level, u64)>, Error> {
-    let new: Vec<Record> = doomed
-        .iter()
-        .map(|copy| (copy.id, copy.level))
-        .filter(|tomb| !tombs.contains(tomb))
-        .map(|(id, level)| Record::Tombstone { id, level })
-        .collect();
+    let new = new_tombs(&doomed, tombs);
     let new: Vec<&Record> = new.iter().collect();
     for result in place.records.persist_all(&new) {
         result?;

@@ -15,7 +15,7 @@ use crate::found::Found;
 use crate::gc::{self, GcReport};
 use crate::records::RecordStore;
 use crate::store::{Key, Kind, Store};
-use outlive_ledger::GcPolicy;
+use outlive_ledger::{GcPolicy, Record};
 
 /// Containers and records of a job at one place.
 #[derive(Clone, Debug)]
@@ -110,12 +110,34 @@ impl Vault {
     /// Removes what P3 allows to remove, tombstones first. Idempotent: after a crash
     /// in the middle the next call goes on. Of shared storage for the coordinator alone.
     pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
+        self.gc_of(self.found()?, policy)
+    }
+
+    /// [`Vault::gc`] of containers that were found a moment ago.
+    pub fn gc_of(
+        &self,
+        found: Vec<Found>,
+        policy: &GcPolicy,
+    ) -> Result<GcReport, outlive_base::Error> {
+        self.with_place(|place| gc::collect(place, found, policy))
+    }
+
+    /// The tombstones that [`Vault::gc_of`] would write: who writes others' records at this
+    /// time may write these with them, and spares it a sync.
+    pub fn tombs_due(
+        &self,
+        found: &[Found],
+        policy: &GcPolicy,
+    ) -> Result<Vec<Record>, outlive_base::Error> {
+        self.with_place(|place| gc::tombs_due(place, found, policy))
+    }
+
+    fn with_place<T>(&self, act: impl FnOnce(&gc::Place<'_>) -> T) -> T {
         let kinds: Vec<Kind> = self.kinds.iter().map(|(kind, _)| *kind).collect();
-        let place = gc::Place {
+        act(&gc::Place {
             records: &self.records,
             store: &*self.store,
             kinds: &kinds,
-        };
-        gc::collect(&place, self.found()?, policy)
+        })
     }
 }

@@ -72,6 +72,9 @@ impl<S: Shell> Node<S> {
             self.collect_due = Some((version, since));
         }
         self.try_collect();
+        // A slot may be free now: for what waits here, and for what is wanted next.
+        self.try_deferred();
+        self.look_now |= self.me == NodeId(0);
     }
 
     /// The version will not be taken, a larger one perhaps. A rank may have captured it
@@ -81,6 +84,7 @@ impl<S: Shell> Node<S> {
             known.clear();
         }
         self.withdraw(version);
+        self.try_deferred();
         self.answer_waits();
     }
 
@@ -151,6 +155,7 @@ impl<S: Shell> Node<S> {
         }
         self.retire_rounds();
         self.try_collect();
+        self.try_deferred();
         self.answer_waits();
     }
 }

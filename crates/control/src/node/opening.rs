@@ -348,6 +348,9 @@ impl<S: Shell> Node<S> {
         self.stable = [None; 4];
         if let Some((source, version)) = restored {
             self.restore_line(source, version);
+            if !opening.replaced.is_empty() {
+                self.count_what_may_be_committed(source, version);
+            }
         }
         self.ranks.drop_after(restored);
         self.policy.last = self.now;
@@ -398,6 +401,15 @@ impl<S: Shell> Node<S> {
             self.line.stable.insert((source, version, level));
         }
         self.line.levels.insert((source, version), levels);
+    }
+
+    /// The node that was lost may have decided more levels than anybody else has heard of: their
+    /// copies of the restored version are as good as those of a committed one, and stay as long.
+    pub(super) fn count_what_may_be_committed(&mut self, source: Incarnation, version: Version) {
+        let used = self.all_levels();
+        if let Some(known) = self.line.levels.get_mut(&(source, version)) {
+            known.extend(used.iter());
+        }
     }
 
     /// After a node was replaced, the restored version lacks copies: the new node's

@@ -32,16 +32,14 @@ const SMOOTHING: f64 = 0.3;
 /// How often the rate is sampled.
 const SAMPLE: Time = Time::from_ms(50);
 
-/// What housekeeping sees of ranks and rounds. As long as that stays the same, and
-/// nothing waits, it need not look often.
+/// What housekeeping sees of ranks, of which nothing else tells. As long as that stays the
+/// same, and nothing waits, it need not look often.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Sight {
     ranks: usize,
     bytes_needed: u64,
     memory: u64,
     called: bool,
-    wanted: bool,
-    rounds: usize,
 }
 
 impl<S: Shell> Node<S> {
@@ -58,16 +56,18 @@ impl<S: Shell> Node<S> {
                 .fold(0, u64::saturating_add),
             memory: self.ranks.memory(),
             called: self.ranks.called_max().is_some(),
-            wanted: self.policy.wanted.is_some(),
-            rounds: self.rounds.len(),
         }
+    }
+
+    /// True while somebody waits for what no event may tell of.
+    pub(super) fn is_awaited(&self) -> bool {
+        !self.asks.is_empty() || self.finishing.is_some()
     }
 
     /// True while something may become possible without an event that tells.
     pub(super) fn is_waiting_for_room(&self) -> bool {
         self.deferred.is_some()
-            || !self.asks.is_empty()
-            || self.finishing.is_some()
+            || self.is_awaited()
             || self.policy.far.is_none() && self.checkpoint_due().is_some_and(|at| at <= self.now)
     }
 
@@ -388,6 +388,7 @@ impl<S: Shell> Node<S> {
         self.restored = self.restored_and_held(incarnation);
         if let Some((source, version)) = self.restored {
             self.restore_line(source, version);
+            self.count_what_may_be_committed(source, version);
         }
         for version in self.versions_inside(incarnation) {
             self.take_up(incarnation, version);

@@ -440,6 +440,32 @@ fn levels_that_a_new_agent_does_not_know_are_not_none() {
     assert_eq!(known(&agent), Some(both));
 }
 
+/// The lost node may have been the only one to record that the level was committed.
+#[test]
+fn what_a_lost_node_may_have_committed_is_not_taken_for_replaced() {
+    let mut agent = alone(1);
+    let (source, version) = (Incarnation(1), Version(14));
+    agent.contents.learn(&outlive_ledger::Record::Commit {
+        incarnation: source,
+        version,
+        level: Level::Memory,
+        ballot: 1,
+        ranks: 3,
+        parts: Vec::new(),
+    });
+    agent.restore_line(source, version);
+    agent.count_what_may_be_committed(source, version);
+    let used = agent.all_levels();
+    assert!(used.contains(Level::Disk));
+    let known = &agent.line.levels[&(source, version)];
+    assert!(used.iter().all(|level| known.contains(&level)));
+    assert_eq!(
+        agent.stable[Level::Partner as usize],
+        None,
+        "nor for stable"
+    );
+}
+
 #[test]
 fn a_version_in_a_slot_is_decided_though_a_new_agent_heard_of_a_newer_one_first() {
     let mut agent = alone(0);
