@@ -2,10 +2,10 @@
 //! bytes (P7), and what passes is consistent.
 #![allow(dead_code, clippy::unwrap_used)]
 
-use outlive_base::Rank;
+use outlive_base::{ContainerId, Incarnation, Level, NodeId, Rank, Version};
 use outlive_codec::crc64;
 use outlive_vault::{
-    Buffer, Container, Key, Kind, Memory, PAGE, Put, Record, Sink, Space, Store,
+    Buffer, Container, Key, Kind, Memory, PAGE, ParityFile, Put, Record, Sink, Space, Store,
     receive as receive_stream, verify_written,
 };
 
@@ -45,6 +45,35 @@ pub fn reseal_container(bytes: &mut [u8]) {
         } else if page.starts_with(b"OLINDEX1") {
             let length = number(page, 24, 8);
             reseal(bytes, start, start.saturating_add(length.saturating_sub(8)));
+        }
+    }
+}
+
+/// Opens and reads a parity.
+pub fn parity_open(bytes: &[u8]) {
+    let (fix, mut bytes) = input(bytes);
+    if fix {
+        reseal(&mut bytes, 0, PAGE - 8);
+    }
+    let id = ContainerId {
+        incarnation: Incarnation(number(&bytes, 24, 4) as u32),
+        node: NodeId(number(&bytes, 28, 4) as u32),
+        version: Version(number(&bytes, 32, 8) as u64),
+    };
+    let members = number(&bytes, 43, 2) as u16;
+    let level = Level::xor(members.saturating_add(1)).unwrap_or(Level::DISK);
+    let (store, key) = (Memory::new(u64::MAX), Key::parity(level, id));
+    let put = [Put {
+        key: key.clone(),
+        bytes: &bytes,
+        space: Space::Free,
+    }];
+    store.put_all(&put).pop().unwrap().unwrap();
+    if let Ok(file) = ParityFile::open(&store, &key) {
+        assert!(file.head.members.len() <= bytes.len());
+        assert_eq!((file.head.id, file.head.level), (id, level));
+        if file.verify().is_ok() {
+            assert_eq!(file.parity.length + PAGE as u64, bytes.len() as u64);
         }
     }
 }

@@ -156,7 +156,7 @@ class Job:
     spares: int = 2
     extra: dict[str, str] = field(default_factory=dict)
     before: tuple[str, ...] = ()  # stands before the command line of the run
-    holds: list[tuple[int, int, int]] = field(default_factory=list)
+    holds: list[tuple[int, int, str]] = field(default_factory=list)
 
     @property
     def store(self) -> Path:
@@ -194,10 +194,10 @@ class Job:
         holds = [word for hold in self.holds for word in ("--hold", *hold)]
         return [str(word) for word in (self.ring, self.result, *sizes, *holds, *options)]
 
-    def hold(self, step: int, since: int, level: int = 2) -> None:
-        """At `step` a version of at least `since` is stable at this level, however slow the
-        machine is: what the policy took is waited for, or `step` is forced."""
-        self.holds.append((step, since, level))
+    def hold(self, step: int, since: int, survives: str = "node-loss") -> None:
+        """At `step` a version of at least `since` survives this, however slow the machine is:
+        what the policy took is waited for, or `step` is forced."""
+        self.holds.append((step, since, survives))
 
     def start(
         self, *options: str, program: list[str] | None = None, inject: tuple[str, ...] = ()

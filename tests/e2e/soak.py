@@ -263,7 +263,8 @@ def big_forced(job: Job, chance: random.Random) -> str:
     job.cells = mib * (1 << 20) // 8 // job.ranks
     force = chance.randint(2, 4)
     options = (*SHORT, "--memory", f"{2 * mib + 64}MiB")
-    program = job.program("--force", force, "--wait", chance.randrange(3))
+    survives = chance.choice(("process", "node-crash", "node-loss"))
+    program = job.program("--force", force, "--wait", survives)
     # No policy: only what is forced is captured.
     result = job.run(*options, "--every", "1000000", program=program, bound_s=2 * BOUND_S)
     assert result.status == 0, f"ended with {result.status}: {result.err[-1500:]}"

@@ -20,7 +20,7 @@ def test_a_corrupt_container_costs_one_copy(job: Job) -> None:
 
 def test_a_corrupt_partner_copy_and_a_lost_node(job: Job) -> None:
     # Each version is forced and committed before the next, however slow the machine is.
-    program = job.program("--force", 10, "--wait", 2)
+    program = job.program("--force", 10, "--wait", "node-loss")
     faults = ("corrupt:node:2@version=72,level=partner", "node:1@version=78")
     result = job.survive("--every", "1000000", program=program, inject=faults)
     failure = result.failure()
@@ -158,7 +158,7 @@ def test_damaged_files_of_the_job(job: Job, name: str) -> None:
 
 
 def test_a_full_disk_stops_nobody(job: Job) -> None:
-    job.hold(100, 60, 0)
+    job.hold(100, 60, "process")
     result = job.survive(inject=("full:node:1@version=25",))
     assert result.failures == []
     assert "OL-401" in result.codes(), result.err
@@ -175,7 +175,7 @@ def test_a_disk_that_is_full_for_a_while(job: Job) -> None:
 
 
 def test_a_full_disk_and_a_lost_rank(job: Job) -> None:
-    job.hold(194, 50, 0)
+    job.hold(194, 50, "process")
     job.steps = 240
     result = job.survive(inject=("full:node:1@version=45", "rank:5@version=195"))
     # The node has kept room for the record of the restart: nobody takes its place.
@@ -202,7 +202,7 @@ def test_a_full_disk_and_more_openings_than_it_has_room_for(job: Job) -> None:
 
 @pytest.mark.parametrize("levels", ["memory,disk", "disk"])
 def test_a_full_disk_and_a_lost_rank_keep_what_lies_on_no_other_node(job: Job, levels: str) -> None:
-    job.hold(44, 20, 1)
+    job.hold(44, 20, "node-crash")
     # No level outlives a node: the one with the full disk goes on, and is read.
     faults = ("full:node:1@version=45", "rank:5@version=95")
     result = job.survive("--levels", levels, inject=faults)

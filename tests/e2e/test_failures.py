@@ -69,7 +69,7 @@ def test_the_same_node_twice(job: Job) -> None:
 
 def test_a_node_and_its_partner_fall_back_to_shared_storage(job: Job) -> None:
     # At version 75, with 70 stable on shared storage for certain.
-    program = job.program("--force", 10, "--wait", 3)
+    program = job.program("--force", 10, "--wait", "all-nodes")
     faults = ("node:1@version=75", "node:2@version=75")
     options = ("--levels", ALL, "--every", "1000000")
     result = job.survive(*options, program=program, inject=faults)

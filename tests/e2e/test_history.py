@@ -229,7 +229,7 @@ def test_nothing_usable_and_the_owners_standing_word(job: Job) -> None:
 
 
 def test_a_node_and_its_partner_lost(job: Job) -> None:
-    program = job.program("--force", 10, "--wait", 2)
+    program = job.program("--force", 10, "--wait", "node-loss")
     faults = ("node:1@version=75", "node:2@version=75")
     result = job.run("--every", "1000000", program=program, inject=faults)
     assert result.status == 80 and result.codes("errors") == {"OL-500"}, result.err
@@ -242,7 +242,7 @@ def test_a_node_and_its_partner_lost(job: Job) -> None:
 
 def test_all_nodes_lost_in_a_run(job: Job) -> None:
     faults = tuple(f"node:{node}@version=75" for node in range(job.nodes))
-    program = job.program("--force", 10, "--wait", 2)
+    program = job.program("--force", 10, "--wait", "node-loss")
     options = ("--every", "1000000", "--spares", "3")
     result = job.run(*options, program=program, inject=faults)
     assert result.status == 80 and result.codes("errors") == {"OL-500"}, result.err
@@ -391,7 +391,7 @@ def test_whatever_is_done_to_the_store(job: Job, seed: int, nth: int) -> None:
         job.steps = steps
         # A busy machine may leave out every version of a run as short as these: what begins
         # the job stores one for certain, so that there always is something to lose.
-        certain = job.program("--force", 10, "--wait", 1)
+        certain = job.program("--force", 10, "--wait", "node-crash")
         forced = ("--every", "1000000")
         if steps == 40:
             result = job.run(*levels, *forced, program=certain, bound_s=40)

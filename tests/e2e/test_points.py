@@ -71,7 +71,7 @@ def test_an_agent_dies_at(job: Job, point: str, node: int) -> None:
 @pytest.mark.parametrize("point", ["capture:slab", "capture:taken"])
 def test_an_agent_dies_in_a_forced_capture(job: Job, point: str, node: int, nth: int) -> None:
     # Its two ranks have captured version 0; at 10 one of them is inside, or both are.
-    program = ("--force", 10, "--wait", 2)
+    program = ("--force", 10, "--wait", "node-loss")
     fault = f"agent:{node}@phase={point},nth={nth}"
     saved = job.saves(110)
     result = job.goes_on("-v", "--every", "1000000", when=saved, program=program, inject=(fault,))

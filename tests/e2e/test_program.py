@@ -3,6 +3,13 @@
 import pytest
 from harness import Job, logged
 
+SURVIVE = {
+    "memory": "process",
+    "disk": "node-crash",
+    "partner": "node-loss",
+    "shared": "all-nodes",
+}
+
 
 @pytest.mark.parametrize("what,code", [("more", 103), ("larger", 104), ("fewer", 105)])
 def test_regions_that_do_not_fit(job: Job, what: str, code: int) -> None:
@@ -30,7 +37,7 @@ def test_another_number_of_ranks(job: Job) -> None:
 
 
 def test_one_rank_on_one_node(job: Job) -> None:
-    job.hold(74, 0, 0)
+    job.hold(74, 0, "process")
     job.nodes, job.ranks = 1, 1
     result = job.survive(inject=("rank:0@version=75",))
     assert result.failure()["level"] == "memory"
@@ -88,18 +95,21 @@ def test_files_survive(job: Job) -> None:
     assert not result.said("file") and not result.said("route")
 
 
-@pytest.mark.parametrize("level", [0, 1, 2, 3])
-def test_forced_checkpoints_are_waited_for(job: Job, level: int) -> None:
-    program = job.program("--force", 15, "--wait", level)
-    levels = ",".join(("memory", "disk", "partner", "shared")[: level + 1])
-    result = job.survive("--every", "1000000", "--levels", levels, program=program)
+@pytest.mark.parametrize("last", SURVIVE)
+def test_forced_checkpoints_are_waited_for(job: Job, last: str) -> None:
+    program = job.program("--force", 15, "--wait", SURVIVE[last])
+    levels = list(SURVIVE)
+    used = ",".join(levels[: levels.index(last) + 1])
+    result = job.survive("--every", "1000000", "--levels", used, program=program)
     assert result.said("committed").count(15) == job.ranks, result.out + result.err
     assert not result.said("wait")
 
 
 def test_forced_checkpoints_with_nodes_without_ranks(job: Job) -> None:
     job.nodes, job.ranks, job.steps = 5, 3, 60
-    result = job.survive("--every", "1000000", program=job.program("--force", "20", "--wait", "2"))
+    result = job.survive(
+        "--every", "1000000", program=job.program("--force", "20", "--wait", "node-loss")
+    )
     assert sorted(set(result.said("committed"))) == [0, 20, 40], result.out
 
 
@@ -107,7 +117,7 @@ def test_a_node_without_ranks_that_learns_late_that_it_has_none(job: Job) -> Non
     # Its agent, started anew, is asked to join before the launcher says how many ranks
     # there are.
     job.nodes, job.ranks, job.steps = 5, 3, 60
-    program = job.program("--force", "20", "--wait", "2")
+    program = job.program("--force", "20", "--wait", "node-loss")
     result = job.survive("--every", "1000000", program=program, inject=("agent:4@version=20",))
     assert result.failures == []
     assert sorted(set(result.said("committed"))) == [0, 20, 40], result.out
@@ -120,7 +130,7 @@ def test_the_agent_of_a_node_without_ranks_dies_while_it_writes(
 ) -> None:
     # Nothing at its node would tell it of the version: the coordinator asks again.
     job.nodes, job.ranks, job.steps = 5, 3, 240
-    program = job.program("--force", "20", "--wait", "2")
+    program = job.program("--force", "20", "--wait", "node-loss")
     inject = (f"agent:4@phase={point},nth={nth}",)
     result = job.survive("--every", "1000000", program=program, inject=inject)
     assert result.failures == []
@@ -135,14 +145,14 @@ def test_the_agent_of_a_node_without_ranks_dies_while_it_writes(
 
 
 def test_forced_checkpoints_and_a_lost_node(job: Job) -> None:
-    program = job.program("--force", 15, "--wait", 2)
+    program = job.program("--force", 15, "--wait", "node-loss")
     result = job.survive("--every", "1000000", program=program, inject=("node:1@version=70",))
     assert result.failure()["version"] == 60
 
 
 def test_forced_and_wanted_checkpoints_mixed(job: Job) -> None:
     job.hold(65, 40)
-    program = job.program("--force", 7, "--wait", 0)
+    program = job.program("--force", 7, "--wait", "process")
     result = job.survive(program=program, inject=("rank:3@version=66",))
     assert result.failure()["version"] >= 40
     # What is armed and withdrawn keeps no slot from what is forced.
@@ -150,7 +160,7 @@ def test_forced_and_wanted_checkpoints_mixed(job: Job) -> None:
 
 
 def test_a_wait_while_agents_die(job: Job) -> None:
-    program = job.program("--force", 15, "--wait", 2)
+    program = job.program("--force", 15, "--wait", "node-loss")
     faults = ("agent:0@version=31", "agent:1@version=61", "agent:2@version=91")
     result = job.survive("--every", "1000000", program=program, inject=faults)
     assert result.failures == []
@@ -219,7 +229,7 @@ def test_ranks_that_offer_unequal_versions_are_told(job: Job) -> None:
 @pytest.mark.parametrize("levels", ["memory", "disk", "partner", "shared", "disk,partner"])
 def test_levels_alone(job: Job, levels: str) -> None:
     every = levels.split(",")
-    job.hold(74, 30, ("memory", "disk", "partner", "shared").index(every[-1]))
+    job.hold(74, 30, SURVIVE[every[-1]])
     enough = job.counts(5, *every)
     result = job.goes_on("--levels", levels, when=enough, inject=("rank:1@version=75",))
     assert result.failure()["version"] >= 30, result.err

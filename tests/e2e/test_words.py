@@ -221,8 +221,9 @@ def test_a_failure_is_told_once_and_nothing_else(job: Job, case: str) -> None:
     job.extra["OUTLIVE_LOG"] = "warn"
     # What the failure is to find: stable on shared storage where that is in use.
     if not any("full" in fault or "version=2" in fault for fault in faults):
-        job.hold(43, 20, 3 if ALL in options else 2)
-        job.hold(71, 50, 3 if ALL in options else 2)
+        survives = "all-nodes" if ALL in options else "node-loss"
+        job.hold(43, 20, survives)
+        job.hold(71, 50, survives)
     result = job.survive(*options, inject=faults)
     only(result, allowed)
     told(result, *needed)

@@ -10,6 +10,7 @@ use std::io::{IoSlice, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Scope, ScopedJoinHandle};
 
+use outlive_base::level::StoreKind;
 use outlive_base::{ContainerId, Error, Level, NodeId, Result};
 use outlive_control::node::SHORT_BYTES;
 use outlive_control::node::shell::{Captures, Flush, Target};
@@ -136,8 +137,13 @@ impl Writing {
 
     /// The level whose copy ends the writing; of shared storage's copy nobody knows when it does.
     fn last_level(&self) -> Option<Level> {
+        if self.has(Level::PARTNER) && !self.has(Level::SHARED) {
+            return Some(Level::PARTNER);
+        }
         let levels = self.flush.targets.iter().map(|target| target.level());
-        levels.max().filter(|level| *level != Level::Shared)
+        levels
+            .max()
+            .filter(|level| level.store() != StoreKind::Shared)
     }
 
     fn has(&self, level: Level) -> bool {
@@ -157,7 +163,7 @@ impl Writing {
             let mut partner = None;
             for &target in &self.flush.targets {
                 match target {
-                    Target::Disk => {}
+                    Target::Disk | Target::Group(_) => {}
                     Target::Memory if short => report(target.level(), copy(target)),
                     Target::Partner(_) => {
                         let thread = (!short).then(|| start(scope, move || copy(target)));
@@ -170,12 +176,15 @@ impl Writing {
                     },
                 }
             }
-            if !self.has(Level::Disk) && !self.has(Level::Partner) {
+            let mut stored = self.flush.targets.iter();
+            if !stored.any(|target| target.level().store() == StoreKind::Node) {
                 return;
             }
             let own = copy(Target::Disk);
-            if self.has(Level::Disk) {
-                report(Level::Disk, own.clone());
+            for target in &self.flush.targets {
+                if matches!(target, Target::Disk | Target::Group(_)) {
+                    report(target.level(), own.clone());
+                }
             }
             if let Some((target, thread)) = partner {
                 let copied = match thread {
@@ -184,7 +193,7 @@ impl Writing {
                         .unwrap_or_else(|_| Err(Error::internal("a copy panicked"))),
                     Some(Err(_)) | None => copy(target),
                 };
-                report(Level::Partner, own.and(copied));
+                report(Level::PARTNER, own.and(copied));
             }
         });
     }
@@ -192,12 +201,15 @@ impl Writing {
     /// Writes all copies without reporting levels: they are committed already.
     fn run_quietly(self) -> Result<()> {
         let layout = self.places.layout(&self.flush.captures)?;
+        // The node's own container is one, however many levels it serves.
+        let own = |target: &Target| matches!(target, Target::Disk | Target::Group(_));
+        let first = self.flush.targets.iter().copied().find(own);
+        let others = self.flush.targets.iter().copied().filter(|it| !own(it));
+        let targets: Vec<Target> = first.into_iter().chain(others).collect();
         std::thread::scope(|scope| {
-            let copies: Vec<_> = self
-                .flush
-                .targets
-                .iter()
-                .map(|&target| {
+            let copies: Vec<_> = targets
+                .into_iter()
+                .map(|target| {
                     let (this, layout) = (&self, &layout);
                     let copy = move || this.copy(layout, target).map(drop);
                     start(scope, copy).map_err(|_| copy)
@@ -214,7 +226,7 @@ impl Writing {
 
     fn part(&self, target: Target, sealed: &Sealed) -> Part {
         let holder = match target {
-            Target::Memory | Target::Disk => self.places.node,
+            Target::Memory | Target::Disk | Target::Group(_) => self.places.node,
             Target::Partner(partner) => partner,
             Target::Shared => NodeId::LAUNCHER,
         };
@@ -231,14 +243,15 @@ impl Writing {
                 .iter()
                 .map(|(rank, _)| *rank)
                 .collect(),
+            parity: None,
         }
     }
 
     fn copy(&self, layout: &Layout<'_>, target: Target) -> Result<Sealed> {
         match target {
             Target::Memory => Ok(layout.seal()),
-            Target::Disk => self.write(layout, &self.places.store, Level::Disk),
-            Target::Shared => self.write(layout, &self.places.shared, Level::Shared),
+            Target::Disk | Target::Group(_) => self.write(layout, &self.places.store, Level::DISK),
+            Target::Shared => self.write(layout, &self.places.shared, Level::SHARED),
             Target::Partner(partner) => self.stream(layout, partner),
         }
     }

@@ -146,7 +146,7 @@ mod tests {
         Record::Abort {
             incarnation: Incarnation(1),
             version: Version(version),
-            level: Some(Level::Memory),
+            level: Some(Level::MEMORY),
             code: Code::Io,
             text: "no space".into(),
         }
@@ -175,10 +175,11 @@ mod tests {
         Record::Commit {
             incarnation: Incarnation(1),
             version: Version(version),
-            level: Level::Shared,
+            level: Level::SHARED,
             ballot: 1,
             ranks: 1,
             parts: Vec::new(),
+            groups: Vec::new(),
         }
     }
 

@@ -11,6 +11,7 @@ mod ipc_server;
 pub mod keeper;
 mod kept;
 mod memory;
+mod parity;
 mod peers;
 mod places;
 mod queue;

@@ -1,6 +1,6 @@
 //! How agents ask each other for bulk data.
 
-use outlive_base::{Code, ContainerId, Entity, Error, NodeId, Result};
+use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
 use outlive_network::Endpoint;
 use serde::{Deserialize, Serialize};
 
@@ -20,6 +20,18 @@ pub enum StreamRequest {
     Fetch {
         /// The container.
         id: ContainerId,
+    },
+    /// Send me bytes of your own container, or of your parity at a level: a
+    /// [`StreamReply::Coming`], then these bytes.
+    Range {
+        /// Whose, and of which version.
+        id: ContainerId,
+        /// The level of a parity; `None`: the container.
+        parity: Option<Level>,
+        /// The first byte.
+        from: u64,
+        /// How many.
+        bytes: u64,
     },
 }
 

@@ -9,11 +9,13 @@ use outlive_base::{ContainerId, Error, Level, NodeId, Rank, Result};
 use outlive_capture::slab::Slab;
 use outlive_control::node::overwritten;
 use outlive_control::node::shell::{Rebuild, Rebuilt};
+use outlive_ledger::scheme::Piece;
 use outlive_vault::{
-    Container, ContainerHead, Pace, Part, RankEntry, ReadError, Sealed, Sink, Vault, receive,
+    Container, ContainerHead, Pace, Part, RankEntry, ReadError, Sealed, Sink, Sum, Vault, receive,
 };
 
 use crate::memory::Memory;
+use crate::parity::{of_the_sum, opener};
 use crate::peers::{StreamReply, StreamRequest, connection_lost, open_stream, read_reply};
 use crate::places::Places;
 use crate::slabs::Slabs;
@@ -69,7 +71,7 @@ impl Rebuilding {
             std::thread::sleep(PEER_AGAIN);
         }
         // The copy in memory is tried by itself: others may follow.
-        if matches!(self.wanted.parts[..], [(Level::Memory, _)])
+        if matches!(self.wanted.parts[..], [(Level::MEMORY, _)])
             && let Some(error) = rejected.pop()
         {
             return Err(error);
@@ -93,10 +95,11 @@ impl Rebuilding {
             digest: part.digest,
         };
         match level {
-            Level::Memory => self.check_memory(&sealed).map(|()| (0, Vec::new())),
-            Level::Disk => self.read(&self.places.store, level, &sealed),
-            Level::Shared => self.read(&self.places.shared, level, &sealed),
-            Level::Partner => self.receive_from(part.holder, &sealed),
+            Level::MEMORY => self.check_memory(&sealed).map(|()| (0, Vec::new())),
+            Level::DISK => self.read(&self.places.store, level, &sealed),
+            Level::SHARED => self.read(&self.places.shared, level, &sealed),
+            Level::PARTNER => self.receive_from(part.holder, &sealed),
+            level => self.make(level, &sealed),
         }
     }
 
@@ -164,6 +167,33 @@ impl Rebuilding {
             let data = intake.rank(entry.rank, entry.table, entry.data_bytes)?;
             container.read_rank(entry.rank, data)?;
         }
+        Ok((sealed.length, intake.finish()?))
+    }
+
+    /// Makes the container of what the others of the group have.
+    fn make(&self, level: Level, sealed: &Sealed) -> Result<Fetched> {
+        let missing = || {
+            Error::new(
+                outlive_base::Code::NotFound,
+                outlive_base::Entity::Node(self.places.node.0),
+                format!("nothing is known of its group at {level}"),
+                "the next copy is tried",
+            )
+        };
+        let (group, parts) = self.wanted.made_of.get(&level).ok_or_else(missing)?;
+        let want = Piece::Whole(self.places.node);
+        let terms = group.terms(want, |_| true).ok_or_else(missing)?;
+        let mut open = opener(
+            &self.places,
+            level,
+            parts.iter().map(Part::sealed).collect(),
+        );
+        let mut sum = Sum::new(terms, sealed.length, &mut open)?;
+        let mut intake = Intake::new(self);
+        receive(&mut sum, Some(sealed), &mut intake).map_err(|error| match error {
+            ReadError::Lost { source, .. } => of_the_sum(source),
+            error => error.into(),
+        })?;
         Ok((sealed.length, intake.finish()?))
     }
 

@@ -22,8 +22,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outlive_base::level::StoreKind;
 use outlive_base::machine::Op;
-use outlive_base::{Code, Entity, Error, Incarnation, Level, Result};
+use outlive_base::{Code, Entity, Error, Incarnation, Result};
 use outlive_vault::{Record, RecordStore, Vault};
 
 use crate::kept::Kept;
@@ -239,7 +240,7 @@ impl Wish {
     fn may_be_kept(&self) -> bool {
         match &self.record {
             Record::Prepared { level, .. } | Record::Commit { level, .. } => {
-                matches!(level, Level::Memory | Level::Shared)
+                level.store() != StoreKind::Node
             }
             Record::Abort { .. } => true,
             record => is_owed(record),
@@ -436,14 +437,14 @@ fn same_decision(found: &Record, new: &Record) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use outlive_base::{Incarnation, Version};
+    use outlive_base::{Incarnation, Level, Version};
     use std::time::Duration;
 
     fn abort(version: u64) -> Record {
         Record::Abort {
             incarnation: Incarnation(1),
             version: Version(version),
-            level: Some(Level::Memory),
+            level: Some(Level::MEMORY),
             code: Code::Io,
             text: "no space".into(),
         }
@@ -453,10 +454,11 @@ mod tests {
         Record::Commit {
             incarnation: Incarnation(1),
             version: Version(version),
-            level: Level::Shared,
+            level: Level::SHARED,
             ballot: 1,
             ranks: 1,
             parts: Vec::new(),
+            groups: Vec::new(),
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Error, Incarnation, Level, Result};
 use outlive_vault::Vault;
 
@@ -29,15 +30,14 @@ pub fn routed(files: &Path, but: Incarnation) -> Vec<PathBuf> {
 
 /// Flips one bit in the middle of the newest container at a level.
 pub fn corrupt(places: &Places, level: Level) -> Result<()> {
-    let level = level.max(Level::Disk);
-    let vault = match level {
-        Level::Shared => &places.shared,
-        _ => &places.store,
+    let shared = level.store() == StoreKind::Shared;
+    let (level, vault) = match level.store() {
+        StoreKind::Keeper => (Level::DISK, &places.store),
+        StoreKind::Node => (level, &places.store),
+        StoreKind::Shared => (level, &places.shared),
     };
     let mut found = vault.found()?;
-    found.retain(|found| {
-        found.level == level && (level != Level::Shared || found.id.node == places.node)
-    });
+    found.retain(|found| found.level == level && (!shared || found.id.node == places.node));
     let newest = found.into_iter().max_by_key(|found| found.id);
     let newest = newest.ok_or_else(|| Error::internal("there is no container to damage"))?;
     outlive_vault::damage(&**vault.store(), &newest.key)

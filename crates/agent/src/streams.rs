@@ -2,11 +2,12 @@
 //! them back.
 
 use std::io::Write;
+use std::ops::Range;
 use std::sync::Arc;
 
 use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
 use outlive_network::{Identity, Stream};
-use outlive_vault::{Container, Vault, WriteOptions, store_stream, verify_written};
+use outlive_vault::{Bytes, Container, Vault, WriteOptions, store_stream, verify_written};
 
 use crate::memory::Work;
 use crate::peers::{StreamReply, StreamRequest, connection_lost, read_request, send_reply};
@@ -14,6 +15,9 @@ use crate::places::Places;
 use crate::reports::Reports;
 use crate::world::World;
 use outlive_control::orders::decode;
+
+/// Bytes of a range that are read at a time.
+const RANGE_CHUNK: usize = 1 << 20;
 
 impl World {
     /// A peer wants something on a stream.
@@ -71,6 +75,15 @@ fn serve(
             send_reply(stream, from.peer, &reply).map(|()| whole)
         }
         StreamRequest::Fetch { id } => give(&places.store, from, id, stream).map(|()| false),
+        StreamRequest::Range {
+            id,
+            parity,
+            from: at,
+            bytes,
+        } => {
+            let end = at.saturating_add(bytes);
+            give_range(&places.store, from, (id, parity), at..end, stream).map(|()| false)
+        }
     }
 }
 
@@ -90,7 +103,7 @@ fn store_verified(
             "use the same version of Outlive on all nodes",
         ));
     }
-    let (store, key) = (&**store.store(), store.key(Level::Partner, id));
+    let (store, key) = (&**store.store(), store.key(Level::PARTNER, id));
     store_stream(store, &key, stream, length, &WriteOptions::default())?;
     let sealed = verify_written(store, &key, None)?;
     if sealed.id != id {
@@ -104,10 +117,40 @@ fn store_verified(
     Ok(sealed.digest)
 }
 
+/// Sends bytes of this node's container or parity.
+fn give_range(
+    store: &Vault,
+    to: Identity,
+    (id, parity): (ContainerId, Option<Level>),
+    range: Range<u64>,
+    stream: &mut Stream,
+) -> Result<()> {
+    let (kept, key) = (
+        &**store.store(),
+        store.key(parity.unwrap_or(Level::DISK), id),
+    );
+    let length = range.end - range.start;
+    let opened = match parity {
+        Some(_) => Bytes::of_parity(kept, &key, range),
+        None => Bytes::of_container(kept, &key, range),
+    };
+    let bytes = match opened {
+        Ok(bytes) => bytes,
+        Err(error) => return send_reply(stream, to.peer, &StreamReply::Refused(error.into())),
+    };
+    send_reply(stream, to.peer, &StreamReply::Coming { length })?;
+    let mut bytes = std::io::BufReader::with_capacity(RANGE_CHUNK, bytes);
+    std::io::copy(&mut bytes, stream)
+        .and_then(|_| stream.flush())
+        .map_err(|error| {
+            connection_lost(to.peer, &format!("while bytes of {id} were sent"), &error)
+        })
+}
+
 /// Sends a container that is kept here for `id.node`, or its own.
 fn give(store: &Vault, to: Identity, id: ContainerId, stream: &mut Stream) -> Result<()> {
     let open = |level| Container::open(&**store.store(), &store.key(level, id));
-    let opened = open(Level::Partner).or_else(|_| open(Level::Disk));
+    let opened = open(Level::PARTNER).or_else(|_| open(Level::DISK));
     let container = match opened {
         Ok(container) => container,
         Err(error) => return send_reply(stream, to.peer, &StreamReply::Refused(error.into())),

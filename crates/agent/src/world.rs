@@ -19,7 +19,7 @@ use outlive_capture::control::ControlBlock;
 use outlive_capture::ipc::Connection;
 use outlive_capture::slab::Slab;
 use outlive_control::node::shell::{
-    Ask, Collected, CommandLine, Flush, Found, Link, PeerMessage, Rebuild, Shell, With,
+    Ask, Collected, CommandLine, Flush, Found, Link, Making, PeerMessage, Rebuild, Shell, With,
 };
 use outlive_control::node::{HOLD_MAX, SHORT_BYTES};
 use outlive_control::orders::{Fault, Member, Notice, Order, decode, encode};
@@ -32,6 +32,7 @@ use crate::flush::Writing;
 use crate::ipc_server::is_readable;
 use crate::keeper::Deposit;
 use crate::memory::{Block, Memory, Work, control_tag, share, slab_tag};
+use crate::parity;
 use crate::places::Places;
 use crate::rebuild::Rebuilding;
 use crate::recorder::{Beside, Recorder};
@@ -161,6 +162,26 @@ impl World {
         let over = Work::FlushOver { source, version };
         let all = each.chain([over]).collect();
         let _ = self.work.send(Work::Together(all));
+    }
+
+    fn make_parity(&mut self, making: Making) {
+        let (places, work) = (Arc::clone(&self.places), self.work.clone());
+        let (source, version, level) = (making.source, making.version, making.group.level);
+        let quiet = making.quiet;
+        let job = move || parity::run(&places, &making, &work);
+        let Err(error) = self.outgoing.run(job) else {
+            return;
+        };
+        let failed = match quiet {
+            true => Work::Protected { result: Err(error) },
+            false => Work::ParityMade {
+                source,
+                version,
+                level,
+                result: Err(error),
+            },
+        };
+        let _ = self.work.send(failed);
     }
 
     fn rebuild(&mut self, wanted: Rebuild<Memory>) {
@@ -335,10 +356,14 @@ impl Shell for World {
     }
 
     fn send(&mut self, to: NodeId, message: &PeerMessage) {
-        if let Ok(bytes) = encode(message)
-            && let Err(error) = self.places.endpoint.post(to, &bytes)
-        {
-            tracing::debug!(%error, to = to.0, "a message was not sent");
+        match encode(message) {
+            Ok(bytes) => {
+                if let Err(error) = self.places.endpoint.post(to, &bytes) {
+                    tracing::debug!(%error, to = to.0, "a message was not sent");
+                }
+            }
+            // It would be repeated in vain: a fault of the program, not of the network.
+            Err(error) => tracing::error!(%error, to = to.0, "a message cannot be encoded"),
         }
     }
 
@@ -422,6 +447,7 @@ impl Shell for World {
                 self.recorder.persist(op, record, shared);
             }
             Ask::Flush(flush) => self.flush(flush),
+            Ask::Parity(making) => self.make_parity(making),
             Ask::Rebuild(wanted) => self.rebuild(wanted),
             Ask::Inventory { incarnation } => self.inventory(incarnation),
             Ask::Collect { policy, shared } => self.collect(policy, shared),
@@ -504,13 +530,22 @@ fn look(places: &Places) -> Found {
         .copies
         .iter()
         .filter(|found| found.id.node == places.node);
-    let copies = here.copies.iter().chain(mine);
+    let (parities, copies): (Vec<_>, Vec<_>) = here
+        .copies
+        .iter()
+        .partition(|found| found.level.members().is_some());
+    let parities = parities
+        .into_iter()
+        .map(|found| (found.id.incarnation, found.id.version, found.level))
+        .collect();
+    let copies = copies.into_iter().chain(mine);
     let available = copies
         .map(|found| (found.id.incarnation, found.id.version, found.id.node))
         .collect();
     let (newest, text) = traces(&here, &there);
     Found {
         available,
+        parities,
         newest,
         text,
         errors: here.errors.iter().chain(&there.errors).cloned().collect(),

@@ -16,12 +16,13 @@
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use crate::{Incarnation, Level, NodeId, Rank, Version};
+use crate::level::{LEVELS_MAX, Levels};
+use crate::{Incarnation, Level, NodeId, Rank, Survives, Version};
 
 /// Bytes of a control block.
 pub const CONTROL_BYTES: usize = 4096;
 /// Version of the layout and of the messages of [`crate::ipc`].
-pub const CONTROL_ABI: u32 = 2;
+pub const CONTROL_ABI: u32 = 3;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"OLCTRL1\0");
 const NONE: u64 = u64::MAX;
@@ -65,7 +66,10 @@ struct ReportLine {
 
 #[repr(C, align(64))]
 struct OutcomeLine {
-    committed: [AtomicU64; 4],
+    /// The job's levels by their codes, nearest first; [`u8::MAX`] for none.
+    levels: AtomicU64,
+    /// The last version that is stable at each of them.
+    committed: [AtomicU64; LEVELS_MAX],
     aborted: AtomicU64,
     /// One more than the largest version that was aborted; 0: none. For agents alone.
     spent: AtomicU64,
@@ -313,15 +317,34 @@ pub trait ControlWords {
         self.page().attention.attention.load(SeqCst)
     }
 
-    /// Agent: `version` is stable at `level`.
+    /// Agent: the levels of the job, before any version is stable at one. A job keeps them
+    /// as long as its block stands.
+    fn set_levels(&self, levels: Levels) {
+        writes(self, Side::Agent);
+        self.page().outcome.levels.store(levels.to_word(), SeqCst);
+    }
+    /// The levels of the job.
+    fn levels(&self) -> Levels {
+        Levels::from_word(self.page().outcome.levels.load(SeqCst))
+    }
+    /// Agent: `version` is stable at `level`, which is one of the job's.
     fn set_committed(&self, level: Level, version: Version) {
         writes(self, Side::Agent);
-        self.page().outcome.committed[level as usize].store(version.0, SeqCst);
+        if let Some(nth) = self.levels().place(level) {
+            self.page().outcome.committed[nth].store(version.0, SeqCst);
+        }
     }
     /// The last version that is stable at `level`.
     fn committed(&self, level: Level) -> Option<Version> {
-        let version = self.page().outcome.committed[level as usize].load(SeqCst);
+        let word = &self.page().outcome.committed[self.levels().place(level)?];
+        let version = word.load(SeqCst);
         (version <= Version::MAX.0).then_some(Version(version))
+    }
+    /// The last version that survives this, at whatever level.
+    fn surviving(&self, what: Survives) -> Option<Version> {
+        let levels = self.levels().iter();
+        let enough = levels.filter(|level| level.survives() >= what);
+        enough.filter_map(|level| self.committed(level)).max()
     }
     /// Agent: `version` was aborted.
     fn set_aborted(&self, version: Version) {
@@ -395,7 +418,8 @@ impl Page {
                 blocked_ns: zero(),
             },
             outcome: OutcomeLine {
-                committed: [const { AtomicU64::new(0) }; 4],
+                levels: zero(),
+                committed: [const { AtomicU64::new(0) }; LEVELS_MAX],
                 aborted: zero(),
                 spent: zero(),
             },
@@ -412,6 +436,7 @@ impl Page {
         for word in &self.outcome.committed {
             word.store(NONE, Relaxed);
         }
+        self.outcome.levels.store(Levels::NONE.to_word(), Relaxed);
         self.outcome.aborted.store(NONE, Relaxed);
         let line = &self.identity;
         line.abi.store(CONTROL_ABI, Relaxed);

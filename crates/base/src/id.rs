@@ -71,82 +71,6 @@ impl fmt::Display for ContainerId {
     }
 }
 
-/// Where a version is kept, from the cheapest to the most stable (ffmk, section
-/// 3.5; deep-er, section III-D). The order of the variants is the order of
-/// tolerance.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-#[repr(u8)]
-pub enum Level {
-    /// Staging memory that the keeper owns. Survives ranks and agents.
-    Memory = 0,
-    /// A container on the node's own storage. Survives the keeper too.
-    Disk = 1,
-    /// A second container on the partner node (Buddy). Survives a lost node.
-    Partner = 2,
-    /// A container in the directory that all nodes share. Survives all nodes.
-    Shared = 3,
-}
-
-impl Level {
-    /// All levels, cheapest first.
-    pub const ALL: [Level; 4] = [Level::Memory, Level::Disk, Level::Partner, Level::Shared];
-
-    /// The name used on the command line, in records and in reports.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Level::Memory => "memory",
-            Level::Disk => "disk",
-            Level::Partner => "partner",
-            Level::Shared => "shared",
-        }
-    }
-
-    /// How many failure domains may be lost, whichever they are, without losing
-    /// a version committed at this level: the `f` of the commit rule.
-    pub const fn domains_tolerated(self, nodes: u32) -> u32 {
-        match self {
-            Level::Memory | Level::Disk => 0,
-            Level::Partner => 1,
-            Level::Shared => nodes,
-        }
-    }
-
-    /// The inverse of `self as u8`.
-    pub const fn from_u8(value: u8) -> Option<Level> {
-        match value {
-            0 => Some(Level::Memory),
-            1 => Some(Level::Disk),
-            2 => Some(Level::Partner),
-            3 => Some(Level::Shared),
-            _ => None,
-        }
-    }
-}
-
-impl fmt::Display for Level {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
-}
-
-impl core::str::FromStr for Level {
-    type Err = Error;
-    fn from_str(text: &str) -> Result<Level> {
-        Level::ALL
-            .into_iter()
-            .find(|level| level.name() == text)
-            .ok_or_else(|| {
-                Error::new(
-                    Code::InvalidArgument,
-                    Entity::Option("level".into()),
-                    format!("'{text}' is no checkpoint level"),
-                    "use memory, disk, partner or shared",
-                )
-            })
-    }
-}
-
 /// The name of a job: 1 to 64 characters out of `A-Z a-z 0-9 . _ -`, not
 /// starting with a dot or a dash, so that it is safe as a directory name and as
 /// an argument everywhere.
@@ -230,18 +154,5 @@ mod tests {
                 "{bad}"
             );
         }
-    }
-
-    #[test]
-    fn levels_are_ordered_by_tolerance_and_round_trip() {
-        for (i, level) in Level::ALL.into_iter().enumerate() {
-            assert_eq!(Level::from_u8(i as u8), Some(level));
-            assert_eq!(level.name().parse::<Level>().unwrap(), level);
-        }
-        for pair in Level::ALL.windows(2) {
-            assert!(pair[0] < pair[1]);
-            assert!(pair[0].domains_tolerated(8) <= pair[1].domains_tolerated(8));
-        }
-        assert_eq!(Level::from_u8(4), None);
     }
 }

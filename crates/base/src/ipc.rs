@@ -6,7 +6,7 @@
 //! within it too; decoding is a pure function that cannot panic (P7).
 
 use crate::wire::{Reader, WireError, Writer};
-use crate::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Version};
+use crate::{Code, Entity, Error, Incarnation, NodeId, Rank, Survives, Version};
 
 /// Longest name of a region or of a file, in bytes of UTF-8.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -70,8 +70,8 @@ pub enum ToAgent {
     Wait {
         /// The version.
         version: Version,
-        /// The level.
-        level: Level,
+        /// What it has to survive.
+        survives: Survives,
         /// Bound of the wait.
         timeout_ms: u32,
     },
@@ -107,7 +107,7 @@ pub enum ToAgent {
     Close,
 }
 
-/// What became of a version at a level.
+/// What became of a version.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum VersionState {
@@ -146,8 +146,8 @@ pub enum ToRank {
     State {
         /// The version.
         version: Version,
-        /// The level.
-        level: Level,
+        /// What it has to survive.
+        survives: Survives,
         /// What became of it.
         state: VersionState,
     },
@@ -214,8 +214,8 @@ fn version(body: &mut Reader<'_>) -> Result<Version, WireError> {
     Ok(version)
 }
 
-fn level(body: &mut Reader<'_>) -> Result<Level, WireError> {
-    Level::from_u8(body.u8()?).ok_or(WireError::Value("level"))
+fn survives(body: &mut Reader<'_>) -> Result<Survives, WireError> {
+    Survives::from_number(body.u8()?).ok_or(WireError::Value("survives"))
 }
 
 fn code(body: &mut Reader<'_>) -> Result<Code, WireError> {
@@ -309,11 +309,11 @@ impl Message for ToAgent {
             }
             ToAgent::Wait {
                 version,
-                level,
+                survives,
                 timeout_ms,
             } => {
                 kind(6);
-                out.u64(version.0).u8(*level as u8).u32(*timeout_ms);
+                out.u64(version.0).u8(*survives as u8).u32(*timeout_ms);
             }
             ToAgent::Restore => kind(7),
             ToAgent::Restored { version, code } => {
@@ -369,7 +369,7 @@ impl Message for ToAgent {
             },
             6 => ToAgent::Wait {
                 version: version(body)?,
-                level: level(body)?,
+                survives: survives(body)?,
                 timeout_ms: body.u32()?,
             },
             7 => ToAgent::Restore,
@@ -427,11 +427,11 @@ impl Message for ToRank {
             }
             ToRank::State {
                 version,
-                level,
+                survives,
                 state,
             } => {
                 kind(103);
-                out.u64(version.0).u8(*level as u8).u8(*state as u8);
+                out.u64(version.0).u8(*survives as u8).u8(*state as u8);
             }
             ToRank::Restore { version, capacity } => {
                 kind(104);
@@ -472,7 +472,7 @@ impl Message for ToRank {
                 capacity: bytes(body)?,
             },
             103 => {
-                let (version, level) = (version(body)?, level(body)?);
+                let (version, survives) = (version(body)?, survives(body)?);
                 let state = match body.u8()? {
                     0 => VersionState::Pending,
                     1 => VersionState::Committed,
@@ -481,7 +481,7 @@ impl Message for ToRank {
                 };
                 ToRank::State {
                     version,
-                    level,
+                    survives,
                     state,
                 }
             }

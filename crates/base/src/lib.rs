@@ -8,6 +8,7 @@ pub mod control_block;
 pub mod error;
 pub mod id;
 pub mod ipc;
+pub mod level;
 pub mod machine;
 pub mod placement;
 pub mod rng;
@@ -19,6 +20,7 @@ pub mod wire;
 mod words;
 
 pub use error::{Code, Entity, Error, Result};
-pub use id::{ContainerId, Incarnation, JobName, Level, NodeId, Rank, Version};
+pub use id::{ContainerId, Incarnation, JobName, NodeId, Rank, Version};
+pub use level::{Level, Levels, Survives};
 pub use time::Time;
 pub use words::count;

@@ -1,7 +1,7 @@
 //! The control block between two mappings, as between two processes.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
-use outlive_base::{Incarnation, Level, NodeId, Rank, Version};
+use outlive_base::{Incarnation, Level, Levels, NodeId, Rank, Survives, Version};
 use outlive_capture::control::{CONTROL_ABI, CONTROL_BYTES, ControlBlock, ControlWords, Side};
 use outlive_capture::{ShareError, slab::Slab};
 use rustix::fd::AsFd;
@@ -28,9 +28,12 @@ fn words_written_on_one_side_are_read_on_the_other() {
         (u64::MAX, None, None)
     );
     assert_eq!(
-        (rank.committed(Level::Shared), rank.aborted()),
+        (rank.committed(Level::SHARED), rank.aborted()),
         (None, None)
     );
+    assert_eq!(rank.levels(), Levels::NONE);
+    let xor = Level::xor(4).unwrap();
+    agent.set_levels(Levels::of(&[Level::SHARED, xor, Level::MEMORY]));
     assert_eq!(rank.offer(4), u64::MAX);
     assert_eq!(agent.called(), 5);
     agent.try_arm(Version(5), 1, 7, 8192).unwrap();
@@ -59,13 +62,18 @@ fn words_written_on_one_side_are_read_on_the_other() {
     assert_eq!(rank.attention(), 9, "the smaller of the two");
     agent.set_inject(None);
     assert_eq!(rank.attention(), 12);
-    agent.set_committed(Level::Partner, Version(5));
+    agent.set_committed(Level::DISK, Version(8));
+    agent.set_committed(Level::MEMORY, Version(7));
+    agent.set_committed(xor, Version(5));
     agent.set_aborted(Version(6));
-    assert_eq!(rank.committed(Level::Partner), Some(Version(5)));
+    assert_eq!(rank.committed(xor), Some(Version(5)));
     assert_eq!(
-        (rank.committed(Level::Disk), rank.aborted()),
+        (rank.committed(Level::SHARED), rank.aborted()),
         (None, Some(Version(6)))
     );
+    assert_eq!(rank.committed(Level::DISK), None, "no level of the job");
+    let surviving = Survives::ALL.map(|what| rank.surviving(what).map(|version| version.0));
+    assert_eq!(surviving, [Some(7), Some(5), Some(5), Some(5), None]);
     rank.set_bytes_needed(77);
     rank.count_taken(2, 99);
     assert_eq!(

@@ -1,7 +1,7 @@
 //! Datagrams: encoding, hostile bytes, descriptors, deadlines.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
-use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Version};
+use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Rank, Survives, Version};
 use outlive_capture::ipc::{
     Connection, IpcError, Listener, ToAgent, ToRank, VersionState, decode, encode,
 };
@@ -40,7 +40,7 @@ fn to_agent() -> Vec<ToAgent> {
         },
         ToAgent::Wait {
             version,
-            level: Level::Shared,
+            survives: Survives::AllNodes,
             timeout_ms: 10,
         },
         ToAgent::Restore,
@@ -86,7 +86,7 @@ fn to_rank() -> Vec<ToRank> {
         },
         ToRank::State {
             version,
-            level: Level::Disk,
+            survives: Survives::NodeCrash,
             state: VersionState::Aborted,
         },
         ToRank::Restore {

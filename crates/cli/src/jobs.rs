@@ -145,7 +145,7 @@ pub fn known(job: &Job) -> Result<(Option<Newest>, Option<Error>)> {
 fn told(job: &Job) -> Option<Newest> {
     let entry = |(level, version): (&String, &u64)| {
         let level: Level = level.parse().ok()?;
-        let lasts = level != Level::Memory || job.state == State::Running;
+        let lasts = level != Level::MEMORY || job.state == State::Running;
         lasts.then_some((Version(*version), level))
     };
     let last = job
@@ -293,7 +293,7 @@ mod tests {
             nodes: Some(4),
             ranks: None,
             version: Some(Version(1_234_567_890)),
-            level: Some(Level::Partner),
+            level: Some(Level::PARTNER),
             disk_bytes: 1023 << 30,
             changed: String::new(),
             directory: PathBuf::new(),

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use outlive_base::level::LEVELS_MAX;
 use outlive_base::{Code, Entity, Error, JobName, Level, Result};
 use outlive_control::orders::{Bounds, LevelSetting, Policy};
 use outlive_control::steering::Wishes;
@@ -15,6 +16,7 @@ use outlive_launch::hosts::slurm::{self, Slurm};
 use outlive_launch::hosts::source::Source;
 use outlive_launch::timeline::Timeline;
 use outlive_launch::{Machines, Run, driver};
+use outlive_vault::groups;
 
 use crate::args::RunOptions;
 use crate::collectives;
@@ -340,7 +342,8 @@ fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
         let (name, every) = word.trim().split_once('/').unwrap_or((word.trim(), "1"));
         let level: Level = name.parse().map_err(|_| {
             let reason = format!("'{}' is no checkpoint level", short(name));
-            let remedy = "use memory, disk, partner or shared, separated by commas";
+            let remedy = "use memory, disk, partner, xor:G (groups of G nodes, 3 to 32) or shared, \
+                          separated by commas";
             refuse(config, "levels", reason, remedy)
         })?;
         let every = every.parse().ok().filter(|n| *n >= 1).ok_or_else(|| {
@@ -351,12 +354,16 @@ fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
             let reason = format!("'{name}' is given twice");
             return Err(refuse(config, "levels", reason, "give each level once"));
         }
-        if level == Level::Partner && nodes == 1 {
+        if level == Level::PARTNER && nodes == 1 {
             let reason = "the level partner needs two nodes".to_owned();
             let remedy = "use shared, or --emulate-nodes 2";
             return Err(refuse(config, "levels", reason, remedy));
         }
         levels.push(LevelSetting { level, every });
+    }
+    if levels.len() > LEVELS_MAX {
+        let reason = format!("{} levels, at most {LEVELS_MAX}", levels.len());
+        return Err(refuse(config, "levels", reason, "leave some out"));
     }
     levels.sort_by_key(|setting| setting.level);
     Ok(levels)
@@ -366,6 +373,8 @@ fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
 fn domains(config: &Config, nodes: u32, levels: &[LevelSetting]) -> Result<Vec<u32>> {
     let text = config.get("domains");
     if text.is_empty() {
+        let own: Vec<u32> = (0..nodes).collect();
+        has_groups(config, &own, levels)?;
         return Ok(Vec::new());
     }
     let numbers: Option<Vec<u32>> = text
@@ -387,12 +396,22 @@ fn domains(config: &Config, nodes: u32, levels: &[LevelSetting]) -> Result<Vec<u
         ));
     };
     let one = domains.iter().all(|domain| *domain == domains[0]);
-    if one && levels.iter().any(|setting| setting.level == Level::Partner) {
+    if one && levels.iter().any(|setting| setting.level == Level::PARTNER) {
         let reason = "all nodes are in one failure domain: no partner lies outside".to_owned();
         let remedy = "give two domains, or --levels without partner";
         return Err(refuse(config, "domains", reason, remedy));
     }
+    has_groups(config, &domains, levels)?;
     Ok(domains)
+}
+
+/// True if each level can lay its groups over these nodes.
+fn has_groups(config: &Config, domains: &[u32], levels: &[LevelSetting]) -> Result<()> {
+    for setting in levels {
+        groups(setting.level, domains)
+            .map_err(|error| refuse(config, "levels", error.reason().to_owned(), error.remedy()))?;
+    }
+    Ok(())
 }
 
 /// Who decides when a checkpoint is wanted.
@@ -549,7 +568,7 @@ mod tests {
             (1, 0, Policy::default(), true)
         );
         let levels: Vec<_> = set.levels.iter().map(|setting| setting.level).collect();
-        assert_eq!(levels, [Level::Memory, Level::Disk]);
+        assert_eq!(levels, [Level::MEMORY, Level::DISK]);
         assert!(set.job.as_str().starts_with("app-"));
         assert_eq!(run.words, ["./app", "x"]);
         assert_eq!(set.bounds, Bounds::default());
@@ -590,7 +609,7 @@ mod tests {
         let levels: Vec<_> = set.levels.iter().map(|s| (s.level, s.every)).collect();
         assert_eq!(
             levels,
-            [(Level::Memory, 1), (Level::Partner, 1), (Level::Shared, 4)]
+            [(Level::MEMORY, 1), (Level::PARTNER, 1), (Level::SHARED, 4)]
         );
         assert_eq!(
             (run.memory_bytes, run.encrypt, set.backoff_ms),

@@ -81,10 +81,12 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_NO_QUORUM = 507
     integer, parameter, public :: OUTLIVE_E_CONFIG = 600
     integer, parameter, public :: OUTLIVE_E_INTERNAL = 900
-    integer, parameter, public :: OUTLIVE_LEVEL_MEMORY = 0
-    integer, parameter, public :: OUTLIVE_LEVEL_DISK = 1
-    integer, parameter, public :: OUTLIVE_LEVEL_PARTNER = 2
-    integer, parameter, public :: OUTLIVE_LEVEL_SHARED = 3
+    !> What a version is to survive; each includes those before it.
+    integer, parameter, public :: OUTLIVE_SURVIVES_PROCESS = 1
+    integer, parameter, public :: OUTLIVE_SURVIVES_NODE_CRASH = 2
+    integer, parameter, public :: OUTLIVE_SURVIVES_NODE_LOSS = 3
+    integer, parameter, public :: OUTLIVE_SURVIVES_DOMAIN = 4
+    integer, parameter, public :: OUTLIVE_SURVIVES_ALL_NODES = 5
 
     !> A rank's handle on its job.
     type, public :: outlive_job
@@ -110,14 +112,30 @@ module outlive
         integer(c_int64_t) :: failed
         integer(c_int64_t) :: blocked_ns
         integer(c_int64_t) :: version_taken
-        integer(c_int64_t) :: version_committed(4)
+        !> By OUTLIVE_SURVIVES_ number: the newest version that survives at least this.
+        integer(c_int64_t) :: version_surviving(5)
         integer(c_int64_t) :: version_restored
     end type outlive_status_t
 
+    type, bind(C) :: level_t
+        integer(c_size_t) :: bytes_of_this
+        character(kind=c_char) :: name(16)
+        integer(c_int32_t) :: survives
+        integer(c_int64_t) :: version
+    end type level_t
+
+    !> What outlive_level tells: the level's name as --levels has it, the most that its
+    !> versions survive, and its newest version, -1 if there is none.
+    type, public :: outlive_level_t
+        character(len=16) :: name = ""
+        integer :: survives = 0
+        integer(int64) :: version = -1
+    end type outlive_level_t
+
     public :: outlive_open, outlive_protect, outlive_protect_address, outlive_unprotect
     public :: outlive_restore, outlive_query, outlive_checkpoint, outlive_checkpoint_now
-    public :: outlive_wanted, outlive_wait, outlive_route, outlive_status, outlive_close
-    public :: outlive_strerror, outlive_last_error
+    public :: outlive_wanted, outlive_wait, outlive_route, outlive_status, outlive_level
+    public :: outlive_close, outlive_strerror, outlive_last_error
 
     !> Declares a scalar or an array (rank 1 to 4) under a name.
     interface outlive_protect
@@ -186,11 +204,11 @@ module outlive
             integer(c_int64_t), value :: version
             integer(c_int) :: told
         end function c_wanted
-        function c_wait(job, version, level, timeout_ms) result(told) bind(C, name="outlive_wait")
+        function c_wait(job, version, survives, timeout_ms) result(told) bind(C, name="outlive_wait")
             import :: c_int, c_int32_t, c_int64_t, c_ptr
             type(c_ptr), value :: job
             integer(c_int64_t), value :: version
-            integer(c_int), value :: level
+            integer(c_int), value :: survives
             integer(c_int32_t), value :: timeout_ms
             integer(c_int) :: told
         end function c_wait
@@ -209,6 +227,13 @@ module outlive
             type(outlive_status_t), intent(inout) :: status
             integer(c_int) :: told
         end function c_status
+        function c_level(job, index, level) result(told) bind(C, name="outlive_level")
+            import :: c_int, c_int32_t, c_ptr, level_t
+            type(c_ptr), value :: job
+            integer(c_int32_t), value :: index
+            type(level_t), intent(inout) :: level
+            integer(c_int) :: told
+        end function c_level
         function c_close(job) result(told) bind(C, name="outlive_close")
             import :: c_int, c_ptr
             type(c_ptr), intent(inout) :: job
@@ -307,17 +332,18 @@ contains
         wanted = c_wanted(job%handle, version) == 1
     end function outlive_wanted
 
-    !> Waits at most `timeout_ms` (0 or not given: the job's own bound).
-    subroutine outlive_wait(job, version, level, ierr, timeout_ms)
+    !> Waits until `version` survives this, an OUTLIVE_SURVIVES_ number, at most `timeout_ms`
+    !> (0 or not given: the job's own bound).
+    subroutine outlive_wait(job, version, survives, ierr, timeout_ms)
         type(outlive_job), intent(in) :: job
         integer(int64), intent(in) :: version
-        integer, intent(in) :: level
+        integer, intent(in) :: survives
         integer, intent(out) :: ierr
         integer, intent(in), optional :: timeout_ms
         integer(c_int32_t) :: bound
         bound = 0
         if (present(timeout_ms)) bound = int(timeout_ms, c_int32_t)
-        ierr = int(c_wait(job%handle, version, int(level, c_int), bound))
+        ierr = int(c_wait(job%handle, version, int(survives, c_int), bound))
     end subroutine outlive_wait
 
     !> A path for a file of `version` that the program writes by itself.
@@ -340,6 +366,22 @@ contains
         status%bytes_of_this = c_sizeof(status)
         ierr = int(c_status(job%handle, status))
     end subroutine outlive_status
+
+    !> A level of the job; `nth` counts from 1, the nearest copies first. Past the last one
+    !> -OUTLIVE_E_NOT_FOUND, and `level` stays as it is; a job that is not protected has none.
+    subroutine outlive_level(job, nth, level, ierr)
+        type(outlive_job), intent(in) :: job
+        integer, intent(in) :: nth
+        type(outlive_level_t), intent(inout) :: level
+        integer, intent(out) :: ierr
+        type(level_t) :: told
+        told%bytes_of_this = c_sizeof(told)
+        ierr = int(c_level(job%handle, int(nth - 1, c_int32_t), told))
+        if (ierr /= OUTLIVE_OK) return
+        call blank_padded(told%name, level%name)
+        level%survives = int(told%survives)
+        level%version = told%version
+    end subroutine outlive_level
 
     subroutine outlive_close(job, ierr)
         type(outlive_job), intent(inout) :: job

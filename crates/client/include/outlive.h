@@ -41,7 +41,7 @@
 extern "C" {
 #endif
 
-#define OUTLIVE_ABI 1 /* rises when a declaration below changes its meaning */
+#define OUTLIVE_ABI 2 /* rises when a declaration below changes its meaning */
 
 /* Success and information. */
 #define OUTLIVE_OK 0
@@ -96,11 +96,15 @@ extern "C" {
 #define OUTLIVE_E_CONFIG 600
 #define OUTLIVE_E_INTERNAL 900
 
-/* Levels, cheapest first; each survives what the one before survives, and more. */
-#define OUTLIVE_LEVEL_MEMORY 0  /* survives ranks and agents */
-#define OUTLIVE_LEVEL_DISK 1    /* survives the loss of the node's memory too */
-#define OUTLIVE_LEVEL_PARTNER 2 /* survives a lost node */
-#define OUTLIVE_LEVEL_SHARED 3  /* survives all nodes */
+/* What a version is to survive. Each includes those before it. A program says this; where
+ * versions are kept, the levels, is said where the job is started (--levels). */
+enum {
+    OUTLIVE_SURVIVES_PROCESS = 1,    /* the end of ranks and agents: `memory` does */
+    OUTLIVE_SURVIVES_NODE_CRASH = 2, /* a node that starts again with its storage: `disk` */
+    OUTLIVE_SURVIVES_NODE_LOSS = 3,  /* a node that does not come back: `partner`, `xor` */
+    OUTLIVE_SURVIVES_DOMAIN = 4,     /* a whole failure domain: `partner`, `xor` */
+    OUTLIVE_SURVIVES_ALL_NODES = 5   /* all nodes: `shared` */
+};
 
 typedef struct outlive_job outlive_job;
 
@@ -125,9 +129,19 @@ typedef struct outlive_status_t {
     uint64_t failed;          /* captures that failed since outlive_open() */
     uint64_t blocked_ns;      /* time spent inside outlive_checkpoint() for the last capture */
     uint64_t version_taken;   /* last version captured, UINT64_MAX if none */
-    uint64_t version_committed[4]; /* per level, UINT64_MAX if none */
+    /* By OUTLIVE_SURVIVES_... - 1: newest version, committed and stable, that survives at
+     * least this; UINT64_MAX if none. */
+    uint64_t version_surviving[5];
     uint64_t version_restored; /* UINT64_MAX if fresh */
 } outlive_status_t;
+
+/* What outlive_level() tells. */
+typedef struct outlive_level_t {
+    size_t   size;     /* sizeof(outlive_level_t); must be set */
+    char     name[16]; /* as --levels names it: "memory", "xor:4"; zero-terminated */
+    int32_t  survives; /* the most that its versions survive: OUTLIVE_SURVIVES_... */
+    uint64_t version;  /* newest version committed and stable there, UINT64_MAX if none */
+} outlive_level_t;
 
 /* Joins the job. Finds rank and number of ranks in the environment of the
  * launcher (PMIx, PMI, Slurm, Open MPI, MPICH, PALS, Flux, torchrun) unless
@@ -172,13 +186,13 @@ int outlive_checkpoint_now(outlive_job *job, uint64_t version);
  * prepare something costly (files, serialised objects) only when it is wanted. */
 int outlive_wanted(outlive_job *job, uint64_t version);
 
-/* Waits until `version`, or a newer one that takes its place, is committed at `level` or
- * a stronger one, and stable: OUTLIVE_OK. Before that, if it was given up there or does not
- * go so far, or was offered here and neither it nor a newer one was captured:
- * -OUTLIVE_E_COMMIT_ABORTED. The bound passed (0: the job's own bound):
+/* Waits until `version`, or a newer one that takes its place, is committed and stable at a
+ * level that survives `survives` (OUTLIVE_SURVIVES_...): OUTLIVE_OK. Before that, if it was
+ * given up there or does not go so far, or was offered here and neither it nor a newer one
+ * was captured: -OUTLIVE_E_COMMIT_ABORTED. The bound passed (0: the job's own bound):
  * -OUTLIVE_E_TIMED_OUT. Unprotected: OUTLIVE_SKIPPED, at once, for nothing is saved and OK
  * would be a lie. */
-int outlive_wait(outlive_job *job, uint64_t version, int level, uint32_t timeout_ms);
+int outlive_wait(outlive_job *job, uint64_t version, int survives, uint32_t timeout_ms);
 
 /* A path in node storage for a file of `version` that the program writes by
  * itself (LAMMPS, HDF5, torch.save). Write and close it before
@@ -193,6 +207,11 @@ int outlive_route(outlive_job *job, uint64_t version, const char *name,
 
 /* What is known without waiting. `status->size` must be set. */
 int outlive_status(outlive_job *job, outlive_status_t *status);
+
+/* A level of the job, without waiting: `index` counts from 0, the nearest copies first.
+ * `level->size` must be set. -OUTLIVE_E_NOT_FOUND past the last one, which ends a list and
+ * is no error to outlive_last_error(); a job that is not protected has no level. */
+int outlive_level(outlive_job *job, uint32_t index, outlive_level_t *level);
 
 /* Leaves the job after the last iteration, so that no further checkpoint waits
  * for this rank. Frees the handle and sets it to NULL; closing NULL is OK. */

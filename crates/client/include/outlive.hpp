@@ -37,6 +37,7 @@
 #include <system_error>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 namespace outlive {
 
@@ -65,11 +66,13 @@ public:
 };
 #endif
 
-enum class level : int {
-    memory = OUTLIVE_LEVEL_MEMORY,
-    disk = OUTLIVE_LEVEL_DISK,
-    partner = OUTLIVE_LEVEL_PARTNER,
-    shared = OUTLIVE_LEVEL_SHARED,
+/** What a version is to survive; each includes those before it. */
+enum class survives : int {
+    process = OUTLIVE_SURVIVES_PROCESS,
+    node_crash = OUTLIVE_SURVIVES_NODE_CRASH,
+    node_loss = OUTLIVE_SURVIVES_NODE_LOSS,
+    domain = OUTLIVE_SURVIVES_DOMAIN,
+    all_nodes = OUTLIVE_SURVIVES_ALL_NODES,
 };
 
 /** What a checkpoint did. */
@@ -166,11 +169,11 @@ public:
     }
     bool wanted(std::uint64_t version) noexcept { return outlive_wanted(job_, version) == 1; }
 
-    /** True if the version is committed and stable; false if nothing is saved because
-     * the program runs unprotected. */
-    bool wait(std::uint64_t version, level at, std::chrono::milliseconds bound, std::error_code &code) noexcept {
+    /** True if the version is committed and stable at a level that survives `what`; false if
+     * nothing is saved because the program runs unprotected. */
+    bool wait(std::uint64_t version, survives what, std::chrono::milliseconds bound, std::error_code &code) noexcept {
         const auto ms = bound.count() < 0 ? 0 : bound.count() > 0xfffffffell ? 0xfffffffell : bound.count();
-        const int  told = outlive_wait(job_, version, static_cast<int>(at), static_cast<std::uint32_t>(ms));
+        const int  told = outlive_wait(job_, version, static_cast<int>(what), static_cast<std::uint32_t>(ms));
         code = to_error_code(told);
         return told == OUTLIVE_OK;
     }
@@ -187,6 +190,15 @@ public:
         status.size = sizeof status;
         outlive_status(job_, &status);
         return status;
+    }
+    /** The levels of the job, the nearest copies first; none if it is not protected. */
+    std::vector<outlive_level_t> levels() const {
+        std::vector<outlive_level_t> found;
+        outlive_level_t              level{};
+        level.size = sizeof level;
+        while (outlive_level(job_, static_cast<std::uint32_t>(found.size()), &level) == OUTLIVE_OK)
+            found.push_back(level);
+        return found;
     }
     std::string last_error() const {
         std::string line(outlive_last_error(job_, nullptr, 0), '\0');
@@ -228,10 +240,10 @@ public:
         check(code);
         return bytes;
     }
-    bool wait(std::uint64_t version, level at = level::memory,
+    bool wait(std::uint64_t version, survives what = survives::process,
               std::chrono::milliseconds bound = std::chrono::milliseconds(0)) {
         std::error_code code;
-        const bool      committed = wait(version, at, bound, code);
+        const bool      committed = wait(version, what, bound, code);
         check(code);
         return committed;
     }

@@ -6,7 +6,7 @@
 
 use core::ffi::{CStr, c_char, c_int};
 use core::time::Duration;
-use outlive_base::{Code, Entity, Error, Level, Result};
+use outlive_base::{Code, Entity, Error, Result, Survives};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -49,8 +49,16 @@ struct CStatus {
     failed: u64,
     blocked_ns: u64,
     version_taken: u64,
-    version_committed: [u64; 4],
+    version_surviving: [u64; 5],
     version_restored: u64,
+}
+
+#[repr(C)]
+struct CLevel {
+    size: usize,
+    name: [u8; 16],
+    survives: i32,
+    version: u64,
 }
 
 thread_local! {
@@ -261,18 +269,18 @@ unsafe extern "C" fn outlive_wanted(job: *mut Job, version: u64) -> c_int {
 unsafe extern "C" fn outlive_wait(
     job: *mut Job,
     version: u64,
-    level: c_int,
+    survives: c_int,
     timeout_ms: u32,
 ) -> c_int {
     // SAFETY: the caller's promises.
     unsafe {
         on_job(job, |job| {
-            let level = u8::try_from(level).ok().and_then(Level::from_u8);
-            let Some(level) = level else {
-                return Err(job.note(invalid("no such level")));
+            let survives = u8::try_from(survives).ok().and_then(Survives::from_number);
+            let Some(survives) = survives else {
+                return Err(job.note(invalid("nothing that a version can survive")));
             };
             let timeout = (timeout_ms > 0).then(|| Duration::from_millis(u64::from(timeout_ms)));
-            Ok(match job.wait(version, level, timeout)? {
+            Ok(match job.wait(version, survives, timeout)? {
                 Waited::Committed => OK,
                 Waited::Unprotected => SKIPPED,
             })
@@ -309,17 +317,11 @@ unsafe extern "C" fn outlive_status(job: *mut Job, status: *mut CStatus) -> c_in
     // SAFETY: the caller's promises.
     unsafe {
         on_job(job, |job| {
-            let size = if status.is_null() {
-                0
-            } else {
-                (&raw const (*status).size).read()
-            };
-            if !(size_of::<usize>()..=STRUCT_BYTES_MAX).contains(&size) {
+            let Some(size) = size_said(status.cast()) else {
                 return Err(job.note(invalid("status.size must be sizeof(outlive_status_t)")));
-            }
+            };
             let now = job.status();
             let small = |value: u32| i32::try_from(value).unwrap_or(i32::MAX);
-            let none = |version: Option<u64>| version.unwrap_or(u64::MAX);
             let told = CStatus {
                 size,
                 is_protected: i32::from(now.is_protected),
@@ -332,18 +334,68 @@ unsafe extern "C" fn outlive_status(job: *mut Job, status: *mut CStatus) -> c_in
                 taken: now.taken,
                 failed: now.failed,
                 blocked_ns: now.blocked_ns,
-                version_taken: none(now.version_taken),
-                version_committed: now.version_committed.map(none),
-                version_restored: none(now.version_restored),
+                version_taken: or_none(now.version_taken),
+                version_surviving: now.version_surviving.map(or_none),
+                version_restored: or_none(now.version_restored),
             };
-            let known = size.min(size_of::<CStatus>());
-            core::ptr::copy_nonoverlapping(
-                (&raw const told).cast::<u8>(),
-                status.cast::<u8>(),
-                known,
-            );
+            tell(&told, status, size);
             Ok(OK)
         })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outlive_level(job: *mut Job, index: u32, level: *mut CLevel) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        on_job(job, |job| {
+            let Some(size) = size_said(level.cast()) else {
+                return Err(job.note(invalid("level.size must be sizeof(outlive_level_t)")));
+            };
+            let levels = job.levels();
+            let Some(found) = levels.get(index as usize) else {
+                // The end of a list hides no error that came before it.
+                return Ok(number(Code::NotFound));
+            };
+            let mut name = [0; 16];
+            put(found.name.as_bytes(), name.as_mut_ptr().cast(), name.len());
+            let told = CLevel {
+                size,
+                name,
+                survives: found.survives as i32,
+                version: or_none(found.version),
+            };
+            tell(&told, level, size);
+            Ok(OK)
+        })
+    }
+}
+
+fn or_none(version: Option<u64>) -> u64 {
+    version.unwrap_or(u64::MAX)
+}
+
+/// The size that a caller has written into a structure that is to be filled.
+///
+/// # Safety
+/// `structure` is null or begins with its size.
+unsafe fn size_said(structure: *const usize) -> Option<usize> {
+    // SAFETY: not null, and the caller's promise.
+    let size = (!structure.is_null()).then(|| unsafe { structure.read() })?;
+    (size_of::<usize>()..=STRUCT_BYTES_MAX)
+        .contains(&size)
+        .then_some(size)
+}
+
+/// Fills as much of a caller's structure as it has.
+///
+/// # Safety
+/// `target` has `size` bytes.
+unsafe fn tell<T>(told: &T, target: *mut T, size: usize) {
+    let known = size.min(size_of::<T>());
+    // SAFETY: both have `known` bytes.
+    unsafe {
+        core::ptr::copy_nonoverlapping((&raw const *told).cast::<u8>(), target.cast(), known);
     }
 }
 

@@ -2,7 +2,7 @@
 //! end. Checkpoints are in `offer` and `capture`.
 
 use core::time::Duration;
-use outlive_base::{Code, Entity, Error, Level, Result, Version};
+use outlive_base::{Code, Entity, Error, Result, Survives, Version};
 use outlive_capture::control::{Armed, ControlBlock, ControlWords, Identity, Side};
 use outlive_capture::ipc::{ToAgent, ToRank};
 use rustix::fd::AsFd;
@@ -58,7 +58,7 @@ pub enum Outcome {
 /// What a wait found.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Waited {
-    /// The version is committed at the level, and stable.
+    /// The version survives what was asked: it is committed and stable at such a level.
     Committed,
     /// The program runs unprotected: nothing is saved and nothing was waited for.
     Unprotected,
@@ -89,10 +89,21 @@ pub struct Status {
     pub blocked_ns: u64,
     /// The last version captured.
     pub version_taken: Option<u64>,
-    /// The last version committed, per level.
-    pub version_committed: [Option<u64>; 4],
+    /// For each of [`Survives::ALL`], the newest version that survives at least this.
+    pub version_surviving: [Option<u64>; 5],
     /// The version restored at this start.
     pub version_restored: Option<u64>,
+}
+
+/// A level of the job: where versions are kept.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Level {
+    /// As `outlive run --levels` names it.
+    pub name: &'static str,
+    /// The most that its versions survive.
+    pub survives: Survives,
+    /// The newest version that is committed and stable there.
+    pub version: Option<u64>,
 }
 
 /// An answer of [`Job::wanted`] that the checkpoint with this version keeps.
@@ -369,9 +380,21 @@ impl Job {
             failed: self.failed,
             blocked_ns: self.control.blocked_ns(),
             version_taken: self.version_taken,
-            version_committed: Level::ALL.map(|level| self.control.committed(level).map(|v| v.0)),
+            version_surviving: Survives::ALL.map(|what| self.control.surviving(what).map(|v| v.0)),
             version_restored: self.version_restored,
         }
+    }
+
+    /// The levels of the job, the nearest copies first, without waiting. None if it is not
+    /// protected.
+    pub fn levels(&self) -> Vec<Level> {
+        let levels = self.control.levels().iter();
+        let told = levels.map(|level| Level {
+            name: level.name(),
+            survives: level.survives(),
+            version: self.control.committed(level).map(|v| v.0),
+        });
+        told.collect()
     }
 
     /// Leaves the job after the last iteration, so that no further checkpoint waits

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 use outlive_base::control_block::ControlWords;
-use outlive_base::{Code, Entity, Error, Level, Result, Version};
+use outlive_base::{Code, Entity, Error, Result, Survives, Version};
 use outlive_capture::ipc::{ToAgent, ToRank, VersionState};
 use std::time::Instant;
 
@@ -12,9 +12,9 @@ use crate::job::{Job, TIMEOUT_MAX, Waited};
 const GRACE: Duration = Duration::from_millis(500);
 
 impl Job {
-    /// Waits until `version`, or a newer one that takes its place, is committed at `level`
-    /// or a stronger one, at most `timeout` (the job's own if `None`) and half a second for
-    /// the answer to arrive.
+    /// Waits until `version`, or a newer one that takes its place, is committed and stable at
+    /// a level that survives this, at most `timeout` (the job's own if `None`) and half a
+    /// second for the answer to arrive.
     ///
     /// # Errors
     /// 501 if it was given up at these levels, was not meant for them, or was skipped by this
@@ -23,10 +23,10 @@ impl Job {
     pub fn wait(
         &mut self,
         version: u64,
-        level: Level,
+        survives: Survives,
         timeout: Option<Duration>,
     ) -> Result<Waited> {
-        let result = self.wait_inner(version, level, timeout.unwrap_or(self.timeout));
+        let result = self.wait_inner(version, survives, timeout.unwrap_or(self.timeout));
         self.noted(result)
     }
 
@@ -36,7 +36,18 @@ impl Job {
         Some(version.0) > newest && version.0 < self.next_version() && !self.is_decided(version.0)
     }
 
-    fn wait_inner(&mut self, version: u64, level: Level, timeout: Duration) -> Result<Waited> {
+    /// False if the job has levels, and none survives this.
+    fn may_survive(&self, survives: Survives) -> bool {
+        let levels = self.control.levels();
+        levels.is_empty() || levels.iter().any(|level| level.survives() >= survives)
+    }
+
+    fn wait_inner(
+        &mut self,
+        version: u64,
+        survives: Survives,
+        timeout: Duration,
+    ) -> Result<Waited> {
         self.alive()?;
         if self.link.is_none() {
             return Ok(Waited::Unprotected);
@@ -50,7 +61,15 @@ impl Job {
                 "wait for a version that the checkpoint call said it took, or force one",
             ));
         }
-        let state = if self.control.committed(level) == Some(wanted) {
+        if !self.may_survive(survives) {
+            return Err(Error::new(
+                Code::CommitAborted,
+                Entity::Version(version),
+                format!("no level of this job survives '{survives}'"),
+                "wait for less, or start the job with a level that survives it (--levels)",
+            ));
+        }
+        let state = if self.control.surviving(survives) >= Some(wanted) {
             VersionState::Committed
         } else if self.control.aborted() == Some(wanted) {
             VersionState::Aborted
@@ -60,18 +79,18 @@ impl Job {
             let timeout_ms = u32::try_from(timeout.as_millis()).unwrap_or(u32::MAX);
             let request = ToAgent::Wait {
                 version: wanted,
-                level,
+                survives,
                 timeout_ms,
             };
             match self.request(&request, Some(timeout + GRACE)) {
                 Ok((
                     ToRank::State {
                         version,
-                        level: at,
+                        survives: what,
                         state,
                     },
                     _,
-                )) if version == wanted && at == level => state,
+                )) if version == wanted && what == survives => state,
                 Ok(_) => return Err(Error::internal("the agent answers WAIT with another kind")),
                 // Silence for the whole bound is the bound passing, whoever is silent.
                 Err(error) if error.code() == Code::AgentTimeout && start.elapsed() >= timeout => {
@@ -85,17 +104,18 @@ impl Job {
             VersionState::Aborted => Err(Error::new(
                 Code::CommitAborted,
                 Entity::Version(version),
-                format!("it was not committed at level {level}"),
+                format!("it was not committed at a level that survives '{survives}'"),
                 "see the agent's log for the rank or node and the phase; wait for a later version",
             )),
             VersionState::Pending => Err(Error::new(
                 Code::TimedOut,
                 Entity::Version(version),
                 format!(
-                    "not committed at level {level} within {} ms (timeout_ms)",
+                    "not committed at a level that survives '{survives}' within {} ms \
+                     (timeout_ms)",
                     timeout.as_millis()
                 ),
-                "wait longer, or check that the level is enabled and all ranks have taken it",
+                "wait longer, or check that all ranks have taken it",
             )),
         }
     }

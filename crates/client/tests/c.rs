@@ -5,7 +5,7 @@
 
 mod support;
 
-use outlive_base::Code;
+use outlive_base::{Code, Survives};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -129,6 +129,12 @@ fn the_header_has_all_codes_and_no_others() {
             name == "ABI" || fortran.contains(&constant),
             "Fortran lacks {constant}"
         );
+    }
+    for survives in Survives::ALL {
+        let name = survives.name().to_uppercase().replace('-', "_");
+        let constant = format!("OUTLIVE_SURVIVES_{name} = {}", survives as u8);
+        assert!(header.contains(&constant), "C lacks {constant}");
+        assert!(fortran.contains(&constant), "Fortran lacks {constant}");
     }
 }
 

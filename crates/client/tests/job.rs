@@ -4,7 +4,7 @@
 
 mod support;
 
-use outlive::{Code, Job, Level, Options, Outcome, Region, Restored, Source, Waited};
+use outlive::{Code, Job, Options, Outcome, Region, Restored, Source, Survives, Waited};
 use outlive_base::Version;
 use outlive_capture::control::{ControlBlock, ControlWords};
 use outlive_capture::ipc::ToAgent;
@@ -51,7 +51,7 @@ fn skipped_taken_and_restored() {
         assert_eq!(content[0], (Region::memory("u", u.len() as u64), u.clone()));
         assert_eq!(content[1], (Region::memory("empty", 0), vec![]));
         assert_eq!(
-            job.wait(version, Level::Memory, None).unwrap(),
+            job.wait(version, Survives::Process, None).unwrap(),
             Waited::Committed
         );
     }
@@ -63,7 +63,7 @@ fn skipped_taken_and_restored() {
         (4, 0, Some(10))
     );
     assert_eq!((status.regions, status.bytes), (2, 1_000_003));
-    assert_eq!(status.version_committed, [Some(10), None, None, None]);
+    assert_eq!(status.version_surviving, [Some(10), None, None, None, None]);
     assert!(status.is_protected && status.blocked_ns > 0 && status.incarnation == 1);
     let content = agent.content(0, 10);
     let wanted = u.clone();
@@ -356,7 +356,7 @@ fn an_agent_that_never_answers_costs_a_bounded_time() {
         job.route(3, "x").unwrap_err()
     });
     bounded(&mut job, Code::TimedOut, &|job| {
-        job.wait(4, Level::Disk, None).unwrap_err()
+        job.wait(4, Survives::NodeCrash, None).unwrap_err()
     });
     let error = agent.open(0, 200).unwrap_err();
     assert_eq!(error.code(), Code::AgentUnreachable);
@@ -367,27 +367,6 @@ fn an_agent_that_never_answers_costs_a_bounded_time() {
     let start = Instant::now();
     assert!(job.close().is_err());
     assert!(start.elapsed() < Duration::from_secs(5));
-}
-
-#[test]
-fn a_bound_beyond_all_bounds_is_cut() {
-    let agent = TestAgent::start(1);
-    let environment = agent.environment(0);
-    let options = Options {
-        timeout: Duration::MAX,
-        ..Options::default()
-    };
-    let mut job = Job::open_with(&options, &|name| {
-        let found = environment.iter().find(|(key, _)| *key == name);
-        found.map(|(_, value)| value.clone())
-    })
-    .unwrap();
-    let mut u = memory(10, 1);
-    protect(&mut job, "u", &mut u);
-    assert_eq!(job.checkpoint_now(1).unwrap(), Outcome::Taken);
-    let waited = job.wait(1, Level::Memory, Some(Duration::MAX));
-    assert_eq!(waited.unwrap(), Waited::Committed);
-    job.close().unwrap();
 }
 
 #[test]
@@ -438,29 +417,6 @@ fn the_first_version_past_an_armed_one_is_captured_in_its_place() {
     agent.wait_for("CAPTURED", captured);
     job.close().unwrap();
     assert_eq!(agent.count(|m| matches!(m, ToAgent::Captured { .. })), 1);
-}
-
-#[test]
-fn waiting_for_a_version_that_was_skipped_ends_at_once() {
-    let agent = TestAgent::start(1);
-    let mut job = open(&agent);
-    let mut u = memory(10_000, 2);
-    protect(&mut job, "u", &mut u);
-    agent.arm(0, 5).unwrap();
-    assert_eq!(job.checkpoint(5).unwrap(), Outcome::Taken);
-    assert_eq!(job.checkpoint(6).unwrap(), Outcome::Skipped);
-    let start = Instant::now();
-    let hour = Some(Duration::from_secs(3600));
-    let error = job.wait(6, Level::Memory, hour).unwrap_err();
-    assert_eq!(error.code(), Code::CommitAborted);
-    assert!(error.reason().contains("skipped"), "{error}");
-    assert!(start.elapsed() < Duration::from_secs(60));
-    job.wait(5, Level::Memory, hour).unwrap();
-    // Not offered yet: another thread may still offer it.
-    let soon = Some(Duration::from_millis(20));
-    let error = job.wait(7, Level::Memory, soon).unwrap_err();
-    assert_eq!(error.code(), Code::TimedOut);
-    job.close().unwrap();
 }
 
 #[test]
@@ -635,7 +591,7 @@ fn a_forked_child_is_not_the_rank() {
             && not_open(job.wanted(9).unwrap_err().code())
             && not_open(job.restore().unwrap_err().code())
             && not_open(job.route(9, "x").unwrap_err().code())
-            && not_open(job.wait(1, Level::Memory, None).unwrap_err().code())
+            && not_open(job.wait(1, Survives::Process, None).unwrap_err().code())
             && not_open(job.close().unwrap_err().code());
         // SAFETY: ends the child without running the parent's destructors.
         unsafe { libc::_exit(i32::from(!good)) };

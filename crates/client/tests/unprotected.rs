@@ -1,6 +1,6 @@
 //! A program that was not started under `outlive run`.
 
-use outlive::{Code, Job, Level, Options, Outcome, Restored, Waited};
+use outlive::{Code, Job, Options, Outcome, Restored, Survives, Waited};
 
 #[test]
 fn without_an_agent_every_call_succeeds_and_saves_nothing() {
@@ -18,7 +18,7 @@ fn without_an_agent_every_call_succeeds_and_saves_nothing() {
     assert_eq!(job.checkpoint(1).unwrap(), Outcome::Skipped);
     assert_eq!(job.checkpoint_now(2).unwrap(), Outcome::Skipped);
     assert_eq!(
-        job.wait(2, Level::Shared, None).unwrap(),
+        job.wait(2, Survives::AllNodes, None).unwrap(),
         Waited::Unprotected
     );
     let old = job.route(3, "x").unwrap();
@@ -28,6 +28,8 @@ fn without_an_agent_every_call_succeeds_and_saves_nothing() {
     std::fs::write(&new, b"x").unwrap();
     assert!(!old.exists() && new.exists());
     let status = job.status();
+    assert_eq!(status.version_surviving, [None; 5]);
+    assert_eq!(job.levels(), []);
     assert!(!status.is_protected && status.incarnation == 0 && status.ranks == 1);
     job.close().unwrap();
     assert!(!new.exists());

@@ -44,9 +44,37 @@ pub fn sums(body: &[u8], tail: &[u8], logical: usize) -> (u64, u128) {
     (crc.finish(), name.finish())
 }
 
+/// Adds `bytes` to the same number of bytes at the start of `sum`, in GF(2^8): XOR.
+///
+/// # Panics
+/// If `sum` is shorter.
+pub fn add(sum: &mut [u8], bytes: &[u8]) {
+    // One loop over equal lengths, which the compiler turns into vector instructions.
+    let sum = &mut sum[..bytes.len()];
+    sum.iter_mut()
+        .zip(bytes)
+        .for_each(|(sum, byte)| *sum ^= byte);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_added_twice_is_gone() {
+        let bytes: Vec<u8> = (0..1000u32).map(|i| (i * 7) as u8).collect();
+        let mut sum = vec![0x5a; 1100];
+        add(&mut sum, &bytes);
+        assert!(
+            sum[..1000]
+                .iter()
+                .zip(&bytes)
+                .all(|(sum, byte)| *sum == byte ^ 0x5a)
+        );
+        assert_eq!(sum[1000..], [0x5a; 100]);
+        add(&mut sum, &bytes);
+        assert_eq!(sum, [0x5a; 1100]);
+    }
 
     #[test]
     fn one_pass_equals_two() {

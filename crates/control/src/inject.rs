@@ -243,7 +243,7 @@ fn verb(text: &str, name: &str, target: Target, extra: &Extra) -> Result<Verb> {
             for_ms,
         },
         "corrupt" => Verb::Corrupt {
-            level: extra.level.unwrap_or(Level::Disk),
+            level: extra.level.unwrap_or(Level::DISK),
         },
         "full" => Verb::Full { for_ms },
         _ => return Err(refuse(text, format!("has the unknown verb '{name}'"))),
@@ -352,7 +352,7 @@ mod tests {
             (
                 "corrupt:node:1@version=50",
                 node(1),
-                Verb::Corrupt { level: Level::Disk },
+                Verb::Corrupt { level: Level::DISK },
                 When::Version(Version(50)),
             ),
             (

@@ -19,6 +19,7 @@ mod machines;
 mod memory;
 mod opening;
 mod orders;
+mod parity;
 mod passing;
 pub mod plain;
 mod planted;
@@ -34,7 +35,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use outlive_base::control_block::ControlWords;
 use outlive_base::ipc::ToAgent;
-use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
+use outlive_base::{
+    Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Survives, Time, Version,
+};
 use outlive_ledger::Record;
 use outlive_protocols::commit::{self, Commit, Levels};
 use outlive_protocols::detector::Detector;
@@ -92,7 +95,7 @@ struct Waiting {
     pub rank: Rank,
     pub sequence: u32,
     pub version: Version,
-    pub level: Level,
+    pub survives: Survives,
     pub until: Time,
 }
 
@@ -287,7 +290,9 @@ pub struct Node<S: Shell> {
     rounds: BTreeMap<Version, Round>,
     /// An arming that waits for room: version, levels, until when.
     deferred: Option<(Version, Levels, Time)>,
-    stable: [Option<(Incarnation, Version)>; 4],
+    /// The newest version that is stable at each level.
+    stable: BTreeMap<Level, (Incarnation, Version)>,
+    gathering: parity::Gathering,
     line: Line,
     waits: Vec<Waiting>,
     injections: Vec<AtVersion>,
@@ -361,7 +366,8 @@ impl<S: Shell> Node<S> {
             opened: Vec::new(),
             rounds: BTreeMap::new(),
             deferred: None,
-            stable: [None; 4],
+            stable: BTreeMap::new(),
+            gathering: parity::Gathering::default(),
             line: Line::default(),
             waits: Vec::new(),
             injections: Vec::new(),
@@ -488,7 +494,11 @@ impl<S: Shell> Node<S> {
         NodeStatus {
             incarnation: self.incarnation.0,
             ranks: ranks.collect(),
-            stable: self.stable.map(|stable| stable.map(|(_, version)| version)),
+            stable: self
+                .stable
+                .iter()
+                .map(|(level, at)| (*level, at.1))
+                .collect(),
             memory: (self.ranks.memory(), self.spec.memory_bytes),
             disk: self.disk_usage(),
             agent_restarts: self.restarts.unwrap_or(0),

@@ -343,8 +343,8 @@ pub struct NodeStatus {
     pub incarnation: u32,
     /// Registered ranks: number, process, last version offered.
     pub ranks: Vec<(Rank, u32, Option<Version>)>,
-    /// Last stable version per level, in the order of [`Level::ALL`].
-    pub stable: [Option<Version>; 4],
+    /// The last stable version of each level that has one.
+    pub stable: Vec<(Level, Version)>,
     /// Staging memory in use and its bound, in bytes.
     pub memory: (u64, u64),
     /// Bytes in node storage and free bytes there.
@@ -528,7 +528,7 @@ mod tests {
         let notice = Notice::Checkpoint {
             version: Version(7),
             step: Step::Aborted {
-                level: Some(Level::Partner),
+                level: Some(Level::PARTNER),
                 error: Error::internal("x"),
             },
         };

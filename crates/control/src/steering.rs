@@ -14,7 +14,8 @@ mod gate;
 
 use std::collections::BTreeMap;
 
-use outlive_base::{Level, Time, Version, count};
+use outlive_base::level::StoreKind;
+use outlive_base::{Level, Survives, Time, Version, count};
 use outlive_planner::classes::Mask;
 use outlive_planner::online::cost::CostPrior;
 use outlive_planner::online::learned::{Known, Learned, Lost};
@@ -170,7 +171,7 @@ impl Steering {
             failures: rates[place],
         };
         let outlasting = levels.iter().enumerate();
-        let outlasting = outlasting.filter(|(_, level)| **level != Level::Memory);
+        let outlasting = outlasting.filter(|(_, level)| level.store() != StoreKind::Keeper);
         let settings = Settings {
             levels: levels.iter().enumerate().map(prior).collect(),
             capture: cost(learned.capture),
@@ -251,7 +252,7 @@ impl Steering {
         if let Some(place) = from {
             holds |= 1 << place;
             // What is restored lies in memory on every node.
-            holds |= self.place(Level::Memory).map_or(0, |memory| 1 << memory);
+            holds |= self.place(Level::MEMORY).map_or(0, |memory| 1 << memory);
         }
         self.newest.clear();
         self.reopened = Some((from, holds));
@@ -599,8 +600,8 @@ impl Steering {
 fn survivors(levels: &[Level], lost: Lost) -> Mask {
     let survives = |level: Level| match lost {
         Lost::Process => true,
-        Lost::Memory => level != Level::Memory,
-        Lost::Storage => matches!(level, Level::Partner | Level::Shared),
+        Lost::Memory => level.survives() >= Survives::NodeCrash,
+        Lost::Storage => level.outlives_a_node(),
     };
     let levels = levels.iter().enumerate();
     let alive = levels.filter(|(_, level)| survives(**level));

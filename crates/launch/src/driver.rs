@@ -76,7 +76,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     set.history = known.map_or(Incarnation(0), |known| known.incarnation);
     set.last_incarnation = store.job().incarnation;
     set.epoch_base = store.job().epoch;
-    let shared = set.levels.iter().any(|it| it.level == Level::Shared);
+    let shared = set.levels.iter().any(|it| it.level == Level::SHARED);
     let shared = shared && set.auto.is_some();
     let coordinated = store.dir().parent().unwrap_or(store.dir()).to_owned();
     let mut notes = store.take_notes();

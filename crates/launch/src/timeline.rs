@@ -320,7 +320,7 @@ mod tests {
         let opened = Event::Opened {
             incarnation: Incarnation(2),
             restored: Some(Version(60)),
-            level: Some(Level::Partner),
+            level: Some(Level::PARTNER),
             rebuild_ms: 12.0,
             rejected: 1,
             restart: true,

@@ -1,16 +1,23 @@
 //! What is recorded of a job's checkpoints, and what follows from it: [`Record`] and its
-//! bytes (`docs/format.md`), the [`Lineage`] of incarnations, and [`retention`].
+//! bytes (`docs/format.md`), the [`Lineage`] of incarnations, [`retention`], and what can be made
+//! of what is left ([`scheme`]).
 //!
 //! Pure: the same records lead to the same answers. `outlive-vault` reads and writes them.
 
 mod hex128;
 mod lineage;
+mod pieces;
 mod record;
 pub mod retention;
+pub mod scheme;
 mod sealed;
+mod xor;
 
 pub use lineage::{Lineage, unfinished};
-pub use record::{LIST_MAX, Part, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX};
+pub use record::{
+    LIST_MAX, Parity, Part, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX, put_level,
+    read_level, word,
+};
 pub use retention::{Checkpoint, GcPolicy, Rules};
 pub use sealed::{Sealed, put_id, read_id};
 

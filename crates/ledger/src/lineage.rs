@@ -95,7 +95,7 @@ pub fn unfinished<'r>(here: &'r [Record], there: &[Record]) -> Vec<&'r Record> {
         Record::Commit {
             incarnation,
             version,
-            level: Level::Shared,
+            level: Level::SHARED,
             ..
         } => Some((incarnation, version)),
         _ => None,
@@ -115,7 +115,7 @@ mod tests {
     fn start(number: u32, restored: Option<(u32, u64)>) -> Record {
         Record::Incarnation {
             number: Incarnation(number),
-            restored: restored.map(|(i, v)| (Incarnation(i), Version(v), Level::Disk)),
+            restored: restored.map(|(i, v)| (Incarnation(i), Version(v), Level::DISK)),
             members: vec![],
             ranks: 1,
         }
@@ -153,8 +153,9 @@ mod tests {
             level,
             parts: vec![],
             ranks: 1,
+            groups: Vec::new(),
         };
-        let shared = |incarnation, version| commit(incarnation, version, Level::Shared);
+        let shared = |incarnation, version| commit(incarnation, version, Level::SHARED);
         let here = [
             start(1, None),
             start(2, Some((1, 20))),
@@ -162,7 +163,7 @@ mod tests {
             shared(1, 20),
             shared(1, 30),
             shared(2, 40),
-            commit(2, 50, Level::Disk),
+            commit(2, 50, Level::DISK),
         ];
         let lacks = |there: &[Record]| -> Vec<_> {
             let found = unfinished(&here, there).into_iter();
@@ -177,7 +178,7 @@ mod tests {
         assert_eq!(lacks(&[]), [at(1, 10), at(1, 20), at(2, 40)]);
         assert_eq!(lacks(&[shared(2, 40)]), []);
         assert_eq!(
-            lacks(&[commit(2, 60, Level::Disk)]).len(),
+            lacks(&[commit(2, 60, Level::DISK)]).len(),
             3,
             "other levels do not count"
         );

@@ -3,6 +3,7 @@
 //! Invariants: encoding is deterministic; decoding never panics and reserves no more
 //! than a constant times the bytes that it was given (P7); what decodes was whole.
 
+use outlive_base::level::{Protection, Scheme, StoreKind};
 use outlive_base::wire::{Reader, WireError, Writer};
 use outlive_base::{Code, ContainerId, Incarnation, Level, NodeId, Rank, Version};
 use outlive_codec::crc64;
@@ -19,7 +20,8 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 pub const LIST_MAX: usize = 1 << 20;
 
 const MAGIC: &[u8; 8] = b"OLREC01\0";
-const RECORD_VERSION: u16 = 1;
+/// Version of the format that is written. Version 1 had four levels by number.
+const RECORD_VERSION: u16 = 2;
 const FIXED: usize = 24;
 
 /// A copy of one node's container, as PREPARED and COMMIT name it.
@@ -38,6 +40,19 @@ pub struct Part {
     pub holder: NodeId,
     /// The ranks in it.
     pub ranks: Vec<Rank>,
+    /// The parity of others' containers that the node keeps for the level.
+    #[serde(default)]
+    pub parity: Option<Parity>,
+}
+
+/// A parity as PREPARED and COMMIT name it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Parity {
+    /// Its bytes.
+    pub length: u64,
+    /// XXH3-128 of them.
+    #[serde(with = "crate::hex128")]
+    pub digest: u128,
 }
 
 impl Part {
@@ -96,6 +111,8 @@ pub enum Record {
         ranks: u32,
         /// All copies of the level.
         parts: Vec<Part>,
+        /// The groups of nodes that protect each other; empty for a level without.
+        groups: Vec<Vec<NodeId>>,
     },
     /// The checkpoint will not be committed.
     Abort {
@@ -191,7 +208,8 @@ impl Record {
             } => {
                 out.u32(number.0).u8(u8::from(restored.is_some()));
                 if let Some((incarnation, version, level)) = restored {
-                    out.u32(incarnation.0).u64(version.0).u8(*level as u8);
+                    out.u32(incarnation.0).u64(version.0);
+                    put_level(out, *level);
                 }
                 put_list(out, members, |out, node| {
                     out.u32(node.0);
@@ -206,10 +224,9 @@ impl Record {
                 ballot,
                 part,
             } => {
-                out.u32(incarnation.0)
-                    .u64(version.0)
-                    .u8(*level as u8)
-                    .u64(*ballot);
+                out.u32(incarnation.0).u64(version.0);
+                put_level(out, *level);
+                out.u64(*ballot);
                 put_part(out, part)?;
                 2
             }
@@ -220,14 +237,19 @@ impl Record {
                 ballot,
                 ranks,
                 parts,
+                groups,
             } => {
-                out.u32(incarnation.0)
-                    .u64(version.0)
-                    .u8(*level as u8)
-                    .u64(*ballot)
-                    .u32(*ranks);
+                out.u32(incarnation.0).u64(version.0);
+                put_level(out, *level);
+                out.u64(*ballot).u32(*ranks);
                 let mut good = Some(());
                 put_list(out, parts, |out, part| good = good.and(put_part(out, part)))?;
+                put_list(out, groups, |out, members| {
+                    let put = put_list(out, members, |out, node| {
+                        out.u32(node.0);
+                    });
+                    good = good.and(put);
+                })?;
                 good?;
                 3
             }
@@ -251,7 +273,7 @@ impl Record {
                 out.u32(incarnation.0).u64(version.0);
                 out.u8(u8::from(level.is_some()));
                 if let Some(level) = level {
-                    out.u8(*level as u8);
+                    put_level(out, *level);
                 }
                 let end = text.floor_char_boundary(TEXT_BYTES_MAX);
                 out.u16(code.number()).blob(&text.as_bytes()[..end]);
@@ -259,7 +281,7 @@ impl Record {
             }
             Record::Tombstone { id, level } => {
                 put_id(out, *id);
-                out.u8(*level as u8);
+                put_level(out, *level);
                 5
             }
             Record::Finished {
@@ -326,14 +348,14 @@ impl Record {
         if crc64(&bytes[..FIXED + length]) != checksum {
             return Err(RecordError::Checksum);
         }
-        if version != RECORD_VERSION || !(1..=9).contains(&kind) {
+        if !(1..=RECORD_VERSION).contains(&version) || !(1..=9).contains(&kind) {
             return Err(RecordError::Unknown(version, kind));
         }
         if job != job_hash {
             return Err(RecordError::OtherJob);
         }
         let mut input = Reader::new(body);
-        let record = decode_body(kind, &mut input)?;
+        let record = decode_body(version, kind, &mut input)?;
         input.finish()?;
         Ok(record)
     }
@@ -350,8 +372,12 @@ impl Record {
                 ballot,
                 part,
             } => format!(
-                "prepared-i{}-v{}-{level}-n{}-h{}-b{ballot}.rec",
-                incarnation.0, version.0, part.node.0, part.holder.0
+                "prepared-i{}-v{}-{}-n{}-h{}-b{ballot}.rec",
+                incarnation.0,
+                version.0,
+                word(*level),
+                part.node.0,
+                part.holder.0
             ),
             Record::Commit {
                 incarnation,
@@ -366,8 +392,10 @@ impl Record {
                     format!("-b{ballot}")
                 };
                 format!(
-                    "commit-i{}-v{}-{level}{ballot}.rec",
-                    incarnation.0, version.0
+                    "commit-i{}-v{}-{}{ballot}.rec",
+                    incarnation.0,
+                    version.0,
+                    word(*level)
                 )
             }
             Record::Abort {
@@ -376,10 +404,10 @@ impl Record {
                 level,
                 ..
             } => {
-                let level = level.map_or("all", Level::name);
+                let level = level.map_or("all".into(), word);
                 format!("abort-i{}-v{}-{level}.rec", incarnation.0, version.0)
             }
-            Record::Tombstone { id, level } => format!("tombstone-{id}-{level}.rec"),
+            Record::Tombstone { id, level } => format!("tombstone-{id}-{}.rec", word(*level)),
             Record::Finished { incarnation, .. } => format!("finished-i{}.rec", incarnation.0),
             Record::Pin {
                 incarnation,
@@ -423,6 +451,11 @@ impl Record {
     }
 }
 
+/// A level in the name of a file: without what some tools take for a host's name.
+pub fn word(level: Level) -> String {
+    level.name().replace(':', "")
+}
+
 fn put_list<T>(out: &mut Writer, items: &[T], mut put: impl FnMut(&mut Writer, &T)) -> Option<()> {
     if items.len() > LIST_MAX {
         return None;
@@ -438,7 +471,48 @@ fn put_part(out: &mut Writer, part: &Part) -> Option<()> {
     out.u64(part.length).u128(part.digest).u32(part.holder.0);
     put_list(out, &part.ranks, |out, rank| {
         out.u32(rank.0);
-    })
+    })?;
+    out.u8(u8::from(part.parity.is_some()));
+    if let Some(parity) = part.parity {
+        out.u64(parity.length).u128(parity.digest);
+    }
+    Some(())
+}
+
+/// Writes a level as what it is: store, scheme, k and m.
+pub fn put_level(out: &mut Writer, level: Level) {
+    let Protection {
+        store,
+        scheme,
+        k,
+        m,
+    } = level.protection();
+    out.u8(store as u8).u16(scheme as u16).u16(k).u16(m);
+}
+
+/// Reads what [`put_level`] writes.
+pub fn read_level(input: &mut Reader<'_>) -> Result<Level, WireError> {
+    let odd = WireError::Value("level");
+    let store = match input.u8()? {
+        0 => StoreKind::Keeper,
+        1 => StoreKind::Node,
+        2 => StoreKind::Shared,
+        _ => return Err(odd),
+    };
+    let scheme = match input.u16()? {
+        0 => Scheme::Single,
+        1 => Scheme::Xor,
+        3 => Scheme::Copies,
+        _ => return Err(odd),
+    };
+    let (k, m) = (input.u16()?, input.u16()?);
+    let protection = Protection {
+        store,
+        scheme,
+        k,
+        m,
+    };
+    Level::of(protection).ok_or(odd)
 }
 
 fn list<'a, T>(
@@ -456,8 +530,16 @@ fn list<'a, T>(
     (0..count).map(|_| item(input)).collect()
 }
 
-fn level(input: &mut Reader<'_>) -> Result<Level, WireError> {
-    Level::from_u8(input.u8()?).ok_or(WireError::Value("level"))
+/// A level in a record of a version.
+fn level(format: u16, input: &mut Reader<'_>) -> Result<Level, WireError> {
+    match format {
+        1 => {
+            let number = usize::from(input.u8()?);
+            let found = Level::PLAIN.get(number).copied();
+            found.ok_or(WireError::Value("level"))
+        }
+        _ => read_level(input),
+    }
 }
 
 fn option<'a, T>(
@@ -471,7 +553,13 @@ fn option<'a, T>(
     }
 }
 
-fn part(input: &mut Reader<'_>) -> Result<Part, WireError> {
+fn part(format: u16, input: &mut Reader<'_>) -> Result<Part, WireError> {
+    let parity = |input: &mut Reader<'_>| {
+        Ok(Parity {
+            length: input.u64()?,
+            digest: input.u128()?,
+        })
+    };
     Ok(Part {
         node: NodeId(input.u32()?),
         id: read_id(input)?,
@@ -479,10 +567,17 @@ fn part(input: &mut Reader<'_>) -> Result<Part, WireError> {
         digest: input.u128()?,
         holder: NodeId(input.u32()?),
         ranks: list(input, 4, |input| Ok(Rank(input.u32()?)))?,
+        parity: match format {
+            1 => None,
+            _ => option(input, parity)?,
+        },
     })
 }
 
-fn decode_body(kind: u16, input: &mut Reader<'_>) -> Result<Record, WireError> {
+fn decode_body(format: u16, kind: u16, input: &mut Reader<'_>) -> Result<Record, WireError> {
+    let node = |input: &mut Reader<'_>| Ok(NodeId(input.u32()?));
+    let level = |input: &mut Reader<'_>| level(format, input);
+    let part = |input: &mut Reader<'_>| part(format, input);
     let incarnation = |input: &mut Reader<'_>| Ok::<_, WireError>(Incarnation(input.u32()?));
     let version = |input: &mut Reader<'_>| Ok::<_, WireError>(Version(input.u64()?));
     Ok(match kind {
@@ -491,7 +586,7 @@ fn decode_body(kind: u16, input: &mut Reader<'_>) -> Result<Record, WireError> {
             restored: option(input, |input| {
                 Ok((incarnation(input)?, version(input)?, level(input)?))
             })?,
-            members: list(input, 4, |input| Ok(NodeId(input.u32()?)))?,
+            members: list(input, 4, node)?,
             ranks: input.u32()?,
         },
         2 => Record::Prepared {
@@ -508,6 +603,10 @@ fn decode_body(kind: u16, input: &mut Reader<'_>) -> Result<Record, WireError> {
             ballot: input.u64()?,
             ranks: input.u32()?,
             parts: list(input, 52, part)?,
+            groups: match format {
+                1 => Vec::new(),
+                _ => list(input, 4, |input| list(input, 4, node))?,
+            },
         },
         4 => Record::Abort {
             incarnation: incarnation(input)?,

@@ -8,6 +8,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outlive_base::level::StoreKind;
 use outlive_base::{ContainerId, Incarnation, Level, Version};
 
 use crate::lineage::Lineage;
@@ -37,7 +38,8 @@ pub struct GcPolicy {
 
 /// True if a copy at `copy` serves the same kind of failure domain as `level`.
 fn same_kind(copy: Level, level: Level) -> bool {
-    (copy == Level::Shared) == (level == Level::Shared)
+    let shared = |level: Level| level.store() == StoreKind::Shared;
+    shared(copy) == shared(level)
 }
 
 /// What records and policy say about removing.
@@ -84,22 +86,18 @@ impl<'a> Rules<'a> {
         rules
     }
 
-    /// The tolerance that a removal of this copy would end, at its strongest.
-    fn tolerance(&self, checkpoint: Checkpoint, copy: Level) -> Level {
-        if copy == Level::Shared {
-            return Level::Shared;
+    /// The levels whose tolerance a removal of this copy would end; of a version of which not
+    /// all are known, whatever it may be committed at.
+    fn serves(&self, checkpoint: Checkpoint, copy: Level) -> BTreeSet<Level> {
+        if same_kind(copy, Level::SHARED) {
+            return BTreeSet::from([copy]);
         }
-        let known = self.policy.levels.get(&checkpoint);
-        let local = |levels: &BTreeSet<Level>| {
-            levels
-                .iter()
-                .copied()
-                .filter(|level| same_kind(copy, *level))
-                .max()
+        let Some(known) = self.policy.levels.get(&checkpoint) else {
+            return BTreeSet::from([Level::PARTNER, copy]);
         };
-        known.map_or(Level::Partner, |levels| {
-            local(levels).unwrap_or(Level::Memory)
-        })
+        let local = known.iter().filter(|level| same_kind(copy, **level));
+        // A copy that lies on a disk has made the version safe there.
+        local.copied().chain([Level::DISK]).collect()
     }
 
     /// True if a commit of it is known.
@@ -119,18 +117,20 @@ impl<'a> Rules<'a> {
         if self.aborted.contains(&checkpoint) && !self.committed.contains(&checkpoint) {
             return true;
         }
-        let tolerance = self.tolerance(checkpoint, copy).max(Level::Disk);
-        self.is_replaced(checkpoint, tolerance)
+        let serves = self.serves(checkpoint, copy);
+        serves
+            .iter()
+            .all(|level| self.is_replaced(checkpoint, *level))
     }
 
-    /// True if enough newer versions on the line are stable at `level`, or at a stronger
-    /// one of the same kind.
+    /// True if enough newer versions on the line are stable with at least the tolerance of
+    /// `level`.
     fn is_replaced(&self, checkpoint: Checkpoint, level: Level) -> bool {
         let newer: BTreeSet<Checkpoint> = self
             .policy
             .stable
             .iter()
-            .filter(|(_, _, at)| same_kind(level, *at) && *at >= level)
+            .filter(|(_, _, at)| at.covers(level))
             .map(|(incarnation, version, _)| (*incarnation, *version))
             .filter(|newer| *newer > checkpoint && !self.line.is_void(newer.0, newer.1))
             .collect();
@@ -146,7 +146,7 @@ impl<'a> Rules<'a> {
         if self.line.is_void(checkpoint.0, checkpoint.1) {
             return true;
         }
-        let strongest = BTreeSet::from([Level::Partner, Level::Shared]);
+        let strongest = BTreeSet::from([Level::PARTNER, Level::SHARED]);
         let known = self.policy.levels.get(&checkpoint).unwrap_or(&strongest);
         let replaced = |level: &Level| self.is_replaced(checkpoint, *level);
         // One that was aborted at all levels is over once anything newer is stable.
@@ -215,34 +215,34 @@ mod tests {
     #[test]
     fn the_newest_of_each_tolerance_stays() {
         let policy = policy(
-            &[(2, Level::Partner), (3, Level::Disk), (1, Level::Shared)],
+            &[(2, Level::PARTNER), (3, Level::DISK), (1, Level::SHARED)],
             1,
         );
         let rules = Rules::new([], &policy);
         assert!(
-            rules.may_go(checkpoint(1), Level::Disk) && rules.may_go(checkpoint(1), Level::Partner)
+            rules.may_go(checkpoint(1), Level::DISK) && rules.may_go(checkpoint(1), Level::PARTNER)
         );
         assert!(
-            !rules.may_go(checkpoint(1), Level::Shared),
+            !rules.may_go(checkpoint(1), Level::SHARED),
             "no newer shared one"
         );
         assert!(
-            !rules.may_go(checkpoint(2), Level::Disk),
+            !rules.may_go(checkpoint(2), Level::DISK),
             "disk is weaker than partner"
         );
         let mut known = policy.clone();
         known
             .levels
-            .insert(checkpoint(2), BTreeSet::from([Level::Disk]));
+            .insert(checkpoint(2), BTreeSet::from([Level::DISK]));
         assert!(
-            Rules::new([], &known).may_go(checkpoint(2), Level::Disk),
+            Rules::new([], &known).may_go(checkpoint(2), Level::DISK),
             "known as disk only"
         );
     }
 
     #[test]
     fn pins_leases_commits_and_voids() {
-        let mut policy = policy(&[(9, Level::Partner)], 1);
+        let mut policy = policy(&[(9, Level::PARTNER)], 1);
         policy.in_use.insert(checkpoint(3));
         let (incarnation, version) = checkpoint(4);
         let abort = |version| Record::Abort {
@@ -262,33 +262,34 @@ mod tests {
             Record::Commit {
                 incarnation,
                 version: Version(12),
-                level: Level::Disk,
+                level: Level::DISK,
                 ballot: 1,
                 ranks: 1,
                 parts: vec![],
+                groups: Vec::new(),
             },
         ];
         let rules = Rules::new(&records, &policy);
-        assert!(rules.may_go(checkpoint(2), Level::Disk));
+        assert!(rules.may_go(checkpoint(2), Level::DISK));
         assert!(
-            !rules.may_go(checkpoint(3), Level::Disk) && !rules.may_go(checkpoint(4), Level::Disk)
+            !rules.may_go(checkpoint(3), Level::DISK) && !rules.may_go(checkpoint(4), Level::DISK)
         );
-        assert!(rules.may_go(checkpoint(11), Level::Disk), "aborted");
+        assert!(rules.may_go(checkpoint(11), Level::DISK), "aborted");
         assert!(
-            !rules.may_go(checkpoint(12), Level::Disk),
+            !rules.may_go(checkpoint(12), Level::DISK),
             "a commit outweighs an abort"
         );
         let start = Record::Incarnation {
             number: Incarnation(2),
-            restored: Some((incarnation, Version(8), Level::Disk)),
+            restored: Some((incarnation, Version(8), Level::DISK)),
             members: vec![NodeId(0)],
             ranks: 1,
         };
         let records = [start];
         let rules = Rules::new(&records, &policy);
-        assert!(rules.may_go(checkpoint(9), Level::Disk), "void");
+        assert!(rules.may_go(checkpoint(9), Level::DISK), "void");
         assert!(
-            !rules.may_go(checkpoint(8), Level::Disk),
+            !rules.may_go(checkpoint(8), Level::DISK),
             "9 is void and protects nobody"
         );
     }
@@ -303,7 +304,7 @@ mod tests {
         recorded: bool,
     }
 
-    const LEVELS: [Level; 3] = [Level::Disk, Level::Partner, Level::Shared];
+    const LEVELS: [Level; 3] = [Level::DISK, Level::PARTNER, Level::SHARED];
 
     fn happened() -> impl Strategy<Value = Happened> {
         (
@@ -348,13 +349,14 @@ mod tests {
                 for level in set(&version.committed).into_iter().filter(|_| version.recorded) {
                     records.push(Record::Commit {
                         incarnation, version: number, level, ballot: 1, ranks: 1, parts: vec![],
+                        groups: Vec::new(),
                     });
                 }
             }
             if let Some(version) = restored {
                 records.push(Record::Incarnation {
                     number: Incarnation(2),
-                    restored: Some((Incarnation(1), Version(version), Level::Disk)),
+                    restored: Some((Incarnation(1), Version(version), Level::DISK)),
                     members: vec![],
                     ranks: 1,
                 });
@@ -366,7 +368,7 @@ mod tests {
                     if !rules.may_go(checkpoint(at as u64 + 1), copy) {
                         continue;
                     }
-                    let serves: &[usize] = if copy == Level::Shared { &[2] } else { &[0, 1] };
+                    let serves: &[usize] = if copy == Level::SHARED { &[2] } else { &[0, 1] };
                     for level in serves.iter().filter(|level| version.committed[**level]) {
                         let strong: &[usize] = match level { 0 => &[0, 1], 1 => &[1], _ => &[2] };
                         let successors = (at + 1..history.len())

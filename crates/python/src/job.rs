@@ -5,7 +5,7 @@
 //! A thread may wait for the interpreter lock while it holds the job's lock, but never
 //! the other way round, so there is no circle.
 
-use outlive::{Code, Error, Job as Client, Level};
+use outlive::{Code, Error, Job as Client, Survives};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -263,22 +263,22 @@ impl Job {
         Ok(())
     }
 
-    /// Wait until ``version`` is committed at ``level``; raises Error 501 or 106.
-    #[pyo3(signature = (version, level="memory", timeout=None))]
+    /// Wait until ``version`` survives this; raises Error 501 or 106.
+    #[pyo3(signature = (version, survives="process", timeout=None))]
     fn wait(
         &self,
         py: Python<'_>,
         version: &Bound<'_, PyAny>,
-        level: &str,
+        survives: &str,
         timeout: Option<f64>,
     ) -> PyResult<()> {
         let version = number(version)?;
-        let asked = level.parse::<Level>().and_then(|level| {
+        let asked = survives.parse::<Survives>().and_then(|survives| {
             let bound = timeout.map(|value| seconds("timeout", value)).transpose()?;
-            Ok((level, bound))
+            Ok((survives, bound))
         });
-        let (level, bound) = asked.map_err(|error| raise(py, &error))?;
-        self.detached(py, |client| client.wait(version, level, bound))
+        let (survives, bound) = asked.map_err(|error| raise(py, &error))?;
+        self.detached(py, |client| client.wait(version, survives, bound))
             .map(drop)
     }
 
@@ -291,13 +291,19 @@ impl Job {
 
     /// What is known without waiting.
     fn status<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let (status, regions, bytes) = self.under(py, |inner| {
-            let status = inner.client()?.status();
-            Ok((status, inner.regions, inner.bytes))
+        let (status, told, regions, bytes) = self.under(py, |inner| {
+            let client = inner.client()?;
+            Ok((client.status(), client.levels(), inner.regions, inner.bytes))
         })?;
-        let committed = PyDict::new(py);
-        for (level, version) in Level::ALL.iter().zip(status.version_committed) {
-            committed.set_item(level.name(), version)?;
+        let types = py.import("outlive._types")?;
+        let surviving = PyDict::new(py);
+        for (what, version) in Survives::ALL.iter().zip(status.version_surviving) {
+            surviving.set_item(what.name(), version)?;
+        }
+        let (levels, class) = (PyDict::new(py), types.getattr("Level")?);
+        for level in told {
+            let made = class.call1((level.name, level.survives.name(), level.version))?;
+            levels.set_item(level.name, made)?;
         }
         let fields = PyDict::new(py);
         fields.set_item("is_protected", status.is_protected)?;
@@ -311,10 +317,10 @@ impl Job {
         fields.set_item("failed", status.failed)?;
         fields.set_item("blocked_ns", status.blocked_ns)?;
         fields.set_item("version_taken", status.version_taken)?;
-        fields.set_item("version_committed", committed)?;
+        fields.set_item("version_surviving", surviving)?;
         fields.set_item("version_restored", status.version_restored)?;
-        let class = py.import("outlive._types")?.getattr("Status")?;
-        class.call((), Some(&fields))
+        fields.set_item("levels", levels)?;
+        types.getattr("Status")?.call((), Some(&fields))
     }
 
     /// The last error on this job, or None.

@@ -42,12 +42,14 @@ def test_unprotected_everything_succeeds_and_saves_nothing(job: outlive.Job) -> 
         assert job.checkpoint(step, state) is False
     assert job.checkpoint(3, state, now=True) is False
     job.wait(3)
-    job.wait(3, "partner", timeout=0.0)
+    job.wait(3, survives="node-loss", timeout=0.0)
     path = Path(job.route(4, "a.txt"))
     path.write_text("x")
     status = job.status()
     assert not status.is_protected and status.taken == status.failed == 0
-    assert status.version_committed == dict.fromkeys(("memory", "disk", "partner", "shared"))
+    everything = ("process", "node-crash", "node-loss", "domain", "all-nodes")
+    assert status.version_surviving == dict.fromkeys(everything)
+    assert status.levels == {}
     assert job.last_error is None
     job.close()
     job.close()
@@ -70,7 +72,8 @@ def test_errors_of_the_program_are_raised(job: outlive.Job) -> None:
         with pytest.raises(TypeError):
             job.checkpoint(version)
     assert not job.checkpoint(np.int64(6))
-    raised(100, job.wait, 1, "tape")
+    for unknown in ("fire", "partner", ""):
+        raised(100, job.wait, 1, unknown)
     raised(100, job.wait, 1, timeout=-1.0)
     raised(100, outlive.open, timeout=float("nan"))
     raised(200, outlive.open, rank=3, ranks=3)
@@ -251,8 +254,8 @@ def test_a_failed_save_raises_nothing(protected: Protected) -> None:
 
 @pytest.mark.parametrize("lost", ["node", "rank"])
 def test_declared_buffers_survive(protected: Protected, lost: str) -> None:
-    options, level = (LOST_NODE, "partner") if lost == "node" else (LOST_RANK, "disk")
-    report, output = protected.run(options, "parts.py", "declared", level, launcher=mpich(2))
+    options, survives = (LOST_NODE, "node-loss") if lost == "node" else (LOST_RANK, "node-crash")
+    report, output = protected.run(options, "parts.py", "declared", survives, launcher=mpich(2))
     assert injected(report)["level"] == ("partner" if lost == "node" else "memory")
     numbers = [[15.0] * 3] * 2
     end = f"{{'n': 15}} {numbers} {bytes([4, 6, 2, 3])!r}"
@@ -260,7 +263,7 @@ def test_declared_buffers_survive(protected: Protected, lost: str) -> None:
 
 
 def test_a_routed_file_survives_a_lost_node(protected: Protected) -> None:
-    report, output = protected.run(LOST_NODE, "parts.py", "routed", "partner", launcher=mpich(2))
+    report, output = protected.run(LOST_NODE, "parts.py", "routed", "node-loss", launcher=mpich(2))
     assert injected(report)["version"] in (3, 4)
     version = injected(report)["version"]
     assert output.count(f"from {version}") == 2 <= output.count(f"file step {version}")

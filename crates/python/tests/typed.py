@@ -18,19 +18,21 @@ def train(steps: int) -> float:
         for step in range(start, steps):
             taken: bool = job.checkpoint(step, state, now=step == 7)
             if taken:
-                job.wait(step, "partner", timeout=2.0)
+                job.wait(step, survives="node-loss", timeout=2.0)
         for step in job.steps([state], steps, start=1):
             path: str = job.route(step, "out.txt")
             job.protect(path, bytearray(3))
             job.unprotect(path)
             assert not job.wanted(step + 1)
         status: outlive.Status = job.status()
-        newest: int | None = status.version_committed["shared"]
+        newest: int | None = status.version_surviving["all-nodes"]
         error = job.last_error
         if error is not None and error.code == 109:
             print(error.entity, error.reason, error.remedy, newest)
-        level: outlive.Level = "disk"
-        job.wait(steps, level)
+        survives: outlive.Survives = "node-crash"
+        job.wait(steps, survives)
+        levels: list[outlive.Level] = list(status.levels.values())
+        print([(level.name, level.survives, level.version) for level in levels])
     return status.blocked_ns / 1e9
 
 

@@ -2,7 +2,7 @@
 //! ranks, memory, storage and connections. The promises hold without planted faults, and each
 //! planted fault breaks one of them visibly.
 
-use outlive_base::Time;
+use outlive_base::{Level, Levels, Time};
 use outlive_control::node;
 use outlive_protocols::commit::Planted;
 use outlive_simulator::job::{Options, Summary, Weights, explain, run_seed, sweep};
@@ -208,7 +208,35 @@ fn planted_slots_that_stay_taken_are_caught() {
 
 #[test]
 fn planted_old_epoch_of_the_partner_is_caught() {
-    caught_in_node(node::Planted::OldPartnerEpoch, calm);
+    caught_in_node(node::Planted::OldPartnerEpoch, |options| {
+        calm(options);
+        options.levels = options.levels.with(Level::PARTNER);
+    });
+}
+
+/// Four nodes or more, whose only protection against a lost one is parity.
+fn parities(options: &mut Options) {
+    options.nodes = options.nodes.max(4);
+    let xor = Level::xor(4).expect("of four");
+    options.levels = Levels::of(&[Level::MEMORY, Level::DISK, xor]);
+}
+
+#[test]
+fn nodes_are_lost_one_after_another_and_come_back_from_their_groups() {
+    let summary = sweep(some(60), 2, |options| {
+        calm(options);
+        parities(options);
+        options.weights.node = 4;
+    });
+    good(&summary);
+}
+
+#[test]
+fn planted_level_without_its_parity_is_caught() {
+    caught_in_node(node::Planted::PrepareWithoutParity, |options| {
+        calm(options);
+        parities(options);
+    });
 }
 
 /// Needs an agent that is started anew shortly before the end.

@@ -15,6 +15,7 @@ use crate::container::Container;
 use crate::entry::{CopyState, Entry};
 use crate::error::ReadError;
 use crate::inventory::Inventory;
+use crate::parity::{Bytes, ParityFile};
 use crate::trace::Trace;
 use crate::versions::entries;
 use outlive_ledger::Part;
@@ -157,6 +158,47 @@ impl Catalogue {
         Container::open_sealed(&*place.store, &found.key, &part.sealed())
     }
 
+    /// Opens a parity that is there, and compares what it is with what was recorded of it.
+    pub(crate) fn open_parity(
+        &self,
+        copy: &CopyState,
+        part: &Part,
+    ) -> Result<ParityFile, ReadError> {
+        let place = self.inventories.iter().find(|it| it.place == copy.place);
+        let found = place.and_then(|it| Some((it, it.copy(part, copy.level)?)));
+        let Some((place, found)) = found else {
+            let gone = std::io::ErrorKind::NotFound;
+            return Err(ReadError::io(&shown(copy.place), "find the parity", gone));
+        };
+        let file = ParityFile::open(&*place.store, &found.key)?;
+        match copy.parity == Some(file.parity) {
+            true => Ok(file),
+            false => Err(ReadError::corrupt(
+                &found.path,
+                "not the parity that was recorded",
+            )),
+        }
+    }
+
+    /// Bytes of a piece of a group.
+    pub(crate) fn bytes_of(
+        &self,
+        copy: &CopyState,
+        part: &Part,
+        range: std::ops::Range<u64>,
+    ) -> Result<Bytes, ReadError> {
+        let place = self.inventories.iter().find(|it| it.place == copy.place);
+        let found = place.and_then(|it| Some((it, it.copy(part, copy.level)?)));
+        let Some((place, found)) = found else {
+            let gone = std::io::ErrorKind::NotFound;
+            return Err(ReadError::io(&shown(copy.place), "find the copy", gone));
+        };
+        match copy.level.members() {
+            Some(_) => Bytes::of_parity(&*place.store, &found.key, range),
+            None => Bytes::of_container(&*place.store, &found.key, range),
+        }
+    }
+
     fn check(&self, copy: &CopyState, part: &Part, deep: bool) -> Result<(), Error> {
         if copy.path.is_none() {
             return Err(Error::new(
@@ -165,6 +207,13 @@ impl Catalogue {
                 "the copy is missing or has another length",
                 "another copy is used; the next checkpoint makes a new one",
             ));
+        }
+        if copy.level.members().is_some() {
+            let file = self.open_parity(copy, part)?;
+            if deep {
+                file.verify()?;
+            }
+            return Ok(());
         }
         let container = self.open(copy, part)?;
         if deep {

@@ -77,7 +77,7 @@ fn stands(store: &dyn Store, key: &Key, want: &[u8]) -> Outcome {
     let mut items = items.iter().filter(|item| item.key == *key);
     let item = items.next().ok_or(format!("{key:?}: not listed"))?;
     holds!(items.next().is_none(), "{key:?}: listed twice");
-    let bulk = matches!(key.kind(), Kind::Container | Kind::Partner);
+    let bulk = matches!(key.kind(), Kind::Container | Kind::Partner | Kind::Parity);
     let length = item.length.or((!bulk).then_some(want.len() as u64));
     holds!(length == Some(want.len() as u64), "{key:?}: other length");
     holds!(store.tag(key) == Some(item.tag), "{key:?}: another tag");
@@ -142,7 +142,7 @@ fn write(store: &dyn Store, key: &Key, bytes: &[u8], seal: bool) -> Outcome {
 }
 
 fn drafts_are_whole_or_absent(store: &dyn Store) -> Outcome {
-    for kind in [Kind::Container, Kind::Partner] {
+    for kind in [Kind::Container, Kind::Partner, Kind::Parity] {
         let key = container(kind, 1);
         let mut seed = 0;
         // The next takes the place of the last, longer or shorter.
@@ -282,7 +282,13 @@ fn appends_leave_the_rest(store: &dyn Store) -> Outcome {
 }
 
 fn what_is_removed_is_gone(store: &dyn Store) -> Outcome {
-    for kind in [Kind::Container, Kind::Partner, Kind::Record, Kind::Mark] {
+    for kind in [
+        Kind::Container,
+        Kind::Partner,
+        Kind::Parity,
+        Kind::Record,
+        Kind::Mark,
+    ] {
         let items = told(store.list(kind))?.into_iter();
         let known = |key: &Key| key.id().is_some() || key.name().contains(".rec");
         let keys: Vec<Key> = items.map(|item| item.key).filter(known).collect();

@@ -81,14 +81,22 @@ impl Directory {
     }
 
     /// The directories that hold what it keeps, records first.
-    pub fn parts(root: &Path) -> [PathBuf; 4] {
-        ["records", "containers", "partner", ROUTED].map(|name| root.join(name))
+    pub fn parts(root: &Path) -> [PathBuf; 5] {
+        ["records", "containers", "partner", "parity", ROUTED].map(|name| root.join(name))
     }
 
     /// Removes the unfinished files of killed processes. Only while nobody writes there: no
     /// agent of the job may live.
     pub fn sweep(root: &Path) {
-        for name in ["", "containers", "partner", "records", ROUTED, spares::NAME] {
+        for name in [
+            "",
+            "containers",
+            "partner",
+            "parity",
+            "records",
+            ROUTED,
+            spares::NAME,
+        ] {
             // A directory that is missing or cannot be read has nothing for us.
             let _ = disk::sweep(&root.join(name));
         }
@@ -105,6 +113,7 @@ impl Directory {
         match kind {
             Kind::Container => self.root.join("containers"),
             Kind::Partner => self.root.join("partner"),
+            Kind::Parity => self.root.join("parity"),
             Kind::Record => self.root.join("records"),
             Kind::Mark => self.root.clone(),
         }
@@ -151,7 +160,7 @@ impl Directory {
 
     fn remove_one(&self, key: &Key) -> Result<(), WriteError> {
         let path = self.path(key);
-        if matches!(key.kind(), Kind::Container | Kind::Partner)
+        if matches!(key.kind(), Kind::Container | Kind::Partner | Kind::Parity)
             && self
                 .spares
                 .as_ref()
@@ -302,7 +311,7 @@ impl Store for Directory {
             };
             let length = match kind {
                 // One that was removed since it was listed is not there.
-                Kind::Container | Kind::Partner => match entry.metadata() {
+                Kind::Container | Kind::Partner | Kind::Parity => match entry.metadata() {
                     Ok(data) => Some(data.len()),
                     Err(_) => continue,
                 },

@@ -1,7 +1,8 @@
 //! What is known of one version of a job.
 
 use outlive_base::{Incarnation, Level, NodeId, Version};
-use outlive_ledger::Part;
+use outlive_ledger::scheme::{self, Piece};
+use outlive_ledger::{Parity, Part};
 use serde::{Deserialize, Serialize};
 
 /// A version at one level.
@@ -24,12 +25,25 @@ pub struct LevelState {
 pub struct CopyState {
     /// Where: a node, or [`Part::SHARED`].
     pub place: NodeId,
-    /// Disk: the node's own; partner; shared.
+    /// Disk: the node's own; partner; shared; or that of a parity, which is no copy of the
+    /// node's bytes but gives back those of others.
     pub level: Level,
     /// What people find it by, if there is one of the right length.
     pub path: Option<String>,
     /// True if it can be opened from here.
     pub local: bool,
+    /// What a parity must be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parity: Option<Parity>,
+}
+
+/// Nodes that protect each other at a level.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Group {
+    /// The level.
+    pub level: Level,
+    /// Its members, in the order of the code.
+    pub members: Vec<NodeId>,
 }
 
 /// The container of one node, and its copies.
@@ -69,6 +83,9 @@ pub struct Entry {
     pub levels: Vec<LevelState>,
     /// Its containers, by node; empty if it is not committed.
     pub parts: Vec<PartState>,
+    /// The groups of nodes that give each other's bytes back, by level.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<Group>,
 }
 
 impl Entry {
@@ -85,12 +102,43 @@ impl Entry {
             .any(|copy| copy.path.is_some())
     }
 
-    /// The strongest level at which it is committed.
+    /// The farthest level at which it is committed.
     pub fn committed(&self) -> Option<Level> {
         self.levels
             .iter()
             .filter(|it| it.committed.is_some())
             .map(|it| it.level)
             .max()
+    }
+
+    /// The groups of a node, with the lengths of their members' containers.
+    pub fn groups_of(&self, node: NodeId) -> impl Iterator<Item = scheme::Group> {
+        let length = |member: &NodeId| {
+            let part = self.parts.iter().find(|it| it.part.node == *member);
+            part.map(|it| it.part.length)
+        };
+        let own = self
+            .groups
+            .iter()
+            .filter(move |it| it.members.contains(&node));
+        own.filter_map(move |group| {
+            Some(scheme::Group {
+                level: group.level,
+                members: group.members.clone(),
+                lengths: group.members.iter().map(length).collect::<Option<_>>()?,
+            })
+        })
+    }
+
+    /// What is there of a group, at the places that were looked at.
+    pub fn piece(&self, level: Level, piece: Piece) -> Option<(&PartState, &CopyState)> {
+        let (node, at) = match piece {
+            Piece::Whole(node) => (node, Level::DISK),
+            Piece::Parity(node) => (node, level),
+        };
+        let state = self.parts.iter().find(|it| it.part.node == node)?;
+        let there =
+            |copy: &&CopyState| copy.place == node && copy.level == at && copy.path.is_some();
+        Some((state, state.copies.iter().find(there)?))
     }
 }

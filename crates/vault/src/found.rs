@@ -9,7 +9,7 @@ use crate::store::Key;
 pub struct Found {
     /// Which container, by its name.
     pub id: ContainerId,
-    /// Disk: the node's own; partner: kept for another; shared.
+    /// Disk: the node's own; partner: kept for another; shared; or that of a parity.
     pub level: Level,
     /// Its key in the store.
     pub key: Key,

@@ -26,6 +26,7 @@ mod layout;
 mod log;
 mod memory;
 mod pace;
+mod parity;
 mod plan;
 mod records;
 mod rehearse;
@@ -53,11 +54,13 @@ pub use gc::GcReport;
 pub use inventory::{Inventory, Mark};
 pub use layout::{Layout, RankImage};
 pub use memory::Memory;
+pub use outlive_ledger::scheme::groups;
 pub use outlive_ledger::{
-    Checkpoint, GcPolicy, LIST_MAX, Part, RECORD_BYTES_MAX, Record, RecordError, Sealed,
+    Checkpoint, GcPolicy, LIST_MAX, Parity, Part, RECORD_BYTES_MAX, Record, RecordError, Sealed,
     TEXT_BYTES_MAX,
 };
 pub use pace::Pace;
+pub use parity::{Bytes, ParityFile, ParityHead, Sum, write_parity};
 pub use records::{Exclusive, RecordStore, Scan};
 pub use rehearse::{RankProof, Rehearsal};
 pub use store::{Draft, Item, Key, Kind, Object, Put, Space, Store, Unappended};

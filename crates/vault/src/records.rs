@@ -9,7 +9,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use outlive_base::{Incarnation, Level};
+use outlive_base::Incarnation;
+use outlive_base::level::StoreKind;
 
 use crate::error::{ReadError, WriteError};
 use crate::log::{self, Content, Entry, Logs};
@@ -440,7 +441,7 @@ fn is_essential(record: &Record) -> bool {
     match record {
         Record::Abort { .. } => false,
         Record::Prepared { level, .. } | Record::Commit { level, .. } => {
-            matches!(level, Level::Disk | Level::Partner)
+            level.store() == StoreKind::Node
         }
         _ => true,
     }

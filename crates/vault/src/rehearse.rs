@@ -6,9 +6,11 @@
 //! one, as in a real restart (P2).
 
 use std::collections::BTreeSet;
+use std::io::{self, BufReader, Read};
 use std::path::Path;
 
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Version};
+use outlive_ledger::scheme::Piece;
 use serde::{Deserialize, Serialize};
 
 use crate::aligned::Buffer;
@@ -16,7 +18,9 @@ use crate::catalogue::{Catalogue, Rejected, offered, shown};
 use crate::disk::{self, Opened, Temporary, write_all};
 use crate::entry::{CopyState, Entry, PartState};
 use crate::error::{ReadError, WriteError};
+use crate::parity::Sum;
 use crate::store::read_exact;
+use crate::stream::{Sink, receive};
 
 /// Bytes read back at a time.
 const CHUNK: usize = 4 << 20;
@@ -40,7 +44,7 @@ pub struct RankProof {
 pub struct Rehearsal {
     /// The version that a restart would take; absent: none could be rebuilt.
     pub rebuilt: Option<(Incarnation, Version)>,
-    /// The strongest level that was read.
+    /// The farthest level that was read.
     pub level: Option<Level>,
     /// All of its ranks, ascending.
     pub ranks: Vec<RankProof>,
@@ -94,7 +98,8 @@ fn rebuild(
     rehearsal.ranks.clear();
     for state in &entry.parts {
         let mut done = false;
-        for copy in &state.copies {
+        let whole = |copy: &&CopyState| copy.level.members().is_none();
+        for copy in state.copies.iter().filter(whole) {
             match rebuild_part(catalogue, state, copy, scratch) {
                 Ok(proofs) => {
                     rehearsal.ranks.extend(proofs);
@@ -110,10 +115,12 @@ fn rebuild(
             }
         }
         if !done {
+            done = rebuild_from_groups(catalogue, entry, state, scratch, rehearsal)?;
+        }
+        if !done {
             rehearsal.ranks.clear();
-            let tried: Vec<String> = state
-                .copies
-                .iter()
+            let copies = state.copies.iter().filter(whole);
+            let tried: Vec<String> = copies
                 .map(|copy| format!("{} at {}", copy.level, shown(copy.place)))
                 .collect();
             let tried = if tried.is_empty() {
@@ -128,6 +135,98 @@ fn rebuild(
         }
     }
     Ok(None)
+}
+
+/// Makes a node's part of what the others of its groups have; false if no group can.
+fn rebuild_from_groups(
+    catalogue: &Catalogue,
+    entry: &Entry,
+    state: &PartState,
+    scratch: &Path,
+    rehearsal: &mut Rehearsal,
+) -> Result<bool, Error> {
+    let node = state.part.node;
+    for group in entry.groups_of(node) {
+        let level = group.level;
+        let want = Piece::Whole(node);
+        let have = |piece| entry.piece(level, piece).is_some();
+        let Some(terms) = group.terms(want, have) else {
+            continue;
+        };
+        let source = CopyState {
+            place: node,
+            level,
+            path: None,
+            local: true,
+            parity: None,
+        };
+        let mut open = |piece, range| -> io::Result<Box<dyn Read>> {
+            let found = entry.piece(level, piece).ok_or(io::ErrorKind::NotFound)?;
+            let bytes = catalogue.bytes_of(found.1, &found.0.part, range);
+            let bytes = bytes.map_err(|error| io::Error::other(Error::from(error)))?;
+            Ok(Box::new(BufReader::with_capacity(CHUNK, bytes)))
+        };
+        let mut sum = Sum::new(terms, state.part.length, &mut open)?;
+        let mut proofs = Proofs::new(scratch, source.clone());
+        let made = receive(&mut sum, Some(&state.part.sealed()), &mut proofs);
+        match made.map_err(Error::from).and_then(|_| proofs.finish()) {
+            Ok(proofs) => {
+                rehearsal.ranks.extend(proofs);
+                return Ok(true);
+            }
+            Err(error) => rehearsal.damaged.push((node, source, error)),
+        }
+    }
+    Ok(false)
+}
+
+/// Takes ranks as they come, and puts each through the scratch storage.
+struct Proofs<'a> {
+    scratch: &'a Path,
+    source: CopyState,
+    /// The rank that is coming.
+    coming: Option<(Rank, Buffer)>,
+    done: Vec<RankProof>,
+}
+
+impl<'a> Proofs<'a> {
+    fn new(scratch: &'a Path, source: CopyState) -> Proofs<'a> {
+        Proofs {
+            scratch,
+            source,
+            coming: None,
+            done: Vec::new(),
+        }
+    }
+
+    /// The rank that came is whole.
+    fn settle(&mut self) -> Result<(), Error> {
+        let Some((rank, data)) = self.coming.take() else {
+            return Ok(());
+        };
+        let path = self.scratch.join(format!("rank-{}", rank.0));
+        self.done.push(RankProof {
+            rank,
+            bytes: data.len() as u64,
+            digest: through_scratch(&path, &data)?,
+            source: self.source.clone(),
+        });
+        Ok(())
+    }
+
+    fn finish(mut self) -> Result<Vec<RankProof>, Error> {
+        self.settle()?;
+        Ok(self.done)
+    }
+}
+
+impl Sink for Proofs<'_> {
+    fn rank(&mut self, rank: Rank, _: &[u8], data_bytes: u64) -> Result<&mut [u8], Error> {
+        self.settle()?;
+        let data = Buffer::new(usize::try_from(data_bytes).unwrap_or(usize::MAX));
+        let (_, data) = self.coming.insert((rank, data));
+        Ok(data)
+    }
 }
 
 enum Failed {

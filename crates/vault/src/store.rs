@@ -9,7 +9,8 @@
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 
-use outlive_base::{ContainerId, Incarnation, NodeId, Version};
+use outlive_base::{ContainerId, Incarnation, Level, NodeId, Version};
+use outlive_ledger::word;
 
 use crate::error::WriteError;
 
@@ -20,6 +21,8 @@ pub enum Kind {
     Container,
     /// A container kept for another node.
     Partner,
+    /// A node's parity of the containers of others.
+    Parity,
     /// A record, or a log of decisions.
     Record,
     /// The mark of a history.
@@ -48,6 +51,21 @@ impl Key {
         Key { kind, name }
     }
 
+    /// That of the parity that a node keeps at a level: `i3-v20-n1.xor4.olp`.
+    pub fn parity(level: Level, id: ContainerId) -> Key {
+        let name = format!("{id}.{}.olp", word(level));
+        let kind = Kind::Parity;
+        Key { kind, name }
+    }
+
+    /// The parity that it names: the inverse of [`Key::parity`].
+    pub fn parity_of(&self) -> Option<(ContainerId, Level)> {
+        let (id, level) = self.name.strip_suffix(".olp")?.split_once('.')?;
+        let level = Level::xor(level.strip_prefix("xor")?.parse().ok()?)?;
+        let id = container(id)?;
+        (Key::parity(level, id) == *self).then_some((id, level))
+    }
+
     /// That of a record, whose names are sound by their form.
     pub(crate) fn record(kind: Kind, name: String) -> Key {
         Key { kind, name }
@@ -65,14 +83,7 @@ impl Key {
 
     /// The container that it names: the inverse of [`Key::container`].
     pub fn id(&self) -> Option<ContainerId> {
-        let name = self.name.strip_prefix('i')?.strip_suffix(".olc")?;
-        let (incarnation, rest) = name.split_once("-v")?;
-        let (version, node) = rest.split_once("-n")?;
-        let id = ContainerId {
-            incarnation: Incarnation(incarnation.parse().ok()?),
-            version: Version(version.parse().ok()?),
-            node: NodeId(node.parse().ok()?),
-        };
+        let id = container(self.name.strip_suffix(".olc")?)?;
         (Key::container(self.kind, id) == *self).then_some(id)
     }
 
@@ -95,6 +106,17 @@ impl Key {
         let stem = self.name.rsplit_once('.').map_or(&*self.name, |it| it.0);
         stem.split('-').nth(nth)
     }
+}
+
+/// The container of this name: `i3-v20-n1`, or nearly so.
+fn container(name: &str) -> Option<ContainerId> {
+    let (incarnation, rest) = name.strip_prefix('i')?.split_once("-v")?;
+    let (version, node) = rest.split_once("-n")?;
+    Some(ContainerId {
+        incarnation: Incarnation(incarnation.parse().ok()?),
+        version: Version(version.parse().ok()?),
+        node: NodeId(node.parse().ok()?),
+    })
 }
 
 /// An object in a listing.
@@ -235,6 +257,12 @@ mod tests {
             node: NodeId(u32::MAX - 1),
         };
         assert_eq!(Key::container(Kind::Partner, id).id(), Some(id));
+        let level = Level::xor(12).unwrap();
+        let parity = Key::parity(level, id);
+        assert_eq!(parity.parity_of(), Some((id, level)));
+        for name in ["i1-v2-n3.xor2.olp", "i1-v2-n3.xor04.olp", "i1-v2-n3.olp"] {
+            assert_eq!(Key::new(Kind::Parity, name).unwrap().parity_of(), None);
+        }
         for name in ["i1-v2-n3", "i01-v2-n3.olc", "i1-v2-n3.olc.tmp", "x"] {
             assert_eq!(
                 Key::new(Kind::Container, name).unwrap().id(),

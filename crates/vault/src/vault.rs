@@ -23,26 +23,24 @@ pub struct Vault {
     store: Arc<dyn Store>,
     records: RecordStore,
     mark: RecordStore,
-    /// Which copies are there.
-    kinds: &'static [(Kind, Level)],
+    /// Which copies are there, and the level of the containers.
+    kinds: &'static [Kind],
+    own: Level,
 }
 
-/// A node keeps its own containers, and some for another node.
-const NODE: &[(Kind, Level)] = &[
-    (Kind::Container, Level::Disk),
-    (Kind::Partner, Level::Partner),
-];
-const SHARED: &[(Kind, Level)] = &[(Kind::Container, Level::Shared)];
+/// A node keeps its own containers, some for another node, and parities.
+const NODE: &[Kind] = &[Kind::Container, Kind::Partner, Kind::Parity];
+const SHARED: &[Kind] = &[Kind::Container];
 
 impl Vault {
     /// The storage of a node, for any reader.
     pub fn of_node(store: Arc<dyn Store>, job_hash: u64) -> Vault {
-        Vault::new(store, job_hash, NODE)
+        Vault::new(store, job_hash, NODE, Level::DISK)
     }
 
     /// The storage of a node, for its agent.
     pub fn own(store: Arc<dyn Store>, job_hash: u64) -> Vault {
-        let mut vault = Vault::new(store, job_hash, NODE);
+        let mut vault = Vault::new(store, job_hash, NODE, Level::DISK);
         vault.records = vault.records.with_logs();
         vault
     }
@@ -50,7 +48,7 @@ impl Vault {
     /// What all nodes share. Records there are written with
     /// [`RecordStore::persist_exclusive`].
     pub fn shared(store: Arc<dyn Store>, job_hash: u64) -> Vault {
-        Vault::new(store, job_hash, SHARED)
+        Vault::new(store, job_hash, SHARED, Level::SHARED)
     }
 
     /// [`Vault::own`] of a directory.
@@ -58,13 +56,14 @@ impl Vault {
         Ok(Vault::own(Arc::new(Directory::own(root)?), job_hash))
     }
 
-    fn new(store: Arc<dyn Store>, job_hash: u64, kinds: &'static [(Kind, Level)]) -> Vault {
+    fn new(store: Arc<dyn Store>, job_hash: u64, kinds: &'static [Kind], own: Level) -> Vault {
         let records = |kind| RecordStore::new(Arc::clone(&store), kind, job_hash);
         Vault {
             records: records(Kind::Record),
             mark: records(Kind::Mark),
             store,
             kinds,
+            own,
         }
     }
 
@@ -80,24 +79,37 @@ impl Vault {
     pub fn mark(&self) -> &RecordStore {
         &self.mark
     }
-    /// The key of a copy at a level; of one that is not kept here, that of a container.
+    /// The key of a copy at a level: a container, or a parity.
     pub fn key(&self, level: Level, id: ContainerId) -> Key {
-        let mut kinds = self.kinds.iter();
-        let kind = kinds.find(|(_, at)| *at == level);
-        Key::container(kind.map_or(Kind::Container, |(kind, _)| *kind), id)
+        match level {
+            Level::PARTNER => Key::container(Kind::Partner, id),
+            level if level.members().is_some() => Key::parity(level, id),
+            _ => Key::container(Kind::Container, id),
+        }
     }
 
-    /// All containers here, in no particular order; their content is not looked at.
+    /// What a key names, and at which level.
+    fn named(&self, key: &Key) -> Option<(ContainerId, Level)> {
+        match key.kind() {
+            Kind::Container => Some((key.id()?, self.own)),
+            Kind::Partner => Some((key.id()?, Level::PARTNER)),
+            Kind::Parity => key.parity_of(),
+            Kind::Record | Kind::Mark => None,
+        }
+    }
+
+    /// All containers and parities here, in no particular order; their content is not looked at.
     pub fn found(&self) -> Result<Vec<Found>, ReadError> {
         let mut found = Vec::new();
-        for (kind, level) in self.kinds {
+        for kind in self.kinds {
             let items = self.store.list(*kind);
             let items = items
                 .map_err(|error| ReadError::io(&self.store.name(), "list containers", error))?;
             found.extend(items.into_iter().filter_map(|item| {
+                let (id, level) = self.named(&item.key)?;
                 Some(Found {
-                    id: item.key.id()?,
-                    level: *level,
+                    id,
+                    level,
                     path: self.store.locate(&item.key),
                     length: item.length?,
                     key: item.key,
@@ -133,11 +145,10 @@ impl Vault {
     }
 
     fn with_place<T>(&self, act: impl FnOnce(&gc::Place<'_>) -> T) -> T {
-        let kinds: Vec<Kind> = self.kinds.iter().map(|(kind, _)| *kind).collect();
         act(&gc::Place {
             records: &self.records,
             store: &*self.store,
-            kinds: &kinds,
+            kinds: self.kinds,
         })
     }
 }

@@ -6,9 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outlive_base::level::{Scheme, StoreKind};
 use outlive_base::{Incarnation, Level, NodeId, Version};
 
-use crate::entry::{CopyState, Entry, LevelState, PartState};
+use crate::aligned::PAGE64;
+use crate::entry::{CopyState, Entry, Group, LevelState, PartState};
 use crate::inventory::Inventory;
 use outlive_ledger::Lineage;
 use outlive_ledger::{Part, Record};
@@ -122,15 +124,36 @@ pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
             bytes: parts.values().map(|state| state.part.length).sum(),
             levels: levels(known, nodes),
             parts: parts.into_values().collect(),
+            groups: groups(known),
         }
     };
     known.iter().rev().map(entry).collect()
 }
 
+fn groups(known: &Known<'_>) -> Vec<Group> {
+    let commits = known
+        .commits
+        .iter()
+        .filter_map(|(level, (record, _))| match record {
+            Record::Commit { groups, .. } => Some((*level, groups)),
+            _ => None,
+        });
+    let group = |level, members: &Vec<NodeId>| Group {
+        level,
+        members: members.clone(),
+    };
+    commits
+        .flat_map(|(level, groups)| groups.iter().map(move |members| group(level, members)))
+        .collect()
+}
+
 fn levels(known: &Known<'_>, nodes: u32) -> Vec<LevelState> {
     let all = known.aborts.get(&None).copied();
     let mut levels = Vec::new();
-    for level in Level::ALL {
+    let recorded = known.commits.keys().copied();
+    let aborted = known.aborts.keys().copied().flatten();
+    let named: BTreeSet<Level> = recorded.chain(aborted).chain(Level::PLAIN).collect();
+    for level in named {
         let commit = known.commits.get(&level);
         let aborted = known.aborts.get(&Some(level)).copied().or(all);
         if commit.is_none() && aborted.is_none() {
@@ -139,7 +162,8 @@ fn levels(known: &Known<'_>, nodes: u32) -> Vec<LevelState> {
         let places = commit.map(|(_, places)| places);
         let shared = places.is_some_and(|places| places.contains(&Part::SHARED));
         let recorded = places.map_or(0, |places| places.len() as u32);
-        let enough = level != Level::Shared && recorded > level.domains_tolerated(nodes);
+        let enough =
+            level.store() != StoreKind::Shared && recorded > level.domains_tolerated(nodes);
         levels.push(LevelState {
             level,
             committed: commit.and_then(|(record, _)| match record {
@@ -154,6 +178,14 @@ fn levels(known: &Known<'_>, nodes: u32) -> Vec<LevelState> {
     levels
 }
 
+/// The length of what a part is at a level: of a container, or of a parity with its header.
+fn length(part: &Part, level: Level) -> u64 {
+    match part.parity.filter(|_| level.members().is_some()) {
+        Some(parity) => parity.length.saturating_add(PAGE64),
+        None => part.length,
+    }
+}
+
 /// The copies that a commit of `part` at `level` calls for: the named one, present
 /// or not; and, if present, the node's own (a container is the same file wherever
 /// it lies).
@@ -164,7 +196,7 @@ fn add_copies(state: &mut PartState, part: &Part, level: Level, inventories: &[&
         };
         let found = inventory
             .copy(part, tier)
-            .filter(|found| found.length == part.length);
+            .filter(|found| found.length == length(part, tier));
         let known = state
             .copies
             .iter()
@@ -175,18 +207,22 @@ fn add_copies(state: &mut PartState, part: &Part, level: Level, inventories: &[&
                 level: tier,
                 path: found.map(|found| found.path.clone()),
                 local: true,
+                parity: part.parity.filter(|_| tier.members().is_some()),
             });
         }
     };
-    match level {
-        Level::Memory => {}
-        Level::Disk => add(part.holder, Level::Disk, true),
-        Level::Partner => add(part.holder, Level::Partner, true),
-        Level::Shared => add(Part::SHARED, Level::Shared, true),
+    match (level.store(), level.scheme()) {
+        (StoreKind::Keeper, _) => {}
+        (StoreKind::Shared, _) => add(Part::SHARED, level, true),
+        (StoreKind::Node, Scheme::Single | Scheme::Copies) => add(part.holder, level, true),
+        (StoreKind::Node, Scheme::Xor) => {
+            add(part.node, Level::DISK, true);
+            add(part.node, level, true);
+        }
     }
-    add(part.node, Level::Disk, false);
-    add(Part::SHARED, Level::Shared, false);
+    add(part.node, Level::DISK, false);
+    add(Part::SHARED, Level::SHARED, false);
     for inventory in inventories {
-        add(inventory.place, Level::Partner, false);
+        add(inventory.place, Level::PARTNER, false);
     }
 }

@@ -48,7 +48,7 @@ impl Job {
     fn start(&self, number: u32, restored: Option<(u32, u64)>) {
         let record = Record::Incarnation {
             number: Incarnation(number),
-            restored: restored.map(|(i, v)| (Incarnation(i), Version(v), Level::Disk)),
+            restored: restored.map(|(i, v)| (Incarnation(i), Version(v), Level::DISK)),
             members: (0..NODES).map(NodeId).collect(),
             ranks: 2 * NODES,
         };
@@ -71,9 +71,9 @@ impl Job {
             let layout = Layout::with_frame_bytes(head(id), images, common::FRAME).unwrap();
             for level in levels {
                 let partner = (node + 1) % NODES;
-                let (vault, holder) = match level {
-                    Level::Disk => (&self.nodes[node as usize], NodeId(node)),
-                    Level::Partner => (&self.nodes[partner as usize], NodeId(partner)),
+                let (vault, holder) = match *level {
+                    Level::DISK => (&self.nodes[node as usize], NodeId(node)),
+                    Level::PARTNER => (&self.nodes[partner as usize], NodeId(partner)),
                     _ => (&self.shared, Part::SHARED),
                 };
                 let (store, key) = (&**vault.store(), vault.key(*level, id));
@@ -86,6 +86,7 @@ impl Job {
                     digest: sealed.digest,
                     holder,
                     ranks: data.iter().map(|rank| rank.rank).collect(),
+                    parity: None,
                 });
             }
         }
@@ -97,8 +98,9 @@ impl Job {
                 ballot: 1,
                 ranks: 2 * NODES,
                 parts,
+                groups: Vec::new(),
             };
-            if level == Level::Shared {
+            if level == Level::SHARED {
                 self.shared.records().persist_exclusive(&commit).unwrap();
             }
             for node in &self.nodes[..places] {
@@ -137,15 +139,15 @@ impl Job {
 fn the_newest_version_that_a_loss_leaves_is_chosen() {
     let job = Job::new();
     assert_eq!(job.choice(&[]), None);
-    job.save(1, 10, &[Level::Disk, Level::Shared], 3);
-    job.save(1, 20, &[Level::Disk, Level::Partner], 3);
-    job.save(1, 30, &[Level::Disk], 3);
-    assert_eq!(job.choice(&[]), Some((1, 30, Level::Disk)));
+    job.save(1, 10, &[Level::DISK, Level::SHARED], 3);
+    job.save(1, 20, &[Level::DISK, Level::PARTNER], 3);
+    job.save(1, 30, &[Level::DISK], 3);
+    assert_eq!(job.choice(&[]), Some((1, 30, Level::DISK)));
     for node in 0..NODES {
-        assert_eq!(job.choice(&[node]), Some((1, 20, Level::Partner)), "{node}");
+        assert_eq!(job.choice(&[node]), Some((1, 20, Level::PARTNER)), "{node}");
     }
-    assert_eq!(job.choice(&[0, 1]), Some((1, 10, Level::Shared)));
-    assert_eq!(job.choice(&[0, 1, 2]), Some((1, 10, Level::Shared)));
+    assert_eq!(job.choice(&[0, 1]), Some((1, 10, Level::SHARED)));
+    assert_eq!(job.choice(&[0, 1, 2]), Some((1, 10, Level::SHARED)));
     let answer = job.rehearse(&[0, 1]);
     assert_eq!(answer.rejected.len(), 2);
     assert!(
@@ -170,9 +172,9 @@ fn the_newest_version_that_a_loss_leaves_is_chosen() {
     assert_eq!(
         states,
         [
-            (30, Some(Level::Disk), true),
-            (20, Some(Level::Partner), true),
-            (10, Some(Level::Shared), true)
+            (30, Some(Level::DISK), true),
+            (20, Some(Level::PARTNER), true),
+            (10, Some(Level::SHARED), true)
         ]
     );
     assert!(
@@ -189,18 +191,18 @@ fn the_newest_version_that_a_loss_leaves_is_chosen() {
 #[test]
 fn without_a_commit_nothing_is_offered_and_stability_needs_two_domains() {
     let job = Job::new();
-    job.save(1, 10, &[Level::Disk, Level::Partner], 1);
+    job.save(1, 10, &[Level::DISK, Level::PARTNER], 1);
     let entry = &job.catalogue().entries[0];
     let stable: Vec<_> = entry
         .levels
         .iter()
         .map(|it| (it.level, it.stable))
         .collect();
-    assert_eq!(stable, [(Level::Disk, true), (Level::Partner, false)]);
+    assert_eq!(stable, [(Level::DISK, true), (Level::PARTNER, false)]);
     // The only record of the commit is on the node that is lost.
     assert_eq!(job.choice(&[0]), None);
-    assert_eq!(job.choice(&[1]), Some((1, 10, Level::Partner)));
-    job.save(1, 20, &[Level::Disk], 0);
+    assert_eq!(job.choice(&[1]), Some((1, 10, Level::PARTNER)));
+    job.save(1, 20, &[Level::DISK], 0);
     let abort = Record::Abort {
         incarnation: Incarnation(1),
         version: Version(20),
@@ -236,14 +238,14 @@ fn without_a_commit_nothing_is_offered_and_stability_needs_two_domains() {
 #[test]
 fn the_highest_ballot_wins_and_void_versions_are_passed_over() {
     let job = Job::new();
-    job.save(1, 10, &[Level::Disk], 3);
-    job.save(1, 20, &[Level::Disk], 3);
+    job.save(1, 10, &[Level::DISK], 3);
+    job.save(1, 20, &[Level::DISK], 3);
     job.start(2, Some((1, 10)));
     let answer = job.rehearse(&[]);
     assert!(answer.rejected[0].reason.starts_with("void"), "{answer:?}");
     assert_eq!(answer.rebuilt.unwrap().1, Version(10));
-    job.save(2, 15, &[Level::Disk], 3);
-    assert_eq!(job.choice(&[]), Some((2, 15, Level::Disk)));
+    job.save(2, 15, &[Level::DISK], 3);
+    assert_eq!(job.choice(&[]), Some((2, 15, Level::DISK)));
     // A later ballot that names another seal: the files are not what was committed.
     let scan = job.nodes[0].records().scan().unwrap().records;
     let mut record = scan
@@ -276,12 +278,12 @@ fn the_highest_ballot_wins_and_void_versions_are_passed_over() {
 #[test]
 fn damage_costs_one_copy_and_rehearsal_finds_what_a_glance_does_not() {
     let job = Job::new();
-    job.save(1, 10, &[Level::Disk, Level::Partner], 3);
-    job.save(1, 20, &[Level::Disk, Level::Partner], 3);
+    job.save(1, 10, &[Level::DISK, Level::PARTNER], 3);
+    job.save(1, 20, &[Level::DISK, Level::PARTNER], 3);
     let scratch = job.dir.path().join("scratch");
     let good = job.rehearse(&[1]);
     assert_eq!(good.rebuilt, Some((Incarnation(1), Version(20))));
-    assert_eq!(good.level, Some(Level::Partner));
+    assert_eq!(good.level, Some(Level::PARTNER));
     for (at, proof) in good.ranks.iter().enumerate() {
         assert_eq!(proof.rank, Rank(at as u32));
         let want = &Job::data(20, at as u32 / 2)[at % 2];
@@ -294,7 +296,7 @@ fn damage_costs_one_copy_and_rehearsal_finds_what_a_glance_does_not() {
     );
 
     // One bit of payload in the partner's copy of node 1.
-    let path = job.path(2, Level::Partner, id(1, 20, 1));
+    let path = job.path(2, Level::PARTNER, id(1, 20, 1));
     let mut bytes = std::fs::read(&path).unwrap();
     bytes[3 * 4096] ^= 1;
     std::fs::write(&path, bytes).unwrap();
@@ -320,13 +322,13 @@ fn damage_costs_one_copy_and_rehearsal_finds_what_a_glance_does_not() {
     );
 
     // Node 0's own copy cut off: its partner's serves.
-    let path = job.path(0, Level::Disk, id(1, 20, 0));
+    let path = job.path(0, Level::DISK, id(1, 20, 0));
     let bytes = std::fs::read(&path).unwrap();
     std::fs::write(&path, &bytes[..bytes.len() - 4096]).unwrap();
     let answer = job.rehearse(&[]);
     assert_eq!(answer.rebuilt, Some((Incarnation(1), Version(20))));
     // Everything of version 20 gone: the older one.
-    std::fs::remove_file(job.path(1, Level::Disk, id(1, 20, 1))).unwrap();
+    std::fs::remove_file(job.path(1, Level::DISK, id(1, 20, 1))).unwrap();
     let answer = job.rehearse(&[]);
     assert_eq!(answer.rebuilt, Some((Incarnation(1), Version(10))));
     assert_eq!(job.rehearse(&[0, 1]).rebuilt, None);
@@ -335,7 +337,7 @@ fn damage_costs_one_copy_and_rehearsal_finds_what_a_glance_does_not() {
 #[test]
 fn gc_removes_what_is_superseded_and_goes_on_after_a_crash() {
     let job = Job::new();
-    let levels = [Level::Disk, Level::Partner];
+    let levels = [Level::DISK, Level::PARTNER];
     for version in [10, 20, 30] {
         job.save(1, version, &levels, 3);
     }
@@ -375,22 +377,22 @@ fn gc_removes_what_is_superseded_and_goes_on_after_a_crash() {
     );
     let entry = job.catalogue().entries.pop().unwrap();
     assert_eq!(entry.version, Version(10));
-    assert_eq!(job.choice(&[]), Some((1, 30, Level::Disk)));
+    assert_eq!(job.choice(&[]), Some((1, 30, Level::DISK)));
 
     // A crash between tombstone and removal: not offered any more, removed next time.
     let tombstone = Record::Tombstone {
         id: id(1, 30, 1),
-        level: Level::Disk,
+        level: Level::DISK,
     };
     job.nodes[1].records().persist(&tombstone).unwrap();
     assert_eq!(
         job.choice(&[]),
-        Some((1, 30, Level::Partner)),
+        Some((1, 30, Level::PARTNER)),
         "its partner's copy is taken"
     );
     let report = job.nodes[1].gc(&GcPolicy::default()).unwrap();
     assert_eq!(report.removed.len(), 1);
-    assert!(!job.path(1, Level::Disk, id(1, 30, 1)).exists());
+    assert!(!job.path(1, Level::DISK, id(1, 30, 1)).exists());
     // Without any word of stability nothing else goes.
     assert!(
         job.nodes[2]
@@ -406,20 +408,21 @@ fn gc_removes_what_is_superseded_and_goes_on_after_a_crash() {
 #[test]
 fn what_another_key_has_committed_is_named_and_not_removed() {
     let job = Job::new();
-    job.save(1, 10, &[Level::Disk, Level::Partner], 3);
+    job.save(1, 10, &[Level::DISK, Level::PARTNER], 3);
     let all = job.nodes[0].found().unwrap().len();
     let anew = Vault::of_node(Arc::clone(job.nodes[0].store()), JOB + 1);
     let commit = |version| Record::Commit {
         incarnation: Incarnation(2),
         version: Version(version),
-        level: Level::Disk,
+        level: Level::DISK,
         ballot: 1,
         ranks: 1,
         parts: vec![],
+        groups: Vec::new(),
     };
     anew.records().persist(&commit(50)).unwrap();
     let policy = GcPolicy {
-        stable: [Level::Disk, Level::Partner, Level::Shared]
+        stable: [Level::DISK, Level::PARTNER, Level::SHARED]
             .map(|level| (Incarnation(2), Version(50), level))
             .into(),
         keep: 1,
@@ -435,7 +438,7 @@ fn what_another_key_has_committed_is_named_and_not_removed() {
     assert_eq!(error.code(), Code::KeyMismatch);
     assert!(error.reason().starts_with("3 records"), "{error}");
     // With the key back everything is as it was.
-    assert_eq!(job.choice(&[]), Some((1, 10, Level::Disk)));
+    assert_eq!(job.choice(&[]), Some((1, 10, Level::DISK)));
 }
 
 #[test]
@@ -445,7 +448,7 @@ fn records_of_versions_long_gone_are_forgotten() {
     let tombstones = |versions: std::ops::RangeInclusive<u64>| {
         for version in versions {
             let id = id(1, version, 0);
-            let level = Level::Disk;
+            let level = Level::DISK;
             let record = Record::Tombstone { id, level };
             node.records().persist(&record).unwrap();
         }
@@ -467,7 +470,7 @@ fn records_of_versions_long_gone_are_forgotten() {
 /// tombstone: their records must not pile up all the same.
 #[test]
 fn records_of_versions_without_a_copy_here_are_forgotten_too() {
-    for level in [Level::Memory, Level::Shared] {
+    for level in [Level::MEMORY, Level::SHARED] {
         let dir = tempfile::tempdir().unwrap();
         let node = Vault::create(dir.path(), JOB).unwrap();
         let at = |version| (Incarnation(1), Version(version));
@@ -478,6 +481,7 @@ fn records_of_versions_without_a_copy_here_are_forgotten_too() {
             ballot: 1,
             ranks: 1,
             parts: vec![],
+            groups: Vec::new(),
         };
         let pin = Record::Pin {
             incarnation: Incarnation(1),
@@ -508,7 +512,7 @@ fn records_of_versions_without_a_copy_here_are_forgotten_too() {
             levels: BTreeMap::new(),
             ..policy(BTreeSet::new())
         };
-        for policy in [unknown, policy(BTreeSet::from([Level::Partner]))] {
+        for policy in [unknown, policy(BTreeSet::from([Level::PARTNER]))] {
             assert_eq!(node.gc(&policy).unwrap().records, 0, "{level}");
         }
         // 88, 89 and 90 are not replaced; 64 of the others stay for listings.
@@ -526,12 +530,12 @@ fn a_second_process_may_scan_at_any_time() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for version in 1..8 {
-                job.save(1, version, &[Level::Disk], 3);
-                let stable = (1..=version).map(|v| (Incarnation(1), Version(v), Level::Disk));
+                job.save(1, version, &[Level::DISK], 3);
+                let stable = (1..=version).map(|v| (Incarnation(1), Version(v), Level::DISK));
                 let policy = GcPolicy {
                     stable: stable.collect(),
                     levels: (1..=version)
-                        .map(|v| ((Incarnation(1), Version(v)), BTreeSet::from([Level::Disk])))
+                        .map(|v| ((Incarnation(1), Version(v)), BTreeSet::from([Level::DISK])))
                         .collect(),
                     ..GcPolicy::default()
                 };
@@ -553,5 +557,5 @@ fn a_second_process_may_scan_at_any_time() {
             }
         }
     });
-    assert_eq!(job.choice(&[]), Some((1, 7, Level::Disk)));
+    assert_eq!(job.choice(&[]), Some((1, 7, Level::DISK)));
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use common::{bytes, id, layout, rank};
 use outlive_base::rng::Sequence;
 use outlive_base::{Incarnation, Level, NodeId, Rank, Version};
-use outlive_vault::{Part, Record};
+use outlive_vault::{Key, Memory, Parity, ParityHead, Part, Record, Sealed, Store, write_parity};
 
 struct Random(Sequence);
 
@@ -94,6 +94,29 @@ fn container_open() {
 }
 
 #[test]
+fn parity_open() {
+    let of = |members: u32, length: u64| {
+        let level = Level::xor(4).unwrap();
+        let member = |node| Sealed {
+            id: id(1, 2, node),
+            length: 4096,
+            digest: 5,
+        };
+        let head = ParityHead {
+            job_hash: 7,
+            id: id(1, 2, 3),
+            level,
+            members: (0..members).map(member).collect(),
+        };
+        let (store, key) = (Memory::new(1 << 20), Key::parity(level, head.id));
+        let sum = vec![7; length as usize];
+        write_parity(&store, &key, &head, length, &mut &sum[..]).unwrap();
+        store.get(&key, u64::MAX).unwrap()
+    };
+    run(&[of(4, 8192), of(63, 0)], true, fuzz::parity_open);
+}
+
+#[test]
 fn receive() {
     run(&containers(), true, fuzz::receive);
 }
@@ -114,8 +137,12 @@ fn record_decode() {
         digest: 7,
         holder: NodeId(2),
         ranks: vec![Rank(1), Rank(2)],
+        parity: Some(Parity {
+            length: 8192,
+            digest: 3,
+        }),
     };
-    let (level, ballot, parts) = (Level::Partner, 3, vec![part.clone(); 3]);
+    let (level, ballot, parts) = (Level::PARTNER, 3, vec![part.clone(); 3]);
     let records = [
         Record::Commit {
             incarnation,
@@ -124,6 +151,7 @@ fn record_decode() {
             ballot,
             ranks: 6,
             parts,
+            groups: vec![vec![NodeId(0), NodeId(1)], vec![]],
         },
         Record::Prepared {
             incarnation,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use common::id;
 use outlive_base::{Code, ContainerId, Error, Incarnation, Level, NodeId, Rank, Version};
 use outlive_vault::{
-    Directory, Exclusive, Key, Kind, Part, Record, RecordError, RecordStore, WriteError,
+    Directory, Exclusive, Key, Kind, Parity, Part, Record, RecordError, RecordStore, WriteError,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -29,7 +29,7 @@ fn commit(ballot: u64, ranks: u32) -> Record {
     Record::Commit {
         incarnation: Incarnation(1),
         version: Version(5),
-        level: Level::Partner,
+        level: Level::PARTNER,
         ballot,
         ranks,
         parts: vec![Part {
@@ -39,7 +39,9 @@ fn commit(ballot: u64, ranks: u32) -> Record {
             digest: u128::MAX - 3,
             holder: NodeId(1),
             ranks: vec![Rank(0), Rank(1)],
+            parity: None,
         }],
+        groups: Vec::new(),
     }
 }
 
@@ -50,21 +52,26 @@ fn any_part() -> impl Strategy<Value = Part> {
         any::<u128>(),
         any::<u32>(),
         ranks,
+        any::<Option<(u64, u128)>>(),
     )
         .prop_map(
-            |((node, incarnation, version, length), digest, holder, ranks)| Part {
+            |((node, incarnation, version, length), digest, holder, ranks, parity)| Part {
                 node: NodeId(node),
                 id: id(incarnation, version, node),
                 length,
                 digest,
                 holder: NodeId(holder),
                 ranks,
+                parity: parity.map(|(length, digest)| Parity { length, digest }),
             },
         )
 }
 
 fn any_record() -> impl Strategy<Value = Record> {
-    let level = || prop::sample::select(Level::ALL.to_vec());
+    let level = || {
+        let xor = (3..=32).filter_map(Level::xor);
+        prop::sample::select(Level::PLAIN.into_iter().chain(xor).collect::<Vec<_>>())
+    };
     let point = || {
         (
             any::<u32>().prop_map(Incarnation),
@@ -100,18 +107,23 @@ fn any_record() -> impl Strategy<Value = Record> {
             point(),
             level(),
             any::<(u64, u32)>(),
-            prop::collection::vec(any_part(), 0..4)
+            prop::collection::vec(any_part(), 0..4),
+            any::<Vec<Vec<u32>>>(),
         )
-            .prop_map(|((incarnation, version), level, (ballot, ranks), parts)| {
-                Record::Commit {
-                    incarnation,
-                    version,
-                    level,
-                    ballot,
-                    ranks,
-                    parts,
+            .prop_map(
+                |((incarnation, version), level, (ballot, ranks), parts, groups)| {
+                    let group = |group: Vec<u32>| group.into_iter().map(NodeId).collect();
+                    Record::Commit {
+                        incarnation,
+                        version,
+                        level,
+                        ballot,
+                        ranks,
+                        parts,
+                        groups: groups.into_iter().map(group).collect(),
+                    }
                 }
-            }),
+            ),
         (
             point(),
             prop::option::of(level()),
@@ -325,7 +337,7 @@ fn a_scan_tolerates_writers() {
                 };
                 let tomb = Record::Tombstone {
                     id,
-                    level: Level::Disk,
+                    level: Level::DISK,
                 };
                 store.persist(&tomb).unwrap();
                 if version % 3 == 0 {
@@ -366,4 +378,64 @@ fn records_that_share_their_syncs_fail_and_stand_each_by_itself() {
     let left = std::fs::read_dir(dir.path()).unwrap().count();
     assert_eq!(left, 3, "no unfinished file is left");
     assert!(store.persist_all(&[]).is_empty());
+}
+
+/// Records of the first format, as an earlier version wrote them.
+#[test]
+fn records_of_the_first_format_are_read() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1.records");
+    let bytes = std::fs::read(golden).unwrap();
+    let mut rest = &bytes[..];
+    let mut found = Vec::new();
+    while let Some((length, after)) = rest.split_first_chunk::<4>() {
+        let (record, after) = after.split_at(u32::from_le_bytes(*length) as usize);
+        found.push(Record::decode(record, 7).unwrap());
+        rest = after;
+    }
+    let (incarnation, version) = (Incarnation(2), Version(30));
+    let part = |node: u32, holder| Part {
+        node: NodeId(node),
+        id: id(2, 30, node),
+        length: 8192,
+        digest: 5 << 100 | u128::from(node),
+        holder,
+        ranks: vec![Rank(2 * node), Rank(2 * node + 1)],
+        parity: None,
+    };
+    let expected = [
+        Record::Incarnation {
+            number: Incarnation(3),
+            restored: Some((incarnation, version, Level::PARTNER)),
+            members: vec![NodeId(0), NodeId(1)],
+            ranks: 4,
+        },
+        Record::Prepared {
+            incarnation,
+            version,
+            level: Level::PARTNER,
+            ballot: 7,
+            part: part(1, NodeId(0)),
+        },
+        Record::Commit {
+            incarnation,
+            version,
+            level: Level::SHARED,
+            ballot: 8,
+            ranks: 4,
+            parts: vec![part(0, Part::SHARED), part(1, Part::SHARED)],
+            groups: Vec::new(),
+        },
+        Record::Abort {
+            incarnation,
+            version,
+            level: Some(Level::DISK),
+            code: Code::NoSpace,
+            text: "no space".into(),
+        },
+        Record::Tombstone {
+            id: id(2, 30, 1),
+            level: Level::MEMORY,
+        },
+    ];
+    assert_eq!(found, expected);
 }

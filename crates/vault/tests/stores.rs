@@ -235,10 +235,11 @@ fn commit(version: u64, ballot: u64) -> Record {
     Record::Commit {
         incarnation: Incarnation(1),
         version: Version(version),
-        level: Level::Disk,
+        level: Level::DISK,
         ballot,
         ranks: 1,
         parts: vec![],
+        groups: Vec::new(),
     }
 }
 
@@ -293,7 +294,7 @@ impl History {
                     }
                 }
                 6 => {
-                    let copy = (Level::Partner, id(1, version, 1));
+                    let copy = (Level::PARTNER, id(1, version, 1));
                     let key = node.key(copy.0, copy.1);
                     self.told.containers.remove(&copy);
                     if node.store().remove(std::slice::from_ref(&key)).is_ok() {
@@ -301,7 +302,7 @@ impl History {
                     }
                 }
                 _ => {
-                    let copy = (Level::Partner, id(1, version, 1));
+                    let copy = (Level::PARTNER, id(1, version, 1));
                     let (store, key) = (&**node.store(), node.key(copy.0, copy.1));
                     let layout = layout(copy.1, ranks);
                     // One that is there stays until another takes its place.

@@ -71,9 +71,9 @@ class Job:
         """outlive_checkpoint_now."""
         return library.outlive_checkpoint_now(self.handle, version)
 
-    def wait(self, version: int, level: int, timeout_ms: int = 20_000) -> int:
-        """outlive_wait."""
-        return library.outlive_wait(self.handle, version, level, timeout_ms)
+    def wait(self, version: int, timeout_ms: int = 20_000) -> int:
+        """outlive_wait, for what survives the process."""
+        return library.outlive_wait(self.handle, version, 1, timeout_ms)
 
     def close(self) -> int:
         """outlive_close."""
@@ -158,7 +158,7 @@ def large(size: str) -> None:
     _, address = memory(int(size))
     job.protect("large", address, int(size))
     say("forced", job.checkpoint_now(version + 1), job.why())
-    say("committed", job.wait(version + 1, 0), job.why())
+    say("committed", job.wait(version + 1), job.why())
     job.close()
 
 
@@ -169,7 +169,7 @@ def many(count: str) -> None:
     for region in range(int(count)):
         job.protect(f"region {region}", address + region, 1)
     say("forced", job.checkpoint_now(1), job.why())
-    say("committed", job.wait(1, 0), job.why())
+    say("committed", job.wait(1), job.why())
     job.close()
 
 
@@ -188,7 +188,7 @@ def read_only(directory: str) -> None:
         pages[:] = b"x" * 8192
         job.protect("first", address, 4096)
         job.protect("second", address + 4096, 4096)
-        say("forced", job.checkpoint_now(1), job.wait(1, 0))
+        say("forced", job.checkpoint_now(1), job.wait(1))
         os._exit(1)
     job.protect("first", address, 4096)
     with file.open("rb") as opened_file:

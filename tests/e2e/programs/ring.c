@@ -7,14 +7,15 @@
  *   --sleep-us N        pause in each step
  *   --busy              spin instead of sleeping
  *   --pause STEP FILE   rank 0 makes FILE.reached and waits until FILE is there
- *   --hold STEP SINCE LEVEL  at STEP a version of SINCE or later is stable at this level: the
- *                       one taken last is waited for; if there is none, STEP is forced
+ *   --hold STEP SINCE WHAT  at STEP a version of SINCE or later survives this: the one taken
+ *                       last is waited for; if there is none, STEP is forced
  *   --until FILE        past the last step versions are offered until FILE is there
  *   --force N           checkpoint_now at each N-th step
  *   --scale N           the version of a step is N times the step
  *   --irregular         offer at some steps only, without a pattern
  *   --unequal           ranks offer versions that others do not
- *   --wait LEVEL        and wait for it at this level (0..3)
+ *   --wait WHAT         and wait until it survives this: process, node-crash, node-loss,
+ *                       domain or all-nodes
  *   --grow              a region that grows from step to step
  *   --empty             a region of no bytes
  *   --only-empty        no other region
@@ -54,9 +55,9 @@ static struct {
     int die_rank, die_status, die_always, holds;
     struct {
         uint64_t step, since;
-        int level;
+        int survives;
     } hold[HOLDS_MAX];
-} set = {.regions = "", .wait = -1, .die_rank = -1, .scale = 1};
+} set = {.regions = "", .die_rank = -1, .scale = 1};
 
 static struct {
     pthread_barrier_t barrier;
@@ -177,8 +178,8 @@ static uint64_t restore(outlive_job *job) {
     return step;
 }
 
-/* True on all ranks if this step is to be forced, because one of them has no version that
- * is new enough and stable. */
+/* What this step, forced on all ranks, has to survive, because one of them has no version
+ * that is new enough and does; 0: it need not be forced. */
 static int is_held(outlive_job *job, uint64_t step) {
     int force = 0;
     for (int i = 0; i < set.holds; i++) {
@@ -186,11 +187,11 @@ static int is_held(outlive_job *job, uint64_t step) {
         int64_t since = (int64_t)set.hold[i].since;
         int there = restored_step >= since;
         if (last_taken >= since)
-            there = outlive_wait(job, (uint64_t)last_taken * set.scale, set.hold[i].level, 20000) ==
-                    OUTLIVE_OK;
+            there = outlive_wait(job, (uint64_t)last_taken * set.scale, set.hold[i].survives,
+                                 20000) == OUTLIVE_OK;
         if (!there) shared->lacks[i] = 1;
         pthread_barrier_wait(&shared->barrier);
-        if (shared->lacks[i]) force = set.hold[i].level + 1;
+        if (shared->lacks[i]) force = set.hold[i].survives;
     }
     return force;
 }
@@ -203,13 +204,13 @@ static void offer(outlive_job *job, uint64_t step, uint64_t *taken) {
     if (step < set.steps) make_file(job, step, held);
     if (held) {
         rc = outlive_checkpoint_now(job, version);
-        if (rc == OUTLIVE_TAKEN) rc = outlive_wait(job, version, held - 1, 20000);
+        if (rc == OUTLIVE_TAKEN) rc = outlive_wait(job, version, held, 20000);
         if (rc != OUTLIVE_OK) said(job, "hold", rc);
         rc = OUTLIVE_TAKEN;
     } else if (set.force && step % set.force == 0) {
         rc = outlive_checkpoint_now(job, version);
         if (rc < 0) said(job, "force", rc);
-        if (rc == OUTLIVE_TAKEN && set.wait >= 0) {
+        if (rc == OUTLIVE_TAKEN && set.wait) {
             int waited = outlive_wait(job, version, set.wait, 20000);
             if (waited == OUTLIVE_OK) say("committed", (long long)step);
             else said(job, "wait", waited);
@@ -298,6 +299,13 @@ static int run_rank(void) {
     return 0;
 }
 
+static int survives(const char *what) {
+    static const char *const names[] = {"process", "node-crash", "node-loss", "domain", "all-nodes"};
+    for (int i = 0; i < 5; i++)
+        if (!strcmp(what, names[i])) return OUTLIVE_SURVIVES_PROCESS + i;
+    _exit(64);
+}
+
 static void parse(int argc, char **argv) {
     if (argc < 5) _exit(64);
     set.out = argv[1];
@@ -320,7 +328,7 @@ static void parse(int argc, char **argv) {
         else if (IS("sleep-us")) set.sleep_us = strtoull(*++a, NULL, 10);
         else if (IS("scale")) set.scale = strtoull(*++a, NULL, 10);
         else if (IS("force")) set.force = strtoull(*++a, NULL, 10);
-        else if (IS("wait")) set.wait = atoi(*++a);
+        else if (IS("wait")) set.wait = survives(*++a);
         else if (IS("regions")) set.regions = *++a;
         else if (IS("until")) set.until_file = *++a;
         else if (IS("die-always")) set.die_always = atoi(*++a);
@@ -330,7 +338,7 @@ static void parse(int argc, char **argv) {
         else if (IS("hold") && set.holds < HOLDS_MAX) {
             set.hold[set.holds].step = strtoull(*++a, NULL, 10);
             set.hold[set.holds].since = strtoull(*++a, NULL, 10);
-            set.hold[set.holds++].level = atoi(*++a);
+            set.hold[set.holds++].survives = survives(*++a);
         } else if (IS("die")) {
             set.die_step = strtoull(*++a, NULL, 10);
             set.die_rank = atoi(*++a);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use outlive::{Job, Level, Options, Outcome, Restored};
+use outlive::{Job, Options, Outcome, Restored, Survives};
 use outlive_base::{Code, Entity, Error, Result};
 
 use super::machine::share_of_memory;
@@ -224,9 +224,9 @@ impl Rank {
             }
             "offer" => self.offer(number(1), number(2)),
             "wait" => {
-                let level: Level = words.get(2).copied().unwrap_or("memory").parse()?;
+                let survives: Survives = words.get(2).copied().unwrap_or("process").parse()?;
                 let version = number(1);
-                self.job()?.wait(version, level, Some(TIMEOUT))?;
+                self.job()?.wait(version, survives, Some(TIMEOUT))?;
                 Ok(format!("ok {}", clock_ns()))
             }
             "calibrate" => Ok(self.calibrate(number(1))),

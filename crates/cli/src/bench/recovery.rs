@@ -197,7 +197,7 @@ fn large(table: &mut Table, scratch: &Scratch, options: &BenchOptions) -> Result
         }
         version = version.max(nth * 100 * STRIDE);
         save(&mut session, &mut version)?;
-        session.all(&format!("wait {version} partner"))?;
+        session.all(&format!("wait {version} node-loss"))?;
         let directory = session.node_dir(0).join("partner");
         let newest = std::fs::read_dir(&directory)
             .map_err(|error| Error::io(&directory, "list", &error))?

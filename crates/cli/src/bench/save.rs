@@ -129,11 +129,14 @@ impl Bench<'_> {
             Some(ms) => ms,
             // The background work has begun: the copy waits for its end.
             None => {
-                self.session.all(&format!("wait {} disk", self.version))?;
+                self.session
+                    .all(&format!("wait {} node-crash", self.version))?;
                 self.copy()?
             }
         };
-        let stable = self.session.all(&format!("wait {} disk", self.version))?;
+        let stable = self
+            .session
+            .all(&format!("wait {} node-crash", self.version))?;
         figures.copy_ms.push(after);
         figures.blocked_ms.push(most(&answers, 1) / 1e6);
         if before.is_some() {
@@ -176,7 +179,8 @@ impl Bench<'_> {
                 .map(|(pid, _)| machine::share_of_memory(&pid.to_string()));
             peak = peak.max(now.sum::<u64>());
         }
-        self.session.all(&format!("wait {} disk", self.version))?;
+        self.session
+            .all(&format!("wait {} node-crash", self.version))?;
         Ok(ranks + peak as f64)
     }
 
@@ -199,7 +203,8 @@ impl Bench<'_> {
             let answers = self.session.together(&format!("compute {units} {first}"))?;
             if answers.iter().all(|answer| word(answer, 3) == 1.0) {
                 with.push(most(&answers, 1) / 1e9);
-                self.session.all(&format!("wait {} disk", self.version))?;
+                self.session
+                    .all(&format!("wait {} node-crash", self.version))?;
             }
         }
         if with.is_empty() {
@@ -274,7 +279,9 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     for _ in 0..2 {
         let answers = save(&mut bench.session, &mut bench.version)?;
         figures.first_ms.push(most(&answers, 1) / 1e6);
-        bench.session.all(&format!("wait {} disk", bench.version))?;
+        bench
+            .session
+            .all(&format!("wait {} node-crash", bench.version))?;
     }
     bench.copy()?;
     bench.files.last();

@@ -95,7 +95,7 @@ impl Bench {
         Ok(records
             .filter_map(|record| match record {
                 Record::Commit {
-                    level: Level::Partner,
+                    level: Level::PARTNER,
                     version,
                     ..
                 } => Some(version.0),
@@ -112,7 +112,7 @@ impl Bench {
         if !last.is_finite() || answers.iter().any(|answer| word(answer, 4) != last) {
             return Err(odd("not all ranks took the same checkpoints"));
         }
-        self.session.all(&format!("wait {last} partner"))?;
+        self.session.all(&format!("wait {last} node-loss"))?;
         self.version += Self::UNITS;
         let after = self.used();
         let committed = self.committed()?.difference(&known).count();

@@ -29,9 +29,10 @@ static int null_handles(void) {
     CHECK(outlive_checkpoint(NULL, 1) == -OUTLIVE_E_NOT_OPEN);
     CHECK(outlive_checkpoint_now(NULL, 1) == -OUTLIVE_E_NOT_OPEN);
     CHECK(outlive_wanted(NULL, 1) == -OUTLIVE_E_NOT_OPEN);
-    CHECK(outlive_wait(NULL, 1, OUTLIVE_LEVEL_DISK, 1) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_wait(NULL, 1, OUTLIVE_SURVIVES_DOMAIN, 1) == -OUTLIVE_E_NOT_OPEN);
     CHECK(outlive_route(NULL, 1, "x", path, sizeof path) == -OUTLIVE_E_NOT_OPEN);
     CHECK(outlive_status(NULL, NULL) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_level(NULL, 0, NULL) == -OUTLIVE_E_NOT_OPEN);
     CHECK(outlive_close(NULL) == OUTLIVE_OK && outlive_close(&job) == OUTLIVE_OK);
     CHECK(outlive_open(NULL, NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
     return 0;
@@ -41,17 +42,23 @@ static int bad_arguments(outlive_job *job) {
     char             small[4];
     size_t           bytes;
     outlive_status_t status;
+    outlive_level_t  level;
     CHECK(outlive_protect(job, NULL, small, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_protect(job, "", small, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_protect(job, "\xff", small, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_protect(job, "null", NULL, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_restore(job, NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_query(job, "x", NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
-    CHECK(outlive_wait(job, 1, 9, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_wait(job, 1, 0, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_wait(job, 1, 6, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_wait(job, 1, -1, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_route(job, 99, "x", small, sizeof small) == -OUTLIVE_E_INVALID_ARGUMENT);
     status.size = 3;
     CHECK(outlive_status(job, &status) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_status(job, NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
+    level.size = 5000;
+    CHECK(outlive_level(job, 0, &level) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_level(job, 0, NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
     bytes = outlive_last_error(job, small, sizeof small);
     CHECK(bytes > 20 && strlen(small) == 3 && memcmp(small, "OL-", 3) == 0);
     CHECK(outlive_last_error(job, NULL, 0) == bytes);
@@ -97,6 +104,37 @@ static int zeros(void) {
     return 0;
 }
 
+/* The test agent has the levels memory and xor:4, and commits at the first. */
+static int levels(outlive_job *job, int is_protected, uint64_t version) {
+    outlive_status_t status = {0};
+    outlive_level_t  level = {0}, older = {0};
+    size_t           bytes = outlive_last_error(job, NULL, 0);
+    status.size = sizeof status;
+    level.size = sizeof level;
+    CHECK(outlive_status(job, &status) == OUTLIVE_OK);
+    CHECK(status.version_surviving[OUTLIVE_SURVIVES_PROCESS - 1] == version);
+    CHECK(status.version_surviving[OUTLIVE_SURVIVES_ALL_NODES - 1] == UINT64_MAX);
+    if (!is_protected) {
+        CHECK(outlive_level(job, 0, &level) == -OUTLIVE_E_NOT_FOUND);
+        return 0;
+    }
+    CHECK(outlive_level(job, 0, &level) == OUTLIVE_OK && strcmp(level.name, "memory") == 0);
+    CHECK(level.survives == OUTLIVE_SURVIVES_PROCESS && level.version == version);
+    CHECK(outlive_level(job, 1, &level) == OUTLIVE_OK && strcmp(level.name, "xor:4") == 0);
+    CHECK(level.survives == OUTLIVE_SURVIVES_DOMAIN && level.version == UINT64_MAX);
+    CHECK(level.size == sizeof level);
+    /* A program that was built when the structure ended with the name. */
+    older.size = offsetof(outlive_level_t, survives);
+    older.survives = 77;
+    CHECK(outlive_level(job, 1, &older) == OUTLIVE_OK && older.survives == 77);
+    CHECK(strcmp(older.name, "xor:4") == 0);
+    CHECK(outlive_level(job, 2, &level) == -OUTLIVE_E_NOT_FOUND);
+    CHECK(outlive_level(job, UINT32_MAX, &level) == -OUTLIVE_E_NOT_FOUND);
+    CHECK(outlive_last_error(job, NULL, 0) == bytes);
+    CHECK(outlive_wait(job, 3, OUTLIVE_SURVIVES_ALL_NODES, 60000) == -OUTLIVE_E_COMMIT_ABORTED);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     outlive_job     *job = NULL;
     outlive_options  options = {0};
@@ -129,10 +167,11 @@ int main(int argc, char **argv) {
         CHECK(told == OUTLIVE_TAKEN || told == OUTLIVE_SKIPPED);
         if (told == OUTLIVE_TAKEN) {
             taken++;
-            CHECK(outlive_wait(job, step, OUTLIVE_LEVEL_MEMORY, 10000) == OUTLIVE_OK);
+            CHECK(outlive_wait(job, step, OUTLIVE_SURVIVES_PROCESS, 10000) == OUTLIVE_OK);
         }
     }
     CHECK(outlive_checkpoint(job, 5) == -OUTLIVE_E_VERSION_ORDER);
+    if (levels(job, strcmp(mode, "alone") != 0, taken ? 3 : UINT64_MAX)) return 1;
     status.size = sizeof status;
     CHECK(outlive_status(job, &status) == OUTLIVE_OK);
     CHECK(status.regions == 2 && status.bytes == sizeof field);

@@ -57,8 +57,12 @@ int run(const char *mode) {
         for (std::size_t i = 0; i < field.size(); ++i) field[i] = static_cast<double>(i * step);
         numbers.fill(static_cast<int>(step));
         scalar = {0.5, static_cast<int>(step)};
-        if (job.checkpoint(step) == outlive::outcome::taken) CHECK(job.wait(step));
+        if (job.checkpoint(step) == outlive::outcome::taken) {
+            CHECK(job.wait(step) && job.wait(step, outlive::survives::process));
+            CHECK(job.levels().size() == 2 && job.levels()[0].version == step);
+        }
     }
+    CHECK(std::strcmp(mode, "alone") != 0 || job.levels().empty());
     CHECK(job.checkpoint(2) == outlive::outcome::failed);
     std::error_code code;
     CHECK(job.checkpoint(2, code) == outlive::outcome::failed);

@@ -5,6 +5,7 @@ program smoke
     implicit none
     type(outlive_job) :: job
     type(outlive_status_t) :: status
+    type(outlive_level_t) :: level
     real(real64), allocatable, target :: field(:), empty(:)
     real(real32), target :: matrix(10, 20), cube(2, 3, 4), four(2, 2, 2, 2)
     complex(real64), target :: z(5)
@@ -83,8 +84,14 @@ program smoke
         call outlive_checkpoint(job, step, ierr)
         call check(ierr == merge(OUTLIVE_TAKEN, OUTLIVE_SKIPPED, first .and. step == 3), "checkpoint")
         if (ierr == OUTLIVE_TAKEN) then
-            call outlive_wait(job, step, OUTLIVE_LEVEL_MEMORY, ierr)
+            call outlive_wait(job, step, OUTLIVE_SURVIVES_PROCESS, ierr)
             call check(ierr == OUTLIVE_OK, "wait")
+            call outlive_level(job, 1, level, ierr)
+            call check(ierr == OUTLIVE_OK .and. level%name == "memory", "level")
+            call check(level%survives == OUTLIVE_SURVIVES_PROCESS .and. level%version == 3, "level")
+            call outlive_level(job, 2, level, ierr)
+            call check(ierr == OUTLIVE_OK .and. level%name == "xor:4", "level")
+            call check(level%survives == OUTLIVE_SURVIVES_DOMAIN .and. level%version == -1, "level")
         end if
         step = step + 1
     end do
@@ -94,6 +101,10 @@ program smoke
     call outlive_status(job, status, ierr)
     call check(ierr == OUTLIVE_OK .and. status%regions == 10, "status")
     call check(status%taken == merge(1, 0, first), "taken")
+    call check(status%version_surviving(OUTLIVE_SURVIVES_PROCESS) == merge(3, -1, first), "surviving")
+    call check(status%version_surviving(OUTLIVE_SURVIVES_ALL_NODES) == -1, "surviving")
+    call outlive_level(job, 3, level, ierr)
+    call check(ierr == -OUTLIVE_E_NOT_FOUND, "the last level")
     call outlive_close(job, ierr)
     call check(ierr == OUTLIVE_OK, "close")
 

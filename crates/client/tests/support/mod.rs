@@ -3,8 +3,8 @@
 //! for a restore. What a keeper would hold survives [`TestAgent::die`].
 #![allow(dead_code, clippy::unwrap_used)]
 
-use outlive::{Code, Entity, Error, Level, Region};
-use outlive_base::{Incarnation, NodeId, Rank, Version};
+use outlive::{Code, Entity, Error, Region};
+use outlive_base::{Incarnation, Level, Levels, NodeId, Rank, Version};
 use outlive_capture::control::{ControlBlock, ControlWords, Refused};
 use outlive_capture::ipc::{Connection, IpcError, Listener, ToAgent, ToRank, VersionState};
 use outlive_capture::region;
@@ -19,6 +19,8 @@ use std::time::{Duration, Instant};
 
 pub const JOB: &str = "test-job";
 pub const PATIENCE: Duration = Duration::from_secs(20);
+/// The level of the job beside memory.
+pub const XOR: Level = Level::xor(4).unwrap();
 
 struct Slot {
     slab: Slab,
@@ -296,13 +298,15 @@ fn slab_id(incarnation: u32, rank: u32, ranks: u32, slot: u32, generation: u32) 
 }
 
 fn new_control(shared: &Shared, rank: u32, incarnation: u32) -> (ControlBlock, OwnedFd) {
-    ControlBlock::create(
+    let made = ControlBlock::create(
         Rank(rank),
         shared.count,
         NodeId(0),
         Incarnation(incarnation),
     )
-    .unwrap()
+    .unwrap();
+    made.0.set_levels(Levels::of(&[Level::MEMORY, XOR]));
+    made
 }
 
 impl State {
@@ -486,16 +490,18 @@ fn answer(
             };
             (answer, copy(&found.fd))
         }
-        ToAgent::Wait { version, level, .. } => {
+        ToAgent::Wait {
+            version, survives, ..
+        } => {
             let control = &state.ranks[&rank].control;
-            let state = match control.committed(level) {
+            let state = match control.surviving(survives) {
                 Some(committed) if committed >= version => VersionState::Committed,
                 _ => VersionState::Pending,
             };
             (
                 ToRank::State {
                     version,
-                    level,
+                    survives,
                     state,
                 },
                 None,
@@ -529,7 +535,7 @@ fn answer(
             // Disarm as an agent does, and call the memory level committed.
             let control = &state.ranks[&rank].control;
             let _ = control.disarm();
-            control.set_committed(Level::Memory, version);
+            control.set_committed(Level::MEMORY, version);
             return None;
         }
         ToAgent::Failed { .. } => {

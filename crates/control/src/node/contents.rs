@@ -2,8 +2,10 @@
 //! machine decides by short messages; this is what they are about.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
-use outlive_base::{Code, Incarnation, Level, NodeId, Version};
+use outlive_base::{Code, Incarnation, Level, NodeId, Survives, Version};
+use outlive_ledger::scheme::Group;
 use outlive_ledger::{Part, Record};
 use outlive_protocols::commit::{Ballot, Kind, Record as Short};
 
@@ -13,10 +15,25 @@ type Key = (Incarnation, Version, Level);
 #[derive(Debug, Default)]
 pub struct Contents {
     parts: BTreeMap<Key, BTreeMap<NodeId, Part>>,
-    /// Ballot, number of ranks, parts.
-    commits: BTreeMap<Key, (u64, u32, BTreeMap<NodeId, Part>)>,
+    commits: BTreeMap<Key, Decided>,
     members: Vec<NodeId>,
+    /// The groups of the job's levels, over its members.
+    groups: BTreeMap<Level, Vec<Vec<NodeId>>>,
     ranks: u32,
+}
+
+/// What is known of a decision.
+#[derive(Debug, Default)]
+struct Decided {
+    ballot: u64,
+    ranks: u32,
+    parts: BTreeMap<NodeId, Part>,
+    groups: Vec<Vec<NodeId>>,
+}
+
+/// All keys of a version.
+fn keys(source: Incarnation, version: Version) -> RangeInclusive<Key> {
+    (source, version, Level::FIRST)..=(source, version, Level::LAST)
 }
 
 /// A ballot as records store it.
@@ -37,6 +54,11 @@ impl Contents {
     pub fn set_job(&mut self, members: Vec<NodeId>, ranks: u32) {
         self.members = members;
         self.know_ranks(ranks);
+    }
+
+    /// The groups of a level over the job's members.
+    pub fn set_groups(&mut self, level: Level, groups: Vec<Vec<NodeId>>) {
+        self.groups.insert(level, groups);
     }
 
     /// The number of ranks of the job; 0: nothing new.
@@ -65,16 +87,18 @@ impl Contents {
                 ballot,
                 ranks,
                 parts,
+                groups,
             } => {
                 let key = (*incarnation, *version, *level);
                 let known = self.commits.entry(key).or_default();
-                if known.0 <= *ballot {
-                    (known.0, known.1) = (*ballot, *ranks);
+                if known.ballot <= *ballot {
+                    (known.ballot, known.ranks) = (*ballot, *ranks);
+                    known.groups.clone_from(groups);
                 }
                 // One that was written while its parts were not all known takes nothing away
                 // from what is known of the others.
                 for part in parts {
-                    known.2.insert(part.node, part.clone());
+                    known.parts.insert(part.node, part.clone());
                 }
                 for part in parts {
                     self.add_part(*incarnation, *version, *level, part.clone());
@@ -105,10 +129,8 @@ impl Contents {
 
     /// Number of ranks of a committed version.
     pub fn ranks_of(&self, source: Incarnation, version: Version) -> Option<u32> {
-        Level::ALL
-            .into_iter()
-            .find_map(|level| self.commits.get(&(source, version, level)))
-            .map(|(_, ranks, _)| *ranks)
+        let mut decided = self.commits.range(keys(source, version));
+        decided.next().map(|(_, decided)| decided.ranks)
     }
 
     /// All parts of `node` at a version, at whatever level.
@@ -118,16 +140,31 @@ impl Contents {
         version: Version,
         node: NodeId,
     ) -> Vec<(Level, &Part)> {
-        Level::ALL
-            .into_iter()
-            .filter_map(|level| Some((level, self.part(source, version, level, node)?)))
+        let levels = self.parts.range(keys(source, version));
+        levels
+            .filter_map(|(&(_, _, level), parts)| Some((level, parts.get(&node)?)))
             .collect()
     }
 
     /// The levels at which a version is known to be committed.
     pub fn levels_of(&self, source: Incarnation, version: Version) -> BTreeSet<Level> {
-        let committed = |level: &Level| self.commits.contains_key(&(source, version, *level));
-        Level::ALL.into_iter().filter(committed).collect()
+        let decided = self.commits.range(keys(source, version));
+        decided.map(|(&(_, _, level), _)| level).collect()
+    }
+
+    /// The group of a node at a level at which a version was committed, and the parts of its
+    /// members.
+    pub fn group(
+        &self,
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        node: NodeId,
+    ) -> Option<(Group, Vec<Part>)> {
+        let decided = self.commits.get(&(source, version, level))?;
+        let parts: Vec<Part> = decided.parts.values().cloned().collect();
+        let group = Group::of(level, &decided.groups, &parts, node)?;
+        Some((group, parts))
     }
 
     /// All versions that are known to be committed at some level.
@@ -196,8 +233,9 @@ impl Contents {
         if let Some(newest) = rejected.first() {
             said += &format!("; {}", newest.reason);
         }
-        if !lost.is_empty() && !levels.contains(&Level::Shared) {
-            let pairs = levels.contains(&Level::Partner) || lost.len() > 1;
+        let outside = |level: &Level| level.survives() == Survives::AllNodes;
+        if !lost.is_empty() && !levels.iter().any(outside) {
+            let pairs = levels.iter().any(|level| level.outlives_a_node()) || lost.len() > 1;
             said += match pairs {
                 true => "; the level shared survives the loss of any number of nodes",
                 false => "; the levels partner and shared survive the loss of a node",
@@ -208,10 +246,9 @@ impl Contents {
 
     /// Forgets versions that were removed.
     pub fn forget(&mut self, source: Incarnation, version: Version) {
-        for level in Level::ALL {
-            self.parts.remove(&(source, version, level));
-            self.commits.remove(&(source, version, level));
-        }
+        let gone = keys(source, version);
+        self.parts.retain(|key, _| !gone.contains(key));
+        self.commits.retain(|key, _| !gone.contains(key));
     }
 
     /// The full commit record of a level; `None` if its parts are not known, or of how many
@@ -224,9 +261,9 @@ impl Contents {
         ballot: u64,
     ) -> Option<Record> {
         let key = (source, version, level);
-        let (ranks, parts) = match self.commits.get(&key) {
-            Some((_, ranks, parts)) => (*ranks, parts),
-            None => (self.ranks, self.parts.get(&key)?),
+        let (ranks, parts, groups) = match self.commits.get(&key) {
+            Some(known) => (known.ranks, &known.parts, Some(&known.groups)),
+            None => (self.ranks, self.parts.get(&key)?, self.groups.get(&level)),
         };
         // Whoever is told that it is stable before that it is committed knows its own part
         // alone. A record without the others' would name no copy of theirs.
@@ -241,6 +278,7 @@ impl Contents {
             ballot,
             ranks,
             parts,
+            groups: groups.cloned().unwrap_or_default(),
         })
     }
 
@@ -281,11 +319,12 @@ impl Contents {
                 .collect(),
             Kind::Rebuild {
                 source, version, ..
-            } => Level::ALL
-                .into_iter()
-                .filter(|&level| self.commits.contains_key(&(source, version, level)))
-                .filter_map(|level| self.commit(source, version, level, number))
-                .collect(),
+            } => {
+                let levels = self.levels_of(source, version).into_iter();
+                levels
+                    .filter_map(|level| self.commit(source, version, level, number))
+                    .collect()
+            }
             _ => Vec::new(),
         }
     }
@@ -342,11 +381,8 @@ impl Contents {
     }
 
     fn strongest(&self, source: Incarnation, version: Version) -> Level {
-        Level::ALL
-            .into_iter()
-            .rev()
-            .find(|&level| self.commits.contains_key(&(source, version, level)))
-            .unwrap_or(Level::Memory)
+        let levels = self.levels_of(source, version);
+        levels.last().copied().unwrap_or(Level::MEMORY)
     }
 }
 
@@ -411,7 +447,7 @@ mod tests {
 
     use super::*;
 
-    const AT: Key = (Incarnation(1), Version(7), Level::Partner);
+    const AT: Key = (Incarnation(1), Version(7), Level::PARTNER);
 
     fn part(node: u32) -> Part {
         let (incarnation, version, _) = AT;
@@ -427,6 +463,7 @@ mod tests {
             digest: 1,
             holder: node,
             ranks: vec![Rank(node.0)],
+            parity: None,
         }
     }
 
@@ -439,6 +476,7 @@ mod tests {
             ballot: 1,
             ranks: 3,
             parts,
+            groups: Vec::new(),
         }
     }
 

@@ -1,6 +1,7 @@
 //! How a version ends at this node: stable at a level, or given up.
 
 use outlive_base::control_block::ControlWords;
+use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Version};
 use outlive_protocols::commit::Why;
 
@@ -23,31 +24,31 @@ impl<S: Shell> Node<S> {
             (Entity::Node(node), true) if *node != self.me.0 => {
                 tracing::info!(%error, "another node's storage");
             }
-            (_, true) if level != Level::Shared => self.warn_of_storage(error),
+            (_, true) if level.store() != StoreKind::Shared => self.warn_of_storage(error),
             _ => self.warn(error),
         }
     }
 
     /// True if a level of the job puts containers into node storage.
     pub(super) fn has_containers_here(&self) -> bool {
-        let levels = self.all_levels();
-        levels.contains(Level::Disk) || levels.contains(Level::Partner)
+        let mut levels = self.all_levels().iter();
+        levels.any(|level| level.store() == StoreKind::Node)
     }
 
     pub(super) fn on_stable(&mut self, version: Version, level: Level) {
         let at = (self.incarnation, version);
         // Also if a newer one is known: an agent that was started anew hears of what it has
         // found in the slots after what it was told first, and waits for its levels.
-        let newer = self.stable[level as usize] >= Some(at);
+        let newer = self.stable.get(&level) >= Some(&at);
         let ignored = newer && self.is_planted(Planted::IgnoreOlderStable);
         if let Some(round) = self.rounds.get_mut(&version).filter(|_| !ignored) {
             round.levels = round.levels.with(level);
         }
-        let known = &mut self.stable[level as usize];
-        if known.is_some_and(|known| known >= at) {
+        self.gathering.end(version, Some(level));
+        if self.stable.get(&level).is_some_and(|known| *known >= at) {
             return self.retire_rounds();
         }
-        *known = Some(at);
+        self.stable.insert(level, at);
         self.line.stable.insert((at.0, at.1, level));
         if let Some(known) = self.line.levels.get_mut(&at) {
             known.insert(level);
@@ -67,7 +68,7 @@ impl<S: Shell> Node<S> {
                 .as_ref()
                 .is_none_or(|config| config.levels.len() <= 1)
         };
-        if level != Level::Memory || alone() {
+        if level != Level::MEMORY || alone() {
             let since = self.collect_due.map_or(self.now, |(_, since)| since);
             self.collect_due = Some((version, since));
         }
@@ -80,6 +81,7 @@ impl<S: Shell> Node<S> {
     /// The version will not be taken, a larger one perhaps. A rank may have captured it
     /// all the same, and wait for it.
     pub(super) fn on_disarmed(&mut self, version: Version) {
+        self.gathering.end(version, None);
         if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
             known.clear();
         }
@@ -95,6 +97,7 @@ impl<S: Shell> Node<S> {
         why: Why,
         culprit: Option<NodeId>,
     ) {
+        self.gathering.end(version, level);
         if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
             match level {
                 Some(level) => drop(known.remove(&level)),

@@ -2,10 +2,11 @@
 //!
 //! Invariant: a rank is one living process.
 
+use outlive_base::control_block::ControlWords;
 use outlive_base::control_block::{CONTROL_ABI, Identity};
 use outlive_base::ipc::ToRank;
 use outlive_base::placement::{node_of, ranks_of};
-use outlive_base::{Code, Entity, Error, Incarnation, Level, Rank, Result, Version};
+use outlive_base::{Code, Entity, Error, Incarnation, Rank, Result, Version};
 use outlive_protocols::commit::Why;
 
 use super::Node;
@@ -67,10 +68,14 @@ impl<S: Shell> Node<S> {
         let (me, nodes, incarnation) = (self.me, self.nodes(), self.incarnation);
         let restore = self.restored.map(|(_, version)| version);
         let pid = link.pid;
+        let levels = self.all_levels();
         let entry = self.ranks.entry(rank, ranks);
         entry.closed = false;
         entry.process = Some((link.token, pid));
         entry.link = Some(link);
+        if let Some(block) = entry.block() {
+            block.set_levels(levels);
+        }
         let welcome = ToRank::Welcome {
             node: me,
             incarnation,
@@ -80,10 +85,8 @@ impl<S: Shell> Node<S> {
         self.shell.answer(link, sequence, &welcome, with);
         let members = (0..nodes).map(outlive_base::NodeId).collect();
         self.contents.set_job(members, ranks);
-        for level in Level::ALL {
-            if let Some((_, version)) = self.stable[level as usize] {
-                self.ranks.set_committed(level, version);
-            }
+        for (level, (_, version)) in &self.stable {
+            self.ranks.set_committed(*level, *version);
         }
         self.set_injections();
         self.tell(&Notice::RankUp { rank, ranks, pid });

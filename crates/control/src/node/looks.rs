@@ -19,6 +19,7 @@ const TICK_CALM: Time = Time::from_ms(250);
 const LOOKS_APART: u32 = 4;
 /// How long the first version of a start is looked for closely.
 const BEGINNING: Time = Time::from_secs(5);
+
 impl<S: Shell> Node<S> {
     /// What time brings: deadlines of the machines, and a look around where one is due.
     pub fn on_time(&mut self, now: Time) {
@@ -58,7 +59,8 @@ impl<S: Shell> Node<S> {
     pub fn wake_at(&self) -> Time {
         let commit = self.commit.as_ref().and_then(|it| it.deadline(self.now));
         let detector = self.detector.as_ref().and_then(|it| it.deadline(self.now));
-        let first = [commit, detector].into_iter().flatten().min();
+        let missing = self.gathering.deadline();
+        let first = [commit, detector, missing].into_iter().flatten().min();
         first.map_or(self.look_at, |at| at.min(self.look_at))
     }
 
@@ -143,21 +145,21 @@ mod tests {
         for (slot, version) in [Version(1), Version(2)].into_iter().enumerate() {
             entry.install(slot, PlainSlab::new(1 << 16), Use::Full { source, version });
         }
-        agent.stable[Level::Memory as usize] = Some((source, Version(1)));
-        let disk = Levels::NONE.with(Level::Disk);
+        agent.stable.insert(Level::MEMORY, (source, Version(1)));
+        let disk = Levels::NONE.with(Level::DISK);
         agent.open_round(Version(1), disk);
         agent.on_arm(Version(3), disk);
         assert!(agent.deferred.is_some(), "both slots are in use");
         agent.on_time(agent.now + Time::from_ms(100));
         assert!(agent.wake_at() >= agent.now + TICK_FAR);
-        agent.on_stable(Version(2), Level::Disk);
+        agent.on_stable(Version(2), Level::DISK);
         assert!(agent.deferred.is_none() && agent.rounds.contains_key(&Version(3)));
     }
 
     #[test]
     fn the_coordinator_looks_when_something_has_happened_and_not_again_at_once() {
         let mut agent = alone(0);
-        agent.open_round(Version(1), Levels::NONE.with(Level::Disk));
+        agent.open_round(Version(1), Levels::NONE.with(Level::DISK));
         let now = agent.now + BEGINNING;
         agent.on(now, crate::node::Input::Done(Done::Kept { result: Ok(()) }));
         agent.on_time(now);

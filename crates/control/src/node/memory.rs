@@ -133,7 +133,7 @@ impl<S: Shell> Node<S> {
     /// if none. What is lost is said once.
     fn choose_slots(&mut self, demand: u64, budget: u64) -> bool {
         let two = demand.saturating_mul(SLOTS as u64);
-        let other = !self.all_levels().without(Level::Memory).is_empty();
+        let other = !self.all_levels().without(Level::MEMORY).is_empty();
         let slots = match () {
             () if two <= budget => 2,
             () if demand <= budget && other => 1,

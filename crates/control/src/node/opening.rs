@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Version};
 use outlive_ledger::Part;
@@ -133,6 +134,13 @@ impl<S: Shell> Node<S> {
                 node,
             });
         }
+        for (source, version, level) in found.parities {
+            self.command(Command::Piece {
+                source,
+                version,
+                level,
+            });
+        }
         // A node on which no rank lives can always supply its nothing.
         let mut nothing = self.contents.versions();
         nothing.retain(|&(source, version)| self.is_empty_at(source, version));
@@ -226,13 +234,18 @@ impl<S: Shell> Node<S> {
         self.guess_parts(&mut parts, complete);
         if complete {
             // While this copy is there no other has room; if it is damaged, it goes.
-            parts.retain(|(level, _)| *level == Level::Memory);
+            parts.retain(|(level, _)| *level == Level::MEMORY);
         }
+        let made_of = parts.iter().filter_map(|(level, _)| {
+            let (group, parts) = self.contents.group(source, version, *level, self.me)?;
+            Some((*level, (group, parts)))
+        });
         Rebuild {
             source,
             version,
             incarnation: self.opening_or_open(),
             ranks_total,
+            made_of: made_of.collect(),
             parts,
             in_memory,
             budget: self.spec.memory_bytes.saturating_sub(self.ranks.memory()),
@@ -248,10 +261,10 @@ impl<S: Shell> Node<S> {
             return;
         };
         let holders = [
-            (Level::Memory, in_memory.then_some(self.me)),
-            (Level::Disk, Some(self.me)),
-            (Level::Partner, self.partner_of(self.me)),
-            (Level::Shared, Some(NodeId::LAUNCHER)),
+            (Level::MEMORY, in_memory.then_some(self.me)),
+            (Level::DISK, Some(self.me)),
+            (Level::PARTNER, self.partner_of(self.me)),
+            (Level::SHARED, Some(NodeId::LAUNCHER)),
         ];
         for (level, holder) in holders {
             let missing = parts.iter().all(|(known, _)| *known != level);
@@ -265,7 +278,7 @@ impl<S: Shell> Node<S> {
                 ));
             }
         }
-        parts.retain(|(level, _)| *level != Level::Memory || in_memory);
+        parts.retain(|(level, _)| *level != Level::MEMORY || in_memory);
         parts.sort_by_key(|(level, _)| *level);
     }
 
@@ -345,7 +358,8 @@ impl<S: Shell> Node<S> {
         };
         self.incarnation = incarnation;
         self.restored = restored;
-        self.stable = [None; 4];
+        self.stable.clear();
+        self.gathering.clear();
         if let Some((source, version)) = restored {
             self.restore_line(source, version);
             if !opening.replaced.is_empty() {
@@ -395,9 +409,9 @@ impl<S: Shell> Node<S> {
     /// keeps the levels at which it was committed.
     pub(super) fn restore_line(&mut self, source: Incarnation, version: Version) {
         let mut levels = self.contents.levels_of(source, version);
-        levels.insert(Level::Memory);
+        levels.insert(Level::MEMORY);
         for &level in &levels {
-            self.stable[level as usize] = Some((source, version));
+            self.stable.insert(level, (source, version));
             self.line.stable.insert((source, version, level));
         }
         self.line.levels.insert((source, version), levels);
@@ -419,12 +433,14 @@ impl<S: Shell> Node<S> {
         let mut missing = Vec::new();
         let levels = self.all_levels();
         if replaced.contains(&self.me) {
-            missing.extend([Level::Disk, Level::Partner]);
+            let stored = levels.iter().filter(|it| it.store() == StoreKind::Node);
+            missing.extend(stored);
+            self.make_parity_again(source, version);
         } else if self
             .partner_of(self.me)
             .is_some_and(|partner| replaced.contains(&partner))
         {
-            missing.push(Level::Partner);
+            missing.push(Level::PARTNER);
         }
         missing.retain(|level| {
             levels.contains(*level)

@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use outlive_base::level::StoreKind;
 use outlive_base::machine::Machine;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Time};
 use outlive_ledger::Record;
@@ -75,6 +76,16 @@ impl<S: Shell> Node<S> {
         self.contents
             .set_job(config.members.iter().map(|member| member.node).collect(), 0);
         self.config = Some(config);
+        for level in self
+            .all_levels()
+            .iter()
+            .filter(|level| level.members().is_some())
+        {
+            match self.groups_at(level) {
+                Ok(groups) => self.contents.set_groups(level, groups),
+                Err(error) => self.warn(error),
+            }
+        }
         if first && let Err(error) = self.start_machines() {
             self.warn(error);
         }
@@ -190,12 +201,7 @@ impl<S: Shell> Node<S> {
             .map_or(60_000, |config| config.bounds.drain_ms);
         self.finishing = Some(self.now + Time::from_ms(drain));
         if success && self.incarnation.0 != 0 {
-            let version = self
-                .stable
-                .iter()
-                .flatten()
-                .map(|(_, version)| *version)
-                .max();
+            let version = self.stable.values().map(|(_, version)| *version).max();
             let record = Record::Finished {
                 incarnation: self.incarnation,
                 version,
@@ -223,6 +229,17 @@ impl<S: Shell> Node<S> {
                     machine.on_command(cx, detector::Command::Heard { node: peer });
                 });
             }
+            PeerMessage::Sealed {
+                incarnation,
+                version,
+                level,
+                part,
+            } => self.on_sealed(peer, (incarnation, version), level, part),
+            PeerMessage::SealedWanted {
+                incarnation,
+                version,
+                level,
+            } => self.on_sealed_wanted(peer, (incarnation, version), level),
             PeerMessage::Detector(msg) => self.tell_detector(|machine, cx| {
                 machine.on_message(cx, peer.0, msg, None);
             }),
@@ -251,6 +268,7 @@ impl<S: Shell> Node<S> {
 
     pub(super) fn fire_deadlines(&mut self) {
         let now = self.now;
+        self.ask_for_sealed();
         if let Some(driver) = &mut self.commit
             && driver.deadline(now).is_some_and(|at| at <= now)
         {
@@ -345,14 +363,11 @@ impl<S: Shell> Node<S> {
     /// later allocation with other nodes finds it.
     fn concerns_shared(&self, record: &Record) -> bool {
         self.me == NodeId(0)
-            && self.all_levels().contains(Level::Shared)
-            && matches!(
-                record,
-                Record::Commit {
-                    level: Level::Shared,
-                    ..
-                } | Record::Incarnation { .. }
-            )
+            && self.all_levels().contains(Level::SHARED)
+            && match record {
+                Record::Commit { level, .. } => level.store() == StoreKind::Shared,
+                record => matches!(record, Record::Incarnation { .. }),
+            }
     }
 
     pub(super) fn on_commit_event(&mut self, event: commit::Event) {
@@ -405,6 +420,14 @@ impl<S: Shell> Node<S> {
                 tracing::warn!(version = version.0, %level, "the decision is late");
             }
             E::CollectInventory { incarnation } => self.collect_inventory(incarnation),
+            E::Plan { source, version } => {
+                let ok = self.can_be_made(source, version);
+                self.command(commit::Command::Planned {
+                    source,
+                    version,
+                    ok,
+                });
+            }
             E::Rebuild {
                 source, version, ..
             } => self.rebuild(source, version),
@@ -533,6 +556,12 @@ impl<S: Shell> Node<S> {
             } => {
                 self.on_level_done(source, version, level, result);
             }
+            Done::ParityMade {
+                source,
+                version,
+                level,
+                result,
+            } => self.on_parity_made((source, version), level, result),
             Done::FlushOver { source, version } => self.flush_over(source, version),
             Done::Inventory { incarnation, found } => self.on_inventory(incarnation, found),
             // Of an opening that was given up since, nothing is wanted.
@@ -556,12 +585,12 @@ impl<S: Shell> Node<S> {
             Done::Collected { result } => self.on_collected(result),
             Done::Protected { result } => {
                 if let Err(error) = result {
-                    self.warn_of_copy(Level::Partner, error);
+                    self.warn_of_copy(Level::PARTNER, error);
                 }
             }
             Done::Kept { result } => match result {
                 Ok(()) => self.storage_trouble = None,
-                Err(error) => self.warn_of_copy(Level::Partner, error),
+                Err(error) => self.warn_of_copy(Level::PARTNER, error),
             },
         }
     }

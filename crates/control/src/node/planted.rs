@@ -17,6 +17,8 @@ pub enum Planted {
     IgnoreOlderStable,
     /// Copies go to who held the partner's slot before.
     OldPartnerEpoch,
+    /// A level with groups is prepared when this node's own container is written.
+    PrepareWithoutParity,
 }
 
 impl<S: Shell> Node<S> {

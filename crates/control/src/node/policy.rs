@@ -245,9 +245,9 @@ impl<S: Shell> Node<S> {
             return levels;
         }
         // Memory is only a way then: what was asked for there alone is worth the others.
-        let kept = levels.without(Level::Memory);
+        let kept = levels.without(Level::MEMORY);
         match asked.is_some() && kept.is_empty() {
-            true => self.all_levels().without(Level::Memory),
+            true => self.all_levels().without(Level::MEMORY),
             false => kept,
         }
     }
@@ -335,7 +335,7 @@ impl<S: Shell> Node<S> {
                     self.command(Command::Forget { source, version });
                 }
             }
-            Err(error) => self.warn_of_copy(Level::Partner, error),
+            Err(error) => self.warn_of_copy(Level::PARTNER, error),
         }
     }
 

@@ -1,10 +1,11 @@
 //! A version's way through this node: armed, captured, written at its levels,
 //! committed or aborted.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use outlive_base::control_block::ControlWords;
+use outlive_base::level::{Scheme, StoreKind};
 use outlive_base::placement::{partner_of, ranks_of};
 use outlive_base::{Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
 use outlive_ledger::Part;
@@ -386,12 +387,12 @@ impl<S: Shell> Node<S> {
         self.policy.last = self.now;
         self.tell(&Notice::Checkpoint { version, step });
         self.command(Command::Captured { version });
-        if self.staging && levels.contains(Level::Memory) {
+        if self.staging && levels.contains(Level::MEMORY) {
             // The one slot must be free for the next version: it is no copy to rely on.
-            levels = levels.without(Level::Memory);
+            levels = levels.without(Level::MEMORY);
             self.command(Command::LevelFailed {
                 version,
-                level: Level::Memory,
+                level: Level::MEMORY,
                 why: Why::NoRoom,
             });
         }
@@ -483,11 +484,12 @@ impl<S: Shell> Node<S> {
     }
 
     fn target(&self, level: Level) -> Option<Target> {
-        match level {
-            Level::Memory => Some(Target::Memory),
-            Level::Disk => Some(Target::Disk),
-            Level::Partner => self.partner_of(self.me).map(Target::Partner),
-            Level::Shared => Some(Target::Shared),
+        match (level.store(), level.scheme()) {
+            (StoreKind::Keeper, _) => Some(Target::Memory),
+            (StoreKind::Shared, _) => Some(Target::Shared),
+            (StoreKind::Node, Scheme::Single) => Some(Target::Disk),
+            (StoreKind::Node, Scheme::Copies) => self.partner_of(self.me).map(Target::Partner),
+            (StoreKind::Node, Scheme::Xor) => Some(Target::Group(level)),
         }
     }
 
@@ -507,8 +509,15 @@ impl<S: Shell> Node<S> {
     ) {
         match result {
             Ok(part) => {
-                if matches!(level, Level::Disk | Level::Partner) {
+                if level.store() == StoreKind::Node {
                     self.storage_trouble = None;
+                }
+                if level.members().is_some() {
+                    // Written when its parity is.
+                    if source == self.incarnation {
+                        self.own_sealed(version, level, part);
+                    }
+                    return;
                 }
                 self.contents.add_part(source, version, level, part);
                 if source == self.incarnation {
@@ -516,7 +525,7 @@ impl<S: Shell> Node<S> {
                 }
             }
             Err(error) => {
-                let why = if level == Level::Partner {
+                let why = if level == Level::PARTNER {
                     Why::Partner
                 } else {
                     Why::Storage
@@ -551,7 +560,7 @@ impl<S: Shell> Node<S> {
         }
     }
 
-    fn prepared(&mut self, version: Version, level: Level) {
+    pub(super) fn prepared(&mut self, version: Version, level: Level) {
         self.fail_point("flush:prepared");
         self.command(Command::Prepared { version, level });
     }
@@ -602,26 +611,23 @@ impl<S: Shell> Node<S> {
 
     /// Rounds that are over need no memory of their own.
     pub(super) fn retire_rounds(&mut self) {
-        let (stable, source) = (self.stable, self.incarnation);
+        let (stable, source) = (&self.stable, self.incarnation);
         self.rounds.retain(|&version, round| {
-            round.flushing || !round.told || !round.is_decided(&stable, (source, version))
+            round.flushing || !round.told || !round.is_decided(stable, (source, version))
         });
     }
 
     /// The newest version that is stable at some level: every level survives what the
     /// slots survive, so it replaces older captures there.
     pub(super) fn newest_stable(&self) -> Option<(Incarnation, Version)> {
-        self.stable.iter().flatten().max().copied()
+        self.stable.values().max().copied()
     }
 
     /// Which slots may be used again.
     pub(super) fn reuse(&self) -> Reuse {
-        let elsewhere = Level::ALL
-            .into_iter()
-            .filter(|level| *level != Level::Memory);
-        let elsewhere = elsewhere
-            .filter_map(|level| self.stable[level as usize])
-            .max();
+        let stable = self.stable.iter();
+        let elsewhere = stable.filter(|(level, _)| level.store() != StoreKind::Keeper);
+        let elsewhere = elsewhere.map(|(_, at)| *at).max();
         Reuse {
             keep: match self.staging {
                 _ if self.is_planted(Planted::ReuseSlotEarly) => {
@@ -654,11 +660,11 @@ impl Round {
     /// True if every level that it still has is decided.
     pub(super) fn is_decided(
         &self,
-        stable: &[Option<(Incarnation, Version)>; 4],
+        stable: &BTreeMap<Level, (Incarnation, Version)>,
         at: (Incarnation, Version),
     ) -> bool {
         let mut levels = self.levels.iter();
         !self.levels.is_empty()
-            && levels.all(|level| stable[level as usize].is_some_and(|known| known >= at))
+            && levels.all(|level| stable.get(&level).is_some_and(|known| *known >= at))
     }
 }

@@ -2,7 +2,7 @@
 
 use outlive_base::control_block::ControlWords;
 use outlive_base::ipc::{ToAgent, ToRank, VersionState};
-use outlive_base::{Code, Entity, Error, Level, Rank, Time, Version};
+use outlive_base::{Code, Entity, Error, Rank, Survives, Time, Version};
 use outlive_protocols::commit::Why;
 
 use super::joining::Hello;
@@ -82,7 +82,7 @@ impl<S: Shell> Node<S> {
             }
             ToAgent::Wait {
                 version,
-                level,
+                survives,
                 timeout_ms,
             } => {
                 let until = self.now + Time::from_ms(u64::from(timeout_ms));
@@ -90,7 +90,7 @@ impl<S: Shell> Node<S> {
                     rank,
                     sequence,
                     version,
-                    level,
+                    survives,
                     until,
                 };
                 // A rank waits for one thing at a time.
@@ -257,16 +257,16 @@ impl<S: Shell> Node<S> {
         }
     }
 
-    /// True if `version` is known here, and neither `level` nor a stronger one is left to
-    /// it: given up there, or by the policy not meant to go so far.
-    fn cannot_be_committed(&self, version: Version, level: Level) -> bool {
+    /// True if `version` is known here, and no level is left to it that survives this: given
+    /// up there, or by the policy not meant to go so far.
+    fn cannot_be_committed(&self, version: Version, survives: Survives) -> bool {
         // After a restart of this agent the levels come later.
         let unknown = |round: &super::Round| round.levels.is_empty() && !round.void;
         if self.rounds.get(&version).is_some_and(unknown) {
             return false;
         }
         let left = self.line.levels.get(&(self.incarnation, version));
-        left.is_some_and(|left| left.range(level..).next().is_none())
+        left.is_some_and(|left| !left.iter().any(|level| level.survives() >= survives))
     }
 
     /// Answers the waits that are decided or whose time has passed.
@@ -278,12 +278,12 @@ impl<S: Shell> Node<S> {
                 .ranks
                 .get_mut(waiting.rank)
                 .and_then(|entry| entry.block()?.aborted());
-            let stable = self.stable[waiting.level as usize..]
-                .iter()
-                .flatten()
-                .any(|(_, version)| *version >= waiting.version);
+            let mut stable = self.stable.iter();
+            let stable = stable.any(|(level, (_, version))| {
+                level.survives() >= waiting.survives && *version >= waiting.version
+            });
             let over = aborted == Some(waiting.version)
-                || self.cannot_be_committed(waiting.version, waiting.level);
+                || self.cannot_be_committed(waiting.version, waiting.survives);
             let state = if stable {
                 VersionState::Committed
             } else if over {
@@ -298,7 +298,7 @@ impl<S: Shell> Node<S> {
                 rank,
                 sequence,
                 version,
-                level,
+                survives,
                 ..
             } = waiting;
             self.answer(
@@ -306,7 +306,7 @@ impl<S: Shell> Node<S> {
                 sequence,
                 ToRank::State {
                     version,
-                    level,
+                    survives,
                     state,
                 },
             );

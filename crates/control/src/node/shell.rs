@@ -5,6 +5,7 @@
 //! [`Done`], which says to what it belongs, so that an answer to something that is over is
 //! known as such.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -13,7 +14,8 @@ use outlive_base::ipc::ToRank;
 use outlive_base::machine::Op;
 use outlive_base::slab::{SlabHead, SlabId};
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
-use outlive_ledger::{GcPolicy, Part, Record};
+use outlive_ledger::scheme::Group;
+use outlive_ledger::{GcPolicy, Parity, Part, Record, Sealed};
 use outlive_protocols::commit::Levels;
 use outlive_protocols::{commit, detector};
 use serde::{Deserialize, Serialize};
@@ -36,6 +38,26 @@ pub enum PeerMessage {
     },
     /// Of the detector machine.
     Detector(detector::Msg),
+    /// The sender's container of a version is written, for a level with groups.
+    Sealed {
+        /// The open incarnation.
+        incarnation: Incarnation,
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+        /// The container.
+        part: Part,
+    },
+    /// The sender misses the receiver's [`PeerMessage::Sealed`].
+    SealedWanted {
+        /// The open incarnation.
+        incarnation: Incarnation,
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
 }
 
 impl PeerMessage {
@@ -155,16 +177,20 @@ pub enum Target {
     Partner(NodeId),
     /// Shared storage.
     Shared,
+    /// The node's own storage, for a level whose parity is made when all members of the group
+    /// are so far ([`Ask::Parity`]).
+    Group(Level),
 }
 
 impl Target {
     /// The level that this copy is for.
     pub const fn level(self) -> Level {
         match self {
-            Target::Memory => Level::Memory,
-            Target::Disk => Level::Disk,
-            Target::Partner(_) => Level::Partner,
-            Target::Shared => Level::Shared,
+            Target::Memory => Level::MEMORY,
+            Target::Disk => Level::DISK,
+            Target::Partner(_) => Level::PARTNER,
+            Target::Shared => Level::SHARED,
+            Target::Group(level) => level,
         }
     }
 }
@@ -213,12 +239,51 @@ pub struct Rebuild<L> {
     pub ranks_total: u32,
     /// The copies named by the commit records.
     pub parts: Vec<(Level, Part)>,
+    /// Of levels with groups: the node's group, and the parts of its members.
+    pub made_of: BTreeMap<Level, (Group, Vec<Part>)>,
     /// The slots, if they hold the version.
     pub in_memory: Option<Captures<L>>,
     /// Most bytes of new slabs.
     pub budget: u64,
     /// Slabs that make room, given back first.
     pub unused: Vec<Arc<L>>,
+}
+
+/// A parity to be made of the containers of a group.
+pub struct Making {
+    /// The incarnation of the capture.
+    pub source: Incarnation,
+    /// The version.
+    pub version: Version,
+    /// The group.
+    pub group: Group,
+    /// The members' containers, in the order of the group.
+    pub sealed: Vec<Sealed>,
+    /// The version was committed already: [`Done::Protected`] tells of it.
+    pub quiet: bool,
+}
+
+impl Making {
+    /// Of these parts, in the order of the group.
+    pub fn new(
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        parts: Vec<Part>,
+        quiet: bool,
+    ) -> Making {
+        Making {
+            source,
+            version,
+            group: Group {
+                level,
+                members: parts.iter().map(|part| part.node).collect(),
+                lengths: parts.iter().map(|part| part.length).collect(),
+            },
+            sealed: parts.iter().map(Part::sealed).collect(),
+            quiet,
+        }
+    }
 }
 
 /// A version that was rebuilt.
@@ -247,6 +312,8 @@ pub enum Ask<L> {
     /// Write a version: [`Done::LevelDone`] for each level, then [`Done::FlushOver`]; or,
     /// quietly, [`Done::Protected`].
     Flush(Flush<L>),
+    /// Make a parity: [`Done::ParityMade`] or [`Done::Protected`].
+    Parity(Making),
     /// Bring a version into memory: [`Done::Rebuilt`].
     Rebuild(Rebuild<L>),
     /// Look what lies in storage: [`Done::Inventory`].
@@ -353,6 +420,17 @@ pub enum Done<L> {
         /// Where it lies.
         result: Result<Part>,
     },
+    /// A parity is written and read back, or failed.
+    ParityMade {
+        /// The incarnation of the capture.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+        /// What it is.
+        result: Result<Parity>,
+    },
     /// All levels of a version ended, well or not.
     FlushOver {
         /// The incarnation of the capture.
@@ -414,7 +492,9 @@ impl<L> Done<L> {
             Done::Together(_) => "what ended together",
             Done::SlabMade { .. } => "new memory",
             Done::Persisted { .. } | Done::Unknown { .. } => "a record that was written",
-            Done::LevelDone { .. } | Done::FlushOver { .. } => "a version that was written",
+            Done::LevelDone { .. } | Done::ParityMade { .. } | Done::FlushOver { .. } => {
+                "a version that was written"
+            }
             Done::Inventory { .. } => "what lies in storage",
             Done::Rebuilt { .. } => "a version that was rebuilt",
             Done::Collected { .. } => "old versions that were removed",
@@ -430,6 +510,8 @@ impl<L> Done<L> {
 pub struct Found {
     /// Containers that can be read here: the incarnation of the capture, the version, whose.
     pub available: Vec<(Incarnation, Version, NodeId)>,
+    /// This node's parities that are here.
+    pub parities: Vec<(Incarnation, Version, Level)>,
     /// Records in shared storage.
     pub records: Vec<Record>,
     /// The newest incarnation of which something shows that versions were committed.

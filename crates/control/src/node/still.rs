@@ -22,6 +22,8 @@ pub struct Still {
     pub asked: Vec<Ask<PlainSlab>>,
     /// What the launcher was told.
     pub told: Vec<Notice>,
+    /// What peers were told.
+    pub sent: Vec<(NodeId, PeerMessage)>,
 }
 
 impl Shell for Still {
@@ -31,7 +33,9 @@ impl Shell for Still {
     fn tell(&mut self, notice: &Notice) {
         self.told.push(notice.clone());
     }
-    fn send(&mut self, _: NodeId, _: &PeerMessage) {}
+    fn send(&mut self, to: NodeId, message: &PeerMessage) {
+        self.sent.push((to, message.clone()));
+    }
     fn meet(&mut self, _: &Member, _: Option<&Member>) {}
     fn isolate(&mut self, _: bool) {}
     fn answer(&mut self, _: Link, _: u32, _: &ToRank, _: With<'_, Still>) {}
@@ -99,7 +103,7 @@ pub fn alone(node: u32) -> Node<Still> {
     agent.config = Some(JobConfig {
         members: (0..=node).map(member).collect(),
         levels: vec![LevelSetting {
-            level: Level::Disk,
+            level: Level::DISK,
             every: 1,
         }],
         policy: Policy::default(),

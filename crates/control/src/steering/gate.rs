@@ -48,7 +48,7 @@ enum Turn {
 
 impl Steering {
     fn shared(&self) -> Option<usize> {
-        self.place(Level::Shared)
+        self.place(Level::SHARED)
     }
 
     /// There is a coordinator of the shared storage.

@@ -1,6 +1,6 @@
 use super::*;
 
-const LEVELS: [Level; 3] = [Level::Memory, Level::Disk, Level::Partner];
+const LEVELS: [Level; 3] = [Level::MEMORY, Level::DISK, Level::PARTNER];
 
 /// A job that offers a version every so often, with writes that take their time.
 struct World {
@@ -60,9 +60,15 @@ impl World {
                 if let Some(levels) = self.wanted.take() {
                     let version = Version(self.version);
                     self.steering.captured(now, version, self.blocked);
-                    // What is more stable takes longer.
+                    // What is farther takes longer.
                     let end = |level: Level| {
-                        let seconds = self.writes * [0.1, 1.0, 2.0, 10.0][level as usize];
+                        let times = match level {
+                            Level::MEMORY => 0.1,
+                            Level::DISK => 1.0,
+                            Level::PARTNER => 2.0,
+                            _ => 10.0,
+                        };
+                        let seconds = self.writes * times;
                         now + Time((seconds * 1e9) as u64)
                     };
                     let flying = levels.iter().map(|level| (end(*level), version, *level));
@@ -82,7 +88,7 @@ impl World {
         self.steering.failed(self.now, lost);
         self.now = self.now + Time::from_secs(2);
         self.steering
-            .reopened(Some(Version(self.version)), Some(Level::Memory));
+            .reopened(Some(Version(self.version)), Some(Level::MEMORY));
         self.steering.ready(self.now);
     }
 
@@ -123,7 +129,7 @@ fn costs_are_measured_first_at_all_levels() {
     assert!(entry.why.starts_with("memory every "), "{}", entry.why);
     world.compute(600.0);
     // What a rare loss needs is written more rarely.
-    assert!(world.rate(Level::Memory, 600.0) > 2 * world.rate(Level::Partner, 600.0));
+    assert!(world.rate(Level::MEMORY, 600.0) > 2 * world.rate(Level::PARTNER, 600.0));
 }
 
 #[test]
@@ -140,9 +146,9 @@ fn failures_shorten_the_intervals_of_the_levels_that_they_need() {
         failing[0].unwrap() < calm[0].unwrap() / 3.0,
         "{calm:?} {failing:?}"
     );
-    let before = world.rate(Level::Memory, 300.0);
+    let before = world.rate(Level::MEMORY, 300.0);
     world.compute(300.0);
-    assert!(world.rate(Level::Memory, 300.0) >= before);
+    assert!(world.rate(Level::MEMORY, 300.0) >= before);
     let entry = world.steering.entry(world.now).0;
     assert_eq!(
         (entry.failures, entry.levels[0].failures),
@@ -190,7 +196,7 @@ fn a_dear_checkpoint_is_taken_more_rarely() {
         intervals.iter().flatten().all(|every| *every < 30.0),
         "{intervals:?}"
     );
-    assert!(world.rate(Level::Partner, 500.0) > 15);
+    assert!(world.rate(Level::PARTNER, 500.0) > 15);
 }
 
 #[test]
@@ -255,7 +261,7 @@ fn what_is_wanted_is_said_again_until_it_is_captured() {
 #[test]
 fn a_level_that_keeps_nothing_holds_up_nothing() {
     let mut world = World::new(&wishes());
-    world.broken = Some(Level::Disk);
+    world.broken = Some(Level::DISK);
     world.compute(60.0);
     assert!(!world.steering.is_measuring());
     let all = world.taken.iter().filter(|(_, levels)| levels.len() == 3);
@@ -305,7 +311,7 @@ fn before_the_end_a_version_goes_where_it_outlasts_the_run() {
     let (at, levels) = world.taken.last().unwrap();
     assert!((380.0..398.0).contains(at), "{:?}", world.taken);
     assert!(
-        levels.iter().any(|level| *level != Level::Memory),
+        levels.iter().any(|level| *level != Level::MEMORY),
         "{levels:?}"
     );
 }
@@ -318,10 +324,10 @@ fn a_write_of_which_nothing_is_heard_any_more_is_given_up() {
     world.flying.clear();
     world.compute(200.0);
     assert!(world.taken.len() > 1, "{:?}", world.taken);
-    assert!(world.rate(Level::Disk, 100.0) > 0, "{:?}", world.taken);
+    assert!(world.rate(Level::DISK, 100.0) > 0, "{:?}", world.taken);
 }
 
-const SHARED: [Level; 2] = [Level::Memory, Level::Shared];
+const SHARED: [Level; 2] = [Level::MEMORY, Level::SHARED];
 
 /// A job at memory and shared storage that is about to write there, with its coordinator.
 fn served() -> (Steering, Time) {
@@ -352,7 +358,7 @@ fn until_offered(steering: &mut Steering, now: &mut Time) -> u32 {
         *now = *now + Time::from_ms(50);
         if steering.ask(*now).is_some() {
             steering.captured(*now, Version(2), 0.01);
-            steering.stable(*now, Version(2), Level::Memory);
+            steering.stable(*now, Version(2), Level::MEMORY);
         }
         let said = steering.take_said(*now);
         if let Some(Ask::Offer { sequence }) = said.last() {
@@ -374,18 +380,18 @@ fn shared_storage_is_written_when_it_is_its_turn() {
     });
     // What does not go there does not wait.
     if let Some(meanwhile) = steering.ask(now) {
-        assert_eq!(meanwhile, [Level::Memory]);
+        assert_eq!(meanwhile, [Level::MEMORY]);
         steering.captured(now, Version(3), 0.01);
-        steering.stable(now, Version(3), Level::Memory);
+        steering.stable(now, Version(3), Level::MEMORY);
     }
     let put_off = now;
     let sequence = until_offered(&mut steering, &mut now);
     assert!(now >= put_off + Time::from_ms(700), "{now:?}");
     steering.answered(&Answer::Accept { sequence });
     let wanted = steering.ask(now).unwrap();
-    assert!(wanted.contains(&Level::Shared), "{wanted:?}");
+    assert!(wanted.contains(&Level::SHARED), "{wanted:?}");
     steering.captured(now, Version(4), 0.01);
-    steering.stable(now + Time::from_ms(300), Version(4), Level::Shared);
+    steering.stable(now + Time::from_ms(300), Version(4), Level::SHARED);
     let said = steering.take_said(now + Time::from_ms(300));
     assert_eq!(said.first(), Some(&Ask::Ended));
 }
@@ -396,14 +402,14 @@ fn nobody_waits_for_a_coordinator_that_does_not_answer() {
     until_offered(&mut steering, &mut now);
     assert_eq!(steering.ask(now + Time::from_ms(1_900)), None);
     let wanted = steering.ask(now + Time::from_ms(2_000)).unwrap();
-    assert!(wanted.contains(&Level::Shared));
+    assert!(wanted.contains(&Level::SHARED));
     assert!(steering.take_silent() && !steering.take_silent());
     assert!(!steering.is_served());
     // One that is gone is not waited for at all.
     let (mut steering, mut now) = served();
     until_offered(&mut steering, &mut now);
     steering.not_served();
-    assert!(steering.ask(now).unwrap().contains(&Level::Shared));
+    assert!(steering.ask(now).unwrap().contains(&Level::SHARED));
     // Put off for longer than its interval, it goes by its own plan.
     let (mut steering, mut now) = served();
     let begun = now;
@@ -414,7 +420,7 @@ fn nobody_waits_for_a_coordinator_that_does_not_answer() {
             after_ms: 100,
         });
         match steering.ask(now) {
-            Some(levels) if levels.contains(&Level::Shared) => break,
+            Some(levels) if levels.contains(&Level::SHARED) => break,
             Some(_) => steering.captured(now, Version(9), 0.01),
             None => {}
         }

@@ -15,7 +15,7 @@
 
 use std::collections::BTreeMap;
 
-use outlive_base::{Code, Entity, Error, Level, NodeId, Time};
+use outlive_base::{Code, Entity, Error, NodeId, Time};
 
 use super::faults::Found;
 use super::{Place, Storage, Supervisor};
@@ -97,7 +97,7 @@ impl Supervisor {
         let bound = Time::from_ms(bound).max(self.pace.longest + self.pace.longest);
         let over = |since: Time| now.since(since.max(self.pace.at)) >= bound;
         let pairs: Vec<_> = pairs.into_iter().filter(|pair| over(pair.2)).collect();
-        let outlives = |level: &crate::orders::LevelSetting| level.level > Level::Disk;
+        let outlives = |level: &crate::orders::LevelSetting| level.level.outlives_a_node();
         if self.spares_left == 0 || !self.set.levels.iter().any(outlives) {
             return;
         }

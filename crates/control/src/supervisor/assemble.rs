@@ -467,9 +467,9 @@ impl Supervisor {
         // lies there may be the only copy, for another node lost its own, or nothing is
         // known to be stable that outlives a node (P3): then the user can make room.
         let last = &self.report.checkpoints.last;
-        let outlives = |level: &Level| last.contains_key(level.name());
+        let outlives = |level: Level| level.outlives_a_node();
         let only = self.slots.values().any(|slot| slot.replaced)
-            || ![Level::Partner, Level::Shared].iter().any(outlives);
+            || !last.keys().any(|name| name.parse().is_ok_and(outlives));
         if let (Code::Io, Entity::Node(node), 1.., false) =
             (error.code(), error.entity(), self.spares_left, only)
         {

@@ -135,7 +135,7 @@ impl World {
     pub fn stable(&mut self, version: u64) {
         let version = Version(version);
         self.newest = Some(version);
-        let step = Step::Stable(Level::Partner);
+        let step = Step::Stable(Level::PARTNER);
         self.notice(0, Notice::Checkpoint { version, step });
     }
 
@@ -347,7 +347,7 @@ fn opened(incarnation: Incarnation, restored: Option<Version>, ranks: u32) -> Op
     Opened {
         incarnation,
         restored,
-        level: restored.map(|_| Level::Partner),
+        level: restored.map(|_| Level::PARTNER),
         ranks,
         rebuild_ms: 12.5,
         rebuilt_bytes: 0,

@@ -19,6 +19,17 @@ pub(super) fn numbered(item: Kind, index: u16) -> Kind {
             version,
             node,
         },
+        Kind::ItemPiece {
+            level,
+            source,
+            version,
+            ..
+        } => Kind::ItemPiece {
+            index,
+            level,
+            source,
+            version,
+        },
         Kind::ItemCommit {
             level,
             source,

@@ -112,8 +112,8 @@ impl Commit {
             self.log
                 .committed((self.ballot.incarnation, version, level))
         };
-        let levels: Vec<(Level, bool)> = Level::ALL
-            .into_iter()
+        let levels = cx.config.levels.iter();
+        let levels: Vec<(Level, bool)> = levels
             .map(|level| (level, committed(level).is_some()))
             .collect();
         if levels.iter().all(|(_, committed)| !committed) {
@@ -568,7 +568,7 @@ impl Commit {
     /// After a restart, when every node has said its decisions.
     pub(super) fn lead_resumed(&mut self, cx: &C) {
         for version in self.rounds.keys().copied().collect::<Vec<_>>() {
-            for level in Level::ALL {
+            for level in cx.config.levels.iter() {
                 self.count(cx, version, level);
             }
         }

@@ -28,6 +28,22 @@ pub(super) enum Step {
     Over,
 }
 
+/// How far each level of a version is.
+#[derive(Clone, Debug, Default)]
+struct Steps(BTreeMap<Level, Step>);
+
+impl Steps {
+    fn of(&self, level: Level) -> Step {
+        self.0.get(&level).copied().unwrap_or(Step::Idle)
+    }
+    fn at(&mut self, level: Level) -> &mut Step {
+        self.0.entry(level).or_insert(Step::Idle)
+    }
+    fn any(&self, is: impl Fn(Step) -> bool) -> bool {
+        self.0.values().any(|step| is(*step))
+    }
+}
+
 /// This node's part in the round of one version.
 #[derive(Debug)]
 pub(super) struct Local {
@@ -43,7 +59,7 @@ pub(super) struct Local {
     /// The driver of this life knows the version (not only the log does).
     told: bool,
     failed: Option<Why>,
-    steps: [Step; 4],
+    steps: Steps,
     /// Say it again.
     again: Backoff,
     /// The bound on this round here.
@@ -62,7 +78,7 @@ impl Local {
             captured: false,
             told: false,
             failed: None,
-            steps: [Step::Idle; 4],
+            steps: Steps::default(),
             again: Backoff::patient(cx.now, cx.config.resend),
             // Twice the coordinator's bounds: it decides first if it can.
             bound: cx.now + timeouts + timeouts,
@@ -75,9 +91,7 @@ impl Local {
         } else {
             self.levels
         };
-        known
-            .iter()
-            .all(|level| self.steps[level as usize] == Step::Over)
+        known.iter().all(|level| self.steps.of(level) == Step::Over)
     }
 }
 
@@ -137,9 +151,9 @@ impl Commit {
                 why,
             } => {
                 if let Some(local) = self.touch(cx, version)
-                    && local.steps[level as usize] == Step::Idle
+                    && local.steps.of(level) == Step::Idle
                 {
-                    local.steps[level as usize] = Step::Failed(why);
+                    *local.steps.at(level) = Step::Failed(why);
                 }
             }
             _ => return,
@@ -191,9 +205,9 @@ impl Commit {
     /// life is not written again; the coordinator's answer ends it for the driver of this one.
     fn begin(&self, cx: &C, version: Version, levels: Levels) -> Local {
         let mut local = Local::new(cx, levels);
-        for level in Level::ALL {
+        for level in cx.config.levels.iter() {
             if self.log.marks.get(&self.key(version, level)) == Some(&Mark::Aborted) {
-                local.steps[level as usize] = Step::Failed(Why::Timeout);
+                *local.steps.at(level) = Step::Failed(Why::Timeout);
             }
         }
         local
@@ -230,10 +244,10 @@ impl Commit {
             return;
         };
         let asked = local.partial || local.levels.contains(level);
-        if local.steps[level as usize] != Step::Idle || !asked {
+        if local.steps.of(level) != Step::Idle || !asked {
             return;
         }
-        local.steps[level as usize] = Step::Preparing;
+        *local.steps.at(level) = Step::Preparing;
         self.persist(record, Then::Prepared { version, level });
         if cx.config.planted == Some(Planted::AckBeforePersist) {
             self.say(cx, COORDINATOR, Kind::Prepared { version, level });
@@ -244,7 +258,7 @@ impl Commit {
         let Some(local) = self.touch(cx, version) else {
             return;
         };
-        let step = &mut local.steps[level as usize];
+        let step = local.steps.at(level);
         if *step != Step::Preparing {
             return;
         }
@@ -261,12 +275,12 @@ impl Commit {
         let Some(local) = self.locals.get(&version) else {
             return;
         };
-        let (levels, steps) = (local.levels, local.steps);
+        let (levels, steps) = (local.levels, local.steps.clone());
         if local.forced && !local.known {
             // Alone and first: what overtook it would be about an unknown round.
             return self.say(cx, COORDINATOR, Kind::Forced { version, levels });
         }
-        let started = steps.iter().any(|step| *step != Step::Idle);
+        let started = steps.any(|step| step != Step::Idle);
         let whole = match (local.failed, local.captured, local.answer) {
             // Levels that others gave up before are no reason not to say it.
             (Some(why), captured, _) if !captured || !started => Some(Kind::Failed {
@@ -283,15 +297,12 @@ impl Commit {
             (_, false, None) => None,
         };
         if let Some(kind) = whole
-            && (local.partial
-                || levels
-                    .iter()
-                    .any(|level| steps[level as usize] == Step::Idle))
+            && (local.partial || levels.iter().any(|level| steps.of(level) == Step::Idle))
         {
             self.say(cx, COORDINATOR, kind);
         }
-        for level in Level::ALL {
-            match steps[level as usize] {
+        for level in cx.config.levels.iter() {
+            match steps.of(level) {
                 Step::Prepared => self.say(cx, COORDINATOR, Kind::Prepared { version, level }),
                 Step::Committed => self.say(cx, COORDINATOR, Kind::CommitAck { version, level }),
                 Step::Failed(why) => {
@@ -355,9 +366,9 @@ impl Commit {
         let Some(local) = self.locals.get(&version) else {
             return;
         };
-        let (levels, steps) = (local.levels, local.steps);
+        let (levels, steps) = (local.levels, local.steps.clone());
         for level in levels.iter() {
-            let ended = steps[level as usize] == Step::Over;
+            let ended = steps.of(level) == Step::Over;
             if ended && self.log.committed(self.key(version, level)).is_none() {
                 let (why, culprit) = (Why::Coordinator, None);
                 let level = Some(level);
@@ -432,7 +443,7 @@ impl Commit {
             .entry(version)
             .or_insert_with(|| Local::new(cx, known));
         local.levels = local.levels.with(level);
-        let step = &mut local.steps[level as usize];
+        let step = local.steps.at(level);
         match *step {
             Step::Committing | Step::Over => {}
             Step::Committed => self.say(cx, COORDINATOR, Kind::CommitAck { version, level }),
@@ -462,7 +473,7 @@ impl Commit {
         let Some(local) = self.touch(cx, version) else {
             return;
         };
-        let step = &mut local.steps[level as usize];
+        let step = local.steps.at(level);
         if *step != Step::Committing {
             return;
         }
@@ -487,13 +498,13 @@ impl Commit {
         let Some(local) = self.locals.get_mut(&version) else {
             return;
         };
-        if local.steps[level as usize] == Step::Over {
+        if local.steps.of(level) == Step::Over {
             return;
         }
-        if local.steps[level as usize] != Step::Committed {
+        if local.steps.of(level) != Step::Committed {
             self.out.event(Event::Committed { version, level });
         }
-        local.steps[level as usize] = Step::Over;
+        *local.steps.at(level) = Step::Over;
         let over = local.over(cx.config);
         self.out.event(Event::Stable { version, level });
         if over {
@@ -543,7 +554,7 @@ impl Commit {
             local.captured = true;
             local.partial = true;
             local.levels = local.levels.with(level);
-            local.steps[level as usize] = step;
+            *local.steps.at(level) = step;
         }
     }
 }

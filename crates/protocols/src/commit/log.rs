@@ -114,9 +114,8 @@ impl Log {
     }
 
     pub fn forget(&mut self, source: Incarnation, version: Version) {
-        for level in Level::ALL {
-            self.marks.remove(&(source, version, level));
-        }
+        let all = (source, version, Level::FIRST)..=(source, version, Level::LAST);
+        self.marks.retain(|key, _| !all.contains(key));
     }
 
     /// The versions of an incarnation that ended here as a whole.

@@ -39,6 +39,7 @@ mod types;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outlive_base::level::StoreKind;
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
 use outlive_base::{Incarnation, Level, NodeId, Time, Version};
 
@@ -330,6 +331,7 @@ impl Commit {
         match msg.kind {
             Kind::Fetch { .. }
             | Kind::ItemCopy { .. }
+            | Kind::ItemPiece { .. }
             | Kind::ItemCommit { .. }
             | Kind::ItemPrepared { .. }
             | Kind::ItemIncarnation { .. }
@@ -386,6 +388,23 @@ impl Commit {
                     node: node.0,
                 });
             }
+            Command::Piece {
+                source,
+                version,
+                level,
+            } => {
+                self.inventory(Kind::ItemPiece {
+                    index: 0,
+                    level,
+                    source,
+                    version,
+                });
+            }
+            Command::Planned {
+                source,
+                version,
+                ok,
+            } => self.planned(cx, (source, version), ok),
             Command::Found { record } => self.log.apply(record),
             Command::Trace { incarnation } => self.inventory(Kind::ItemTrace {
                 index: 0,
@@ -544,8 +563,9 @@ impl Machine for Commit {
 /// completion is enough.
 fn domains_needed(config: &Config, level: Level) -> u32 {
     match level {
-        Level::Shared => 1,
-        _ => {
+        // However many nodes are lost.
+        level if level.store() == StoreKind::Shared => 1,
+        level => {
             let all = domains(config, &NodeSet::of(config.nodes, 0..config.nodes));
             (level.domains_tolerated(config.nodes) + 1).min(all)
         }

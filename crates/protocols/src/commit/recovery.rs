@@ -14,6 +14,11 @@ enum Stage {
     /// Waiting for the own promise and inventory.
     Waiting,
     Fetching,
+    /// The driver looks whether a version can be made of what there is.
+    Planning {
+        source: Incarnation,
+        version: Version,
+    },
     Rebuilding {
         source: Incarnation,
         version: Version,
@@ -30,7 +35,19 @@ struct Candidate {
     levels: Levels,
     by: Ballot,
     copies: Option<NodeSet>,
+    /// Whose parity is there.
+    parity: BTreeSet<(Level, NodeId)>,
+    /// What the driver says of it, if some copies are missing.
+    planned: Option<bool>,
     unusable: bool,
+}
+
+impl Candidate {
+    /// True if the bytes of every node can be had, for all that is known.
+    fn is_whole(&self, nodes: u32) -> bool {
+        let copies = self.copies.as_ref();
+        copies.is_some_and(|set| set.is_full(nodes)) || self.planned == Some(true)
+    }
 }
 
 /// What the coordinator knows while it asks.
@@ -102,7 +119,7 @@ impl Lead {
     /// What to say again to a node that has not answered.
     fn request(&self, node: Peer) -> Option<Kind> {
         match self.stage {
-            Stage::Waiting => None,
+            Stage::Waiting | Stage::Planning { .. } => None,
             Stage::Fetching => Some(Kind::Fetch {
                 index: self.next.get(node as usize).copied().unwrap_or(0),
             }),
@@ -143,6 +160,15 @@ impl Lead {
                     .get_or_insert_with(|| NodeSet::new(nodes))
                     .insert(node);
             }
+            Kind::ItemPiece {
+                level,
+                source,
+                version,
+                ..
+            } => {
+                let candidate = self.candidates.entry((source, version)).or_default();
+                candidate.parity.insert((level, NodeId(from)));
+            }
             Kind::ItemCommit {
                 level,
                 source,
@@ -182,8 +208,7 @@ impl Lead {
     /// The newest incarnation that is known of: opened, or with a committed version.
     /// Nothing says that the latter was left, though its own record may be damaged.
     fn newest_incarnation(&self) -> Incarnation {
-        let committed =
-            |it: &(&(Incarnation, Version), &Candidate)| it.1.levels.strongest().is_some();
+        let committed = |it: &(&(Incarnation, Version), &Candidate)| !it.1.levels.is_empty();
         let versions = self.candidates.iter().filter(committed);
         let newest = versions.map(|((source, _), _)| *source).max();
         let opened = self.lines.keys().next_back().copied();
@@ -192,7 +217,7 @@ impl Lead {
 
     /// A node of whose part of the newest committed version no copy is known.
     fn first_missing(&self, nodes: u32) -> Option<NodeId> {
-        let committed = |it: &&Candidate| it.levels.strongest().is_some();
+        let committed = |it: &&Candidate| !it.levels.is_empty();
         let newest = self.candidates.values().rev().find(committed)?;
         match &newest.copies {
             Some(copies) => copies.first_missing(nodes).map(NodeId),
@@ -221,7 +246,7 @@ impl Lead {
         let line = Line::to(self.newest_incarnation(), &self.lines);
         let mut skipped: u16 = 0;
         for (&(source, version), candidate) in self.candidates.iter().rev() {
-            let Some(level) = candidate.levels.strongest() else {
+            let Some(level) = candidate.levels.iter().next_back() else {
                 continue;
             };
             if !line.holds(source, version) {
@@ -230,16 +255,31 @@ impl Lead {
                 skipped = skipped.saturating_add(u16::from(line.is_unknown(source)));
                 continue;
             }
-            let complete = candidate
-                .copies
-                .as_ref()
-                .is_some_and(|set| set.is_full(config.nodes));
-            if complete && !candidate.unusable {
+            if candidate.is_whole(config.nodes) && !candidate.unusable {
                 return (Some((source, version, level)), skipped);
             }
             skipped = skipped.saturating_add(1);
         }
         (None, skipped)
+    }
+
+    /// A version of which copies are missing that parity may make good, if none newer can be
+    /// rebuilt without.
+    fn to_plan(&self, config: &Config) -> Option<(Incarnation, Version)> {
+        let line = Line::to(self.newest_incarnation(), &self.lines);
+        let offered = |(key, it): &(&(Incarnation, Version), &Candidate)| {
+            !it.levels.is_empty() && !it.unusable && line.holds(key.0, key.1)
+        };
+        let first = self
+            .candidates
+            .iter()
+            .rev()
+            .filter(offered)
+            .find(|(_, it)| {
+                it.is_whole(config.nodes) || (it.planned.is_none() && !it.parity.is_empty())
+            });
+        let (key, candidate) = first?;
+        (!candidate.is_whole(config.nodes)).then_some(*key)
     }
 
     /// True if a newer version may have been committed without trace: some node is
@@ -333,6 +373,7 @@ impl Commit {
     pub(super) fn recovery_message(&mut self, cx: &C, from: Peer, kind: Kind) {
         match kind {
             Kind::ItemCopy { index, .. }
+            | Kind::ItemPiece { index, .. }
             | Kind::ItemCommit { index, .. }
             | Kind::ItemPrepared { index, .. }
             | Kind::ItemIncarnation { index, .. }
@@ -400,6 +441,10 @@ impl Commit {
         if lead.fresh {
             return self.record(cx, (Incarnation(0), Version(0)));
         }
+        if let Some((source, version)) = lead.to_plan(cx.config) {
+            lead.enter(cx, Stage::Planning { source, version });
+            return self.out.event(Event::Plan { source, version });
+        }
         let (newest, skipped) = lead.newest(cx.config);
         let missing = lead.first_missing(cx.config.nodes);
         let has_history = lead.has_history() && cx.config.planted != Some(Planted::ForgetHistory);
@@ -419,6 +464,33 @@ impl Commit {
             None if has_history => self.open_failed(Why::NoRecord, None),
             None => self.record(cx, (Incarnation(0), Version(0))),
         }
+    }
+
+    /// What is known of a version while an incarnation opens; nothing else than that counts.
+    pub fn pieces(&self, source: Incarnation, version: Version) -> Pieces {
+        let lead = match &self.mode {
+            Mode::Opening(opening) => opening.lead.as_deref(),
+            _ => None,
+        };
+        let candidate = lead.and_then(|lead| lead.candidates.get(&(source, version)));
+        let whole = candidate.and_then(|it| it.copies.as_ref());
+        Pieces {
+            whole: whole.map_or_else(BTreeSet::new, |set| set.iter().map(NodeId).collect()),
+            parity: candidate.map_or_else(BTreeSet::new, |it| it.parity.clone()),
+        }
+    }
+
+    /// The driver's word of a version of which copies are missing.
+    pub(super) fn planned(&mut self, cx: &C, at: (Incarnation, Version), ok: bool) {
+        let Some(lead) = self.leading() else { return };
+        let (source, version) = at;
+        if lead.stage != (Stage::Planning { source, version }) {
+            return;
+        }
+        if let Some(candidate) = lead.candidates.get_mut(&at) {
+            candidate.planned = Some(ok);
+        }
+        self.choose(cx);
     }
 
     fn on_rebuilt(&mut self, cx: &C, from: Peer, source: Incarnation, version: Version, ok: bool) {

@@ -34,7 +34,7 @@ impl Node {
     fn new() -> Node {
         let config = Config {
             nodes: 2,
-            levels: Levels::NONE.with(Level::Disk).with(Level::Partner),
+            levels: Levels::NONE.with(Level::DISK).with(Level::PARTNER),
             ..Config::default()
         };
         let records = vec![
@@ -169,7 +169,7 @@ fn a_late_question_of_the_opening_ends_no_round() {
     node.hear(Kind::Fetch { index: 3 });
     node.all_durable();
     assert_eq!(node.aborted(), []);
-    let (version, level) = (VERSION, Level::Disk);
+    let (version, level) = (VERSION, Level::DISK);
     node.told(Command::Prepared { version, level });
     node.all_durable();
     assert!(node.said.contains(&Kind::Prepared { version, level }));
@@ -199,7 +199,7 @@ fn what_was_called_aborted_stays_so_when_the_agent_is_started_anew() {
 
     // The driver finds the bytes in memory: it is told once more, and nothing is prepared.
     node.told(Command::Captured { version });
-    let level = Level::Disk;
+    let level = Level::DISK;
     node.told(Command::Prepared { version, level });
     assert!(node.aborted().contains(&None));
     assert!(node.open.is_empty(), "{:?}", node.open);
@@ -221,7 +221,7 @@ fn a_version_that_cannot_be_captured_is_given_up_though_a_level_ended_before() {
     node.hear(Kind::Go { version, levels });
     node.hear(Kind::Abort {
         version,
-        level: Some(Level::Disk),
+        level: Some(Level::DISK),
         why: Why::Storage,
         culprit: 2,
     });
@@ -255,28 +255,28 @@ fn a_forced_version_is_told_of_levels_that_ended_while_it_waited_for_room() {
     node.hear(Kind::Arm { version, levels });
     node.hear(Kind::Abort {
         version,
-        level: Some(Level::Disk),
+        level: Some(Level::DISK),
         why: Why::Storage,
         culprit: 2,
     });
     node.events.clear();
     node.told(Command::Force { version, levels });
-    assert_eq!(node.aborted(), [Some(Level::Disk)]);
+    assert_eq!(node.aborted(), [Some(Level::DISK)]);
 }
 
 #[test]
 fn a_level_that_was_called_aborted_is_not_prepared_by_the_next_agent() {
     let mut node = Node::new();
     node.armed_and_captured();
-    let (version, level) = (VERSION, Level::Partner);
+    let (version, level) = (VERSION, Level::PARTNER);
     node.told(Command::Prepared { version, level });
     node.all_durable();
     node.wait_in_vain();
     node.all_durable();
-    assert_eq!(node.aborted(), [Some(Level::Disk)]);
+    assert_eq!(node.aborted(), [Some(Level::DISK)]);
 
     node.restart();
-    let level = Level::Disk;
+    let level = Level::DISK;
     node.told(Command::Captured { version });
     node.told(Command::Prepared { version, level });
     assert!(node.open.is_empty(), "{:?}", node.open);
@@ -286,7 +286,7 @@ fn a_level_that_was_called_aborted_is_not_prepared_by_the_next_agent() {
 /// be heard again, and asks.
 #[test]
 fn a_lost_node_that_is_heard_again_is_told_the_decision() {
-    let (mut node, level) = (Node::coordinator(), Level::Disk);
+    let (mut node, level) = (Node::coordinator(), Level::DISK);
     let (version, levels) = (VERSION, Levels::NONE.with(level));
     node.told(Command::Force { version, levels });
     let from_peer = |node: &mut Node, kind| node.hear_from(1, kind);
@@ -310,4 +310,126 @@ fn a_lost_node_that_is_heard_again_is_told_the_decision() {
     assert!(node.said.iter().any(decision), "{:?}", node.said);
     from_peer(&mut node, Kind::CommitAck { version, level });
     assert!(node.commit.may_forget(BALLOT.incarnation, version));
+}
+
+/// The coordinator of three nodes that opens incarnation 2, and what its own inventory says.
+fn opening(inventory: &[Command]) -> Node {
+    let mut node = Node::new();
+    node.me = COORDINATOR;
+    node.config.nodes = 3;
+    node.config.levels = Levels::of(&[Level::DISK, xor()]);
+    node.restart();
+    node.all_durable();
+    node.told(Command::Open {
+        incarnation: Incarnation(2),
+        replaced: NodeSet::of(3, [2]),
+        fenced: true,
+        fresh: false,
+        history: Incarnation(0),
+    });
+    node.all_durable();
+    for command in inventory {
+        node.told(command.clone());
+    }
+    node.told(Command::InventoryDone {
+        incarnation: Incarnation(2),
+    });
+    node.all_durable();
+    node
+}
+
+fn xor() -> Level {
+    Level::xor(3).unwrap()
+}
+
+/// Node 1 has its own bytes of two versions, its parity of the newer, and their decisions; node 2
+/// has nothing.
+fn they_answer(node: &mut Node) {
+    let (source, by) = (Incarnation(1), BALLOT);
+    let copy = |index, version, node| Kind::ItemCopy {
+        index,
+        source,
+        version: Version(version),
+        node,
+    };
+    let commit = |index, version, level| Kind::ItemCommit {
+        index,
+        level,
+        source,
+        version: Version(version),
+        by,
+    };
+    let piece = Kind::ItemPiece {
+        index: 5,
+        level: xor(),
+        source,
+        version: Version(20),
+    };
+    let items = [
+        copy(0, 10, 1),
+        copy(1, 10, 2),
+        copy(2, 20, 1),
+        commit(3, 10, Level::DISK),
+        commit(4, 20, xor()),
+        piece,
+    ];
+    for item in items {
+        node.hear_from(1, item);
+    }
+    node.hear_from(1, Kind::ItemEnd { index: 6 });
+    node.hear_from(2, Kind::ItemEnd { index: 0 });
+}
+
+fn own_copies() -> Vec<Command> {
+    let source = Incarnation(1);
+    let copy = |version| Command::Available {
+        source,
+        version: Version(version),
+        node: NodeId(0),
+    };
+    let piece = Command::Piece {
+        source,
+        version: Version(20),
+        level: xor(),
+    };
+    vec![copy(10), copy(20), piece]
+}
+
+fn rebuilt(node: &Node) -> Vec<u64> {
+    let version = |event: &Event| match event {
+        Event::Rebuild { version, .. } => Some(version.0),
+        _ => None,
+    };
+    node.events.iter().filter_map(version).collect()
+}
+
+/// A version of which a node's bytes are gone is chosen if the driver says that they can be
+/// made; else the next one.
+#[test]
+fn what_parity_makes_good_is_chosen_by_the_drivers_word() {
+    for ok in [true, false] {
+        let mut node = opening(&own_copies());
+        they_answer(&mut node);
+        let (source, version) = (Incarnation(1), Version(20));
+        let plan = Event::Plan { source, version };
+        assert_eq!(node.events.iter().filter(|it| **it == plan).count(), 1);
+        assert!(rebuilt(&node).is_empty(), "before the word");
+        let pieces = node.commit.pieces(source, version);
+        assert_eq!(pieces.whole, BTreeSet::from([NodeId(0), NodeId(1)]));
+        let parity = [(xor(), NodeId(0)), (xor(), NodeId(1))];
+        assert_eq!(pieces.parity, BTreeSet::from(parity));
+        // A word about another version is none.
+        node.told(Command::Planned {
+            source,
+            version: Version(10),
+            ok,
+        });
+        assert!(rebuilt(&node).is_empty());
+        node.told(Command::Planned {
+            source,
+            version,
+            ok,
+        });
+        assert_eq!(rebuilt(&node), [if ok { 20 } else { 10 }]);
+    }
 }

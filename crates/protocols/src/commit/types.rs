@@ -2,69 +2,13 @@
 //! the reasons behind the rules are in the module [`super`] and in
 //! `docs/protocols/commit.md`.
 
-use core::fmt;
+use std::collections::BTreeSet;
+
+pub use outlive_base::Levels;
 use outlive_base::{Incarnation, Level, NodeId, Time, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::nodes::NodeSet;
-
-/// A set of levels.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct Levels(u8);
-
-impl Levels {
-    /// No level.
-    pub const NONE: Levels = Levels(0);
-    /// All four levels.
-    pub const ALL: Levels = Levels(0b1111);
-
-    /// The set of these levels.
-    pub fn of(levels: &[Level]) -> Levels {
-        levels
-            .iter()
-            .fold(Levels::NONE, |set, &level| set.with(level))
-    }
-    /// This set and `level`.
-    #[must_use]
-    pub const fn with(self, level: Level) -> Levels {
-        Levels(self.0 | 1 << level as u8)
-    }
-    /// This set less `level`.
-    #[must_use]
-    pub const fn without(self, level: Level) -> Levels {
-        Levels(self.0 & !(1 << level as u8))
-    }
-    /// The levels that are in both sets.
-    #[must_use]
-    pub const fn and(self, other: Levels) -> Levels {
-        Levels(self.0 & other.0 & Levels::ALL.0)
-    }
-    /// True if `level` is in the set.
-    pub const fn contains(self, level: Level) -> bool {
-        self.0 & 1 << level as u8 != 0
-    }
-    /// True if no level is in the set.
-    pub const fn is_empty(self) -> bool {
-        self.0 & Levels::ALL.0 == 0
-    }
-    /// The levels, cheapest first.
-    pub fn iter(self) -> impl Iterator<Item = Level> {
-        Level::ALL
-            .into_iter()
-            .filter(move |&level| self.contains(level))
-    }
-    /// The most tolerant level of the set.
-    pub fn strongest(self) -> Option<Level> {
-        self.iter().last()
-    }
-}
-
-impl fmt::Debug for Levels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.iter()).finish()
-    }
-}
 
 /// Who decides: the incarnation, and the number of times its coordinator's agent
 /// was started anew in it (`term`). The highest ballot wins.
@@ -120,7 +64,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             nodes: 1,
-            levels: Levels::of(&[Level::Memory, Level::Disk, Level::Partner]),
+            levels: Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER]),
             domains: Vec::new(),
             arm_timeout: Time::from_secs(10),
             commit_timeout: Time::from_secs(600),
@@ -193,6 +137,25 @@ pub enum Command {
         version: Version,
         /// Whose bytes these are.
         node: NodeId,
+    },
+    /// Answer to [`Event::CollectInventory`], any number of times: this node holds its
+    /// parity of a version at a level, of which bytes of others can be made.
+    Piece {
+        /// The incarnation in which the version was captured.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+        /// The level.
+        level: Level,
+    },
+    /// Answer to [`Event::Plan`].
+    Planned {
+        /// The incarnation in which the version was captured.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+        /// True if the bytes of every node can be had from what there is.
+        ok: bool,
     },
     /// Answer to [`Event::CollectInventory`], any number of times: a record that
     /// was found outside this node's own log (in shared storage).
@@ -444,6 +407,15 @@ pub enum Event {
         /// The incarnation that is opening.
         incarnation: Incarnation,
     },
+    /// Some nodes' bytes of this version are nowhere as they are. Say with
+    /// [`Command::Planned`] whether they can be made of what there is, which
+    /// [`Commit::pieces`](super::Commit::pieces) tells (coordinator only).
+    Plan {
+        /// The incarnation in which it was captured.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+    },
     /// Bring this version of the local ranks into memory and verify it, from the
     /// first source that verifies. Replaces an earlier request.
     Rebuild {
@@ -451,7 +423,7 @@ pub enum Event {
         source: Incarnation,
         /// The version.
         version: Version,
-        /// The most tolerant level at which it is committed.
+        /// The farthest level at which it is committed.
         level: Level,
     },
     /// The incarnation's record is durable on every node: ranks may start.
@@ -497,6 +469,15 @@ impl Event {
             _ => None,
         }
     }
+}
+
+/// What there is of a version, while an incarnation opens.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Pieces {
+    /// The nodes whose bytes are somewhere as they are.
+    pub whole: BTreeSet<NodeId>,
+    /// The nodes whose parity is there, by level.
+    pub parity: BTreeSet<(Level, NodeId)>,
 }
 
 /// What must survive a crash. The driver adds the long contents to `Prepared` and
@@ -610,6 +591,13 @@ pub enum Kind {
         source: Incarnation,
         version: Version,
         node: u32,
+    },
+    /// P: the sender's parity at a level is here.
+    ItemPiece {
+        index: u16,
+        level: Level,
+        source: Incarnation,
+        version: Version,
     },
     /// Either way: a COMMIT record.
     ItemCommit {

@@ -21,9 +21,9 @@ from pathlib import Path as _Path
 
 from outlive import _native
 from outlive._native import Job
-from outlive._types import Error, Level, Status
+from outlive._types import Error, Level, Status, Survives
 
-__all__ = ["Error", "Job", "Level", "Status", "__version__", "include_dir", "open"]
+__all__ = ["Error", "Job", "Level", "Status", "Survives", "__version__", "include_dir", "open"]
 
 __version__ = _native.version()
 

@@ -17,11 +17,14 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Literal, final
 
-__all__ = ["Error", "Job", "Level", "Status", "__version__", "include_dir", "open"]
+__all__ = ["Error", "Job", "Level", "Status", "Survives", "__version__", "include_dir", "open"]
 
 __version__: Final[str]
 
-Level = Literal["memory", "disk", "partner", "shared"]
+Survives = Literal["process", "node-crash", "node-loss", "domain", "all-nodes"]
+"""What a version is to survive, each with those before it: the end of a rank or an agent, a
+node that starts again with its storage, a node that does not come back, a whole failure
+domain, all nodes."""
 
 class Error(Exception):
     """An error of Outlive; its codes are stable, see ``docs/errors.md``."""
@@ -35,6 +38,17 @@ class Error(Exception):
     remedy: str
     """What to do."""
     def __init__(self, code: int, entity: str, reason: str, remedy: str) -> None: ...
+
+@dataclass(frozen=True)
+class Level:
+    """A level of a job: where versions are kept."""
+
+    name: str
+    """As ``outlive run --levels`` names it."""
+    survives: Survives
+    """The most that its versions survive."""
+    version: int | None
+    """The newest version that is committed and stable there."""
 
 @dataclass(frozen=True)
 class Status:
@@ -59,8 +73,11 @@ class Status:
     blocked_ns: int
     """How long the last capture blocked the program, without the walk of the state."""
     version_taken: int | None
-    version_committed: dict[Level, int | None]
+    version_surviving: dict[Survives, int | None]
+    """The newest committed version that survives at least this."""
     version_restored: int | None
+    levels: dict[str, Level]
+    """The levels of the job by name, the nearest copies first; none if not protected."""
 
 def open(
     *,
@@ -120,11 +137,14 @@ class Job:
     def wanted(self, version: int) -> bool:
         """True if ``checkpoint(version)`` will capture; that must be the next call."""
 
-    def wait(self, version: int, level: Level = "memory", timeout: float | None = None) -> None:
-        """Wait until ``version`` is committed at ``level``; raises Error 501 or 106.
+    def wait(
+        self, version: int, survives: Survives = "process", timeout: float | None = None
+    ) -> None:
+        """Wait until ``version`` survives this; raises Error 501 or 106.
 
-        A newer version or a stronger level will do. ``timeout`` in seconds; that of
-        :func:`open` if None. Unprotected: returns.
+        It, or a newer one that takes its place, is then committed and stable at a level
+        that survives it. ``timeout`` in seconds; that of :func:`open` if None.
+        Unprotected: returns.
         """
 
     def route(self, version: int, name: str) -> str:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from outlive import _native
 
-Level = Literal["memory", "disk", "partner", "shared"]
+Survives = Literal["process", "node-crash", "node-loss", "domain", "all-nodes"]
 
 
 class Error(Exception):
@@ -26,6 +26,15 @@ class Error(Exception):
 
 
 @dataclass(frozen=True)
+class Level:
+    """A level of a job: where versions are kept."""
+
+    name: str
+    survives: Survives
+    version: int | None
+
+
+@dataclass(frozen=True)
 class Status:
     """What a job knows without waiting."""
 
@@ -40,5 +49,6 @@ class Status:
     failed: int
     blocked_ns: int
     version_taken: int | None
-    version_committed: dict[Level, int | None]
+    version_surviving: dict[Survives, int | None]
     version_restored: int | None
+    levels: dict[str, Level]

@@ -1,4 +1,4 @@
-"""Small programs, each for one test; run under `outlive run`: parts.py NAME [LEVEL]."""
+"""Small programs, each for one test; run under `outlive run`: parts.py NAME [SURVIVES]."""
 
 import multiprocessing
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import outlive
 
-LEVEL = sys.argv[2] if len(sys.argv) > 2 else "disk"
+SURVIVES = sys.argv[2] if len(sys.argv) > 2 else "node-crash"
 
 
 def save(job: outlive.Job, version: int, state: object) -> None:
@@ -17,7 +17,12 @@ def save(job: outlive.Job, version: int, state: object) -> None:
     if version == job.status().version_restored:
         return
     assert job.checkpoint(version, state, now=True), job.last_error
-    job.wait(version, LEVEL, timeout=60.0)
+    job.wait(version, SURVIVES, timeout=60.0)
+    status = job.status()
+    newest = status.version_surviving[SURVIVES]
+    assert newest is not None and newest >= version, status
+    kept = [level.version for level in status.levels.values() if level.version is not None]
+    assert max(kept) >= newest, status
 
 
 def caught(call: object, *arguments: object, **named: object) -> outlive.Error:
@@ -177,7 +182,7 @@ def threaded() -> None:
     seen: list[int] = []
 
     def wait() -> None:
-        seen.append(caught(job.wait, 99, "memory", timeout=1.0).code)
+        seen.append(caught(job.wait, 99, "process", timeout=1.0).code)
         ended.set()
 
     thread = threading.Thread(target=wait)

@@ -54,9 +54,10 @@ impl Job {
     /// Something stored at a node goes bad: the node counts as a failed domain.
     fn damage(&mut self, who: Process) {
         let mut random = self.random.clone();
+        let parities = self.options.levels.iter().any(|it| it.members().is_some());
         let home = self.home(who);
         let node = home.node;
-        let place = match random.below(3) {
+        let place = match random.below(if parities { 4 } else { 3 }) {
             0 => {
                 home.storage.records.damage(&mut random);
                 None
@@ -66,7 +67,20 @@ impl Job {
                 found.map(|(&key, container)| {
                     container.flip(&mut random);
                     Place {
-                        level: Level::Disk,
+                        level: Level::DISK,
+                        key,
+                        owner: node,
+                    }
+                })
+            }
+            3 => {
+                let found = home.storage.parity.iter_mut().next_back();
+                found.map(|(&(key, level), bytes)| {
+                    if let Some(byte) = bytes.first_mut() {
+                        *byte ^= 1 << random.below(8);
+                    }
+                    Place {
+                        level,
                         key,
                         owner: node,
                     }
@@ -77,7 +91,7 @@ impl Job {
                 found.map(|(&(key, owner), container)| {
                     container.flip(&mut random);
                     Place {
-                        level: Level::Partner,
+                        level: Level::PARTNER,
                         key,
                         owner,
                     }
@@ -93,7 +107,7 @@ impl Job {
 
     /// A node's memory is gone; what it stored stays.
     pub(super) fn forgets(&mut self, who: Process) {
-        let (owner, level) = (self.home(who).node, Level::Memory);
+        let (owner, level) = (self.home(who).node, Level::MEMORY);
         for key in self.in_memory(who) {
             self.judge.copy_fails(Place { level, key, owner });
         }
@@ -108,12 +122,14 @@ impl Job {
         let node = self.home(who).node;
         let mut places = Vec::new();
         for key in self.in_memory(who) {
-            places.push((Level::Memory, key, node));
+            places.push((Level::MEMORY, key, node));
         }
         let storage = &self.home(who).storage;
-        places.extend(storage.own.keys().map(|&key| (Level::Disk, key, node)));
+        places.extend(storage.own.keys().map(|&key| (Level::DISK, key, node)));
+        let parity = storage.parity.keys();
+        places.extend(parity.map(|&(key, level)| (level, key, node)));
         let kept = storage.partner.keys();
-        places.extend(kept.map(|&(key, owner)| (Level::Partner, key, owner)));
+        places.extend(kept.map(|&(key, owner)| (Level::PARTNER, key, owner)));
         for (level, key, owner) in places {
             self.judge.copy_fails(Place { level, key, owner });
         }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outlive_base::{Level, Time};
+use outlive_base::{Level, Levels, Time};
 
 /// (incarnation, version) of a checkpoint.
 pub type Key = (u32, u64);
@@ -32,6 +32,7 @@ struct Copy {
 #[derive(Debug)]
 pub struct Checker {
     nodes: u32,
+    levels: Levels,
     /// What was found wrong; empty is good.
     pub violations: Vec<String>,
     captured: BTreeMap<(Key, u32), (Time, Vec<u64>)>,
@@ -56,17 +57,29 @@ pub struct Checker {
 /// docs/guarantees.md, written down again.
 fn tolerance(level: Level, nodes: u32) -> usize {
     match level {
-        Level::Memory | Level::Disk => 0,
-        Level::Partner => 1,
-        Level::Shared => nodes as usize,
+        Level::MEMORY | Level::DISK => 0,
+        Level::SHARED => nodes as usize,
+        // The partner, and parities of groups.
+        _ => 1,
+    }
+}
+
+/// The levels by what the table says that they survive, the least first.
+fn strength(level: Level) -> u32 {
+    match level {
+        Level::MEMORY => 0,
+        Level::DISK => 1,
+        Level::SHARED => 3,
+        _ => 2,
     }
 }
 
 impl Checker {
-    /// A judge for a job of this many nodes.
-    pub fn new(nodes: u32) -> Checker {
+    /// A judge for a job of this many nodes, at these levels.
+    pub fn new(nodes: u32, levels: Levels) -> Checker {
         Checker {
             nodes,
+            levels,
             violations: Vec::new(),
             captured: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -118,7 +131,7 @@ impl Checker {
         }
         let committed_here = self.committed.contains_key(&(place.key, place.level));
         let newer = |&(key, level): &(Key, Level)| {
-            key > place.key && level >= place.level && self.on_line(key)
+            key > place.key && strength(level) >= strength(place.level) && self.on_line(key)
         };
         // Also if whoever was to say so has ended meanwhile: others may know it.
         let recorded = self.committed.iter();
@@ -154,7 +167,7 @@ impl Checker {
             return;
         }
         // What a newer stable version has replaced may be gone when it is decided (P3).
-        let newer = |&(other, at): &(Key, Level)| other > key && at >= level;
+        let newer = |&(other, at): &(Key, Level)| other > key && strength(at) >= strength(level);
         let replaced = self.stable.keys().any(newer);
         for owner in 0..self.nodes {
             let prepared = self
@@ -237,7 +250,7 @@ impl Checker {
     /// So many nodes must have the COMMIT of a stable level.
     fn needed(&self, level: Level) -> usize {
         match level {
-            Level::Shared => 1,
+            Level::SHARED => 1,
             _ => (tolerance(level, self.nodes) + 1).min(self.nodes as usize),
         }
     }
@@ -293,14 +306,17 @@ impl Checker {
     /// this level, and a node's records are gone for that.
     fn is_history(&self, key: Key, level: Level) -> bool {
         let newer = |&(other, at): &(Key, Level)| {
-            other > key && self.on_line(other) && (at >= level) && self.on_line(key)
+            other > key
+                && self.on_line(other)
+                && strength(at) >= strength(level)
+                && self.on_line(key)
         };
         self.forgotten.contains(&key) && self.stable.keys().any(newer)
     }
 
     /// Somebody declared a version, or one level, aborted.
     pub fn declares_aborted(&mut self, now: Time, key: Key, level: Option<Level>) {
-        for one in Level::ALL {
+        for one in self.levels.iter() {
             if level.is_some_and(|level| level != one) {
                 continue;
             }
@@ -355,9 +371,8 @@ impl Checker {
                 format!("incarnation {number} opened after a newer one"),
             );
         }
-        let committed = Level::ALL
-            .iter()
-            .any(|&l| self.committed.contains_key(&(restored, l)));
+        let all = (restored, Level::FIRST)..=(restored, Level::LAST);
+        let committed = self.committed.range(all).next().is_some();
         if restored.0 != 0 && !committed {
             self.wrong(now, format!("P1: {restored:?} offered, never committed"));
         }

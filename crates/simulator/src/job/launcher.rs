@@ -11,6 +11,7 @@ use outlive_control::steering::Wishes;
 use outlive_control::supervisor::{self, Input, Settings, Storage, Supervisor};
 use outlive_planner::online::learned::Learned;
 
+use super::node::carried;
 use super::*;
 
 /// Bounds so short that every one of them passes in a history.
@@ -353,7 +354,7 @@ impl Job {
         let at = line.to_launcher.max(now + delay);
         line.to_launcher = at;
         let number = line.number;
-        let notice = Box::new(notice);
+        let notice = Box::new(carried(&notice));
         let told = Action::Hear {
             who,
             number,
@@ -417,7 +418,7 @@ impl Job {
         };
         let at = line.to_agent.max(now + delay);
         line.to_agent = at;
-        let (number, order) = (line.number, Box::new(order));
+        let (number, order) = (line.number, Box::new(carried(&order)));
         self.after(at.since(now), Action::Obey { who, number, order });
     }
 

@@ -14,6 +14,7 @@ mod ends;
 mod launcher;
 mod node;
 mod options;
+mod parity;
 mod program;
 mod storage;
 mod sweep;
@@ -29,7 +30,7 @@ use outlive_base::{NodeId, Time};
 use outlive_control::ended::{Ended, SIGKILL};
 use outlive_control::node::Input as NodeInput;
 use outlive_control::node::plain::PlainSlab;
-use outlive_control::node::shell::{Done, PeerMessage, Rebuild, Target};
+use outlive_control::node::shell::{Done, Making, PeerMessage, Rebuild, Target};
 use outlive_control::orders::{Notice, Order};
 use outlive_control::supervisor::Input;
 
@@ -99,6 +100,12 @@ enum Action {
         who: Process,
         life: u32,
         writing: Rc<Writing>,
+    },
+    /// A parity is made.
+    Parity {
+        who: Process,
+        life: u32,
+        making: Rc<Making>,
     },
     /// A version is brought into memory.
     Rebuild {
@@ -254,7 +261,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         seed,
         random: Sequence::new(seed, 0x6a6f_6273),
         net: Lossy::new(options.net.clone(), seed),
-        judge: Checker::new(options.nodes),
+        judge: Checker::new(options.nodes, options.levels),
         homes: Vec::new(),
         slots: Vec::new(),
         programs: BTreeMap::new(),
@@ -343,6 +350,7 @@ impl Job {
             | Action::Synced { who, .. }
             | Action::Copy { who, .. }
             | Action::Written { who, .. }
+            | Action::Parity { who, .. }
             | Action::Rebuild { who, .. }
             | Action::Said { who, .. } => Some(*who),
             _ => None,
@@ -379,6 +387,7 @@ impl Job {
                 target,
             } => self.copy(who, life, &writing, target),
             Action::Written { who, life, writing } => self.written(who, life, writing),
+            Action::Parity { who, life, making } => self.make_parity(who, life, &making),
             Action::Rebuild {
                 who,
                 life,

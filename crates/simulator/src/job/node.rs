@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use outlive_base::control_block::{ControlWords, Identity};
 use outlive_base::ipc::ToRank;
-use outlive_base::{Code, JobName, Level, NodeId, Rank, Result, Time, Version};
+use outlive_base::{Code, JobName, NodeId, Rank, Result, Time, Version};
 use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::{Ask, CommandLine, Link, PeerMessage, Shell, Staging, With};
 use outlive_control::node::{Hello, Input as NodeInput, Node, Ranks, Start};
-use outlive_control::orders::{AgentSpec, Fault, Member, Notice, Opened, Step};
+use outlive_control::orders::{AgentSpec, Fault, Member, Notice, Opened, Step, decode, encode};
 use outlive_ledger::Record;
+use serde::{Serialize, de::DeserializeOwned};
 
 use super::storage::Storage;
 use super::*;
@@ -140,6 +141,16 @@ pub struct Home {
     /// The epochs of its peers, as it was told.
     pub known: BTreeMap<NodeId, u64>,
     live: Rc<RefCell<BTreeSet<u64>>>,
+}
+
+/// A message as it comes out of a connection: what bytes do not carry, a history shall not
+/// carry either.
+///
+/// # Panics
+/// If it cannot be written or read again.
+pub(super) fn carried<T: Serialize + DeserializeOwned>(message: &T) -> T {
+    let read = encode(message).and_then(|bytes| decode(&bytes));
+    read.expect("what nodes say can be sent")
 }
 
 impl Job {
@@ -389,7 +400,7 @@ impl Job {
         let Some(there) = self.homes.iter().rposition(holder) else {
             return;
         };
-        let message = Rc::new(message);
+        let message = Rc::new(carried(&message));
         for at in self.net.carry(self.now, from.0, to.0).into_iter().flatten() {
             let message = Rc::clone(&message);
             let arrives = Action::Deliver {
@@ -530,7 +541,7 @@ impl Job {
     /// coordinator that is started anew may take it up.
     pub(super) fn judge_block(&mut self, block: &PlainBlock, captured: Option<Version>) {
         let incarnation = block.identity().incarnation.0;
-        for level in Level::ALL {
+        for level in block.levels().iter() {
             if let Some(version) = block.committed(level) {
                 let key = (incarnation, version.0);
                 // What was restored is told to ranks with its version, and was judged before.

@@ -111,9 +111,9 @@ impl Options {
     /// The options of a seed.
     pub fn from_seed(seed: u64) -> Options {
         let mut random = Sequence::new(seed, 0x6f70_7473);
-        let mut levels = Levels::of(&[Level::Memory, Level::Disk, Level::Partner]);
+        let mut levels = Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER]);
         if random.chance(300_000) {
-            levels = levels.with(Level::Shared);
+            levels = levels.with(Level::SHARED);
         }
         let some = |random: &mut Sequence, most: u64| {
             let on = random.chance(600_000);
@@ -159,6 +159,16 @@ impl Options {
             true => 1 + bare.below(u64::from(nodes - 1)) as u32,
             false => 0,
         };
+        // A third of the jobs that have nodes enough keep parities, half of these no second
+        // copies.
+        let mut xor = Sequence::new(seed, 0x786f_7221);
+        if nodes >= 3 && xor.chance(330_000) {
+            let members = 3 + xor.below(u64::from(nodes - 2)) as u16;
+            levels = Level::xor(members).map_or(levels, |level| levels.with(level));
+            if xor.chance(500_000) {
+                levels = levels.without(Level::PARTNER);
+            }
+        }
         let mut last = Sequence::new(seed, 0x6c61_7374);
         Options {
             nodes,

@@ -478,7 +478,7 @@ impl Job {
             self.judge_block(&block, None);
         }
         if let Some(key) = before {
-            let (level, owner) = (Level::Memory, node);
+            let (level, owner) = (Level::MEMORY, node);
             self.judge.removes(self.now, Place { level, key, owner });
         }
         let delay = self.some_us(300);
@@ -508,7 +508,7 @@ impl Job {
         if all.len() == expected {
             let words: Vec<u64> = all.values().copied().collect();
             self.judge.captures(self.now, key, node, &words);
-            let (level, owner) = (Level::Memory, node);
+            let (level, owner) = (Level::MEMORY, node);
             self.judge.stores(Place { level, key, owner }, &words);
         }
         let captured = ToAgent::Captured {

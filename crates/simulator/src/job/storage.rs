@@ -81,6 +81,8 @@ pub struct Storage {
     pub own: BTreeMap<Key, Container>,
     /// For other nodes.
     pub partner: BTreeMap<(Key, u32), Container>,
+    /// Of the containers of its groups.
+    pub parity: BTreeMap<(Key, Level), Vec<u8>>,
     /// The newest incarnation in which a version is marked to have been committed.
     pub mark: Incarnation,
 }

@@ -52,6 +52,11 @@ impl Job {
         match ask {
             Ask::Persist { op, record, shared } => self.persist(who, life, op, record, shared),
             Ask::Flush(flush) => self.flush(who, life, flush),
+            Ask::Parity(making) => {
+                let delay = Time(600_000) + self.some_us(60_000);
+                let making = Rc::new(making);
+                self.after(delay, Action::Parity { who, life, making });
+            }
             Ask::Rebuild(wanted) => {
                 let delay = self.some_us(20_000);
                 let wanted = Rc::new(wanted);
@@ -199,7 +204,7 @@ impl Job {
         if writing.flush.captures.slabs.is_empty() && !writing.flush.quiet {
             // A node without ranks captures its nothing now.
             self.judge.captures(self.now, key, node, &[]);
-            self.stored(Level::Memory, key, node, &[]);
+            self.stored(Level::MEMORY, key, node, &[]);
         }
         let (mut last, mut own) = (Time::ZERO, Time::ZERO);
         for &target in &writing.flush.targets {
@@ -208,8 +213,8 @@ impl Job {
                 // The partner's copy counts with the node's own.
                 delay = delay.max(own + Time(1_000));
             }
-            if target == Target::Disk {
-                own = delay;
+            if matches!(target, Target::Disk | Target::Group(_)) {
+                own = own.max(delay);
             }
             last = last.max(delay);
             let writing = Rc::clone(&writing);
@@ -247,6 +252,7 @@ impl Job {
         let written = words.map_or_else(odd, |words| {
             let container = Container::new(words);
             let digest = container.digest;
+            let length = parity::bytes_of(&container.words).len() as u64;
             self.reaches(who, target, writing.flush.partner_epoch)?;
             self.write(who, writing.key(), target, container)?;
             Ok(Part {
@@ -256,14 +262,15 @@ impl Job {
                     version: captures.version,
                     node,
                 },
-                length: 4096,
+                length,
                 digest,
                 holder: match target {
-                    Target::Memory | Target::Disk => node,
+                    Target::Memory | Target::Disk | Target::Group(_) => node,
                     Target::Partner(partner) => partner,
                     Target::Shared => NodeId::LAUNCHER,
                 },
                 ranks: captures.slabs.iter().map(|(rank, _)| *rank).collect(),
+                parity: None,
             })
         });
         let outcome = written.as_ref().map(drop).map_err(Error::clone);
@@ -342,7 +349,9 @@ impl Job {
         let words = container.bare();
         match target {
             Target::Memory => {}
-            Target::Disk => drop(self.home(who).storage.own.insert(key, container)),
+            Target::Disk | Target::Group(_) => {
+                drop(self.home(who).storage.own.insert(key, container));
+            }
             Target::Shared => drop(self.shared.containers.insert((key, owner), container)),
             Target::Partner(partner) => {
                 if !self.home(who).storage.own.contains_key(&key) {
@@ -355,10 +364,14 @@ impl Job {
                 kept.insert((key, owner), container);
             }
         }
-        self.stored(target.level(), key, owner, &words);
+        let level = match target {
+            // The level's own is the parity that is made later.
+            Target::Group(_) => Level::DISK,
+            target => target.level(),
+        };
+        self.stored(level, key, owner, &words);
         if self.at(owner) != who {
             // Out of everyone's reach.
-            let level = target.level();
             self.judge.copy_fails(Place { level, key, owner });
         }
         Ok(())
@@ -392,17 +405,22 @@ impl Job {
         let mut away = false;
         let mut found = None;
         for (level, part) in &wanted.parts {
-            let container = match level {
-                Level::Memory => wanted.in_memory.as_ref().and_then(|captures| {
+            let container = match *level {
+                level if level.members().is_some() => {
+                    let made = self.made_of_group(who, &wanted, level, part.length);
+                    away |= made.is_none();
+                    made
+                }
+                Level::MEMORY => wanted.in_memory.as_ref().and_then(|captures| {
                     let slabs = captures.slabs.iter();
                     slabs
                         .map(|(rank, slab)| Some((*rank, slab.content()? as u64)))
                         .collect::<Option<Vec<_>>>()
                         .map(Container::new)
                 }),
-                Level::Disk => self.home(who).storage.own.get(&key).cloned(),
-                Level::Shared => self.shared.containers.get(&(key, node)).cloned(),
-                Level::Partner => match self.partner(who, part.holder) {
+                Level::DISK => self.home(who).storage.own.get(&key).cloned(),
+                Level::SHARED => self.shared.containers.get(&(key, node)).cloned(),
+                _ => match self.partner(who, part.holder) {
                     Some(there) => self.home(there).storage.partner.get(&(key, node)).cloned(),
                     None => {
                         away = true;
@@ -457,7 +475,7 @@ impl Job {
         container: &Container,
     ) -> Rebuilt<PlainSlab> {
         let mut slabs = Vec::new();
-        if level != Level::Memory {
+        if level != Level::MEMORY {
             for &(rank, word) in &container.words {
                 let mut slab = PlainSlab::new(1 << 16);
                 let id = SlabId {
@@ -475,7 +493,7 @@ impl Job {
                 slabs.push((rank, slab));
             }
             let key = (wanted.source.0, wanted.version.0);
-            self.stored(Level::Memory, key, node, &container.bare());
+            self.stored(Level::MEMORY, key, node, &container.bare());
         }
         Rebuilt {
             level,
@@ -496,12 +514,15 @@ impl Job {
         let all = own.chain(storage.partner.keys().copied()).chain(shared);
         let records = storage.records.replay();
         let readable = records.iter().chain(&self.shared.records);
+        let parities = storage.parity.keys();
+        let parities = parities.map(|(key, level)| (Incarnation(key.0), Version(key.1), *level));
         let committed = readable
             .clone()
             .any(|it| matches!(it, Record::Commit { .. }));
         let newest = (storage.mark.0 != 0).then_some(storage.mark);
         Found {
             available: all.map(named).collect(),
+            parities: parities.collect(),
             records: self.shared.records.clone(),
             newest,
             text: (!committed).then(|| "no record of a version".to_owned()),
@@ -517,17 +538,20 @@ impl Job {
         let may = |key: &Key, level| rules.may_go((Incarnation(key.0), Version(key.1)), level);
         let mut gone: Vec<(Key, u32, Level)> = Vec::new();
         let storage = &self.homes[who as usize].storage;
-        let own = storage.own.keys().filter(|key| may(key, Level::Disk));
-        gone.extend(own.map(|&key| (key, node, Level::Disk)));
+        let own = storage.own.keys().filter(|key| may(key, Level::DISK));
+        gone.extend(own.map(|&key| (key, node, Level::DISK)));
         let kept = storage.partner.keys();
-        let kept = kept.filter(|(key, _)| may(key, Level::Partner));
-        gone.extend(kept.map(|&(key, owner)| (key, owner, Level::Partner)));
+        let kept = kept.filter(|(key, _)| may(key, Level::PARTNER));
+        gone.extend(kept.map(|&(key, owner)| (key, owner, Level::PARTNER)));
+        let parity = storage.parity.keys();
+        let parity = parity.filter(|(key, level)| may(key, *level));
+        gone.extend(parity.map(|&(key, level)| (key, node, level)));
         if shared {
             let there = Rules::new(self.shared.records.iter(), policy);
-            let may = |key: &Key| there.may_go((Incarnation(key.0), Version(key.1)), Level::Shared);
+            let may = |key: &Key| there.may_go((Incarnation(key.0), Version(key.1)), Level::SHARED);
             let all = self.shared.containers.keys();
             let all = all.filter(|(key, _)| may(key));
-            gone.extend(all.map(|&(key, owner)| (key, owner, Level::Shared)));
+            gone.extend(all.map(|&(key, owner)| (key, owner, Level::SHARED)));
         }
         let mut removed = Vec::new();
         for (key, owner, level) in gone {
@@ -538,12 +562,13 @@ impl Job {
             };
             let storage = &mut self.homes[who as usize].storage;
             match level {
-                Level::Disk => drop(storage.own.remove(&key)),
-                Level::Partner => drop(storage.partner.remove(&(key, owner))),
+                Level::DISK => drop(storage.own.remove(&key)),
+                Level::PARTNER => drop(storage.partner.remove(&(key, owner))),
+                level if level.members().is_some() => drop(storage.parity.remove(&(key, level))),
                 _ => drop(self.shared.containers.remove(&(key, owner))),
             }
             match level {
-                Level::Shared => self.shared.tombs.insert((id, level)),
+                Level::SHARED => self.shared.tombs.insert((id, level)),
                 _ => storage.tombs.insert((id, level)),
             };
             if self.at(node) == who {
@@ -557,7 +582,9 @@ impl Job {
         }
         let storage = &mut self.homes[who as usize].storage;
         let own = storage.own.keys().copied();
-        let present = own.chain(storage.partner.keys().map(|(key, _)| *key));
+        let parity = storage.parity.keys().map(|(key, _)| *key);
+        let kept = storage.partner.keys().map(|(key, _)| *key);
+        let present = own.chain(kept).chain(parity);
         let forgotten = storage.tombs.forget(&records, present, &rules);
         let gone = |record: &Record| {
             record

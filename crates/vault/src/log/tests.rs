@@ -12,10 +12,11 @@ fn commit(version: u64, ranks: u32) -> Record {
     Record::Commit {
         incarnation: Incarnation(1),
         version: Version(version),
-        level: Level::Disk,
+        level: Level::DISK,
         ballot: 1,
         ranks,
         parts: vec![],
+        groups: Vec::new(),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Ranks that leave versions out, beside a node without its job.
 
-use outlive_base::{Code, Incarnation, Level};
+use outlive_base::{Code, Incarnation, Level, Survives};
 use outlive_protocols::commit;
 
 use super::super::machines::Driver;
@@ -15,7 +15,7 @@ use outlive_base::Time;
 #[test]
 fn a_node_without_ranks_that_learns_late_of_it_joins_all_the_same() {
     let mut agent = alone(4);
-    let levels = Levels::NONE.with(Level::Disk);
+    let levels = Levels::NONE.with(Level::DISK);
     agent.on_join(Version(0), levels);
     assert!(
         !agent.rounds[&Version(0)].told,
@@ -47,7 +47,7 @@ fn a_node_without_ranks_that_learns_late_of_it_joins_all_the_same() {
 #[test]
 fn an_arming_waits_until_the_number_of_ranks_is_known() {
     let mut agent = alone(4);
-    agent.on_arm(Version(3), Levels::NONE.with(Level::Disk));
+    agent.on_arm(Version(3), Levels::NONE.with(Level::DISK));
     agent.try_deferred();
     assert!(agent.deferred.is_some() && agent.rounds.is_empty());
     agent.on_order(Order::Ranks {
@@ -60,7 +60,7 @@ fn an_arming_waits_until_the_number_of_ranks_is_known() {
 #[test]
 fn a_node_with_ranks_waits_for_them() {
     let mut agent = alone(2);
-    agent.on_join(Version(0), Levels::NONE.with(Level::Disk));
+    agent.on_join(Version(0), Levels::NONE.with(Level::DISK));
     agent.on_order(Order::Ranks {
         incarnation: Incarnation(1),
         ranks: 3,
@@ -73,7 +73,7 @@ fn a_flush_of_an_ended_incarnation_ends_no_round_of_the_same_version() {
     let mut agent = alone(2);
     let version = Version(4);
     let begin = |agent: &mut Node<Still>| {
-        agent.open_round(version, Levels::NONE.with(Level::Disk));
+        agent.open_round(version, Levels::NONE.with(Level::DISK));
         let round = agent.rounds.get_mut(&version).unwrap();
         (round.told, round.flushing) = (true, true);
     };
@@ -111,25 +111,26 @@ fn levels_of_a_short_version_are_prepared_together_or_soon() {
             digest: 1,
             holder: NodeId(2),
             ranks: vec![],
+            parity: None,
         };
         agent.on_level_done(source, version, level, Ok(part));
         agent.rounds[&version].written.len()
     };
-    let levels = Levels::NONE.with(Level::Memory).with(Level::Disk);
+    let levels = Levels::NONE.with(Level::MEMORY).with(Level::DISK);
     agent.open_round(version, levels);
-    assert_eq!(written(&mut agent, Level::Memory, 1000), 1, "it waits");
+    assert_eq!(written(&mut agent, Level::MEMORY, 1000), 1, "it waits");
     agent.prepare_late();
-    assert_eq!(agent.rounds[&version].written, [Level::Memory]);
-    assert_eq!(written(&mut agent, Level::Disk, 1000), 0, "the last");
+    assert_eq!(agent.rounds[&version].written, [Level::MEMORY]);
+    assert_eq!(written(&mut agent, Level::DISK, 1000), 0, "the last");
     // Its time has come.
-    assert_eq!(written(&mut agent, Level::Memory, 1000), 1);
+    assert_eq!(written(&mut agent, Level::MEMORY, 1000), 1);
     let round = agent.rounds.get_mut(&version).unwrap();
     round.written_until = Some(agent.now);
     agent.prepare_late();
     assert!(agent.rounds[&version].written.is_empty());
     // The copies of a long one end at different times: none waits for another.
     let long = SHORT_BYTES + 1;
-    assert_eq!(written(&mut agent, Level::Memory, long), 0);
+    assert_eq!(written(&mut agent, Level::MEMORY, long), 0);
 }
 
 #[test]
@@ -229,7 +230,7 @@ fn what_a_program_wrote_over_is_no_fault_of_ours() {
     // Another version than the message says.
     theirs.begin_fill(Version(8), 0);
     theirs.finish(1);
-    agent.open_round(version, Levels::NONE.with(Level::Disk));
+    agent.open_round(version, Levels::NONE.with(Level::DISK));
     agent.on_captured(rank, version, 0, generation, 1);
     let damage = |agent: &Node<Still>| {
         let told = agent.told.entries().iter();
@@ -284,13 +285,13 @@ fn with_slots(agent: &mut Node<Still>, stable: Version) -> PlainBlock {
     }
     let version = stable;
     entry.slots[0].usage = Use::Full { source, version };
-    agent.stable[Level::Memory as usize] = Some((source, stable));
+    agent.stable.insert(Level::MEMORY, (source, stable));
     program
 }
 
 /// Arms slot 1.
 fn armed(agent: &mut Node<Still>, version: Version) {
-    agent.open_round(version, Levels::NONE.with(Level::Disk));
+    agent.open_round(version, Levels::NONE.with(Level::DISK));
     let entry = agent.ranks.get_mut(Rank(0)).unwrap();
     entry.stamp(1, 7, Incarnation(1)).unwrap();
     entry.slots[1].usage = Use::Filling(version);
@@ -346,7 +347,7 @@ fn a_rank_that_waits_for_a_version_hears_at_once_that_a_larger_one_takes_its_pla
         rank: Rank(0),
         sequence: 1,
         version: Version(20),
-        level: Level::Disk,
+        survives: Survives::NodeCrash,
         until: agent.now + Time::from_secs(600),
     });
     agent.answer_waits();
@@ -362,7 +363,7 @@ fn what_waits_for_an_earlier_version_gets_a_slot_that_was_handed_over() {
     let mut agent = alone(0);
     let program = with_slots(&mut agent, Version(14));
     armed(&mut agent, Version(30));
-    agent.open_round(Version(35), Levels::NONE.with(Level::Disk));
+    agent.open_round(Version(35), Levels::NONE.with(Level::DISK));
     program.offer(21);
     program.claim(Version(21));
     agent.withdraw(Version(30));
@@ -390,7 +391,7 @@ fn persisted(agent: &mut Node<Still>, short: &commit::Record) -> Option<outlive_
 #[test]
 fn a_commit_of_an_agent_started_anew_names_the_number_of_ranks() {
     let mut agent = alone(0);
-    let (source, version, level) = (Incarnation(1), Version(4), Level::Disk);
+    let (source, version, level) = (Incarnation(1), Version(4), Level::DISK);
     let part = outlive_ledger::Part {
         node: NodeId(0),
         id: outlive_base::ContainerId {
@@ -402,6 +403,7 @@ fn a_commit_of_an_agent_started_anew_names_the_number_of_ranks() {
         digest: 1,
         holder: NodeId(0),
         ranks: vec![Rank(0)],
+        parity: None,
     };
     agent.contents.add_part(source, version, level, part);
     let decision = commit::Record::Commit {
@@ -433,10 +435,10 @@ fn levels_that_a_new_agent_does_not_know_are_not_none() {
     assert!(agent.rounds.contains_key(&version), "met again");
     let known = |agent: &Node<Still>| agent.line.levels.get(&(source, version)).cloned();
     assert_eq!(known(&agent), None, "the strongest is assumed");
-    let levels = Levels::NONE.with(Level::Memory);
+    let levels = Levels::NONE.with(Level::MEMORY);
     agent.resume_round(version, levels);
-    agent.on_stable(version, Level::Disk);
-    let both = std::collections::BTreeSet::from([Level::Memory, Level::Disk]);
+    agent.on_stable(version, Level::DISK);
+    let both = std::collections::BTreeSet::from([Level::MEMORY, Level::DISK]);
     assert_eq!(known(&agent), Some(both));
 }
 
@@ -448,7 +450,7 @@ fn what_a_lost_node_may_have_committed_is_not_taken_for_replaced() {
     agent.contents.learn(&outlive_ledger::Record::Commit {
         incarnation: source,
         version,
-        level: Level::Memory,
+        level: Level::MEMORY,
         ballot: 1,
         ranks: 3,
         parts: Vec::new(),
@@ -456,11 +458,11 @@ fn what_a_lost_node_may_have_committed_is_not_taken_for_replaced() {
     agent.restore_line(source, version);
     agent.count_what_may_be_committed(source, version);
     let used = agent.all_levels();
-    assert!(used.contains(Level::Disk));
+    assert!(used.contains(Level::DISK));
     let known = &agent.line.levels[&(source, version)];
     assert!(used.iter().all(|level| known.contains(&level)));
     assert_eq!(
-        agent.stable[Level::Partner as usize],
+        agent.stable[Level::PARTNER as usize],
         None,
         "nor for stable"
     );
@@ -471,13 +473,13 @@ fn a_version_in_a_slot_is_decided_though_a_new_agent_heard_of_a_newer_one_first(
     let mut agent = alone(0);
     let (source, version) = (Incarnation(1), Version(14));
     let _program = with_slots(&mut agent, version);
-    agent.on_stable(Version(20), Level::Disk);
+    agent.on_stable(Version(20), Level::DISK);
     agent.rejoined(source);
     agent.rounds.get_mut(&version).unwrap().told = true;
     agent.finish(true);
     agent.look_around();
     assert!(!agent.finished, "nobody has said what became of it");
-    agent.on_stable(version, Level::Disk);
+    agent.on_stable(version, Level::DISK);
     agent.look_around();
     assert!(agent.finished, "the job's end waits for nothing");
 }
@@ -509,8 +511,8 @@ fn a_level_that_is_not_in_use_is_not_said_to_be_given_up() {
         agent.on_aborted(Version(3), Some(level), why, None);
         agent.shell.told.len()
     };
-    assert_eq!(aborted(&mut agent, Level::Disk), 1);
-    assert_eq!(aborted(&mut agent, Level::Shared), 0);
+    assert_eq!(aborted(&mut agent, Level::DISK), 1);
+    assert_eq!(aborted(&mut agent, Level::SHARED), 0);
 }
 
 #[test]
@@ -523,16 +525,16 @@ fn a_level_that_ends_before_there_is_room_does_not_hold_its_slot_for_ever() {
     let (source, version) = (Incarnation(1), Version(20));
     entry.slots[1].usage = Use::Full { source, version };
     let version = Version(30);
-    let levels = Levels::NONE.with(Level::Disk).with(Level::Partner);
+    let levels = Levels::NONE.with(Level::DISK).with(Level::PARTNER);
     agent.on_arm(version, levels);
     assert!(agent.deferred.is_some(), "it waits for room");
-    agent.on_aborted(version, Some(Level::Partner), commit::Why::Partner, None);
+    agent.on_aborted(version, Some(Level::PARTNER), commit::Why::Partner, None);
     let entry = agent.ranks.get_mut(Rank(0)).unwrap();
     entry.slots[1].usage = Use::Free;
     agent.try_deferred();
     assert_eq!(
         agent.rounds[&version].levels,
-        Levels::NONE.with(Level::Disk)
+        Levels::NONE.with(Level::DISK)
     );
 }
 
@@ -543,10 +545,11 @@ fn a_version_that_some_ranks_hold_is_rebuilt_into_one_slot_of_each() {
     agent.contents.learn(&outlive_ledger::Record::Commit {
         incarnation: source,
         version,
-        level: Level::Disk,
+        level: Level::DISK,
         ballot: 1,
         ranks: 2,
         parts: Vec::new(),
+        groups: Vec::new(),
     });
     let full = Use::Full { source, version };
     let entry = agent.ranks.entry(Rank(0), 2);
@@ -560,7 +563,7 @@ fn a_version_that_some_ranks_hold_is_rebuilt_into_one_slot_of_each() {
         source,
         version,
         result: Ok(Rebuilt {
-            level: Level::Disk,
+            level: Level::DISK,
             bytes: 4096,
             slabs: slabs.into(),
             rejected: Vec::new(),
@@ -585,7 +588,7 @@ fn what_ranks_were_told_is_aborted_is_not_armed_again() {
     // One that was forced, before it.
     agent.on_aborted(Version(17), None, commit::Why::Left, None);
     // The coordinator was started anew and remembers nothing.
-    let levels = Levels::NONE.with(Level::Disk);
+    let levels = Levels::NONE.with(Level::DISK);
     agent.on_arm(Version(20), levels);
     let armed = |agent: &Node<Still>| agent.ranks.get(Rank(0)).unwrap().block().unwrap().armed();
     assert!(armed(&agent).is_none() && !agent.rounds.contains_key(&Version(20)));

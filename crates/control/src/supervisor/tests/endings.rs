@@ -306,7 +306,7 @@ fn a_warning_of_the_end_takes_a_checkpoint_at_all_levels_and_ends_nothing() {
             from_terminal: false,
         });
     };
-    let all = [Level::Memory, Level::Disk, Level::Partner];
+    let all = [Level::MEMORY, Level::DISK, Level::PARTNER];
     let asked = |a: &Action| {
         let now =
             |order: &Order| matches!(order, Order::CheckpointNow { levels } if *levels == all);
@@ -469,14 +469,14 @@ fn given_up(version: u64, level: Level) -> Notice {
 fn versions_that_a_full_disk_costs_are_told_once_and_counted() {
     let mut set = settings(1);
     set.levels = vec![LevelSetting {
-        level: Level::Disk,
+        level: Level::DISK,
         every: 1,
     }];
     let mut world = World::running(set, 1);
     for version in [10, 10, 20, 30] {
-        world.notice(0, given_up(version, Level::Disk));
+        world.notice(0, given_up(version, Level::DISK));
         // Of a level that the job does not use there is nothing to say.
-        world.notice(0, given_up(version, Level::Shared));
+        world.notice(0, given_up(version, Level::SHARED));
     }
     world.pass(2_000);
     let told = |a: &Action| matches!(a, Action::Tell(Event::Aborted { .. }));
@@ -484,7 +484,7 @@ fn versions_that_a_full_disk_costs_are_told_once_and_counted() {
     assert_eq!(world.sup.report().checkpoints.aborted, 3);
     let stable = |version| Notice::Checkpoint {
         version: Version(version),
-        step: Step::Stable(Level::Disk),
+        step: Step::Stable(Level::DISK),
     };
     // One that is late is older than those.
     world.notice(0, stable(5));
@@ -492,7 +492,7 @@ fn versions_that_a_full_disk_costs_are_told_once_and_counted() {
     let again = |a: &Action| matches!(a, Action::Tell(Event::KeptAgain { given_up: 3, .. }));
     assert_eq!(world.count(again), 1);
     // Another time is told again.
-    world.notice(0, given_up(50, Level::Disk));
+    world.notice(0, given_up(50, Level::DISK));
     world.pass(2_000);
     assert_eq!(world.count(told), 2);
 }
@@ -501,14 +501,14 @@ fn versions_that_a_full_disk_costs_are_told_once_and_counted() {
 fn what_a_lost_node_explains_is_not_told_beside_it() {
     let mut set = settings(2);
     set.levels = vec![LevelSetting {
-        level: Level::Partner,
+        level: Level::PARTNER,
         every: 1,
     }];
     let mut world = World::running(set, 2);
     let entity = outlive_base::Entity::Node(1);
     let lost = Error::new(Code::Network, entity, "the connection ended", "x");
     world.notice(0, Notice::Warning(lost.clone()));
-    world.notice(0, given_up(10, Level::Partner));
+    world.notice(0, given_up(10, Level::PARTNER));
     world.keeper_ended(1);
     world.pass(5_000);
     let words = |a: &Action| matches!(a, Action::Tell(Event::Warning(_) | Event::Aborted { .. }));

@@ -466,7 +466,7 @@ fn processes_that_cannot_be_ended_are_told_of_and_not_waited_for_without_end() {
 /// A disk that takes no records may hold the only copy of what is committed (P3).
 #[test]
 fn a_full_disk_is_given_up_only_if_what_lies_there_is_safe_elsewhere() {
-    for (level, emptied, status) in [(Level::Disk, 0, 74), (Level::Partner, 1, 0)] {
+    for (level, emptied, status) in [(Level::DISK, 0, 74), (Level::PARTNER, 1, 0)] {
         let mut world = World::running(settings(2), 2);
         let version = Version(40);
         world.newest = Some(version);

@@ -271,7 +271,7 @@ fn what_a_given_up_node_called_stable_is_remembered() {
     let (node, now) = (NodeId(0), world.now);
     world.sup.lose_slot(now, node, Storage::Empty);
     let version = Version(9);
-    let step = Step::Stable(Level::Disk);
+    let step = Step::Stable(Level::DISK);
     world.notice(0, Notice::Checkpoint { version, step });
     assert_eq!(world.sup.history, Incarnation(1));
     assert_eq!(world.sup.newest_stable, None, "nothing else changes");
@@ -363,7 +363,7 @@ fn on_machines(nodes: u32) -> Settings {
     let mut set = settings(nodes);
     set.apart_ms = Some(20_000);
     set.spares = 1;
-    set.levels = vec![level(Level::Memory), level(Level::Partner)];
+    set.levels = vec![level(Level::MEMORY), level(Level::PARTNER)];
     set
 }
 
@@ -455,7 +455,7 @@ fn a_link_that_heals_or_has_no_spare_behind_it_ends_nothing() {
 
     // Where no copy is on another machine, what the node keeps would be lost.
     let mut set = on_machines(3);
-    set.levels = vec![level(Level::Memory), level(Level::Disk)];
+    set.levels = vec![level(Level::MEMORY), level(Level::DISK)];
     let mut world = World::running(set, 3);
     parted(&mut world, &[(1, 2)], 90, 0);
     assert_eq!(world.starts(), 1);

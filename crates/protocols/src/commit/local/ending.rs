@@ -48,12 +48,10 @@ impl Commit {
         }
         let committed = |level| self.log.committed(self.key(version, level)).is_some();
         let committing = self.locals.get(&version).is_some_and(|local| {
-            local
-                .steps
-                .iter()
-                .any(|step| matches!(step, Step::Committing | Step::Committed))
+            let steps = &local.steps;
+            steps.any(|step| matches!(step, Step::Committing | Step::Committed))
         });
-        if committing || Level::ALL.into_iter().any(committed) {
+        if committing || cx.config.levels.iter().any(committed) {
             // One level counts for good: only the others can end.
             for level in cx.config.levels.iter() {
                 self.on_abort(cx, version, Some(level), why, culprit);
@@ -66,7 +64,7 @@ impl Commit {
         // What the coordinator has decided it takes up no more. But its next term knows
         // nothing of that, and another node may still call for a forced version.
         let lasting = alone || local.is_some_and(|local| local.forced);
-        for level in Level::ALL {
+        for level in cx.config.levels.iter() {
             self.end_level(cx, version, level);
         }
         self.locals.remove(&version);
@@ -114,7 +112,7 @@ impl Commit {
             return false;
         };
         let asked = local.partial && local.told || local.levels.contains(level);
-        let step = &mut local.steps[level as usize];
+        let step = local.steps.at(level);
         match *step {
             Step::Committing | Step::Over => false,
             Step::Committed => {
@@ -147,19 +145,19 @@ impl Commit {
         };
         let culprit = Some(NodeId(COORDINATOR));
         let levels = if local.partial {
-            Levels::ALL
+            cx.config.levels
         } else {
             local.levels
         };
         let mine = |step: Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
-        if levels.iter().all(|level| mine(local.steps[level as usize])) {
+        if levels.iter().all(|level| mine(local.steps.of(level))) {
             return self.end_version(cx, version, why, culprit, true);
         }
         for level in levels.iter() {
             let Some(local) = self.locals.get(&version) else {
                 return;
             };
-            match local.steps[level as usize] {
+            match local.steps.of(level) {
                 Step::Idle | Step::Failed(_) => {
                     if self.end_level(cx, version, level) {
                         self.end(version, Some(level), why, culprit);
@@ -194,9 +192,8 @@ impl Commit {
         let mut over = Vec::new();
         for (&version, local) in &mut self.locals {
             local.forced = false;
-            let unprepared =
-                |step: &Step| matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
-            if local.steps.iter().all(unprepared) {
+            let begun = |step| !matches!(step, Step::Idle | Step::Failed(_) | Step::Over);
+            if !local.steps.any(begun) {
                 over.push(version);
             }
         }

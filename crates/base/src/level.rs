@@ -1,0 +1,537 @@
+//! Levels: how a version is protected. A level is a *protection*, a scheme over a store; it is
+//! its own description and stands in no table of a job.
+//!
+//! Invariants: a level fits a byte, so that messages of protocols stay small; the order of
+//! levels is the order in which copies are tried, nearest first, and says nothing of what they
+//! survive: that is [`Level::tolerance`], which is a partial order.
+
+use core::fmt;
+use serde::{Deserialize, Serialize};
+
+use crate::error::{Code, Entity, Error, Result};
+
+/// What keeps the bytes of a level.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u8)]
+pub enum StoreKind {
+    /// Staging memory that a node's keeper owns: survives ranks and agents.
+    Keeper = 0,
+    /// Storage of the nodes.
+    Node = 1,
+    /// A directory that all nodes share.
+    Shared = 2,
+}
+
+/// How bytes are laid out over the members of a group. Numbers are those of records
+/// (`docs/format.md`, "Protection").
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[repr(u16)]
+pub enum Scheme {
+    /// Each node's bytes once.
+    Single = 0,
+    /// A parity segment at each member of a group, of the others' bytes (RAID 5, as SCR's and
+    /// DEEP-ER's XOR levels: deep-er, section III-D2).
+    Xor = 1,
+    /// The bytes again at another node (Buddy: deep-er, section III-D1).
+    Copies = 3,
+}
+
+/// A scheme with its numbers, over a store: what records and files say of a level.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub struct Protection {
+    /// What keeps the bytes.
+    pub store: StoreKind,
+    /// How they are laid out.
+    pub scheme: Scheme,
+    /// Members of a group that hold bytes of which one parity is made; 1 without parity.
+    pub k: u16,
+    /// Members of a group that may be lost.
+    pub m: u16,
+}
+
+/// How many failure domains may be lost, whichever they are, without losing a version.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Count {
+    /// At most so many.
+    Some(u16),
+    /// All.
+    All,
+}
+
+/// What may be lost, by kind. Neither of two levels need tolerate more than the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tolerance {
+    /// Nodes of which memory alone is lost.
+    pub memory: Count,
+    /// Failure domains of which storage is lost as well.
+    pub storage: Count,
+    /// What outside of the nodes must not be lost.
+    pub outside: Option<StoreKind>,
+}
+
+impl Tolerance {
+    /// True if whatever the other survives, this survives too.
+    pub fn covers(self, other: Tolerance) -> bool {
+        let outside = self.outside.is_none() || self.outside == other.outside;
+        self.memory >= other.memory && self.storage >= other.storage && outside
+    }
+}
+
+/// What a program wants a version to survive. Each includes those before it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum Survives {
+    /// The end of a process: a rank or an agent.
+    Process = 1,
+    /// A node that starts again, with its storage.
+    NodeCrash = 2,
+    /// A node that does not come back.
+    NodeLoss = 3,
+    /// All nodes of one failure domain.
+    Domain = 4,
+    /// All nodes.
+    AllNodes = 5,
+}
+
+impl Survives {
+    /// All of them, the weakest first.
+    pub const ALL: [Survives; 5] = [
+        Survives::Process,
+        Survives::NodeCrash,
+        Survives::NodeLoss,
+        Survives::Domain,
+        Survives::AllNodes,
+    ];
+
+    /// The name in messages and options.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Survives::Process => "process",
+            Survives::NodeCrash => "node-crash",
+            Survives::NodeLoss => "node-loss",
+            Survives::Domain => "domain",
+            Survives::AllNodes => "all-nodes",
+        }
+    }
+
+    /// The inverse of `self as u8`.
+    pub fn from_number(number: u8) -> Option<Survives> {
+        Survives::ALL.into_iter().find(|it| *it as u8 == number)
+    }
+}
+
+impl fmt::Display for Survives {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl core::str::FromStr for Survives {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Survives> {
+        let found = Survives::ALL.into_iter().find(|it| it.name() == text);
+        found.ok_or_else(|| {
+            Error::new(
+                Code::InvalidArgument,
+                Entity::Option("survives".into()),
+                format!("'{text}' is nothing that a version can survive"),
+                "use process, node-crash, node-loss, domain or all-nodes",
+            )
+        })
+    }
+}
+
+/// A checkpoint level (ffmk, section 3.5; deep-er, section III-D): what a version is kept as.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Level(u8);
+
+/// Fewest members of an XOR group: with two the parity is a copy, which `partner` is.
+pub const XOR_MEMBERS_MIN: u16 = 3;
+/// Most members of an XOR group.
+pub const XOR_MEMBERS_MAX: u16 = 32;
+/// Most levels of one job.
+pub const LEVELS_MAX: usize = 8;
+
+/// The code of an XOR group of no members; that of g members is g more.
+const XOR: u8 = 0x20;
+
+static XOR_NAMES: [&str; 30] = [
+    "xor:3", "xor:4", "xor:5", "xor:6", "xor:7", "xor:8", "xor:9", "xor:10", "xor:11", "xor:12",
+    "xor:13", "xor:14", "xor:15", "xor:16", "xor:17", "xor:18", "xor:19", "xor:20", "xor:21",
+    "xor:22", "xor:23", "xor:24", "xor:25", "xor:26", "xor:27", "xor:28", "xor:29", "xor:30",
+    "xor:31", "xor:32",
+];
+
+impl Level {
+    /// Staging memory of the node. Survives ranks and agents.
+    pub const MEMORY: Level = Level(0);
+    /// A container in the node's own storage. Survives a node that starts again.
+    pub const DISK: Level = Level(1);
+    /// A second container in another failure domain (Buddy). Survives a lost domain.
+    pub const PARTNER: Level = Level(2);
+    /// A container in the directory that all nodes share. Survives all nodes.
+    pub const SHARED: Level = Level(0xE0);
+
+    /// The levels that need no number, nearest first.
+    pub const PLAIN: [Level; 4] = [Level::MEMORY, Level::DISK, Level::PARTNER, Level::SHARED];
+    /// No level comes before it.
+    pub const FIRST: Level = Level::MEMORY;
+    /// No level comes after it.
+    pub const LAST: Level = Level(u8::MAX);
+
+    /// Parity over groups of `members` nodes. `None` if they are too few or too many.
+    pub const fn xor(members: u16) -> Option<Level> {
+        match members {
+            XOR_MEMBERS_MIN..=XOR_MEMBERS_MAX => Some(Level(XOR + members as u8)),
+            _ => None,
+        }
+    }
+
+    /// The level as a byte, between processes of one build.
+    pub const fn code(self) -> u8 {
+        self.0
+    }
+
+    /// The inverse of [`Level::code`].
+    pub fn from_code(code: u8) -> Option<Level> {
+        let members = u16::from(code.wrapping_sub(XOR));
+        let plain = Level::PLAIN.into_iter().find(|level| level.0 == code);
+        plain.or_else(|| Level::xor(members))
+    }
+
+    /// Store, scheme and numbers.
+    pub const fn protection(self) -> Protection {
+        let (store, scheme, k, m) = match self {
+            Level::MEMORY => (StoreKind::Keeper, Scheme::Single, 1, 0),
+            Level::DISK => (StoreKind::Node, Scheme::Single, 1, 0),
+            Level::PARTNER => (StoreKind::Node, Scheme::Copies, 1, 1),
+            Level::SHARED => (StoreKind::Shared, Scheme::Single, 1, 0),
+            Level(code) => {
+                let members = (code - XOR) as u16;
+                (StoreKind::Node, Scheme::Xor, members - 1, 1)
+            }
+        };
+        Protection {
+            store,
+            scheme,
+            k,
+            m,
+        }
+    }
+
+    /// The inverse of [`Level::protection`]; `None` for one that this version does not know.
+    pub fn of(protection: Protection) -> Option<Level> {
+        let xor = Level::xor(protection.k.saturating_add(1));
+        let mut known = Level::PLAIN.into_iter().chain(xor);
+        known.find(|level| level.protection() == protection)
+    }
+
+    /// What keeps its bytes.
+    pub const fn store(self) -> StoreKind {
+        self.protection().store
+    }
+
+    /// How its bytes are laid out.
+    pub const fn scheme(self) -> Scheme {
+        self.protection().scheme
+    }
+
+    /// Nodes of a group over which parity is made; `None` if there is none.
+    pub const fn members(self) -> Option<u16> {
+        let Protection { scheme, k, m, .. } = self.protection();
+        match scheme {
+            Scheme::Xor => Some(k + m),
+            Scheme::Single | Scheme::Copies => None,
+        }
+    }
+
+    /// The name used on the command line, in records and in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Level::MEMORY => "memory",
+            Level::DISK => "disk",
+            Level::PARTNER => "partner",
+            Level::SHARED => "shared",
+            Level(code) => {
+                let nth = code.wrapping_sub(XOR + XOR_MEMBERS_MIN as u8);
+                XOR_NAMES.get(usize::from(nth)).copied().unwrap_or("?")
+            }
+        }
+    }
+
+    /// What may be lost.
+    pub const fn tolerance(self) -> Tolerance {
+        let Protection { store, m, .. } = self.protection();
+        let (memory, storage, outside) = match store {
+            StoreKind::Keeper => (Count::Some(0), Count::Some(0), None),
+            StoreKind::Node => (Count::All, Count::Some(m), None),
+            StoreKind::Shared => (Count::All, Count::All, Some(StoreKind::Shared)),
+        };
+        Tolerance {
+            memory,
+            storage,
+            outside,
+        }
+    }
+
+    /// True if a version at this level survives whatever one at `other` does, as far as both
+    /// promise it: the order by which a newer version takes an older one's place (P3).
+    pub fn covers(self, other: Level) -> bool {
+        self.tolerance().covers(other.tolerance())
+    }
+
+    /// The most that a program may count on.
+    pub const fn survives(self) -> Survives {
+        let Protection { store, m, .. } = self.protection();
+        match (store, m) {
+            (StoreKind::Keeper, _) => Survives::Process,
+            (StoreKind::Node, 0) => Survives::NodeCrash,
+            // Copies and groups are laid over failure domains.
+            (StoreKind::Node, _) => Survives::Domain,
+            (StoreKind::Shared, _) => Survives::AllNodes,
+        }
+    }
+
+    /// True if it survives a node that does not come back.
+    pub fn outlives_a_node(self) -> bool {
+        self.survives() >= Survives::NodeLoss
+    }
+
+    /// How many failure domains may be lost, whichever they are, without losing
+    /// a version committed at this level: the `f` of the commit rule.
+    pub const fn domains_tolerated(self, nodes: u32) -> u32 {
+        match self.tolerance().storage {
+            Count::Some(domains) => domains as u32,
+            Count::All => nodes,
+        }
+    }
+}
+
+impl fmt::Display for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl fmt::Debug for Level {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl core::str::FromStr for Level {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Level> {
+        let plain = Level::PLAIN.into_iter().find(|level| level.name() == text);
+        let xor = || {
+            let nth = XOR_NAMES.iter().position(|name| *name == text)?;
+            Level::xor(XOR_MEMBERS_MIN + nth as u16)
+        };
+        plain.or_else(xor).ok_or_else(|| {
+            Error::new(
+                Code::InvalidArgument,
+                Entity::Option("level".into()),
+                format!("'{text}' is no checkpoint level"),
+                "use memory, disk, partner, xor:G (parity over groups of G nodes, 3 to 32) or \
+                 shared",
+            )
+        })
+    }
+}
+
+impl Serialize for Level {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> core::result::Result<S::Ok, S::Error> {
+        match out.is_human_readable() {
+            true => out.serialize_str(self.name()),
+            false => out.serialize_u8(self.0),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Level {
+    fn deserialize<D: serde::Deserializer<'de>>(input: D) -> core::result::Result<Level, D::Error> {
+        use serde::de::Error as _;
+        if !input.is_human_readable() {
+            let code = u8::deserialize(input)?;
+            return Level::from_code(code).ok_or_else(|| D::Error::custom("level"));
+        }
+        let text = <std::borrow::Cow<'de, str>>::deserialize(input)?;
+        text.parse()
+            .map_err(|error: Error| D::Error::custom(error.reason()))
+    }
+}
+
+/// At most [`LEVELS_MAX`] levels, nearest first.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Levels {
+    /// Ascending; after them [`NONE`].
+    codes: [u8; LEVELS_MAX],
+}
+
+/// No level.
+const NONE: u8 = u8::MAX;
+
+impl Levels {
+    /// No level.
+    pub const NONE: Levels = Levels {
+        codes: [NONE; LEVELS_MAX],
+    };
+
+    /// The set of these levels. Beyond [`LEVELS_MAX`] the farthest are left out.
+    pub fn of(levels: &[Level]) -> Levels {
+        levels.iter().copied().collect()
+    }
+    /// This set and `level`.
+    #[must_use]
+    pub fn with(self, level: Level) -> Levels {
+        if self.contains(level) {
+            return self;
+        }
+        let mut codes = self.codes;
+        let at = codes.partition_point(|code| *code < level.0);
+        if at < LEVELS_MAX {
+            codes.copy_within(at..LEVELS_MAX - 1, at + 1);
+            codes[at] = level.0;
+        }
+        Levels { codes }
+    }
+    /// This set less `level`.
+    #[must_use]
+    pub fn without(self, level: Level) -> Levels {
+        self.iter().filter(|other| *other != level).collect()
+    }
+    /// The levels that are in both sets.
+    #[must_use]
+    pub fn and(self, other: Levels) -> Levels {
+        self.iter().filter(|level| other.contains(*level)).collect()
+    }
+    /// True if `level` is in the set.
+    pub fn contains(self, level: Level) -> bool {
+        self.codes.contains(&level.0)
+    }
+    /// True if no level is in the set.
+    pub const fn is_empty(self) -> bool {
+        self.codes[0] == NONE
+    }
+    /// Where `level` stands in the set.
+    pub fn place(self, level: Level) -> Option<usize> {
+        self.codes.iter().position(|code| *code == level.0)
+    }
+    /// The set as a word that processes share.
+    pub const fn to_word(self) -> u64 {
+        u64::from_le_bytes(self.codes)
+    }
+    /// The inverse of [`Levels::to_word`]; what is no level is left out.
+    pub fn from_word(word: u64) -> Levels {
+        let codes = word.to_le_bytes().into_iter();
+        codes.filter_map(Level::from_code).collect()
+    }
+    /// The levels, nearest first.
+    pub fn iter(self) -> impl DoubleEndedIterator<Item = Level> {
+        self.codes.into_iter().filter_map(Level::from_code)
+    }
+}
+
+impl Default for Levels {
+    fn default() -> Levels {
+        Levels::NONE
+    }
+}
+
+impl FromIterator<Level> for Levels {
+    fn from_iter<I: IntoIterator<Item = Level>>(levels: I) -> Levels {
+        levels.into_iter().fold(Levels::NONE, Levels::with)
+    }
+}
+
+impl fmt::Debug for Levels {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.iter()).finish()
+    }
+}
+
+impl Serialize for Levels {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> core::result::Result<S::Ok, S::Error> {
+        // Some formats want the length first, which a filter does not know.
+        self.iter().collect::<Vec<_>>().serialize(out)
+    }
+}
+
+impl<'de> Deserialize<'de> for Levels {
+    fn deserialize<D: serde::Deserializer<'de>>(
+        input: D,
+    ) -> core::result::Result<Levels, D::Error> {
+        Ok(Vec::<Level>::deserialize(input)?.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all() -> impl Iterator<Item = Level> {
+        let xor = (0..100).filter_map(Level::xor);
+        Level::PLAIN.into_iter().chain(xor)
+    }
+
+    #[test]
+    fn every_level_is_its_own_description() {
+        assert_eq!(all().count(), 34);
+        for level in all() {
+            assert_eq!(Level::from_code(level.code()), Some(level));
+            assert_eq!(Level::of(level.protection()), Some(level));
+            assert_eq!(level.name().parse::<Level>(), Ok(level));
+            assert!((Level::FIRST..=Level::LAST).contains(&level));
+        }
+        let unknown = (0..=u8::MAX).filter(|code| Level::from_code(*code).is_none());
+        assert_eq!(unknown.count(), 256 - 34);
+        for text in ["", "xor", "xor:2", "xor:33", "xor:04", "Memory", "rs:6+2"] {
+            assert!(text.parse::<Level>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn the_order_of_tolerance_is_partial() {
+        let (memory, disk, partner, shared) =
+            (Level::MEMORY, Level::DISK, Level::PARTNER, Level::SHARED);
+        let xor = Level::xor(4).unwrap();
+        for level in all() {
+            assert!(level.covers(level), "{level}");
+            assert_eq!(level.covers(memory), level != shared, "{level}");
+        }
+        assert!(disk.covers(memory) && !memory.covers(disk));
+        assert!(partner.covers(disk) && !disk.covers(partner));
+        assert!(xor.covers(partner) && partner.covers(xor));
+        for other in [memory, disk, partner, xor] {
+            assert!(!other.covers(shared) && !shared.covers(other), "{other}");
+        }
+        assert_eq!(xor.survives(), Survives::Domain);
+        assert_eq!(
+            (disk.domains_tolerated(5), xor.domains_tolerated(5)),
+            (0, 1)
+        );
+        assert_eq!(shared.domains_tolerated(5), 5);
+    }
+
+    #[test]
+    fn a_set_of_levels_is_small_ascending_and_bounded() {
+        assert_eq!(size_of::<Levels>(), 8);
+        let xor = Level::xor(4).unwrap();
+        let set = Levels::of(&[Level::SHARED, Level::DISK, xor, Level::DISK]);
+        let listed: Vec<Level> = set.iter().collect();
+        assert_eq!(listed, [Level::DISK, xor, Level::SHARED]);
+        assert!(set.contains(xor) && !set.contains(Level::MEMORY));
+        assert_eq!(set.without(xor), Levels::of(&[Level::DISK, Level::SHARED]));
+        assert_eq!(
+            set.and(Levels::of(&[xor, Level::MEMORY])),
+            Levels::of(&[xor])
+        );
+        assert!(set.without(xor).and(Levels::of(&[xor])).is_empty());
+        assert_eq!(Levels::from_word(set.to_word()), set);
+        assert_eq!(Levels::from_word(u64::MAX), Levels::NONE);
+        assert_eq!((set.place(xor), set.place(Level::MEMORY)), (Some(1), None));
+        let many: Levels = all().collect();
+        assert_eq!(many.iter().count(), LEVELS_MAX);
+    }
+}
