@@ -234,7 +234,7 @@ def test_a_failure_is_told_once_and_nothing_else(job: Job, case: str) -> None:
 
 def test_strangers_leave_room_for_real_warnings(job: Job) -> None:
     job.hold(60, 0)
-    job.hold(100, 85, 0)
+    job.hold(100, 85, "process")
     door = job.dir / "door"
     job.steps = 120
     program = job.program("--pause", 65, door)

@@ -1,5 +1,5 @@
 //! Redundancy schemes: how groups are laid, what each member stores, and what can be made of
-//! what is left. A scheme is a file that implements [`Layout`] and a row of [`layout`].
+//! what is left. A scheme is a file that implements [`Layout`] and a row of `layout`.
 //!
 //! Invariants: recovery, rehearsal and the judges of both ask one question, [`Group::terms`];
 //! encoding is the same question about a parity. Everything is a function of the arguments.

@@ -106,6 +106,7 @@ pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
                     part: part.clone(),
                     copies: Vec::new(),
                 });
+                state.part.parity = state.part.parity.or(part.parity);
                 add_copies(state, part, *level, inventories);
             }
         }

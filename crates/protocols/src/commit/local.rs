@@ -488,11 +488,15 @@ impl Commit {
     }
 
     fn on_stable(&mut self, cx: &C, version: Version, level: Level) {
-        if !self.locals.contains_key(&version) {
+        let Some(local) = self.locals.get(&version) else {
             return;
-        }
+        };
         let planted = cx.config.planted == Some(Planted::StableBeforePersist);
-        if !planted && self.log.committed(self.key(version, level)).is_none() {
+        // The log keeps the newest marks only. What is durable by this round's own word is no
+        // less so: to acknowledge it again would be answered with the same, without end.
+        let durable = self.log.committed(self.key(version, level)).is_some()
+            || matches!(local.steps.of(level), Step::Committed | Step::Over);
+        if !planted && !durable {
             return self.on_commit(cx, version, level);
         }
         let Some(local) = self.locals.get_mut(&version) else {

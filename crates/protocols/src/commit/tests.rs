@@ -433,3 +433,37 @@ fn what_parity_makes_good_is_chosen_by_the_drivers_word() {
         assert_eq!(rebuilt(&node), [if ok { 20 } else { 10 }]);
     }
 }
+
+/// A log keeps so many marks. A round that was found in it after a restart may outlive its own:
+/// to be told that it is stable must end it, not be answered for ever.
+#[test]
+fn a_round_whose_mark_is_gone_ends_when_it_is_stable() {
+    let mut node = Node::new();
+    let old = Version(1);
+    let commit = |version: u64, level| Record::Commit {
+        incarnation: BALLOT.incarnation,
+        version: Version(version),
+        level,
+        ballot: BALLOT,
+    };
+    node.records.push(commit(old.0, Level::DISK));
+    node.restart();
+    let key = (BALLOT.incarnation, old, Level::DISK);
+    // Versions that came after it.
+    for version in 2..3000 {
+        node.commit.log.apply(commit(version, Level::PARTNER));
+    }
+    assert!(node.commit.log.committed(key).is_none(), "its mark is gone");
+    node.said.clear();
+    let level = Level::DISK;
+    node.hear(Kind::Stable {
+        version: old,
+        level,
+    });
+    assert_eq!(node.said, []);
+    let stable = Event::Stable {
+        version: old,
+        level,
+    };
+    assert!(node.events.contains(&stable));
+}
