@@ -392,6 +392,8 @@ pub enum Notice {
     Silent {
         /// The peer.
         node: NodeId,
+        /// Which holder of its slot.
+        epoch: u64,
     },
     /// From the coordinator only: the decision of the incarnation.
     Opened(Opened),

@@ -465,7 +465,11 @@ impl<S: Shell> Node<S> {
                     let offered = self.ranks.called_max();
                     self.tell(&Notice::Alive { offered });
                 }
-                detector::Msg::Silent { node } => self.tell(&Notice::Silent { node: NodeId(node) }),
+                detector::Msg::Silent { node } => {
+                    let node = NodeId(node);
+                    let epoch = self.epoch_of(node);
+                    self.tell(&Notice::Silent { node, epoch });
+                }
                 _ => {}
             },
             Effect::Send(to, msg) => {

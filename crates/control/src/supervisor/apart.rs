@@ -132,7 +132,7 @@ impl Supervisor {
             Code::NodeSilent,
             Entity::Node(b.0),
             format!(
-                "node {a} and it do not reach each other, the launcher reaches both; ranks may wait"
+                "{a} and it do not reach each other, the launcher reaches both; ranks may wait"
             ),
             "check the network between the two; checkpoints there may be aborted",
         );
@@ -146,7 +146,7 @@ impl Supervisor {
         let found = Found {
             place: Place::Node(node, slot.epoch),
             cause: format!(
-                "it and node {other} have not reached each other for {:.0} s more than a dead \
+                "it and {other} have not reached each other for {:.0} s more than a dead \
                  node is missed, and the ranks wait; a spare takes its place",
                 now.since(since).as_secs()
             ),

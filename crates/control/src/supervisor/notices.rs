@@ -61,9 +61,11 @@ impl Supervisor {
                 }
             }
             // Answered by the rule for silence, which looks at both witnesses.
-            Notice::Silent { node: peer } => {
-                self.on_silent_for(now, node, peer);
-                self.on_missed(now, node, peer, false);
+            Notice::Silent { node: peer, epoch } => {
+                if self.is_present(peer, epoch) {
+                    self.on_silent_for(now, node, peer);
+                    self.on_missed(now, node, peer, false);
+                }
             }
             Notice::NodeReady {
                 incarnation, level, ..

@@ -349,7 +349,8 @@ fn parted(world: &mut World, pairs: &[(u32, u32)], for_s: u64, stuck: u64) {
     for quarter in 0..4 * for_s {
         for (witness, peer) in pairs {
             let node = NodeId(*peer);
-            world.notice(*witness, Notice::Silent { node });
+            let epoch = world.epochs[&node];
+            world.notice(*witness, Notice::Silent { node, epoch });
         }
         if quarter % 4 == 0 && quarter / 4 < stuck {
             let offered = Some(Version(10 + quarter));
@@ -476,6 +477,26 @@ fn one_that_all_peers_call_dead_goes_too_when_ranks_wait() {
     world.pass(3_000);
     assert_eq!(world.starts(), 2);
     assert_eq!(world.sup.report().failures[0].place, "node:1");
+}
+
+/// What is said of a holder that was replaced since counts for nothing: else the next one would
+/// be said to be out of reach as soon as it is there.
+#[test]
+fn a_late_word_about_a_replaced_holder_is_none() {
+    let mut world = World::running(on_machines(3), 3);
+    let node = NodeId(1);
+    let epoch = world.epochs[&node] - 1;
+    world.notice(0, Notice::Silent { node, epoch });
+    world.pass(60_000);
+    assert_eq!(world.starts(), 1);
+    assert!(world.sup.report().warnings.is_empty());
+    // The same word about the present one is heard.
+    let epoch = epoch + 1;
+    for _ in 0..8 {
+        world.notice(0, Notice::Silent { node, epoch });
+        world.pass(250);
+    }
+    assert_eq!(world.sup.report().warnings.len(), 1);
 }
 
 #[test]
