@@ -477,16 +477,17 @@ impl Commit {
     }
 
     fn on_stable(&mut self, cx: &C, version: Version, level: Level) {
-        if !self.locals.contains_key(&version) {
-            return;
-        }
-        let planted = cx.config.planted == Some(Planted::StableBeforePersist);
-        if !planted && self.log.committed(self.key(version, level)).is_none() {
-            return self.on_commit(cx, version, level);
-        }
+        let durable = self.log.committed(self.key(version, level)).is_some();
         let Some(local) = self.locals.get_mut(&version) else {
             return;
         };
+        // A record that was collected since it became durable is not asked for again: it would
+        // be acknowledged, and the answer to that is this message.
+        let recorded = durable || local.steps[level as usize] == Step::Committed;
+        let planted = cx.config.planted == Some(Planted::StableBeforePersist);
+        if !planted && !recorded {
+            return self.on_commit(cx, version, level);
+        }
         if local.steps[level as usize] == Step::Over {
             return;
         }
