@@ -467,3 +467,27 @@ fn a_round_whose_mark_is_gone_ends_when_it_is_stable() {
     };
     assert!(node.events.contains(&stable));
 }
+
+/// It answered itself without end: STABLE asked for a record, which was acknowledged from what
+/// the agent remembered, and that was answered with STABLE.
+#[test]
+fn a_commit_whose_record_was_collected_is_not_asked_for_again() {
+    let mut node = Node::new();
+    node.me = COORDINATOR;
+    let (version, level) = (VERSION, Level::DISK);
+    node.records.push(Record::Commit {
+        incarnation: BALLOT.incarnation,
+        version,
+        level,
+        ballot: BALLOT,
+    });
+    node.restart();
+    node.all_durable();
+    node.told(Command::Forget {
+        source: BALLOT.incarnation,
+        version,
+    });
+    node.hear_from(1, Kind::ItemEnd { index: 0 });
+    node.hear_from(1, Kind::CommitAck { version, level });
+    assert!(node.events.contains(&Event::Stable { version, level }));
+}
