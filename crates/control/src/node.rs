@@ -61,8 +61,10 @@ pub const HOLD_MAX: Time = Time::from_secs(10);
 
 /// A version on its way through this node.
 struct Round {
-    /// The levels to write.
+    /// The levels to write; none while an agent that was started anew does not know them.
     pub levels: Levels,
+    /// The levels that ended while they were not known.
+    pub ended: Levels,
     /// Ranks that have captured.
     pub captured: BTreeSet<Rank>,
     /// Longest time a rank was blocked.

@@ -113,6 +113,17 @@ impl<S: Shell> Node<S> {
             *levels = levels.without(level);
             self.deferred.take_if(|(_, levels, _)| levels.is_empty());
         }
+        let used = self.all_levels();
+        if let (Some(level), Some(round)) = (level, self.rounds.get_mut(&version))
+            && round.levels.is_empty()
+            && !round.void
+        {
+            // Once all that it can have had ended, nobody will say any more which it had.
+            round.ended = round.ended.with(level);
+            if used.iter().all(|level| round.ended.contains(level)) {
+                self.withdraw(version);
+            }
+        }
         if let (Some(level), Some(round)) = (level, self.rounds.get_mut(&version)) {
             // Met again after a restart: a level that it never had is no news.
             quiet |= !round.levels.contains(level);

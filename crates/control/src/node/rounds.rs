@@ -57,6 +57,7 @@ impl<S: Shell> Node<S> {
             version,
             Round {
                 levels,
+                ended: Levels::NONE,
                 captured: BTreeSet::new(),
                 blocked_ns: 0,
                 bytes: 0,

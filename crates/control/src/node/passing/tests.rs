@@ -595,3 +595,40 @@ fn what_ranks_were_told_is_aborted_is_not_armed_again() {
     agent.on_arm(Version(21), levels);
     assert_eq!(armed(&agent).map(|it| it.version), Some(Version(21)));
 }
+
+/// Cut off from the coordinator, a new agent ends by itself what is not prepared; the rest is
+/// ended by the coordinator, level by level. Each alone was no news of a round whose levels nobody
+/// had said: its slots stayed taken, and no checkpoint came any more.
+#[test]
+fn a_round_of_unknown_levels_is_over_when_all_levels_have_ended() {
+    let mut agent = alone(0);
+    let (version, source) = (Version(20), Incarnation(1));
+    let _program = with_slots(&mut agent, Version(14));
+    let entry = agent.ranks.get_mut(Rank(0)).unwrap();
+    let slot = entry
+        .slots
+        .iter()
+        .position(|it| it.usage == Use::Free)
+        .unwrap();
+    entry.slots[slot].usage = Use::Full { source, version };
+    if let Some(config) = &mut agent.config {
+        let mut second = config.levels[0];
+        second.level = Level::MEMORY;
+        config.levels.push(second);
+    }
+    agent.open_round(version, Levels::NONE);
+    let used: Vec<Level> = agent.all_levels().iter().collect();
+    let (last, first) = used.split_last().unwrap();
+    assert!(!first.is_empty());
+    let end = |agent: &mut Node<Still>, level| {
+        agent.on_aborted(version, Some(level), Why::NodeLost, None);
+    };
+    for level in first {
+        end(&mut agent, *level);
+        assert!(agent.rounds.contains_key(&version), "some are left");
+    }
+    end(&mut agent, *last);
+    assert!(!agent.rounds.contains_key(&version));
+    let entry = agent.ranks.get(Rank(0)).unwrap();
+    assert_eq!(entry.slots[slot].usage, Use::Free);
+}
