@@ -244,6 +244,11 @@ impl Contents {
         said
     }
 
+    /// A level ended without a decision: what was about to be one was not recorded.
+    pub fn undecided(&mut self, source: Incarnation, version: Version, level: Level) {
+        self.commits.remove(&(source, version, level));
+    }
+
     /// Forgets versions that were removed.
     pub fn forget(&mut self, source: Incarnation, version: Version) {
         let gone = keys(source, version);

@@ -3,7 +3,7 @@
 use outlive_base::control_block::ControlWords;
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Version};
-use outlive_protocols::commit::Why;
+use outlive_protocols::commit::{Levels, Why};
 
 use super::shell::Shell;
 use super::{Node, Planted, Round};
@@ -90,6 +90,18 @@ impl<S: Shell> Node<S> {
         self.answer_waits();
     }
 
+    /// A decision is known here before it is durable. One that could not be recorded must not
+    /// count when this version is restored: older ones would go for it (P3).
+    fn forget_decisions(&mut self, version: Version, level: Option<Level>) {
+        let source = self.incarnation;
+        let ended = level.map_or_else(|| self.all_levels(), |level| Levels::of(&[level]));
+        for level in ended.iter() {
+            if !self.line.stable.contains(&(source, version, level)) {
+                self.contents.undecided(source, version, level);
+            }
+        }
+    }
+
     pub(super) fn on_aborted(
         &mut self,
         version: Version,
@@ -98,6 +110,7 @@ impl<S: Shell> Node<S> {
         culprit: Option<NodeId>,
     ) {
         self.gathering.end(version, level);
+        self.forget_decisions(version, level);
         if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
             match level {
                 Some(level) => drop(known.remove(&level)),

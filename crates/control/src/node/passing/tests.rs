@@ -632,3 +632,32 @@ fn a_round_of_unknown_levels_is_over_when_all_levels_have_ended() {
     let entry = agent.ranks.get(Rank(0)).unwrap();
     assert_eq!(entry.slots[slot].usage, Use::Free);
 }
+
+/// Known as committed since it was to be recorded, restored from memory, it took the place of
+/// older versions that were stable at that level.
+#[test]
+fn a_decision_that_could_not_be_recorded_is_none_when_its_version_is_restored() {
+    let mut agent = alone(0);
+    let (incarnation, version, level) = (Incarnation(1), Version(14), Level::SHARED);
+    let commit = |level| outlive_ledger::Record::Commit {
+        incarnation,
+        version,
+        level,
+        ballot: 1,
+        ranks: 1,
+        parts: Vec::new(),
+        groups: Vec::new(),
+    };
+    agent.contents.learn(&commit(level));
+    agent.contents.learn(&commit(Level::DISK));
+    agent
+        .line
+        .stable
+        .insert((incarnation, version, Level::DISK));
+    agent.on_aborted(version, Some(level), Why::Storage, None);
+    // What is stable is not taken back by any word.
+    agent.on_aborted(version, None, Why::Coordinator, None);
+    agent.restore_line(incarnation, version);
+    let stable: Vec<Level> = agent.stable.keys().copied().collect();
+    assert_eq!(stable, [Level::MEMORY, Level::DISK]);
+}
