@@ -115,7 +115,7 @@ mount -t tmpfs -o mode=1777 tmpfs /tmp
 mkdir -p "$SHARED" && mount --move /run/outside "$SHARED"
 mkdir -p /run/sshd
 cp "$STATE/id.pub" "$HOME/.ssh/authorized_keys"
-/usr/sbin/sshd -h "$STATE/host" -o PidFile=none -o UsePAM=no -o StrictModes=no \
+/usr/sbin/sshd -f /dev/null -h "$STATE/host" -o PidFile=none -o UsePAM=no -o StrictModes=no \
     -o PermitRootLogin=yes -o ClientAliveInterval=3 -o MaxStartups=100
 [ -z "$SLURM" ] || . "$STATE/slurm.sh"
 touch "$STATE/$NAME.ready"
