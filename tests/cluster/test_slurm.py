@@ -110,9 +110,9 @@ def test_a_job_that_is_warned_and_queued_again_goes_on_without_its_machines_disk
         time.sleep(0.1)
     for name in under_slurm.machines.names:
         under_slurm.machines.run(name, "rm", "-rf", "/tmp/nodes")
-    # Slurm lets two minutes pass, unless it is told otherwise while the job waits: on a busy
-    # machine it may not hear of that.
-    begin = f"scontrol update JobId={job} StartTime=now || :"
+    # Slurm lets two minutes pass, unless it is told otherwise while the job waits; on a busy
+    # machine it may not hear of that, or hold the job.
+    begin = f"scontrol release {job}; scontrol update JobId={job} StartTime=now || :"
     until = time.monotonic() + 240
     while "finished:" not in said.read_text() and time.monotonic() < until:
         under_slurm.machines.run("room", "sh", "-c", begin)
