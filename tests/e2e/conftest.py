@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(Path(__file__).parent)]
 from harness import LEFT_S, OUTLIVE, Job
+from own_tmp import own_tmp as own_tmp
 from seed import seed as seed
 from skip import skip
 

@@ -12,6 +12,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
+from own_tmp import own_tmp as own_tmp
 from skip import skip
 
 BUILT = ROOT / "build" / "examples"

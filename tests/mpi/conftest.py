@@ -4,7 +4,6 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests"))
 
+from own_tmp import own_tmp as own_tmp  # noqa: E402
 from seed import seed as seed  # noqa: E402
 from shm import Shm  # noqa: E402
 from shm import shm as shm  # noqa: E402
@@ -64,12 +64,7 @@ class Mpi:
         words = ("env", *(f"{k}={v}" for k, v in wanted.items()), *words)
         line = [*self.run, *options, "-n", str(ranks), *map(str, words)]
         line = line if shm is None else shm.inside(*line)
-        # What a killed mpirun leaves in /tmp bears its process number, which comes again.
-        with tempfile.TemporaryDirectory(prefix="ol-", ignore_cleanup_errors=True) as own:
-            variables = os.environ | {"TMPDIR": own}
-            return subprocess.run(
-                line, capture_output=True, text=True, timeout=bound, env=variables
-            )
+        return subprocess.run(line, capture_output=True, text=True, timeout=bound)
 
 
 def wheel(name: str, compiler: str, *options: str) -> Mpi | None:

@@ -6,6 +6,7 @@ import re
 import select
 import signal
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 
@@ -38,11 +39,11 @@ def command(mpi: Mpi, program: Path, call: str, layer: bool) -> list[str]:
 
 
 def outcomes(line: list[str], wanted: set[str]) -> set[str]:
-    """What the survivors' calls came to; whoever says nothing hangs."""
+    """What the survivors' calls came to; whoever says nothing hangs. A launcher that ends by
+    itself before is a failure of the test: nothing was tried."""
     bound = HANGS_S if "hang" in wanted else BOUND_S
-    job = subprocess.Popen(
-        line, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
-    )
+    errors = tempfile.TemporaryFile("w+")
+    job = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
     assert job.stdout is not None
     text, end = "", time.monotonic() + bound
     try:
@@ -51,7 +52,8 @@ def outcomes(line: list[str], wanted: set[str]) -> set[str]:
             if ready:
                 more = os.read(job.stdout.fileno(), 4096)
                 if not more:
-                    break
+                    errors.seek(0)
+                    pytest.fail(f"the launcher ended by itself; it said {errors.read()!r}")
                 text += more.decode()
     finally:
         # The launcher ends what it started; its own group is what is left.

@@ -14,6 +14,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "e2e"), str(Path(__file__).parent)]
 from harness import TOKEN, kill, processes, until  # noqa: E402
+from own_tmp import own_tmp as own_tmp  # noqa: E402
 from pages import Step, differs  # noqa: E402
 from skip import skip  # noqa: E402
 
