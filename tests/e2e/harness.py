@@ -154,6 +154,8 @@ class Job:
     sleep_us: int = 4000
     every: int | None = 10
     spares: int = 2
+    levels: str | None = None  # of every run that names none
+    beyond: str = "partner"  # the level that survives a node's loss
     extra: dict[str, str] = field(default_factory=dict)
     before: tuple[str, ...] = ()  # stands before the command line of the run
     holds: list[tuple[int, int, str]] = field(default_factory=list)
@@ -216,6 +218,8 @@ class Job:
             del fixed["--spares"]
         if self.every is None:
             del fixed["--every"]
+        if self.levels is not None:
+            fixed["--levels"] = self.levels
         for option in options:
             fixed.pop(option, None)
         words: list[object] = [*self.before, OUTLIVE, "run"]
@@ -264,9 +268,9 @@ class Job:
         return result
 
     def saves(self, least: int, *levels: str) -> Callable[[Run], object]:
-        """For `goes_on`: a version of at least `least` is stable at these levels, the
-        partners if none is named."""
-        levels = levels or ("partner",)
+        """For `goes_on`: a version of at least `least` is stable at these levels, the one that
+        survives a node's loss if none is named."""
+        levels = levels or (self.beyond,)
         return lambda _: all(self.stable(level) >= least for level in levels)
 
     def counts(self, least: int, *levels: str) -> Callable[[Run], object]:
@@ -318,9 +322,10 @@ class Job:
             return {}
         return json.loads(path.read_text())["checkpoints"][what]
 
-    def stable(self, level: str = "partner") -> int:
-        """The newest version that the running report calls stable at this level."""
-        return self.running("last").get(level, -1)
+    def stable(self, level: str | None = None) -> int:
+        """The newest version that the running report calls stable at this level, or the one
+        that survives a node's loss."""
+        return self.running("last").get(level or self.beyond, -1)
 
     def settled(self, least: int) -> int:
         """The newest stable version of a program that is paused: on a busy machine the

@@ -22,7 +22,9 @@ from harness import OUTLIVE, ROOT, Job, Result, Run, damage, kill, until
 SHORT = ("--suspect-timeout", "100ms", "--dead-timeout", "500ms", "--heartbeat", "20ms")
 BOUND_S = 90.0
 """Of a run; a calm one takes 2 s, a failure adds a few."""
-KINDS = ("containers", "partner", "records")
+KINDS = ("containers", "partner", "parity", "records")
+GROUPS = {"partner": 3, "xor:4": 4, "xor:3": 6}
+"""Levels that survive a node's loss, and nodes for them: one group, and two."""
 
 
 @contextlib.contextmanager
@@ -43,6 +45,18 @@ def files(job: Job, *kinds: str) -> list[Path]:
     return [
         path for node in range(job.nodes) for kind in kinds for path in job.containers(node, kind)
     ]
+
+
+def protected(job: Job, chance: random.Random) -> str:
+    """Copies at partners, or parities: drawn. In words, if it is not the usual."""
+    job.beyond = chance.choice(list(GROUPS))
+    if job.beyond == "partner":
+        return ""
+    job.nodes = GROUPS[job.beyond]
+    job.ranks = max(job.ranks, job.nodes)
+    memory = chance.choice(("memory,", ""))
+    job.levels = f"{memory}disk,{job.beyond}"
+    return f"{job.levels}: "
 
 
 def right(job: Job, result: Result) -> None:
@@ -68,7 +82,7 @@ def places(result: Result) -> list[str]:
 
 def faults(job: Job, chance: random.Random) -> str:
     """One to three failures, each of which finds a protected job."""
-    specs = []
+    how, specs = protected(job, chance), []
     for base in sorted(chance.sample((30, 75, 120), chance.randint(1, 3))):
         kind = chance.choice(("node", "node", "rank", "agent"))
         count = job.ranks if kind == "rank" else job.nodes
@@ -81,7 +95,7 @@ def faults(job: Job, chance: random.Random) -> str:
     right(job, result)
     fatal = sorted(spec.split("@")[0] for spec in specs if not spec.startswith("agent"))
     assert places(result) == fatal, f"injected {specs}, reported {places(result)}"
-    return " ".join(specs)
+    return how + " ".join(specs)
 
 
 def calm(job: Job, chance: random.Random) -> str:
@@ -138,20 +152,21 @@ def remove_records(job: Job) -> None:
 
 def lost_history(job: Job, chance: random.Random) -> str:
     """Nothing can be proven any more: refused, nothing removed, and begun anew if asked."""
+    levels = protected(job, chance)
     halted(job, chance)
     hurt: Callable[[Job], None] = chance.choice(
         (purge_nodes, purge_files, flip_records, remove_records)
     )
     hurt(job)
-    before = {path: path.stat().st_size for path in files(job, "containers", "partner")}
+    before = {path: path.stat().st_size for path in files(job, "containers", "partner", "parity")}
     result = job.run(bound_s=BOUND_S)
     assert not result.said("fresh"), f"{hurt.__name__}: begun at step 0 without a word"
     unable(result, 80, "OL-500")
     assert "--fresh" in result.err, result.err[-1500:]
-    after = {path: path.stat().st_size for path in files(job, "containers", "partner")}
+    after = {path: path.stat().st_size for path in files(job, "containers", "partner", "parity")}
     assert before == after, f"{hurt.__name__}: containers were removed"
     right(job, job.run("--fresh", bound_s=BOUND_S))
-    return hurt.__name__
+    return levels + hurt.__name__
 
 
 def renamed(job: Job, chance: random.Random) -> str:
@@ -168,6 +183,7 @@ def renamed(job: Job, chance: random.Random) -> str:
 
 def hurt_one(job: Job, chance: random.Random) -> str:
     """One node's files damaged, cut off or gone between two runs: costs nothing."""
+    levels = protected(job, chance)
     newest = halted(job, chance)
     node = chance.randrange(job.nodes)
     how = chance.choice(("gone", "damaged", "cut off", "no records"))
@@ -182,7 +198,7 @@ def hurt_one(job: Job, chance: random.Random) -> str:
     right(job, result)
     assert result.said("restored"), "begun at step 0 without a word"
     assert min(result.said("restored")) >= newest, f"{result.said('restored')}, {newest} was stable"
-    return f"node {node} {how}"
+    return f"{levels}node {node} {how}"
 
 
 def without_job_json(job: Job, chance: random.Random) -> str:
