@@ -25,7 +25,7 @@ use outlive_control::node::{HOLD_MAX, SHORT_BYTES};
 use outlive_control::orders::{Fault, Member, Notice, Order, decode, encode};
 use outlive_ledger::{GcPolicy, Record};
 use outlive_network::{Driver, Event as NetEvent};
-use outlive_vault::{Found as Copy, Inventory, Part, Trace};
+use outlive_vault::{Inventory, Part, Removal, Trace};
 use rustix::process::{Pid, Signal};
 
 use crate::flush::Writing;
@@ -218,16 +218,11 @@ impl World {
         let plenty = Arc::clone(&self.plenty);
         let wait = plenty.load(Ordering::Relaxed);
         self.recorder.run_beside(Beside::new(move |store| {
-            let found = store.found();
-            // Who cannot say what is due now meets the same when it is removed.
-            let tombs = match &found {
-                Ok(found) => store.tombs_due(found, &policy).unwrap_or_default(),
-                Err(_) => Vec::new(),
-            };
+            let found = store.found().map_err(Error::from);
+            let removal = found.and_then(|found| store.removal(found, policy));
+            let tombs = removal.as_ref().map(Removal::tombs).unwrap_or_default();
             let rest = move || {
-                let result = found.map_err(Error::from);
-                let result =
-                    result.and_then(|found| collect(&places, found, &policy, shared, &plenty));
+                let result = removal.and_then(|what| collect(&places, &what, shared, &plenty));
                 let _ = work.send(Work::Collected { result });
             };
             (tombs, Box::new(rest))
@@ -576,12 +571,11 @@ fn traces(here: &Inventory, there: &Inventory) -> (Option<Incarnation>, Option<S
 /// Removes what may go; `plenty` says then whether the next may wait for a while.
 fn collect(
     places: &Places,
-    found: Vec<Copy>,
-    policy: &GcPolicy,
+    removal: &Removal,
     shared: bool,
     plenty: &AtomicBool,
 ) -> Result<Collected> {
-    let mut reports = vec![places.store.gc_of(found, policy)?];
+    let mut reports = vec![places.store.remove(removal)?];
     let short = reports[0]
         .removed
         .iter()
@@ -591,7 +585,7 @@ fn collect(
     plenty.store(short && much, Ordering::Relaxed);
     let forgotten = reports[0].forgotten.iter().copied().collect();
     if shared {
-        reports.push(places.shared.gc(policy)?);
+        reports.push(places.shared.gc(removal.policy())?);
     }
     let removed = reports.iter().flat_map(|report| &report.removed);
     Ok(Collected {

@@ -126,15 +126,15 @@ impl<'a> Rules<'a> {
     /// True if enough newer versions on the line are stable with at least the tolerance of
     /// `level`.
     fn is_replaced(&self, checkpoint: Checkpoint, level: Level) -> bool {
-        let newer: BTreeSet<Checkpoint> = self
-            .policy
-            .stable
-            .iter()
-            .filter(|(_, _, at)| at.covers(level))
-            .map(|(incarnation, version, _)| (*incarnation, *version))
-            .filter(|newer| *newer > checkpoint && !self.line.is_void(newer.0, newer.1))
-            .collect();
-        newer.len() >= self.policy.keep.max(1)
+        // In order, so that the levels of one version follow each other.
+        let (mut newer, mut last) = (0, checkpoint);
+        for (incarnation, version, at) in &self.policy.stable {
+            let found = (*incarnation, *version);
+            if found > last && at.covers(level) && !self.line.is_void(found.0, found.1) {
+                (newer, last) = (newer + 1, found);
+            }
+        }
+        newer >= self.policy.keep.max(1)
     }
 
     /// True if what is recorded here of a version without copies here (its bytes lie in
@@ -158,15 +158,15 @@ impl<'a> Rules<'a> {
 }
 
 /// The versions whose copies here are long gone, or that never had any here and are long
-/// replaced.
+/// replaced. `present`: the versions with copies here.
 pub fn long_gone<'r>(
-    records: impl IntoIterator<Item = &'r Record>,
+    records: impl IntoIterator<Item = &'r Record> + Clone,
     tombs: &BTreeSet<(ContainerId, Level)>,
     present: &BTreeSet<Checkpoint>,
-    rules: &Rules<'_>,
+    policy: &GcPolicy,
 ) -> BTreeSet<Checkpoint> {
     let mut committed: BTreeMap<Checkpoint, BTreeSet<Level>> = BTreeMap::new();
-    for record in records {
+    for record in records.clone() {
         let Some(checkpoint) = record.checkpoint() else {
             continue;
         };
@@ -175,17 +175,23 @@ pub fn long_gone<'r>(
             levels.insert(*level);
         }
     }
-    let over = committed
-        .iter()
-        .filter(|(checkpoint, levels)| rules.is_over(**checkpoint, levels))
-        .map(|(checkpoint, _)| *checkpoint);
-    let gone: BTreeSet<Checkpoint> = tombs
+    let mut gone: BTreeSet<Checkpoint> = tombs
         .iter()
         .map(|(id, _)| (id.incarnation, id.version))
-        .chain(over)
-        .filter(|checkpoint| !present.contains(checkpoint) && !rules.pinned.contains(checkpoint))
         .collect();
-    match gone.len() <= RECORDS_KEPT + RECORDS_SPARE {
+    let few = |gone: usize| gone <= RECORDS_KEPT + RECORDS_SPARE;
+    // Most often there are not so many of any kind, and nothing else needs to be asked.
+    let others = committed.keys().filter(|it| !gone.contains(it)).count();
+    if few(gone.len() + others) {
+        return BTreeSet::new();
+    }
+    let rules = Rules::new(records, policy);
+    let over = committed
+        .iter()
+        .filter(|(checkpoint, levels)| rules.is_over(**checkpoint, levels));
+    gone.extend(over.map(|(checkpoint, _)| *checkpoint));
+    gone.retain(|checkpoint| !present.contains(checkpoint) && !rules.pinned.contains(checkpoint));
+    match few(gone.len()) {
         true => BTreeSet::new(),
         false => gone.into_iter().rev().skip(RECORDS_KEPT).collect(),
     }

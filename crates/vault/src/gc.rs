@@ -4,6 +4,7 @@
 //! job or key speak of is not ours to remove.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use outlive_base::{ContainerId, Error, Level};
 use outlive_ledger::retention::long_gone;
@@ -61,18 +62,47 @@ fn part(
     })
 }
 
-/// The tombstones that [`collect`] would write now.
-pub(crate) fn tombs_due(
-    place: &Place<'_>,
-    found: &[Found],
-    policy: &GcPolicy,
-) -> Result<Vec<Record>, Error> {
-    let scan = place.records.scan_again()?;
-    let records: Vec<&Record> = scan.records.iter().map(|record| &**record).collect();
-    let rules = Rules::new(records.iter().copied(), policy);
-    let tombs = tombs_of(&records);
-    let (doomed, _) = part(found.to_vec(), &scan.foreign, &rules, &tombs);
-    Ok(new_tombs(&doomed, &tombs))
+/// What may go from one store, found out before anything is written.
+#[derive(Debug)]
+pub struct Removal {
+    policy: GcPolicy,
+    records: Vec<Arc<Record>>,
+    tombs: Tombs,
+    doomed: Vec<Found>,
+    staying: Vec<Found>,
+}
+
+impl Removal {
+    /// Of these containers, of what is recorded now.
+    pub(crate) fn of(
+        place: &Place<'_>,
+        found: Vec<Found>,
+        policy: GcPolicy,
+    ) -> Result<Removal, Error> {
+        let scan = place.records.scan_again()?;
+        let records: Vec<&Record> = scan.records.iter().map(|record| &**record).collect();
+        let tombs = tombs_of(&records);
+        let rules = Rules::new(records.iter().copied(), &policy);
+        let (doomed, staying) = part(found, &scan.foreign, &rules, &tombs);
+        Ok(Removal {
+            tombs,
+            doomed,
+            staying,
+            records: scan.records,
+            policy,
+        })
+    }
+
+    /// The tombstones that it will write: who writes others' records at this time may write
+    /// these with them, and spares it a sync.
+    pub fn tombs(&self) -> Vec<Record> {
+        new_tombs(&self.doomed, &self.tombs)
+    }
+
+    /// The policy that it follows.
+    pub fn policy(&self) -> &GcPolicy {
+        &self.policy
+    }
 }
 
 fn new_tombs(doomed: &[Found], tombs: &Tombs) -> Vec<Record> {
@@ -84,27 +114,21 @@ fn new_tombs(doomed: &[Found], tombs: &Tombs) -> Vec<Record> {
         .collect()
 }
 
-/// Removes what may go from one store.
-pub(crate) fn collect(
-    place: &Place<'_>,
-    found: Vec<Found>,
-    policy: &GcPolicy,
-) -> Result<GcReport, Error> {
-    let store = place.records;
-    let scan = store.scan_again()?;
-    let records: Vec<&Record> = scan.records.iter().map(|record| &**record).collect();
-    let rules = Rules::new(records.iter().copied(), policy);
-    let mut tombs = tombs_of(&records);
-    let (doomed, staying) = part(found, &scan.foreign, &rules, &tombs);
-    let present = staying
+/// Removes what may go from one store. What was recorded since that was found out changes
+/// nothing: a copy that may go once may always go.
+pub(crate) fn collect(place: &Place<'_>, removal: &Removal) -> Result<GcReport, Error> {
+    let (store, mut tombs) = (place.records, removal.tombs.clone());
+    let present: BTreeSet<Checkpoint> = removal
+        .staying
         .iter()
         .map(|copy| (copy.id.incarnation, copy.id.version))
         .collect();
     let mut report = GcReport {
-        removed: bury(place, doomed, &mut tombs)?,
+        removed: bury(place, &removal.doomed, &mut tombs)?,
         ..GcReport::default()
     };
-    report.forgotten = long_gone(records.iter().copied(), &tombs, &present, &rules);
+    let records: Vec<&Record> = removal.records.iter().map(|record| &**record).collect();
+    report.forgotten = long_gone(records.iter().copied(), &tombs, &present, &removal.policy);
     if report.forgotten.is_empty() {
         return Ok(report);
     }
@@ -113,12 +137,14 @@ pub(crate) fn collect(
     for kind in place.kinds {
         place.store.settle(*kind, &[])?;
     }
+    let written = removal.tombs();
     let forgotten = |record: &&&Record| {
         let checkpoint = record.checkpoint();
         checkpoint.is_some_and(|checkpoint| report.forgotten.contains(&checkpoint))
     };
     let (last, first): (Vec<&Record>, Vec<&Record>) = records
         .iter()
+        .chain(&written.iter().collect::<Vec<_>>())
         .filter(forgotten)
         .copied()
         .partition(|record| matches!(record, Record::Tombstone { .. }));
@@ -139,10 +165,10 @@ pub(crate) fn collect(
 /// back is removed again.
 fn bury(
     place: &Place<'_>,
-    doomed: Vec<Found>,
+    doomed: &[Found],
     tombs: &mut Tombs,
 ) -> Result<Vec<(ContainerId, Level, u64)>, Error> {
-    let new = new_tombs(&doomed, tombs);
+    let new = new_tombs(doomed, tombs);
     let new: Vec<&Record> = new.iter().collect();
     for result in place.records.persist_all(&new) {
         result?;

@@ -50,7 +50,7 @@ pub use error::{Place, ReadError, WriteError};
 pub use faulty::{Act, Fate, Faults, Faulty, Odds, damage};
 pub use format::{ContainerHead, FORMAT_VERSION, FRAME_BYTES, FRAME_BYTES_MAX};
 pub use found::Found;
-pub use gc::GcReport;
+pub use gc::{GcReport, Removal};
 pub use inventory::{Inventory, Mark};
 pub use layout::{Layout, RankImage};
 pub use memory::Memory;

@@ -12,10 +12,10 @@ use outlive_base::{ContainerId, Level};
 use crate::directory::Directory;
 use crate::error::{ReadError, WriteError};
 use crate::found::Found;
-use crate::gc::{self, GcReport};
+use crate::gc::{self, GcReport, Removal};
 use crate::records::RecordStore;
 use crate::store::{Key, Kind, Store};
-use outlive_ledger::{GcPolicy, Record};
+use outlive_ledger::GcPolicy;
 
 /// Containers and records of a job at one place.
 #[derive(Clone, Debug)]
@@ -122,26 +122,21 @@ impl Vault {
     /// Removes what P3 allows to remove, tombstones first. Idempotent: after a crash
     /// in the middle the next call goes on. Of shared storage for the coordinator alone.
     pub fn gc(&self, policy: &GcPolicy) -> Result<GcReport, outlive_base::Error> {
-        self.gc_of(self.found()?, policy)
+        self.remove(&self.removal(self.found()?, policy.clone())?)
     }
 
-    /// [`Vault::gc`] of containers that were found a moment ago.
-    pub fn gc_of(
+    /// What [`Vault::remove`] would remove of containers that were found a moment ago.
+    pub fn removal(
         &self,
         found: Vec<Found>,
-        policy: &GcPolicy,
-    ) -> Result<GcReport, outlive_base::Error> {
-        self.with_place(|place| gc::collect(place, found, policy))
+        policy: GcPolicy,
+    ) -> Result<Removal, outlive_base::Error> {
+        self.with_place(|place| Removal::of(place, found, policy))
     }
 
-    /// The tombstones that [`Vault::gc_of`] would write: who writes others' records at this
-    /// time may write these with them, and spares it a sync.
-    pub fn tombs_due(
-        &self,
-        found: &[Found],
-        policy: &GcPolicy,
-    ) -> Result<Vec<Record>, outlive_base::Error> {
-        self.with_place(|place| gc::tombs_due(place, found, policy))
+    /// [`Vault::gc`] of what was found out a moment ago.
+    pub fn remove(&self, removal: &Removal) -> Result<GcReport, outlive_base::Error> {
+        self.with_place(|place| gc::collect(place, removal))
     }
 
     fn with_place<T>(&self, act: impl FnOnce(&gc::Place<'_>) -> T) -> T {

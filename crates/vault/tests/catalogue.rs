@@ -351,15 +351,18 @@ fn gc_removes_what_is_superseded_and_goes_on_after_a_crash() {
     };
     assert!(job.nodes[0].gc(&stable(&[10])).unwrap().removed.is_empty());
     // Tombstones that somebody else writes before are as good.
-    let found = job.nodes[0].found().unwrap();
-    let due = || job.nodes[0].tombs_due(&found, &stable(&[10, 20])).unwrap();
-    let tombs = due();
+    let removal = || {
+        let found = job.nodes[0].found().unwrap();
+        job.nodes[0].removal(found, stable(&[10, 20])).unwrap()
+    };
+    let due = removal();
+    let tombs = due.tombs();
     assert_eq!(tombs.len(), 2);
     for result in job.nodes[0].records().persist_all(&[&tombs[0], &tombs[1]]) {
         result.unwrap();
     }
-    assert!(due().is_empty());
-    let report = job.nodes[0].gc(&stable(&[10, 20])).unwrap();
+    assert!(removal().tombs().is_empty());
+    let report = job.nodes[0].remove(&due).unwrap();
     assert_eq!(report.removed.len(), 2);
     assert!(
         report

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use outlive_base::rng::{Sequence, draw};
 use outlive_base::{ContainerId, Incarnation, Level, Rank, Version};
 use outlive_ledger::retention::long_gone;
-use outlive_ledger::{Checkpoint, Record, Rules};
+use outlive_ledger::{Checkpoint, GcPolicy, Record};
 
 use super::Key;
 use crate::disk::Disk;
@@ -63,10 +63,10 @@ impl Tombs {
         &mut self,
         records: &[Record],
         present: impl Iterator<Item = Key>,
-        rules: &Rules<'_>,
+        policy: &GcPolicy,
     ) -> BTreeSet<Checkpoint> {
         let present = present.map(|key| (Incarnation(key.0), Version(key.1)));
-        let forgotten = long_gone(records, &self.0, &present.collect(), rules);
+        let forgotten = long_gone(records, &self.0, &present.collect(), policy);
         let gone = |id: &ContainerId| forgotten.contains(&(id.incarnation, id.version));
         self.0.retain(|(id, _)| !gone(id));
         forgotten

@@ -585,7 +585,7 @@ impl Job {
         let parity = storage.parity.keys().map(|(key, _)| *key);
         let kept = storage.partner.keys().map(|(key, _)| *key);
         let present = own.chain(kept).chain(parity);
-        let forgotten = storage.tombs.forget(&records, present, &rules);
+        let forgotten = storage.tombs.forget(&records, present, policy);
         let gone = |record: &Record| {
             record
                 .checkpoint()
@@ -594,9 +594,8 @@ impl Job {
         storage.records.remove(gone);
         if shared {
             let records = self.shared.records.clone();
-            let rules = Rules::new(records.iter(), policy);
             let present = self.shared.containers.keys().map(|(key, _)| *key);
-            let gone = self.shared.tombs.forget(&records, present, &rules);
+            let gone = self.shared.tombs.forget(&records, present, policy);
             let gone = |record: &Record| record.checkpoint().is_some_and(|it| gone.contains(&it));
             self.shared.records.retain(|record| !gone(record));
         }
