@@ -42,31 +42,31 @@ def outcomes(line: list[str], wanted: set[str]) -> set[str]:
     """What the survivors' calls came to; whoever says nothing hangs. A launcher that ends by
     itself before is a failure of the test: nothing was tried."""
     bound = HANGS_S if "hang" in wanted else BOUND_S
-    errors = tempfile.TemporaryFile("w+")
-    job = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
-    assert job.stdout is not None
-    text, end = "", time.monotonic() + bound
-    try:
-        while len(SAID.findall(text)) < SURVIVORS and time.monotonic() < end:
-            ready, _, _ = select.select([job.stdout], [], [], 0.1)
-            if ready:
-                more = os.read(job.stdout.fileno(), 4096)
-                if not more:
-                    errors.seek(0)
-                    pytest.fail(f"the launcher ended by itself; it said {errors.read()!r}")
-                text += more.decode()
-    finally:
-        # The launcher ends what it started; its own group is what is left.
-        job.terminate()
+    with tempfile.TemporaryFile("w+") as errors:
+        job = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+        assert job.stdout is not None
+        text, end = "", time.monotonic() + bound
         try:
+            while len(SAID.findall(text)) < SURVIVORS and time.monotonic() < end:
+                ready, _, _ = select.select([job.stdout], [], [], 0.1)
+                if ready:
+                    more = os.read(job.stdout.fileno(), 4096)
+                    if not more:
+                        errors.seek(0)
+                        pytest.fail(f"the launcher ended by itself; it said {errors.read()!r}")
+                    text += more.decode()
+        finally:
+            # The launcher ends what it started; its own group is what is left.
+            job.terminate()
+            try:
+                job.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                pass
+            try:
+                os.killpg(job.pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
             job.wait(timeout=10)
-        except subprocess.TimeoutExpired:
-            pass
-        try:
-            os.killpg(job.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-        job.wait(timeout=10)
     found = SAID.findall(text)
     return set(found) | ({"hang"} if len(found) < SURVIVORS else set())
 

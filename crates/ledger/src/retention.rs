@@ -247,6 +247,17 @@ mod tests {
     }
 
     #[test]
+    fn levels_of_one_newer_version_count_once() {
+        let mut stable = vec![(2, Level::DISK), (2, Level::PARTNER)];
+        let two = policy(&stable, 2);
+        assert!(!Rules::new([], &two).may_go(checkpoint(1), Level::DISK));
+        stable.push((3, Level::PARTNER));
+        let two = policy(&stable, 2);
+        assert!(Rules::new([], &two).may_go(checkpoint(1), Level::DISK));
+        assert!(!Rules::new([], &two).may_go(checkpoint(2), Level::DISK));
+    }
+
+    #[test]
     fn pins_leases_commits_and_voids() {
         let mut policy = policy(&[(9, Level::PARTNER)], 1);
         policy.in_use.insert(checkpoint(3));

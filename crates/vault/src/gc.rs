@@ -115,7 +115,7 @@ fn new_tombs(doomed: &[Found], tombs: &Tombs) -> Vec<Record> {
 }
 
 /// Removes what may go from one store. What was recorded since that was found out changes
-/// nothing: a copy that may go once may always go.
+/// nothing: tombstones of what goes may stand since then, and what they bury goes.
 pub(crate) fn collect(place: &Place<'_>, removal: &Removal) -> Result<GcReport, Error> {
     let (store, mut tombs) = (place.records, removal.tombs.clone());
     let present: BTreeSet<Checkpoint> = removal
