@@ -391,9 +391,11 @@ impl Checker {
         let begun = begun.map_or(0, |(&number, _)| number);
         // What nobody who lives has heard of, nobody can know.
         let newest = self.told.iter().next_back().copied();
+        // Nothing says that this incarnation is newer than the version: a fault may open an old one.
+        let asked = |key: Key| self.anew.iter().any(|&anew| key.0 < anew && anew <= number);
         if let Some(key) = newest.filter(|key| key.0 >= begun)
             && restored.0 == 0
-            && self.anew.range(key.0 + 1..=number).next().is_none()
+            && !asked(key)
         {
             self.wrong(
                 now,

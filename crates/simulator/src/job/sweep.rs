@@ -1,6 +1,6 @@
 //! Many histories.
 
-use super::{Options, run_history};
+use super::{Options, Outcome, run_history};
 
 /// What became of many histories.
 #[derive(Clone, Debug, Default)]
@@ -17,6 +17,20 @@ pub struct Summary {
     pub happenings: u64,
 }
 
+/// A history whose panic, a finding of its own, says which seed repeats it.
+fn run_history_named(seed: u64, options: Options) -> Outcome {
+    struct Named(u64);
+    impl Drop for Named {
+        fn drop(&mut self) {
+            if std::thread::panicking() {
+                eprintln!("the history of seed {} panicked", self.0);
+            }
+        }
+    }
+    let _named = Named(seed);
+    run_history(seed, options, false)
+}
+
 /// Many histories on some threads; the result does not depend on their number.
 /// `change` may alter the options of a seed.
 pub fn sweep(
@@ -31,7 +45,7 @@ pub fn sweep(
         for &seed in seeds.iter().skip(start as usize).step_by(threads as usize) {
             let mut options = Options::from_seed(seed);
             change(&mut options);
-            let outcome = run_history(seed, options, false);
+            let outcome = run_history_named(seed, options);
             summary.histories += 1;
             summary.stable += outcome.stable as u64;
             summary.opened += outcome.opened as u64;
