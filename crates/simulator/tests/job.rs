@@ -214,6 +214,31 @@ fn planted_old_epoch_of_the_partner_is_caught() {
     });
 }
 
+/// Processes that take themselves for ranks that live.
+#[test]
+fn planted_second_process_is_caught() {
+    caught_in_node(node::Planted::TakeSecondProcess, |options| {
+        options.weights.twin = 10;
+    });
+}
+
+#[test]
+fn planted_void_captures_are_caught() {
+    caught_in_node(node::Planted::KeepVoidCaptures, |_| {});
+}
+
+#[test]
+fn planted_early_removal_is_caught() {
+    caught_in_node(node::Planted::CollectEarly, |_| {});
+}
+
+#[test]
+fn planted_missing_nothing_is_caught() {
+    caught_in_node(node::Planted::SupplyNoNothing, |options| {
+        options.bare = options.nodes / 2;
+    });
+}
+
 /// Four nodes or more, whose only protection against a lost one is parity.
 fn parities(options: &mut Options) {
     options.nodes = options.nodes.max(4);

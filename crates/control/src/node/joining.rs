@@ -9,8 +9,8 @@ use outlive_base::placement::{node_of, ranks_of};
 use outlive_base::{Code, Entity, Error, Incarnation, Rank, Result, Version};
 use outlive_protocols::commit::Why;
 
-use super::Node;
 use super::shell::{Link, Shell, With};
+use super::{Node, Planted};
 use crate::orders::{Notice, RankEnd};
 
 /// Most connections of processes at once: a bound against a program that leaks them.
@@ -125,6 +125,9 @@ impl<S: Shell> Node<S> {
     /// One living process is a rank, not two: they would share a control block, and one
     /// would restore the state of the other.
     fn is_vacant(&mut self, rank: Rank, ranks: u32, pid: u32) -> Result<()> {
+        if self.is_planted(Planted::TakeSecondProcess) {
+            return Ok(());
+        }
         let holder = self.ranks.get(rank).filter(|entry| !entry.closed);
         let holder = holder.and_then(|entry| entry.link);
         let Some(holder) = holder.filter(|&link| self.shell.is_live(link)) else {

@@ -12,7 +12,7 @@ use outlive_protocols::nodes::NodeSet;
 use super::contents::short;
 use super::ranks::Use;
 use super::shell::{Ask, Found, Rebuild, Rebuilt, Shell};
-use super::{Node, Opening};
+use super::{Node, Opening, Planted};
 use crate::orders::{Notice, Opened, Rejected};
 
 impl<S: Shell> Node<S> {
@@ -145,6 +145,9 @@ impl<S: Shell> Node<S> {
         let mut nothing = self.contents.versions();
         nothing.retain(|&(source, version)| self.is_empty_at(source, version));
         nothing.extend(self.contents.empty_parts(me));
+        if self.is_planted(Planted::SupplyNoNothing) {
+            nothing.clear();
+        }
         for (source, version) in nothing {
             self.command(Command::Available {
                 source,
@@ -366,7 +369,9 @@ impl<S: Shell> Node<S> {
                 self.count_what_may_be_committed(source, version);
             }
         }
-        self.ranks.drop_after(restored);
+        if !self.is_planted(Planted::KeepVoidCaptures) {
+            self.ranks.drop_after(restored);
+        }
         self.policy.last = self.now;
         self.policy.wanted = None;
         self.policy.sample = (self.now, 0);

@@ -17,6 +17,14 @@ pub enum Planted {
     IgnoreOlderStable,
     /// Copies go to who held the partner's slot before.
     OldPartnerEpoch,
+    /// A second living process may be a rank.
+    TakeSecondProcess,
+    /// Captures after the restored version stay, though they are void.
+    KeepVoidCaptures,
+    /// A version replaces older ones when it is captured.
+    CollectEarly,
+    /// A node without ranks cannot supply its nothing.
+    SupplyNoNothing,
     /// A level with groups is prepared when this node's own container is written.
     PrepareWithoutParity,
 }

@@ -10,9 +10,9 @@ use outlive_base::{Incarnation, Level, NodeId, Result, Time, Version};
 use outlive_ledger::GcPolicy;
 use outlive_protocols::commit::{Command, Levels, Why};
 
-use super::Node;
 use super::ranks::{RankEntry, Use};
 use super::shell::{Ask, Collected, Shell};
+use super::{Node, Planted};
 use crate::orders::{LevelSetting, Notice};
 
 /// How far ahead of the ranks a version is armed: the time that arming may take.
@@ -305,8 +305,16 @@ impl<S: Shell> Node<S> {
             machine.is_none_or(|machine| !machine.may_forget(source, version))
         });
         let in_use = rounds.chain(restored).chain(asked).collect();
+        let mut stable = self.line.stable.clone();
+        if self.is_planted(Planted::CollectEarly) {
+            let captured = self.rounds.keys();
+            let levels = self.all_levels();
+            let each =
+                captured.flat_map(|version| levels.iter().map(move |level| (*version, level)));
+            stable.extend(each.map(|(version, level)| (self.incarnation, version, level)));
+        }
         GcPolicy {
-            stable: self.line.stable.clone(),
+            stable,
             keep,
             in_use,
             levels: self.line.levels.clone(),

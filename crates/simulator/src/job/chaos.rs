@@ -47,6 +47,7 @@ impl Job {
                 }
             }
             Some(8) => self.next_run(),
+            Some(9) => self.twin(),
             _ => {}
         }
     }

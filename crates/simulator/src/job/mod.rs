@@ -223,6 +223,8 @@ struct Job {
     /// Connections of ranks: process, its life, rank, the ranks' epoch.
     links: BTreeMap<u64, (Process, u32, u32, u32)>,
     tokens: u64,
+    /// Second processes that have greeted, by token: the rank, and its process and token then.
+    twins: BTreeMap<u64, (u32, u32, u64)>,
     shared: storage::Shared,
     /// What the ranks of a node have captured of a version, by rank.
     captured: BTreeMap<(Key, u32), BTreeMap<u32, u64>>,
@@ -267,6 +269,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         programs: BTreeMap::new(),
         links: BTreeMap::new(),
         tokens: 0,
+        twins: BTreeMap::new(),
         shared: storage::Shared::default(),
         captured: BTreeMap::new(),
         restored: BTreeMap::new(),

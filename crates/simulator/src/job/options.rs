@@ -69,11 +69,13 @@ pub struct Weights {
     pub all: u32,
     /// The launcher ends, and with it all that runs; the next one goes on.
     pub launcher: u32,
+    /// A second process takes itself for a rank that lives.
+    pub twin: u32,
 }
 
 impl Weights {
     /// All of them, in the order of the fields.
-    fn each(&self) -> [u32; 9] {
+    fn each(&self) -> [u32; 10] {
         let Weights {
             agent,
             node,
@@ -84,9 +86,10 @@ impl Weights {
             zombie,
             all,
             launcher,
+            twin,
         } = *self;
         [
-            agent, node, rank, partition, pause, damage, zombie, all, launcher,
+            agent, node, rank, partition, pause, damage, zombie, all, launcher, twin,
         ]
     }
 
@@ -144,6 +147,10 @@ impl Options {
             all: 0,
             launcher: match Sequence::new(seed, 0x6c61_756e).chance(300_000) {
                 true => 1,
+                false => 0,
+            },
+            twin: match Sequence::new(seed, 0x7477_696e).chance(200_000) {
+                true => 2,
                 false => 0,
             },
         };

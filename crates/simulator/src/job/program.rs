@@ -21,6 +21,11 @@ const BYTES: u64 = 8192;
 /// How long a rank waits for an answer.
 const PATIENCE: Time = Time::from_secs(5);
 
+/// In the place of the number of a start: a process that is no rank of the job.
+const TWIN: u32 = u32::MAX;
+/// How far the number of such a process is from that of the rank.
+const TWIN_PID: u32 = 1_000_000_000;
+
 /// What a rank is doing.
 #[derive(Clone)]
 pub enum Stage {
@@ -150,6 +155,63 @@ impl Job {
         self.say(rank, epoch, hello);
     }
 
+    /// A second process greets the agent of a rank, as that rank: a fork, or a script whose
+    /// processes know no number of their own.
+    pub(super) fn twin(&mut self) {
+        let met = |program: &&Program| {
+            program.block.is_some() && !matches!(program.stage, Stage::Greeting(_))
+        };
+        let met: Vec<(u32, u32, u64)> = (self.programs.values().filter(met))
+            .filter_map(|program| Some((program.rank, program.pid, program.token?)))
+            .collect();
+        let at = self.random.below(met.len().max(1) as u64) as usize;
+        let (Some(&(rank, pid, held)), Some(running)) = (met.get(at), self.launcher.running())
+        else {
+            return;
+        };
+        let Some(&(who, life, ..)) = self.links.get(&held) else {
+            return;
+        };
+        self.tokens += 1;
+        let token = self.tokens;
+        self.links.insert(token, (who, life, rank, TWIN));
+        self.twins.insert(token, (rank, pid, held));
+        self.joins(who, token, pid + TWIN_PID);
+        let message = ToAgent::Hello {
+            abi: CONTROL_ABI,
+            rank: Rank(rank),
+            ranks: self.ranks_total(),
+            pid: pid + TWIN_PID,
+            incarnation: Incarnation(running),
+        };
+        let delay = self.some_us(200);
+        self.after(
+            delay,
+            Action::Said {
+                who,
+                life,
+                token,
+                sequence: 1,
+                message,
+            },
+        );
+    }
+
+    /// A second process is answered: it is none of the job while the first one lives.
+    fn twin_answered(&mut self, token: u64, message: &ToRank) {
+        let Some((rank, pid, held)) = self.twins.remove(&token) else {
+            return;
+        };
+        let first = self.programs.get(&rank);
+        let lives = first.is_some_and(|it| it.pid == pid && it.token == Some(held));
+        if lives && matches!(message, ToRank::Welcome { .. }) {
+            self.wrong(format!(
+                "P2: rank {rank} lives, and another process is it too"
+            ));
+        }
+        self.leaves(token, false);
+    }
+
     /// The connection of a rank is gone: it looks for another if it waits for something.
     pub(super) fn lost_link(&mut self, rank: u32, epoch: u32) {
         let Some(program) = self.program(rank, epoch) else {
@@ -236,6 +298,9 @@ impl Job {
         let Some(&(.., rank, epoch)) = self.links.get(&token) else {
             return;
         };
+        if epoch == TWIN {
+            return self.twin_answered(token, &message);
+        }
         let Some(program) = self.program(rank, epoch) else {
             return;
         };
