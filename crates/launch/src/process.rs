@@ -36,6 +36,23 @@ pub struct Process {
     pub fd: OwnedFd,
 }
 
+/// Lets the child of `command` be told to end (SIGTERM) when this thread does, even by SIGKILL.
+pub fn tie(command: &mut Command) {
+    let parent = rustix::process::getpid();
+    // SAFETY: `follow` only makes system calls and allocates nothing.
+    unsafe { command.pre_exec(move || follow(parent)) };
+}
+
+/// In the child: it ends when its parent does.
+fn follow(parent: Pid) -> std::io::Result<()> {
+    rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
+    // The parent may have died before the line above took effect.
+    match rustix::process::getppid() == Some(parent) {
+        true => Ok(()),
+        false => Err(std::io::Error::from_raw_os_error(libc::ESRCH)),
+    }
+}
+
 /// Starts `command` (see [`Group`]). The child dies with this thread if `tied`.
 ///
 /// # Errors
@@ -53,11 +70,7 @@ pub fn spawn(mut command: Command, group: Group, tied: bool) -> Result<Process> 
             Group::Shared => {}
         }
         if tied {
-            rustix::process::set_parent_process_death_signal(Some(Signal::TERM))?;
-            // The parent may have died before the line above took effect.
-            if rustix::process::getppid() != Some(parent) {
-                return Err(std::io::Error::from_raw_os_error(libc::ESRCH));
-            }
+            follow(parent)?;
         }
         Ok(())
     };

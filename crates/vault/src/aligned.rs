@@ -1,10 +1,14 @@
 //! Memory that direct input and output accepts: whole pages at page boundaries.
 //!
-//! The only module of this crate with `unsafe`. Invariant: a [`Buffer`] is a vector
-//! of [`Page`]s, and a `Page` is 4096 bytes without padding, so viewing the vector
-//! as bytes exposes exactly its own initialised memory.
+//! The only module of this crate with `unsafe`. Invariant: a [`Buffer`] owns `bytes` bytes at
+//! `start`, all initialised, allocated with [`layout`] of the same number.
 
+use core::ffi::c_void;
 use core::ops::{Deref, DerefMut};
+use core::ptr::NonNull;
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+
+use rustix::mm::{Advice, madvise};
 
 /// Alignment of everything in a container, in bytes.
 pub const PAGE: usize = 4096;
@@ -22,18 +26,63 @@ pub struct Page(pub [u8; PAGE]);
 
 const _: () = assert!(size_of::<Page>() == PAGE && align_of::<Page>() == PAGE);
 
-/// Zeroed, page-aligned bytes; the length is a whole number of pages.
-#[derive(Clone, Default)]
+/// What a huge page covers on most machines. The kernel pins each page of a transfer past its
+/// cache by itself, which for pages of 4 KiB takes longer than a checksum of their bytes.
+const HUGE: usize = 2 << 20;
+
+/// Zeroed, page-aligned bytes; the length is a whole number of pages. Long ones lie in huge pages
+/// where the system has them.
 pub struct Buffer {
-    pages: Vec<Page>,
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: a buffer is the only owner of its memory, as a vector of bytes is.
+unsafe impl Send for Buffer {}
+// SAFETY: a shared reference only reads.
+unsafe impl Sync for Buffer {}
+
+/// How whole pages are allocated.
+fn layout(bytes: usize) -> Layout {
+    let align = if bytes < HUGE { PAGE } else { HUGE };
+    match Layout::from_size_align(bytes, align) {
+        Ok(layout) => layout,
+        Err(_) => panic!("capacity overflow"),
+    }
 }
 
 impl Buffer {
     /// At least `bytes` zeros, rounded up to whole pages. The memory is touched.
+    ///
+    /// # Panics
+    /// If that is more than an address space holds.
     pub fn new(bytes: usize) -> Buffer {
-        Buffer {
-            pages: vec![Page([0; PAGE]); bytes.div_ceil(PAGE)],
+        let Some(bytes) = bytes.checked_next_multiple_of(PAGE) else {
+            panic!("capacity overflow");
+        };
+        if bytes == 0 {
+            return Buffer::default();
         }
+        let layout = layout(bytes);
+        // SAFETY: the layout is not empty.
+        let Some(start) = NonNull::new(unsafe { alloc(layout) }) else {
+            handle_alloc_error(layout);
+        };
+        let whole = bytes / HUGE * HUGE;
+        if whole > 0 {
+            // SAFETY: whole pages of the memory above, whose content the advice does not touch.
+            // Without huge pages it fails, and nothing is lost.
+            let _ = unsafe {
+                madvise(
+                    start.as_ptr().cast::<c_void>(),
+                    whole,
+                    Advice::LinuxHugepage,
+                )
+            };
+        }
+        // SAFETY: the memory above, of which nothing else knows.
+        unsafe { start.write_bytes(0, bytes) };
+        Buffer { start, bytes }
     }
 
     /// `bytes` padded with zeros to whole pages.
@@ -44,24 +93,44 @@ impl Buffer {
     }
 }
 
+impl Default for Buffer {
+    /// The empty buffer.
+    fn default() -> Buffer {
+        Buffer {
+            start: NonNull::<Page>::dangling().cast(),
+            bytes: 0,
+        }
+    }
+}
+
+impl Clone for Buffer {
+    fn clone(&self) -> Buffer {
+        Buffer::padded(self)
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: allocated with this layout (invariant), and no longer used.
+            unsafe { dealloc(self.start.as_ptr(), layout(self.bytes)) };
+        }
+    }
+}
+
 impl Deref for Buffer {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the pointer and length describe the vector's own pages, all
-        // initialised; a page is PAGE plain bytes (asserted above), and the result
-        // borrows the vector.
-        unsafe {
-            core::slice::from_raw_parts(self.pages.as_ptr().cast::<u8>(), self.pages.len() * PAGE)
-        }
+        // SAFETY: the buffer's own initialised memory (invariant), borrowed with it; no bytes
+        // at an aligned address if it is empty.
+        unsafe { core::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
-        let length = self.pages.len() * PAGE;
-        // SAFETY: as in `deref`; the vector is borrowed exclusively, and every bit
-        // pattern is a valid byte.
-        unsafe { core::slice::from_raw_parts_mut(self.pages.as_mut_ptr().cast::<u8>(), length) }
+        // SAFETY: as in `deref`, borrowed exclusively.
+        unsafe { core::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
     }
 }
 
@@ -77,7 +146,16 @@ mod tests {
 
     #[test]
     fn buffers_are_aligned_zeroed_and_padded() {
-        for bytes in [0, 1, PAGE, PAGE + 1, 10 * PAGE] {
+        for bytes in [
+            0,
+            1,
+            PAGE,
+            PAGE + 1,
+            10 * PAGE,
+            HUGE - 1,
+            HUGE + 1,
+            3 * HUGE,
+        ] {
             let buffer = Buffer::new(bytes);
             assert_eq!(buffer.len(), bytes.next_multiple_of(PAGE));
             assert!(is_aligned(&buffer) && buffer.iter().all(|b| *b == 0));
@@ -86,5 +164,9 @@ mod tests {
         assert_eq!(buffer.len(), 2 * PAGE);
         assert!(buffer[..5000].iter().all(|b| *b == 7) && buffer[5000..].iter().all(|b| *b == 0));
         assert!(!is_aligned(&buffer[1..]));
+        let copy = buffer.clone();
+        drop(buffer);
+        assert_eq!((copy[4999], copy[5000], copy.len()), (7, 0, 2 * PAGE));
+        assert!(Buffer::new(HUGE).as_ptr().addr().is_multiple_of(HUGE));
     }
 }

@@ -13,8 +13,6 @@ use serde::Serialize;
 
 /// Bytes of a transfer of the reference.
 const TRANSFER: usize = 4 << 20;
-/// Alignment for direct transfers.
-const PAGE: usize = 4096;
 
 /// Where figures come from.
 #[derive(Debug, Serialize)]
@@ -76,10 +74,9 @@ pub fn load() -> f64 {
     first.unwrap_or(f64::NAN)
 }
 
-/// A buffer for direct transfers, held and touched.
+/// A buffer for direct transfers, held and touched, in the pages that our own transfers use.
 pub struct Buffer {
-    bytes: Vec<u8>,
-    start: usize,
+    bytes: outlive_vault::Buffer,
     length: usize,
 }
 
@@ -90,17 +87,13 @@ impl Buffer {
 
     /// One of `length` bytes.
     pub fn of(length: usize) -> Buffer {
-        let bytes = vec![1u8; length + PAGE];
-        let start = bytes.as_ptr().addr().next_multiple_of(PAGE) - bytes.as_ptr().addr();
-        Buffer {
-            bytes,
-            start,
-            length,
-        }
+        let mut bytes = outlive_vault::Buffer::new(length);
+        bytes.fill(1);
+        Buffer { bytes, length }
     }
 
     pub fn all(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.start..self.start + self.length]
+        &mut self.bytes[..self.length]
     }
 }
 

@@ -162,7 +162,8 @@ impl Session {
         let store = scratch.path().join(name);
         let listener =
             UnixListener::bind(&socket).map_err(|error| Error::io(&socket, "listen", &error))?;
-        let child = Command::new(&me)
+        let mut command = Command::new(&me);
+        command
             .args(["run", "--quiet", "--job", "bench"])
             .arg("--store")
             .arg(&store)
@@ -174,7 +175,10 @@ impl Session {
             .args(["bench", "save", "--role", role])
             .env(SOCKET_VARIABLE, &socket)
             .stdin(Stdio::null())
-            .stdout(Stdio::null())
+            .stdout(Stdio::null());
+        // A benchmark that is killed leaves no job that waits for it.
+        outlive_launch::process::tie(&mut command);
+        let child = command
             .spawn()
             .map_err(|error| failed("start outlive run", &error))?;
         Ok(Session {
