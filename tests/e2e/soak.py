@@ -23,7 +23,7 @@ SHORT = ("--suspect-timeout", "100ms", "--dead-timeout", "500ms", "--heartbeat",
 BOUND_S = 90.0
 """Of a run; a calm one takes 2 s, a failure adds a few."""
 KINDS = ("containers", "partner", "parity", "records")
-GROUPS = {"partner": 3, "xor:4": 4, "xor:3": 6}
+GROUPS = {"partner": 3, "xor:4": 4, "xor:3": 6, "rs:3+2": 5, "rs:2+2": 8}
 """Levels that survive a node's loss, and nodes for them: one group, and two."""
 
 

@@ -33,6 +33,18 @@ pub enum StreamRequest {
         /// How many.
         bytes: u64,
     },
+    /// Read all of your own container, or of your parity at a level: a
+    /// [`StreamReply::Coming`] of no bytes if it is what was committed.
+    Check {
+        /// Whose, and of which version.
+        id: ContainerId,
+        /// The level of a parity; `None`: the container.
+        parity: Option<Level>,
+        /// Its bytes.
+        length: u64,
+        /// What they must be.
+        digest: u128,
+    },
 }
 
 /// An answer on a bulk stream, preceded by its length as u32.

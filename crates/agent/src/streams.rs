@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
 use outlive_network::{Identity, Stream};
-use outlive_vault::{Bytes, Container, Vault, WriteOptions, store_stream, verify_written};
+use outlive_vault::{
+    Bytes, Container, Parity, ParityFile, Sealed, Vault, WriteOptions, store_stream, verify_written,
+};
 
 use crate::memory::Work;
 use crate::peers::{StreamReply, StreamRequest, connection_lost, read_request, send_reply};
@@ -84,6 +86,18 @@ fn serve(
             let end = at.saturating_add(bytes);
             give_range(&places.store, from, (id, parity), at..end, stream).map(|()| false)
         }
+        StreamRequest::Check {
+            id,
+            parity,
+            length,
+            digest,
+        } => {
+            let reply = match check(&places.store, (id, parity), length, digest) {
+                Ok(()) => StreamReply::Coming { length: 0 },
+                Err(error) => StreamReply::Refused(error),
+            };
+            send_reply(stream, from.peer, &reply).map(|()| false)
+        }
     }
 }
 
@@ -145,6 +159,36 @@ fn give_range(
         .map_err(|error| {
             connection_lost(to.peer, &format!("while bytes of {id} were sent"), &error)
         })
+}
+
+/// Reads a container or parity of this node from its storage.
+fn check(
+    store: &Vault,
+    (id, parity): (ContainerId, Option<Level>),
+    length: u64,
+    digest: u128,
+) -> Result<()> {
+    let key = store.key(parity.unwrap_or(Level::DISK), id);
+    let kept = &**store.store();
+    match parity {
+        Some(_) => {
+            let file = ParityFile::open(kept, &key)?;
+            if file.parity != (Parity { length, digest }) {
+                return Err(Error::new(
+                    Code::Corrupt,
+                    Entity::File(kept.locate(&key)),
+                    "not the parity that was recorded",
+                    "it is not used",
+                ));
+            }
+            file.verify()?;
+        }
+        None => {
+            let sealed = Sealed { id, length, digest };
+            verify_written(kept, &key, Some(&sealed))?;
+        }
+    }
+    Ok(())
 }
 
 /// Sends a container that is kept here for `id.node`, or its own.

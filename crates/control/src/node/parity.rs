@@ -257,11 +257,21 @@ impl<S: Shell> Node<S> {
             return false;
         };
         let pieces = driver.machine().pieces(source, version);
+        let most = match self.is_planted(Planted::TolerateOneLost) {
+            true => 1,
+            false => usize::MAX,
+        };
         let made = |node: NodeId| {
             let mut levels = self.contents.levels_of(source, version).into_iter();
             levels.any(|level| {
                 let group = self.contents.group(source, version, level, node);
-                group.is_some_and(|(group, _)| is_made(&group, node, level, &pieces))
+                let lost = |group: &Group| {
+                    let members = group.members.iter();
+                    members.filter(|it| !pieces.whole.contains(it)).count()
+                };
+                group.is_some_and(|(group, _)| {
+                    lost(&group) <= most && is_made(&group, node, level, &pieces)
+                })
             })
         };
         let mut nodes = (0..self.nodes()).map(NodeId);
