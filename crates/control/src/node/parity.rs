@@ -252,7 +252,7 @@ impl<S: Shell> Node<S> {
     }
 
     /// True if the bytes of every node of a version can be had or made (`Event::Plan`).
-    pub(super) fn can_be_made(&self, source: Incarnation, version: Version) -> bool {
+    pub(super) fn can_be_made(&mut self, source: Incarnation, version: Version) -> bool {
         let Some(driver) = &self.commit else {
             return false;
         };
@@ -275,7 +275,17 @@ impl<S: Shell> Node<S> {
             })
         };
         let mut nodes = (0..self.nodes()).map(NodeId);
-        nodes.all(|node| pieces.whole.contains(&node) || made(node))
+        let all = nodes.all(|node| pieces.whole.contains(&node) || made(node));
+        if let Some(opening) = &mut self.opening
+            && !all
+            && opening
+                .short
+                .as_ref()
+                .is_none_or(|it| (it.0, it.1) <= (source, version))
+        {
+            opening.short = Some((source, version, pieces));
+        }
+        all
     }
 }
 
