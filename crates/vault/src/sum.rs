@@ -160,9 +160,11 @@ pub fn make<T>(
     take: &mut dyn FnMut(&mut Sum<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut gone: BTreeMap<Piece, Error> = BTreeMap::new();
+    let others = || group.members.iter().filter(|node| **node != want.node());
     // Where there is a choice, what is not there is best known before many bytes are read.
-    if group.level.protection().m > 1 {
-        for node in group.members.iter().filter(|node| **node != want.node()) {
+    let is_choice = others().any(|node| have(Piece::Parity(*node)));
+    if group.level.protection().m > 1 && is_choice {
+        for node in others() {
             for piece in [Piece::Whole(*node), Piece::Parity(*node)] {
                 if have(piece)
                     && let Err(error) = pieces.open(piece, 0..0)
@@ -184,7 +186,10 @@ pub fn make<T>(
             Ok(made) => return Ok(made),
             Err(error) => error,
         };
-        match sum.failed() {
+        let failed = sum.failed();
+        // Who is asked next may be one that is still sending.
+        drop(sum);
+        match failed {
             Some(piece) => drop(gone.insert(piece, error)),
             None if error.code() == Code::Corrupt => {
                 used.sort_unstable();
@@ -334,8 +339,8 @@ mod tests {
             if self.broken.contains(&piece) {
                 bytes.truncate(bytes.len() / 2);
             }
-            if let Some(last) = bytes.last_mut().filter(|_| self.rotten.contains(&piece)) {
-                *last ^= 0x40;
+            if let Some(first) = bytes.first_mut().filter(|_| self.rotten.contains(&piece)) {
+                *first ^= 0x40;
             }
             self.open.set(self.open.get() + 1);
             self.most_open = self.most_open.max(self.open.get());
@@ -344,6 +349,7 @@ mod tests {
 
         fn check(&mut self, piece: Piece) -> Result<()> {
             self.checked.insert(piece);
+            assert_eq!(self.open.get(), 0, "nobody is kept waiting meanwhile");
             match self.rotten.contains(&piece) || self.broken.contains(&piece) {
                 true => Err(fails(Code::Corrupt, piece)),
                 false => Ok(()),
@@ -371,12 +377,15 @@ mod tests {
             &have,
             held,
             &mut |sum| {
-                let mut got = Vec::new();
-                sum.read_to_end(&mut got).map_err(of_the_sum)?;
-                match got == expected {
-                    true => Ok(()),
-                    false => Err(fails(Code::Corrupt, want)),
+                // As a container is checked: before all has come.
+                for expected in expected.chunks(512) {
+                    let mut got = vec![0; expected.len()];
+                    sum.read_exact(&mut got).map_err(of_the_sum)?;
+                    if got != expected {
+                        return Err(fails(Code::Corrupt, want));
+                    }
                 }
+                Ok(())
             },
         )
     }
