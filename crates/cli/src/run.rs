@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use outlive_base::level::LEVELS_MAX;
+use outlive_base::levels::LEVELS_MAX;
 use outlive_base::{Code, Entity, Error, JobName, Level, Result};
 use outlive_control::orders::{Bounds, LevelSetting, Policy};
 use outlive_control::steering::Wishes;
