@@ -8,7 +8,7 @@ use std::io::{self, BufReader, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
-use outlive_base::{ContainerId, Error, Level, NodeId, Result};
+use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
 use outlive_control::node::shell::Making;
 use outlive_ledger::scheme::Piece;
 use outlive_ledger::{Parity, Part};
@@ -16,10 +16,16 @@ use outlive_network::Stream;
 use outlive_vault::{ParityHead, Pieces, write_parity};
 
 use crate::memory::Work;
-use crate::peers::{StreamReply, StreamRequest, connection_lost, open_stream, read_reply};
+use crate::peers::{
+    StreamReply, StreamRequest, WORKING_EVERY, connection_lost, open_stream, read_reply,
+};
 use crate::places::Places;
 use crate::reports::Reports;
 
+/// Bytes in a second that storage reads at least.
+const SLOWEST: u64 = 10_000_000;
+/// Words that are waited for whatever is read.
+const WORDS_MIN: u64 = 12;
 /// Bytes of a piece that are read ahead.
 const AHEAD: usize = 256 << 10;
 
@@ -97,7 +103,7 @@ impl Remote<'_> {
         match read_reply(&mut stream, node)? {
             StreamReply::Coming { length } => Ok((length, stream)),
             StreamReply::Refused(error) => Err(error),
-            StreamReply::Stored { .. } => Err(odd()),
+            StreamReply::Stored { .. } | StreamReply::Working => Err(odd()),
         }
     }
 
@@ -127,6 +133,11 @@ impl Remote<'_> {
     }
 }
 
+/// How many words of a node that reads so many bytes are waited for.
+fn words_of(length: u64) -> u64 {
+    WORDS_MIN + length / (SLOWEST * WORKING_EVERY.as_secs())
+}
+
 fn odd() -> Error {
     Error::internal("an odd answer on a stream")
 }
@@ -151,7 +162,22 @@ impl Pieces for Remote<'_> {
             length,
             digest,
         };
-        self.ask(piece, &request).map(drop)
+        let node = piece.node();
+        let mut stream = open_stream(&self.places.endpoint, node, &request)?;
+        for _ in 0..words_of(length) {
+            match read_reply(&mut stream, node)? {
+                StreamReply::Working => {}
+                StreamReply::Coming { length: 0 } => return Ok(()),
+                StreamReply::Refused(error) => return Err(error),
+                StreamReply::Coming { .. } | StreamReply::Stored { .. } => return Err(odd()),
+            }
+        }
+        Err(Error::new(
+            Code::Io,
+            Entity::Node(node.0),
+            format!("it has not read the {length} bytes of a container or parity in time"),
+            "look at the node's storage; what is left of the group is used",
+        ))
     }
 }
 

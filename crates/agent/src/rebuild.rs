@@ -205,7 +205,9 @@ impl Rebuilding {
         match read_reply(&mut stream, holder)? {
             StreamReply::Coming { .. } => {}
             StreamReply::Refused(error) => return Err(error),
-            StreamReply::Stored { .. } => return Err(Error::internal("an odd answer on a stream")),
+            StreamReply::Stored { .. } | StreamReply::Working => {
+                return Err(Error::internal("an odd answer on a stream"));
+            }
         }
         let mut intake = Intake::new(self);
         receive(&mut stream, Some(sealed), &mut intake).map_err(|error| match error {

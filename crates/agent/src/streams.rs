@@ -4,6 +4,8 @@
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
 use outlive_network::{Identity, Stream};
@@ -12,7 +14,9 @@ use outlive_vault::{
 };
 
 use crate::memory::Work;
-use crate::peers::{StreamReply, StreamRequest, connection_lost, read_request, send_reply};
+use crate::peers::{
+    StreamReply, StreamRequest, WORKING_EVERY, connection_lost, read_request, send_reply,
+};
 use crate::places::Places;
 use crate::reports::Reports;
 use crate::world::World;
@@ -92,11 +96,13 @@ fn serve(
             length,
             digest,
         } => {
-            let reply = match check(&places.store, (id, parity), length, digest) {
+            let check = || check(&places.store, (id, parity), length, digest);
+            let mut say = |reply: &StreamReply| send_reply(stream, from.peer, reply);
+            let reply = match while_working(check, WORKING_EVERY, &mut say)? {
                 Ok(()) => StreamReply::Coming { length: 0 },
                 Err(error) => StreamReply::Refused(error),
             };
-            send_reply(stream, from.peer, &reply).map(|()| false)
+            say(&reply).map(|()| false)
         }
     }
 }
@@ -161,6 +167,33 @@ fn give_range(
         })
 }
 
+/// Does what may take longer than a stream may be silent, and says so meanwhile; what came of it.
+///
+/// # Errors
+/// If who waits cannot be told; then it is over when the work is.
+fn while_working<T: Send>(
+    work: impl FnOnce() -> T + Send,
+    every: Duration,
+    say: &mut dyn FnMut(&StreamReply) -> Result<()>,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let (done, result) = mpsc::sync_channel(1);
+        std::thread::Builder::new()
+            .name("outlive-check".into())
+            .spawn_scoped(scope, move || drop(done.send(work())))
+            .map_err(|error| Error::io("thread", "start a worker", &error))?;
+        loop {
+            match result.recv_timeout(every) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Timeout) => say(&StreamReply::Working)?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::internal("a check ended without a result"));
+                }
+            }
+        }
+    })
+}
+
 /// Reads a container or parity of this node from its storage.
 fn check(
     store: &Vault,
@@ -206,4 +239,35 @@ fn give(store: &Vault, to: Identity, id: ContainerId, stream: &mut Stream) -> Re
         let doing = format!("while {id} was sent");
         connection_lost(to.peer, &doing, &error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_hears_that_work_goes_on_and_what_came_of_it() {
+        let (told, heard) = mpsc::channel();
+        // The work lasts until it was said twice that it does.
+        let work = move || heard.iter().take(2).count();
+        let mut said = 0;
+        let mut say = |reply: &StreamReply| {
+            assert!(matches!(reply, StreamReply::Working));
+            said += 1;
+            told.send(()).unwrap_or_default();
+            Ok(())
+        };
+        let result = while_working(work, Duration::from_millis(1), &mut say);
+        assert_eq!(result, Ok(2));
+        assert!(said >= 2);
+        let gone = || Error::internal("gone");
+        let (told, heard) = mpsc::channel();
+        let work = move || heard.recv();
+        let mut say = |_: &StreamReply| {
+            told.send(()).unwrap_or_default();
+            Err(gone())
+        };
+        let result = while_working(work, Duration::from_millis(1), &mut say);
+        assert_eq!(result, Err(gone()));
+    }
 }

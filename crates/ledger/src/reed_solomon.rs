@@ -6,10 +6,8 @@
 //! Row r, members counted round: parity i at member r + i, segment s of member r + m + s. Parity i
 //! is the sum of c(i, s) times segment s. With c from a Cauchy matrix each k bytes of a row give
 //! back all k + m (Blömer, Kalfane, Karp, Karpinski, Luby, Zuckerman, *An XOR-based
-//! erasure-resilient coding scheme*, ICSI TR-95-048, 1995; Rizzo, *Effective erasure codes for
-//! reliable computer communication protocols*, Computer Communication Review 27(2), 1997). Its
-//! columns are scaled so that parity 0 is a sum without factors: what one lost member costs is
-//! what it costs with XOR.
+//! erasure-resilient coding scheme*, ICSI TR-95-048, 1995). Its columns are scaled so that parity 0
+//! is a sum without factors: what one lost member costs is what it costs with XOR.
 //!
 //! Containers that are shorter than the longest count as if zeroes followed. Where they end is
 //! known, so that these zeroes need not be there to be known.
