@@ -60,8 +60,12 @@ pub fn parity_open(bytes: &[u8]) {
         node: NodeId(number(&bytes, 28, 4) as u32),
         version: Version(number(&bytes, 32, 8) as u64),
     };
-    let members = number(&bytes, 43, 2) as u16;
-    let level = Level::xor(members.saturating_add(1)).unwrap_or(Level::DISK);
+    let (scheme, k) = (number(&bytes, 41, 2), number(&bytes, 43, 2) as u16);
+    let level = match scheme {
+        2 => Level::rs(k, number(&bytes, 45, 2) as u16),
+        _ => Level::xor(k.saturating_add(1)),
+    };
+    let level = level.unwrap_or(Level::DISK);
     let (store, key) = (Memory::new(u64::MAX), Key::parity(level, id));
     let put = [Put {
         key: key.clone(),

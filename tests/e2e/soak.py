@@ -23,7 +23,7 @@ SHORT = ("--suspect-timeout", "100ms", "--dead-timeout", "500ms", "--heartbeat",
 BOUND_S = 90.0
 """Of a run; a calm one takes 2 s, a failure adds a few."""
 KINDS = ("containers", "partner", "parity", "records")
-GROUPS = {"partner": 3, "xor:4": 4, "xor:3": 6}
+GROUPS = {"partner": 3, "xor:4": 4, "xor:3": 6, "rs:3+2": 5, "rs:2+2": 8}
 """Levels that survive a node's loss, and nodes for them: one group, and two."""
 
 
@@ -59,6 +59,11 @@ def protected(job: Job, chance: random.Random) -> str:
     return f"{job.levels}: "
 
 
+def tolerated(job: Job) -> int:
+    """Nodes of which each group may lose so many at once."""
+    return 2 if job.beyond.startswith("rs:") else 1
+
+
 def right(job: Job, result: Result) -> None:
     """A good end with the bits of a calm run."""
     assert result.status == 0, f"ended with {result.status}: {result.err[-1500:]}"
@@ -81,14 +86,19 @@ def places(result: Result) -> list[str]:
 
 
 def faults(job: Job, chance: random.Random) -> str:
-    """One to three failures, each of which finds a protected job."""
+    """One to three failures, each of which finds a protected job; two nodes at once where that is
+    what the level survives."""
     how, specs = protected(job, chance), []
     for base in sorted(chance.sample((30, 75, 120), chance.randint(1, 3))):
         kind = chance.choice(("node", "node", "rank", "agent"))
         count = job.ranks if kind == "rank" else job.nodes
         when = f"{(base + chance.randrange(15)) * 5}ms" if kind == "agent" else ""
-        specs.append(f"{kind}:{chance.randrange(count)}@{when or f'version={base}'}")
-    job.steps, job.spares = 160, 3
+        first = chance.randrange(count)
+        specs.append(f"{kind}:{first}@{when or f'version={base}'}")
+        if kind == "node" and tolerated(job) == 2:
+            second = chance.choice([node for node in range(count) if node != first])
+            specs.append(f"node:{second}@version={base}")
+    job.steps, job.spares = 160, 6
     for base in (30, 75, 120):
         job.hold(base - 1, 0)
     result = job.run(inject=tuple(specs), bound_s=BOUND_S)
@@ -182,23 +192,26 @@ def renamed(job: Job, chance: random.Random) -> str:
 
 
 def hurt_one(job: Job, chance: random.Random) -> str:
-    """One node's files damaged, cut off or gone between two runs: costs nothing."""
+    """The files of one node, or of two where that is what the level survives, damaged, cut off or
+    gone between two runs: costs nothing."""
     levels = protected(job, chance)
     newest = halted(job, chance)
-    node = chance.randrange(job.nodes)
-    how = chance.choice(("gone", "damaged", "cut off", "no records"))
-    for path in [path for kind in KINDS for path in job.containers(node, kind)]:
-        if how == "damaged":
-            damage(path, chance.random())
-        elif how == "cut off":
-            os.truncate(path, chance.randrange(path.stat().st_size or 1))
-        elif how == "gone" or path.parent.name == "records":
-            path.unlink()
+    told = []
+    for node in chance.sample(range(job.nodes), tolerated(job)):
+        how = chance.choice(("gone", "damaged", "cut off", "no records"))
+        for path in [path for kind in KINDS for path in job.containers(node, kind)]:
+            if how == "damaged":
+                damage(path, chance.random())
+            elif how == "cut off":
+                os.truncate(path, chance.randrange(path.stat().st_size or 1))
+            elif how == "gone" or path.parent.name == "records":
+                path.unlink()
+        told.append(f"node {node} {how}")
     result = job.run(bound_s=BOUND_S)
     right(job, result)
     assert result.said("restored"), "begun at step 0 without a word"
     assert min(result.said("restored")) >= newest, f"{result.said('restored')}, {newest} was stable"
-    return f"{levels}node {node} {how}"
+    return levels + ", ".join(told)
 
 
 def without_job_json(job: Job, chance: random.Random) -> str:

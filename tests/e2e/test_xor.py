@@ -50,7 +50,9 @@ def test_two_nodes_of_a_group_are_more_than_it_survives(job: Job) -> None:
     result = job.run(*LEVELS, inject=("node:1@version=75", "node:2@version=75"))
     assert result.status == 80, result.err
     (error,) = result.report["errors"]
-    assert error["code"] == "OL-500" and "xor:4" in error["reason"], error
+    assert error["code"] == "OL-500", error
+    what = "2 of the 4 nodes of a group of xor:4 have lost what they stored (node 1, node 2)"
+    assert what in error["reason"] and "and it tolerates 1" in error["reason"], error
 
 
 def test_a_node_of_each_of_two_groups(job: Job) -> None:

@@ -322,7 +322,9 @@ impl Writing {
                 ),
                 error.remedy(),
             )),
-            StreamReply::Coming { .. } => Err(Error::internal("an odd answer on a stream")),
+            StreamReply::Coming { .. } | StreamReply::Working => {
+                Err(Error::internal("an odd answer on a stream"))
+            }
         }
     }
 }

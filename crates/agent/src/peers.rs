@@ -1,5 +1,7 @@
 //! How agents ask each other for bulk data.
 
+use std::time::Duration;
+
 use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
 use outlive_network::Endpoint;
 use serde::{Deserialize, Serialize};
@@ -33,6 +35,19 @@ pub enum StreamRequest {
         /// How many.
         bytes: u64,
     },
+    /// Read all of your own container, or of your parity at a level: a
+    /// [`StreamReply::Coming`] of no bytes if it is what was committed; before that, a
+    /// [`StreamReply::Working`] each [`WORKING_EVERY`].
+    Check {
+        /// Whose, and of which version.
+        id: ContainerId,
+        /// The level of a parity; `None`: the container.
+        parity: Option<Level>,
+        /// Its bytes.
+        length: u64,
+        /// What they must be.
+        digest: u128,
+    },
 }
 
 /// An answer on a bulk stream, preceded by its length as u32.
@@ -50,7 +65,13 @@ pub enum StreamReply {
     },
     /// It cannot be done.
     Refused(Error),
+    /// It is not done yet.
+    Working,
 }
+
+/// How often who reads something long says that it does: much more often than a stream may be
+/// silent.
+pub const WORKING_EVERY: Duration = Duration::from_secs(5);
 
 /// Longest encoded [`StreamReply`], or [`StreamRequest`] that is not the first.
 const FRAME_BYTES_MAX: usize = 16 * 1024;

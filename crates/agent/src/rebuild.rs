@@ -11,11 +11,12 @@ use outlive_control::node::overwritten;
 use outlive_control::node::shell::{Rebuild, Rebuilt};
 use outlive_ledger::scheme::Piece;
 use outlive_vault::{
-    Container, ContainerHead, Pace, Part, RankEntry, ReadError, Sealed, Sink, Sum, Vault, receive,
+    Container, ContainerHead, Pace, Part, RankEntry, ReadError, Sealed, Sink, Vault, of_received,
+    receive,
 };
 
 use crate::memory::Memory;
-use crate::parity::{of_the_sum, opener};
+use crate::parity::Remote;
 use crate::peers::{StreamReply, StreamRequest, connection_lost, open_stream, read_reply};
 use crate::places::Places;
 use crate::slabs::Slabs;
@@ -181,20 +182,21 @@ impl Rebuilding {
             )
         };
         let (group, parts) = self.wanted.made_of.get(&level).ok_or_else(missing)?;
-        let want = Piece::Whole(self.places.node);
-        let terms = group.terms(want, |_| true).ok_or_else(missing)?;
-        let mut open = opener(
-            &self.places,
+        let mut pieces = Remote {
+            places: &self.places,
             level,
-            parts.iter().map(Part::sealed).collect(),
-        );
-        let mut sum = Sum::new(terms, sealed.length, &mut open)?;
-        let mut intake = Intake::new(self);
-        receive(&mut sum, Some(sealed), &mut intake).map_err(|error| match error {
-            ReadError::Lost { source, .. } => of_the_sum(source),
-            error => error.into(),
-        })?;
-        Ok((sealed.length, intake.finish()?))
+            parts,
+            committed: true,
+        };
+        let me = self.places.node;
+        let have = |piece: Piece| piece.node() != me;
+        let want = Piece::Whole(me);
+        outlive_vault::make(group, want, sealed.length, &have, &mut pieces, &mut |sum| {
+            let mut intake = Intake::new(self);
+            let received = receive(sum, Some(sealed), &mut intake);
+            received.map_err(of_received)?;
+            Ok((sealed.length, intake.finish()?))
+        })
     }
 
     fn receive_from(&self, holder: NodeId, sealed: &Sealed) -> Result<Fetched> {
@@ -203,7 +205,9 @@ impl Rebuilding {
         match read_reply(&mut stream, holder)? {
             StreamReply::Coming { .. } => {}
             StreamReply::Refused(error) => return Err(error),
-            StreamReply::Stored { .. } => return Err(Error::internal("an odd answer on a stream")),
+            StreamReply::Stored { .. } | StreamReply::Working => {
+                return Err(Error::internal("an odd answer on a stream"));
+            }
         }
         let mut intake = Intake::new(self);
         receive(&mut stream, Some(sealed), &mut intake).map_err(|error| match error {

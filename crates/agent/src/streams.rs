@@ -4,13 +4,19 @@
 use std::io::Write;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
 use outlive_network::{Identity, Stream};
-use outlive_vault::{Bytes, Container, Vault, WriteOptions, store_stream, verify_written};
+use outlive_vault::{
+    Bytes, Container, Parity, ParityFile, Sealed, Vault, WriteOptions, store_stream, verify_written,
+};
 
 use crate::memory::Work;
-use crate::peers::{StreamReply, StreamRequest, connection_lost, read_request, send_reply};
+use crate::peers::{
+    StreamReply, StreamRequest, WORKING_EVERY, connection_lost, read_request, send_reply,
+};
 use crate::places::Places;
 use crate::reports::Reports;
 use crate::world::World;
@@ -84,6 +90,20 @@ fn serve(
             let end = at.saturating_add(bytes);
             give_range(&places.store, from, (id, parity), at..end, stream).map(|()| false)
         }
+        StreamRequest::Check {
+            id,
+            parity,
+            length,
+            digest,
+        } => {
+            let check = || check(&places.store, (id, parity), length, digest);
+            let mut say = |reply: &StreamReply| send_reply(stream, from.peer, reply);
+            let reply = match while_working(check, WORKING_EVERY, &mut say)? {
+                Ok(()) => StreamReply::Coming { length: 0 },
+                Err(error) => StreamReply::Refused(error),
+            };
+            say(&reply).map(|()| false)
+        }
     }
 }
 
@@ -147,6 +167,63 @@ fn give_range(
         })
 }
 
+/// Does what may take longer than a stream may be silent, and says so meanwhile; what came of it.
+///
+/// # Errors
+/// If who waits cannot be told; then it is over when the work is.
+fn while_working<T: Send>(
+    work: impl FnOnce() -> T + Send,
+    every: Duration,
+    say: &mut dyn FnMut(&StreamReply) -> Result<()>,
+) -> Result<T> {
+    std::thread::scope(|scope| {
+        let (done, result) = mpsc::sync_channel(1);
+        std::thread::Builder::new()
+            .name("outlive-check".into())
+            .spawn_scoped(scope, move || drop(done.send(work())))
+            .map_err(|error| Error::io("thread", "start a worker", &error))?;
+        loop {
+            match result.recv_timeout(every) {
+                Ok(result) => return Ok(result),
+                Err(RecvTimeoutError::Timeout) => say(&StreamReply::Working)?,
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(Error::internal("a check ended without a result"));
+                }
+            }
+        }
+    })
+}
+
+/// Reads a container or parity of this node from its storage.
+fn check(
+    store: &Vault,
+    (id, parity): (ContainerId, Option<Level>),
+    length: u64,
+    digest: u128,
+) -> Result<()> {
+    let key = store.key(parity.unwrap_or(Level::DISK), id);
+    let kept = &**store.store();
+    match parity {
+        Some(_) => {
+            let file = ParityFile::open(kept, &key)?;
+            if file.parity != (Parity { length, digest }) {
+                return Err(Error::new(
+                    Code::Corrupt,
+                    Entity::File(kept.locate(&key)),
+                    "not the parity that was recorded",
+                    "it is not used",
+                ));
+            }
+            file.verify()?;
+        }
+        None => {
+            let sealed = Sealed { id, length, digest };
+            verify_written(kept, &key, Some(&sealed))?;
+        }
+    }
+    Ok(())
+}
+
 /// Sends a container that is kept here for `id.node`, or its own.
 fn give(store: &Vault, to: Identity, id: ContainerId, stream: &mut Stream) -> Result<()> {
     let open = |level| Container::open(&**store.store(), &store.key(level, id));
@@ -162,4 +239,35 @@ fn give(store: &Vault, to: Identity, id: ContainerId, stream: &mut Stream) -> Re
         let doing = format!("while {id} was sent");
         connection_lost(to.peer, &doing, &error)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_hears_that_work_goes_on_and_what_came_of_it() {
+        let (told, heard) = mpsc::channel();
+        // The work lasts until it was said twice that it does.
+        let work = move || heard.iter().take(2).count();
+        let mut said = 0;
+        let mut say = |reply: &StreamReply| {
+            assert!(matches!(reply, StreamReply::Working));
+            said += 1;
+            told.send(()).unwrap_or_default();
+            Ok(())
+        };
+        let result = while_working(work, Duration::from_millis(1), &mut say);
+        assert_eq!(result, Ok(2));
+        assert!(said >= 2);
+        let gone = || Error::internal("gone");
+        let (told, heard) = mpsc::channel();
+        let work = move || heard.recv();
+        let mut say = |_: &StreamReply| {
+            told.send(()).unwrap_or_default();
+            Err(gone())
+        };
+        let result = while_working(work, Duration::from_millis(1), &mut say);
+        assert_eq!(result, Err(gone()));
+    }
 }

@@ -16,7 +16,7 @@
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
-use crate::level::{LEVELS_MAX, Levels};
+use crate::levels::{LEVELS_MAX, Levels};
 use crate::{Incarnation, Level, NodeId, Rank, Survives, Version};
 
 /// Bytes of a control block.

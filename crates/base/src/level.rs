@@ -32,6 +32,9 @@ pub enum Scheme {
     /// A parity segment at each member of a group, of the others' bytes (RAID 5, as SCR's and
     /// DEEP-ER's XOR levels: deep-er, section III-D2).
     Xor = 1,
+    /// Several parities at each member of a group, by a Reed-Solomon code (as SCR's RS level;
+    /// `outlive_ledger::scheme` has the code).
+    ReedSolomon = 2,
     /// The bytes again at another node (Buddy: deep-er, section III-D1).
     Copies = 3,
 }
@@ -150,11 +153,23 @@ pub struct Level(u8);
 pub const XOR_MEMBERS_MIN: u16 = 3;
 /// Most members of an XOR group.
 pub const XOR_MEMBERS_MAX: u16 = 32;
-/// Most levels of one job.
-pub const LEVELS_MAX: usize = 8;
+/// Fewest members of a Reed-Solomon group that are not parity: with one it would be copies.
+pub const RS_DATA_MIN: u16 = 2;
+/// Most of them that a level names.
+pub const RS_DATA_MAX: u16 = 32;
+/// Fewest members of a Reed-Solomon group that may be lost: one is what XOR survives.
+pub const RS_LOST_MIN: u16 = 2;
+/// Most of them.
+pub const RS_LOST_MAX: u16 = 4;
 
 /// The code of an XOR group of no members; that of g members is g more.
 const XOR: u8 = 0x20;
+/// The code of the first Reed-Solomon level. Those of a k follow each other, by m.
+const RS: u8 = 0x50;
+/// Choices of m for each k.
+const RS_LOST: u8 = (RS_LOST_MAX - RS_LOST_MIN + 1) as u8;
+/// The code of the last of them.
+const RS_LAST: u8 = RS + RS_LOST * (RS_DATA_MAX - RS_DATA_MIN + 1) as u8 - 1;
 
 static XOR_NAMES: [&str; 30] = [
     "xor:3", "xor:4", "xor:5", "xor:6", "xor:7", "xor:8", "xor:9", "xor:10", "xor:11", "xor:12",
@@ -162,6 +177,21 @@ static XOR_NAMES: [&str; 30] = [
     "xor:22", "xor:23", "xor:24", "xor:25", "xor:26", "xor:27", "xor:28", "xor:29", "xor:30",
     "xor:31", "xor:32",
 ];
+
+/// The names of each k, by m.
+macro_rules! rs_names {
+    ($($k:literal)*) => {
+        [$([
+            concat!("rs:", $k, "+2"),
+            concat!("rs:", $k, "+3"),
+            concat!("rs:", $k, "+4"),
+        ]),*]
+    };
+}
+
+static RS_NAMES: [[&str; RS_LOST as usize]; 31] = rs_names!(
+    2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
+);
 
 impl Level {
     /// Staging memory of the node. Survives ranks and agents.
@@ -188,6 +218,26 @@ impl Level {
         }
     }
 
+    /// Reed-Solomon parities over groups of `k + m` nodes, of which `m` may be lost. `None` if
+    /// either is too small or too large.
+    pub const fn rs(k: u16, m: u16) -> Option<Level> {
+        match (k, m) {
+            (RS_DATA_MIN..=RS_DATA_MAX, RS_LOST_MIN..=RS_LOST_MAX) => {
+                let (k, m) = ((k - RS_DATA_MIN) as u8, (m - RS_LOST_MIN) as u8);
+                Some(Level(RS + k * RS_LOST + m))
+            }
+            _ => None,
+        }
+    }
+
+    /// The k and m of the code of a Reed-Solomon level, from the smallest of each.
+    const fn rs_of(code: u8) -> Option<(u8, u8)> {
+        match code {
+            RS..=RS_LAST => Some(((code - RS) / RS_LOST, (code - RS) % RS_LOST)),
+            _ => None,
+        }
+    }
+
     /// The level as a byte, between processes of one build.
     pub const fn code(self) -> u8 {
         self.0
@@ -197,7 +247,8 @@ impl Level {
     pub fn from_code(code: u8) -> Option<Level> {
         let members = u16::from(code.wrapping_sub(XOR));
         let plain = Level::PLAIN.into_iter().find(|level| level.0 == code);
-        plain.or_else(|| Level::xor(members))
+        let rs = || Level::rs_of(code).map(|_| Level(code));
+        plain.or_else(|| Level::xor(members)).or_else(rs)
     }
 
     /// Store, scheme and numbers.
@@ -207,10 +258,13 @@ impl Level {
             Level::DISK => (StoreKind::Node, Scheme::Single, 1, 0),
             Level::PARTNER => (StoreKind::Node, Scheme::Copies, 1, 1),
             Level::SHARED => (StoreKind::Shared, Scheme::Single, 1, 0),
-            Level(code) => {
-                let members = (code - XOR) as u16;
-                (StoreKind::Node, Scheme::Xor, members - 1, 1)
-            }
+            Level(code) => match Level::rs_of(code) {
+                Some((k, m)) => {
+                    let (k, m) = (k as u16 + RS_DATA_MIN, m as u16 + RS_LOST_MIN);
+                    (StoreKind::Node, Scheme::ReedSolomon, k, m)
+                }
+                None => (StoreKind::Node, Scheme::Xor, (code - XOR) as u16 - 1, 1),
+            },
         };
         Protection {
             store,
@@ -223,7 +277,8 @@ impl Level {
     /// The inverse of [`Level::protection`]; `None` for one that this version does not know.
     pub fn of(protection: Protection) -> Option<Level> {
         let xor = Level::xor(protection.k.saturating_add(1));
-        let mut known = Level::PLAIN.into_iter().chain(xor);
+        let rs = Level::rs(protection.k, protection.m);
+        let mut known = Level::PLAIN.into_iter().chain(xor).chain(rs);
         known.find(|level| level.protection() == protection)
     }
 
@@ -241,7 +296,7 @@ impl Level {
     pub const fn members(self) -> Option<u16> {
         let Protection { scheme, k, m, .. } = self.protection();
         match scheme {
-            Scheme::Xor => Some(k + m),
+            Scheme::Xor | Scheme::ReedSolomon => Some(k + m),
             Scheme::Single | Scheme::Copies => None,
         }
     }
@@ -253,10 +308,13 @@ impl Level {
             Level::DISK => "disk",
             Level::PARTNER => "partner",
             Level::SHARED => "shared",
-            Level(code) => {
-                let nth = code.wrapping_sub(XOR + XOR_MEMBERS_MIN as u8);
-                XOR_NAMES.get(usize::from(nth)).copied().unwrap_or("?")
-            }
+            Level(code) => match Level::rs_of(code) {
+                Some((k, m)) => RS_NAMES[usize::from(k)][usize::from(m)],
+                None => {
+                    let nth = code.wrapping_sub(XOR + XOR_MEMBERS_MIN as u8);
+                    XOR_NAMES.get(usize::from(nth)).copied().unwrap_or("?")
+                }
+            },
         }
     }
 
@@ -328,13 +386,37 @@ impl core::str::FromStr for Level {
             let nth = XOR_NAMES.iter().position(|name| *name == text)?;
             Level::xor(XOR_MEMBERS_MIN + nth as u16)
         };
-        plain.or_else(xor).ok_or_else(|| {
+        let rs = || {
+            let mut names = RS_NAMES.iter().enumerate();
+            names.find_map(|(k, names)| {
+                let m = names.iter().position(|name| *name == text)?;
+                Level::rs(RS_DATA_MIN + k as u16, RS_LOST_MIN + m as u16)
+            })
+        };
+        plain.or_else(xor).or_else(rs).ok_or_else(|| {
+            // Who asks for one lost member alone means another level.
+            let one_lost = || {
+                let k = text.strip_prefix("rs:")?.strip_suffix("+1")?;
+                Level::xor(k.parse::<u16>().ok()?.checked_add(1)?)
+            };
+            let (reason, remedy) = match one_lost() {
+                Some(xor) => (
+                    format!("'{text}' is no checkpoint level: {xor} survives one lost node"),
+                    format!("use {xor}; the M of rs:K+M is 2 to 4"),
+                ),
+                None => (
+                    format!("'{text}' is no checkpoint level"),
+                    "use memory, disk, partner, xor:G (one parity over groups of G nodes, 3 to \
+                     32), rs:K+M (M parities over groups of K + M nodes, K from 2 to 32 and M \
+                     from 2 to 4) or shared, separated by commas"
+                        .to_owned(),
+                ),
+            };
             Error::new(
                 Code::InvalidArgument,
                 Entity::Option("level".into()),
-                format!("'{text}' is no checkpoint level"),
-                "use memory, disk, partner, xor:G (parity over groups of G nodes, 3 to 32) or \
-                 shared",
+                reason,
+                remedy,
             )
         })
     }
@@ -362,122 +444,21 @@ impl<'de> Deserialize<'de> for Level {
     }
 }
 
-/// At most [`LEVELS_MAX`] levels, nearest first.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Levels {
-    /// Ascending; after them [`NONE`].
-    codes: [u8; LEVELS_MAX],
-}
-
-/// No level.
-const NONE: u8 = u8::MAX;
-
-impl Levels {
-    /// No level.
-    pub const NONE: Levels = Levels {
-        codes: [NONE; LEVELS_MAX],
-    };
-
-    /// The set of these levels. Beyond [`LEVELS_MAX`] the farthest are left out.
-    pub fn of(levels: &[Level]) -> Levels {
-        levels.iter().copied().collect()
-    }
-    /// This set and `level`.
-    #[must_use]
-    pub fn with(self, level: Level) -> Levels {
-        if self.contains(level) {
-            return self;
-        }
-        let mut codes = self.codes;
-        let at = codes.partition_point(|code| *code < level.0);
-        if at < LEVELS_MAX {
-            codes.copy_within(at..LEVELS_MAX - 1, at + 1);
-            codes[at] = level.0;
-        }
-        Levels { codes }
-    }
-    /// This set less `level`.
-    #[must_use]
-    pub fn without(self, level: Level) -> Levels {
-        self.iter().filter(|other| *other != level).collect()
-    }
-    /// The levels that are in both sets.
-    #[must_use]
-    pub fn and(self, other: Levels) -> Levels {
-        self.iter().filter(|level| other.contains(*level)).collect()
-    }
-    /// True if `level` is in the set.
-    pub fn contains(self, level: Level) -> bool {
-        self.codes.contains(&level.0)
-    }
-    /// True if no level is in the set.
-    pub const fn is_empty(self) -> bool {
-        self.codes[0] == NONE
-    }
-    /// Where `level` stands in the set.
-    pub fn place(self, level: Level) -> Option<usize> {
-        self.codes.iter().position(|code| *code == level.0)
-    }
-    /// The set as a word that processes share.
-    pub const fn to_word(self) -> u64 {
-        u64::from_le_bytes(self.codes)
-    }
-    /// The inverse of [`Levels::to_word`]; what is no level is left out.
-    pub fn from_word(word: u64) -> Levels {
-        let codes = word.to_le_bytes().into_iter();
-        codes.filter_map(Level::from_code).collect()
-    }
-    /// The levels, nearest first.
-    pub fn iter(self) -> impl DoubleEndedIterator<Item = Level> {
-        self.codes.into_iter().filter_map(Level::from_code)
-    }
-}
-
-impl Default for Levels {
-    fn default() -> Levels {
-        Levels::NONE
-    }
-}
-
-impl FromIterator<Level> for Levels {
-    fn from_iter<I: IntoIterator<Item = Level>>(levels: I) -> Levels {
-        levels.into_iter().fold(Levels::NONE, Levels::with)
-    }
-}
-
-impl fmt::Debug for Levels {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.iter()).finish()
-    }
-}
-
-impl Serialize for Levels {
-    fn serialize<S: serde::Serializer>(&self, out: S) -> core::result::Result<S::Ok, S::Error> {
-        // Some formats want the length first, which a filter does not know.
-        self.iter().collect::<Vec<_>>().serialize(out)
-    }
-}
-
-impl<'de> Deserialize<'de> for Levels {
-    fn deserialize<D: serde::Deserializer<'de>>(
-        input: D,
-    ) -> core::result::Result<Levels, D::Error> {
-        Ok(Vec::<Level>::deserialize(input)?.into_iter().collect())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn all() -> impl Iterator<Item = Level> {
         let xor = (0..100).filter_map(Level::xor);
-        Level::PLAIN.into_iter().chain(xor)
+        let rs = (0..100).flat_map(|k| (0..10).filter_map(move |m| Level::rs(k, m)));
+        Level::PLAIN.into_iter().chain(xor).chain(rs)
     }
 
     #[test]
     fn every_level_is_its_own_description() {
-        assert_eq!(all().count(), 34);
+        assert_eq!(all().count(), 34 + 93);
+        let codes: std::collections::BTreeSet<u8> = all().map(Level::code).collect();
+        assert_eq!(codes.len(), 34 + 93, "no two alike");
         for level in all() {
             assert_eq!(Level::from_code(level.code()), Some(level));
             assert_eq!(Level::of(level.protection()), Some(level));
@@ -485,10 +466,29 @@ mod tests {
             assert!((Level::FIRST..=Level::LAST).contains(&level));
         }
         let unknown = (0..=u8::MAX).filter(|code| Level::from_code(*code).is_none());
-        assert_eq!(unknown.count(), 256 - 34);
-        for text in ["", "xor", "xor:2", "xor:33", "xor:04", "Memory", "rs:6+2"] {
+        assert_eq!(unknown.count(), 256 - 34 - 93);
+        for text in [
+            "", "xor", "xor:2", "xor:33", "xor:04", "Memory", "rs", "rs:4", "rs:1+2", "rs:33+2",
+            "rs:4+5", "rs:04+2", "rs:4+", "rs4+2",
+        ] {
             assert!(text.parse::<Level>().is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn a_level_of_one_parity_is_called_by_its_name() {
+        let error = "rs:4+1".parse::<Level>().unwrap_err();
+        assert!(error.reason().contains("xor:5 survives one"), "{error}");
+        assert!(error.remedy().contains("use xor:5"), "{error}");
+        for text in ["rs:1+1", "rs:32+1", "rs:x+1", "rs:65535+1"] {
+            let error = text.parse::<Level>().unwrap_err();
+            assert!(error.remedy().contains("rs:K+M (M parities"), "{error}");
+        }
+        let (rs, wide) = (Level::rs(4, 2).unwrap(), Level::rs(32, 4).unwrap());
+        assert_eq!((rs.name(), rs.members()), ("rs:4+2", Some(6)));
+        assert_eq!((wide.name(), wide.members()), ("rs:32+4", Some(36)));
+        assert_eq!(rs.domains_tolerated(9), 2);
+        assert_eq!(rs.survives(), Survives::Domain);
     }
 
     #[test]
@@ -503,7 +503,10 @@ mod tests {
         assert!(disk.covers(memory) && !memory.covers(disk));
         assert!(partner.covers(disk) && !disk.covers(partner));
         assert!(xor.covers(partner) && partner.covers(xor));
-        for other in [memory, disk, partner, xor] {
+        let (two, three) = (Level::rs(8, 2).unwrap(), Level::rs(2, 3).unwrap());
+        assert!(two.covers(xor) && !xor.covers(two));
+        assert!(three.covers(two) && !two.covers(three));
+        for other in [memory, disk, partner, xor, two, three] {
             assert!(!other.covers(shared) && !shared.covers(other), "{other}");
         }
         assert_eq!(xor.survives(), Survives::Domain);
@@ -512,26 +515,5 @@ mod tests {
             (0, 1)
         );
         assert_eq!(shared.domains_tolerated(5), 5);
-    }
-
-    #[test]
-    fn a_set_of_levels_is_small_ascending_and_bounded() {
-        assert_eq!(size_of::<Levels>(), 8);
-        let xor = Level::xor(4).unwrap();
-        let set = Levels::of(&[Level::SHARED, Level::DISK, xor, Level::DISK]);
-        let listed: Vec<Level> = set.iter().collect();
-        assert_eq!(listed, [Level::DISK, xor, Level::SHARED]);
-        assert!(set.contains(xor) && !set.contains(Level::MEMORY));
-        assert_eq!(set.without(xor), Levels::of(&[Level::DISK, Level::SHARED]));
-        assert_eq!(
-            set.and(Levels::of(&[xor, Level::MEMORY])),
-            Levels::of(&[xor])
-        );
-        assert!(set.without(xor).and(Levels::of(&[xor])).is_empty());
-        assert_eq!(Levels::from_word(set.to_word()), set);
-        assert_eq!(Levels::from_word(u64::MAX), Levels::NONE);
-        assert_eq!((set.place(xor), set.place(Level::MEMORY)), (Some(1), None));
-        let many: Levels = all().collect();
-        assert_eq!(many.iter().count(), LEVELS_MAX);
     }
 }

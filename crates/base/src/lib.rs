@@ -9,6 +9,7 @@ pub mod error;
 pub mod id;
 pub mod ipc;
 pub mod level;
+pub mod levels;
 pub mod machine;
 pub mod placement;
 pub mod rng;
@@ -21,6 +22,7 @@ mod words;
 
 pub use error::{Code, Entity, Error, Result};
 pub use id::{ContainerId, Incarnation, JobName, NodeId, Rank, Version};
-pub use level::{Level, Levels, Survives};
+pub use level::{Level, Survives};
+pub use levels::Levels;
 pub use time::Time;
 pub use words::count;

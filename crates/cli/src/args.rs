@@ -141,7 +141,7 @@ pub struct Settings {
     /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another domain
     #[arg(long, value_name = "LIST")]
     pub domains: Option<String>,
-    /// Levels in use; level/N takes every N-th capture: memory,disk,partner,xor:4,shared/4
+    /// Levels in use; level/N takes every N-th capture: memory,disk,partner,xor:4,rs:4+2,shared/4
     #[arg(long, value_name = "LIST")]
     pub levels: Option<String>,
     /// Checkpoint at versions divisible by N, or at the next version offered

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use outlive_base::level::LEVELS_MAX;
+use outlive_base::levels::LEVELS_MAX;
 use outlive_base::{Code, Entity, Error, JobName, Level, Result};
 use outlive_control::orders::{Bounds, LevelSetting, Policy};
 use outlive_control::steering::Wishes;
@@ -340,11 +340,8 @@ fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
     let mut levels: Vec<LevelSetting> = Vec::new();
     for word in text.split(',') {
         let (name, every) = word.trim().split_once('/').unwrap_or((word.trim(), "1"));
-        let level: Level = name.parse().map_err(|_| {
-            let reason = format!("'{}' is no checkpoint level", short(name));
-            let remedy = "use memory, disk, partner, xor:G (groups of G nodes, 3 to 32) or shared, \
-                          separated by commas";
-            refuse(config, "levels", reason, remedy)
+        let level: Level = short(name).parse().map_err(|error: Error| {
+            refuse(config, "levels", error.reason().to_owned(), error.remedy())
         })?;
         let every = every.parse().ok().filter(|n| *n >= 1).ok_or_else(|| {
             let reason = format!("'{}' has no number from 1 after '/'", short(word));

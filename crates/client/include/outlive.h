@@ -101,8 +101,8 @@ extern "C" {
 enum {
     OUTLIVE_SURVIVES_PROCESS = 1,    /* the end of ranks and agents: `memory` does */
     OUTLIVE_SURVIVES_NODE_CRASH = 2, /* a node that starts again with its storage: `disk` */
-    OUTLIVE_SURVIVES_NODE_LOSS = 3,  /* a node that does not come back: `partner`, `xor` */
-    OUTLIVE_SURVIVES_DOMAIN = 4,     /* a whole failure domain: `partner`, `xor` */
+    OUTLIVE_SURVIVES_NODE_LOSS = 3,  /* a node that does not come back: `partner`, `xor`, `rs` */
+    OUTLIVE_SURVIVES_DOMAIN = 4,     /* a whole failure domain: `partner`, `xor`, `rs` */
     OUTLIVE_SURVIVES_ALL_NODES = 5   /* all nodes: `shared` */
 };
 
@@ -138,7 +138,7 @@ typedef struct outlive_status_t {
 /* What outlive_level() tells. */
 typedef struct outlive_level_t {
     size_t   size;     /* sizeof(outlive_level_t); must be set */
-    char     name[16]; /* as --levels names it: "memory", "xor:4"; zero-terminated */
+    char     name[16]; /* as --levels names it: "memory", "rs:4+2"; zero-terminated */
     int32_t  survives; /* the most that its versions survive: OUTLIVE_SURVIVES_... */
     uint64_t version;  /* newest version committed and stable there, UINT64_MAX if none */
 } outlive_level_t;

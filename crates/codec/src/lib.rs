@@ -1,4 +1,4 @@
-//! Checksums and digests of stored and logical bytes.
+//! Checksums and digests of stored and logical bytes, and sums of them for parities.
 //!
 //! Two functions with two purposes, both fixed by `docs/format.md`:
 //!
@@ -13,6 +13,7 @@
 
 mod crc;
 mod digest;
+pub mod field;
 
 pub use crc::{Crc64, crc64};
 pub use digest::{Digest, digest};
@@ -44,7 +45,8 @@ pub fn sums(body: &[u8], tail: &[u8], logical: usize) -> (u64, u128) {
     (crc.finish(), name.finish())
 }
 
-/// Adds `bytes` to the same number of bytes at the start of `sum`, in GF(2^8): XOR.
+/// Adds `bytes` to the same number of bytes at the start of `sum`, in GF(2^8): XOR. With factors:
+/// [`field::add_multiple`].
 ///
 /// # Panics
 /// If `sum` is shorter.

@@ -17,6 +17,7 @@ mod joining;
 mod looks;
 mod machines;
 mod memory;
+mod missing;
 mod opening;
 mod orders;
 mod parity;
@@ -39,7 +40,7 @@ use outlive_base::{
     Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Survives, Time, Version,
 };
 use outlive_ledger::Record;
-use outlive_protocols::commit::{self, Commit, Levels};
+use outlive_protocols::commit::{self, Commit, Levels, Pieces};
 use outlive_protocols::detector::Detector;
 
 use crate::orders::{
@@ -123,6 +124,8 @@ struct Opening {
     pub checking: Option<(Incarnation, Version)>,
     /// The versions whose copy in memory is damaged.
     pub damaged: BTreeSet<(Incarnation, Version)>,
+    /// What there is of the newest version that cannot be made of it.
+    pub short: Option<(Incarnation, Version, Pieces)>,
 }
 
 /// When the next checkpoint is wanted (coordinator only).

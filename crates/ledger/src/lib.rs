@@ -8,6 +8,7 @@ mod hex128;
 mod lineage;
 mod pieces;
 mod record;
+mod reed_solomon;
 pub mod retention;
 pub mod scheme;
 mod sealed;

@@ -502,6 +502,7 @@ pub fn read_level(input: &mut Reader<'_>) -> Result<Level, WireError> {
     let scheme = match input.u16()? {
         0 => Scheme::Single,
         1 => Scheme::Xor,
+        2 => Scheme::ReedSolomon,
         3 => Scheme::Copies,
         _ => return Err(odd),
     };

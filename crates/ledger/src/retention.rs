@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::level::StoreKind;
-use outlive_base::{ContainerId, Incarnation, Level, Version};
+use outlive_base::{ContainerId, Incarnation, Level, Levels, Version};
 
 use crate::lineage::Lineage;
 use crate::record::Record;
@@ -34,6 +34,8 @@ pub struct GcPolicy {
     /// Versions of which *all* levels are known at which they are, or may still
     /// become, committed. Of others the strongest is assumed.
     pub levels: BTreeMap<Checkpoint, BTreeSet<Level>>,
+    /// The levels in use: any other version may be at each of them.
+    pub used: Levels,
 }
 
 /// True if a copy at `copy` serves the same kind of failure domain as `level`.
@@ -50,6 +52,9 @@ pub struct Rules<'a> {
     pinned: BTreeSet<Checkpoint>,
     committed: BTreeSet<Checkpoint>,
     aborted: BTreeSet<Checkpoint>,
+    /// What is recorded here: the levels of which a commit stands, and those that were prepared.
+    decided: BTreeMap<Checkpoint, Levels>,
+    prepared: BTreeMap<Checkpoint, Levels>,
 }
 
 impl<'a> Rules<'a> {
@@ -64,6 +69,8 @@ impl<'a> Rules<'a> {
             pinned: BTreeSet::new(),
             committed: policy.stable.iter().map(|(i, v, _)| (*i, *v)).collect(),
             aborted: BTreeSet::new(),
+            decided: BTreeMap::new(),
+            prepared: BTreeMap::new(),
         };
         let known = policy
             .levels
@@ -77,11 +84,19 @@ impl<'a> Rules<'a> {
                 continue;
             };
             match record {
-                Record::Pin { .. } => rules.pinned.insert(checkpoint),
-                Record::Commit { .. } => rules.committed.insert(checkpoint),
-                Record::Abort { level: None, .. } => rules.aborted.insert(checkpoint),
-                _ => false,
-            };
+                Record::Pin { .. } => drop(rules.pinned.insert(checkpoint)),
+                Record::Commit { level, .. } => {
+                    rules.committed.insert(checkpoint);
+                    let decided = rules.decided.entry(checkpoint).or_default();
+                    *decided = decided.with(*level);
+                }
+                Record::Prepared { level, .. } => {
+                    let prepared = rules.prepared.entry(checkpoint).or_default();
+                    *prepared = prepared.with(*level);
+                }
+                Record::Abort { level: None, .. } => drop(rules.aborted.insert(checkpoint)),
+                _ => {}
+            }
         }
         rules
     }
@@ -92,12 +107,28 @@ impl<'a> Rules<'a> {
         if same_kind(copy, Level::SHARED) {
             return BTreeSet::from([copy]);
         }
-        let Some(known) = self.policy.levels.get(&checkpoint) else {
-            return BTreeSet::from([Level::PARTNER, copy]);
+        let mut levels = match self.policy.levels.get(&checkpoint) {
+            // A copy that lies on a disk has made the version safe there.
+            Some(known) => known.iter().copied().chain([Level::DISK]).collect(),
+            None => {
+                let prepared = self.prepared.get(&checkpoint).copied().unwrap_or_default();
+                let mut any = BTreeSet::from([Level::PARTNER, copy]);
+                any.extend(self.policy.used.iter().chain(prepared.iter()));
+                any
+            }
         };
-        let local = known.iter().filter(|level| same_kind(copy, **level));
-        // A copy that lies on a disk has made the version safe there.
-        local.copied().chain([Level::DISK]).collect()
+        // A word that a version came to nothing may come late, when it is decided.
+        levels.extend(self.decided_at(checkpoint));
+        levels.retain(|level| same_kind(copy, *level));
+        levels
+    }
+
+    /// The levels at which it is known to be committed, whatever else is known of it.
+    fn decided_at(&self, (source, version): Checkpoint) -> impl Iterator<Item = Level> {
+        let all = (source, version, Level::FIRST)..=(source, version, Level::LAST);
+        let stable = self.policy.stable.range(all).map(|(_, _, level)| *level);
+        let recorded = self.decided.get(&(source, version)).copied();
+        stable.chain(recorded.unwrap_or_default().iter())
     }
 
     /// True if a commit of it is known.
@@ -146,7 +177,8 @@ impl<'a> Rules<'a> {
         if self.line.is_void(checkpoint.0, checkpoint.1) {
             return true;
         }
-        let strongest = BTreeSet::from([Level::PARTNER, Level::SHARED]);
+        let strongest = [Level::PARTNER, Level::SHARED].into_iter();
+        let strongest = strongest.chain(self.policy.used.iter()).collect();
         let known = self.policy.levels.get(&checkpoint).unwrap_or(&strongest);
         let replaced = |level: &Level| self.is_replaced(checkpoint, *level);
         // One that was aborted at all levels is over once anything newer is stable.
@@ -220,11 +252,11 @@ mod tests {
 
     #[test]
     fn the_newest_of_each_tolerance_stays() {
-        let policy = policy(
+        let decided = policy(
             &[(2, Level::PARTNER), (3, Level::DISK), (1, Level::SHARED)],
             1,
         );
-        let rules = Rules::new([], &policy);
+        let rules = Rules::new([], &decided);
         assert!(
             rules.may_go(checkpoint(1), Level::DISK) && rules.may_go(checkpoint(1), Level::PARTNER)
         );
@@ -236,14 +268,27 @@ mod tests {
             !rules.may_go(checkpoint(2), Level::DISK),
             "disk is weaker than partner"
         );
-        let mut known = policy.clone();
-        known
-            .levels
-            .insert(checkpoint(2), BTreeSet::from([Level::DISK]));
-        assert!(
-            Rules::new([], &known).may_go(checkpoint(2), Level::DISK),
-            "known as disk only"
-        );
+        // Known as disk only: enough, unless it is decided that it is more.
+        let only = BTreeMap::from([(checkpoint(2), BTreeSet::from([Level::DISK]))]);
+        let with = |mut policy: GcPolicy| {
+            policy.levels = only.clone();
+            policy
+        };
+        let known = with(policy(&[(3, Level::DISK)], 1));
+        assert!(Rules::new([], &known).may_go(checkpoint(2), Level::DISK));
+        let known = with(decided);
+        assert!(!Rules::new([], &known).may_go(checkpoint(2), Level::DISK));
+    }
+
+    #[test]
+    fn an_unknown_version_may_be_at_each_level_in_use() {
+        let rs = Level::rs(3, 2).unwrap();
+        let mut policy = policy(&[(3, Level::PARTNER)], 1);
+        assert!(Rules::new([], &policy).may_go(checkpoint(2), Level::DISK));
+        policy.used = Levels::of(&[Level::DISK, rs]);
+        assert!(!Rules::new([], &policy).may_go(checkpoint(2), Level::DISK));
+        policy.stable.insert((Incarnation(1), Version(4), rs));
+        assert!(Rules::new([], &policy).may_go(checkpoint(2), Level::DISK));
     }
 
     #[test]
@@ -315,26 +360,31 @@ mod tests {
     /// which of them are stable.
     #[derive(Clone, Debug)]
     struct Happened {
-        committed: [bool; 3],
-        stable: [bool; 3],
+        committed: [bool; 4],
+        stable: [bool; 4],
         known: bool,
         recorded: bool,
+        /// A late word that it came to nothing has taken away what shows otherwise.
+        cleared: bool,
     }
 
-    const LEVELS: [Level; 3] = [Level::DISK, Level::PARTNER, Level::SHARED];
+    const RS: Level = Level::rs(3, 2).unwrap();
+    const LEVELS: [Level; 4] = [Level::DISK, Level::PARTNER, RS, Level::SHARED];
 
     fn happened() -> impl Strategy<Value = Happened> {
         (
-            any::<[bool; 3]>(),
-            any::<[bool; 3]>(),
+            any::<[bool; 4]>(),
+            any::<[bool; 4]>(),
+            any::<bool>(),
             any::<bool>(),
             any::<bool>(),
         )
-            .prop_map(|(committed, stable, known, recorded)| Happened {
+            .prop_map(|(committed, stable, known, recorded, cleared)| Happened {
                 committed,
-                stable: [0, 1, 2].map(|at| committed[at] && stable[at]),
+                stable: [0, 1, 2, 3].map(|at| committed[at] && stable[at]),
                 known,
                 recorded,
+                cleared,
             })
     }
 
@@ -350,18 +400,24 @@ mod tests {
             keep in 0usize..4,
             restored in prop::option::of(1u64..12),
         ) {
-            let mut policy = GcPolicy { keep, ..GcPolicy::default() };
+            let used = Levels::of(&LEVELS);
+            let mut policy = GcPolicy { keep, used, ..GcPolicy::default() };
             let mut records = Vec::new();
             for (at, version) in history.iter().enumerate() {
                 let (incarnation, number) = checkpoint(at as u64 + 1);
-                let set = |which: &[bool; 3]| -> BTreeSet<Level> {
-                    (0..3).filter(|at| which[*at]).map(|at| LEVELS[at]).collect()
+                let set = |which: &[bool; 4]| -> BTreeSet<Level> {
+                    (0..4).filter(|at| which[*at]).map(|at| LEVELS[at]).collect()
                 };
                 for level in set(&version.stable) {
                     policy.stable.insert((incarnation, number, level));
                 }
                 if version.known {
-                    policy.levels.insert((incarnation, number), set(&version.committed));
+                    let mut known = set(&version.committed);
+                    let stable = set(&version.stable);
+                    known.retain(|level| {
+                        !version.cleared || !(version.recorded || stable.contains(level))
+                    });
+                    policy.levels.insert((incarnation, number), known);
                 }
                 for level in set(&version.committed).into_iter().filter(|_| version.recorded) {
                     records.push(Record::Commit {
@@ -385,9 +441,14 @@ mod tests {
                     if !rules.may_go(checkpoint(at as u64 + 1), copy) {
                         continue;
                     }
-                    let serves: &[usize] = if copy == Level::SHARED { &[2] } else { &[0, 1] };
+                    let serves: &[usize] = if copy == Level::SHARED { &[3] } else { &[0, 1, 2] };
                     for level in serves.iter().filter(|level| version.committed[**level]) {
-                        let strong: &[usize] = match level { 0 => &[0, 1], 1 => &[1], _ => &[2] };
+                        let strong: &[usize] = match level {
+                            0 => &[0, 1, 2],
+                            1 => &[1, 2],
+                            2 => &[2],
+                            _ => &[3],
+                        };
                         let successors = (at + 1..history.len())
                             .filter(|newer| valid(*newer))
                             .filter(|newer| strong.iter().any(|it| history[*newer].stable[*it]))

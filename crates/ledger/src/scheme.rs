@@ -11,12 +11,14 @@ use outlive_base::{Code, Entity, Error, Level, NodeId, Result};
 
 pub use crate::pieces::{Group, Layout, Piece, Term};
 use crate::record::Part;
+use crate::reed_solomon::ReedSolomon;
 use crate::xor::Xor;
 
 /// The layout of a scheme; `None` for one without groups. To add one, add a row.
 fn layout(scheme: Scheme) -> Option<&'static dyn Layout> {
     match scheme {
         Scheme::Xor => Some(&Xor),
+        Scheme::ReedSolomon => Some(&ReedSolomon),
         Scheme::Single | Scheme::Copies => None,
     }
 }

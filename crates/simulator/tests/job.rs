@@ -264,6 +264,52 @@ fn planted_level_without_its_parity_is_caught() {
     });
 }
 
+/// Five nodes or more, of which any two may be lost, by parity alone.
+fn two_parities(options: &mut Options) {
+    options.nodes = options.nodes.max(5);
+    let rs = Level::rs(3, 2).expect("of five");
+    options.levels = Levels::of(&[Level::MEMORY, Level::DISK, rs]);
+}
+
+#[test]
+fn two_nodes_are_lost_at_once_and_come_back_from_their_groups() {
+    let summary = sweep(some(60), 2, |options| {
+        calm(options);
+        two_parities(options);
+        options.weights.several = 3;
+    });
+    good(&summary);
+    assert!(summary.opened > 120, "only {} incarnations", summary.opened);
+}
+
+#[test]
+fn a_lost_node_and_damage_at_another_are_two() {
+    let summary = sweep(some(60), 2, |options| {
+        calm(options);
+        two_parities(options);
+        (options.weights.node, options.weights.damage) = (2, 2);
+    });
+    good(&summary);
+}
+
+#[test]
+fn planted_tolerance_of_one_lost_member_is_caught() {
+    caught_in_node(node::Planted::TolerateOneLost, |options| {
+        calm(options);
+        two_parities(options);
+        options.weights.several = 3;
+    });
+}
+
+#[test]
+fn planted_wrong_factor_is_caught() {
+    caught_in_node(node::Planted::WrongFactor, |options| {
+        calm(options);
+        two_parities(options);
+        options.weights.several = 3;
+    });
+}
+
 /// Needs an agent that is started anew shortly before the end.
 #[test]
 fn planted_older_level_that_is_ignored_is_caught() {

@@ -199,7 +199,7 @@ impl Catalogue {
         }
     }
 
-    fn check(&self, copy: &CopyState, part: &Part, deep: bool) -> Result<(), Error> {
+    pub(crate) fn check(&self, copy: &CopyState, part: &Part, deep: bool) -> Result<(), Error> {
         if copy.path.is_none() {
             return Err(Error::new(
                 outlive_base::Code::NotFound,

@@ -35,6 +35,7 @@ mod scratch;
 mod spares;
 mod store;
 mod stream;
+mod sum;
 mod trace;
 mod vault;
 mod versions;
@@ -60,11 +61,12 @@ pub use outlive_ledger::{
     TEXT_BYTES_MAX,
 };
 pub use pace::Pace;
-pub use parity::{Bytes, ParityFile, ParityHead, Sum, write_parity};
+pub use parity::{Bytes, ParityFile, ParityHead, write_parity};
 pub use records::{Exclusive, RecordStore, Scan};
 pub use rehearse::{RankProof, Rehearsal};
 pub use store::{Draft, Item, Key, Kind, Object, Put, Space, Store, Unappended};
 pub use stream::{Sink, receive};
+pub use sum::{Opener, Pieces, Sum, make, of_received};
 pub use trace::Trace;
 pub use vault::Vault;
 pub use write::{THREADS, THREADS_MAX, WriteOptions, store_stream, write_container};

@@ -1,28 +1,24 @@
-//! Parities: what a node keeps of the containers of others, and sums of pieces.
-//! `docs/format.md`, "Parity".
+//! Parities: what a node keeps of the containers of others. `docs/format.md`, "Parity".
 //!
-//! Invariants: a parity is whole or not there, and names all that it was made of; memory of a
-//! sum is bounded by two transfers, whatever its length; what a sum gives is checked by who
-//! takes it, against the digest of what is wanted.
+//! Invariant: a parity is whole or not there, and names all that it was made of.
 
 use std::io::{self, IoSlice, Read};
 
+use outlive_base::level::Scheme;
 use outlive_base::wire::{Reader, WireError, Writer};
 use outlive_base::{ContainerId, Level};
-use outlive_codec::{Digest, crc64};
-use outlive_ledger::scheme::{Piece, Term};
+use outlive_codec::{Digest, crc64, field};
 use outlive_ledger::{Parity, Sealed, put_id, put_level, read_id, read_level};
 
 use crate::aligned::{Buffer, PAGE, PAGE64};
 use crate::error::{ReadError, WriteError};
 use crate::store::{Draft, Key, Object, Store, read_exact};
+use crate::sum::of_the_sum;
 
 /// Version of the format that is written.
 const VERSION: u16 = 1;
 const MAGIC: &[u8; 8] = b"OLPARIT1";
 const CHECKSUM: usize = PAGE - 8;
-/// The field in which factors are numbers: GF(2^8) needs none while all factors are 1.
-const NO_POLYNOMIAL: u16 = 0;
 const XXH3_128: u8 = 1;
 /// Most members that a header names.
 const MEMBERS_MAX: usize = 96;
@@ -52,6 +48,14 @@ pub struct ParityFile {
     path: String,
 }
 
+/// The polynomial of the field in which factors are numbers; 0 where all are 1.
+fn polynomial(level: Level) -> u16 {
+    match level.scheme() {
+        Scheme::ReedSolomon => field::POLYNOMIAL,
+        Scheme::Single | Scheme::Copies | Scheme::Xor => 0,
+    }
+}
+
 fn encode(head: &ParityHead, parity: Parity) -> Option<Buffer> {
     if head.members.len() > MEMBERS_MAX {
         return None;
@@ -61,7 +65,7 @@ fn encode(head: &ParityHead, parity: Parity) -> Option<Buffer> {
     out.u64(head.job_hash);
     put_id(&mut out, head.id);
     put_level(&mut out, head.level);
-    out.u8(XXH3_128).u16(NO_POLYNOMIAL).u16(0);
+    out.u8(XXH3_128).u16(polynomial(head.level)).u16(0);
     out.u64(parity.length).u128(parity.digest);
     out.u32(head.members.len() as u32);
     for member in &head.members {
@@ -92,7 +96,7 @@ fn decode(page: &[u8]) -> Result<(ParityHead, Parity), WireError> {
         return Err(WireError::Value("an unknown format of parity"));
     }
     let (job_hash, id, level) = (input.u64()?, read_id(&mut input)?, read_level(&mut input)?);
-    if (input.u8()?, input.u16()?, input.u16()?) != (XXH3_128, NO_POLYNOMIAL, 0) {
+    if (input.u8()?, input.u16()?, input.u16()?) != (XXH3_128, polynomial(level), 0) {
         return Err(WireError::Value("an unknown code of parity"));
     }
     let (length, digest) = (input.u64()?, input.u128()?);
@@ -120,11 +124,15 @@ fn decode(page: &[u8]) -> Result<(ParityHead, Parity), WireError> {
 }
 
 /// Writes a parity of `length` bytes that come from `sum`, makes it durable and reads it back.
+///
+/// # Errors
+/// [`outlive_base::Code::Corrupt`] if it is not the one that is expected; then nothing is
+/// written. What hinders the sum, or the storage.
 pub fn write_parity(
     store: &dyn Store,
     key: &Key,
     head: &ParityHead,
-    length: u64,
+    (length, expected): (u64, Option<Parity>),
     sum: &mut dyn Read,
 ) -> outlive_base::Result<Parity> {
     let path = store.locate(key);
@@ -133,6 +141,10 @@ pub fn write_parity(
         length,
         digest: copy(&*draft, length, sum)?,
     };
+    if expected.is_some_and(|expected| expected != parity) {
+        let what = "what was made for it is not the parity that was recorded";
+        return Err(ReadError::corrupt(&path, what).into());
+    }
     let page = encode(head, parity)
         .ok_or_else(|| WriteError::Input(format!("{path}: too many members")))?;
     draft.write(0, &mut [IoSlice::new(&page)])?;
@@ -155,14 +167,6 @@ fn copy(draft: &dyn Draft, length: u64, sum: &mut dyn Read) -> outlive_base::Res
         at += bytes as u64;
     }
     Ok(digest.finish())
-}
-
-/// The error of a sum as it was told, if it was told whole.
-fn of_the_sum(error: io::Error) -> outlive_base::Error {
-    match error.downcast::<outlive_base::Error>() {
-        Ok(error) => error,
-        Err(error) => outlive_base::Error::io("a sum of pieces", "read", &error),
-    }
 }
 
 impl ParityFile {
@@ -306,94 +310,6 @@ impl Read for Bytes {
     }
 }
 
-/// What opens ranges of pieces, wherever they are.
-pub type Opener<'a> = dyn FnMut(Piece, std::ops::Range<u64>) -> io::Result<Box<dyn Read>> + 'a;
-
-/// The bytes of a sum, from its beginning to its end.
-pub struct Sum<'a> {
-    open: &'a mut Opener<'a>,
-    /// Ascending by where they count, then by node.
-    terms: Vec<Term>,
-    /// Terms that count from here on, each with what it still has.
-    running: Vec<(u64, Box<dyn Read>)>,
-    next: usize,
-    at: u64,
-    length: u64,
-    /// For all terms but the first.
-    scratch: Vec<u8>,
-}
-
-impl<'a> Sum<'a> {
-    /// The sum of these terms, `length` bytes.
-    ///
-    /// # Errors
-    /// If a factor is not 1.
-    pub fn new(
-        mut terms: Vec<Term>,
-        length: u64,
-        open: &'a mut Opener<'a>,
-    ) -> outlive_base::Result<Sum<'a>> {
-        if terms.iter().any(|term| term.factor != 1) {
-            return Err(outlive_base::Error::internal("a factor that is not 1"));
-        }
-        terms.retain(|term| !term.range.is_empty());
-        // A node has so many threads that send. All who open pieces do so in one order, so that
-        // nobody holds one that another waits for, who holds what the first waits for.
-        terms.sort_by_key(|term| (term.at, term.from.node()));
-        Ok(Sum {
-            open,
-            terms,
-            running: Vec::new(),
-            next: 0,
-            at: 0,
-            length,
-            scratch: Vec::new(),
-        })
-    }
-
-    /// Opens the terms that begin here; how far no other begins or ends.
-    fn turn(&mut self) -> io::Result<u64> {
-        self.running.retain(|(left, _)| *left > 0);
-        while let Some(term) = self.terms.get(self.next).filter(|term| term.at <= self.at) {
-            let bytes = term.range.end - term.range.start;
-            let reader = (self.open)(term.from, term.range.clone())?;
-            self.running.push((bytes, reader));
-            self.next += 1;
-        }
-        let begins = self.terms.get(self.next).map(|term| term.at - self.at);
-        let ends = self.running.iter().map(|(left, _)| *left);
-        let most = self.length - self.at;
-        Ok(ends.chain(begins).fold(most, u64::min))
-    }
-}
-
-impl Read for Sum<'_> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        if bytes.is_empty() || self.at == self.length {
-            return Ok(0);
-        }
-        let most = self.turn()?.min(CHUNK as u64);
-        let count = bytes.len().min(most as usize);
-        let bytes = &mut bytes[..count];
-        let mut running = self.running.iter_mut();
-        match running.next() {
-            Some((left, reader)) => {
-                reader.read_exact(bytes)?;
-                *left -= count as u64;
-            }
-            None => bytes.fill(0),
-        }
-        self.scratch.resize(self.scratch.len().max(count), 0);
-        for (left, reader) in running {
-            reader.read_exact(&mut self.scratch[..count])?;
-            outlive_codec::add(bytes, &self.scratch[..count]);
-            *left -= count as u64;
-        }
-        self.at += count as u64;
-        Ok(count)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use outlive_base::rng::Sequence;
@@ -430,7 +346,7 @@ mod tests {
         let head = head(3);
         let key = Key::parity(head.level, head.id);
         let bytes: Vec<u8> = (0..8192u32).map(|i| (i * 31) as u8).collect();
-        let written = write_parity(&store, &key, &head, 8192, &mut &bytes[..]).unwrap();
+        let written = write_parity(&store, &key, &head, (8192, None), &mut &bytes[..]).unwrap();
         let file = ParityFile::open(&store, &key).unwrap();
         assert_eq!((&file.head, file.parity), (&head, written));
         file.verify().unwrap();
@@ -465,41 +381,20 @@ mod tests {
         let store = Memory::new(1 << 30);
         let head = head(3);
         let key = Key::parity(head.level, head.id);
-        assert!(write_parity(&store, &key, &head, 8192, &mut &[0; 5000][..]).is_err());
+        let short = &mut &[0; 5000][..];
+        assert!(write_parity(&store, &key, &head, (8192, None), short).is_err());
+        let other = Parity {
+            length: 8192,
+            digest: 7,
+        };
+        let odd = write_parity(
+            &store,
+            &key,
+            &head,
+            (8192, Some(other)),
+            &mut &[0; 8192][..],
+        );
+        assert_eq!(odd.unwrap_err().code(), outlive_base::Code::Corrupt);
         assert!(store.get(&key, 1).is_err());
-    }
-
-    #[test]
-    fn a_sum_is_the_sum_of_all_terms_at_each_byte() {
-        let mut random = Sequence::new(outlive_base::seed!(), 0);
-        for _ in 0..100 {
-            let length = 1 + random.below(9000);
-            let source: Vec<u8> = (0..20_000).map(|_| random.below(256) as u8).collect();
-            let mut expected = vec![0; length as usize];
-            let mut terms = Vec::new();
-            for _ in 0..random.below(9) {
-                let at = random.below(length);
-                let bytes = random.below(length - at + 1);
-                let start = random.below(10_000);
-                let from = Piece::Whole(NodeId(0));
-                let range = start..start + bytes;
-                let into = &mut expected[at as usize..(at + bytes) as usize];
-                outlive_codec::add(into, &source[start as usize..][..bytes as usize]);
-                terms.push(Term {
-                    from,
-                    range,
-                    at,
-                    factor: 1,
-                });
-            }
-            let mut open = |_: Piece, range: std::ops::Range<u64>| {
-                let part = source[range.start as usize..range.end as usize].to_vec();
-                Ok(Box::new(io::Cursor::new(part)) as Box<dyn Read>)
-            };
-            let mut sum = Sum::new(terms, length, &mut open).unwrap();
-            let mut got = Vec::new();
-            sum.read_to_end(&mut got).unwrap();
-            assert_eq!(got, expected);
-        }
     }
 }

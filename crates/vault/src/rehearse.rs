@@ -7,6 +7,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, BufReader, Read};
+use std::ops::Range;
 use std::path::Path;
 
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Version};
@@ -18,9 +19,9 @@ use crate::catalogue::{Catalogue, Rejected, offered, shown};
 use crate::disk::{self, Opened, Temporary, write_all};
 use crate::entry::{CopyState, Entry, PartState};
 use crate::error::{ReadError, WriteError};
-use crate::parity::Sum;
 use crate::store::read_exact;
 use crate::stream::{Sink, receive};
+use crate::sum::{Pieces, make, of_received};
 
 /// Bytes read back at a time.
 const CHUNK: usize = 4 << 20;
@@ -147,29 +148,37 @@ fn rebuild_from_groups(
 ) -> Result<bool, Error> {
     let node = state.part.node;
     for group in entry.groups_of(node) {
-        let level = group.level;
-        let want = Piece::Whole(node);
-        let have = |piece| entry.piece(level, piece).is_some();
-        let Some(terms) = group.terms(want, have) else {
-            continue;
-        };
         let source = CopyState {
             place: node,
-            level,
+            level: group.level,
             path: None,
             local: true,
             parity: None,
         };
-        let mut open = |piece, range| -> io::Result<Box<dyn Read>> {
-            let found = entry.piece(level, piece).ok_or(io::ErrorKind::NotFound)?;
-            let bytes = catalogue.bytes_of(found.1, &found.0.part, range);
-            let bytes = bytes.map_err(|error| io::Error::other(Error::from(error)))?;
-            Ok(Box::new(BufReader::with_capacity(CHUNK, bytes)))
+        let have = |piece| entry.piece(group.level, piece).is_some();
+        if group.terms(Piece::Whole(node), have).is_none() {
+            continue;
+        }
+        let mut pieces = Stored {
+            catalogue,
+            entry,
+            level: group.level,
+            damaged: &mut rehearsal.damaged,
         };
-        let mut sum = Sum::new(terms, state.part.length, &mut open)?;
-        let mut proofs = Proofs::new(scratch, source.clone());
-        let made = receive(&mut sum, Some(&state.part.sealed()), &mut proofs);
-        match made.map_err(Error::from).and_then(|_| proofs.finish()) {
+        let made = make(
+            &group,
+            Piece::Whole(node),
+            state.part.length,
+            &have,
+            &mut pieces,
+            &mut |sum| {
+                let mut proofs = Proofs::new(scratch, source.clone());
+                let received = receive(sum, Some(&state.part.sealed()), &mut proofs);
+                received.map_err(of_received)?;
+                proofs.finish()
+            },
+        );
+        match made {
             Ok(proofs) => {
                 rehearsal.ranks.extend(proofs);
                 return Ok(true);
@@ -178,6 +187,40 @@ fn rebuild_from_groups(
         }
     }
     Ok(false)
+}
+
+/// The pieces of a group as they lie in the stores that were looked at.
+struct Stored<'a> {
+    catalogue: &'a Catalogue,
+    entry: &'a Entry,
+    level: Level,
+    /// What turns out damaged, once each.
+    damaged: &'a mut Vec<(NodeId, CopyState, Error)>,
+}
+
+impl Pieces for Stored<'_> {
+    fn open(&mut self, piece: Piece, range: Range<u64>) -> io::Result<Box<dyn Read>> {
+        let found = self.entry.piece(self.level, piece);
+        let (state, copy) = found.ok_or(io::ErrorKind::NotFound)?;
+        let bytes = self.catalogue.bytes_of(copy, &state.part, range);
+        let bytes = bytes.map_err(|error| io::Error::other(Error::from(error)))?;
+        Ok(Box::new(BufReader::with_capacity(CHUNK, bytes)))
+    }
+
+    fn check(&mut self, piece: Piece) -> Result<(), Error> {
+        let Some((state, copy)) = self.entry.piece(self.level, piece) else {
+            return Ok(());
+        };
+        let checked = self.catalogue.check(copy, &state.part, true);
+        if let Err(error) = &checked {
+            let known = |it: &(NodeId, CopyState, Error)| (it.0, &it.1) == (piece.node(), copy);
+            if !self.damaged.iter().any(known) {
+                let found = (piece.node(), copy.clone(), error.clone());
+                self.damaged.push(found);
+            }
+        }
+        checked
+    }
 }
 
 /// Takes ranks as they come, and puts each through the scratch storage.

@@ -61,7 +61,9 @@ impl Key {
     /// The parity that it names: the inverse of [`Key::parity`].
     pub fn parity_of(&self) -> Option<(ContainerId, Level)> {
         let (id, level) = self.name.strip_suffix(".olp")?.split_once('.')?;
-        let level = Level::xor(level.strip_prefix("xor")?.parse().ok()?)?;
+        let at = level.find(|letter: char| letter.is_ascii_digit())?;
+        let (scheme, numbers) = level.split_at(at);
+        let level: Level = format!("{scheme}:{numbers}").parse().ok()?;
         let id = container(id)?;
         (Key::parity(level, id) == *self).then_some((id, level))
     }
@@ -260,9 +262,18 @@ mod tests {
         let level = Level::xor(12).unwrap();
         let parity = Key::parity(level, id);
         assert_eq!(parity.parity_of(), Some((id, level)));
-        for name in ["i1-v2-n3.xor2.olp", "i1-v2-n3.xor04.olp", "i1-v2-n3.olp"] {
+        let level = Level::rs(32, 4).unwrap();
+        let parity = Key::parity(level, id);
+        assert!(parity.name().ends_with(".rs32+4.olp"), "{parity:?}");
+        assert_eq!(parity.parity_of(), Some((id, level)));
+        for word in [
+            "xor2", "xor04", "xor:4", "rs4", "rs4+1", "rs04+2", "rs:4+2", "4", "disk",
+        ] {
+            let name = format!("i1-v2-n3.{word}.olp");
             assert_eq!(Key::new(Kind::Parity, name).unwrap().parity_of(), None);
         }
+        let bare = Key::new(Kind::Parity, "i1-v2-n3.olp").unwrap();
+        assert_eq!(bare.parity_of(), None);
         for name in ["i1-v2-n3", "i01-v2-n3.olc", "i1-v2-n3.olc.tmp", "x"] {
             assert_eq!(
                 Key::new(Kind::Container, name).unwrap().id(),

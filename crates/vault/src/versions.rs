@@ -216,7 +216,7 @@ fn add_copies(state: &mut PartState, part: &Part, level: Level, inventories: &[&
         (StoreKind::Keeper, _) => {}
         (StoreKind::Shared, _) => add(Part::SHARED, level, true),
         (StoreKind::Node, Scheme::Single | Scheme::Copies) => add(part.holder, level, true),
-        (StoreKind::Node, Scheme::Xor) => {
+        (StoreKind::Node, Scheme::Xor | Scheme::ReedSolomon) => {
             add(part.node, Level::DISK, true);
             add(part.node, level, true);
         }

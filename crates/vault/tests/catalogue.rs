@@ -501,6 +501,7 @@ fn records_of_versions_without_a_copy_here_are_forgotten_too() {
             keep: 2,
             in_use: BTreeSet::from([at(5)]),
             levels: (1..=90).map(|v| (at(v), levels.clone())).collect(),
+            ..GcPolicy::default()
         };
         let versions = || -> BTreeSet<u64> {
             let records = node.records().scan().unwrap().records;

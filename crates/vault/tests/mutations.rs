@@ -95,8 +95,8 @@ fn container_open() {
 
 #[test]
 fn parity_open() {
-    let of = |members: u32, length: u64| {
-        let level = Level::xor(4).unwrap();
+    let (xor, rs) = (Level::xor(4).unwrap(), Level::rs(4, 2).unwrap());
+    let of = |level: Level, members: u32, length: u64| {
         let member = |node| Sealed {
             id: id(1, 2, node),
             length: 4096,
@@ -110,10 +110,16 @@ fn parity_open() {
         };
         let (store, key) = (Memory::new(1 << 20), Key::parity(level, head.id));
         let sum = vec![7; length as usize];
-        write_parity(&store, &key, &head, length, &mut &sum[..]).unwrap();
+        write_parity(&store, &key, &head, (length, None), &mut &sum[..]).unwrap();
         store.get(&key, u64::MAX).unwrap()
     };
-    run(&[of(4, 8192), of(63, 0)], true, fuzz::parity_open);
+    let good = [
+        of(xor, 4, 8192),
+        of(xor, 63, 0),
+        of(rs, 6, 8192),
+        of(rs, 71, 0),
+    ];
+    run(&good, true, fuzz::parity_open);
 }
 
 #[test]

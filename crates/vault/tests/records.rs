@@ -70,7 +70,9 @@ fn any_part() -> impl Strategy<Value = Part> {
 fn any_record() -> impl Strategy<Value = Record> {
     let level = || {
         let xor = (3..=32).filter_map(Level::xor);
-        prop::sample::select(Level::PLAIN.into_iter().chain(xor).collect::<Vec<_>>())
+        let rs = (2..=32).flat_map(|k| (2..=4).filter_map(move |m| Level::rs(k, m)));
+        let all = Level::PLAIN.into_iter().chain(xor).chain(rs);
+        prop::sample::select(all.collect::<Vec<_>>())
     };
     let point = || {
         (

@@ -105,12 +105,7 @@ fn write_words(level: &Level) -> String {
 fn options(found: &Found) -> Option<String> {
     let mut names = Vec::new();
     for (place, &level) in found.plan.levels.iter().enumerate() {
-        let name = match found.levels[level].scheme {
-            Scheme::Local => "disk",
-            Scheme::Partner { .. } => "partner",
-            Scheme::Shared { .. } => "shared",
-            Scheme::Erasure { .. } => return None,
-        };
+        let name = name_of(found.levels[level].scheme)?;
         names.push(match found.plan.pattern.multiples[place] {
             1 => name.to_owned(),
             multiple => format!("{name}/{multiple}"),
@@ -124,6 +119,24 @@ fn options(found: &Found) -> Option<String> {
     let interval = found.plan.pattern.interval.max(1.0).round();
     (distinct.len() == names.len())
         .then(|| format!("--interval {interval}s --levels {}", names.join(",")))
+}
+
+/// What `--levels` calls a scheme; `None` for sets that are smaller or larger than any there.
+fn name_of(scheme: Scheme) -> Option<&'static str> {
+    use outlive_base::Level;
+    let level = match scheme {
+        Scheme::Local => Level::DISK,
+        Scheme::Partner { .. } => Level::PARTNER,
+        Scheme::Shared { .. } => Level::SHARED,
+        Scheme::Erasure { layout, parity } => {
+            let data = u16::try_from(layout.size.checked_sub(parity)?).ok()?;
+            match u16::try_from(parity).ok()? {
+                1 => Level::xor(data.checked_add(1)?)?,
+                parity => Level::rs(data, parity)?,
+            }
+        }
+    };
+    Some(level.name())
 }
 
 fn percent(part: f64, of: f64) -> String {
@@ -335,7 +348,7 @@ fn comparison(found: &Found, out: &mut String) {
 mod tests {
     use super::*;
     use crate::plan::{JOB, MACHINE, PlanOptions, find};
-    use outlive_planner::machine;
+    use outlive_planner::machine::{self, Layout};
 
     fn found(machine: &str, job: &str) -> Found {
         let options = PlanOptions {
@@ -399,6 +412,28 @@ mod tests {
                 assert!(["disk", "partner", "shared"].contains(&name), "{options}");
             }
         }
+    }
+
+    #[test]
+    fn sets_of_nodes_have_the_names_of_their_levels() {
+        let name = |size, parity| {
+            let layout = Layout { size, stride: 4 };
+            name_of(Scheme::Erasure { layout, parity })
+        };
+        assert_eq!(name(8, 1), Some("xor:8"));
+        assert_eq!(name(6, 2), Some("rs:4+2"));
+        for (size, parity) in [
+            (2, 1),
+            (33, 1),
+            (3, 2),
+            (37, 4),
+            (10, 5),
+            (1, 2),
+            (u32::MAX, 1),
+        ] {
+            assert_eq!(name(size, parity), None, "{size} {parity}");
+        }
+        assert_eq!(name_of(Scheme::Local), Some("disk"));
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
-use outlive_base::{Code, Incarnation, Level, NodeId, Survives, Version};
+use outlive_base::{Code, Incarnation, Level, NodeId, Version};
 use outlive_ledger::scheme::Group;
 use outlive_ledger::{Part, Record};
 use outlive_protocols::commit::{Ballot, Kind, Record as Short};
@@ -185,63 +185,6 @@ impl Contents {
         empty
             .map(|(&(source, version, _), _)| (source, version))
             .collect()
-    }
-
-    /// Why the newest committed version cannot be rebuilt: where its parts lay, which of
-    /// the nodes were lost, and what would have survived that. `culprit` is a node of
-    /// whose part no copy was found.
-    pub fn what_is_missing(
-        &self,
-        nodes: u32,
-        lost: &[NodeId],
-        culprit: Option<NodeId>,
-        rejected: &[crate::orders::Rejected],
-    ) -> String {
-        let Some((source, version)) = self.versions().into_iter().next_back() else {
-            return "no record of a committed version is left".to_owned();
-        };
-        let levels = self.levels_of(source, version);
-        let named: Vec<&str> = levels.iter().map(|level| level.name()).collect();
-        let mut said = format!("version {} ({})", version.0, named.join(", "));
-        let whose = culprit.or_else(|| {
-            let gone = |node: &NodeId| {
-                let parts = self.parts_of(source, version, *node);
-                !parts.is_empty() && parts.iter().all(|(_, part)| lost.contains(&part.holder))
-            };
-            (0..nodes).map(NodeId).find(gone)
-        });
-        if let Some(node) = whose {
-            let place = |(level, part): &(Level, &Part)| {
-                let state = match lost.contains(&part.holder) {
-                    true => ", lost",
-                    false => "",
-                };
-                match part.holder == Part::SHARED {
-                    true => format!("the shared directory ({level})"),
-                    false => format!("{} ({level}{state})", part.holder),
-                }
-            };
-            let parts = self.parts_of(source, version, node);
-            let places: Vec<String> = parts.iter().map(place).collect();
-            said += &format!(
-                " cannot be rebuilt: the part of {node} lay on {}, and no copy of it is left",
-                places.join(" and ")
-            );
-        } else {
-            said += " cannot be rebuilt";
-        }
-        if let Some(newest) = rejected.first() {
-            said += &format!("; {}", newest.reason);
-        }
-        let outside = |level: &Level| level.survives() == Survives::AllNodes;
-        if !lost.is_empty() && !levels.iter().any(outside) {
-            let pairs = levels.iter().any(|level| level.outlives_a_node()) || lost.len() > 1;
-            said += match pairs {
-                true => "; the level shared survives the loss of any number of nodes",
-                false => "; the levels partner and shared survive the loss of a node",
-            };
-        }
-        said
     }
 
     /// A level ended without a decision: what was about to be one was not recorded.

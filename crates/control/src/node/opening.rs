@@ -10,6 +10,7 @@ use outlive_protocols::commit::{Command, Why};
 use outlive_protocols::nodes::NodeSet;
 
 use super::contents::short;
+use super::missing::Missing;
 use super::ranks::Use;
 use super::shell::{Ask, Found, Rebuild, Rebuilt, Shell};
 use super::{Node, Opening, Planted};
@@ -72,6 +73,7 @@ impl<S: Shell> Node<S> {
             rejected: Vec::new(),
             checking: None,
             damaged: BTreeSet::new(),
+            short: None,
         });
         self.greet_early();
         self.command(Command::Open {
@@ -484,12 +486,16 @@ impl<S: Shell> Node<S> {
         let (code, reason, remedy) = match why {
             Why::NothingUsable => {
                 let opening = opening.as_ref();
-                let replaced = opening.map_or(&[][..], |it| &it.replaced);
-                let rejected = opening.map_or(&[][..], |it| &it.rejected);
                 (
                     Code::NoValidCheckpoint,
-                    self.contents
-                        .what_is_missing(self.nodes(), replaced, culprit, rejected),
+                    Missing {
+                        nodes: self.nodes(),
+                        lost: opening.map_or(&[][..], |it| &it.replaced),
+                        culprit,
+                        rejected: opening.map_or(&[][..], |it| &it.rejected),
+                        pieces: opening.and_then(|it| it.short.as_ref()),
+                    }
+                    .told(&self.contents),
                     "bring back what is missing (outlive checkpoints verify lists it), or \
                      begin anew with --fresh",
                 )

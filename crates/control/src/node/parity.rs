@@ -252,20 +252,40 @@ impl<S: Shell> Node<S> {
     }
 
     /// True if the bytes of every node of a version can be had or made (`Event::Plan`).
-    pub(super) fn can_be_made(&self, source: Incarnation, version: Version) -> bool {
+    pub(super) fn can_be_made(&mut self, source: Incarnation, version: Version) -> bool {
         let Some(driver) = &self.commit else {
             return false;
         };
         let pieces = driver.machine().pieces(source, version);
+        let most = match self.is_planted(Planted::TolerateOneLost) {
+            true => 1,
+            false => usize::MAX,
+        };
         let made = |node: NodeId| {
             let mut levels = self.contents.levels_of(source, version).into_iter();
             levels.any(|level| {
                 let group = self.contents.group(source, version, level, node);
-                group.is_some_and(|(group, _)| is_made(&group, node, level, &pieces))
+                let lost = |group: &Group| {
+                    let members = group.members.iter();
+                    members.filter(|it| !pieces.whole.contains(it)).count()
+                };
+                group.is_some_and(|(group, _)| {
+                    lost(&group) <= most && is_made(&group, node, level, &pieces)
+                })
             })
         };
         let mut nodes = (0..self.nodes()).map(NodeId);
-        nodes.all(|node| pieces.whole.contains(&node) || made(node))
+        let all = nodes.all(|node| pieces.whole.contains(&node) || made(node));
+        if let Some(opening) = &mut self.opening
+            && !all
+            && opening
+                .short
+                .as_ref()
+                .is_none_or(|it| (it.0, it.1) <= (source, version))
+        {
+            opening.short = Some((source, version, pieces));
+        }
+        all
     }
 }
 

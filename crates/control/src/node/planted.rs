@@ -27,6 +27,10 @@ pub enum Planted {
     SupplyNoNothing,
     /// A level with groups is prepared when this node's own container is written.
     PrepareWithoutParity,
+    /// A version counts as lost where two members of a group are, whatever its level tolerates.
+    TolerateOneLost,
+    /// One factor of a parity is another; who adds up heeds it.
+    WrongFactor,
 }
 
 impl<S: Shell> Node<S> {

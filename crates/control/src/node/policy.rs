@@ -318,6 +318,7 @@ impl<S: Shell> Node<S> {
             keep,
             in_use,
             levels: self.line.levels.clone(),
+            used: self.all_levels(),
         }
     }
 

@@ -490,7 +490,7 @@ impl<S: Shell> Node<S> {
             (StoreKind::Shared, _) => Some(Target::Shared),
             (StoreKind::Node, Scheme::Single) => Some(Target::Disk),
             (StoreKind::Node, Scheme::Copies) => self.partner_of(self.me).map(Target::Partner),
-            (StoreKind::Node, Scheme::Xor) => Some(Target::Group(level)),
+            (StoreKind::Node, Scheme::Xor | Scheme::ReedSolomon) => Some(Target::Group(level)),
         }
     }
 

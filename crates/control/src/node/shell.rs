@@ -15,7 +15,7 @@ use outlive_base::machine::Op;
 use outlive_base::slab::{SlabHead, SlabId};
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_ledger::scheme::Group;
-use outlive_ledger::{GcPolicy, Parity, Part, Record, Sealed};
+use outlive_ledger::{GcPolicy, Parity, Part, Record};
 use outlive_protocols::commit::Levels;
 use outlive_protocols::{commit, detector};
 use serde::{Deserialize, Serialize};
@@ -257,8 +257,9 @@ pub struct Making {
     pub version: Version,
     /// The group.
     pub group: Group,
-    /// The members' containers, in the order of the group.
-    pub sealed: Vec<Sealed>,
+    /// The members' parts, in the order of the group. Of a version that was committed they name
+    /// the parities too.
+    pub parts: Vec<Part>,
     /// The version was committed already: [`Done::Protected`] tells of it.
     pub quiet: bool,
 }
@@ -280,7 +281,7 @@ impl Making {
                 members: parts.iter().map(|part| part.node).collect(),
                 lengths: parts.iter().map(|part| part.length).collect(),
             },
-            sealed: parts.iter().map(Part::sealed).collect(),
+            parts,
             quiet,
         }
     }

@@ -47,7 +47,18 @@ impl Job {
                 }
             }
             Some(8) => self.next_run(),
-            Some(9) => self.twin(),
+            Some(9) => {
+                let levels = self.options.levels.iter();
+                let grouped = levels.filter(|level| level.members().is_some());
+                let count = grouped.map(|level| u32::from(level.protection().m)).max();
+                for next in 0..count.unwrap_or(0) {
+                    let who = self.at((node + next) % self.options.nodes);
+                    if !self.home(who).lost {
+                        self.lose_node(who);
+                    }
+                }
+            }
+            Some(10) => self.twin(),
             _ => {}
         }
     }

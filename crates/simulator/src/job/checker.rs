@@ -59,18 +59,21 @@ fn tolerance(level: Level, nodes: u32) -> usize {
     match level {
         Level::MEMORY | Level::DISK => 0,
         Level::SHARED => nodes as usize,
-        // The partner, and parities of groups.
-        _ => 1,
+        // The partner and XOR: one. Reed-Solomon: as many as its name says.
+        _ => level
+            .name()
+            .rsplit_once('+')
+            .map_or(1, |(_, m)| m.parse().expect("a number")),
     }
 }
 
 /// The levels by what the table says that they survive, the least first.
-fn strength(level: Level) -> u32 {
+fn strength(level: Level) -> usize {
     match level {
         Level::MEMORY => 0,
         Level::DISK => 1,
-        Level::SHARED => 3,
-        _ => 2,
+        Level::SHARED => usize::MAX,
+        _ => 1 + tolerance(level, u32::MAX),
     }
 }
 

@@ -69,13 +69,15 @@ pub struct Weights {
     pub all: u32,
     /// The launcher ends, and with it all that runs; the next one goes on.
     pub launcher: u32,
+    /// As many nodes are lost at once as parities tolerate.
+    pub several: u32,
     /// A second process takes itself for a rank that lives.
     pub twin: u32,
 }
 
 impl Weights {
     /// All of them, in the order of the fields.
-    fn each(&self) -> [u32; 10] {
+    fn each(&self) -> [u32; 11] {
         let Weights {
             agent,
             node,
@@ -86,10 +88,11 @@ impl Weights {
             zombie,
             all,
             launcher,
+            several,
             twin,
         } = *self;
         [
-            agent, node, rank, partition, pause, damage, zombie, all, launcher, twin,
+            agent, node, rank, partition, pause, damage, zombie, all, launcher, several, twin,
         ]
     }
 
@@ -136,7 +139,7 @@ impl Options {
             refuse: some(&mut random, 20_000),
             sync_max: Time(100_000 + random.below(8_000_000)),
         };
-        let weights = Weights {
+        let mut weights = Weights {
             agent: some(&mut random, 10),
             node: some(&mut random, 6),
             rank: some(&mut random, 5),
@@ -149,6 +152,7 @@ impl Options {
                 true => 1,
                 false => 0,
             },
+            several: 0,
             twin: match Sequence::new(seed, 0x7477_696e).chance(200_000) {
                 true => 2,
                 false => 0,
@@ -175,6 +179,17 @@ impl Options {
             if xor.chance(500_000) {
                 levels = levels.without(Level::PARTNER);
             }
+        }
+        // As many keep parities of which several members may be lost, some of them besides.
+        let mut several = Sequence::new(seed, 0x7273_2b21);
+        if nodes >= 4 && several.chance(330_000) {
+            let lost = 2 + several.below(u64::from(nodes - 3).min(3)) as u16;
+            let data = 2 + several.below(u64::from(nodes - 1) - u64::from(lost)) as u16;
+            levels = Level::rs(data, lost).map_or(levels, |level| levels.with(level));
+            if several.chance(500_000) {
+                levels = levels.without(Level::PARTNER);
+            }
+            weights.several = several.below(4) as u32;
         }
         let mut last = Sequence::new(seed, 0x6c61_7374);
         Options {

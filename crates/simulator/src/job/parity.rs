@@ -1,14 +1,15 @@
 //! Parities: made of the bytes that the other members of a group store, and the other way
 //! round, by the ledger's own terms.
 
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use outlive_base::{Code, Entity, Error, Level, NodeId, Rank, Result};
 use outlive_control::node::Input as NodeInput;
 use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{Done, Making, Rebuild};
-use outlive_ledger::Parity;
-use outlive_ledger::scheme::{Group, Piece};
+use outlive_ledger::scheme::{Group, Piece, Term};
+use outlive_ledger::{Parity, Part};
 use outlive_protocols::commit::Planted;
 
 use super::checker::Place;
@@ -39,6 +40,14 @@ fn words_of(bytes: &[u8]) -> Vec<(Rank, u64)> {
     bytes.chunks(WORD).filter_map(word).collect()
 }
 
+/// A parity as records name it.
+fn parity_of(bytes: &[u8]) -> Parity {
+    Parity {
+        length: bytes.len() as u64,
+        digest: name(bytes),
+    }
+}
+
 /// A digest of any bytes.
 fn name(bytes: &[u8]) -> u128 {
     let words = bytes.chunks(8).enumerate().map(|(nth, chunk)| {
@@ -59,7 +68,19 @@ impl Job {
         let group = &making.group;
         let (source, version, level) = (making.source, making.version, group.level);
         let key = (source.0, version.0);
-        let sum = self.sum(who, key, group, Piece::Parity(node), group.parity_bytes());
+        // While a version is being protected there are no parities yet.
+        let have = |piece| making.quiet || matches!(piece, Piece::Whole(_));
+        let mut own = making.parts.iter().filter(|part| part.node == node);
+        let expected = own.next().and_then(|part| part.parity);
+        let is_right = |bytes: &[u8]| expected.is_none_or(|it| it == parity_of(bytes));
+        let wanted = Wanted {
+            key,
+            group,
+            parts: &making.parts,
+            want: Piece::Parity(node),
+            length: group.parity_bytes(),
+        };
+        let sum = self.made(who, &wanted, &have, &is_right);
         let result = sum.and_then(|bytes| self.write_parity(who, key, level, bytes));
         let done = match making.quiet {
             true => Done::Protected {
@@ -94,10 +115,7 @@ impl Job {
         if self.random.chance(refuse) {
             return no(Code::NoSpace, "no space is left");
         }
-        let parity = Parity {
-            length: bytes.len() as u64,
-            digest: name(&bytes),
-        };
+        let parity = parity_of(&bytes);
         if self.random.chance(torn) && self.options.planted != Some(Planted::SkipReadBack) {
             return no(Code::Corrupt, "reads back with another digest");
         }
@@ -118,57 +136,135 @@ impl Job {
     }
 
     /// The container of a node, made of what the others of its group have; `None` while one of
-    /// them is away.
+    /// them is away, or too little is left.
     pub(super) fn made_of_group(
         &mut self,
         who: Process,
         wanted: &Rebuild<PlainSlab>,
         level: Level,
-        length: u64,
+        part: &Part,
     ) -> Option<Container> {
-        let (group, _) = wanted.made_of.get(&level)?;
-        let key = (wanted.source.0, wanted.version.0);
-        let want = Piece::Whole(NodeId(self.home(who).node));
-        let bytes = self.sum(who, key, group, want, length).ok()?;
+        let (group, parts) = wanted.made_of.get(&level)?;
+        let me = NodeId(self.home(who).node);
+        let wanted = Wanted {
+            key: (wanted.source.0, wanted.version.0),
+            group,
+            parts,
+            want: Piece::Whole(me),
+            length: part.length,
+        };
+        let have = |piece: Piece| piece.node() != me;
+        let skip = self.options.planted == Some(Planted::SkipReadBack);
+        let is_right = |bytes: &[u8]| skip || digest(&words_of(bytes)) == part.digest;
+        let bytes = self.made(who, &wanted, &have, &is_right).ok()?;
         Some(Container::new(words_of(&bytes)))
     }
 
-    /// A sum of pieces as their holders have them.
+    /// A piece, of what there is of its group: what cannot be had is left out, and if the sum is
+    /// not what was wanted, so is what is not sound.
+    fn made(
+        &mut self,
+        who: Process,
+        wanted: &Wanted<'_>,
+        have: &dyn Fn(Piece) -> bool,
+        is_right: &dyn Fn(&[u8]) -> bool,
+    ) -> Result<Vec<u8>> {
+        let mut gone = BTreeSet::new();
+        let mut why = Error::internal("no such piece in its group");
+        loop {
+            let there = |piece| have(piece) && !gone.contains(&piece);
+            let Some(terms) = wanted.group.terms(wanted.want, there) else {
+                return Err(why);
+            };
+            let used: BTreeSet<Piece> = terms.iter().map(|term| term.from).collect();
+            match self.sum(who, wanted, terms) {
+                Ok(sum) if is_right(&sum) => return Ok(sum),
+                Ok(_) => {
+                    let before = gone.len();
+                    gone.extend(used.into_iter().filter(|it| !self.is_sound(wanted, *it)));
+                    why = no(wanted.want.node(), Code::Corrupt, "not what was committed");
+                    if gone.len() == before {
+                        return Err(why);
+                    }
+                }
+                Err((piece, error)) => {
+                    gone.insert(piece);
+                    why = error;
+                }
+            }
+        }
+    }
+
+    /// True if a piece is what was committed.
+    fn is_sound(&mut self, wanted: &Wanted<'_>, piece: Piece) -> bool {
+        let holder = self.at(piece.node().0);
+        let storage = &self.home(holder).storage;
+        let mut parts = wanted.parts.iter();
+        let Some(part) = parts.find(|part| part.node == piece.node()) else {
+            return false;
+        };
+        match piece {
+            Piece::Whole(_) => {
+                let own = storage.own.get(&wanted.key);
+                own.is_some_and(|own| own.is_good() && own.digest == part.digest)
+            }
+            Piece::Parity(_) => {
+                let parity = storage.parity.get(&(wanted.key, wanted.group.level));
+                parity.is_some_and(|bytes| Some(parity_of(bytes)) == part.parity)
+            }
+        }
+    }
+
+    /// A sum of pieces as their holders have them; else the one that could not be had.
     fn sum(
         &mut self,
         who: Process,
-        key: Key,
-        group: &Group,
-        want: Piece,
-        length: u64,
-    ) -> Result<Vec<u8>> {
-        let terms = group.terms(want, |_| true);
-        let terms = terms.ok_or_else(|| Error::internal("no such piece in its group"))?;
-        let mut sum = vec![0; length as usize];
-        for term in terms {
+        wanted: &Wanted<'_>,
+        terms: Vec<Term>,
+    ) -> std::result::Result<Vec<u8>, (Piece, Error)> {
+        let (key, level) = (wanted.key, wanted.group.level);
+        let mut sum = vec![0; wanted.length as usize];
+        let planted = self.options.planted_node
+            == Some(outlive_control::node::Planted::WrongFactor)
+            && matches!(wanted.want, Piece::Parity(_));
+        for (nth, term) in terms.into_iter().enumerate() {
             let holder = term.from.node();
-            let no = |code, reason: &str| {
-                let entity = Entity::Node(holder.0);
-                Error::new(code, entity, reason, "the next copy is tried")
-            };
+            let no = |code, reason: &str| (term.from, no(holder, code, reason));
             let Some(there) = self.partner(who, holder) else {
                 return Err(no(Code::Network, "the connection ended"));
             };
             let storage = &self.home(there).storage;
             let bytes = match term.from {
                 Piece::Whole(_) => storage.own.get(&key).map(|it| bytes_of(&it.words)),
-                Piece::Parity(_) => storage.parity.get(&(key, group.level)).cloned(),
+                Piece::Parity(_) => storage.parity.get(&(key, level)).cloned(),
             };
             let bytes = bytes.ok_or_else(|| no(Code::NotFound, "it is not there"))?;
             let range = term.range.start as usize..term.range.end as usize;
             let bytes = bytes
                 .get(range)
                 .ok_or_else(|| no(Code::Corrupt, "too short"))?;
+            let factor = match planted && nth == 0 {
+                true => term.factor ^ 1,
+                false => term.factor,
+            };
             let into = &mut sum[term.at as usize..][..bytes.len()];
-            into.iter_mut()
-                .zip(bytes)
-                .for_each(|(sum, byte)| *sum ^= byte);
+            outlive_codec::field::add_multiple(into, bytes, factor);
         }
         Ok(sum)
     }
+}
+
+/// What is to be made.
+struct Wanted<'a> {
+    key: Key,
+    group: &'a Group,
+    /// The members' parts, as they were committed.
+    parts: &'a [Part],
+    want: Piece,
+    length: u64,
+}
+
+fn no(node: NodeId, code: Code, reason: &str) -> Error {
+    let entity = Entity::Node(node.0);
+    Error::new(code, entity, reason, "the next copy is tried")
 }

@@ -407,7 +407,7 @@ impl Job {
         for (level, part) in &wanted.parts {
             let container = match *level {
                 level if level.members().is_some() => {
-                    let made = self.made_of_group(who, &wanted, level, part.length);
+                    let made = self.made_of_group(who, &wanted, level, part);
                     away |= made.is_none();
                     made
                 }
