@@ -4,6 +4,7 @@ Each takes what it checks as an argument, so that test_structure.py can plant a
 violation and prove that it is caught.
 """
 
+import ast
 import itertools
 import re
 from pathlib import Path
@@ -352,6 +353,87 @@ def length_violations(path: str, source: str) -> tuple[list[str], list[str]]:
     if lines > LINES_WARN:
         return [], [f"{path}: {lines} lines, better below {LINES_WARN}"]
     return [], []
+
+
+# Functions should have fewer than about 70 lines (CONTRIBUTING.md); more than this is refused.
+FUNCTION_LINES_MAX = 100
+# Longer ones, each with its reason.
+LONG_FUNCTIONS = {
+    ("crates/cli/tests/command_line.rs", "mistakes_are_coded"): "a table of mistakes",
+    (
+        "crates/cli/tests/balance.rs",
+        "bad_input_is_coded_and_has_a_remedy",
+    ): "a table of mistakes",
+    ("crates/client/tests/support/mod.rs", "answer"): "a double of the agent, message by message",
+    ("crates/launch/src/timeline.rs", "describe"): "one sentence for each event",
+    ("crates/minickpt/src/memory.rs", "map"): "mmap(2), whose steps share a dozen facts",
+    ("crates/mpi/tests/programs/requests.c", "main"): "one kind of request after another",
+    ("crates/simulator/src/job/mod.rs", "act"): "one line for each action",
+    ("crates/simulator/src/jobs/grid.rs", "cases"): "a table of cases",
+    ("crates/simulator/tests/reference/mod.rs", "run"): "the published algorithm as it is printed",
+}
+
+
+def rust_functions(source: str) -> list[tuple[str, int]]:
+    """Each function with a body, and its lines."""
+    code, found = code_only(source), []
+    for match in re.finditer(r"\bfn\s+(\w+)", code):
+        brace, semicolon = code.find("{", match.end()), code.find(";", match.end())
+        # A semicolon may also stand in an array's type among the parameters.
+        while 0 <= semicolon < brace and code[match.end() : semicolon].count("[") > code[
+            match.end() : semicolon
+        ].count("]"):
+            semicolon = code.find(";", semicolon + 1)
+        if brace < 0 or 0 <= semicolon < brace:
+            continue
+        end = block_end(code, brace)
+        found.append((match[1], code.count("\n", match.start(), end) + 1))
+    return found
+
+
+def python_functions(source: str) -> list[tuple[str, int]]:
+    """Each function, and its lines."""
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, kinds)]
+    return [(node.name, (node.end_lineno or node.lineno) - node.lineno + 1) for node in nodes]
+
+
+def c_functions(source: str) -> list[tuple[str, int]]:
+    """Each function, and its lines: its body ends with a brace in the first column."""
+    found = []
+    lines = source.splitlines()
+    for number, line in enumerate(lines):
+        alone = line == "{"
+        if not (alone or re.match(r"[A-Za-z].*\)\s*(const\s*)?\{$", line)):
+            continue
+        # The name stands in the line before the brace or, where parameters are many, above.
+        first = number - 1 if alone else number
+        while first > 0 and "(" not in lines[first]:
+            first -= 1
+        name = re.search(r"(\w+)\s*\(", lines[first])
+        end = next((at for at in range(number, len(lines)) if lines[at].startswith("}")), number)
+        if name:
+            found.append((name[1], end - first + 1))
+    return found
+
+
+FUNCTIONS = {
+    ".rs": rust_functions,
+    ".py": python_functions,
+    ".c": c_functions,
+    ".h": c_functions,
+    ".hpp": c_functions,
+}
+
+
+def function_violations(path: str, source: str) -> list[str]:
+    """Functions that are too long and not listed."""
+    functions = FUNCTIONS.get(Path(path).suffix, lambda _: [])
+    return [
+        f"{path}: {name} has {lines} lines, at most {FUNCTION_LINES_MAX}"
+        for name, lines in functions(source)
+        if lines > FUNCTION_LINES_MAX and (path, name) not in LONG_FUNCTIONS
+    ]
 
 
 def snake(name: str) -> str:

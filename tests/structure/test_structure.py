@@ -73,7 +73,7 @@ class Repository(unittest.TestCase):
     def test_files_are_short(self) -> None:
         failures, warnings = [], []
         kinds = ("rs", "py", "c", "h", "hpp", "f90", "sh")
-        for top in ("crates", "tests", "examples", "scripts", "fuzz"):
+        for top in ("crates", "tests", "examples", "scripts", "fuzz", "kernel", "bench"):
             for path in files(*(f"{top}/**/*.{kind}" for kind in kinds)):
                 name = str(path.relative_to(ROOT))
                 bad, warn = rules.length_violations(name, path.read_text(encoding="utf-8"))
@@ -82,6 +82,20 @@ class Repository(unittest.TestCase):
         for line in warnings:
             print(f"warning: {line}", file=sys.stderr)
         self.none(failures)
+
+    def test_functions_are_short(self) -> None:
+        found = []
+        listed = set(rules.LONG_FUNCTIONS)
+        for top in ("crates", "tests", "examples", "scripts", "fuzz", "kernel", "bench"):
+            for path in files(*(f"{top}/**/*{kind}" for kind in rules.FUNCTIONS)):
+                name, source = str(path.relative_to(ROOT)), path.read_text(encoding="utf-8")
+                found += rules.function_violations(name, source)
+                if any(file == name for file, _ in listed):
+                    functions = rules.FUNCTIONS[path.suffix](source)
+                    limit = rules.FUNCTION_LINES_MAX
+                    listed -= {(name, function) for function, lines in functions if lines > limit}
+        self.none(found)
+        self.none([f"{file}: {name} is short or gone: strike it out" for file, name in listed])
 
     def test_error_codes_agree_everywhere(self) -> None:
         self.none(
@@ -278,6 +292,19 @@ class OtherRulesCatch(unittest.TestCase):
         self.assertEqual(rules.length_violations("x.rs", "\n" * 500), ([], []))
         self.assertTrue(rules.length_violations("x.rs", "\n" * 501)[1])
         self.assertTrue(rules.length_violations("x.rs", "\n" * 701)[0])
+
+    def test_long_functions(self) -> None:
+        body = "    x;\n" * 100
+        for path, source in {
+            "x.rs": "impl A {\n    fn long(&self, a: [u8; 3]) -> u8 {\n" + body + "    }\n}\n",
+            "x.py": "def long():\n" + "    x = 1\n" * 100,
+            "x.c": "static int\nlong(int a,\n     int b)\n{\n" + body + "}\n",
+        }.items():
+            self.assertEqual(len(rules.function_violations(path, source)), 1, path)
+            short = source.replace("    x;\n", "", 10).replace("    x = 1\n", "", 10)
+            self.assertEqual(rules.function_violations(path, short), [])
+        declared = "trait A {\n    fn no_body(&self, a: [u8; 3]);\n}\n" + "\n" * 110
+        self.assertEqual(rules.function_violations("x.rs", declared), [])
 
     def test_error_codes(self) -> None:
         rust = '    RegionSize = 104, "region has another size";\n'

@@ -215,17 +215,22 @@ fn large(table: &mut Table, scratch: &Scratch, options: &BenchOptions) -> Result
         session.gather(RANKS)?;
     }
     let report = session.finish()?;
-    let all = failures(&report);
-    let rebuild = of_kind(&all, "node", "rebuild_ms");
-    let both: Vec<f64> = rebuild
-        .iter()
-        .zip(&restore_ms)
-        .map(|(a, b)| a + b)
-        .collect();
-    let mib = options.mib;
+    large_rows(
+        table,
+        options.mib,
+        &failures(&report),
+        &restore_ms,
+        &read_ms,
+    );
+    Ok(())
+}
+
+fn large_rows(table: &mut Table, mib: u64, all: &[Value], restore_ms: &[f64], read_ms: &[f64]) {
+    let rebuild = of_kind(all, "node", "rebuild_ms");
+    let both: Vec<f64> = rebuild.iter().zip(restore_ms).map(|(a, b)| a + b).collect();
     table.rows.push(
         Row::new(format!("rebuild and restore of {mib} MiB"), "ms", &both)
-            .beside("O_DIRECT read", &both, &read_ms)
+            .beside("O_DIRECT read", &both, read_ms)
             .goal(Goal::AtMost(2.0)),
     );
     table.rows.push(Row::new(
@@ -235,7 +240,7 @@ fn large(table: &mut Table, scratch: &Scratch, options: &BenchOptions) -> Result
     ));
     table
         .rows
-        .push(Row::new("  of which restore", "ms", &restore_ms));
+        .push(Row::new("  of which restore", "ms", restore_ms));
     for (field, what) in [
         ("detect_ms", "detected"),
         ("fence_ms", "old processes gone"),
@@ -243,10 +248,9 @@ fn large(table: &mut Table, scratch: &Scratch, options: &BenchOptions) -> Result
         table.rows.push(Row::new(
             format!("  before: {what}"),
             "ms",
-            &of_kind(&all, "node", field),
+            &of_kind(all, "node", field),
         ));
     }
-    Ok(())
 }
 
 /// The version at which the nth node is killed.

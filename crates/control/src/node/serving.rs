@@ -56,30 +56,7 @@ impl<S: Shell> Node<S> {
             } => {
                 self.on_captured(rank, version, slot, generation, blocked_ns);
             }
-            ToAgent::Failed { version, code } => {
-                let error = Error::new(
-                    code,
-                    Entity::Rank(rank.0),
-                    format!("version {} was not captured: {}", version.0, code.text()),
-                    "the job goes on; see outlive_last_error of the rank",
-                );
-                self.warn(error);
-                let why = if code == Code::MemoryBudget {
-                    Why::NoRoom
-                } else {
-                    Why::Storage
-                };
-                // It waits no longer for what it asked for.
-                self.asks.retain(|ask| ask.rank != rank);
-                // It may have been captured past an armed one, in its place.
-                let entry = self.ranks.get(rank);
-                let armed = entry.and_then(|entry| entry.filling_up_to(version));
-                if let Some((_, armed)) = armed.filter(|&(_, armed)| armed < version) {
-                    self.disarm_rank(rank, armed);
-                    self.capture_failed(rank, armed, why);
-                }
-                self.capture_failed(rank, version, why);
-            }
+            ToAgent::Failed { version, code } => self.on_failed(rank, version, code),
             ToAgent::Wait {
                 version,
                 survives,
@@ -99,32 +76,60 @@ impl<S: Shell> Node<S> {
                 self.answer_waits();
             }
             ToAgent::Restore => self.give_restore(rank, sequence),
-            ToAgent::Restored { version, code } => {
-                if matches!(code, Some(Code::Corrupt | Code::SharedMemory)) {
-                    self.forget_capture(rank, version);
-                    return self.answer(rank, sequence, ToRank::Ok);
-                }
-                let outcome = match code {
-                    None => Ok(version),
-                    Some(code) => Err(Error::new(
-                        code,
-                        Entity::Rank(rank.0),
-                        format!(
-                            "version {} does not fit the program: {}",
-                            version.0,
-                            code.text()
-                        ),
-                        "protect the same regions with the same sizes as when it was captured",
-                    )),
-                };
-                self.tell(&Notice::Restored { rank, outcome });
-                self.answer(rank, sequence, ToRank::Ok);
-            }
+            ToAgent::Restored { version, code } => self.on_restored(rank, sequence, version, code),
             ToAgent::Route { version, name } => self.give_route(rank, sequence, version, &name),
             ToAgent::Inject { version } => self.hold(rank, sequence, version),
             ToAgent::Force { version, bytes } => self.ask(rank, sequence, version, bytes, true),
             ToAgent::Close => self.close(rank, sequence),
         }
+    }
+
+    /// A rank could not capture a version.
+    fn on_failed(&mut self, rank: Rank, version: Version, code: Code) {
+        let error = Error::new(
+            code,
+            Entity::Rank(rank.0),
+            format!("version {} was not captured: {}", version.0, code.text()),
+            "the job goes on; see outlive_last_error of the rank",
+        );
+        self.warn(error);
+        let why = match code {
+            Code::MemoryBudget => Why::NoRoom,
+            _ => Why::Storage,
+        };
+        // It waits no longer for what it asked for.
+        self.asks.retain(|ask| ask.rank != rank);
+        // It may have been captured past an armed one, in its place.
+        let entry = self.ranks.get(rank);
+        let armed = entry.and_then(|entry| entry.filling_up_to(version));
+        if let Some((_, armed)) = armed.filter(|&(_, armed)| armed < version) {
+            self.disarm_rank(rank, armed);
+            self.capture_failed(rank, armed, why);
+        }
+        self.capture_failed(rank, version, why);
+    }
+
+    /// A rank has restored a version, or says why not.
+    fn on_restored(&mut self, rank: Rank, sequence: u32, version: Version, code: Option<Code>) {
+        if matches!(code, Some(Code::Corrupt | Code::SharedMemory)) {
+            self.forget_capture(rank, version);
+            return self.answer(rank, sequence, ToRank::Ok);
+        }
+        let outcome = match code {
+            None => Ok(version),
+            Some(code) => Err(Error::new(
+                code,
+                Entity::Rank(rank.0),
+                format!(
+                    "version {} does not fit the program: {}",
+                    version.0,
+                    code.text()
+                ),
+                "protect the same regions with the same sizes as when it was captured",
+            )),
+        };
+        self.tell(&Notice::Restored { rank, outcome });
+        self.answer(rank, sequence, ToRank::Ok);
     }
 
     pub(super) fn answer(&mut self, rank: Rank, sequence: u32, message: ToRank) {

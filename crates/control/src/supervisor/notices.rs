@@ -2,7 +2,7 @@
 
 use core::net::SocketAddr;
 
-use crate::orders::{NodeStatus, Notice, Order, RankEnd, STATUS_WARNINGS_MAX, Step};
+use crate::orders::{NodeStatus, Notice, Opened, Order, RankEnd, STATUS_WARNINGS_MAX, Step};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Time, Version};
 
 use super::{Action, Event, Phase, Place, SlotState, Supervisor};
@@ -18,25 +18,8 @@ struct Agent {
 
 impl Supervisor {
     pub(super) fn on_notice(&mut self, now: Time, node: NodeId, epoch: u64, notice: Notice) {
-        let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.holds(epoch)) else {
+        if !self.is_heard(now, node, epoch, &notice) {
             return;
-        };
-        // A fenced agent's last words change nothing any more, but what it called stable is.
-        if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
-            if let Notice::Checkpoint {
-                version,
-                step: Step::Stable(_),
-            } = notice
-            {
-                self.note_history(version);
-            }
-            return;
-        }
-        slot.last_heard = now;
-        if slot.suspected.take().is_some() {
-            slot.suspected_by.clear();
-            slot.dead_by.clear();
-            self.tell(Event::Heard { node });
         }
         match notice {
             Notice::Hello {
@@ -69,26 +52,8 @@ impl Supervisor {
             }
             Notice::NodeReady {
                 incarnation, level, ..
-            } => {
-                if let Phase::Opening { incarnation: i, .. } = self.phase
-                    && i == incarnation
-                    && let Some(slot) = self.slots.get_mut(&node)
-                {
-                    slot.ready = true;
-                    slot.rebuilt_from = level;
-                }
-            }
-            Notice::Opened(decision) => {
-                if let Phase::Opening {
-                    incarnation,
-                    opened,
-                    ..
-                } = &mut self.phase
-                    && *incarnation == decision.incarnation
-                {
-                    *opened = Some(decision);
-                }
-            }
+            } => self.on_ready(node, incarnation, level),
+            Notice::Opened(decision) => self.on_opened(decision),
             Notice::OpenFailed {
                 incarnation,
                 error,
@@ -97,15 +62,19 @@ impl Supervisor {
             Notice::Trace { text } => drop(self.traces.insert(node, text)),
             Notice::RankUp { rank, ranks, pid } => self.on_rank_up(now, node, rank, ranks, pid),
             Notice::RankDown { rank, pid, end } => self.on_rank_down(now, node, rank, pid, end),
-            Notice::Restored { rank, outcome } => match outcome {
-                Err(error) => {
-                    tracing::info!(%rank, %error, "restore failed");
-                    self.warn_of(Some(node), error.clone());
-                    self.restore_errors.insert(Some(rank), error);
-                }
-                // Refused at first, then with what fits.
-                Ok(_) => drop(self.restore_errors.remove(&Some(rank))),
-            },
+            Notice::Restored {
+                rank,
+                outcome: Err(error),
+            } => {
+                tracing::info!(%rank, %error, "restore failed");
+                self.warn_of(Some(node), error.clone());
+                self.restore_errors.insert(Some(rank), error);
+            }
+            // Refused at first, then with what fits.
+            Notice::Restored {
+                rank,
+                outcome: Ok(_),
+            } => drop(self.restore_errors.remove(&Some(rank))),
             Notice::Checkpoint { version, step } => {
                 self.steer_step(now, node, version, &step);
                 self.on_step(now, version, step);
@@ -124,15 +93,7 @@ impl Supervisor {
                     slot.missed.remove(&node);
                 }
             }
-            // A word about a holder that was replaced since says nothing of the next.
-            Notice::Dead { node: peer, epoch } => {
-                let present = self.is_present(peer, epoch);
-                if let Some(slot) = self.slots.get_mut(&peer).filter(|_| present) {
-                    slot.suspected_by.insert(node);
-                    slot.dead_by.insert(node);
-                    self.on_missed(now, node, peer, true);
-                }
-            }
+            Notice::Dead { node: peer, epoch } => self.on_dead(now, node, peer, epoch),
             Notice::InjectReached { id, version } => self.on_reached(now, node, id, version),
             Notice::Warning(error) => {
                 if error.code() == Code::RankCount {
@@ -147,6 +108,64 @@ impl Supervisor {
                     slot.finished = true;
                 }
             }
+        }
+    }
+
+    /// Notes that a node was heard; false if its words count no more.
+    fn is_heard(&mut self, now: Time, node: NodeId, epoch: u64, notice: &Notice) -> bool {
+        let Some(slot) = self.slots.get_mut(&node).filter(|slot| slot.holds(epoch)) else {
+            return false;
+        };
+        // A fenced agent's last words change nothing any more, but what it called stable is.
+        if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
+            if let Notice::Checkpoint {
+                version,
+                step: Step::Stable(_),
+            } = notice
+            {
+                self.note_history(*version);
+            }
+            return false;
+        }
+        slot.last_heard = now;
+        if slot.suspected.take().is_some() {
+            slot.suspected_by.clear();
+            slot.dead_by.clear();
+            self.tell(Event::Heard { node });
+        }
+        true
+    }
+
+    /// A node calls another dead. A word about a holder that was replaced since says nothing of
+    /// the next.
+    fn on_dead(&mut self, now: Time, node: NodeId, peer: NodeId, epoch: u64) {
+        let present = self.is_present(peer, epoch);
+        if let Some(slot) = self.slots.get_mut(&peer).filter(|_| present) {
+            slot.suspected_by.insert(node);
+            slot.dead_by.insert(node);
+            self.on_missed(now, node, peer, true);
+        }
+    }
+
+    fn on_ready(&mut self, node: NodeId, incarnation: Incarnation, level: Option<Level>) {
+        if let Phase::Opening { incarnation: i, .. } = self.phase
+            && i == incarnation
+            && let Some(slot) = self.slots.get_mut(&node)
+        {
+            slot.ready = true;
+            slot.rebuilt_from = level;
+        }
+    }
+
+    fn on_opened(&mut self, decision: Opened) {
+        if let Phase::Opening {
+            incarnation,
+            opened,
+            ..
+        } = &mut self.phase
+            && *incarnation == decision.incarnation
+        {
+            *opened = Some(decision);
         }
     }
 
