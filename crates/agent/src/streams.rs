@@ -1,7 +1,7 @@
 //! The other side of bulk streams: keeping containers for partners, and sending
 //! them back.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -10,7 +10,8 @@ use std::time::Duration;
 use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
 use outlive_network::{Identity, Stream};
 use outlive_vault::{
-    Bytes, Container, Parity, ParityFile, Sealed, Vault, WriteOptions, store_stream, verify_written,
+    Bytes, Container, Parity, ParityFile, Sealed, Vault, WriteOptions, of_the_sum, store_stream,
+    verify_written,
 };
 
 use crate::memory::Work;
@@ -88,7 +89,7 @@ fn serve(
             bytes,
         } => {
             let end = at.saturating_add(bytes);
-            give_range(&places.store, from, (id, parity), at..end, stream).map(|()| false)
+            give_range(&places.store, from, (id, parity), at..end, stream, work).map(|()| false)
         }
         StreamRequest::Check {
             id,
@@ -144,6 +145,7 @@ fn give_range(
     (id, parity): (ContainerId, Option<Level>),
     range: Range<u64>,
     stream: &mut Stream,
+    work: &Reports<Work>,
 ) -> Result<()> {
     let (kept, key) = (
         &**store.store(),
@@ -154,17 +156,31 @@ fn give_range(
         Some(_) => Bytes::of_parity(kept, &key, range),
         None => Bytes::of_container(kept, &key, range),
     };
-    let bytes = match opened {
+    let mut bytes = match opened {
         Ok(bytes) => bytes,
         Err(error) => return send_reply(stream, to.peer, &StreamReply::Refused(error.into())),
     };
     send_reply(stream, to.peer, &StreamReply::Coming { length })?;
-    let mut bytes = std::io::BufReader::with_capacity(RANGE_CHUNK, bytes);
-    std::io::copy(&mut bytes, stream)
-        .and_then(|_| stream.flush())
-        .map_err(|error| {
-            connection_lost(to.peer, &format!("while bytes of {id} were sent"), &error)
-        })
+    let lost = |error: std::io::Error| {
+        connection_lost(to.peer, &format!("while bytes of {id} were sent"), &error)
+    };
+    let mut chunk = vec![0; RANGE_CHUNK];
+    loop {
+        let count = match bytes.read(&mut chunk) {
+            Ok(0) => break,
+            Ok(count) => count,
+            // Who asked sees only that the connection ended: this is for this node to tell.
+            Err(error) => {
+                let error = of_the_sum(error);
+                let _ = work.send(Work::Kept {
+                    result: Err(error.clone()),
+                });
+                return Err(error);
+            }
+        };
+        stream.write_all(&chunk[..count]).map_err(lost)?;
+    }
+    stream.flush().map_err(lost)
 }
 
 /// Does what may take longer than a stream may be silent, and says so meanwhile; what came of it.

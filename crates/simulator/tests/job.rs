@@ -271,6 +271,19 @@ fn two_parities(options: &mut Options) {
     options.levels = Levels::of(&[Level::MEMORY, Level::DISK, rs]);
 }
 
+/// Also a container that rots just before the others make their parities of it.
+#[test]
+fn what_rots_is_not_spread_by_parities() {
+    let summary = sweep(some(120), 2, |options| {
+        calm(options);
+        two_parities(options);
+        options.weights.damage = 8;
+        options.weights.node = 3;
+        options.tick = Time::from_ms(500);
+    });
+    good(&summary);
+}
+
 #[test]
 fn two_nodes_are_lost_at_once_and_come_back_from_their_groups() {
     let summary = sweep(some(60), 2, |options| {

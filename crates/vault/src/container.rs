@@ -5,6 +5,7 @@
 //! (P7); reading changes nothing, so many processes may read at once.
 
 use std::io::{self, IoSliceMut};
+use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use outlive_base::Rank;
@@ -389,6 +390,60 @@ impl Container {
 
     pub(crate) fn length(&self) -> u64 {
         self.length
+    }
+
+    /// Reads `bytes` from `start` on; with where they lie in the file.
+    fn part<'b>(
+        &self,
+        start: u64,
+        bytes: usize,
+        buffer: &'b mut Scratch,
+    ) -> Result<(&'b [u8], Range<u64>), ReadError> {
+        if buffer.len() < bytes {
+            *buffer = Scratch::new(bytes);
+        }
+        let part = &mut buffer[..bytes];
+        let read = self.source.read(part, start);
+        read.map_err(|error| self.short(error))?;
+        Ok((part, start..start + bytes as u64))
+    }
+
+    /// Fills `buffer` with the part of the file that has its byte at `at` (the header, a frame,
+    /// or index and footer) and checks it; which bytes of the file these are.
+    ///
+    /// # Errors
+    /// If they are damaged, or `at` is behind the end.
+    pub(crate) fn part_at(&self, at: u64, buffer: &mut Scratch) -> Result<Range<u64>, ReadError> {
+        let damaged = |what| Err(ReadError::corrupt(&self.path, what));
+        if at < self.plan.header_bytes {
+            let (part, range) = self.part(0, self.header.len(), buffer)?;
+            return match *part == self.header[..] {
+                true => Ok(range),
+                false => damaged("header changed under us"),
+            };
+        }
+        if at >= self.plan.index_offset {
+            let bytes = self.index.len() + PAGE;
+            let (part, range) = self.part(self.plan.index_offset, bytes, buffer)?;
+            let (index, footer) = part.split_at(self.index.len());
+            let want = encode_footer(&self.head, &self.plan, index, &self.sealed);
+            return match *index == self.index[..] && *footer == want.0 && range.contains(&at) {
+                true => Ok(range),
+                false => damaged("index changed under us, or nothing is there"),
+            };
+        }
+        let after = self.spots.partition_point(|spot| spot.file_offset <= at);
+        let Some(nth) = after.checked_sub(1) else {
+            return damaged("bytes before the first frame");
+        };
+        let spot = &self.spots[nth];
+        let (part, range) = self.part(spot.file_offset, PAGE + spot.padded(), buffer)?;
+        let (page, payload) = part.split_at(PAGE);
+        self.check_frame(nth, page, payload)?;
+        match range.contains(&at) {
+            true => Ok(range),
+            false => damaged("bytes between frames"),
+        }
     }
 
     /// The object for bulk reading: past what only remembers it, if the memory allows that.

@@ -66,7 +66,7 @@ pub use records::{Exclusive, RecordStore, Scan};
 pub use rehearse::{RankProof, Rehearsal};
 pub use store::{Draft, Item, Key, Kind, Object, Put, Space, Store, Unappended};
 pub use stream::{Sink, receive};
-pub use sum::{Opener, Pieces, Sum, make, of_received};
+pub use sum::{Opener, Pieces, Sum, make, of_received, of_the_sum};
 pub use trace::Trace;
 pub use vault::Vault;
 pub use write::{THREADS, THREADS_MAX, WriteOptions, store_stream, write_container};

@@ -3,15 +3,18 @@
 //! Invariant: a parity is whole or not there, and names all that it was made of.
 
 use std::io::{self, IoSlice, Read};
+use std::ops::Range;
 
 use outlive_base::level::Scheme;
 use outlive_base::wire::{Reader, WireError, Writer};
-use outlive_base::{ContainerId, Level};
+use outlive_base::{ContainerId, Error, Level};
 use outlive_codec::{Digest, crc64, field};
 use outlive_ledger::{Parity, Sealed, put_id, put_level, read_id, read_level};
 
 use crate::aligned::{Buffer, PAGE, PAGE64};
+use crate::container::Container;
 use crate::error::{ReadError, WriteError};
+use crate::scratch::Scratch;
 use crate::store::{Draft, Key, Object, Store, read_exact};
 use crate::sum::of_the_sum;
 
@@ -236,55 +239,63 @@ impl ParityFile {
     }
 }
 
-/// A range of the bytes of an object, to be sent as they are.
+/// What the bytes of a range are of.
+enum Whole {
+    Parity(Box<dyn Object>),
+    /// With the part that was read last, which holds these bytes of the file.
+    Container(Box<Container>, Scratch, Range<u64>),
+}
+
+/// A range of the bytes of a container or parity, to be sent as they are. Of a container no byte
+/// is given before the part that it lies in was checked: what is made of it would hide the damage,
+/// and lose what it was made for. A parity is checked by what is made of it.
 pub struct Bytes {
-    object: Box<dyn Object>,
+    whole: Whole,
     at: u64,
     left: u64,
 }
 
 impl Bytes {
-    /// A range of a container's file.
+    /// A range of a container's file, whose header and index are sound.
     ///
     /// # Errors
-    /// If it is not there, or shorter.
+    /// If it is not there, damaged, or shorter.
     pub fn of_container(
         store: &dyn Store,
         key: &Key,
-        range: std::ops::Range<u64>,
+        range: Range<u64>,
     ) -> Result<Bytes, ReadError> {
-        Bytes::of(store, key, 0, range)
+        let container = Box::new(Container::open(store, key)?);
+        let length = container.length();
+        let whole = Whole::Container(container, Scratch::new(0), 0..0);
+        Bytes::of(&store.locate(key), (whole, length), 0, range)
     }
 
     /// A range of a parity, whose header is sound.
     ///
     /// # Errors
     /// If it is not there, damaged, or shorter.
-    pub fn of_parity(
-        store: &dyn Store,
-        key: &Key,
-        range: std::ops::Range<u64>,
-    ) -> Result<Bytes, ReadError> {
+    pub fn of_parity(store: &dyn Store, key: &Key, range: Range<u64>) -> Result<Bytes, ReadError> {
         ParityFile::open(store, key)?;
-        Bytes::of(store, key, PAGE64, range)
-    }
-
-    fn of(
-        store: &dyn Store,
-        key: &Key,
-        start: u64,
-        range: std::ops::Range<u64>,
-    ) -> Result<Bytes, ReadError> {
         let path = store.locate(key);
         let failed = |error| ReadError::io(&path, "open", error);
         let object = store.open(key, false).map_err(failed)?;
         let length = object.length().map_err(failed)?;
+        Bytes::of(&path, (Whole::Parity(object), length), PAGE64, range)
+    }
+
+    fn of(
+        path: &str,
+        (whole, length): (Whole, u64),
+        start: u64,
+        range: Range<u64>,
+    ) -> Result<Bytes, ReadError> {
         let end = range.end.checked_add(start);
         if range.start > range.end || end.is_none_or(|end| end > length) {
-            return Err(ReadError::corrupt(&path, "shorter than what is asked for"));
+            return Err(ReadError::corrupt(path, "shorter than what is asked for"));
         }
         Ok(Bytes {
-            object,
+            whole,
             at: start + range.start,
             left: range.end - range.start,
         })
@@ -299,8 +310,24 @@ impl Read for Bytes {
         if most == 0 {
             return Ok(0);
         }
-        let mut into = [io::IoSliceMut::new(&mut bytes[..most])];
-        let count = self.object.read_at(self.at, &mut into)?;
+        let count = match &mut self.whole {
+            Whole::Parity(object) => {
+                let mut into = [io::IoSliceMut::new(&mut bytes[..most])];
+                object.read_at(self.at, &mut into)?
+            }
+            Whole::Container(container, part, held) => {
+                if !held.contains(&self.at) {
+                    let read = container.part_at(self.at, part);
+                    // Told as it is by whoever meets it (of_the_sum).
+                    *held = read.map_err(|error| io::Error::other(Error::from(error)))?;
+                }
+                let (from, to) = (self.at - held.start, held.end - held.start);
+                let part = &part[from as usize..to as usize];
+                let count = most.min(part.len());
+                bytes[..count].copy_from_slice(&part[..count]);
+                count
+            }
+        };
         if count == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }

@@ -210,7 +210,7 @@ pub fn make<T>(
 }
 
 /// The error of a piece as its opener told it, if it told one.
-pub(crate) fn of_the_sum(error: io::Error) -> Error {
+pub fn of_the_sum(error: io::Error) -> Error {
     match error.downcast::<Error>() {
         Ok(error) => error,
         Err(error) => Error::io("a sum of pieces", "read", &error),

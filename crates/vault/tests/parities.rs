@@ -7,11 +7,12 @@ use std::collections::BTreeMap;
 use std::io::{Cursor, Read};
 use std::path::Path;
 
-use common::id;
-use outlive_base::{Level, NodeId};
+use common::{bytes, id, layout, rank};
+use outlive_base::rng::Sequence;
+use outlive_base::{Code, Level, NodeId};
 use outlive_ledger::scheme::{Group, Piece};
 use outlive_vault::{
-    Key, Memory, ParityFile, ParityHead, Put, Sealed, Space, Store, Sum, write_parity,
+    Bytes, Key, Kind, Memory, ParityFile, ParityHead, Put, Sealed, Space, Store, Sum, write_parity,
 };
 
 const PAGE: usize = 4096;
@@ -149,4 +150,53 @@ fn another_field_is_refused() {
         let opened = ParityFile::open(&store, &key);
         assert_eq!(opened.is_ok(), polynomial == 0x11d, "{polynomial:#x}");
     }
+}
+
+/// Whatever byte of a container has rotted: no other bytes than those that were written are given
+/// for a parity, and what holds the damage is not given at all.
+#[test]
+fn rotten_bytes_of_a_container_are_not_given() {
+    let mut random = Sequence::new(outlive_base::seed!(), 0);
+    let ranks = [rank(3, &[5000, 0, 70_001], 1), rank(4, &[8192, 1], 2)];
+    let id = id(2, 30, 1);
+    let written = bytes(&layout(id, &ranks));
+    let store = Memory::new(1 << 20);
+    let key = Key::container(Kind::Container, id);
+    let put = |bytes: &[u8]| {
+        let put = [Put {
+            key: key.clone(),
+            bytes,
+            space: Space::Free,
+        }];
+        store.put_all(&put).pop().unwrap().unwrap();
+    };
+    let given = |range: std::ops::Range<u64>| {
+        let mut given = Vec::new();
+        let part = Bytes::of_container(&store, &key, range).map_err(outlive_base::Error::from);
+        let read = part.and_then(|mut part| {
+            let read = part.read_to_end(&mut given);
+            read.map_err(outlive_vault::of_the_sum)
+        });
+        (read, given)
+    };
+    let end = written.len() as u64;
+    for _ in 0..400 {
+        let at = random.below(end);
+        let mut rotten = written.clone();
+        rotten[at as usize] ^= 1 << random.below(8);
+        put(&rotten);
+        let (read, _) = given(0..end);
+        assert_eq!(read.unwrap_err().code(), Code::Corrupt, "byte {at}");
+        let from = random.below(end);
+        let to = from + random.below(end - from + 1);
+        let (read, some) = given(from..to);
+        assert!(read.is_err() || !(from..to).contains(&at), "byte {at}");
+        let right = &written[from as usize..to as usize];
+        assert!(right.starts_with(&some), "byte {at} of {from}..{to}");
+        put(&written);
+        let (read, all) = given(from..to);
+        assert!(read.is_ok() && all == right, "{from}..{to}");
+    }
+    assert!(given(1..end + 1).0.is_err());
+    assert!(given(end..end).0.is_ok());
 }

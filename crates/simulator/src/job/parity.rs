@@ -235,7 +235,11 @@ impl Job {
             };
             let storage = &self.home(there).storage;
             let bytes = match term.from {
-                Piece::Whole(_) => storage.own.get(&key).map(|it| bytes_of(&it.words)),
+                // What has rotted is found as it is read, and not sent.
+                Piece::Whole(_) => {
+                    let own = storage.own.get(&key).filter(|own| own.is_good());
+                    own.map(|it| bytes_of(&it.words))
+                }
                 Piece::Parity(_) => storage.parity.get(&(key, level)).cloned(),
             };
             let bytes = bytes.ok_or_else(|| no(Code::NotFound, "it is not there"))?;
