@@ -274,7 +274,7 @@ fn two_parities(options: &mut Options) {
 /// Also a container that rots just before the others make their parities of it.
 #[test]
 fn what_rots_is_not_spread_by_parities() {
-    let summary = sweep(some(120), 2, |options| {
+    let summary = sweep(some(40), 2, |options| {
         calm(options);
         two_parities(options);
         options.weights.damage = 8;
