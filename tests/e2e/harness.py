@@ -250,6 +250,15 @@ class Job:
         self.check(program)
         return result
 
+    def half_done(self, steps: int) -> int:
+        """A job of so many steps that is run to half of them, with containers on disk and what
+        protects them beyond; the newest version that this protects."""
+        self.steps = steps // 2
+        self.hold(self.steps - 5, self.steps - 20)
+        result = self.survive("--levels", f"disk,{self.beyond}")
+        self.steps = steps
+        return result.report["checkpoints"]["last"][self.beyond]
+
     def goes_on(
         self, *options: str, when: Callable[[Run], object], program: tuple[object, ...] = (), **more
     ) -> Result:
@@ -355,6 +364,19 @@ def damage(path: Path, at: float = 0.5) -> None:
     for start, length in logged(data) if path.suffix == ".log" else [(0, len(data))]:
         data[start + int(length * at)] ^= 0x10
     path.write_bytes(data)
+
+
+HARMS = ("rots", "is cut off", "is gone")
+
+
+def hurt(path: Path, how: str) -> None:
+    """One of HARMS."""
+    if how == "rots":
+        damage(path, 0.6)
+    elif how == "is cut off":
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    else:
+        path.unlink()
 
 
 def logged(data: bytes) -> list[tuple[int, int]]:

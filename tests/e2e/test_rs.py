@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import Job, Run, damage, kill, until
+from harness import HARMS, Job, Run, damage, hurt, kill, until
 
 LEVEL = "rs:4+2"
 LEVELS = ("--levels", f"memory,disk,{LEVEL}")
@@ -105,31 +105,17 @@ def test_what_is_rehearsed_and_verified_is_what_happens(job: Job) -> None:
     assert newest.name in job.outlive("checkpoints", "verify", status=65)
 
 
-def stopped(job: Job, steps: int, *levels: str) -> int:
-    """A job that was run to half of its steps; the newest version that its parities protect."""
-    job.steps = steps // 2
-    job.hold(job.steps - 5, job.steps - 20)
-    result = job.survive("--levels", ",".join(levels))
-    job.steps = steps
-    return result.report["checkpoints"]["last"][job.beyond]
-
-
 @pytest.mark.parametrize("kind", ["containers", "parity"])
-@pytest.mark.parametrize("how", ["rots", "is cut off", "is gone"])
+@pytest.mark.parametrize("how", HARMS)
 def test_what_rots_beside_a_lost_node_is_left_out(job: Job, kind: str, how: str) -> None:
-    """Of two members: all of one, and something of another. Nothing says beforehand that what has
-    rotted is not sound: it is found when the sum is not what was committed."""
+    """Of two members: all of one, and something of another. That a container has rotted is found
+    as it is read; that a parity has, when the sum is not what was committed."""
     job.nodes, job.ranks, job.beyond = 4, 4, "rs:2+2"
-    newest = stopped(job, 120, "disk", "rs:2+2")
+    newest = job.half_done(120)
     for path in job.containers(2) + job.containers(2, "parity"):
         path.unlink()
     for path in of_version(job.containers(0, kind), newest):
-        if how == "rots":
-            damage(path, 0.6)
-        elif how == "is cut off":
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        else:
-            path.unlink()
+        hurt(path, how)
     rehearsed = json.loads(job.outlive("checkpoints", "rehearse", "--json", status=None))
     assert rehearsed["rebuilt"][1] == newest, rehearsed
     result = job.survive("--levels", "disk,rs:2+2")
@@ -138,7 +124,7 @@ def test_what_rots_beside_a_lost_node_is_left_out(job: Job, kind: str, how: str)
 
 def test_all_of_three_that_rot_cost_the_version(job: Job) -> None:
     job.nodes, job.ranks, job.beyond = 4, 4, "rs:2+2"
-    newest = stopped(job, 120, "disk", "rs:2+2")
+    newest = job.half_done(120)
     for node in (0, 1, 2):
         for path in of_version(job.containers(node) + job.containers(node, "parity"), newest):
             data = path.read_bytes()
@@ -152,7 +138,7 @@ def test_all_of_three_that_rot_cost_the_version(job: Job) -> None:
 def test_other_levels_at_the_next_run(job: Job) -> None:
     """What was protected by one level is restored by a run that has others, and the other way
     round."""
-    newest = stopped(six(job), 120, "disk", LEVEL)
+    newest = six(job).half_done(120)
     for node in (0, 4):
         for path in job.containers(node):
             path.unlink()

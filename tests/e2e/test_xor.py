@@ -4,13 +4,13 @@ the others have."""
 import json
 
 import pytest
-from harness import Job, damage
+from harness import HARMS, Job, damage, hurt
 
 LEVELS = ("--levels", "memory,disk,xor:4")
 
 
 def four(job: Job) -> Job:
-    job.nodes, job.ranks = 4, 8
+    job.nodes, job.ranks, job.beyond = 4, 8, "xor:4"
     return job
 
 
@@ -82,25 +82,11 @@ def test_what_is_rehearsed_and_verified_is_what_happens(job: Job) -> None:
     assert newest.name in job.outlive("checkpoints", "verify", status=65)
 
 
-def stopped(job: Job, steps: int, *levels: str) -> int:
-    """A job that was run to half of its steps; the newest version that its parities protect."""
-    job.steps = steps // 2
-    job.hold(job.steps - 5, job.steps - 20)
-    result = job.survive("--levels", ",".join(levels))
-    job.steps = steps
-    return result.report["checkpoints"]["last"]["xor:4"]
-
-
-@pytest.mark.parametrize("how", ["rots", "is cut off", "is gone"])
+@pytest.mark.parametrize("how", HARMS)
 def test_a_container_is_made_from_the_group_at_the_next_run(job: Job, how: str) -> None:
-    newest = stopped(four(job), 120, "disk", "xor:4")
+    newest = four(job).half_done(120)
     for path in job.containers(2):
-        if how == "rots":
-            damage(path)
-        elif how == "is cut off":
-            path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-        else:
-            path.unlink()
+        hurt(path, how)
     rehearsed = job.outlive("checkpoints", "rehearse", "--json", status=None)
     assert json.loads(rehearsed)["rebuilt"][1] == newest, rehearsed
     result = job.survive("--levels", "disk,xor:4")
@@ -108,7 +94,7 @@ def test_a_container_is_made_from_the_group_at_the_next_run(job: Job, how: str) 
 
 
 def test_a_container_and_a_parity_that_both_rot_cost_the_version(job: Job) -> None:
-    newest = stopped(four(job), 120, "disk", "xor:4")
+    newest = four(job).half_done(120)
     name = next(path for path in job.containers(2) if f"-v{newest}-" in path.name)
     damage(name)
     # The parity of the second of its segments.
@@ -121,7 +107,7 @@ def test_a_container_and_a_parity_that_both_rot_cost_the_version(job: Job) -> No
 
 def test_parities_alone_and_other_levels_at_the_next_run(job: Job) -> None:
     """What was protected by one level is restored by a run that has others."""
-    newest = stopped(four(job), 120, "disk", "xor:4")
+    newest = four(job).half_done(120)
     result = job.survive("--levels", "memory,disk,partner")
     assert set(result.said("restored")) == {newest}, result.err
 

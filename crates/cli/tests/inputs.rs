@@ -91,6 +91,17 @@ fn a_mistyped_directory_is_not_made() {
     }
 }
 
+/// Processes whose command line names a directory.
+fn naming(directory: &Path) -> usize {
+    let name = directory.as_os_str().as_encoded_bytes();
+    let names = |process: &std::fs::DirEntry| {
+        let line = std::fs::read(process.path().join("cmdline")).unwrap_or_default();
+        line.windows(name.len()).any(|part| part == name)
+    };
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    all.filter(names).count()
+}
+
 #[test]
 fn a_killed_benchmark_leaves_no_files() {
     let dir = tempfile::tempdir().unwrap();
@@ -102,4 +113,27 @@ fn a_killed_benchmark_leaves_no_files() {
     child.kill().unwrap();
     child.wait().unwrap();
     wait("its files are removed", || files() == 0);
+}
+
+/// Its ranks wait for each other, and some of them have heard its end: they would wait for ever.
+#[test]
+fn a_killed_benchmark_leaves_no_job_in_the_middle_of_its_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let line = format!("bench small --rounds 3 --dir {}", dir.path().display());
+    let mut command = outlive(&line);
+    command.stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().unwrap();
+    let scratch = dir.path().join(format!("outlive-bench-{}", child.id()));
+    let stored = scratch.join("small/bench/nodes/node-0/containers");
+    wait("a checkpoint is stored", || {
+        std::fs::read_dir(&stored).is_ok_and(|files| files.count() > 0)
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    wait("its job ends", || naming(dir.path()) == 0);
+    assert_eq!(
+        std::fs::read_dir(dir.path()).unwrap().count(),
+        0,
+        "no files"
+    );
 }

@@ -153,26 +153,17 @@ impl Missing<'_> {
 
 #[cfg(test)]
 mod tests {
-    use outlive_base::{ContainerId, Rank};
     use outlive_ledger::Record;
 
     use super::*;
+    use crate::node::still::part_of;
 
     const AT: (Incarnation, Version) = (Incarnation(1), Version(74));
 
     fn part(node: u32, holder: NodeId) -> Part {
         Part {
-            node: NodeId(node),
-            id: ContainerId {
-                incarnation: AT.0,
-                version: AT.1,
-                node: NodeId(node),
-            },
-            length: 4096,
-            digest: 1,
             holder,
-            ranks: vec![Rank(node)],
-            parity: None,
+            ..part_of(AT, node)
         }
     }
 

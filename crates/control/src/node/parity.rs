@@ -306,9 +306,7 @@ fn is_made(
 
 #[cfg(test)]
 mod tests {
-    use outlive_base::{ContainerId, Rank};
-
-    use super::super::still::{Still, alone};
+    use super::super::still::{Still, alone, part_of};
     use super::*;
 
     const VERSION: Version = Version(20);
@@ -328,19 +326,7 @@ mod tests {
     }
 
     fn part(node: u32) -> Part {
-        Part {
-            node: NodeId(node),
-            id: ContainerId {
-                incarnation: AT.0,
-                version: AT.1,
-                node: NodeId(node),
-            },
-            length: 4096 * (1 + u64::from(node)),
-            digest: u128::from(node),
-            holder: NodeId(node),
-            ranks: vec![Rank(node)],
-            parity: None,
-        }
+        part_of(AT, node)
     }
 
     /// The lengths of the containers of which parities were wanted.

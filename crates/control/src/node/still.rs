@@ -8,7 +8,8 @@ use outlive_base::control_block::Identity;
 use outlive_base::ipc::ToRank;
 use outlive_protocols::commit;
 
-use outlive_base::{Incarnation, JobName, Level, NodeId, Rank, Result, Time};
+use outlive_base::{ContainerId, Incarnation, JobName, Level, NodeId, Rank, Result, Time, Version};
+use outlive_ledger::Part;
 
 use super::plain::{PlainBlock, PlainSlab};
 use super::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
@@ -56,6 +57,24 @@ impl Shell for Still {
     fn inject(&mut self, _: u32, _: Fault) {}
     fn point(&mut self, _: &'static str) -> Vec<(u32, Fault)> {
         Vec::new()
+    }
+}
+
+/// The part of a node of one rank, which it keeps itself; no two are as long.
+pub fn part_of((incarnation, version): (Incarnation, Version), node: u32) -> Part {
+    let node = NodeId(node);
+    Part {
+        node,
+        id: ContainerId {
+            incarnation,
+            version,
+            node,
+        },
+        length: 4096 * (1 + u64::from(node.0)),
+        digest: u128::from(node.0),
+        holder: node,
+        ranks: vec![Rank(node.0)],
+        parity: None,
     }
 }
 

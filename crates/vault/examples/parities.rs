@@ -1,6 +1,6 @@
 //! How fast parities are added up, beside ISA-L where it is at hand; both must give the same bytes.
 //!
-//!     cargo run --release -p outlive-codec --example parities [LIBISAL.SO]
+//!     cargo run --release -p outlive-vault --example parities [LIBISAL.SO]
 //!
 //! What is measured is what a node does for one parity: it takes K segments one after the other, a
 //! MiB at a time, and adds each, multiplied by its factor. Figures are GB/s of segments, of one
