@@ -180,15 +180,16 @@ def lost_history(job: Job, chance: random.Random) -> str:
 
 
 def renamed(job: Job, chance: random.Random) -> str:
-    """The job's directory under another name: refused with both names."""
+    """The job's directory under another name: refused with both names, whichever is asked for."""
     halted(job, chance)
     job.home.rename(job.store / "other")
-    words = [OUTLIVE, "run", "--job", "other", "--store", job.store, "--report", job.report]
+    name = chance.choice(["other", "test"])
+    words = [OUTLIVE, "run", "--job", name, "--store", job.store, "--report", job.report]
     words += ["--emulate-nodes", job.nodes, "--every", "10", "--", *job.program()]
     result = Run(job, [str(word) for word in words]).end(BOUND_S)
     assert not result.said("fresh"), "begun at step 0 without a word"
     assert result.status != 0 and "test" in result.err and "other" in result.err, result.err[-1500:]
-    return "renamed"
+    return f"renamed, run as {name}"
 
 
 def hurt_one(job: Job, chance: random.Random) -> str:

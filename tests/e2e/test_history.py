@@ -161,6 +161,27 @@ def test_a_renamed_directory_is_another_jobs(job: Job) -> None:
     assert job.checkpoints()
 
 
+def test_what_was_renamed_away_is_not_begun_anew_in_silence(job: Job) -> None:
+    """The same command, and the job's directory has another name."""
+    newest = stopped(job)
+    other = job.store / "aside"
+    job.home.rename(other)
+    result = job.run()
+    assert result.status == 80 and "OL-500" in result.err, result.err
+    assert str(other) in result.err and "--fresh" in result.err, result.err
+    assert not job.home.exists(), "what is refused leaves nothing"
+    assert str(other) in job.outlive("status", status=80)
+    other.rename(job.home)
+    assert set(job.survive().said("restored")) == {newest}
+    # A copy beside the job harms nobody, and the owner's word begins anew.
+    shutil.copytree(job.home, other)
+    newest = job.checkpoints()[0]["version"]
+    assert set(job.survive().said("restored")) == {newest}
+    shutil.rmtree(job.home)
+    assert job.run().status == 80
+    assert set(job.survive("--fresh").said("fresh")), "begun anew"
+
+
 def test_a_store_that_was_moved_goes_on(job: Job) -> None:
     newest = stopped(job)
     shutil.move(job.store, job.dir / "moved")

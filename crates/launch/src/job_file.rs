@@ -108,6 +108,9 @@ pub fn read_job_of(dir: &Path) -> Result<JobFile> {
     if let Some(job) = read_job(dir)? {
         return check_name(job, dir);
     }
+    if let Some(other) = elsewhere(dir) {
+        return Err(renamed(dir, &other));
+    }
     let entity = Entity::File(dir.display().to_string());
     Err(match dir.join("key").exists() {
         true => Error::new(
@@ -144,6 +147,39 @@ pub(crate) fn check_name(job: JobFile, dir: &Path) -> Result<JobFile> {
             job.name, job.name
         ),
     ))
+}
+
+/// A directory of the same store that has the job of this name with something committed, while
+/// there is nothing where it belongs.
+pub(crate) fn elsewhere(dir: &Path) -> Option<PathBuf> {
+    if ["job.json", "key"]
+        .iter()
+        .any(|file| dir.join(file).exists())
+    {
+        return None;
+    }
+    let name = dir.file_name()?;
+    let others = std::fs::read_dir(dir.parent()?).ok()?.flatten();
+    let has_it = |path: &PathBuf| {
+        let job = read_job(path).ok().flatten();
+        job.is_some_and(|job| name == job.name.as_str() && job.history.is_some())
+    };
+    let mut others = others.map(|entry| entry.path());
+    others.find(|path| path.file_name() != Some(name) && has_it(path))
+}
+
+/// What is said of that.
+pub(crate) fn renamed(dir: &Path, other: &Path) -> Error {
+    Error::new(
+        Code::NoValidCheckpoint,
+        Entity::File(dir.display().to_string()),
+        format!(
+            "nothing is there, and what this job committed lies in {}, which was renamed or \
+             copied",
+            other.display()
+        ),
+        "rename it back (first remove what is empty in its place), or begin anew with --fresh",
+    )
 }
 
 pub(crate) fn read_job(dir: &Path) -> Result<Option<JobFile>> {

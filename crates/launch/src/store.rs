@@ -22,7 +22,7 @@ pub(crate) use crate::files::check_owned;
 use crate::files::{absolute, must_list};
 pub use crate::files::{make_private, prepare_node_dir, run_dir, wipe, write_atomic, write_named};
 use crate::history;
-use crate::job_file::{JOB_SCHEMA, check_name, job_hash, read_job};
+use crate::job_file::{JOB_SCHEMA, check_name, elsewhere, job_hash, read_job, renamed};
 pub use crate::job_file::{JobFile, Known, node_dir, read_job_of};
 
 /// A job's directory, held by this process.
@@ -57,6 +57,10 @@ impl Store {
         let store = absolute(store)?;
         let dir = store.join(name.as_str());
         crate::marks::refuse_begun(&dir, name)?;
+        // Before anything is made, which would be in the way of what was renamed.
+        if let Some(other) = elsewhere(&dir).filter(|_| !fresh) {
+            return Err(renamed(&dir, &other));
+        }
         make_private(&store)?;
         make_private(&dir)?;
         let lock = take_lock(&dir.join("lock"), name)?;
