@@ -101,6 +101,24 @@ def test_an_agent_dies_and_then_its_node(job: Job, point: str) -> None:
     sound(job)
 
 
+@pytest.mark.parametrize("who", ["node", "agent"])
+def test_who_dies_between_its_container_and_its_parity(job: Job, who: str) -> None:
+    job.nodes, job.ranks, job.beyond = 3, 3, "xor:3"
+    levels = ("--levels", "memory,disk,xor:3")
+    saved = job.saves(100)
+    happened = "injected: node" if who == "node" else "started anew"
+    when = lambda run: happened in run.text() and saved(run)  # noqa: E731
+    fault = f"{who}:1@phase=parity:sealed,nth=6"
+    result = job.goes_on("-v", *levels, when=when, inject=(fault,))
+    if who == "agent":
+        assert result.failures == [] and result.report["agent_restarts"] == 1, result.err
+    else:
+        # Two of three have what they sealed; the version before it is whole.
+        assert result.failure()["place"] == "node:1", result.err
+        assert (result.failure()["version"] or -1) >= 0, result.err
+    sound(job)
+
+
 @pytest.mark.parametrize(
     "fault",
     [

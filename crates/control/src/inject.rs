@@ -11,7 +11,7 @@
 
 use core::fmt;
 
-use crate::orders::FAIL_POINTS;
+use crate::node::fail_points;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Rank, Result, Version};
 
 use crate::units;
@@ -75,7 +75,7 @@ pub enum When {
     AfterMs(u64),
     /// When the agent comes to a named point for the n-th time.
     Phase {
-        /// One of [`FAIL_POINTS`].
+        /// One of [`fail_points`].
         point: String,
         /// From 1.
         nth: u32,
@@ -202,8 +202,9 @@ fn when(text: &str, when: &str, extra: &Extra) -> Result<When> {
             .ok_or_else(|| refuse(text, "has no version number after 'version='".into()));
     }
     if let Some(point) = when.strip_prefix("phase=") {
-        if !FAIL_POINTS.contains(&point) {
-            let known = FAIL_POINTS.join(", ");
+        let known = fail_points();
+        if !known.contains(&point) {
+            let known = known.join(", ");
             return Err(refuse(text, format!("names none of the points {known}")));
         }
         return Ok(When::Phase {

@@ -161,20 +161,6 @@ pub struct JobConfig {
     pub keep: u32,
 }
 
-/// The named points at which [`Fault::FailPoint`] can wait: before a record is made
-/// durable or a message is sent, when a rank may capture by force and when it has captured,
-/// and after a level is written and read back.
-pub const FAIL_POINTS: [&str; 8] = [
-    "prepared:persist",
-    "prepared:send",
-    "commit:persist",
-    "commit:send",
-    "stable:send",
-    "capture:slab",
-    "capture:taken",
-    "flush:prepared",
-];
-
 /// A fault that the agent carries out on itself, for tests and rehearsals.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub enum Fault {
@@ -193,7 +179,7 @@ pub enum Fault {
     /// Tell the launcher when the named point is reached for the n-th time
     /// (1: the first), and wait there, bounded, for what it does.
     FailPoint {
-        /// One of [`FAIL_POINTS`].
+        /// One of [`fail_points`](crate::node::fail_points).
         point: String,
         /// Count.
         nth: u32,

@@ -8,12 +8,14 @@
 use std::collections::BTreeMap;
 
 use outlive_base::{Error, Incarnation, Level, NodeId, Result, Time, Version};
-use outlive_ledger::scheme::{Group, groups};
-use outlive_ledger::{Parity, Part};
+use outlive_ledger::{Parity as Made, Part};
 use outlive_protocols::commit::{Command, Why};
+use serde::{Deserialize, Serialize};
 
-use super::shell::{Ask, Making, PeerMessage, Shell};
-use super::{Node, Planted};
+use super::Planted;
+use super::core::{Core, News};
+use super::service::{self, Service};
+use super::shell::{Ask, Done, Making, Shell};
 
 /// Most versions and levels of which something is gathered at once; the oldest go.
 const GATHERED_MAX: usize = 16;
@@ -21,6 +23,22 @@ const GATHERED_MAX: usize = 16;
 const ASK_AFTER: Time = Time::from_ms(50);
 /// The longest pause between two questions.
 const ASK_PAUSE_MAX: Time = Time::from_ms(1600);
+
+/// The container is written, and the parity is not made.
+const SEALED: &str = "parity:sealed";
+
+/// What members of a group say to each other of a version, for a level with groups.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Said {
+    /// The open incarnation.
+    incarnation: Incarnation,
+    /// The version.
+    version: Version,
+    /// The level.
+    level: Level,
+    /// The sender's container, which is written; `None`: it misses the receiver's.
+    part: Option<Part>,
+}
 
 /// What is known of the containers of a group.
 #[derive(Default)]
@@ -34,25 +52,89 @@ struct Sealed {
 }
 
 /// What was gathered, by version and level.
-#[derive(Default)]
-pub(super) struct Gathering(BTreeMap<(Version, Level), Sealed>);
+pub struct Parity(BTreeMap<(Version, Level), Sealed>);
 
-impl Gathering {
-    /// Nothing of the ended incarnation counts any more.
-    pub fn clear(&mut self) {
-        self.0.clear();
+impl Service for Parity {
+    type Word = Said;
+    const NUMBER: u8 = 2;
+    const POINTS: &'static [&'static str] = &[SEALED];
+
+    fn new(_: Time) -> Parity {
+        Parity(BTreeMap::new())
     }
 
-    /// A level of a version has ended, or all of them.
-    pub fn end(&mut self, version: Version, level: Option<Level>) {
-        self.0
-            .retain(|key, _| key.0 != version || level.is_some_and(|level| key.1 != level));
+    fn on_word<S: Shell>(&mut self, core: &mut Core<S>, from: NodeId, said: Said) {
+        let Said {
+            incarnation,
+            version,
+            level,
+            part,
+        } = said;
+        if incarnation != core.incarnation() {
+            return;
+        }
+        match part {
+            Some(part) => self.on_sealed(core, from, version, level, part),
+            None => self.on_wanted(core, from, version, level),
+        }
     }
 
-    /// When something is to be asked for.
-    pub fn deadline(&self) -> Option<Time> {
+    fn on_news<S: Shell>(&mut self, core: &mut Core<S>, news: &News) {
+        match news {
+            News::Sealed {
+                version,
+                level,
+                part,
+            } => self.own_sealed(core, *version, *level, part.clone()),
+            News::Opened { restored, replaced } => {
+                self.0.clear();
+                if let Some((source, version)) = restored.filter(|_| replaced.contains(&core.me()))
+                {
+                    make_again(core, source, version);
+                }
+            }
+            News::Stable { version, level, .. } => self.end(*version, Some(*level)),
+            News::Disarmed(version) => self.end(*version, None),
+            News::Aborted(aborted) => self.end(aborted.version, aborted.level),
+            _ => {}
+        }
+    }
+
+    fn on_done<S: Shell>(
+        &mut self,
+        core: &mut Core<S>,
+        done: Done<S::Slab>,
+    ) -> Option<Done<S::Slab>> {
+        let Done::ParityMade {
+            source,
+            version,
+            level,
+            result,
+        } = done
+        else {
+            return Some(done);
+        };
+        if source == core.incarnation() {
+            self.on_made(core, version, level, result);
+        }
+        None
+    }
+
+    fn on_time<S: Shell>(&mut self, core: &mut Core<S>) {
+        self.ask_for_missing(core);
+    }
+
+    fn deadline<S: Shell>(&self, _: &Core<S>) -> Option<Time> {
         let waiting = self.0.values().filter(|sealed| !sealed.making);
         waiting.filter_map(|sealed| Some(sealed.again?.0)).min()
+    }
+}
+
+impl Parity {
+    /// A level of a version has ended, or all of them.
+    fn end(&mut self, version: Version, level: Option<Level>) {
+        self.0
+            .retain(|key, _| key.0 != version || level.is_some_and(|level| key.1 != level));
     }
 
     fn at(&mut self, version: Version, level: Level) -> &mut Sealed {
@@ -62,103 +144,77 @@ impl Gathering {
         }
         self.0.entry(key).or_default()
     }
-}
 
-impl<S: Shell> Node<S> {
-    /// The groups of a level over the nodes of this job.
-    pub(super) fn groups_at(&self, level: Level) -> Result<Vec<Vec<NodeId>>> {
-        let members = self.config.iter().flat_map(|config| &config.members);
-        let domains: Vec<u32> = members.map(|member| member.domain).collect();
-        groups(level, &domains)
-    }
-
-    /// The members of this node's group.
-    fn group_at(&self, level: Level) -> Result<Vec<NodeId>> {
-        let groups = self.groups_at(level)?.into_iter();
-        let mut own = groups.filter(|members| members.contains(&self.me));
-        own.next()
-            .ok_or_else(|| Error::internal(format!("{level} has no group for {}", self.me)))
-    }
-
-    /// This node's container of a version is written, for a level with groups.
-    pub(super) fn own_sealed(&mut self, version: Version, level: Level, part: Part) {
-        if self.is_planted(Planted::PrepareWithoutParity) {
-            self.contents
-                .add_part(part.id.incarnation, version, level, part);
-            return self.prepared(version, level);
-        }
-        let members = match self.group_at(level) {
-            Ok(members) => members,
-            Err(error) => return self.parity_failed(version, level, error),
-        };
-        let sealed = self.gathering.at(version, level);
-        sealed.parts.insert(part.node, part.clone());
-        sealed.again = Some((self.now + ASK_AFTER, ASK_AFTER));
-        for member in members.into_iter().filter(|member| *member != part.node) {
-            self.say_sealed(member, version, level, part.clone());
-        }
-        self.try_parity(version, level);
-    }
-
-    fn say_sealed(&mut self, to: NodeId, version: Version, level: Level, part: Part) {
-        let message = PeerMessage::Sealed {
-            incarnation: self.incarnation,
-            version,
-            level,
-            part,
-        };
-        self.shell.send(to, &message);
-    }
-
-    /// Another member says that its container is written.
-    pub(super) fn on_sealed(
+    /// This node's container of a version is written.
+    fn own_sealed<S: Shell>(
         &mut self,
-        from: NodeId,
-        (incarnation, version): (Incarnation, Version),
+        core: &mut Core<S>,
+        version: Version,
         level: Level,
         part: Part,
     ) {
-        let here = incarnation == self.incarnation && self.all_levels().contains(level);
+        if core.has_planted(Planted::PrepareWithoutParity) {
+            return core.prepare_with(version, level, part);
+        }
+        let members = match group_at(core, level) {
+            Ok(members) => members,
+            Err(error) => return failed(core, version, level, error),
+        };
+        let sealed = self.at(version, level);
+        sealed.parts.insert(part.node, part.clone());
+        sealed.again = Some((core.now() + ASK_AFTER, ASK_AFTER));
+        for member in members.into_iter().filter(|member| *member != part.node) {
+            say(core, member, version, level, Some(part.clone()));
+        }
+        core.fail_point(SEALED);
+        self.try_to_make(core, version, level);
+    }
+
+    /// Another member says that its container is written.
+    fn on_sealed<S: Shell>(
+        &mut self,
+        core: &mut Core<S>,
+        from: NodeId,
+        version: Version,
+        level: Level,
+        part: Part,
+    ) {
+        let incarnation = core.incarnation();
         let theirs = part.node == from
             && (part.id.incarnation, part.id.version, part.id.node) == (incarnation, version, from);
-        let is_member = self
-            .group_at(level)
-            .is_ok_and(|group| group.contains(&from));
+        let is_member = group_at(core, level).is_ok_and(|group| group.contains(&from));
         // What is over here needs nothing more.
-        let over = self
-            .contents
-            .part(incarnation, version, level, self.me)
-            .is_some();
-        if here && theirs && is_member && !over && level.members().is_some() {
-            self.gathering.at(version, level).parts.insert(from, part);
-            self.try_parity(version, level);
+        let known = core.contents().part(incarnation, version, level, core.me());
+        let here = core.all_levels().contains(level) && level.members().is_some();
+        if here && theirs && is_member && known.is_none() {
+            self.at(version, level).parts.insert(from, part);
+            self.try_to_make(core, version, level);
         }
     }
 
     /// Another member misses what this node has sealed.
-    pub(super) fn on_sealed_wanted(
-        &mut self,
+    fn on_wanted<S: Shell>(
+        &self,
+        core: &mut Core<S>,
         from: NodeId,
-        (incarnation, version): (Incarnation, Version),
+        version: Version,
         level: Level,
     ) {
-        if incarnation != self.incarnation {
-            return;
-        }
-        let gathered = self.gathering.0.get(&(version, level));
-        let gathered = gathered.and_then(|sealed| sealed.parts.get(&self.me));
-        let known = || self.contents.part(incarnation, version, level, self.me);
+        let me = core.me();
+        let gathered = self.0.get(&(version, level));
+        let gathered = gathered.and_then(|sealed| sealed.parts.get(&me));
+        let known = || core.contents().part(core.incarnation(), version, level, me);
         if let Some(part) = gathered.or_else(known).cloned() {
-            self.say_sealed(from, version, level, part);
+            say(core, from, version, level, Some(part));
         }
     }
 
     /// Makes the parity once all containers of the group are there.
-    fn try_parity(&mut self, version: Version, level: Level) {
-        let Ok(members) = self.group_at(level) else {
+    fn try_to_make<S: Shell>(&mut self, core: &mut Core<S>, version: Version, level: Level) {
+        let Ok(members) = group_at(core, level) else {
             return;
         };
-        let sealed = self.gathering.at(version, level);
+        let sealed = self.at(version, level);
         let parts: Option<Vec<Part>> = members
             .iter()
             .map(|member| sealed.parts.get(member).cloned())
@@ -167,147 +223,110 @@ impl<S: Shell> Node<S> {
             return;
         };
         sealed.making = true;
-        let making = Making::new(self.incarnation, version, level, parts, false);
-        self.shell.ask(Ask::Parity(making));
+        let making = Making::new(core.incarnation(), version, level, parts, false);
+        core.begin(Ask::Parity(making));
     }
 
     /// Asks for what is missing, where that is due.
-    pub(super) fn ask_for_sealed(&mut self) {
-        let now = self.now;
-        let mut wanted = Vec::new();
-        for (&(version, level), sealed) in &mut self.gathering.0 {
-            match sealed.again {
-                Some((at, pause)) if !sealed.making && at <= now => {
-                    let pause = Time(pause.0 * 2).min(ASK_PAUSE_MAX);
-                    sealed.again = Some((now + pause, pause));
-                    wanted.push((
-                        version,
-                        level,
-                        sealed.parts.keys().copied().collect::<Vec<_>>(),
-                    ));
-                }
-                _ => {}
+    fn ask_for_missing<S: Shell>(&mut self, core: &mut Core<S>) {
+        let now = core.now();
+        for (&(version, level), sealed) in &mut self.0 {
+            let Some((at, pause)) = sealed.again.filter(|_| !sealed.making) else {
+                continue;
+            };
+            if at > now {
+                continue;
             }
-        }
-        for (version, level, there) in wanted {
-            let members = self.group_at(level).unwrap_or_default();
-            for member in members.into_iter().filter(|member| !there.contains(member)) {
-                let message = PeerMessage::SealedWanted {
-                    incarnation: self.incarnation,
-                    version,
-                    level,
-                };
-                self.shell.send(member, &message);
+            let pause = Time(pause.0 * 2).min(ASK_PAUSE_MAX);
+            sealed.again = Some((now + pause, pause));
+            let members = group_at(core, level).unwrap_or_default().into_iter();
+            for member in members.filter(|member| !sealed.parts.contains_key(member)) {
+                say(core, member, version, level, None);
             }
         }
     }
 
     /// A parity is written and read back, or failed.
-    pub(super) fn on_parity_made(
+    fn on_made<S: Shell>(
         &mut self,
-        (source, version): (Incarnation, Version),
+        core: &mut Core<S>,
+        version: Version,
         level: Level,
-        result: Result<Parity>,
+        result: Result<Made>,
     ) {
-        if source != self.incarnation {
-            return;
-        }
-        let Some(mut sealed) = self.gathering.0.remove(&(version, level)) else {
+        let Some(mut sealed) = self.0.remove(&(version, level)) else {
             // The level has ended meanwhile.
             return;
         };
-        match (result, sealed.parts.remove(&self.me)) {
+        match (result, sealed.parts.remove(&core.me())) {
             (Ok(parity), Some(mut part)) => {
                 part.parity = Some(parity);
-                self.contents.add_part(source, version, level, part);
-                self.prepared(version, level);
+                core.prepare_with(version, level, part);
             }
             (Ok(_), None) => {}
-            (Err(error), _) => self.parity_failed(version, level, error),
+            (Err(error), _) => failed(core, version, level, error),
         }
-    }
-
-    fn parity_failed(&mut self, version: Version, level: Level, error: Error) {
-        self.warn_of_copy(level, error);
-        self.command(Command::LevelFailed {
-            version,
-            level,
-            why: Why::Partner,
-        });
-    }
-
-    /// After a node was replaced, it lacks its parities of the restored version: the others
-    /// still have what they are made of.
-    pub(super) fn make_parity_again(&mut self, source: Incarnation, version: Version) {
-        for level in self.contents.levels_of(source, version) {
-            if let Some((group, parts)) = self.contents.group(source, version, level, self.me) {
-                let member = |node: &NodeId| parts.iter().find(|part| part.node == *node).cloned();
-                let ordered: Option<Vec<Part>> = group.members.iter().map(member).collect();
-                if let Some(parts) = ordered {
-                    let making = Making::new(source, version, level, parts, true);
-                    self.shell.ask(Ask::Parity(making));
-                }
-            }
-        }
-    }
-
-    /// True if the bytes of every node of a version can be had or made (`Event::Plan`).
-    pub(super) fn can_be_made(&mut self, source: Incarnation, version: Version) -> bool {
-        let Some(driver) = &self.commit else {
-            return false;
-        };
-        let pieces = driver.machine().pieces(source, version);
-        let most = match self.is_planted(Planted::TolerateOneLost) {
-            true => 1,
-            false => usize::MAX,
-        };
-        let made = |node: NodeId| {
-            let mut levels = self.contents.levels_of(source, version).into_iter();
-            levels.any(|level| {
-                let group = self.contents.group(source, version, level, node);
-                let lost = |group: &Group| {
-                    let members = group.members.iter();
-                    members.filter(|it| !pieces.whole.contains(it)).count()
-                };
-                group.is_some_and(|(group, _)| {
-                    lost(&group) <= most && is_made(&group, node, level, &pieces)
-                })
-            })
-        };
-        let mut nodes = (0..self.nodes()).map(NodeId);
-        let all = nodes.all(|node| pieces.whole.contains(&node) || made(node));
-        if let Some(opening) = &mut self.opening
-            && !all
-            && opening
-                .short
-                .as_ref()
-                .is_none_or(|it| (it.0, it.1) <= (source, version))
-        {
-            opening.short = Some((source, version, pieces));
-        }
-        all
     }
 }
 
-/// True if a group gives back what one of its members has lost.
-fn is_made(
-    group: &Group,
-    node: NodeId,
+/// The members of this node's group.
+fn group_at<S: Shell>(core: &Core<S>, level: Level) -> Result<Vec<NodeId>> {
+    let me = core.me();
+    let mut groups = core.groups_at(level)?.into_iter();
+    groups
+        .find(|members| members.contains(&me))
+        .ok_or_else(|| Error::internal(format!("{level} has no group for {me}")))
+}
+
+fn say<S: Shell>(
+    core: &mut Core<S>,
+    to: NodeId,
+    version: Version,
     level: Level,
-    pieces: &outlive_protocols::commit::Pieces,
-) -> bool {
-    use outlive_ledger::scheme::Piece;
-    let have = |piece| match piece {
-        Piece::Whole(node) => pieces.whole.contains(&node),
-        Piece::Parity(node) => pieces.parity.contains(&(level, node)),
+    part: Option<Part>,
+) {
+    let said = Said {
+        incarnation: core.incarnation(),
+        version,
+        level,
+        part,
     };
-    group.terms(Piece::Whole(node), have).is_some()
+    service::say::<Parity, S>(core, to, &said);
+}
+
+fn failed<S: Shell>(core: &mut Core<S>, version: Version, level: Level, error: Error) {
+    core.warn_of_copy(level, error);
+    core.command(Command::LevelFailed {
+        version,
+        level,
+        why: Why::Partner,
+    });
+}
+
+/// After this node was replaced, it lacks its parities of the restored version: the others
+/// still have what they are made of.
+fn make_again<S: Shell>(core: &mut Core<S>, source: Incarnation, version: Version) {
+    for level in core.contents().levels_of(source, version) {
+        let group = core.contents().group(source, version, level, core.me());
+        let Some((group, parts)) = group else {
+            continue;
+        };
+        let member = |node: &NodeId| parts.iter().find(|part| part.node == *node).cloned();
+        let ordered: Option<Vec<Part>> = group.members.iter().map(member).collect();
+        if let Some(parts) = ordered {
+            let making = Making::new(source, version, level, parts, true);
+            core.begin(Ask::Parity(making));
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::still::{Still, alone, part_of};
+    use super::super::Input;
+    use super::super::still::{Still, alone_at, part_of};
     use super::*;
+    use crate::node::Node;
+    use crate::node::shell::PeerMessage;
 
     const VERSION: Version = Version(20);
     const AT: (Incarnation, Version) = (Incarnation(1), VERSION);
@@ -318,102 +337,143 @@ mod tests {
 
     /// Node 2 of a job of three, at this level.
     fn node() -> Node<Still> {
-        let mut node = alone(2);
-        if let Some(config) = &mut node.config {
-            config.levels[0].level = xor();
-        }
-        node
+        alone_at(2, xor())
     }
 
     fn part(node: u32) -> Part {
         part_of(AT, node)
     }
 
+    /// A member says that it has sealed this, or, with nothing, what it misses.
+    fn hears(
+        node: &mut Node<Still>,
+        from: u32,
+        (incarnation, version): (Incarnation, Version),
+        level: Level,
+        part: Option<Part>,
+    ) {
+        let said = Said {
+            incarnation,
+            version,
+            level,
+            part,
+        };
+        let message = PeerMessage::Service {
+            service: Parity::NUMBER,
+            bytes: postcard::to_allocvec(&said).unwrap(),
+        };
+        let from = NodeId(from);
+        node.on(node.core.now(), Input::Peer { from, message });
+    }
+
+    fn seals(node: &mut Node<Still>) {
+        let part = part(2);
+        let done = Done::LevelDone {
+            source: AT.0,
+            version: VERSION,
+            level: xor(),
+            result: Ok(part),
+        };
+        node.on(node.core.now(), Input::Done(done));
+    }
+
+    fn makes(node: &mut Node<Still>, parity: Made) {
+        let done = Done::ParityMade {
+            source: AT.0,
+            version: VERSION,
+            level: xor(),
+            result: Ok(parity),
+        };
+        node.on(node.core.now(), Input::Done(done));
+    }
+
+    fn deadline(node: &Node<Still>) -> Option<Time> {
+        node.services.parity.deadline(&node.core)
+    }
+
     /// The lengths of the containers of which parities were wanted.
-    fn wanted(node: &Node<Still>) -> Vec<Vec<u64>> {
+    fn wanted(node: &mut Node<Still>) -> Vec<Vec<u64>> {
         let making = |ask: &Ask<_>| match ask {
             Ask::Parity(making) => Some(making.group.lengths.clone()),
             _ => None,
         };
-        node.shell.asked.iter().filter_map(making).collect()
+        node.core.shell().asked.iter().filter_map(making).collect()
     }
 
-    fn said(node: &Node<Still>) -> Vec<(u32, bool)> {
-        let said = node
-            .shell
-            .sent
-            .iter()
-            .filter_map(|(to, message)| match message {
-                PeerMessage::Sealed { .. } => Some((to.0, true)),
-                PeerMessage::SealedWanted { .. } => Some((to.0, false)),
-                _ => None,
-            });
+    /// To whom something was said, and whether that was something sealed.
+    fn said(node: &mut Node<Still>) -> Vec<(u32, bool)> {
+        let sent = node.core.shell().sent.iter();
+        let said = sent.filter_map(|(to, message)| match message {
+            PeerMessage::Service { service: 2, bytes } => {
+                let said: Said = postcard::from_bytes(bytes).unwrap();
+                Some((to.0, said.part.is_some()))
+            }
+            _ => None,
+        });
         said.collect()
     }
 
     #[test]
     fn a_parity_is_made_when_all_have_sealed_in_whichever_order() {
         let mut node = node();
-        node.on_sealed(NodeId(1), AT, xor(), part(1));
-        node.own_sealed(VERSION, xor(), part(2));
-        assert_eq!(said(&node), [(0, true), (1, true)]);
-        assert!(wanted(&node).is_empty());
+        hears(&mut node, 1, AT, xor(), Some(part(1)));
+        seals(&mut node);
+        assert_eq!(said(&mut node), [(0, true), (1, true)]);
+        assert!(wanted(&mut node).is_empty());
         // What is another's, of another start or of no member is nothing.
-        node.on_sealed(NodeId(0), AT, xor(), part(1));
-        node.on_sealed(NodeId(0), (Incarnation(2), VERSION), xor(), part(0));
-        node.on_sealed(NodeId(0), AT, Level::xor(4).unwrap(), part(0));
-        assert!(wanted(&node).is_empty());
-        node.on_sealed(NodeId(0), AT, xor(), part(0));
-        node.on_sealed(NodeId(0), AT, xor(), part(0));
-        assert_eq!(wanted(&node), [[4096, 8192, 12288]], "once");
-        let parity = Parity {
+        hears(&mut node, 0, AT, xor(), Some(part(1)));
+        let later = (Incarnation(2), VERSION);
+        hears(&mut node, 0, later, xor(), Some(part(0)));
+        hears(&mut node, 0, AT, Level::xor(4).unwrap(), Some(part(0)));
+        assert!(wanted(&mut node).is_empty());
+        hears(&mut node, 0, AT, xor(), Some(part(0)));
+        hears(&mut node, 0, AT, xor(), Some(part(0)));
+        assert_eq!(wanted(&mut node), [[4096, 8192, 12288]], "once");
+        let parity = Made {
             length: 8192,
             digest: 5,
         };
-        node.on_parity_made(AT, xor(), Ok(parity));
-        let known = node.contents.part(AT.0, VERSION, xor(), NodeId(2)).unwrap();
-        assert_eq!(known.parity, Some(parity));
-        assert_eq!(node.gathering.deadline(), None);
+        makes(&mut node, parity);
+        let known = node.core.contents().part(AT.0, VERSION, xor(), NodeId(2));
+        assert_eq!(known.unwrap().parity, Some(parity));
+        assert_eq!(deadline(&node), None);
         // Who missed the word gets it still.
-        node.on_sealed_wanted(NodeId(0), AT, xor());
-        assert_eq!(said(&node).len(), 3);
+        hears(&mut node, 0, AT, xor(), None);
+        assert_eq!(said(&mut node).len(), 3);
     }
 
     #[test]
     fn what_was_lost_is_asked_for_until_the_level_ends() {
         let mut node = node();
-        node.own_sealed(VERSION, xor(), part(2));
-        node.on_sealed(NodeId(0), AT, xor(), part(0));
+        seals(&mut node);
+        hears(&mut node, 0, AT, xor(), Some(part(0)));
         let mut asked = 0;
         let mut pauses = Vec::new();
         for _ in 0..8 {
-            let at = node.gathering.deadline().unwrap();
-            pauses.push(at.since(node.now));
-            node.now = at;
-            node.ask_for_sealed();
+            let at = deadline(&node).unwrap();
+            pauses.push(at.since(node.core.now()));
+            node.on_time(at);
             asked += 1;
-            let wanted = said(&node).into_iter().filter(|(_, sealed)| !sealed);
+            let wanted = said(&mut node).into_iter().filter(|(_, sealed)| !sealed);
             assert_eq!(wanted.collect::<Vec<_>>(), vec![(1, false); asked]);
         }
         assert!(
             pauses.is_sorted() && pauses[7] == ASK_PAUSE_MAX,
             "{pauses:?}"
         );
-        node.gathering.end(VERSION, Some(Level::DISK));
-        assert!(node.gathering.deadline().is_some(), "another level");
-        node.gathering.end(VERSION, None);
-        assert_eq!(node.gathering.deadline(), None);
+        let parity = &mut node.services.parity;
+        parity.end(VERSION, Some(Level::DISK));
+        assert!(deadline(&node).is_some(), "another level");
+        node.services.parity.end(VERSION, None);
+        assert_eq!(deadline(&node), None);
         // A parity that comes after that is of no level.
-        let parity = Parity {
+        let parity = Made {
             length: 1,
             digest: 1,
         };
-        node.on_parity_made(AT, xor(), Ok(parity));
-        assert!(
-            node.contents
-                .part(AT.0, VERSION, xor(), NodeId(2))
-                .is_none()
-        );
+        makes(&mut node, parity);
+        let known = node.core.contents().part(AT.0, VERSION, xor(), NodeId(2));
+        assert!(known.is_none());
     }
 
     #[test]
@@ -422,8 +482,8 @@ mod tests {
         for version in 0..1000 {
             let mut part = part(1);
             part.id.version = Version(version);
-            node.on_sealed(NodeId(1), (AT.0, Version(version)), xor(), part);
+            hears(&mut node, 1, (AT.0, Version(version)), xor(), Some(part));
         }
-        assert_eq!(node.gathering.0.len(), GATHERED_MAX);
+        assert_eq!(node.services.parity.0.len(), GATHERED_MAX);
     }
 }

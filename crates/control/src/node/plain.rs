@@ -7,7 +7,7 @@ use outlive_base::control_block::{ControlWords, Identity, Page, Side};
 use outlive_base::slab::{SlabHead, SlabId, State};
 use outlive_base::{Code, Entity, Error, Result, Version};
 
-use super::ranks::overwritten;
+use super::core::overwritten;
 use super::shell::Staging;
 
 /// One side of a control block.

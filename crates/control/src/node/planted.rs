@@ -1,8 +1,5 @@
 //! Faults of a node that the tests plant to prove that the simulator's judge sees them.
 
-use super::Node;
-use super::shell::Shell;
-
 /// A fault.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,10 +28,4 @@ pub enum Planted {
     TolerateOneLost,
     /// One factor of a parity is another; who adds up heeds it.
     WrongFactor,
-}
-
-impl<S: Shell> Node<S> {
-    pub(super) fn is_planted(&self, fault: Planted) -> bool {
-        self.planted == Some(fault)
-    }
 }

@@ -16,8 +16,8 @@ use outlive_base::slab::{SlabHead, SlabId};
 use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_ledger::scheme::Group;
 use outlive_ledger::{GcPolicy, Parity, Part, Record};
+use outlive_protocols::commit;
 use outlive_protocols::commit::Levels;
-use outlive_protocols::{commit, detector};
 use serde::{Deserialize, Serialize};
 
 use crate::orders::{Fault, Member, Notice};
@@ -36,27 +36,12 @@ pub enum PeerMessage {
         /// Encoded [`Record`]s, at most [`ATTACHMENTS_MAX`].
         records: Vec<Vec<u8>>,
     },
-    /// Of the detector machine.
-    Detector(detector::Msg),
-    /// The sender's container of a version is written, for a level with groups.
-    Sealed {
-        /// The open incarnation.
-        incarnation: Incarnation,
-        /// The version.
-        version: Version,
-        /// The level.
-        level: Level,
-        /// The container.
-        part: Part,
-    },
-    /// The sender misses the receiver's [`PeerMessage::Sealed`].
-    SealedWanted {
-        /// The open incarnation.
-        incarnation: Incarnation,
-        /// The version.
-        version: Version,
-        /// The level.
-        level: Level,
+    /// Of a service, to itself on another node.
+    Service {
+        /// Which.
+        service: u8,
+        /// Its word, encoded.
+        bytes: Vec<u8>,
     },
 }
 

@@ -1,7 +1,8 @@
 //! Nodes by themselves, for tests.
 #![allow(clippy::unwrap_used)] // helpers of tests
 
-use core::net::{IpAddr, Ipv4Addr};
+use ::core::net::{IpAddr, Ipv4Addr};
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 use outlive_base::control_block::Identity;
@@ -11,10 +12,25 @@ use outlive_protocols::commit;
 use outlive_base::{ContainerId, Incarnation, JobName, Level, NodeId, Rank, Result, Time, Version};
 use outlive_ledger::Part;
 
+use super::core::Core;
 use super::plain::{PlainBlock, PlainSlab};
 use super::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
 use super::{Hello, Node, Ranks, Start};
 use crate::orders::{AgentSpec, Bounds, Fault, JobConfig, LevelSetting, Member, Notice, Policy};
+
+/// What tests look at.
+impl Deref for Node<Still> {
+    type Target = Core<Still>;
+    fn deref(&self) -> &Core<Still> {
+        &self.core
+    }
+}
+
+impl DerefMut for Node<Still> {
+    fn deref_mut(&mut self) -> &mut Core<Still> {
+        &mut self.core
+    }
+}
 
 /// A world in which nothing happens by itself.
 #[derive(Default)]
@@ -23,6 +39,8 @@ pub struct Still {
     pub asked: Vec<Ask<PlainSlab>>,
     /// What the launcher was told.
     pub told: Vec<Notice>,
+    /// What ranks were answered, by what they had asked.
+    pub answered: Vec<(u32, ToRank)>,
     /// What peers were told.
     pub sent: Vec<(NodeId, PeerMessage)>,
 }
@@ -39,7 +57,9 @@ impl Shell for Still {
     }
     fn meet(&mut self, _: &Member, _: Option<&Member>) {}
     fn isolate(&mut self, _: bool) {}
-    fn answer(&mut self, _: Link, _: u32, _: &ToRank, _: With<'_, Still>) {}
+    fn answer(&mut self, _: Link, sequence: u32, message: &ToRank, _: With<'_, Still>) {
+        self.answered.push((sequence, message.clone()));
+    }
     fn is_live(&self, _: Link) -> bool {
         true
     }
@@ -80,6 +100,11 @@ pub fn part_of((incarnation, version): (Incarnation, Version), node: u32) -> Par
 
 /// The agent of `node` in a job of as many nodes, open, of which no other lives.
 pub fn alone(node: u32) -> Node<Still> {
+    alone_at(node, Level::DISK)
+}
+
+/// The same with another level.
+pub fn alone_at(node: u32, level: Level) -> Node<Still> {
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let spec = AgentSpec {
         job: JobName::new("passing").unwrap(),
@@ -119,17 +144,13 @@ pub fn alone(node: u32) -> Node<Still> {
         address: (here, 1).into(),
         domain: node,
     };
-    agent.config = Some(JobConfig {
+    agent.core.configure_alone(JobConfig {
         members: (0..=node).map(member).collect(),
-        levels: vec![LevelSetting {
-            level: Level::DISK,
-            every: 1,
-        }],
+        levels: vec![LevelSetting { level, every: 1 }],
         policy: Policy::default(),
         bounds: Bounds::default(),
         keep: 1,
     });
-    agent.incarnation = Incarnation(1);
     agent
 }
 

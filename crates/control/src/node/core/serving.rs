@@ -1,17 +1,16 @@
 //! Answers to the ranks of this node.
 
-use outlive_base::control_block::ControlWords;
-use outlive_base::ipc::{ToAgent, ToRank, VersionState};
-use outlive_base::{Code, Entity, Error, Rank, Survives, Time, Version};
+use outlive_base::ipc::{ToAgent, ToRank};
+use outlive_base::{Code, Entity, Error, Rank, Version};
 use outlive_protocols::commit::Why;
 
-use super::joining::Hello;
+use super::Core;
+use super::joining::Greeting;
 use super::ranks::{Use, overwritten};
-use super::shell::{Ask, Shell, Staging, With};
-use super::{Node, Waiting};
+use crate::node::shell::{Ask, Shell, Staging, With};
 use crate::orders::Notice;
 
-impl<S: Shell> Node<S> {
+impl<S: Shell> Core<S> {
     /// Answers the greetings that waited until an incarnation is open or opening.
     pub(super) fn greet_early(&mut self) {
         for (token, sequence, hello) in std::mem::take(&mut self.early) {
@@ -19,7 +18,13 @@ impl<S: Shell> Node<S> {
         }
     }
 
-    pub(super) fn on_rank_message(&mut self, token: u64, sequence: u32, message: ToAgent) {
+    /// The rank of a connection.
+    pub(in crate::node) fn rank_of(&mut self, token: u64) -> Option<Rank> {
+        self.ranks.by_token(token).map(|entry| entry.rank)
+    }
+
+    /// A process says something that is no service's.
+    pub(in crate::node) fn on_rank_message(&mut self, token: u64, sequence: u32, message: ToAgent) {
         let unknown = self.incarnation.0 == 0 && self.opening.is_none();
         if unknown && matches!(message, ToAgent::Hello { .. }) {
             self.early.push((token, sequence, message));
@@ -33,7 +38,7 @@ impl<S: Shell> Node<S> {
             ..
         } = message
         {
-            let hello = Hello {
+            let hello = Greeting {
                 abi,
                 rank,
                 ranks,
@@ -41,11 +46,12 @@ impl<S: Shell> Node<S> {
             };
             return self.on_hello(token, sequence, &hello);
         }
-        let Some(rank) = self.ranks.by_token(token).map(|entry| entry.rank) else {
+        let Some(rank) = self.rank_of(token) else {
             return;
         };
         match message {
-            ToAgent::Hello { .. } => {}
+            // Of services.
+            ToAgent::Hello { .. } | ToAgent::Wait { .. } | ToAgent::Inject { .. } => {}
             ToAgent::Slab { version, bytes } => self.ask(rank, sequence, version, bytes, false),
             ToAgent::Captured {
                 version,
@@ -57,28 +63,9 @@ impl<S: Shell> Node<S> {
                 self.on_captured(rank, version, slot, generation, blocked_ns);
             }
             ToAgent::Failed { version, code } => self.on_failed(rank, version, code),
-            ToAgent::Wait {
-                version,
-                survives,
-                timeout_ms,
-            } => {
-                let until = self.now + Time::from_ms(u64::from(timeout_ms));
-                let waiting = Waiting {
-                    rank,
-                    sequence,
-                    version,
-                    survives,
-                    until,
-                };
-                // A rank waits for one thing at a time.
-                self.waits.retain(|waiting| waiting.rank != rank);
-                self.waits.push(waiting);
-                self.answer_waits();
-            }
             ToAgent::Restore => self.give_restore(rank, sequence),
             ToAgent::Restored { version, code } => self.on_restored(rank, sequence, version, code),
             ToAgent::Route { version, name } => self.give_route(rank, sequence, version, &name),
-            ToAgent::Inject { version } => self.hold(rank, sequence, version),
             ToAgent::Force { version, bytes } => self.ask(rank, sequence, version, bytes, true),
             ToAgent::Close => self.close(rank, sequence),
         }
@@ -130,12 +117,6 @@ impl<S: Shell> Node<S> {
         };
         self.tell(&Notice::Restored { rank, outcome });
         self.answer(rank, sequence, ToRank::Ok);
-    }
-
-    pub(super) fn answer(&mut self, rank: Rank, sequence: u32, message: ToRank) {
-        if let Some(link) = self.ranks.get(rank).and_then(|entry| entry.link) {
-            self.shell.answer(link, sequence, &message, With::Nothing);
-        }
     }
 
     fn give_restore(&mut self, rank: Rank, sequence: u32) {
@@ -204,118 +185,5 @@ impl<S: Shell> Node<S> {
             incarnation: self.incarnation,
             version,
         });
-    }
-
-    fn hold(&mut self, rank: Rank, sequence: u32, version: Version) {
-        let mut tell = Vec::new();
-        let mut held = false;
-        for injection in &mut self.injections {
-            let here = injection.rank.is_none_or(|wanted| wanted == rank);
-            if here && version >= injection.version {
-                if !injection.told {
-                    injection.told = true;
-                    tell.push(Notice::InjectReached {
-                        id: injection.id,
-                        version: Some(version),
-                    });
-                }
-                injection.held.push((rank, sequence));
-                held = true;
-            }
-        }
-        for notice in tell {
-            self.tell(&notice);
-        }
-        if !held {
-            self.answer(rank, sequence, ToRank::Ok);
-        }
-    }
-
-    /// Lets the ranks go on that an injection holds.
-    pub(super) fn release_held(&mut self, id: u32) {
-        let Some(at) = self
-            .injections
-            .iter()
-            .position(|injection| injection.id == id)
-        else {
-            return;
-        };
-        let injection = self.injections.remove(at);
-        self.set_injections();
-        for (rank, sequence) in injection.held {
-            self.answer(rank, sequence, ToRank::Ok);
-        }
-    }
-
-    /// Writes the smallest injected version into each control block.
-    pub(super) fn set_injections(&mut self) {
-        for entry in self.ranks.iter() {
-            let first = self
-                .injections
-                .iter()
-                .filter(|injection| injection.rank.is_none_or(|rank| rank == entry.rank))
-                .map(|injection| injection.version)
-                .min();
-            if let Some(block) = entry.block() {
-                block.set_inject(first);
-            }
-        }
-    }
-
-    /// True if `version` is known here, and no level is left to it that survives this: given
-    /// up there, or by the policy not meant to go so far.
-    fn cannot_be_committed(&self, version: Version, survives: Survives) -> bool {
-        // After a restart of this agent the levels come later.
-        let unknown = |round: &super::Round| round.levels.is_empty() && !round.void;
-        if self.rounds.get(&version).is_some_and(unknown) {
-            return false;
-        }
-        let left = self.line.levels.get(&(self.incarnation, version));
-        left.is_some_and(|left| !left.iter().any(|level| level.survives() >= survives))
-    }
-
-    /// Answers the waits that are decided or whose time has passed.
-    pub(super) fn answer_waits(&mut self) {
-        let now = self.now;
-        let mut rest = Vec::new();
-        for waiting in std::mem::take(&mut self.waits) {
-            let aborted = self
-                .ranks
-                .get_mut(waiting.rank)
-                .and_then(|entry| entry.block()?.aborted());
-            let mut stable = self.stable.iter();
-            let stable = stable.any(|(level, (_, version))| {
-                level.survives() >= waiting.survives && *version >= waiting.version
-            });
-            let over = aborted == Some(waiting.version)
-                || self.cannot_be_committed(waiting.version, waiting.survives);
-            let state = if stable {
-                VersionState::Committed
-            } else if over {
-                VersionState::Aborted
-            } else if now >= waiting.until {
-                VersionState::Pending
-            } else {
-                rest.push(waiting);
-                continue;
-            };
-            let Waiting {
-                rank,
-                sequence,
-                version,
-                survives,
-                ..
-            } = waiting;
-            self.answer(
-                rank,
-                sequence,
-                ToRank::State {
-                    version,
-                    survives,
-                    state,
-                },
-            );
-        }
-        self.waits = rest;
     }
 }

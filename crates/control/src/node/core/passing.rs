@@ -14,9 +14,9 @@ use outlive_base::placement::ranks_of;
 use outlive_base::{NodeId, Rank, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
-use super::Node;
 use super::ranks::{RankEntry, Use};
-use super::shell::{Shell, Staging};
+use super::{Core, News};
+use crate::node::shell::{Shell, Staging};
 use crate::orders::{Notice, Step};
 
 /// Where a rank is with a version for which it has a slot.
@@ -103,7 +103,7 @@ impl<S: Shell> RankEntry<S> {
     }
 }
 
-impl<S: Shell> Node<S> {
+impl<S: Shell> Core<S> {
     /// Ranks of other nodes capture `version` without its having been armed.
     pub(super) fn on_join(&mut self, version: Version, levels: Levels) {
         if let Some(round) = self.rounds.get(&version) {
@@ -178,9 +178,7 @@ impl<S: Shell> Node<S> {
             && !self.rounds.contains_key(&version)
         {
             self.open_round(version, levels);
-            if let Some(wanted) = self.policy.wanted.as_mut().filter(|(v, _)| *v == armed) {
-                *wanted = (version, self.now);
-            }
+            self.news(News::Passed { armed, version });
             if self.me == NodeId(0) {
                 let step = Step::Armed;
                 self.tell(&Notice::Checkpoint { version, step });

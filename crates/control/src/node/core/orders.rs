@@ -4,20 +4,21 @@
 use std::sync::Arc;
 
 use outlive_base::level::StoreKind;
-use outlive_base::machine::Machine;
+use outlive_base::machine::{Cx, Machine};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Time};
 use outlive_ledger::Record;
 use outlive_protocols::commit::Why;
-use outlive_protocols::{commit, detector};
+use outlive_protocols::commit::{self, Commit};
 
 use super::contents::short;
-use super::machines::{Driver, Effect};
-use super::shell::{Ask, Done, PeerMessage, Shell};
-use super::{AtVersion, Node};
-use crate::orders::{FAIL_POINTS, Fault, JobConfig, Notice, Order};
+use super::{Core, News};
+use crate::node::machines::{Driver, Effect};
+use crate::node::shell::{Ask, Done, PeerMessage, Shell};
+use crate::orders::{Fault, JobConfig, Notice, Order};
 
-impl<S: Shell> Node<S> {
-    pub(super) fn on_order(&mut self, order: Order) {
+impl<S: Shell> Core<S> {
+    /// The launcher orders something that is no service's.
+    pub(in crate::node) fn on_order(&mut self, order: Order) {
         match order {
             Order::Configure(config) => self.configure(config),
             Order::Open {
@@ -35,28 +36,17 @@ impl<S: Shell> Node<S> {
             }
             Order::EndRanks => self.end_ranks(),
             Order::Inject { id, fault } => self.inject(id, fault),
-            Order::InjectDone { id } => self.release_held(id),
-            Order::Silent { node } => self.tell_detector(|machine, cx| {
-                let message = detector::Msg::Silent { node: node.0 };
-                machine.on_message(cx, NodeId::LAUNCHER.0, message, None);
-            }),
-            Order::Status => {
-                let status = self.status();
-                self.tell(&Notice::Status(status));
-            }
-            Order::CheckpointNow { levels } => {
-                // What was asked for before, and was not taken yet, is wanted as well.
-                let before = self.policy.asked.unwrap_or(commit::Levels::NONE);
-                let both = levels.iter().fold(before, |set, &level| set.with(level));
-                self.policy.asked = Some(both);
-                // Whatever the next version by number is, this is wanted now.
-                self.policy.far = None;
-            }
-            Order::Finish { success } => self.finish(success),
+            // Of services.
+            Order::InjectDone { .. }
+            | Order::Silent { .. }
+            | Order::Status
+            | Order::CheckpointNow { .. }
+            | Order::Finish { .. } => {}
         }
     }
 
     fn configure(&mut self, config: JobConfig) {
+        let mut joined = Vec::new();
         for member in &config.members {
             if member.node != self.me {
                 let known = self
@@ -65,10 +55,7 @@ impl<S: Shell> Node<S> {
                     .and_then(|known| known.members.iter().find(|other| other.node == member.node));
                 if known != Some(member) {
                     self.shell.meet(member, known);
-                    let node = member.node;
-                    self.tell_detector(|machine, cx| {
-                        machine.on_command(cx, detector::Command::Joined { node });
-                    });
+                    joined.push(member.node);
                 }
             }
         }
@@ -86,12 +73,13 @@ impl<S: Shell> Node<S> {
                 Err(error) => self.warn(error),
             }
         }
-        if first && let Err(error) = self.start_machines() {
-            self.warn(error);
+        if first && let Err(error) = self.start_commit() {
+            return self.warn(error);
         }
+        self.news(News::Configured { joined });
     }
 
-    fn start_machines(&mut self) -> Result<()> {
+    fn start_commit(&mut self) -> Result<()> {
         let Some(config) = &self.config else {
             return Ok(());
         };
@@ -111,13 +99,6 @@ impl<S: Shell> Node<S> {
             },
             ..self.base.clone()
         };
-        let detector = detector::Config {
-            nodes,
-            interval: Time::from_ms(bounds.heartbeat_ms),
-            suspect_timeout: Time::from_ms(bounds.suspect_ms),
-            dead_timeout: Time::from_ms(bounds.silence_ms()),
-            ..detector::Config::default()
-        };
         let scan = self.found_records.take();
         let scan = scan.unwrap_or_else(|| Err(Error::internal("started twice")))?;
         let kept = std::mem::take(&mut self.kept_records);
@@ -128,18 +109,8 @@ impl<S: Shell> Node<S> {
         let log: Vec<commit::Record> = records().filter_map(short).collect();
         let (now, me) = (self.now, self.me.0);
         self.commit = Some(Driver::recover(commit, me, self.spec.job_hash, now, log));
-        self.detector = Some(Driver::recover(
-            detector,
-            me,
-            self.spec.job_hash,
-            now,
-            Vec::new(),
-        ));
         // A first look: an agent that was started anew asks to rejoin.
-        if let Some(driver) = &mut self.commit {
-            driver.input(now, &mut self.commit_effects, |_, _| {});
-        }
-        self.tell_detector(|_, _| {});
+        self.commit_input(|_, _| {});
         Ok(())
     }
 
@@ -156,150 +127,86 @@ impl<S: Shell> Node<S> {
         }
     }
 
+    /// What a fault does to what this node lives in happens here and now.
     fn inject(&mut self, id: u32, fault: Fault) {
         match fault {
-            Fault::Isolate { for_ms } => {
-                self.shell.isolate(true);
-                self.isolated_until = for_ms.map(|ms| self.now + Time::from_ms(ms));
-            }
-            Fault::Corrupt(level) => self.shell.ask(Ask::Corrupt(level)),
+            Fault::Corrupt(level) => return self.shell.ask(Ask::Corrupt(level)),
             Fault::Slow(_) | Fault::Full(_) | Fault::FailPoint { .. } => {
-                self.shell.inject(id, fault);
+                return self.shell.inject(id, fault);
             }
-            Fault::AtVersion { rank, version } => {
-                self.injections.push(AtVersion {
-                    id,
-                    rank,
-                    version,
-                    told: false,
-                    held: Vec::new(),
-                });
-                self.set_injections();
-            }
+            Fault::Isolate { .. } => self.shell.isolate(true),
+            Fault::AtVersion { .. } => {}
         }
+        self.news(News::Injected { id, fault });
     }
 
     /// A place at which an injection may wait; what was ordered while it did happens here.
-    pub(super) fn fail_point(&mut self, name: &'static str) {
-        debug_assert!(FAIL_POINTS.contains(&name));
+    pub(in crate::node) fn fail_point(&mut self, name: &'static str) {
         for (id, fault) in self.shell.point(name) {
             self.inject(id, fault);
         }
     }
 
-    pub(super) fn finish(&mut self, success: bool) {
-        if self.finishing.is_some() {
-            // Asked again: the answer may have been lost.
-            if self.finished {
-                self.tell(&Notice::Finished);
-            }
-            return;
-        }
-        let drain = self
-            .config
-            .as_ref()
-            .map_or(60_000, |config| config.bounds.drain_ms);
-        self.finishing = Some(self.now + Time::from_ms(drain));
-        if success && self.incarnation.0 != 0 {
-            let version = self.stable.values().map(|(_, version)| *version).max();
-            let record = Record::Finished {
-                incarnation: self.incarnation,
-                version,
-            };
-            self.shell.ask(Ask::Finished(record));
-        }
-    }
-
     // ---- peers ----
 
-    pub(super) fn on_peer_message(&mut self, peer: NodeId, message: PeerMessage) {
-        match message {
-            PeerMessage::Commit { msg, records } => {
-                tracing::trace!(from = peer.0, ?msg, "message");
-                for record in PeerMessage::records(&records, self.spec.job_hash) {
-                    self.contents.learn(&record);
-                }
-                let now = self.now;
-                if let Some(driver) = &mut self.commit {
-                    driver.input(now, &mut self.commit_effects, |machine, cx| {
-                        machine.on_message(cx, peer.0, msg, None);
-                    });
-                }
-                self.tell_detector(|machine, cx| {
-                    machine.on_command(cx, detector::Command::Heard { node: peer });
-                });
-            }
-            PeerMessage::Sealed {
-                incarnation,
-                version,
-                level,
-                part,
-            } => self.on_sealed(peer, (incarnation, version), level, part),
-            PeerMessage::SealedWanted {
-                incarnation,
-                version,
-                level,
-            } => self.on_sealed_wanted(peer, (incarnation, version), level),
-            PeerMessage::Detector(msg) => self.tell_detector(|machine, cx| {
-                machine.on_message(cx, peer.0, msg, None);
-            }),
+    /// The commit machine of another node says something.
+    pub(in crate::node) fn on_commit_message(
+        &mut self,
+        peer: NodeId,
+        msg: commit::Msg,
+        records: &[Vec<u8>],
+    ) {
+        tracing::trace!(from = peer.0, ?msg, "message");
+        for record in PeerMessage::records(records, self.spec.job_hash) {
+            self.contents.learn(&record);
         }
+        self.commit_input(|machine, cx| machine.on_message(cx, peer.0, msg, None));
+        self.news(News::Heard(peer));
     }
 
-    pub(super) fn on_peer_up(&mut self, node: NodeId) {
+    /// There is a new connection with the launcher or a peer.
+    pub(in crate::node) fn on_up(&mut self, node: NodeId) {
         if node == NodeId::LAUNCHER {
             // What was under way on the last connection may be lost.
             return self.introduce();
         }
-        self.tell_detector(|machine, cx| {
-            machine.on_command(cx, detector::Command::Heard { node });
-        });
+        self.news(News::Heard(node));
     }
 
-    fn tell_detector(
-        &mut self,
-        input: impl FnOnce(&mut detector::Detector, &outlive_base::machine::Cx<'_, detector::Detector>),
-    ) {
-        let now = self.now;
-        if let Some(driver) = &mut self.detector {
-            driver.input(now, &mut self.detector_effects, input);
+    fn commit_input(&mut self, input: impl FnOnce(&mut Commit, &Cx<'_, Commit>)) {
+        if let Some(driver) = &mut self.commit {
+            driver.input(self.now, &mut self.commit_effects, input);
         }
     }
 
-    pub(super) fn fire_deadlines(&mut self) {
-        let now = self.now;
-        self.ask_for_sealed();
-        if let Some(driver) = &mut self.commit
-            && driver.deadline(now).is_some_and(|at| at <= now)
-        {
-            driver.input(now, &mut self.commit_effects, |machine, cx| {
-                machine.on_timeout(cx)
-            });
+    /// Gives a command to the commit machine.
+    pub(in crate::node) fn command(&mut self, command: commit::Command) {
+        self.commit_input(|machine, cx| machine.on_command(cx, command));
+    }
+
+    /// Tells the commit machine of the time, if it waits for that.
+    pub(in crate::node) fn on_time(&mut self) {
+        if self.deadline().is_some_and(|at| at <= self.now) {
+            self.commit_input(|machine, cx| machine.on_timeout(cx));
         }
-        if let Some(driver) = &mut self.detector
-            && driver.deadline(now).is_some_and(|at| at <= now)
-        {
-            driver.input(now, &mut self.detector_effects, |machine, cx| {
-                machine.on_timeout(cx)
-            });
-        }
+    }
+
+    /// When the commit machine is to be told of the time.
+    pub(in crate::node) fn deadline(&self) -> Option<Time> {
+        self.commit.as_ref()?.deadline(self.now)
     }
 
     // ---- what the machines want ----
 
-    /// Carries out all effects, in order, until there are none.
-    pub(super) fn carry_out(&mut self) {
-        loop {
-            if let Some(done) = self.done.pop_front() {
-                self.on_done(done);
-            } else if let Some(effect) = self.commit_effects.pop_front() {
-                self.carry_out_commit(effect);
-            } else if let Some(effect) = self.detector_effects.pop_front() {
-                self.carry_out_detector(effect);
-            } else {
-                return;
-            }
+    /// What was done without the shell, or carries out the next wish of the commit machine;
+    /// `None`: there is no other.
+    pub(in crate::node) fn next(&mut self) -> Option<Option<Done<S::Slab>>> {
+        if let Some(done) = self.done.pop_front() {
+            return Some(Some(done));
         }
+        let effect = self.commit_effects.pop_front()?;
+        self.carry_out_commit(effect);
+        Some(None)
     }
 
     fn carry_out_commit(&mut self, effect: Effect<commit::Commit>) {
@@ -319,13 +226,7 @@ impl<S: Shell> Node<S> {
             _ => {}
         }
         if to == self.me.0 {
-            let now = self.now;
-            if let Some(driver) = &mut self.commit {
-                driver.input(now, &mut self.commit_effects, |machine, cx| {
-                    machine.on_message(cx, to, msg, None);
-                });
-            }
-            return;
+            return self.commit_input(|machine, cx| machine.on_message(cx, to, msg, None));
         }
         let open = msg.ballot.incarnation;
         let records = self
@@ -380,11 +281,7 @@ impl<S: Shell> Node<S> {
             E::Resumed { version, levels } => self.resume_round(version, levels),
             E::AllCaptured { version, levels } => {
                 tracing::debug!(version = version.0, "captured everywhere");
-                self.policy.rounds += 1;
-                self.policy.wanted = None;
-                self.answer_asked(levels);
-                self.policy.misses = 0;
-                self.policy.passed = 0;
+                self.news(News::CapturedEverywhere(levels));
             }
             E::Committed { .. } => {}
             E::Stable { version, level } => {
@@ -404,7 +301,7 @@ impl<S: Shell> Node<S> {
                 // An armed version that the ranks have not reached yet is what was
                 // wanted: nothing to ask for until it ends.
                 if why != Why::Busy || !self.is_armed_here() {
-                    self.want_later();
+                    self.news(News::Declined);
                 }
             }
             E::RejoinLate { culprit, .. } => self.warn(Error::new(
@@ -452,51 +349,10 @@ impl<S: Shell> Node<S> {
     }
 
     /// The epoch of a node's holder, as far as is known here.
-    pub(super) fn epoch_of(&self, node: NodeId) -> u64 {
+    pub(in crate::node) fn epoch_of(&self, node: NodeId) -> u64 {
         let mut members = self.config.iter().flat_map(|config| &config.members);
         let member = members.find(|member| member.node == node);
         member.map_or(0, |member| member.epoch)
-    }
-
-    fn carry_out_detector(&mut self, effect: Effect<detector::Detector>) {
-        match effect {
-            Effect::Send(to, msg) if to == NodeId::LAUNCHER.0 => match msg {
-                detector::Msg::Heartbeat => {
-                    let offered = self.ranks.called_max();
-                    self.tell(&Notice::Alive { offered });
-                }
-                detector::Msg::Silent { node } => {
-                    let node = NodeId(node);
-                    let epoch = self.epoch_of(node);
-                    self.tell(&Notice::Silent { node, epoch });
-                }
-                _ => {}
-            },
-            Effect::Send(to, msg) => {
-                self.shell.send(NodeId(to), &PeerMessage::Detector(msg));
-            }
-            Effect::Persist(..) => {}
-            Effect::Event(event) => match event {
-                detector::Event::Suspected { node, silent_for } => {
-                    let silent_ms = silent_for.as_ms() as u64;
-                    let epoch = self.epoch_of(node);
-                    self.tell(&Notice::Suspected {
-                        node,
-                        epoch,
-                        silent_ms,
-                    });
-                }
-                detector::Event::Cleared { node } => {
-                    self.tell(&Notice::Cleared { node });
-                    self.command(commit::Command::Heard { node });
-                }
-                detector::Event::Dead { node, .. } => {
-                    let epoch = self.epoch_of(node);
-                    self.tell(&Notice::Dead { node, epoch });
-                    self.command(commit::Command::Lost { node });
-                }
-            },
-        }
     }
 
     fn recorded(
@@ -504,23 +360,17 @@ impl<S: Shell> Node<S> {
         op: outlive_base::machine::Op,
         result: std::result::Result<(), outlive_base::machine::Fault>,
     ) {
-        let now = self.now;
-        if let Some(driver) = &mut self.commit {
-            driver.input(now, &mut self.commit_effects, |machine, cx| {
-                machine.on_done(cx, op, result);
-            });
-        }
+        self.commit_input(|machine, cx| machine.on_done(cx, op, result));
     }
 
-    pub(super) fn on_done(&mut self, done: Done<S::Slab>) {
+    /// Something that took time is done, and is no service's.
+    pub(in crate::node) fn on_done(&mut self, done: Done<S::Slab>) {
         match done {
-            Done::Together(all) => {
-                for done in all {
-                    self.on_done(done);
-                    // As if each had come by itself.
-                    self.carry_out();
-                }
-            }
+            // Of services, or taken apart before.
+            Done::Together(_)
+            | Done::ParityMade { .. }
+            | Done::Collected { .. }
+            | Done::DiskUsage(_) => {}
             Done::SlabMade {
                 rank,
                 slot,
@@ -532,7 +382,6 @@ impl<S: Shell> Node<S> {
                 sequence,
                 message,
             } => self.answer(rank, sequence, message),
-            Done::DiskUsage(found) => self.disk_usage.1 = found,
             Done::Persisted { op, result } => {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
                 let trouble = result.as_ref().map_or_else(Some, Option::as_ref);
@@ -560,12 +409,6 @@ impl<S: Shell> Node<S> {
             } => {
                 self.on_level_done(source, version, level, result);
             }
-            Done::ParityMade {
-                source,
-                version,
-                level,
-                result,
-            } => self.on_parity_made((source, version), level, result),
             Done::FlushOver { source, version } => self.flush_over(source, version),
             Done::Inventory { incarnation, found } => self.on_inventory(incarnation, found),
             // Of an opening that was given up since, nothing is wanted.
@@ -586,7 +429,6 @@ impl<S: Shell> Node<S> {
                 tracing::trace!(version = version.0, ok = result.is_ok(), "rebuilt");
                 self.on_rebuilt(source, version, result);
             }
-            Done::Collected { result } => self.on_collected(result),
             Done::Protected { result } => {
                 if let Err(error) = result {
                     self.warn_of_copy(Level::PARTNER, error);

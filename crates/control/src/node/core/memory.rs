@@ -11,11 +11,11 @@ use std::sync::Arc;
 use outlive_base::control_block::ControlWords;
 use outlive_base::{Error, Level, Rank, Result};
 
-use super::Node;
+use super::Core;
 use super::ranks::{Making, SLOTS, Use, no_memory};
-use super::shell::{Ask, Shell, Stop};
+use crate::node::shell::{Ask, Shell, Stop};
 
-impl<S: Shell> Node<S> {
+impl<S: Shell> Core<S> {
     /// Makes the slabs that the ranks will need, before any version is armed, so
     /// that arming never waits for memory.
     pub(super) fn prepare_memory(&mut self) {

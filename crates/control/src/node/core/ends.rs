@@ -5,17 +5,14 @@ use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Version};
 use outlive_protocols::commit::{Levels, Why};
 
-use super::shell::Shell;
-use super::{Node, Planted, Round};
+use super::{Aborted, Core, News, Planted, Round};
+use crate::node::shell::Shell;
 use crate::orders::{Notice, Step};
 
-/// So many versions in a row that ranks have passed are no coincidence.
-const PASSED_MAX: u32 = 12;
-
-impl<S: Shell> Node<S> {
+impl<S: Shell> Core<S> {
     /// A copy was not made. What the storage of another node refuses is told by that
     /// node, once.
-    pub(super) fn warn_of_copy(&mut self, level: Level, error: Error) {
+    pub(in crate::node) fn warn_of_copy(&mut self, level: Level, error: Error) {
         let of_storage = matches!(
             error.code(),
             Code::NoSpace | Code::Permission | Code::Io | Code::NotFound
@@ -44,8 +41,13 @@ impl<S: Shell> Node<S> {
         if let Some(round) = self.rounds.get_mut(&version).filter(|_| !ignored) {
             round.levels = round.levels.with(level);
         }
-        self.gathering.end(version, Some(level));
-        if self.stable.get(&level).is_some_and(|known| *known >= at) {
+        let newest = self.stable.get(&level).is_none_or(|known| *known < at);
+        self.news(News::Stable {
+            version,
+            level,
+            newest,
+        });
+        if !newest {
             return self.retire_rounds();
         }
         self.stable.insert(level, at);
@@ -54,7 +56,6 @@ impl<S: Shell> Node<S> {
             known.insert(level);
         }
         self.ranks.set_committed(level, version);
-        self.answer_waits();
         if self.me == NodeId(0) {
             self.tell(&Notice::Checkpoint {
                 version,
@@ -62,17 +63,6 @@ impl<S: Shell> Node<S> {
             });
         }
         self.retire_rounds();
-        // The memory has its slots; what else the level leaves behind is a record each.
-        let alone = || {
-            self.config
-                .as_ref()
-                .is_none_or(|config| config.levels.len() <= 1)
-        };
-        if level != Level::MEMORY || alone() {
-            let since = self.collect_due.map_or(self.now, |(_, since)| since);
-            self.collect_due = Some((version, since));
-        }
-        self.try_collect();
         // A slot may be free now: for what waits here, and for what is wanted next.
         self.try_deferred();
         self.look_now |= self.me == NodeId(0);
@@ -81,13 +71,12 @@ impl<S: Shell> Node<S> {
     /// The version will not be taken, a larger one perhaps. A rank may have captured it
     /// all the same, and wait for it.
     pub(super) fn on_disarmed(&mut self, version: Version) {
-        self.gathering.end(version, None);
         if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
             known.clear();
         }
         self.withdraw(version);
         self.try_deferred();
-        self.answer_waits();
+        self.news(News::Disarmed(version));
     }
 
     /// A decision is known here before it is durable. One that could not be recorded must not
@@ -109,7 +98,6 @@ impl<S: Shell> Node<S> {
         why: Why,
         culprit: Option<NodeId>,
     ) {
-        self.gathering.end(version, level);
         self.forget_decisions(version, level);
         if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
             match level {
@@ -151,28 +139,18 @@ impl<S: Shell> Node<S> {
                 block.set_aborted(version);
             }
             self.withdraw(version);
-            self.want_later();
         }
-        // The end of a version can also come level by level.
         let live = |round: &Round| !round.void && !round.levels.is_empty();
-        if level.is_some()
-            && self
-                .policy
-                .wanted
-                .is_some_and(|(wanted, _)| wanted == version)
-            && !self.rounds.get(&version).is_some_and(live)
-        {
-            self.want_later();
-        }
-        // Ranks that had passed, or memory still being made, are no failure; but if it
-        // is always so, they do not offer the same versions.
+        let live = self.rounds.get(&version).is_some_and(live);
+        self.news(News::Aborted(Aborted {
+            version,
+            level,
+            why,
+            culprit,
+            live,
+        }));
+        // Ranks that had passed, or memory still being made, are no failure.
         quiet |= level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
-        if self.me == NodeId(0) && matches!(why, Why::Passed | Why::Overtaken) {
-            self.policy.passed = self.policy.passed.saturating_add(1);
-            if self.policy.passed == PASSED_MAX {
-                self.warn(abort_error(version, Why::Overtaken, culprit));
-            }
-        }
         if self.me == NodeId(0) && !quiet {
             let error = abort_error(version, why, culprit);
             self.tell(&Notice::Checkpoint {
@@ -181,13 +159,12 @@ impl<S: Shell> Node<S> {
             });
         }
         self.retire_rounds();
-        self.try_collect();
         self.try_deferred();
-        self.answer_waits();
     }
 }
 
-fn abort_error(version: Version, why: Why, culprit: Option<NodeId>) -> Error {
+/// In words, why nothing came of a version.
+pub(in crate::node) fn abort_error(version: Version, why: Why, culprit: Option<NodeId>) -> Error {
     let entity = culprit.map_or(Entity::Version(version.0), |node| Entity::Node(node.0));
     let (code, reason, remedy) = match why {
         Why::Timeout => (

@@ -12,7 +12,7 @@ use outlive_base::placement::ranks_of;
 use outlive_base::slab::{SlabId, State};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Version};
 
-use super::shell::{Link, Shell, Staging, Stop};
+use crate::node::shell::{Link, Shell, Staging, Stop};
 
 /// Slots a rank: one holds the newest stable version, the other takes the next.
 pub const SLOTS: usize = 2;
@@ -440,8 +440,8 @@ impl<S: Shell> Ranks<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::still::{Still, block_of};
     use super::*;
+    use crate::node::still::{Still, block_of};
 
     #[test]
     fn the_newest_stable_version_keeps_its_slot() {

@@ -12,11 +12,11 @@ use outlive_protocols::nodes::NodeSet;
 use super::contents::short;
 use super::missing::Missing;
 use super::ranks::Use;
-use super::shell::{Ask, Found, Rebuild, Rebuilt, Shell};
-use super::{Node, Opening, Planted};
+use super::{Core, News, Opening, Planted};
+use crate::node::shell::{Ask, Found, Rebuild, Rebuilt, Shell};
 use crate::orders::{Notice, Opened, Rejected};
 
-impl<S: Shell> Node<S> {
+impl<S: Shell> Core<S> {
     /// The launcher opens an incarnation.
     pub(super) fn open(
         &mut self,
@@ -52,14 +52,8 @@ impl<S: Shell> Node<S> {
         self.shell.ask(Ask::EndRouted { but: incarnation });
         self.rounds.clear();
         self.deferred = None;
-        self.waits.clear();
         self.asks.clear();
-        self.injections.retain(|injection| !injection.told);
-        for injection in &mut self.injections {
-            injection.held.clear();
-        }
-        self.policy.wanted = None;
-        self.policy.asked = None;
+        self.news(News::Opening);
         self.incarnation = Incarnation(0);
         self.restored = None;
         self.job_ranks = None;
@@ -364,7 +358,6 @@ impl<S: Shell> Node<S> {
         self.incarnation = incarnation;
         self.restored = restored;
         self.stable.clear();
-        self.gathering.clear();
         if let Some((source, version)) = restored {
             self.restore_line(source, version);
             if !opening.replaced.is_empty() {
@@ -374,9 +367,7 @@ impl<S: Shell> Node<S> {
         if !self.is_planted(Planted::KeepVoidCaptures) {
             self.ranks.drop_after(restored);
         }
-        self.policy.last = self.now;
-        self.policy.wanted = None;
-        self.policy.sample = (self.now, 0);
+        self.began = self.now;
         let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
         // Ranks of another count have no place in this incarnation.
         if self.me == NodeId(0) {
@@ -410,6 +401,10 @@ impl<S: Shell> Node<S> {
         if let Some((source, version)) = restored {
             self.protect_again(source, version, &opening.replaced);
         }
+        self.news(News::Opened {
+            restored,
+            replaced: opening.replaced,
+        });
     }
 
     /// What the restored version is worth: it lies in memory everywhere now, and
@@ -442,7 +437,6 @@ impl<S: Shell> Node<S> {
         if replaced.contains(&self.me) {
             let stored = levels.iter().filter(|it| it.store() == StoreKind::Node);
             missing.extend(stored);
-            self.make_parity_again(source, version);
         } else if self
             .partner_of(self.me)
             .is_some_and(|partner| replaced.contains(&partner))

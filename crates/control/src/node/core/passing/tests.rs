@@ -3,14 +3,15 @@
 use outlive_base::{Code, Incarnation, Level, Survives};
 use outlive_protocols::commit;
 
-use super::super::machines::Driver;
-use super::super::plain::{PlainBlock, PlainSlab};
-use super::super::shell::{Ask, Done, Link, Rebuilt};
-use super::super::still::{Still, alone, block_of};
-use super::super::{SHORT_BYTES, Waiting};
 use super::*;
+use crate::node::machines::Driver;
+use crate::node::plain::{PlainBlock, PlainSlab};
+use crate::node::shell::{Ask, Done, Link, Rebuilt};
+use crate::node::still::{Still, alone, block_of};
+use crate::node::{Input, Node, SHORT_BYTES};
 use crate::orders::Order;
 use outlive_base::Time;
+use outlive_base::ipc::{ToAgent, ToRank, VersionState};
 
 #[test]
 fn a_node_without_ranks_that_learns_late_of_it_joins_all_the_same() {
@@ -124,8 +125,9 @@ fn levels_of_a_short_version_are_prepared_together_or_soon() {
     assert_eq!(written(&mut agent, Level::DISK, 1000), 0, "the last");
     // Its time has come.
     assert_eq!(written(&mut agent, Level::MEMORY, 1000), 1);
+    let now = agent.now;
     let round = agent.rounds.get_mut(&version).unwrap();
-    round.written_until = Some(agent.now);
+    round.written_until = Some(now);
     agent.prepare_late();
     assert!(agent.rounds[&version].written.is_empty());
     // The copies of a long one end at different times: none waits for another.
@@ -343,19 +345,30 @@ fn a_rank_that_waits_for_a_version_hears_at_once_that_a_larger_one_takes_its_pla
     let _program = with_slots(&mut agent, Version(14));
     armed(&mut agent, Version(20));
     // It has captured; on another node a rank had gone past when this was to be armed.
-    agent.waits.push(Waiting {
-        rank: Rank(0),
-        sequence: 1,
+    let link = Link { token: 1, pid: 1 };
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(link);
+    let message = ToAgent::Wait {
         version: Version(20),
         survives: Survives::NodeCrash,
-        until: agent.now + Time::from_secs(600),
-    });
-    agent.answer_waits();
-    assert_eq!(agent.waits.len(), 1, "nothing is decided");
+        timeout_ms: 600_000,
+    };
+    agent.on_said(1, 7, message);
+    assert!(agent.shell.answered.is_empty(), "nothing is decided");
     agent.on_commit_event(commit::Event::Disarm {
         version: Version(20),
     });
-    assert!(agent.waits.is_empty(), "it was given up");
+    agent.deliver();
+    let answer = (agent.shell.answered.pop(), agent.shell.answered.len());
+    let aborted = ToRank::State {
+        version: Version(20),
+        survives: Survives::NodeCrash,
+        state: VersionState::Aborted,
+    };
+    assert_eq!(
+        answer,
+        (Some((7, aborted)), 0),
+        "it was given up, said once"
+    );
 }
 
 #[test]
@@ -468,6 +481,11 @@ fn what_a_lost_node_may_have_committed_is_not_taken_for_replaced() {
     );
 }
 
+/// The launcher was told that nothing is to be waited for here.
+fn is_finished(agent: &Node<Still>) -> bool {
+    agent.shell.told.contains(&Notice::Finished)
+}
+
 #[test]
 fn a_version_in_a_slot_is_decided_though_a_new_agent_heard_of_a_newer_one_first() {
     let mut agent = alone(0);
@@ -476,12 +494,12 @@ fn a_version_in_a_slot_is_decided_though_a_new_agent_heard_of_a_newer_one_first(
     agent.on_stable(Version(20), Level::DISK);
     agent.rejoined(source);
     agent.rounds.get_mut(&version).unwrap().told = true;
-    agent.finish(true);
+    agent.on(agent.now, Input::Order(Order::Finish { success: true }));
     agent.look_around();
-    assert!(!agent.finished, "nobody has said what became of it");
+    assert!(!is_finished(&agent), "nobody has said what became of it");
     agent.on_stable(version, Level::DISK);
     agent.look_around();
-    assert!(agent.finished, "the job's end waits for nothing");
+    assert!(is_finished(&agent), "the job's end waits for nothing");
 }
 
 #[test]
@@ -497,9 +515,12 @@ fn a_coordinator_that_is_started_anew_at_the_end_waits_for_the_others() {
         version: Version(0),
     };
     agent.commit = Some(Driver::recover(config, 0, 7, Time::ZERO, vec![opened]));
-    agent.finish(true);
+    agent.on(agent.now, Input::Order(Order::Finish { success: true }));
     agent.look_around();
-    assert!(!agent.finished, "it does not know yet what is undecided");
+    assert!(
+        !is_finished(&agent),
+        "it does not know yet what is undecided"
+    );
 }
 
 #[test]

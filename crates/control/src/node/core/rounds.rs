@@ -12,8 +12,9 @@ use outlive_ledger::Part;
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::ranks::{RankEntry, Reuse, Use, overwritten};
-use super::shell::{Ask, Captures, Flush, Shell, Staging, Target};
-use super::{Node, Planted, Round, SHORT_BYTES};
+use super::{Core, News, Planted, Round};
+use crate::node::SHORT_BYTES;
+use crate::node::shell::{Ask, Captures, Flush, Shell, Staging, Target};
 use crate::orders::{Notice, Step};
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
@@ -23,20 +24,9 @@ const ARM_PATIENCE: Time = Time::from_ms(1000);
 /// How long a written level of a short version waits for the others.
 const TOGETHER: Time = Time::from_ms(100);
 
-impl<S: Shell> Node<S> {
-    /// Gives a command to the commit machine.
-    pub(super) fn command(&mut self, command: Command) {
-        let now = self.now;
-        if let Some(driver) = &mut self.commit {
-            use outlive_base::machine::Machine;
-            driver.input(now, &mut self.commit_effects, |machine, cx| {
-                machine.on_command(cx, command);
-            });
-        }
-    }
-
+impl<S: Shell> Core<S> {
     /// The levels in use.
-    pub(super) fn all_levels(&self) -> Levels {
+    pub(in crate::node) fn all_levels(&self) -> Levels {
         let config = self.config.as_ref();
         config.map_or(Levels::NONE, |config| {
             config
@@ -118,7 +108,7 @@ impl<S: Shell> Node<S> {
     /// Also true at the start of a job, while nobody has said how many ranks it has.
     fn may_have_room_later(&self) -> bool {
         let unknown = self.ranks_of_job().is_none();
-        self.finishing.is_none() && (unknown || self.ranks.complete(self.me, self.nodes()))
+        !self.finishing && (unknown || self.ranks.complete(self.me, self.nodes()))
     }
 
     /// True if it is known that no rank of this job lives here.
@@ -138,7 +128,7 @@ impl<S: Shell> Node<S> {
     fn arm_all(&mut self, version: Version) -> std::result::Result<(), Option<Version>> {
         let reuse = self.reuse();
         let (job, incarnation) = (self.spec.job_hash, self.incarnation);
-        if !self.ranks.complete(self.me, self.nodes()) || self.finishing.is_some() {
+        if !self.ranks.complete(self.me, self.nodes()) || self.finishing {
             return Err(None);
         }
         // Called aborted once, aborted for ever: a coordinator that was started anew may know
@@ -385,7 +375,7 @@ impl<S: Shell> Node<S> {
         };
         let mut levels = round.levels;
         round.flushing = true;
-        self.policy.last = self.now;
+        self.news(News::Captured);
         self.tell(&Notice::Checkpoint { version, step });
         self.command(Command::Captured { version });
         if self.staging && levels.contains(Level::MEMORY) {
@@ -516,7 +506,11 @@ impl<S: Shell> Node<S> {
                 if level.members().is_some() {
                     // Written when its parity is.
                     if source == self.incarnation {
-                        self.own_sealed(version, level, part);
+                        self.news(News::Sealed {
+                            version,
+                            level,
+                            part,
+                        });
                     }
                     return;
                 }
@@ -605,7 +599,7 @@ impl<S: Shell> Node<S> {
         }
         self.look_now |= self.me == NodeId(0);
         self.retire_rounds();
-        self.try_collect();
+        self.news(News::Released);
         self.try_deferred();
         self.try_asks();
     }

@@ -9,9 +9,9 @@ use outlive_base::ipc::ToRank;
 use outlive_base::{Code, Entity, Error, Rank, Result, Time, Version};
 use outlive_protocols::commit::{Command, Why};
 
-use super::Node;
+use super::Core;
 use super::ranks::Use;
-use super::shell::{Shell, Staging, With};
+use crate::node::shell::{Shell, Staging, With};
 
 /// Longest time a forced capture waits for a slot that is being written: less
 /// than a rank waits for its agent by default.
@@ -30,7 +30,7 @@ pub(super) struct Waiter {
     until: Time,
 }
 
-impl<S: Shell> Node<S> {
+impl<S: Shell> Core<S> {
     /// A rank needs memory for a version. It waits for one at a time.
     pub(super) fn ask(
         &mut self,
@@ -188,7 +188,7 @@ impl<S: Shell> Node<S> {
             if let Some(making) = making.filter(|making| making.bytes < ask.bytes) {
                 making.stop.give_up();
             }
-            if (making.is_some() || self.now < ask.until) && self.finishing.is_none() {
+            if (making.is_some() || self.now < ask.until) && !self.finishing {
                 return self.asks.push(ask);
             }
             let error = Error::new(

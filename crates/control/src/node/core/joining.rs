@@ -9,28 +9,33 @@ use outlive_base::placement::{node_of, ranks_of};
 use outlive_base::{Code, Entity, Error, Incarnation, Rank, Result, Version};
 use outlive_protocols::commit::Why;
 
-use super::shell::{Link, Shell, With};
-use super::{Node, Planted};
+use super::{Core, News, Planted};
+use crate::node::shell::{Link, Shell, With};
 use crate::orders::{Notice, RankEnd};
 
 /// Most connections of processes at once: a bound against a program that leaks them.
 pub const CONNECTIONS_MAX: usize = 16_384;
 
 /// What a process says that it is.
-pub(super) struct Hello {
+pub(super) struct Greeting {
     pub abi: u32,
     pub rank: Rank,
     pub ranks: u32,
     pub incarnation: Incarnation,
 }
 
-impl<S: Shell> Node<S> {
+impl<S: Shell> Core<S> {
+    /// A process has connected; who it is comes later.
+    pub(in crate::node) fn on_stranger(&mut self, link: Link) {
+        self.strangers.insert(link.token, link);
+    }
+
     /// A process says which rank it is.
-    pub(super) fn on_hello(&mut self, token: u64, sequence: u32, hello: &Hello) {
+    pub(super) fn on_hello(&mut self, token: u64, sequence: u32, hello: &Greeting) {
         let Some(link) = self.strangers.remove(&token) else {
             return;
         };
-        let &Hello { rank, ranks, .. } = hello;
+        let &Greeting { rank, ranks, .. } = hello;
         let may = self
             .may_join(hello)
             .and_then(|()| self.is_vacant(rank, ranks, link.pid))
@@ -88,12 +93,12 @@ impl<S: Shell> Node<S> {
         for (level, (_, version)) in &self.stable {
             self.ranks.set_committed(*level, *version);
         }
-        self.set_injections();
+        self.news(News::Joined);
         self.tell(&Notice::RankUp { rank, ranks, pid });
     }
 
     /// Says to the launcher who this is.
-    pub(super) fn say_hello(&mut self) {
+    pub(in crate::node) fn say_hello(&mut self) {
         let ranks = self.ranks.iter().filter_map(|entry| {
             let link = entry.link.as_ref()?;
             Some((entry.rank, link.pid))
@@ -185,8 +190,8 @@ impl<S: Shell> Node<S> {
         }
     }
 
-    fn may_join(&self, hello: &Hello) -> Result<()> {
-        let &Hello {
+    fn may_join(&self, hello: &Greeting) -> Result<()> {
+        let &Greeting {
             abi,
             rank,
             ranks,
@@ -248,7 +253,8 @@ impl<S: Shell> Node<S> {
         }
     }
 
-    pub(super) fn on_rank_gone(&mut self, token: u64, exited: bool) {
+    /// A connection is closed, or its process has ended.
+    pub(in crate::node) fn on_rank_gone(&mut self, token: u64, exited: bool) {
         self.strangers.remove(&token);
         self.early.retain(|(early, ..)| *early != token);
         // A rank that connected anew has another token: this one is its past.
@@ -261,7 +267,7 @@ impl<S: Shell> Node<S> {
         if exited {
             entry.process = None;
         }
-        self.waits.retain(|waiting| waiting.rank != rank);
+        self.news(News::Gone(rank));
         self.asks.retain(|ask| ask.rank != rank);
         if !closed {
             let why = if exited { Why::RankLost } else { Why::Left };

@@ -1,0 +1,163 @@
+//! Taking up work after a restart of this agent.
+
+use std::collections::BTreeSet;
+
+use outlive_base::control_block::ControlWords;
+use outlive_base::placement::ranks_of;
+use outlive_base::{Incarnation, Version};
+use outlive_protocols::commit::{Command, Levels, Why};
+
+use super::Core;
+use super::ranks::{RankEntry, Use};
+use crate::node::shell::Shell;
+use crate::orders::Notice;
+
+impl<S: Shell> Core<S> {
+    /// The commit machine takes part again in an open incarnation: what the control
+    /// blocks and slabs say is taken up or given up.
+    pub(super) fn rejoined(&mut self, incarnation: Incarnation) {
+        if self.opening.is_some() {
+            return;
+        }
+        self.incarnation = incarnation;
+        self.ranks.drop_controls_but(incarnation);
+        self.restored = self.restored_and_held(incarnation);
+        if let Some((source, version)) = self.restored {
+            self.restore_line(source, version);
+            self.count_what_may_be_committed(source, version);
+        }
+        for version in self.versions_inside(incarnation) {
+            self.take_up(incarnation, version);
+        }
+        self.tell(&Notice::NodeReady {
+            incarnation,
+            level: None,
+            rebuilt_bytes: 0,
+        });
+        self.greet_early();
+    }
+
+    /// A rank whose connection broke learns of it when it says something; one that
+    /// has nothing to say is made to look by its control block.
+    pub(super) fn call_back(&self) {
+        let lost = |entry: &&RankEntry<S>| entry.link.is_none() && !entry.closed;
+        for block in self.ranks.iter().filter(lost).filter_map(|e| e.block()) {
+            if block.attention() != 0 {
+                block.set_attention(0);
+            }
+        }
+    }
+
+    /// Versions that local ranks have armed, captured or were capturing in this incarnation.
+    pub(super) fn versions_inside(&self, incarnation: Incarnation) -> BTreeSet<Version> {
+        let armed = self
+            .ranks
+            .iter()
+            .filter_map(|entry| Some(entry.block()?.armed()?.version));
+        let slots = self.ranks.iter().flat_map(|entry| &entry.slots);
+        let captured = slots.filter_map(|slot| match slot.usage {
+            Use::Full { source, version } if source == incarnation => Some(version),
+            _ => None,
+        });
+        armed.chain(captured).chain(self.forced_inside()).collect()
+    }
+
+    /// Forced versions that ranks were capturing when the agent before this one ended. Its
+    /// memory of the round is lost, so nobody would ever hear of them: they are voted down.
+    fn forced_inside(&self) -> impl Iterator<Item = Version> {
+        self.ranks.iter().flat_map(|entry| {
+            let block = entry.block().filter(|block| block.armed().is_none());
+            let entered = block.and_then(|block| block.entered());
+            let slots = entry.slots.iter().enumerate();
+            slots.filter_map(move |(slot, at)| match at.usage {
+                Use::Filling(version) if block.is_some() => {
+                    let inside = entered == Some(version) || entry.holds_capture(slot, version);
+                    inside.then_some(version)
+                }
+                _ => None,
+            })
+        })
+    }
+
+    /// Tells the commit machine of a version that the control blocks and slabs know.
+    /// Its levels come back with `Resumed`, or its end with `Aborted`.
+    fn take_up(&mut self, incarnation: Incarnation, version: Version) {
+        let ranks = self.ranks.job_ranks().unwrap_or(0);
+        let mut captured = BTreeSet::new();
+        let mut whole = true;
+        for rank in ranks_of(self.me, ranks, self.nodes()) {
+            let Some(entry) = self.ranks.get_mut(rank) else {
+                whole = false;
+                continue;
+            };
+            let armed = entry.block().and_then(|block| block.armed());
+            if entry.slot_with(incarnation, version).is_some() {
+                captured.insert(rank);
+            } else if let Some(armed) = armed.filter(|armed| armed.version == version)
+                && let Some(slot) = entry.slots.get_mut(armed.slot as usize)
+                && !matches!(slot.usage, Use::Full { source, .. } if source == incarnation)
+            {
+                slot.usage = Use::Filling(version);
+            } else {
+                whole = false;
+            }
+        }
+        let all = whole && ranks_of(self.me, ranks, self.nodes()).all(|r| captured.contains(&r));
+        self.open_round(version, Levels::NONE);
+        if let Some(round) = self.rounds.get_mut(&version) {
+            round.captured = captured;
+            round.told = all;
+        }
+        self.command(Command::Armed {
+            version,
+            ok: whole,
+            max_called: None,
+        });
+        if !whole {
+            self.withdraw(version);
+            // If it began without being armed, others wait for this node.
+            return self.command(Command::CaptureFailed {
+                version,
+                why: Why::Coordinator,
+            });
+        }
+        if all {
+            self.command(Command::Captured { version });
+        }
+    }
+
+    /// The version that this incarnation restored, if a slab still holds it. What else was
+    /// captured before is void: an agent that ended while this one was opened has left it.
+    fn restored_and_held(&mut self, incarnation: Incarnation) -> Option<(Incarnation, Version)> {
+        let restored = self.commit.as_ref()?.machine().restored();
+        let mut held = false;
+        for slot in self.ranks.iter_mut().flat_map(|entry| &mut entry.slots) {
+            match slot.usage {
+                Use::Full { source, version } if Some((source, version)) == restored => held = true,
+                Use::Full { source, .. } if source < incarnation => slot.usage = Use::Free,
+                _ => {}
+            }
+        }
+        restored.filter(|_| held)
+    }
+
+    /// A round lives on after this agent's restart: its levels are known again.
+    pub(super) fn resume_round(&mut self, version: Version, levels: Levels) {
+        let source = self.incarnation;
+        self.line
+            .levels
+            .insert((source, version), levels.iter().collect());
+        if !self.rounds.contains_key(&version) && self.may_have_no_rank() {
+            self.open_round(version, levels);
+            return self.capture_nothing();
+        }
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.levels = levels;
+        if round.told && !round.flushing {
+            round.flushing = true;
+            self.start_flush(source, version, levels);
+        }
+    }
+}
