@@ -5,7 +5,7 @@
 use outlive_base::{ContainerId, Incarnation, Level, NodeId, Rank, Version};
 use outlive_codec::crc64;
 use outlive_vault::{
-    Buffer, Container, Key, Kind, Memory, PAGE, ParityFile, Put, Record, Sink, Space, Store,
+    Buffer, Container, Key, Memory, ObjectKind, PAGE, ParityFile, Put, Record, Sink, Space, Store,
     receive as receive_stream, verify_written,
 };
 
@@ -90,7 +90,7 @@ pub fn container_open(bytes: &[u8]) {
     }
     let (store, key) = (
         Memory::new(u64::MAX),
-        Key::new(Kind::Container, "fuzz").unwrap(),
+        Key::new(ObjectKind::Container, "fuzz").unwrap(),
     );
     let (put, space) = (key.clone(), Space::Free);
     let put = [Put {

@@ -12,7 +12,7 @@ use crate::parse;
 use crate::plot;
 use crate::processes::Processes;
 use crate::replay::{self, Figures, Method, Settings};
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{Pattern, Scenario};
 
 /// Names and versions of the reports.
 pub const SCHEMA: &str = "outlive.balance/1";
@@ -73,9 +73,15 @@ pub fn method(name: &str) -> Result<Method> {
 ///
 /// # Errors
 /// `InvalidArgument` with the names there are.
-pub fn kind(name: &str) -> Result<Kind> {
-    let found = Kind::ALL.into_iter().find(|kind| kind.name() == name);
-    found.ok_or_else(|| unknown("scenario", name, &Kind::ALL.map(Kind::name).join(", ")))
+pub fn kind(name: &str) -> Result<Pattern> {
+    let found = Pattern::ALL.into_iter().find(|kind| kind.name() == name);
+    found.ok_or_else(|| {
+        unknown(
+            "scenario",
+            name,
+            &Pattern::ALL.map(Pattern::name).join(", "),
+        )
+    })
 }
 
 /// The methods of a tree's levels by their names, from the leaves up; without any the

@@ -7,7 +7,7 @@ use crate::error::BalanceError;
 use crate::graph::Graph;
 use crate::metrics::{Metrics, measure};
 use crate::processes::Processes;
-use crate::scenario::{Kind, Scenario};
+use crate::scenario::{Pattern, Scenario};
 use crate::{central, diffusion, geometric, hybrid, scratch};
 
 /// A method of balancing.
@@ -333,7 +333,7 @@ pub fn replay(
 }
 
 /// The last step of a range, which must hold a step and lie within the scenario.
-fn last_step(kind: Kind, first: u32, steps: u32) -> Result<u32, BalanceError> {
+fn last_step(kind: Pattern, first: u32, steps: u32) -> Result<u32, BalanceError> {
     let bound = u64::from(kind.steps());
     if u64::from(first) + 1 >= bound {
         return Err(BalanceError::Range {
@@ -399,9 +399,9 @@ mod tests {
             clock.set(clock.get() + 1e-3);
             clock.get()
         };
-        for kind in Kind::ALL {
+        for kind in Pattern::ALL {
             for method in Method::ALL {
-                if kind == Kind::Random && matches!(method, Method::Bisection | Method::Curve) {
+                if kind == Pattern::Random && matches!(method, Method::Bisection | Method::Curve) {
                     continue;
                 }
                 let mut scenario = Scenario::new(kind, 12, 5, 1).unwrap();
@@ -421,7 +421,7 @@ mod tests {
                 .unwrap();
                 let mean = Figures::mean(&figures);
                 // A task of the hot spot is heavier here than a process should be.
-                let bound = if kind == Kind::HotSpot { 0.6 } else { 0.35 };
+                let bound = if kind == Pattern::HotSpot { 0.6 } else { 0.35 };
                 assert!(mean.imbalance < bound, "{kind:?} {method:?} {mean:?}");
                 assert!(mean.seconds_max_per_process > 0.0);
                 assert_eq!(last.len(), scenario.graph.tasks());
@@ -431,7 +431,7 @@ mod tests {
 
     #[test]
     fn steps_that_a_scenario_does_not_have_are_refused() {
-        let mut scenario = Scenario::new(Kind::Drift, 4, 8, 1).unwrap();
+        let mut scenario = Scenario::new(Pattern::Drift, 4, 8, 1).unwrap();
         let mut run = |range| {
             let (settings, clock) = (Settings::default(), || 0.0);
             replay(
@@ -453,7 +453,7 @@ mod tests {
     /// Means over steps of a scenario with this extent.
     fn means(
         method: Method,
-        (kind, processes, shrink): (Kind, usize, usize),
+        (kind, processes, shrink): (Pattern, usize, usize),
         range: (u32, u32),
         change: impl Fn(&mut diffusion::Options),
     ) -> Figures {
@@ -467,7 +467,7 @@ mod tests {
 
     #[test]
     fn diffusion_moves_least_on_the_shock() {
-        let run = |method| means(method, (Kind::Shock, 64, 4), (8, 12), |_| {});
+        let run = |method| means(method, (Pattern::Shock, 64, 4), (8, 12), |_| {});
         let ours = run(Method::Diffusion);
         assert!(ours.imbalance <= 0.05, "{ours:?}");
         for other in [Method::Bisection, Method::Curve, Method::Greedy] {
@@ -482,7 +482,7 @@ mod tests {
     /// Borders refined only where they changed once ended 9% above a fresh bisection here.
     #[test]
     fn who_cuts_most_stays_near_a_fresh_bisection_while_clouds_wander() {
-        let run = |method| means(method, (Kind::Cloud, 48, 2), (0, 60), |_| {});
+        let run = |method| means(method, (Pattern::Cloud, 48, 2), (0, 60), |_| {});
         let (ours, fresh) = (run(Method::Diffusion), run(Method::Bisection));
         assert!(
             ours.edge_cut_max <= 1.05 * fresh.edge_cut_max,
@@ -500,7 +500,7 @@ mod tests {
     #[test]
     fn borders_stay_short_while_the_shock_passes() {
         let run = |method, ragged, compact| {
-            means(method, (Kind::Shock, 24, 4), (0, 41), |options| {
+            means(method, (Pattern::Shock, 24, 4), (0, 41), |options| {
                 (options.ragged, options.compact) = (ragged, compact);
             })
         };

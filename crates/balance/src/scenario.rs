@@ -19,7 +19,7 @@ const FRONT_HALF: f64 = 2.0;
 
 /// A kind of drifting load.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum Pattern {
     /// The synthetic Shock of FFMK 2020, section 2.5: 160 x 80 x 80 cells, weight
     /// 4 at a spherical front, else 1; 169 steps. Where the front starts and how
     /// thick it is was not published; here it starts at the middle of the face x
@@ -54,34 +54,34 @@ pub enum Kind {
     SurgeTriangles,
 }
 
-impl Kind {
+impl Pattern {
     /// All kinds.
-    pub const ALL: [Kind; 10] = [
-        Kind::Shock,
-        Kind::Cloud,
-        Kind::Random,
-        Kind::HotSpot,
-        Kind::Drift,
-        Kind::NodeLoss,
-        Kind::Surge2d,
-        Kind::Surge3d,
-        Kind::SurgeGeometric,
-        Kind::SurgeTriangles,
+    pub const ALL: [Pattern; 10] = [
+        Pattern::Shock,
+        Pattern::Cloud,
+        Pattern::Random,
+        Pattern::HotSpot,
+        Pattern::Drift,
+        Pattern::NodeLoss,
+        Pattern::Surge2d,
+        Pattern::Surge3d,
+        Pattern::SurgeGeometric,
+        Pattern::SurgeTriangles,
     ];
 
     /// The name on the command line.
     pub const fn name(self) -> &'static str {
         match self {
-            Kind::Shock => "shock",
-            Kind::Cloud => "cloud",
-            Kind::Random => "random",
-            Kind::HotSpot => "hot-spot",
-            Kind::Drift => "drift",
-            Kind::NodeLoss => "node-loss",
-            Kind::Surge2d => "surge-2d",
-            Kind::Surge3d => "surge-3d",
-            Kind::SurgeGeometric => "surge-geometric",
-            Kind::SurgeTriangles => "surge-triangles",
+            Pattern::Shock => "shock",
+            Pattern::Cloud => "cloud",
+            Pattern::Random => "random",
+            Pattern::HotSpot => "hot-spot",
+            Pattern::Drift => "drift",
+            Pattern::NodeLoss => "node-loss",
+            Pattern::Surge2d => "surge-2d",
+            Pattern::Surge3d => "surge-3d",
+            Pattern::SurgeGeometric => "surge-geometric",
+            Pattern::SurgeTriangles => "surge-triangles",
         }
     }
 
@@ -89,19 +89,22 @@ impl Kind {
     pub const fn is_surge(self) -> bool {
         matches!(
             self,
-            Kind::Surge2d | Kind::Surge3d | Kind::SurgeGeometric | Kind::SurgeTriangles
+            Pattern::Surge2d | Pattern::Surge3d | Pattern::SurgeGeometric | Pattern::SurgeTriangles
         )
     }
 
     /// The number of steps of the full scenario.
     pub const fn steps(self) -> u32 {
         match self {
-            Kind::Shock => 169,
-            Kind::Cloud => 100,
-            Kind::HotSpot => 64,
-            Kind::Drift => 60,
-            Kind::Random | Kind::NodeLoss => 50,
-            Kind::Surge2d | Kind::Surge3d | Kind::SurgeGeometric | Kind::SurgeTriangles => 20,
+            Pattern::Shock => 169,
+            Pattern::Cloud => 100,
+            Pattern::HotSpot => 64,
+            Pattern::Drift => 60,
+            Pattern::Random | Pattern::NodeLoss => 50,
+            Pattern::Surge2d
+            | Pattern::Surge3d
+            | Pattern::SurgeGeometric
+            | Pattern::SurgeTriangles => 20,
         }
     }
 }
@@ -110,7 +113,7 @@ impl Kind {
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: Pattern,
     /// The task graph with the weights of the current step.
     pub graph: Graph,
     /// The processes of the current step.
@@ -127,28 +130,28 @@ impl Scenario {
     /// # Errors
     /// Without processes.
     pub fn new(
-        kind: Kind,
+        kind: Pattern,
         processes: usize,
         shrink: usize,
         seed: u64,
     ) -> Result<Scenario, BalanceError> {
         let full = match kind {
-            Kind::Shock => [160, 80, 80],
-            Kind::Cloud => [36, 36, 48],
-            Kind::Random => [20_000, 1, 1],
-            Kind::HotSpot => [64, 64, 1],
-            Kind::Drift => [48, 48, 1],
-            Kind::NodeLoss => [32, 32, 8],
-            Kind::Surge2d => [256, 256, 1],
-            Kind::Surge3d => [40, 40, 40],
-            Kind::SurgeGeometric => [50_000, 1, 1],
-            Kind::SurgeTriangles => [224, 224, 1],
+            Pattern::Shock => [160, 80, 80],
+            Pattern::Cloud => [36, 36, 48],
+            Pattern::Random => [20_000, 1, 1],
+            Pattern::HotSpot => [64, 64, 1],
+            Pattern::Drift => [48, 48, 1],
+            Pattern::NodeLoss => [32, 32, 8],
+            Pattern::Surge2d => [256, 256, 1],
+            Pattern::Surge3d => [40, 40, 40],
+            Pattern::SurgeGeometric => [50_000, 1, 1],
+            Pattern::SurgeTriangles => [224, 224, 1],
         };
         let size = full.map(|extent: usize| (extent / shrink.max(1)).max(1));
         let graph = match kind {
-            Kind::Random => random_graph(size[0], 6, seed)?,
-            Kind::SurgeGeometric => random_geometric(size[0], 12.0, seed)?,
-            Kind::SurgeTriangles => triangles(size[0], size[1], seed)?,
+            Pattern::Random => random_graph(size[0], 6, seed)?,
+            Pattern::SurgeGeometric => random_geometric(size[0], 12.0, seed)?,
+            Pattern::SurgeTriangles => triangles(size[0], size[1], seed)?,
             _ => Graph::mesh(size[0], size[1], size[2]),
         };
         let mut scenario = Scenario {
@@ -168,22 +171,22 @@ impl Scenario {
     /// None for the scenarios here; the checks are those of the setters.
     pub fn go_to(&mut self, step: u32) -> Result<(), BalanceError> {
         let weights: Vec<f64> = match self.kind {
-            Kind::Shock => self.over_cells(|at| shock(at, self.size, step)),
-            Kind::Cloud => self.cloud(step),
-            Kind::HotSpot => self.over_cells(|at| hot_spot(at, self.size, step)),
-            Kind::Random => self.drawn(step),
-            Kind::Drift | Kind::NodeLoss => vec![1.0; self.graph.tasks()],
+            Pattern::Shock => self.over_cells(|at| shock(at, self.size, step)),
+            Pattern::Cloud => self.cloud(step),
+            Pattern::HotSpot => self.over_cells(|at| hot_spot(at, self.size, step)),
+            Pattern::Random => self.drawn(step),
+            Pattern::Drift | Pattern::NodeLoss => vec![1.0; self.graph.tasks()],
             _ => surge::weights(&self.graph, step, self.seed),
         };
         self.graph.set_weights(&weights)?;
         let count = self.processes.count() as u32;
-        if self.kind == Kind::Drift {
+        if self.kind == Pattern::Drift {
             for process in 0..count {
                 let speed = drifting_speed(self.seed, process, step);
                 self.processes.set_speed(process, speed)?;
             }
         }
-        if self.kind == Kind::NodeLoss {
+        if self.kind == Pattern::NodeLoss {
             // All losses up to this step, whatever step was shown before.
             self.processes = Processes::uniform(self.processes.count())?;
             for at in (10..=step).step_by(10) {
@@ -340,7 +343,7 @@ mod tests {
 
     #[test]
     fn every_step_of_every_scenario_is_defined_and_repeats() {
-        for kind in Kind::ALL {
+        for kind in Pattern::ALL {
             let mut a = Scenario::new(kind, 9, 4, 3).unwrap();
             for step in 0..kind.steps() {
                 a.go_to(step).unwrap();

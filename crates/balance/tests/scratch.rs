@@ -7,7 +7,7 @@
 use outlive_balance::diffusion::{self, Options};
 use outlive_balance::metrics::{Metrics, measure};
 use outlive_balance::replay::initial;
-use outlive_balance::scenario::{Kind, Scenario, random_geometric, random_graph, triangles};
+use outlive_balance::scenario::{Pattern, Scenario, random_geometric, random_graph, triangles};
 use outlive_balance::{Graph, Processes, scratch};
 use outlive_base::rng::Sequence;
 
@@ -149,7 +149,7 @@ fn a_fresh_partition_is_within_the_tolerance() {
     }
 }
 
-fn surge(kind: Kind, seed: u64) -> [Metrics; 3] {
+fn surge(kind: Pattern, seed: u64) -> [Metrics; 3] {
     let mut scenario = Scenario::new(kind, 32, 2, seed).unwrap();
     let parts = initial(&scenario.graph, &scenario.processes).unwrap();
     scenario.go_to(1).unwrap();
@@ -177,7 +177,7 @@ fn surge(kind: Kind, seed: u64) -> [Metrics; 3] {
 #[test]
 fn a_surge_in_one_place_is_for_a_fresh_partition() {
     let first = outlive_base::seed!();
-    let surges: Vec<Kind> = Kind::ALL.into_iter().filter(|k| k.is_surge()).collect();
+    let surges: Vec<Pattern> = Pattern::ALL.into_iter().filter(|k| k.is_surge()).collect();
     let mut logs = [0.0; 3];
     for &kind in &surges {
         let (mut cut, mut moved) = ([0.0; 3], [0.0; 3]);

@@ -17,7 +17,7 @@ pub const REGION_ALIGN: u64 = 4096;
 /// What a region is. Numbers are part of the format.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
-pub enum Kind {
+pub enum RegionKind {
     /// A range of bytes of the rank's memory.
     Bytes = 0,
     /// A file that the program wrote by itself (`outlive_route`).
@@ -49,7 +49,7 @@ pub struct Region {
     /// Unique in the rank.
     pub name: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: RegionKind,
     /// Its length in bytes, without padding.
     pub bytes: u64,
     /// More about it, in ascending order of tags.
@@ -61,7 +61,7 @@ impl Region {
     pub fn memory(name: impl Into<String>, bytes: u64) -> Region {
         Region {
             name: name.into(),
-            kind: Kind::Bytes,
+            kind: RegionKind::Bytes,
             bytes,
             attributes: Vec::new(),
         }
@@ -120,9 +120,9 @@ pub fn decode(bytes: &[u8]) -> Result<Vec<Region>, WireError> {
     let mut names = std::collections::BTreeSet::new();
     for _ in 0..count {
         let kind = match input.u16()? {
-            0 => Kind::Bytes,
-            1 => Kind::File,
-            2 => Kind::ArrayPart,
+            0 => RegionKind::Bytes,
+            1 => RegionKind::File,
+            2 => RegionKind::ArrayPart,
             _ => return Err(WireError::Value("region kind")),
         };
         let bytes = input.u64()?;
@@ -159,7 +159,7 @@ mod tests {
 
     fn sample() -> Vec<Region> {
         let mut file = Region::memory("out.h5", 5000);
-        file.kind = Kind::File;
+        file.kind = RegionKind::File;
         file.attributes.push(Attribute {
             tag: Attribute::FILE_MODE,
             value: vec![0xa4, 1, 0, 0],

@@ -126,14 +126,14 @@ struct Report {
 /// (OL-100); files that cannot be read or written, or are no measurements.
 pub fn run(options: &NoiseOptions) -> Result<u8> {
     match &options.what {
-        What::Fwq(quanta) => noise(model::Kind::Fwq, quanta),
-        What::Ftq(quanta) => noise(model::Kind::Ftq, quanta),
+        What::Fwq(quanta) => noise(model::Benchmark::Fwq, quanta),
+        What::Ftq(quanta) => noise(model::Benchmark::Ftq, quanta),
         What::Variation(options) => vary(options),
         What::Report(options) => report(options),
     }
 }
 
-fn noise(kind: model::Kind, options: &Quanta) -> Result<u8> {
+fn noise(kind: model::Benchmark, options: &Quanta) -> Result<u8> {
     let settings = measure::Settings {
         kind,
         // Beyond 64 bits it is out of bounds in any case.

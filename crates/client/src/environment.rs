@@ -11,7 +11,7 @@ pub const RANKS_MAX: u32 = i32::MAX as u32;
 
 /// A rank and the number of ranks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RankOf {
     /// The rank, from 0.
     pub rank: u32,
     /// The number of ranks.
@@ -63,7 +63,7 @@ fn unknown(reason: String) -> Error {
 /// Finds rank and size: the first launcher that gives both; rank 0 of 1 if none
 /// gives any. A launcher that gives only one of the two is passed over, unless no
 /// other gives both: then, as with values that make no sense, error 200.
-pub fn place(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Place> {
+pub fn place(lookup: &dyn Fn(&str) -> Option<String>) -> Result<RankOf> {
     let mut incomplete = None;
     for (launcher, rank_name, size_names) in LAUNCHERS {
         let Some(rank) = lookup(rank_name) else {
@@ -89,14 +89,14 @@ pub fn place(lookup: &dyn Fn(&str) -> Option<String>) -> Result<Place> {
     }
     match incomplete {
         Some(reason) => Err(unknown(reason)),
-        None => Ok(Place { rank: 0, ranks: 1 }),
+        None => Ok(RankOf { rank: 0, ranks: 1 }),
     }
 }
 
 /// A rank of a number of ranks, or error 200.
-pub fn checked(rank: u32, ranks: u32) -> Result<Place> {
+pub fn checked(rank: u32, ranks: u32) -> Result<RankOf> {
     if rank < ranks && ranks <= RANKS_MAX {
-        Ok(Place { rank, ranks })
+        Ok(RankOf { rank, ranks })
     } else {
         Err(unknown(format!(
             "rank {rank} of {} is impossible",
@@ -154,13 +154,13 @@ fn positive(
 }
 
 /// The emulated node on which a rank lives.
-pub const fn emulated_node(place: Place, nodes: u32) -> u32 {
+pub const fn emulated_node(place: RankOf, nodes: u32) -> u32 {
     node_of(Rank(place.rank), place.ranks, nodes).0
 }
 
 impl Surroundings {
     /// The socket of the agent that serves this rank.
-    pub fn socket(&self, place: Place) -> Result<PathBuf> {
+    pub fn socket(&self, place: RankOf) -> Result<PathBuf> {
         if !self.agent.contains("{node}") {
             return Ok(self.agent.clone().into());
         }
@@ -264,10 +264,10 @@ mod tests {
     #[test]
     fn emulated_nodes_share_the_ranks_evenly_and_in_order() {
         let nodes: Vec<u32> = (0..8)
-            .map(|rank| emulated_node(Place { rank, ranks: 8 }, 3))
+            .map(|rank| emulated_node(RankOf { rank, ranks: 8 }, 3))
             .collect();
         assert_eq!(nodes, [0, 0, 0, 1, 1, 1, 2, 2]);
-        let last = Place {
+        let last = RankOf {
             rank: RANKS_MAX - 1,
             ranks: RANKS_MAX,
         };
@@ -286,7 +286,7 @@ mod tests {
         };
         assert_eq!(with(&[]).unwrap(), None);
         assert_eq!(with(&[("OUTLIVE_AGENT", "")]).unwrap(), None);
-        let place = Place { rank: 3, ranks: 4 };
+        let place = RankOf { rank: 3, ranks: 4 };
         let one = with(&[("OUTLIVE_AGENT", "/run/a.sock")]).unwrap().unwrap();
         assert_eq!(
             (one.socket(place).unwrap(), one.incarnation),

@@ -8,7 +8,7 @@ use outlive_capture::ipc::{ToAgent, ToRank};
 use rustix::fd::AsFd;
 
 use crate::capture::Slabs;
-use crate::environment::{self, Place};
+use crate::environment::{self, RankOf};
 use crate::forked::ForkGuard;
 use crate::link::Link;
 use crate::protected::Registry;
@@ -124,7 +124,7 @@ pub struct Job {
     pub(crate) held_next: u64,
     pub(crate) decision: Option<Decision>,
     pub(crate) link: Option<Link>,
-    pub(crate) place: Place,
+    pub(crate) place: RankOf,
     /// The job's number in slabs, from the first one seen.
     pub(crate) job_hash: Option<u64>,
     pub(crate) timeout: Duration,
@@ -170,7 +170,7 @@ impl Job {
                 let found = match environment::place(lookup) {
                     Ok(found) => found,
                     // Unprotected, a puzzling environment must not stop a program.
-                    Err(_) if surroundings.is_none() => Place { rank: 0, ranks: 1 },
+                    Err(_) if surroundings.is_none() => RankOf { rank: 0, ranks: 1 },
                     Err(error) => return Err(error),
                 };
                 environment::checked(rank.unwrap_or(found.rank), ranks.unwrap_or(found.ranks))?
@@ -433,7 +433,7 @@ pub(crate) fn unprotected() -> Error {
     )
 }
 
-fn private_control(place: Place) -> Result<ControlBlock> {
+fn private_control(place: RankOf) -> Result<ControlBlock> {
     let identity = Identity {
         rank: outlive_base::Rank(place.rank),
         ranks: place.ranks,
@@ -443,7 +443,7 @@ fn private_control(place: Place) -> Result<ControlBlock> {
     ControlBlock::private(identity).map_err(|error| Error::internal(error.to_string()))
 }
 
-fn map_control(link: &Link, place: Place) -> Result<ControlBlock> {
+fn map_control(link: &Link, place: RankOf) -> Result<ControlBlock> {
     let refuse = |reason: String| {
         Error::new(
             Code::PeerVersion,

@@ -42,6 +42,6 @@ mod writable;
 pub use capture::Source;
 pub use job::{DEFAULT_TIMEOUT_MS, Job, Level, Options, Outcome, Status, Waited};
 pub use outlive_base::{Code, Entity, Error, Result, Survives};
-pub use outlive_capture::region::{Attribute, Kind, Region};
+pub use outlive_capture::region::{Attribute, Region, RegionKind};
 pub use restore::{Restored, RestoredRegion};
 pub use writable::first_that_is_not as first_not_writable;

@@ -12,7 +12,7 @@ use rustix::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::time::Instant;
 
-use crate::environment::Place;
+use crate::environment::RankOf;
 
 const RETRY_MIN: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ pub(crate) struct Welcome {
 #[derive(Debug)]
 pub(crate) struct Link {
     path: PathBuf,
-    place: Place,
+    place: RankOf,
     timeout: Duration,
     /// The process that opened it.
     pid: u32,
@@ -59,7 +59,7 @@ impl Link {
     /// Connects and says Hello, within the timeout.
     pub(crate) fn open(
         path: PathBuf,
-        place: Place,
+        place: RankOf,
         incarnation: u32,
         timeout: Duration,
     ) -> Result<Link> {

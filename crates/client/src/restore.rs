@@ -8,7 +8,7 @@ use outlive_base::control_block::ControlWords;
 use outlive_base::{Code, Entity, Error, Result, Version, count};
 use outlive_capture::copy::{Job as Copy, copy_all};
 use outlive_capture::ipc::{ToAgent, ToRank};
-use outlive_capture::region::{Kind, Region};
+use outlive_capture::region::{Region, RegionKind};
 use outlive_capture::slab::Slab;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
@@ -142,7 +142,7 @@ impl Job {
                 .get(&protected.name)
                 .map(|&at| &checkpoint.regions[at].0);
             let entity = Entity::Region(protected.name.clone());
-            match found.filter(|region| region.kind != Kind::File) {
+            match found.filter(|region| region.kind != RegionKind::File) {
                 None => {
                     return Err(Error::new(
                         Code::RegionMissing,
@@ -170,7 +170,7 @@ impl Job {
         let mut rest = Vec::new();
         let mut jobs = Vec::new();
         for one in &all {
-            if one.region.kind == Kind::File {
+            if one.region.kind == RegionKind::File {
                 continue;
             }
             if let Some(target) = self.regions.get(&one.region.name) {
@@ -190,7 +190,7 @@ impl Job {
         if let Some(at) = writable::first_that_is_not(&targets) {
             return Err(self.not_writable(targets[at].0));
         }
-        for one in all.iter().filter(|one| one.region.kind == Kind::File) {
+        for one in all.iter().filter(|one| one.region.kind == RegionKind::File) {
             self.write_back(checkpoint.version, one)?;
         }
         apply(checkpoint.version, &rest)?;
@@ -214,7 +214,7 @@ impl Job {
 
     /// The regions of the version that a restore will fill, and the version, straight
     /// from the slab; `None` if there is nothing to restore. Routed files are among
-    /// them ([`Kind::File`]); [`Job::finish_restore`], which must follow, writes those
+    /// them ([`RegionKind::File`]); [`Job::finish_restore`], which must follow, writes those
     /// back.
     pub fn restored_regions(&mut self) -> Result<Option<(u64, Vec<RestoredRegion<'_>>)>> {
         if let Err(error) = self.look() {
@@ -246,7 +246,7 @@ impl Job {
             for one in checkpoint
                 .each()?
                 .iter()
-                .filter(|one| one.region.kind == Kind::File)
+                .filter(|one| one.region.kind == RegionKind::File)
             {
                 result = result.and_then(|()| self.write_back(version, one));
             }

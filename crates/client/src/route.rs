@@ -6,7 +6,7 @@
 
 use outlive_base::{Code, Entity, Error, Result, Version};
 use outlive_capture::ipc::{ToAgent, ToRank};
-use outlive_capture::region::{Attribute, Kind, Region};
+use outlive_capture::region::{Attribute, Region, RegionKind};
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
@@ -60,7 +60,7 @@ impl FileToCapture {
         let value = self.mode.to_le_bytes().to_vec();
         Region {
             name: self.name.clone(),
-            kind: Kind::File,
+            kind: RegionKind::File,
             bytes: self.bytes,
             attributes: vec![Attribute {
                 tag: Attribute::FILE_MODE,

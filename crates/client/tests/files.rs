@@ -4,7 +4,7 @@
 
 mod support;
 
-use outlive::{Code, Job, Kind, Outcome, Restored};
+use outlive::{Code, Job, Outcome, RegionKind, Restored};
 use std::os::unix::fs::PermissionsExt;
 use support::TestAgent;
 
@@ -35,7 +35,7 @@ fn routed_files_are_captured_and_come_back() {
     let content = agent.content(0, 3);
     assert_eq!(
         (content[1].0.kind, &content[1].1),
-        (Kind::File, &memory(5_000, 8))
+        (RegionKind::File, &memory(5_000, 8))
     );
 
     agent.arm(0, 4).unwrap();

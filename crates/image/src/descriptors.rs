@@ -10,7 +10,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
-use crate::model::{Description, Descriptor, Kind};
+use crate::model::{Description, Descriptor, OpenFile};
 use crate::procfs;
 use crate::sys;
 
@@ -62,7 +62,7 @@ impl Descriptions {
                 Some(index) => index,
                 None => {
                     let kind = kind(pid, fd, &link, flags, &rest)?;
-                    if let Kind::Pipe {
+                    if let OpenFile::Pipe {
                         id, write: false, ..
                     } = kind
                         && is_over(pid, fd)?
@@ -92,7 +92,7 @@ impl Descriptions {
     pub fn finish(self) -> Vec<Description> {
         let ends = |write: bool| -> Vec<u64> {
             let ids = self.found.iter().filter_map(|(_, _, _, d)| match d.kind {
-                Kind::Pipe { id, write: w, .. } if w == write => Some(id),
+                OpenFile::Pipe { id, write: w, .. } if w == write => Some(id),
                 _ => None,
             });
             ids.collect()
@@ -103,10 +103,10 @@ impl Descriptions {
         let found = self.found.iter().map(|(_, fd, _, description)| {
             let mut description = description.clone();
             match &description.kind {
-                Kind::Pipe { id, .. } if !whole(id) => {
-                    description.kind = Kind::Outside { stdio: *fd };
+                OpenFile::Pipe { id, .. } if !whole(id) => {
+                    description.kind = OpenFile::Outside { stdio: *fd };
                 }
-                Kind::Socket if *fd <= 2 => description.kind = Kind::Outside { stdio: *fd },
+                OpenFile::Socket if *fd <= 2 => description.kind = OpenFile::Outside { stdio: *fd },
                 _ => {}
             }
             description
@@ -115,23 +115,25 @@ impl Descriptions {
     }
 }
 
-fn kind(pid: i32, fd: i32, link: &str, flags: u32, rest: &str) -> io::Result<Kind> {
+fn kind(pid: i32, fd: i32, link: &str, flags: u32, rest: &str) -> io::Result<OpenFile> {
     let through = format!("/proc/{pid}/fd/{fd}");
     if let Some(id) = link.strip_prefix("pipe:[") {
         let id = id.trim_end_matches(']').parse().unwrap_or(0);
         let write = flags & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
         let held = if write { Vec::new() } else { held(&through)? };
-        return Ok(Kind::Pipe { id, write, held });
+        return Ok(OpenFile::Pipe { id, write, held });
     }
     if link.starts_with("socket:[") {
-        return Ok(Kind::Socket);
+        return Ok(OpenFile::Socket);
     }
     if link == "anon_inode:[eventfd]" {
         let line = rest
             .lines()
             .find_map(|line| line.strip_prefix("eventfd-count:"));
         let count = line.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
-        return count.map(Kind::Event).ok_or_else(|| unsupported(fd, link));
+        return count
+            .map(OpenFile::Event)
+            .ok_or_else(|| unsupported(fd, link));
     }
     if !link.starts_with('/') || link.ends_with(" (deleted)") {
         return Err(unsupported(fd, link));
@@ -148,7 +150,7 @@ fn kind(pid: i32, fd: i32, link: &str, flags: u32, rest: &str) -> io::Result<Kin
         let foreground = procfs::foreground(pid)?;
         let own = stat.sid != 0 && foreground > 0;
         let foreground = if own { foreground } else { 0 };
-        return Ok(Kind::Terminal {
+        return Ok(OpenFile::Terminal {
             path: link.to_owned(),
             termios,
             size,
@@ -159,7 +161,7 @@ fn kind(pid: i32, fd: i32, link: &str, flags: u32, rest: &str) -> io::Result<Kin
     if device || kind.is_block_device() || kind.is_fifo() || kind.is_socket() {
         return Err(unsupported(fd, link));
     }
-    Ok(Kind::Path(link.to_owned()))
+    Ok(OpenFile::Path(link.to_owned()))
 }
 
 /// True for the read end of a pipe without a writer anywhere.
@@ -244,14 +246,14 @@ fn open_one(
 ) -> io::Result<i32> {
     let flags = description.flags as i32;
     match &description.kind {
-        Kind::Path(path) => {
+        OpenFile::Path(path) => {
             let mut file = reopen(path, flags)?;
             if file.metadata()?.is_file() {
                 file.seek(SeekFrom::Start(description.position))?;
             }
             above(&file, least)
         }
-        Kind::Terminal {
+        OpenFile::Terminal {
             path,
             termios,
             size,
@@ -261,7 +263,7 @@ fn open_one(
             sys::set_terminal(file.as_raw_fd(), termios, *size)?;
             above(&file, least)
         }
-        Kind::Pipe { id, write, held } => {
+        OpenFile::Pipe { id, write, held } => {
             if !pipes.contains_key(id) {
                 let [read, write] = sys::pipe()?;
                 pipes.insert(*id, owned(read, write));
@@ -276,14 +278,16 @@ fn open_one(
             sys::set_status_flags(number, flags & STATUS)?;
             Ok(number)
         }
-        Kind::Outside { stdio: fd @ 0..=2 } => sys::duplicate_above(stdio.0[*fd as usize], least),
-        Kind::Outside { .. } | Kind::Socket => {
+        OpenFile::Outside { stdio: fd @ 0..=2 } => {
+            sys::duplicate_above(stdio.0[*fd as usize], least)
+        }
+        OpenFile::Outside { .. } | OpenFile::Socket => {
             // One whose peer is gone: end of file for a reader, EPIPE for a writer.
             let [mine, peer] = sys::socket_pair()?;
             let (mine, _) = owned(mine, peer);
             above(&mine, least)
         }
-        Kind::Event(counter) => {
+        OpenFile::Event(counter) => {
             let fd = sys::event(*counter)?;
             let number = sys::duplicate_above(fd, least)?;
             sys::close(fd);

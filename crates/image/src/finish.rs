@@ -5,20 +5,20 @@ use std::io;
 
 use crate::calls::reg;
 use crate::gate::{self, List};
-use crate::model::{Kind, Process, Thread};
+use crate::model::{OpenFile, Process, Thread};
 use crate::restore::{Built, Restorer};
 use crate::rseq;
 use crate::skeleton::{credentials, pending};
 use crate::sys;
 use crate::timers;
-use crate::together::{self, Lane};
+use crate::together::{self, Calls};
 
 impl Restorer<'_> {
     /// What belongs to threads, limits, and what must come last.
     pub(crate) fn finish_all(&self, built: &[Built]) -> io::Result<()> {
         let all = || self.image.processes.iter().zip(built);
         let lanes = all().map(|(process, (pid, tids))| {
-            let mut lane = Lane::new(*pid)?;
+            let mut lane = Calls::new(*pid)?;
             self.foreground(process, &mut lane.list);
             for (thread, tid) in process.threads.iter().zip(tids) {
                 lane.turn(*tid);
@@ -54,7 +54,7 @@ impl Restorer<'_> {
         }
         for descriptor in &process.descriptors {
             let description = &self.image.descriptions[descriptor.description as usize];
-            if let Kind::Terminal {
+            if let OpenFile::Terminal {
                 foreground: group @ 1..,
                 ..
             } = description.kind

@@ -215,12 +215,12 @@ pub struct Description {
     /// The position in bytes.
     pub position: u64,
     /// What is open.
-    pub kind: Kind,
+    pub kind: OpenFile,
 }
 
 /// What is open.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
-pub enum Kind {
+pub enum OpenFile {
     /// A file, directory or harmless device with a path.
     Path(String),
     /// A terminal: path, `struct termios` of the kernel, rows and columns, and the

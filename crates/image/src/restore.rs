@@ -17,13 +17,13 @@ use outlive_base::{Code, Entity, Error, Result};
 
 use crate::descriptors::{self, Inherited, Stdio};
 use crate::gate::{self, List};
-use crate::model::{Backing, Credentials, Image, Kind, Mapping, Process};
+use crate::model::{Backing, Credentials, Image, Mapping, OpenFile, Process};
 use crate::procfs;
 use crate::skeleton::{expect, filter, first_stops, layout, open_skeleton};
 use crate::source::Contents;
 use crate::space::{Parked, empty};
 use crate::sys;
-use crate::together::{self, Lane};
+use crate::together::{self, Calls};
 
 /// Bytes beside a list that one birth takes.
 const CLONE_BYTES: usize = 128;
@@ -284,7 +284,7 @@ impl<'a> Restorer<'a> {
         while !generation.is_empty() {
             let of = |index: usize| children.get(&processes[index].pid).map_or(&[][..], |c| c);
             let (born, result) = together::run(generation.iter().map(|index| {
-                let mut lane = Lane::new(pids[*index])?;
+                let mut lane = Calls::new(pids[*index])?;
                 let children = of(*index).iter().map(|child| &processes[*child]);
                 self.family(&processes[*index], children, &mut lane);
                 Ok(lane)
@@ -310,7 +310,7 @@ impl<'a> Restorer<'a> {
         &self,
         process: &Process,
         children: impl Iterator<Item = &'p Process>,
-        lane: &mut Lane,
+        lane: &mut Calls,
     ) {
         if process.sid == process.pid {
             lane.list.call(libc::SYS_setsid, &[]);
@@ -371,7 +371,7 @@ impl<'a> Restorer<'a> {
     fn bodies(&self, parked: &Parked, built: &mut [Built]) -> io::Result<()> {
         let all = self.image.processes.iter().zip(&self.executables);
         let (born, result) = together::run(all.zip(built.iter()).map(|((process, exe), built)| {
-            let mut lane = Lane::new(built.0)?;
+            let mut lane = Calls::new(built.0)?;
             self.map_all(process, parked, &mut lane)?;
             self.rebuild(process, *exe, &mut lane);
             Ok(lane)
@@ -386,7 +386,7 @@ impl<'a> Restorer<'a> {
             .try_for_each(|(process, built)| expect(&built.1, process.threads.len()))
     }
 
-    fn rebuild(&self, process: &Process, exe: Option<i32>, lane: &mut Lane) {
+    fn rebuild(&self, process: &Process, exe: Option<i32>, lane: &mut Calls) {
         layout(process, exe, lane);
         for (index, action) in process.actions.iter().enumerate() {
             let signal = index as u64 + 1;
@@ -417,13 +417,13 @@ impl<'a> Restorer<'a> {
     }
 
     /// Working directory, mask, descriptors; nothing of ours stays open.
-    fn files(&self, process: &Process, lane: &mut Lane) {
+    fn files(&self, process: &Process, lane: &mut Calls) {
         lane.room(2, process.cwd.len());
         let cwd = lane.list.path(&process.cwd);
         lane.list.call(libc::SYS_chdir, &[cwd]);
         lane.list.call(libc::SYS_umask, &[u64::from(process.umask)]);
         let mut next = 0;
-        let close = |lane: &mut Lane, from: u64, to: u64| {
+        let close = |lane: &mut Calls, from: u64, to: u64| {
             if from <= to {
                 lane.list.attempt(libc::SYS_close_range, &[from, to, 0]);
             }
@@ -445,7 +445,7 @@ impl<'a> Restorer<'a> {
     }
 
     /// Process group and terminal.
-    fn session(&self, process: &Process, lane: &mut Lane) {
+    fn session(&self, process: &Process, lane: &mut Calls) {
         lane.room(4, 16);
         // One that leads its group has it already.
         let group = |pid: i32| self.image.processes.iter().any(|p| p.pid == pid);
@@ -459,7 +459,7 @@ impl<'a> Restorer<'a> {
         }
         for descriptor in &process.descriptors {
             let description = &self.image.descriptions[descriptor.description as usize];
-            if let Kind::Terminal {
+            if let OpenFile::Terminal {
                 foreground: 1.., ..
             } = description.kind
             {

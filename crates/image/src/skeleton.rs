@@ -8,7 +8,7 @@ use crate::gate::{self, List};
 use crate::model::{Credentials, Process, SIGINFO_BYTES};
 use crate::procfs;
 use crate::sys::{self, Change};
-use crate::together::Lane;
+use crate::together::Calls;
 
 const PR_SET_MM: u64 = 35;
 const PR_SET_MM_MAP: u64 = 14;
@@ -91,7 +91,7 @@ pub(crate) fn credentials(own: &Credentials, process: &Process, list: &mut List)
 }
 
 /// The kernel's notes on the address space: /proc, brk.
-pub(crate) fn layout(process: &Process, exe: Option<i32>, lane: &mut Lane) {
+pub(crate) fn layout(process: &Process, exe: Option<i32>, lane: &mut Calls) {
     lane.room(1, process.layout.auxv.len() + 128);
     let auxv = lane.list.bytes(&process.layout.auxv);
     let mut map: Vec<u8> = process
@@ -110,7 +110,7 @@ pub(crate) fn layout(process: &Process, exe: Option<i32>, lane: &mut Lane) {
 }
 
 /// Installs a seccomp program.
-pub(crate) fn filter(program: &[u8], lane: &mut Lane) {
+pub(crate) fn filter(program: &[u8], lane: &mut Calls) {
     lane.room(2, program.len() + 32);
     let code = lane.list.bytes(program);
     let mut head = ((program.len() / 8) as u64).to_le_bytes().to_vec();

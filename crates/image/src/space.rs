@@ -11,7 +11,7 @@ use crate::gate::{self, List};
 use crate::model::{Backing, Mapping, Process};
 use crate::procfs;
 use crate::restore::Restorer;
-use crate::together::{self, Lane};
+use crate::together::{self, Calls};
 
 /// Where special mappings wait while the rest is replaced.
 const PARKING: u64 = gate::GATE + 0x100_0000;
@@ -28,7 +28,7 @@ fn kind(mapping: &Mapping) -> Option<String> {
 /// Takes everything but the gate out of a skeleton; mappings of the kernel are parked. A
 /// child that is made then has as little.
 pub(crate) fn empty(pid: i32) -> io::Result<Parked> {
-    let mut lane = Lane::new(pid)?;
+    let mut lane = Calls::new(pid)?;
     let mut at = PARKING;
     let mut parked = Parked::new();
     for mapping in procfs::mappings(pid)? {
@@ -53,7 +53,7 @@ impl Restorer<'_> {
         &self,
         process: &Process,
         parked: &Parked,
-        lane: &mut Lane,
+        lane: &mut Calls,
     ) -> io::Result<()> {
         for mapping in &process.mappings {
             lane.room(1, 0);

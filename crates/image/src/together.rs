@@ -16,7 +16,7 @@ use crate::gate::{self, List, Ran, Running};
 const AT_ONCE: usize = 128;
 
 /// What one process has to do: lists of calls, each by one of its threads.
-pub(crate) struct Lane {
+pub(crate) struct Calls {
     /// Its memory.
     pub(crate) memory: File,
     /// The list that calls are added to.
@@ -28,10 +28,10 @@ pub(crate) struct Lane {
     ran: Ran,
 }
 
-impl Lane {
+impl Calls {
     /// Nothing to do yet, for the stopped thread `tid` of a process with a gate.
-    pub(crate) fn new(tid: i32) -> io::Result<Lane> {
-        Ok(Lane {
+    pub(crate) fn new(tid: i32) -> io::Result<Calls> {
+        Ok(Calls {
             memory: gate::memory(tid)?,
             list: List::new(),
             tid,
@@ -79,7 +79,7 @@ impl Lane {
 /// After an error nothing is started any more, and what runs is waited for. With the first
 /// error, the threads and processes that each lane brought forth before: they will stop.
 pub(crate) fn run(
-    mut lanes: impl Iterator<Item = io::Result<Lane>>,
+    mut lanes: impl Iterator<Item = io::Result<Calls>>,
 ) -> (Vec<Vec<i32>>, io::Result<()>) {
     let (mut born, mut result) = (Vec::new(), Ok(()));
     while result.is_ok() {
@@ -115,7 +115,7 @@ mod tests {
     #[test]
     fn lists_are_cut_where_they_are_full_and_keep_their_threads() {
         let own = std::process::id() as i32;
-        let mut lane = Lane::new(own).unwrap();
+        let mut lane = Calls::new(own).unwrap();
         for _ in 0..1000 {
             lane.room(1, 0);
             lane.list.call(libc::SYS_getpid, &[]);
@@ -133,7 +133,7 @@ mod tests {
         let mut asked = 0;
         let (born, result) = run((0..5).map(|place| {
             asked += 1;
-            let lane = Lane::new(std::process::id() as i32);
+            let lane = Calls::new(std::process::id() as i32);
             if place == 2 {
                 return Err(io::ErrorKind::NotFound.into());
             }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_image::gate::{GATE, GATE_BYTES};
 use outlive_image::model::{
-    Action, Backing, Credentials, Description, Descriptor, Image, Kind, Layout, Mapping,
+    Action, Backing, Credentials, Description, Descriptor, Image, Layout, Mapping, OpenFile,
     PosixTimer, Process, TIMERS_MAX, Thread,
 };
 
@@ -622,15 +622,15 @@ impl Open {
     fn finish(self) -> Vec<Description> {
         let end = |id: u64, want: bool| {
             self.found.iter().any(|(_, _, d)| {
-                matches!(d.kind, Kind::Pipe { id: i, write, .. } if i == id && write == want)
+                matches!(d.kind, OpenFile::Pipe { id: i, write, .. } if i == id && write == want)
             })
         };
         let found = self.found.iter().map(|(_, fd, description)| {
             let mut description = description.clone();
-            if let Kind::Pipe { id, .. } = description.kind
+            if let OpenFile::Pipe { id, .. } = description.kind
                 && !(end(id, true) && end(id, false))
             {
-                description.kind = Kind::Outside { stdio: *fd };
+                description.kind = OpenFile::Outside { stdio: *fd };
             }
             description
         });
@@ -639,7 +639,7 @@ impl Open {
 }
 
 /// A terminal with the settings that it had, if they could be saved.
-fn terminal(path: String, description: u64, terminals: &[u8]) -> Kind {
+fn terminal(path: String, description: u64, terminals: &[u8]) -> OpenFile {
     let mut entries = terminals.chunks_exact(56).map(Bytes);
     let found = entries.find(|entry| entry.u64(0) == description);
     let (termios, size, foreground) = found.map_or_else(Default::default, |entry| {
@@ -647,7 +647,7 @@ fn terminal(path: String, description: u64, terminals: &[u8]) -> Kind {
         let size = (size as u16, (size >> 16) as u16);
         (entry.0[8..44].to_vec(), size, entry.i32(48))
     });
-    Kind::Terminal {
+    OpenFile::Terminal {
         path,
         termios,
         size,
@@ -655,24 +655,24 @@ fn terminal(path: String, description: u64, terminals: &[u8]) -> Kind {
     }
 }
 
-fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32, terminals: &[u8]) -> Kind {
+fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32, terminals: &[u8]) -> OpenFile {
     let (mode, rdev) = (bytes.u32(44), u64::from(bytes.u32(36)));
-    let closed = Kind::Outside { stdio: fd };
+    let closed = OpenFile::Outside { stdio: fd };
     match (mode & libc::S_IFMT, path) {
         (libc::S_IFIFO, _) => {
             let write = bytes.u32(40) & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
-            Kind::Pipe {
+            OpenFile::Pipe {
                 id: bytes.u64(24),
                 write,
                 held: Vec::new(),
             }
         }
-        (libc::S_IFSOCK, _) if fd > 2 => Kind::Socket,
-        (libc::S_IFREG | libc::S_IFDIR, Some(path)) => Kind::Path(path),
+        (libc::S_IFSOCK, _) if fd > 2 => OpenFile::Socket,
+        (libc::S_IFREG | libc::S_IFDIR, Some(path)) => OpenFile::Path(path),
         (libc::S_IFCHR, Some(path)) if outlive_image::descriptors::is_terminal(rdev) => {
             terminal(path, bytes.u64(8), terminals)
         }
-        (libc::S_IFCHR, Some(path)) if path.starts_with("/dev/") => Kind::Path(path),
+        (libc::S_IFCHR, Some(path)) if path.starts_with("/dev/") => OpenFile::Path(path),
         _ => closed,
     }
 }

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::trace::{Interval, Kind};
+use crate::trace::{Activity, Interval};
 
 /// Long samples that are kept one by one, the longest first.
 pub const LONG_MAX: usize = 200;
@@ -33,7 +33,7 @@ pub struct Long {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Hit {
     /// What it was.
-    pub kind: Kind,
+    pub kind: Activity,
     /// Its name.
     pub name: String,
     /// How long it lay over the sample, ns.
@@ -57,7 +57,7 @@ pub struct Explained {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Source {
     /// What it is.
-    pub kind: Kind,
+    pub kind: Activity,
     /// Its name.
     pub name: String,
     /// Long samples that it hit.
@@ -96,7 +96,7 @@ pub fn attribute(long: &[Long], intervals: &[Interval]) -> Attribution {
             reach
         })
         .collect();
-    let mut sources: BTreeMap<(Kind, &str), (u64, f64)> = BTreeMap::new();
+    let mut sources: BTreeMap<(Activity, &str), (u64, f64)> = BTreeMap::new();
     let mut all: Vec<Explained> = Vec::new();
     for sample in long {
         let (from, to) = (
@@ -109,7 +109,7 @@ pub fn attribute(long: &[Long], intervals: &[Interval]) -> Attribution {
             .iter()
             .filter(|one| one.end_ns > from);
         let over: Vec<&Interval> = over.copied().collect();
-        let mut hits: BTreeMap<(Kind, &str), f64> = BTreeMap::new();
+        let mut hits: BTreeMap<(Activity, &str), f64> = BTreeMap::new();
         for one in &over {
             let shared = one.end_ns.min(to) - one.start_ns.max(from);
             *hits.entry((one.kind, &one.name)).or_default() += shared as f64;
@@ -140,7 +140,7 @@ fn covered(over: &[&Interval], from: u64, to: u64) -> f64 {
     time as f64
 }
 
-fn named(hits: BTreeMap<(Kind, &str), f64>) -> Vec<Hit> {
+fn named(hits: BTreeMap<(Activity, &str), f64>) -> Vec<Hit> {
     let mut hits: Vec<Hit> = hits
         .into_iter()
         .map(|((kind, name), overlap_ns)| Hit {
@@ -153,7 +153,7 @@ fn named(hits: BTreeMap<(Kind, &str), f64>) -> Vec<Hit> {
     hits
 }
 
-fn total(mut all: Vec<Explained>, sources: BTreeMap<(Kind, &str), (u64, f64)>) -> Attribution {
+fn total(mut all: Vec<Explained>, sources: BTreeMap<(Activity, &str), (u64, f64)>) -> Attribution {
     let mut sources: Vec<Source> = sources
         .into_iter()
         .map(|((kind, name), (samples, total_ns))| Source {
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use outlive_base::rng::Sequence;
 
-    fn interval(kind: Kind, name: &str, start_ns: u64, end_ns: u64) -> Interval {
+    fn interval(kind: Activity, name: &str, start_ns: u64, end_ns: u64) -> Interval {
         let name = name.to_owned();
         Interval {
             kind,
@@ -219,13 +219,23 @@ mod tests {
                 .filter(|&at| at != silent)
                 .map(|at| {
                     let start = at * 2_000_000 + 10_000 + random.below(900_000);
-                    interval(Kind::Vector, "local_timer", start, start + 3_000)
+                    interval(Activity::Vector, "local_timer", start, start + 3_000)
                 })
                 .collect();
             let start = planted * 2_000_000 + 100_000 + random.below(500_000);
-            intervals.push(interval(Kind::Thread, "kworker", start, start + 300_000));
+            intervals.push(interval(
+                Activity::Thread,
+                "kworker",
+                start,
+                start + 300_000,
+            ));
             // Between two samples: it hit none.
-            intervals.push(interval(Kind::Thread, "elsewhere", 1_200_000, 1_900_000));
+            intervals.push(interval(
+                Activity::Thread,
+                "elsewhere",
+                1_200_000,
+                1_900_000,
+            ));
             let found = attribute(&long, &intervals);
             let top = &found.longest[0];
             assert_eq!(top.index, planted);
@@ -250,11 +260,11 @@ mod tests {
             end_ns: 200_000,
             excess_ns: 9_000.0,
         }];
-        let outer = interval(Kind::Vector, "local_timer", 120_000, 128_000);
-        let inner = interval(Kind::Timer, "tick", 122_000, 126_000);
+        let outer = interval(Activity::Vector, "local_timer", 120_000, 128_000);
+        let inner = interval(Activity::Timer, "tick", 122_000, 126_000);
         let found = attribute(&long, &[inner, outer.clone()]);
         assert_eq!((found.excess_ns, found.unexplained_ns), (9_000.0, 1_000.0));
-        let wide = interval(Kind::Thread, "x", 0, 1_000_000);
+        let wide = interval(Activity::Thread, "x", 0, 1_000_000);
         assert_eq!(attribute(&long, &[wide, outer]).unexplained_ns, 0.0);
         assert_eq!(attribute(&long, &[]).unexplained_ns, 9_000.0);
     }

@@ -12,7 +12,7 @@ use crate::attribute::{Attribution, Long, attribute};
 use crate::counters::{Counted, Counts, Reading, difference, schedstat, steal_ticks, table};
 use crate::cycles::{Anchor, Scale, calibrate, now};
 use crate::extrapolate::{RANKS, extrapolate, steps};
-use crate::model::{Core, Kind};
+use crate::model::{Benchmark, Core};
 use crate::tracefs::{BYTES_MAX, ROOTS, Recorded, Tracer};
 use crate::{cores, spectrum, stats, trace};
 
@@ -29,7 +29,7 @@ const LONG_MATCHED_MAX: usize = 1_000_000;
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
     /// Which benchmark.
-    pub kind: Kind,
+    pub kind: Benchmark,
     /// The length of a quantum, ns.
     pub quantum_ns: u64,
     /// Samples a core.
@@ -280,23 +280,23 @@ fn sample(settings: &Settings, core: u32) -> Result<Raw> {
     let locked = hold(&mut words);
     let quantum = rough.cycles(settings.quantum_ns).max(1);
     let work_ns = match settings.kind {
-        Kind::Fwq => settings.quantum_ns,
+        Benchmark::Fwq => settings.quantum_ns,
         // A hundredth of a quantum, and no less than reading the counter is worth.
-        Kind::Ftq => (settings.quantum_ns / 100).max(50),
+        Benchmark::Ftq => (settings.quantum_ns / 100).max(50),
     };
     let steps = steps_of(work_ns, &rough);
-    if settings.kind == Kind::Ftq {
+    if settings.kind == Benchmark::Ftq {
         words.truncate(settings.samples as usize);
         words.fill(0);
     }
     let before = reading(core);
     let first = Anchor::take();
     let start = match settings.kind {
-        Kind::Fwq => {
+        Benchmark::Fwq => {
             fwq(steps, &mut words);
             None
         }
-        Kind::Ftq => Some(ftq(quantum, steps, &mut words)),
+        Benchmark::Ftq => Some(ftq(quantum, steps, &mut words)),
     };
     let last = Anchor::take();
     let after = reading(core);
@@ -384,7 +384,7 @@ fn explain(
             let threads = trace
                 .intervals
                 .iter()
-                .any(|one| one.kind == trace::Kind::Thread);
+                .any(|one| one.kind == trace::Activity::Thread);
             if counted.involuntary_switches > 0 && !threads {
                 // The trace has the numbers of the outermost namespace, a thread those of its own.
                 notes.push(format!(
@@ -405,7 +405,7 @@ mod tests {
 
     fn settings(quantum_ns: u64, samples: u64) -> Settings {
         Settings {
-            kind: Kind::Fwq,
+            kind: Benchmark::Fwq,
             quantum_ns,
             samples,
             long_percent: 10.0,

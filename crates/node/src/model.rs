@@ -16,7 +16,7 @@ pub const VARIATION: &str = "outlive.noise-variation/1";
 /// Which benchmark.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum Benchmark {
     /// Fixed work quantum: a sample is the time of the same work.
     Fwq,
     /// Fixed time quantum: a sample is the work done in the same time; where times are
@@ -30,7 +30,7 @@ pub struct Noise {
     /// [`NOISE`].
     pub schema: String,
     /// Which benchmark.
-    pub kind: Kind,
+    pub kind: Benchmark,
     /// The quantum that was asked for, ns.
     pub quantum_ns: u64,
     /// Samples on each core.

@@ -70,7 +70,7 @@ fn lines(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Core, Kind};
+    use crate::model::{Benchmark, Core};
     use crate::{extrapolate, spectrum, stats};
 
     fn sample() -> Noise {
@@ -96,7 +96,7 @@ mod tests {
         };
         Noise {
             schema: NOISE.into(),
-            kind: Kind::Ftq,
+            kind: Benchmark::Ftq,
             quantum_ns: 1_000,
             samples: 500,
             counter: "tsc".into(),

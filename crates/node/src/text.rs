@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::model::{Core, Kind, Noise, Variation};
+use crate::model::{Benchmark, Core, Noise, Variation};
 use crate::trace;
 
 /// Sources that are listed.
@@ -19,21 +19,21 @@ pub fn time(ns: f64) -> String {
 }
 
 /// The name of a kind of event.
-pub fn kind(kind: trace::Kind) -> &'static str {
+pub fn kind(kind: trace::Activity) -> &'static str {
     match kind {
-        trace::Kind::Interrupt => "interrupt",
-        trace::Kind::Vector => "vector",
-        trace::Kind::Softirq => "softirq",
-        trace::Kind::Timer => "timer",
-        trace::Kind::Thread => "thread",
+        trace::Activity::Interrupt => "interrupt",
+        trace::Activity::Vector => "vector",
+        trace::Activity::Softirq => "softirq",
+        trace::Activity::Timer => "timer",
+        trace::Activity::Thread => "thread",
     }
 }
 
 /// What a measurement of noise found.
 pub fn noise(of: &Noise) -> String {
     let what = match of.kind {
-        Kind::Fwq => "fixed work",
-        Kind::Ftq => "fixed time",
+        Benchmark::Fwq => "fixed work",
+        Benchmark::Ftq => "fixed time",
     };
     let quantum = time(of.quantum_ns as f64);
     let mut out = format!("{what}, {} quanta of {quantum} on each core\n", of.samples);

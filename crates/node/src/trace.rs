@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// What runs in an interval.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum Activity {
     /// A device's interrupt.
     Interrupt,
     /// An interrupt of the processor itself: its timer, a call from another core.
@@ -25,7 +25,7 @@ pub enum Kind {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Interval {
     /// What it was.
-    pub kind: Kind,
+    pub kind: Activity,
     /// The name of the device, vector, softirq, function or thread.
     pub name: String,
     /// Its begin, ns.
@@ -54,7 +54,7 @@ struct Line<'a> {
 pub fn parse(text: &str, core: u32, tid: u32) -> Trace {
     let mut trace = Trace::default();
     // What has begun and not ended: interrupts nest.
-    let mut open: Vec<(Kind, String, u64)> = Vec::new();
+    let mut open: Vec<(Activity, String, u64)> = Vec::new();
     // Who runs in the measured thread's place, and since when.
     let mut other: Option<(String, u64)> = None;
     for line in text.lines() {
@@ -76,7 +76,7 @@ pub fn parse(text: &str, core: u32, tid: u32) -> Trace {
             let waits = other.take();
             let waited = waits.is_some() || from == tid;
             if let Some((name, start_ns)) = waits {
-                trace.push(Kind::Thread, name, start_ns, line.time_ns);
+                trace.push(Activity::Thread, name, start_ns, line.time_ns);
             }
             if to != tid && waited {
                 other = Some((name.to_owned(), line.time_ns));
@@ -98,7 +98,7 @@ pub fn parse(text: &str, core: u32, tid: u32) -> Trace {
 }
 
 impl Trace {
-    fn push(&mut self, kind: Kind, name: String, start_ns: u64, end_ns: u64) {
+    fn push(&mut self, kind: Activity, name: String, start_ns: u64, end_ns: u64) {
         self.intervals.push(Interval {
             kind,
             name,
@@ -156,8 +156,8 @@ fn switch(words: &str) -> Option<(u32, u32, &str)> {
     Some((from, to, name))
 }
 
-/// Kind, name, and whether it begins.
-fn event(event: &str, words: &str) -> Option<(Kind, String, bool)> {
+/// Activity, name, and whether it begins.
+fn event(event: &str, words: &str) -> Option<(Activity, String, bool)> {
     let (what, begins) = match event.strip_suffix("_entry") {
         Some(what) => (what, true),
         None => (event.strip_suffix("_exit")?, false),
@@ -168,10 +168,10 @@ fn event(event: &str, words: &str) -> Option<(Kind, String, bool)> {
     };
     let named = |key: &str| value(key).unwrap_or_else(|| what.to_owned());
     Some(match what {
-        "irq_handler" => (Kind::Interrupt, named("name="), begins),
-        "softirq" => (Kind::Softirq, named("[action="), begins),
-        "hrtimer_expire" | "timer_expire" => (Kind::Timer, named("function="), begins),
-        _ => (Kind::Vector, what.to_owned(), begins),
+        "irq_handler" => (Activity::Interrupt, named("name="), begins),
+        "softirq" => (Activity::Softirq, named("[action="), begins),
+        "hrtimer_expire" | "timer_expire" => (Activity::Timer, named("function="), begins),
+        _ => (Activity::Vector, what.to_owned(), begins),
     })
 }
 
@@ -213,11 +213,11 @@ garbage
         assert_eq!(
             seen,
             [
-                (Kind::Timer, "tick_nohz_handler", 101_000, 2_000),
-                (Kind::Vector, "local_timer", 100_000, 4_000),
-                (Kind::Softirq, "TIMER", 105_000, 2_000),
-                (Kind::Thread, "a [b] c", 200_000, 100_000),
-                (Kind::Thread, "k", 300_000, 50_000),
+                (Activity::Timer, "tick_nohz_handler", 101_000, 2_000),
+                (Activity::Vector, "local_timer", 100_000, 4_000),
+                (Activity::Softirq, "TIMER", 105_000, 2_000),
+                (Activity::Thread, "a [b] c", 200_000, 100_000),
+                (Activity::Thread, "k", 300_000, 50_000),
             ]
         );
     }

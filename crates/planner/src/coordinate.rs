@@ -270,7 +270,7 @@ pub struct Coordinator {
 
 /// A write that is planned: job, target, length, weight.
 #[derive(Clone, Copy, Debug)]
-struct Slot {
+struct Planned {
     job: JobId,
     target: f64,
     length: f64,
@@ -299,14 +299,14 @@ impl Coordinator {
 
     /// The next writes in the order and at the times that cost least, none before `free`.
     fn planned(&self, at: f64, free: f64) -> Vec<(JobId, f64)> {
-        let slot = |(job, target, entry): (JobId, f64, &Entry)| Slot {
+        let slot = |(job, target, entry): (JobId, f64, &Entry)| Planned {
             job,
             target,
             length: entry.cost.mean() * entry.size.share,
             weight: entry.size.nodes / entry.size.mtbf,
             first: at > target + PATIENCE * entry.period,
         };
-        let mut slots: Vec<Slot> = self.table.wanted().map(slot).collect();
+        let mut slots: Vec<Planned> = self.table.wanted().map(slot).collect();
         slots.sort_by(|a, b| b.first.cmp(&a.first).then(a.target.total_cmp(&b.target)));
         slots.truncate(AHEAD);
         let (mut best, mut starts) = placed(&slots, free);
@@ -345,7 +345,7 @@ impl Coordinator {
 
 /// The least cost of writes in this order, and their starts: weighted isotonic regression by
 /// pooling adjacent violators, after what precedes each is taken off its target.
-fn placed(slots: &[Slot], free: f64) -> (f64, Vec<f64>) {
+fn placed(slots: &[Planned], free: f64) -> (f64, Vec<f64>) {
     // Blocks of writes without a pause: start, weight, how many.
     let mut blocks: Vec<(f64, f64, usize)> = Vec::new();
     let mut before = 0.0;

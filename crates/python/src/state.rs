@@ -1,6 +1,6 @@
 //! What a job does with a state: captures it, and restores it.
 
-use outlive::{Code, Entity, Error, Kind, Outcome, Source};
+use outlive::{Code, Entity, Error, Outcome, RegionKind, Source};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
@@ -135,7 +135,7 @@ impl Job {
                     let name = one.region.name.as_str();
                     if name == TREE {
                         found.tree = Some(one.data.to_vec());
-                    } else if one.region.kind != Kind::File && !names.contains(name) {
+                    } else if one.region.kind != RegionKind::File && !names.contains(name) {
                         found.regions.push((name.to_owned(), one.region.bytes));
                     }
                 }

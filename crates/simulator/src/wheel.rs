@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, VecDeque};
 const SPAN: u64 = 4096;
 const CHUNK: usize = 1024;
 
-struct Place<T> {
+struct Bucket<T> {
     chunks: VecDeque<Vec<T>>,
     /// Taken from the first chunk.
     taken: usize,
@@ -20,7 +20,7 @@ struct Place<T> {
 
 /// The calendar.
 pub struct Wheel<T> {
-    places: Vec<Place<T>>,
+    places: Vec<Bucket<T>>,
     /// A bit for each place that holds something.
     held: Vec<u64>,
     later: BTreeMap<u64, Vec<T>>,
@@ -31,7 +31,7 @@ pub struct Wheel<T> {
 
 impl<T: Copy> Default for Wheel<T> {
     fn default() -> Wheel<T> {
-        let place = || Place {
+        let place = || Bucket {
             chunks: VecDeque::new(),
             taken: 0,
         };

@@ -13,8 +13,8 @@ use std::time::Instant;
 use outlive_base::{ContainerId, Incarnation, NodeId, Rank, Version};
 use outlive_capture::region::{self, Region};
 use outlive_vault::{
-    Buffer, Container, ContainerHead, Directory, Key, Kind, Layout, RankImage, Store, WriteOptions,
-    receive, write_container,
+    Buffer, Container, ContainerHead, Directory, Key, Layout, ObjectKind, RankImage, Store,
+    WriteOptions, receive, write_container,
 };
 
 const CHUNK: usize = 4 << 20;
@@ -165,7 +165,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         Layout::new(head, vec![image]).expect("a valid layout")
     };
-    let (store, key) = (Directory::at(&dir), Key::container(Kind::Container, id));
+    let (store, key) = (
+        Directory::at(&dir),
+        Key::container(ObjectKind::Container, id),
+    );
     let (path, raw) = (store.locate(&key), dir.join("raw"));
     compare(
         "write_container",

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use outlive_base::{ContainerId, Incarnation, NodeId, Version};
 
 use crate::aligned::{Buffer, PAGE};
-use crate::store::{Key, Kind, Object, Put, Space, Store, read_all, read_exact};
+use crate::store::{Key, Object, ObjectKind, Put, Space, Store, read_all, read_exact};
 
 /// Objects that a test makes are at most so long.
 const BYTES: usize = 5 * PAGE;
@@ -39,7 +39,7 @@ fn told<T, E: std::fmt::Display>(what: Result<T, E>) -> Result<T, String> {
     what.map_err(|error| format!("refused: {error}"))
 }
 
-fn container(kind: Kind, version: u64) -> Key {
+fn container(kind: ObjectKind, version: u64) -> Key {
     let id = ContainerId {
         incarnation: Incarnation(1),
         version: Version(version),
@@ -49,7 +49,7 @@ fn container(kind: Kind, version: u64) -> Key {
 }
 
 fn record(name: &str) -> Key {
-    Key::record(Kind::Record, name.into())
+    Key::record(ObjectKind::Record, name.into())
 }
 
 /// Other bytes for each seed, none of them zero.
@@ -77,7 +77,10 @@ fn stands(store: &dyn Store, key: &Key, want: &[u8]) -> Outcome {
     let mut items = items.iter().filter(|item| item.key == *key);
     let item = items.next().ok_or(format!("{key:?}: not listed"))?;
     holds!(items.next().is_none(), "{key:?}: listed twice");
-    let bulk = matches!(key.kind(), Kind::Container | Kind::Partner | Kind::Parity);
+    let bulk = matches!(
+        key.kind(),
+        ObjectKind::Container | ObjectKind::Partner | ObjectKind::Parity
+    );
     let length = item.length.or((!bulk).then_some(want.len() as u64));
     holds!(length == Some(want.len() as u64), "{key:?}: other length");
     holds!(store.tag(key) == Some(item.tag), "{key:?}: another tag");
@@ -99,7 +102,11 @@ fn absent(store: &dyn Store, key: &Key) -> Outcome {
 }
 
 fn nothing_is_there(store: &dyn Store) -> Outcome {
-    for kind in [Kind::Container, Kind::Partner, Kind::Record] {
+    for kind in [
+        ObjectKind::Container,
+        ObjectKind::Partner,
+        ObjectKind::Record,
+    ] {
         holds!(told(store.list(kind))?.is_empty(), "{kind:?}: not empty");
         let key = container(kind, 1);
         absent(store, &key)?;
@@ -142,7 +149,11 @@ fn write(store: &dyn Store, key: &Key, bytes: &[u8], seal: bool) -> Outcome {
 }
 
 fn drafts_are_whole_or_absent(store: &dyn Store) -> Outcome {
-    for kind in [Kind::Container, Kind::Partner, Kind::Parity] {
+    for kind in [
+        ObjectKind::Container,
+        ObjectKind::Partner,
+        ObjectKind::Parity,
+    ] {
         let key = container(kind, 1);
         let mut seed = 0;
         // The next takes the place of the last, longer or shorter.
@@ -169,13 +180,13 @@ fn drafts_are_whole_or_absent(store: &dyn Store) -> Outcome {
         told(first.seal())?;
         stands(store, &key, &one)?;
     }
-    let [own, other] = [Kind::Container, Kind::Partner].map(|kind| container(kind, 1));
+    let [own, other] = [ObjectKind::Container, ObjectKind::Partner].map(|kind| container(kind, 1));
     write(store, &own, &content(PAGE, 60), true)?;
     stands(store, &other, &content(PAGE, 50))
 }
 
 fn ranges_are_read(store: &dyn Store) -> Outcome {
-    let key = container(Kind::Container, 2);
+    let key = container(ObjectKind::Container, 2);
     let want = content(BYTES, 7);
     write(store, &key, &want, true)?;
     let object = told(store.open(&key, false))?;
@@ -210,7 +221,7 @@ fn put<'a>(key: &Key, bytes: &'a [u8]) -> Put<'a> {
 
 fn small_objects_are_put(store: &dyn Store) -> Outcome {
     let (one, two) = (record("pin-i1-v1.rec"), record("pin-i1-v2.rec"));
-    let mark = Key::record(Kind::Mark, "history.rec".into());
+    let mark = Key::record(ObjectKind::Mark, "history.rec".into());
     let small = [put(&one, b"1"), put(&two, b""), put(&mark, b"a mark")];
     let mut tags = Vec::new();
     for result in store.put_all(&small) {
@@ -223,7 +234,7 @@ fn small_objects_are_put(store: &dyn Store) -> Outcome {
     let results = store.put_all(&[put(&one, b"another")]);
     holds!(results.len() == 1 && results[0].is_ok(), "{results:?}");
     holds!(store.tag(&one) != Some(tags[0]), "the same tag");
-    told(store.settle(Kind::Record, &[one.clone(), two.clone()]))?;
+    told(store.settle(ObjectKind::Record, &[one.clone(), two.clone()]))?;
     stands(store, &one, b"another")?;
     stands(store, &two, b"")?;
     for most in [0, 3, 7, 8] {
@@ -283,11 +294,11 @@ fn appends_leave_the_rest(store: &dyn Store) -> Outcome {
 
 fn what_is_removed_is_gone(store: &dyn Store) -> Outcome {
     for kind in [
-        Kind::Container,
-        Kind::Partner,
-        Kind::Parity,
-        Kind::Record,
-        Kind::Mark,
+        ObjectKind::Container,
+        ObjectKind::Partner,
+        ObjectKind::Parity,
+        ObjectKind::Record,
+        ObjectKind::Mark,
     ] {
         let items = told(store.list(kind))?.into_iter();
         let known = |key: &Key| key.id().is_some() || key.name().contains(".rec");
@@ -301,7 +312,7 @@ fn what_is_removed_is_gone(store: &dyn Store) -> Outcome {
     }
     // What takes the room of what was removed has none of its bytes.
     for length in [PAGE, BYTES] {
-        let key = container(Kind::Partner, 9);
+        let key = container(ObjectKind::Partner, 9);
         let new = content(length, 99);
         write(store, &key, &new, true)?;
         stands(store, &key, &new)?;

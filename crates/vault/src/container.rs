@@ -13,7 +13,7 @@ use outlive_ledger::Sealed;
 
 use crate::aligned::{Buffer, is_aligned};
 use crate::aligned::{PAGE, PAGE64, up};
-use crate::error::{Place, ReadError};
+use crate::error::{DamagedAt, ReadError};
 use crate::format::{
     ContainerHead, HEADER_FIXED, Refusal, Sums, decode_frame, decode_header, decode_header_fixed,
     decode_index, encode_footer, encode_frame, encode_index, seal,
@@ -526,7 +526,7 @@ pub(crate) fn refused(path: &str, refusal: Refusal) -> ReadError {
 }
 
 pub(crate) fn refused_at(path: &str, plan: &Plan, spot: &Spot, refusal: Refusal) -> ReadError {
-    let place = Place {
+    let place = DamagedAt {
         rank: Some(plan.ranks[spot.slot].rank),
         region: Some(plan.region_name(spot).to_owned()),
         frame: Some(spot.frame),

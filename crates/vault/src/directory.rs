@@ -18,7 +18,7 @@ use crate::disk::{self, Opened, Temporary, parent, sync_directory, write_all};
 use crate::error::WriteError;
 use crate::reserve::{self, Reserve};
 use crate::spares::{self, Spares};
-use crate::store::{Draft, Item, Key, Kind, Object, Put, Space, Store, Unappended};
+use crate::store::{Draft, Item, Key, Object, ObjectKind, Put, Space, Store, Unappended};
 
 /// Where programs write files of their own.
 const ROUTED: &str = "files";
@@ -109,13 +109,13 @@ impl Directory {
         self
     }
 
-    fn directory(&self, kind: Kind) -> PathBuf {
+    fn directory(&self, kind: ObjectKind) -> PathBuf {
         match kind {
-            Kind::Container => self.root.join("containers"),
-            Kind::Partner => self.root.join("partner"),
-            Kind::Parity => self.root.join("parity"),
-            Kind::Record => self.root.join("records"),
-            Kind::Mark => self.root.clone(),
+            ObjectKind::Container => self.root.join("containers"),
+            ObjectKind::Partner => self.root.join("partner"),
+            ObjectKind::Parity => self.root.join("parity"),
+            ObjectKind::Record => self.root.join("records"),
+            ObjectKind::Mark => self.root.clone(),
         }
     }
 
@@ -160,11 +160,13 @@ impl Directory {
 
     fn remove_one(&self, key: &Key) -> Result<(), WriteError> {
         let path = self.path(key);
-        if matches!(key.kind(), Kind::Container | Kind::Partner | Kind::Parity)
-            && self
-                .spares
-                .as_ref()
-                .is_some_and(|spares| spares.keep(&path))
+        if matches!(
+            key.kind(),
+            ObjectKind::Container | ObjectKind::Partner | ObjectKind::Parity
+        ) && self
+            .spares
+            .as_ref()
+            .is_some_and(|spares| spares.keep(&path))
         {
             return Ok(());
         }
@@ -223,7 +225,7 @@ impl Store for Directory {
             Ok(data.ino())
         });
         let mut named: Vec<Result<u64, WriteError>> = named.collect();
-        let mut synced: Vec<(Kind, Result<(), WriteError>)> = Vec::new();
+        let mut synced: Vec<(ObjectKind, Result<(), WriteError>)> = Vec::new();
         for (put, result) in small.iter().zip(&mut named) {
             let kind = put.key.kind();
             if result.is_err() {
@@ -297,7 +299,7 @@ impl Store for Directory {
             .map(|data| data.ino())
     }
 
-    fn list(&self, kind: Kind) -> io::Result<Vec<Item>> {
+    fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {
         let entries = match std::fs::read_dir(self.directory(kind)) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -311,11 +313,13 @@ impl Store for Directory {
             };
             let length = match kind {
                 // One that was removed since it was listed is not there.
-                Kind::Container | Kind::Partner | Kind::Parity => match entry.metadata() {
-                    Ok(data) => Some(data.len()),
-                    Err(_) => continue,
-                },
-                Kind::Record | Kind::Mark => None,
+                ObjectKind::Container | ObjectKind::Partner | ObjectKind::Parity => {
+                    match entry.metadata() {
+                        Ok(data) => Some(data.len()),
+                        Err(_) => continue,
+                    }
+                }
+                ObjectKind::Record | ObjectKind::Mark => None,
             };
             let tag = entry.ino();
             items.push(Item { key, tag, length });
@@ -332,7 +336,7 @@ impl Store for Directory {
         Ok(())
     }
 
-    fn settle(&self, kind: Kind, keys: &[Key]) -> Result<(), WriteError> {
+    fn settle(&self, kind: ObjectKind, keys: &[Key]) -> Result<(), WriteError> {
         for key in keys {
             let path = self.path(key);
             let sync = || File::open(&path)?.sync_all();

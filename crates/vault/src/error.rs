@@ -156,7 +156,7 @@ fn lost(path: &str, expected: u64, found: u64, source: &io::Error) -> Error {
 
 /// Where in a container damage was found. Absent parts are unknown or do not apply.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Place {
+pub struct DamagedAt {
     /// The rank.
     pub rank: Option<Rank>,
     /// The region's name.
@@ -165,7 +165,7 @@ pub struct Place {
     pub frame: Option<u32>,
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for DamagedAt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if let Some(rank) = self.rank {
             write!(f, "{rank}, ")?;
@@ -199,7 +199,7 @@ pub enum ReadError {
         /// The file.
         path: String,
         /// Where in it.
-        place: Place,
+        place: DamagedAt,
         /// What does not match.
         what: String,
     },
@@ -262,7 +262,7 @@ impl ReadError {
     pub(crate) fn corrupt(path: &str, what: impl Into<String>) -> ReadError {
         ReadError::Corrupt {
             path: path.to_owned(),
-            place: Place::default(),
+            place: DamagedAt::default(),
             what: what.into(),
         }
     }

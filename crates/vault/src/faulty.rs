@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use outlive_base::rng::Sequence;
 
 use crate::error::{ReadError, WriteError};
-use crate::store::{Draft, Item, Key, Kind, Object, Put, Space, Store, Unappended, read_exact};
+use crate::store::{
+    Draft, Item, Key, Object, ObjectKind, Put, Space, Store, Unappended, read_exact,
+};
 
 /// Bytes of a transfer.
 const CHUNK: u64 = 4 << 20;
@@ -274,7 +276,7 @@ impl Store for Faulty {
         self.look(key).ok().and_then(|()| self.inner.tag(key))
     }
 
-    fn list(&self, kind: Kind) -> io::Result<Vec<Item>> {
+    fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {
         match self.is_off() {
             true => Err(cut()),
             false => self.inner.list(kind),
@@ -300,7 +302,7 @@ impl Store for Faulty {
         told
     }
 
-    fn settle(&self, kind: Kind, keys: &[Key]) -> Result<(), WriteError> {
+    fn settle(&self, kind: ObjectKind, keys: &[Key]) -> Result<(), WriteError> {
         // A kind that is settled has no key of its own.
         let key = Key::record(kind, "*".into());
         self.whole(Act::Settle, &key, 1).1?;

@@ -12,7 +12,7 @@ use outlive_ledger::{Checkpoint, GcPolicy, Record, Rules};
 
 use crate::found::Found;
 use crate::records::RecordStore;
-use crate::store::{Key, Kind, Store};
+use crate::store::{Key, ObjectKind, Store};
 
 /// What was removed.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
@@ -26,11 +26,11 @@ pub struct GcReport {
 }
 
 /// One store.
-pub(crate) struct Place<'a> {
+pub(crate) struct Storage<'a> {
     pub records: &'a RecordStore,
     pub store: &'a dyn Store,
     /// What its copies are.
-    pub kinds: &'a [Kind],
+    pub kinds: &'a [ObjectKind],
 }
 
 type Tombs = BTreeSet<(ContainerId, Level)>;
@@ -75,7 +75,7 @@ pub struct Removal {
 impl Removal {
     /// Of these containers, of what is recorded now.
     pub(crate) fn of(
-        place: &Place<'_>,
+        place: &Storage<'_>,
         found: Vec<Found>,
         policy: GcPolicy,
     ) -> Result<Removal, Error> {
@@ -116,7 +116,7 @@ fn new_tombs(doomed: &[Found], tombs: &Tombs) -> Vec<Record> {
 
 /// Removes what may go from one store. What was recorded since that was found out changes
 /// nothing: tombstones of what goes may stand since then, and what they bury goes.
-pub(crate) fn collect(place: &Place<'_>, removal: &Removal) -> Result<GcReport, Error> {
+pub(crate) fn collect(place: &Storage<'_>, removal: &Removal) -> Result<GcReport, Error> {
     let (store, mut tombs) = (place.records, removal.tombs.clone());
     let present: BTreeSet<Checkpoint> = removal
         .staying
@@ -164,7 +164,7 @@ pub(crate) fn collect(place: &Place<'_>, removal: &Removal) -> Result<GcReport, 
 /// removal is not durable yet does no harm while the tombstone stands: a copy that comes
 /// back is removed again.
 fn bury(
-    place: &Place<'_>,
+    place: &Storage<'_>,
     doomed: &[Found],
     tombs: &mut Tombs,
 ) -> Result<Vec<(ContainerId, Level, u64)>, Error> {

@@ -16,7 +16,7 @@ use outlive_base::Incarnation;
 
 use crate::aligned::PAGE64;
 use crate::error::WriteError;
-use crate::store::{Key, Kind, Put, Space, Store};
+use crate::store::{Key, ObjectKind, Put, Space, Store};
 use outlive_ledger::{Record, RecordError};
 
 /// Room with which a log is made or grows: a write into it changes no length, so that a
@@ -156,7 +156,7 @@ struct Log {
 /// The logs of a node, for the one process that writes there.
 pub(crate) struct Logs {
     store: Arc<dyn Store>,
-    kind: Kind,
+    kind: ObjectKind,
     job_hash: u64,
     logs: BTreeMap<Incarnation, Log>,
     /// Records of the kinds that logs take which are objects of their own, by name: of an
@@ -183,7 +183,7 @@ pub(crate) struct Entry<'a> {
 
 impl Logs {
     /// The logs of this job in a store, as they are there.
-    pub(crate) fn open(store: Arc<dyn Store>, kind: Kind, job_hash: u64) -> Logs {
+    pub(crate) fn open(store: Arc<dyn Store>, kind: ObjectKind, job_hash: u64) -> Logs {
         let mut logs = Logs {
             store,
             kind,

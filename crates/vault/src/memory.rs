@@ -7,7 +7,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::error::WriteError;
-use crate::store::{Draft, Item, Key, Kind, Object, Put, Space, Store, Unappended};
+use crate::store::{Draft, Item, Key, Object, ObjectKind, Put, Space, Store, Unappended};
 
 /// Bytes beyond its limit that a store keeps for what must be said when it is full.
 const KEPT_BYTES: u64 = 192 << 10;
@@ -145,7 +145,7 @@ impl Store for Memory {
         self.lock().1.get(key).map(|(tag, _)| *tag)
     }
 
-    fn list(&self, kind: Kind) -> io::Result<Vec<Item>> {
+    fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {
         let all = self.lock();
         let mine = all.1.iter().filter(|(key, _)| key.kind() == kind);
         let item = |(key, (tag, bytes)): (&Key, &(u64, Arc<Vec<u8>>))| Item {
@@ -162,7 +162,7 @@ impl Store for Memory {
         Ok(())
     }
 
-    fn settle(&self, _: Kind, keys: &[Key]) -> Result<(), WriteError> {
+    fn settle(&self, _: ObjectKind, keys: &[Key]) -> Result<(), WriteError> {
         let absent = keys.iter().find(|key| self.tag(key).is_none());
         absent.map_or(Ok(()), |key| {
             let path = self.locate(key);

@@ -14,7 +14,7 @@ use outlive_base::level::StoreKind;
 
 use crate::error::{ReadError, WriteError};
 use crate::log::{self, Content, Entry, Logs};
-use crate::store::{Item, Key, Kind, Put, Space, Store};
+use crate::store::{Item, Key, ObjectKind, Put, Space, Store};
 use outlive_ledger::{RECORD_BYTES_MAX, Record, RecordError};
 
 /// What [`RecordStore::persist_exclusive`] found.
@@ -42,7 +42,7 @@ pub struct Scan {
 #[derive(Clone, Debug)]
 pub struct RecordStore {
     store: Arc<dyn Store>,
-    kind: Kind,
+    kind: ObjectKind,
     job_hash: u64,
     /// What [`RecordStore::scan_again`] has read.
     known: Arc<Mutex<Known>>,
@@ -74,8 +74,8 @@ impl From<Seen> for Scan {
 }
 
 impl RecordStore {
-    /// The records of a kind: [`Kind::Record`] or [`Kind::Mark`].
-    pub fn new(store: Arc<dyn Store>, kind: Kind, job_hash: u64) -> RecordStore {
+    /// The records of a kind: [`ObjectKind::Record`] or [`ObjectKind::Mark`].
+    pub fn new(store: Arc<dyn Store>, kind: ObjectKind, job_hash: u64) -> RecordStore {
         RecordStore {
             store,
             kind,
@@ -456,7 +456,8 @@ mod tests {
     fn a_scan_that_comes_again_sees_what_others_add_replace_and_remove() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Arc::new(crate::Directory::at(dir.path()));
-        let [store, other] = [(); 2].map(|()| RecordStore::new(directory.clone(), Kind::Record, 7));
+        let [store, other] =
+            [(); 2].map(|()| RecordStore::new(directory.clone(), ObjectKind::Record, 7));
         let pin = |version| Record::Pin {
             incarnation: Incarnation(1),
             version: Version(version),
@@ -502,11 +503,11 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let directory = Arc::new(crate::Directory::at(dir.path()));
-        let store = RecordStore::new(directory.clone(), Kind::Record, 7);
+        let store = RecordStore::new(directory.clone(), ObjectKind::Record, 7);
         let promise = |ballot| Record::Promise { ballot };
         store.persist(&promise(5)).unwrap();
         let failing = Arc::new(Faulty::new(directory, Arc::new(Unreadable)));
-        let failing = RecordStore::new(failing, Kind::Record, 7);
+        let failing = RecordStore::new(failing, ObjectKind::Record, 7);
         assert!(failing.persist(&promise(3)).is_err());
         assert_eq!(store.scan().unwrap().records, [promise(5)]);
         // What is no decision is written anew.

@@ -16,7 +16,7 @@ use crate::error::WriteError;
 
 /// What an object is. Objects of a kind are listed together.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
+pub enum ObjectKind {
     /// A container of the node, or, in shared storage, of any node.
     Container,
     /// A container kept for another node.
@@ -33,20 +33,20 @@ pub enum Kind {
 /// its incarnation, version and node; that of a record also its level, ballot and holder.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Key {
-    kind: Kind,
+    kind: ObjectKind,
     name: String,
 }
 
 impl Key {
     /// A key, if the name may be one: not empty, no path, and not what is unfinished.
-    pub fn new(kind: Kind, name: impl Into<String>) -> Option<Key> {
+    pub fn new(kind: ObjectKind, name: impl Into<String>) -> Option<Key> {
         let name = name.into();
         let sound = !name.is_empty() && !name.starts_with('.') && !name.contains(['/', '\0']);
         sound.then_some(Key { kind, name })
     }
 
-    /// That of a container: [`Kind::Container`] or [`Kind::Partner`].
-    pub fn container(kind: Kind, id: ContainerId) -> Key {
+    /// That of a container: [`ObjectKind::Container`] or [`ObjectKind::Partner`].
+    pub fn container(kind: ObjectKind, id: ContainerId) -> Key {
         let name = format!("{id}.olc");
         Key { kind, name }
     }
@@ -54,7 +54,7 @@ impl Key {
     /// That of the parity that a node keeps at a level: `i3-v20-n1.xor4.olp`.
     pub fn parity(level: Level, id: ContainerId) -> Key {
         let name = format!("{id}.{}.olp", word(level));
-        let kind = Kind::Parity;
+        let kind = ObjectKind::Parity;
         Key { kind, name }
     }
 
@@ -69,12 +69,12 @@ impl Key {
     }
 
     /// That of a record, whose names are sound by their form.
-    pub(crate) fn record(kind: Kind, name: String) -> Key {
+    pub(crate) fn record(kind: ObjectKind, name: String) -> Key {
         Key { kind, name }
     }
 
     /// What the object is.
-    pub const fn kind(&self) -> Kind {
+    pub const fn kind(&self) -> ObjectKind {
         self.kind
     }
 
@@ -194,13 +194,13 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// The tag of an object, if it is there.
     fn tag(&self, key: &Key) -> Option<u64>;
     /// All objects of a kind, in no order. None if the store was never written to.
-    fn list(&self, kind: Kind) -> io::Result<Vec<Item>>;
+    fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>>;
 
     /// Removes objects; those that are not there are no error. Their room may be used at
     /// once, so that one which a power cut brings back may hold anything.
     fn remove(&self, keys: &[Key]) -> Result<(), WriteError>;
     /// Makes durable what stands under these keys, and all removals of the kind.
-    fn settle(&self, kind: Kind, keys: &[Key]) -> Result<(), WriteError>;
+    fn settle(&self, kind: ObjectKind, keys: &[Key]) -> Result<(), WriteError>;
     /// Free bytes.
     fn room(&self) -> io::Result<u64>;
 }
@@ -258,7 +258,7 @@ mod tests {
             version: Version(u64::MAX - 2),
             node: NodeId(u32::MAX - 1),
         };
-        assert_eq!(Key::container(Kind::Partner, id).id(), Some(id));
+        assert_eq!(Key::container(ObjectKind::Partner, id).id(), Some(id));
         let level = Level::xor(12).unwrap();
         let parity = Key::parity(level, id);
         assert_eq!(parity.parity_of(), Some((id, level)));
@@ -270,21 +270,24 @@ mod tests {
             "xor2", "xor04", "xor:4", "rs4", "rs4+1", "rs04+2", "rs:4+2", "4", "disk",
         ] {
             let name = format!("i1-v2-n3.{word}.olp");
-            assert_eq!(Key::new(Kind::Parity, name).unwrap().parity_of(), None);
+            assert_eq!(
+                Key::new(ObjectKind::Parity, name).unwrap().parity_of(),
+                None
+            );
         }
-        let bare = Key::new(Kind::Parity, "i1-v2-n3.olp").unwrap();
+        let bare = Key::new(ObjectKind::Parity, "i1-v2-n3.olp").unwrap();
         assert_eq!(bare.parity_of(), None);
         for name in ["i1-v2-n3", "i01-v2-n3.olc", "i1-v2-n3.olc.tmp", "x"] {
             assert_eq!(
-                Key::new(Kind::Container, name).unwrap().id(),
+                Key::new(ObjectKind::Container, name).unwrap().id(),
                 None,
                 "{name}"
             );
         }
         for name in ["", ".tmp-1-0-i1-v2-n3.olc", "../x", "a/b", "a\0b"] {
-            assert_eq!(Key::new(Kind::Container, name), None, "{name}");
+            assert_eq!(Key::new(ObjectKind::Container, name), None, "{name}");
         }
-        let record = |name: &str| Key::new(Kind::Record, name).unwrap();
+        let record = |name: &str| Key::new(ObjectKind::Record, name).unwrap();
         let commit = record("commit-i1-v20-disk-b1.rec");
         assert_eq!(commit.checkpoint(), Some((Incarnation(1), Version(20))));
         assert_eq!(commit.incarnation(), Some(Incarnation(1)));

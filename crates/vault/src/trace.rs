@@ -133,7 +133,7 @@ fn plural(what: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Directory, Kind, RecordStore, Vault};
+    use crate::{Directory, ObjectKind, RecordStore, Vault};
     use std::path::Path;
     use std::sync::Arc;
 
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(Trace::of(&look(dir.path())).unwrap().damaged, 1);
         // Of another key: the job's own is lost.
         let directory = Arc::new(Directory::at(dir.path()));
-        let marks = RecordStore::new(directory, Kind::Mark, 8);
+        let marks = RecordStore::new(directory, ObjectKind::Mark, 8);
         marks.persist(&COMMITTED).unwrap();
         assert!(Trace::of(&look(dir.path())).is_some());
     }

@@ -14,7 +14,7 @@ use crate::error::{ReadError, WriteError};
 use crate::found::Found;
 use crate::gc::{self, GcReport, Removal};
 use crate::records::RecordStore;
-use crate::store::{Key, Kind, Store};
+use crate::store::{Key, ObjectKind, Store};
 use outlive_ledger::GcPolicy;
 
 /// Containers and records of a job at one place.
@@ -24,13 +24,17 @@ pub struct Vault {
     records: RecordStore,
     mark: RecordStore,
     /// Which copies are there, and the level of the containers.
-    kinds: &'static [Kind],
+    kinds: &'static [ObjectKind],
     own: Level,
 }
 
 /// A node keeps its own containers, some for another node, and parities.
-const NODE: &[Kind] = &[Kind::Container, Kind::Partner, Kind::Parity];
-const SHARED: &[Kind] = &[Kind::Container];
+const NODE: &[ObjectKind] = &[
+    ObjectKind::Container,
+    ObjectKind::Partner,
+    ObjectKind::Parity,
+];
+const SHARED: &[ObjectKind] = &[ObjectKind::Container];
 
 impl Vault {
     /// The storage of a node, for any reader.
@@ -56,11 +60,16 @@ impl Vault {
         Ok(Vault::own(Arc::new(Directory::own(root)?), job_hash))
     }
 
-    fn new(store: Arc<dyn Store>, job_hash: u64, kinds: &'static [Kind], own: Level) -> Vault {
+    fn new(
+        store: Arc<dyn Store>,
+        job_hash: u64,
+        kinds: &'static [ObjectKind],
+        own: Level,
+    ) -> Vault {
         let records = |kind| RecordStore::new(Arc::clone(&store), kind, job_hash);
         Vault {
-            records: records(Kind::Record),
-            mark: records(Kind::Mark),
+            records: records(ObjectKind::Record),
+            mark: records(ObjectKind::Mark),
             store,
             kinds,
             own,
@@ -82,19 +91,19 @@ impl Vault {
     /// The key of a copy at a level: a container, or a parity.
     pub fn key(&self, level: Level, id: ContainerId) -> Key {
         match level {
-            Level::PARTNER => Key::container(Kind::Partner, id),
+            Level::PARTNER => Key::container(ObjectKind::Partner, id),
             level if level.members().is_some() => Key::parity(level, id),
-            _ => Key::container(Kind::Container, id),
+            _ => Key::container(ObjectKind::Container, id),
         }
     }
 
     /// What a key names, and at which level.
     fn named(&self, key: &Key) -> Option<(ContainerId, Level)> {
         match key.kind() {
-            Kind::Container => Some((key.id()?, self.own)),
-            Kind::Partner => Some((key.id()?, Level::PARTNER)),
-            Kind::Parity => key.parity_of(),
-            Kind::Record | Kind::Mark => None,
+            ObjectKind::Container => Some((key.id()?, self.own)),
+            ObjectKind::Partner => Some((key.id()?, Level::PARTNER)),
+            ObjectKind::Parity => key.parity_of(),
+            ObjectKind::Record | ObjectKind::Mark => None,
         }
     }
 
@@ -139,8 +148,8 @@ impl Vault {
         self.with_place(|place| gc::collect(place, removal))
     }
 
-    fn with_place<T>(&self, act: impl FnOnce(&gc::Place<'_>) -> T) -> T {
-        act(&gc::Place {
+    fn with_place<T>(&self, act: impl FnOnce(&gc::Storage<'_>) -> T) -> T {
+        act(&gc::Storage {
             records: &self.records,
             store: &*self.store,
             kinds: self.kinds,

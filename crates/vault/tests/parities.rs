@@ -12,7 +12,8 @@ use outlive_base::rng::Sequence;
 use outlive_base::{Code, Level, NodeId};
 use outlive_ledger::scheme::{Group, Piece};
 use outlive_vault::{
-    Bytes, Key, Kind, Memory, ParityFile, ParityHead, Put, Sealed, Space, Store, Sum, write_parity,
+    Bytes, Key, Memory, ObjectKind, ParityFile, ParityHead, Put, Sealed, Space, Store, Sum,
+    write_parity,
 };
 
 const PAGE: usize = 4096;
@@ -161,7 +162,7 @@ fn rotten_bytes_of_a_container_are_not_given() {
     let id = id(2, 30, 1);
     let written = bytes(&layout(id, &ranks));
     let store = Memory::new(1 << 20);
-    let key = Key::container(Kind::Container, id);
+    let key = Key::container(ObjectKind::Container, id);
     let put = |bytes: &[u8]| {
         let put = [Put {
             key: key.clone(),

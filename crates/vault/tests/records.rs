@@ -9,7 +9,8 @@ use std::sync::Arc;
 use common::id;
 use outlive_base::{Code, ContainerId, Error, Incarnation, Level, NodeId, Rank, Version};
 use outlive_vault::{
-    Directory, Exclusive, Key, Kind, Parity, Part, Record, RecordError, RecordStore, WriteError,
+    Directory, Exclusive, Key, ObjectKind, Parity, Part, Record, RecordError, RecordStore,
+    WriteError,
 };
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
@@ -18,11 +19,11 @@ const JOB: u64 = 77;
 
 /// Records right in a directory.
 fn records(directory: &Path) -> RecordStore {
-    RecordStore::new(Arc::new(Directory::at(directory)), Kind::Mark, JOB)
+    RecordStore::new(Arc::new(Directory::at(directory)), ObjectKind::Mark, JOB)
 }
 
 fn key(name: &str) -> Key {
-    Key::new(Kind::Mark, name).unwrap()
+    Key::new(ObjectKind::Mark, name).unwrap()
 }
 
 fn commit(ballot: u64, ranks: u32) -> Record {

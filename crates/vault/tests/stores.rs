@@ -12,8 +12,8 @@ use common::{Owned, id, layout, rank};
 use outlive_base::rng::Sequence;
 use outlive_base::{ContainerId, Incarnation, Level, Version};
 use outlive_vault::{
-    Container, Directory, Draft, Exclusive, Faulty, Item, Key, Kind, Memory, Object, Odds, Put,
-    Record, Store, Unappended, Vault, WriteError, WriteOptions, conform, verify_written,
+    Container, Directory, Draft, Exclusive, Faulty, Item, Key, Memory, Object, ObjectKind, Odds,
+    Put, Record, Store, Unappended, Vault, WriteError, WriteOptions, conform, verify_written,
     write_container,
 };
 
@@ -39,7 +39,7 @@ fn reads_that_give_less_are_read_on() {
     // A single transfer may be short; whatever is read whole is whole.
     let ranks = [rank(0, &[300_000, 5], 1), rank(1, &[9000], 2)];
     let layout = layout(id(1, 1, 0), &ranks);
-    let key = Key::container(Kind::Container, id(1, 1, 0));
+    let key = Key::container(ObjectKind::Container, id(1, 1, 0));
     let sealed = write_container(&store, &key, &layout, &WriteOptions::default()).unwrap();
     for _ in 0..20 {
         verify_written(&store, &key, Some(&sealed)).unwrap();
@@ -79,7 +79,9 @@ struct Broken(Memory, Breaks);
 impl Broken {
     fn key(&self, key: &Key) -> Key {
         match (self.1, key.kind()) {
-            (Breaks::KindsMixed, Kind::Partner) => Key::new(Kind::Container, key.name()).unwrap(),
+            (Breaks::KindsMixed, ObjectKind::Partner) => {
+                Key::new(ObjectKind::Container, key.name()).unwrap()
+            }
             _ => key.clone(),
         }
     }
@@ -169,7 +171,7 @@ impl Store for Broken {
         let tag = self.0.tag(&self.key(key))?;
         Some(if self.1 == Breaks::TagsStay { 1 } else { tag })
     }
-    fn list(&self, kind: Kind) -> io::Result<Vec<Item>> {
+    fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {
         let mut items = self.0.list(kind)?;
         match self.1 {
             Breaks::ListsLess => drop(items.pop()),
@@ -184,7 +186,7 @@ impl Store for Broken {
             _ => self.0.remove(keys),
         }
     }
-    fn settle(&self, kind: Kind, keys: &[Key]) -> Result<(), WriteError> {
+    fn settle(&self, kind: ObjectKind, keys: &[Key]) -> Result<(), WriteError> {
         self.0.settle(kind, keys)
     }
     fn room(&self) -> io::Result<u64> {

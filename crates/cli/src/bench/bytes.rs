@@ -23,17 +23,17 @@ fn used() -> f64 {
 }
 
 /// Where one of the two keeps its copies.
-struct Place {
+struct Folder {
     folder: File,
     temporary: PathBuf,
     names: [PathBuf; 2],
     turn: usize,
 }
 
-impl Place {
-    fn new(at: &Path) -> io::Result<Place> {
+impl Folder {
+    fn new(at: &Path) -> io::Result<Folder> {
         std::fs::create_dir_all(at)?;
-        Ok(Place {
+        Ok(Folder {
             folder: File::open(at)?,
             temporary: at.join("temporary"),
             names: [at.join("0"), at.join("1")],
@@ -66,7 +66,7 @@ impl Place {
 
 fn peer(place: &Path, listener: &TcpListener, bytes: usize, times: usize) -> io::Result<f64> {
     let (mut buffer, mut back) = (Buffer::of(bytes), Buffer::of(bytes));
-    let mut place = Place::new(place)?;
+    let mut place = Folder::new(place)?;
     let (mut stream, _) = listener.accept()?;
     stream.set_read_timeout(Some(BOUND))?;
     let start = used();
@@ -80,7 +80,7 @@ fn peer(place: &Path, listener: &TcpListener, bytes: usize, times: usize) -> io:
 
 fn node(place: &Path, mut stream: TcpStream, bytes: usize, times: usize) -> io::Result<f64> {
     let (mut buffer, mut back) = (Buffer::of(bytes), Buffer::of(bytes));
-    let mut place = Place::new(place)?;
+    let mut place = Folder::new(place)?;
     stream.set_read_timeout(Some(BOUND))?;
     stream.set_write_timeout(Some(BOUND))?;
     let start = used();

@@ -18,7 +18,7 @@ use std::collections::BTreeMap;
 use outlive_base::{Code, Entity, Error, NodeId, Time};
 
 use super::faults::Found;
-use super::{Place, Storage, Supervisor};
+use super::{Site, Storage, Supervisor};
 
 /// Heartbeats by which a witness's word, said at each, may be late.
 const WORD_HOLDS: u64 = 8;
@@ -144,7 +144,7 @@ impl Supervisor {
     fn part_with(&mut self, now: Time, node: NodeId, other: NodeId, since: Time) {
         let slot = &self.slots[&node];
         let found = Found {
-            place: Place::Node(node, slot.epoch),
+            place: Site::Node(node, slot.epoch),
             cause: format!(
                 "it and {other} have not reached each other for {:.0} s more than a dead \
                  node is missed, and the ranks wait; a spare takes its place",

@@ -6,7 +6,9 @@ use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Time, Versio
 use super::apart::Pace;
 use super::faults::Found;
 use super::types::EPOCH_STEP;
-use super::{Action, CommandState, Event, Phase, Place, Slot, SlotState, Storage, Supervisor};
+use super::{
+    Action, CommandState, Event, NodeSlot, NodeSlotState, Phase, Site, Storage, Supervisor,
+};
 use crate::ended::Ended;
 use crate::steering::Steering;
 
@@ -60,7 +62,7 @@ impl Supervisor {
             Phase::Assembling { since } => {
                 let since = *since;
                 self.note_fenced(now);
-                let ready = self.nothing_old() && self.slots.values().all(Slot::is_up);
+                let ready = self.nothing_old() && self.slots.values().all(NodeSlot::is_up);
                 if ready && now >= self.not_before {
                     self.open(now);
                 } else if ready && since == now {
@@ -89,7 +91,7 @@ impl Supervisor {
             Phase::Stopping { since } => {
                 let bound = Time::from_ms(self.set.fence_ms + self.set.kill_grace_ms);
                 let over = now.since(*since) >= bound;
-                if over || self.slots.values().all(|s| s.state == SlotState::Ended) {
+                if over || self.slots.values().all(|s| s.state == NodeSlotState::Ended) {
                     self.done();
                 }
             }
@@ -100,8 +102,8 @@ impl Supervisor {
     /// killed counts: its ranks' ends may be seen first, and to open without it and once
     /// more would make two failures of one.
     fn nothing_old(&self) -> bool {
-        let fencing = |slot: &Slot| matches!(slot.state, SlotState::Fencing { .. });
-        let old = |slot: &Slot| fencing(slot) || (slot.doomed && slot.is_up());
+        let fencing = |slot: &NodeSlot| matches!(slot.state, NodeSlotState::Fencing { .. });
+        let old = |slot: &NodeSlot| fencing(slot) || (slot.doomed && slot.is_up());
         self.command == CommandState::None && !self.slots.values().any(old)
     }
 
@@ -197,7 +199,7 @@ impl Supervisor {
         self.repeat_at = now + Time::from_ms(REPEAT_MS << self.repeats.min(REPEATS_MAX));
         let undecided = matches!(self.phase, Phase::Opening { opened: None, .. });
         let config = self.job_config();
-        let late = |node: &NodeId, slot: &Slot| {
+        let late = |node: &NodeId, slot: &NodeSlot| {
             slot.is_up() && (!slot.ready || (undecided && *node == NodeId(0)))
         };
         let slots = self.slots.iter();
@@ -304,23 +306,25 @@ impl Supervisor {
 
     /// Bounds of everything that others must do (P5).
     fn check_bounds(&mut self, now: Time) {
-        let nodes: Vec<(NodeId, SlotState)> = self
+        let nodes: Vec<(NodeId, NodeSlotState)> = self
             .slots
             .iter()
             .map(|(node, s)| (*node, s.state))
             .collect();
         for (node, state) in nodes {
             match state {
-                SlotState::Fencing { since, .. } if self.over(now, since, self.set.fence_ms) => {
+                NodeSlotState::Fencing { since, .. }
+                    if self.over(now, since, self.set.fence_ms) =>
+                {
                     let epoch = self.slots[&node].epoch;
                     self.on_fenced(now, node, epoch, false);
                 }
-                SlotState::Starting { since } if self.over(now, since, self.set.start_ms) => {
+                NodeSlotState::Starting { since } if self.over(now, since, self.set.start_ms) => {
                     let bound = self.set.start_ms;
                     let cause = format!("no agent within {bound} ms");
                     self.lose_bound(now, node, cause, since, Storage::Keep);
                 }
-                SlotState::Up => self.check_outside(now, node),
+                NodeSlotState::Up => self.check_outside(now, node),
                 _ => {}
             }
         }
@@ -394,7 +398,7 @@ impl Supervisor {
         self.found(
             now,
             Found {
-                place: Place::Node(node, epoch),
+                place: Site::Node(node, epoch),
                 cause,
                 ended: None,
                 base: Some(since),
@@ -523,10 +527,13 @@ impl Supervisor {
             return;
         };
         if over {
-            slot.state = SlotState::Ended;
+            slot.state = NodeSlotState::Ended;
             return;
         }
-        if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
+        if matches!(
+            slot.state,
+            NodeSlotState::Fencing { .. } | NodeSlotState::Ended
+        ) {
             return;
         }
         let (hit, wiped, suspected) = (slot.hit, slot.wiped, slot.suspected);
@@ -537,7 +544,7 @@ impl Supervisor {
         };
         self.lose_slot(now, node, storage);
         let found = Found {
-            place: Place::Node(node, epoch),
+            place: Site::Node(node, epoch),
             cause: format!("its keeper ended ({ended}); {what}"),
             ended: None,
             base,
@@ -562,7 +569,7 @@ impl Supervisor {
         slot.wiped |= storage == Storage::Empty;
         let since = if slot.is_up() { slot.last_heard } else { now };
         match slot.state {
-            SlotState::Ended | SlotState::Fencing { .. } => {}
+            NodeSlotState::Ended | NodeSlotState::Fencing { .. } => {}
             _ if alive => {
                 let storage = match slot.wiped {
                     true => Storage::Empty,
@@ -570,14 +577,14 @@ impl Supervisor {
                 };
                 self.lose_bound(now, node, cause, since, storage);
             }
-            _ => slot.state = SlotState::Ended,
+            _ => slot.state = NodeSlotState::Ended,
         }
     }
 
     pub(super) fn on_node_failed(&mut self, now: Time, node: NodeId, epoch: u64, error: Error) {
         if self.slots.get(&node).is_some_and(|s| s.epoch == epoch) {
             if let Some(slot) = self.slots.get_mut(&node) {
-                slot.state = SlotState::Ended;
+                slot.state = NodeSlotState::Ended;
             }
             self.give_up(now, error, None);
         }
@@ -594,7 +601,7 @@ impl Supervisor {
         let Some(slot) = self.slots.get_mut(&node).filter(|s| s.epoch == epoch) else {
             return;
         };
-        let SlotState::Fencing { storage, .. } = slot.state else {
+        let NodeSlotState::Fencing { storage, .. } = slot.state else {
             return;
         };
         // What was learned while it was being killed counts too.
@@ -604,12 +611,12 @@ impl Supervisor {
         };
         let no_spare = storage == Storage::Empty && spares_left == 0;
         if !alive || no_spare {
-            slot.state = SlotState::Ended;
+            slot.state = NodeSlotState::Ended;
         } else {
             let replaced = slot.replaced || storage == Storage::Empty;
-            *slot = Slot {
+            *slot = NodeSlot {
                 replaced,
-                ..Slot::new(epoch + EPOCH_STEP, now)
+                ..NodeSlot::new(epoch + EPOCH_STEP, now)
             };
         }
         if !complete {

@@ -4,7 +4,9 @@ use crate::orders::Order;
 use outlive_base::{Code, Entity, Error, NodeId, Time};
 
 use super::faults::Found;
-use super::{Action, CommandState, Event, Outcome, Phase, Place, SlotState, Supervisor, Verdict};
+use super::{
+    Action, CommandState, Event, NodeSlotState, Outcome, Phase, Site, Supervisor, Verdict,
+};
 use crate::ended::{Ended, SIGUSR1};
 
 impl Supervisor {
@@ -25,7 +27,7 @@ impl Supervisor {
             return self.rank_found(now, rank, Some(ended));
         }
         let found = Found {
-            place: Place::Command,
+            place: Site::Command,
             cause: format!("the command ended with {ended}"),
             ended: Some(ended),
             base: None,
@@ -119,13 +121,13 @@ impl Supervisor {
             ));
         }
         let slots = self.slots.iter();
-        let left = slots.filter(|(_, slot)| slot.state != SlotState::Ended);
+        let left = slots.filter(|(_, slot)| slot.state != NodeSlotState::Ended);
         let left: Vec<NodeId> = left.map(|(node, _)| *node).collect();
         for node in left {
             self.actions.push_back(Action::StopNode { node });
         }
         self.phase = Phase::Stopping { since: now };
-        if self.slots.values().all(|s| s.state == SlotState::Ended) {
+        if self.slots.values().all(|s| s.state == NodeSlotState::Ended) {
             self.done();
         }
     }

@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use crate::orders::Order;
 use outlive_base::{Code, Entity, Error, NodeId, Rank, Time};
 
-use super::{Action, CommandState, Event, Phase, Place, SlotState, Storage, Supervisor, Verdict};
+use super::{
+    Action, CommandState, Event, NodeSlotState, Phase, Site, Storage, Supervisor, Verdict,
+};
 use crate::ended::Ended;
 use crate::report::FailureEntry;
 
@@ -20,7 +22,7 @@ const CAUSE_MS: u64 = 1_000;
 
 /// A failure as it is found.
 pub(super) struct Found {
-    pub place: Place,
+    pub place: Site,
     pub cause: String,
     /// How the process ended that tells the exit status.
     pub ended: Option<Ended>,
@@ -41,7 +43,7 @@ impl Supervisor {
         }
         self.steer_lost(now, found.place);
         self.drop_explained();
-        if let Place::Rank(rank) = found.place
+        if let Site::Rank(rank) = found.place
             && found.is_collateral()
         {
             self.collateral.insert(rank);
@@ -80,7 +82,7 @@ impl Supervisor {
             suspected_ms: found.suspected_ms(),
             detect_ms,
         };
-        if !(found.is_collateral() || (found.injected && matches!(found.place, Place::Rank(_)))) {
+        if !(found.is_collateral() || (found.injected && matches!(found.place, Site::Rank(_)))) {
             // One that waits still may be of a node that was lost at the same time.
             return self.tell(event);
         }
@@ -151,7 +153,7 @@ impl Supervisor {
         else {
             return None;
         };
-        let own = !matches!(found.place, Place::Node(..)) && !found.injected;
+        let own = !matches!(found.place, Site::Node(..)) && !found.injected;
         if self.newest_stable > stable_before || !own {
             (self.fruitless, self.quick) = (0, 0);
             return None;
@@ -253,7 +255,7 @@ impl Supervisor {
         if let Some(steering) = &mut self.steering {
             steering.failed(now, storage.lost());
         }
-        slot.state = SlotState::Fencing {
+        slot.state = NodeSlotState::Fencing {
             since: now,
             storage,
         };
@@ -268,25 +270,25 @@ impl Supervisor {
     }
 
     /// The index among the open entries that this place belongs to.
-    fn same_failure(&self, now: Time, place: Place) -> Option<usize> {
+    fn same_failure(&self, now: Time, place: Site) -> Option<usize> {
         let recent = |at: Time| now.since(at) < Time::from_ms(ONE_FAILURE_MS);
         self.open.iter().position(|(open, at)| match (open, place) {
-            (Place::Command, _) => recent(*at),
-            (_, Place::Command) => true,
-            (Place::Rank(rank), Place::Node(node, _)) => {
+            (Site::Command, _) => recent(*at),
+            (_, Site::Command) => true,
+            (Site::Rank(rank), Site::Node(node, _)) => {
                 let there = self.node_of(*rank) == Some(node);
                 recent(*at) && (there || self.collateral.contains(rank))
             }
-            (Place::Rank(_), Place::Rank(_)) => true,
-            (Place::Node(node, _), Place::Rank(rank)) => self.node_of(rank) == Some(*node),
-            (Place::Node(a, x), Place::Node(b, y)) => *a == b && *x == y,
+            (Site::Rank(_), Site::Rank(_)) => true,
+            (Site::Node(node, _), Site::Rank(rank)) => self.node_of(rank) == Some(*node),
+            (Site::Node(a, x), Site::Node(b, y)) => *a == b && *x == y,
         })
     }
 
     /// One failure showed itself twice: the larger entity counts.
     fn fold(&mut self, now: Time, index: usize, found: &Found) {
         let (place, _) = self.open[index];
-        let cause = matches!((place, found.place), (Place::Rank(rank), Place::Rank(_))
+        let cause = matches!((place, found.place), (Site::Rank(rank), Site::Rank(_))
             if self.collateral.contains(&rank) && !found.is_collateral());
         if place.weight() >= found.place.weight() && !cause {
             return;
@@ -303,7 +305,7 @@ impl Supervisor {
         entry.detect_ms = detect_ms.or(entry.detect_ms);
         entry.suspected_ms = found.suspected_ms().or(entry.suspected_ms);
         let detect_ms = entry.detect_ms;
-        let same = |(_, waits, _): &mut (Time, Place, Event)| *waits == place;
+        let same = |(_, waits, _): &mut (Time, Site, Event)| *waits == place;
         self.words.unsaid_failure.take_if(same);
         self.tell_failure(now, found, detect_ms);
         if matches!(self.phase, Phase::Running { .. } | Phase::Opening { .. }) {
@@ -319,7 +321,7 @@ impl Supervisor {
         }
         self.own_status(ended);
         let collateral =
-            |place: &Place| matches!(place, Place::Rank(rank) if self.collateral.contains(rank));
+            |place: &Site| matches!(place, Site::Rank(rank) if self.collateral.contains(rank));
         if let Some(index) = self.open.iter().position(|(place, _)| collateral(place)) {
             let entry = &mut self.open_entries()[index];
             entry.cause += &format!("; the command ended with {ended}");
@@ -352,7 +354,7 @@ impl Supervisor {
         self.found(
             now,
             Found {
-                place: Place::Rank(rank),
+                place: Site::Rank(rank),
                 cause,
                 ended,
                 base,
@@ -371,7 +373,7 @@ impl Found {
 
     /// True for a rank that may have been killed because another one failed.
     fn is_collateral(&self) -> bool {
-        matches!(self.place, Place::Rank(_))
+        matches!(self.place, Site::Rank(_))
             && !self.injected
             && self.ended.is_none_or(Ended::is_kill)
     }
@@ -386,17 +388,17 @@ impl Found {
 
     fn error(&self) -> Error {
         let (code, entity, remedy) = match self.place {
-            Place::Node(node, _) => (
+            Site::Node(node, _) => (
                 Code::NodeLost,
                 Entity::Node(node.0),
                 "outlive replaces it while spares are left",
             ),
-            Place::Rank(rank) => (
+            Site::Rank(rank) => (
                 Code::RankLost,
                 Entity::Rank(rank.0),
                 "look at the program's own messages",
             ),
-            Place::Command => (
+            Site::Command => (
                 Code::RankLost,
                 Entity::Call,
                 "look at the command's own messages",
@@ -406,29 +408,29 @@ impl Found {
     }
 }
 
-impl Place {
+impl Site {
     pub(super) const fn kind(self) -> &'static str {
         match self {
-            Place::Node(..) => "node",
-            Place::Rank(_) => "rank",
-            Place::Command => "command",
+            Site::Node(..) => "node",
+            Site::Rank(_) => "rank",
+            Site::Command => "command",
         }
     }
     const fn weight(self) -> u8 {
         match self {
-            Place::Node(..) => 2,
-            Place::Rank(_) => 1,
-            Place::Command => 0,
+            Site::Node(..) => 2,
+            Site::Rank(_) => 1,
+            Site::Command => 0,
         }
     }
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Node(node, _) => write!(f, "node:{}", node.0),
-            Place::Rank(rank) => write!(f, "rank:{}", rank.0),
-            Place::Command => f.write_str("command"),
+            Site::Node(node, _) => write!(f, "node:{}", node.0),
+            Site::Rank(rank) => write!(f, "rank:{}", rank.0),
+            Site::Command => f.write_str("command"),
         }
     }
 }

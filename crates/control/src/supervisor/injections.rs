@@ -267,7 +267,7 @@ impl Supervisor {
                 true
             }
             (Target::Node(node) | Target::Agent(node) | Target::Keeper(node), verb) => {
-                if !self.slots.get(&node).is_some_and(super::Slot::is_up) {
+                if !self.slots.get(&node).is_some_and(super::NodeSlot::is_up) {
                     return false;
                 }
                 self.strike_node(now, index, spec.target, node, verb);

@@ -76,7 +76,7 @@ enum CommandState {
 
 /// Where a failure is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Place {
+enum Site {
     /// A slot and its holder's epoch.
     Node(NodeId, u64),
     Rank(Rank),
@@ -85,7 +85,7 @@ enum Place {
 
 /// A slot's holder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum SlotState {
+enum NodeSlotState {
     /// The keeper was started; its agent has not said hello.
     Starting { since: Time },
     /// The agent speaks.
@@ -97,9 +97,9 @@ enum SlotState {
 }
 
 #[derive(Debug)]
-struct Slot {
+struct NodeSlot {
     epoch: u64,
-    state: SlotState,
+    state: NodeSlotState,
     address: Option<SocketAddr>,
     agent_pid: Option<u32>,
     agent_restarts: u32,
@@ -136,7 +136,7 @@ pub struct Supervisor {
     command: CommandState,
     /// Since when the command's processes have been killed, until that was told.
     ending_since: Option<Time>,
-    slots: BTreeMap<NodeId, Slot>,
+    slots: BTreeMap<NodeId, NodeSlot>,
     ranks_total: Option<u32>,
     /// Registered ranks of this incarnation that ended without failing.
     left: BTreeSet<Rank>,
@@ -147,7 +147,7 @@ pub struct Supervisor {
     restarts: u32,
     /// The failures of the recovery under way: where, and when found. They are the
     /// last entries of the report.
-    open: Vec<(Place, Time)>,
+    open: Vec<(Site, Time)>,
     /// Ranks of them that were killed by who knows whom: perhaps by the program's own
     /// launcher, because of the failure that is found next.
     collateral: BTreeSet<Rank>,
@@ -207,7 +207,7 @@ impl Supervisor {
     /// A supervisor of a job whose nodes are to be started. Call
     /// [`Supervisor::handle`] with [`Input::Timer`] to begin.
     pub fn new(set: Settings, now: Time) -> Supervisor {
-        let slot = |node: u32| (NodeId(node), Slot::new(set.epoch_of(node), now));
+        let slot = |node: u32| (NodeId(node), NodeSlot::new(set.epoch_of(node), now));
         let mut supervisor = Supervisor {
             phase: Phase::Assembling { since: now },
             command: CommandState::None,
@@ -374,11 +374,11 @@ impl Supervisor {
     }
 }
 
-impl Slot {
-    fn new(epoch: u64, now: Time) -> Slot {
-        Slot {
+impl NodeSlot {
+    fn new(epoch: u64, now: Time) -> NodeSlot {
+        NodeSlot {
             epoch,
-            state: SlotState::Starting { since: now },
+            state: NodeSlotState::Starting { since: now },
             address: None,
             agent_pid: None,
             agent_restarts: 0,
@@ -407,6 +407,6 @@ impl Slot {
     }
 
     fn is_up(&self) -> bool {
-        self.state == SlotState::Up
+        self.state == NodeSlotState::Up
     }
 }

@@ -5,7 +5,7 @@ use core::net::SocketAddr;
 use crate::orders::{NodeStatus, Notice, Opened, Order, RankEnd, STATUS_WARNINGS_MAX, Step};
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Time, Version};
 
-use super::{Action, Event, Phase, Place, SlotState, Supervisor};
+use super::{Action, Event, NodeSlotState, Phase, Site, Supervisor};
 use crate::ended::Ended;
 
 /// What an agent says of itself.
@@ -117,7 +117,10 @@ impl Supervisor {
             return false;
         };
         // A fenced agent's last words change nothing any more, but what it called stable is.
-        if matches!(slot.state, SlotState::Fencing { .. } | SlotState::Ended) {
+        if matches!(
+            slot.state,
+            NodeSlotState::Fencing { .. } | NodeSlotState::Ended
+        ) {
             if let Notice::Checkpoint {
                 version,
                 step: Step::Stable(_),
@@ -187,7 +190,7 @@ impl Supervisor {
         let known = slot.is_up();
         let restarted = known && restarts > slot.agent_restarts;
         let moved = slot.address != Some(address);
-        slot.state = SlotState::Up;
+        slot.state = NodeSlotState::Up;
         slot.address = Some(address);
         slot.agent_pid = Some(pid);
         slot.agent_restarts = restarts;
@@ -328,7 +331,7 @@ impl Supervisor {
         if let (true, true, Some(ended)) = (self.provisional, own, ended) {
             self.own_status(ended);
             if let Some(entry) = self.open_entries().last_mut() {
-                entry.cause += &format!("; {} ended with {ended}", Place::Rank(rank));
+                entry.cause += &format!("; {} ended with {ended}", Site::Rank(rank));
             }
         }
         let late = !self.is_running() && self.is_alive() && !self.open.is_empty();

@@ -19,7 +19,7 @@ use crate::orders::Order;
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Time};
 
 use super::faults::Found;
-use super::{Event, Phase, Place, Slot, Storage, Supervisor};
+use super::{Event, NodeSlot, Phase, Site, Storage, Supervisor};
 
 impl Supervisor {
     /// The launcher woke late: nobody is to blame but itself.
@@ -61,7 +61,7 @@ impl Supervisor {
         let suspect = Time::from_ms(self.set.bounds.suspect_ms);
         let dead = Time::from_ms(self.set.bounds.silence_ms());
         let up = self.slots.values().filter(|slot| slot.is_up());
-        let next = |slot: &Slot| {
+        let next = |slot: &NodeSlot| {
             let steps = [suspect, dead, dead + dead];
             let at = steps.map(|step| slot.last_heard + step);
             at.into_iter().find(|at| *at > self.last_seen)
@@ -69,7 +69,7 @@ impl Supervisor {
         up.filter_map(next).min().unwrap_or(Time::NEVER)
     }
 
-    fn is_dead(&self, slot: &Slot, silent: Time) -> bool {
+    fn is_dead(&self, slot: &NodeSlot, silent: Time) -> bool {
         let dead = Time::from_ms(self.set.bounds.silence_ms());
         let suspect = Time::from_ms(self.set.bounds.suspect_ms);
         let witness = !slot.suspected_by.is_empty() || self.set.nodes == 1;
@@ -89,7 +89,7 @@ impl Supervisor {
         };
         self.lose_slot(now, node, storage);
         let found = Found {
-            place: Place::Node(node, epoch),
+            place: Site::Node(node, epoch),
             cause: format!(
                 "silent for {:.0} ms, missed by {}; fenced",
                 silent.as_ms(),

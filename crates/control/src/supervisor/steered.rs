@@ -6,7 +6,7 @@ use crate::orders::{Order, Step};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Time, Version};
 use outlive_planner::online::learned::Lost;
 
-use super::{Action, Event, Phase, Place, Said, Settings, Storage, Supervisor};
+use super::{Action, Event, Phase, Said, Settings, Site, Storage, Supervisor};
 use crate::report::{PolicyEntry, PolicyLevel};
 use crate::steering::Steering;
 use crate::units::show_ms;
@@ -148,14 +148,14 @@ impl Supervisor {
         }
     }
 
-    pub(super) fn steer_lost(&mut self, now: Time, place: Place) {
+    pub(super) fn steer_lost(&mut self, now: Time, place: Site) {
         let Some(steering) = &mut self.steering else {
             return;
         };
         let lost = match place {
-            Place::Rank(_) | Place::Command => Lost::Process,
+            Site::Rank(_) | Site::Command => Lost::Process,
             // Of its storage its loss has told.
-            Place::Node(..) => Lost::Memory,
+            Site::Node(..) => Lost::Memory,
         };
         steering.failed(now, lost);
     }

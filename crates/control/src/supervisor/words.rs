@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::told::{Said, Told, is_of_connection};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Time, Version};
 
-use super::{Event, Phase, Place, SlotState, Supervisor};
+use super::{Event, NodeSlotState, Phase, Site, Supervisor};
 
 /// How long a word waits that the loss of a node would explain.
 const HOLD_MS: u64 = 1_000;
@@ -32,7 +32,7 @@ pub(super) struct Words {
     /// What a lost node explained, newest last: a status repeats it.
     explained: VecDeque<(NodeId, Error)>,
     /// A rank's end, seen at that time, which may turn out to be that of its node.
-    pub(super) unsaid_failure: Option<(Time, Place, Event)>,
+    pub(super) unsaid_failure: Option<(Time, Site, Event)>,
     /// That its processes are gone, which is told after it.
     unsaid_end: Option<Event>,
     /// Versions that were given up in this incarnation, for each level.
@@ -115,7 +115,7 @@ impl Supervisor {
         let away = match error.entity() {
             Entity::Node(node) => {
                 let slot = self.slots.get(&NodeId(*node));
-                slot.is_none_or(|slot| slot.state != SlotState::Up || slot.suspected.is_some())
+                slot.is_none_or(|slot| slot.state != NodeSlotState::Up || slot.suspected.is_some())
             }
             _ => false,
         };
@@ -201,7 +201,7 @@ impl Supervisor {
     /// Tells of a rank's end that has waited long enough.
     pub(super) fn say_failure(&mut self, now: Time) {
         let hold = Time::from_ms(FAILURE_HOLD_MS);
-        let due = |(at, ..): &mut (Time, Place, Event)| now.since(*at) >= hold;
+        let due = |(at, ..): &mut (Time, Site, Event)| now.since(*at) >= hold;
         if let Some((.., event)) = self.words.unsaid_failure.take_if(due) {
             self.actions.push_back(super::Action::Tell(event));
             self.say_end();

@@ -245,7 +245,7 @@ fn groups_timers_terminals_and_queued_signals_are_read() {
     let values = |queued: &[Vec<u8>]| -> Vec<u8> { queued.iter().map(|info| info[24]).collect() };
     assert_eq!(values(&process.queued), [1, 3]);
     assert_eq!(values(&process.threads[0].queued), [2]);
-    let Kind::Terminal {
+    let OpenFile::Terminal {
         termios,
         size,
         foreground,

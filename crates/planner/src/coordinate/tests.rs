@@ -12,8 +12,8 @@ fn size(nodes: f64, mtbf: f64, write: f64) -> Size {
     }
 }
 
-fn slot(job: JobId, target: f64, length: f64, weight: f64) -> Slot {
-    Slot {
+fn slot(job: JobId, target: f64, length: f64, weight: f64) -> Planned {
+    Planned {
         job,
         target,
         length,
@@ -73,7 +73,7 @@ fn writes_are_placed_at_least_cost() {
     let seed = outlive_base::seed!();
     let mut random = Sequence::new(seed, 0);
     for _ in 0..40 {
-        let slots: Vec<Slot> = (0..3)
+        let slots: Vec<Planned> = (0..3)
             .map(|job| {
                 let target = random.below(40) as f64;
                 slot(

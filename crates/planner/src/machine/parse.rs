@@ -71,7 +71,7 @@ struct ServersText {
 
 #[derive(Deserialize, Clone, Copy, PartialEq)]
 #[serde(rename_all = "kebab-case")]
-enum Kind {
+enum LevelKind {
     Local,
     Partner,
     Xor,
@@ -82,7 +82,7 @@ enum Kind {
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct LevelText {
-    kind: Kind,
+    kind: LevelKind,
     name: Option<String>,
     distance: Option<u32>,
     group: Option<u32>,
@@ -361,8 +361,8 @@ fn scheme(
     servers: &[Servers],
 ) -> Result<Scheme> {
     match text.kind {
-        Kind::Local => Ok(Scheme::Local),
-        Kind::Partner => {
+        LevelKind::Local => Ok(Scheme::Local),
+        LevelKind::Partner => {
             let distance = text.distance.unwrap_or(1);
             if distance == 0 || distance >= count {
                 let seen = format!("a partner {distance} nodes away, of {count}");
@@ -370,11 +370,11 @@ fn scheme(
             }
             Ok(Scheme::Partner { distance })
         }
-        Kind::Xor | Kind::Rs => {
+        LevelKind::Xor | LevelKind::Rs => {
             let size = text.group.unwrap_or(8);
             let stride = text.stride.unwrap_or(1);
             let parity = match text.kind {
-                Kind::Xor => 1,
+                LevelKind::Xor => 1,
                 _ => text.parity.unwrap_or(2),
             };
             if parity == 0 || size <= parity || stride == 0 || size > count {
@@ -387,7 +387,7 @@ fn scheme(
                 parity,
             })
         }
-        Kind::Shared => {
+        LevelKind::Shared => {
             let name = text.servers.as_deref().unwrap_or_default();
             let Some(servers) = servers.iter().position(|s| s.name == name) else {
                 let seen = format!("a shared level on servers '{name}', which are not described");
@@ -433,11 +433,11 @@ fn level(
         );
     }
     let kind = match text.kind {
-        Kind::Local => "local",
-        Kind::Partner => "partner",
-        Kind::Xor => "xor",
-        Kind::Rs => "rs",
-        Kind::Shared => text.servers.as_deref().unwrap_or("shared"),
+        LevelKind::Local => "local",
+        LevelKind::Partner => "partner",
+        LevelKind::Xor => "xor",
+        LevelKind::Rs => "rs",
+        LevelKind::Shared => text.servers.as_deref().unwrap_or("shared"),
     };
     let name = text.name.clone().unwrap_or_else(|| kind.into());
     Ok(LevelSpec {

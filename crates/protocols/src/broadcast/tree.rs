@@ -53,7 +53,7 @@ pub enum Order {
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Kind {
+enum Form {
     Binomial,
     Kary(u32),
     Growth(Growth),
@@ -64,7 +64,7 @@ enum Kind {
 pub struct Tree {
     processes: u32,
     order: Order,
-    kind: Kind,
+    kind: Form,
 }
 
 fn refuse(option: &str, reason: String, remedy: &str) -> Error {
@@ -98,18 +98,18 @@ impl Tree {
                     "give a k of 1 or more, for example kary:4 or lame:2",
                 ));
             }
-            Shape::Binomial => Kind::Binomial,
-            Shape::Kary(k) => Kind::Kary(k),
+            Shape::Binomial => Form::Binomial,
+            Shape::Kary(k) => Form::Kary(k),
             // Order k or more than there are processes is a star: the root serves all.
             Shape::Lame(k) => {
                 let delay = u64::from(k.min(processes));
-                Kind::Growth(Growth::new(processes, delay, 1, Last::Lowest))
+                Form::Growth(Growth::new(processes, delay, 1, Last::Lowest))
             }
             Shape::Optimal => {
                 model.check()?;
                 // Where messages take no time any tree is optimal; a unit keeps it one.
                 let delay = model.delay().max(1);
-                Kind::Growth(Growth::new(processes, delay, model.gap, Last::Highest))
+                Form::Growth(Growth::new(processes, delay, model.gap, Last::Highest))
             }
         };
         Ok(Tree {
@@ -127,19 +127,19 @@ impl Tree {
     /// The `i`-th child of `rank` (both from 0) in the order of sending.
     pub fn child(&self, rank: u32, i: u32) -> Option<u32> {
         let child = match (&self.kind, self.order) {
-            (Kind::Binomial, Order::Interleaved) => {
+            (Form::Binomial, Order::Interleaved) => {
                 let level = (u32::BITS - rank.leading_zeros()).checked_add(i)?;
                 rank.checked_add(1u32.checked_shl(level).filter(|&bit| bit > 0)?)?
             }
-            (Kind::Binomial, Order::InOrder) => self.binomial_in_order(rank, i)?,
-            (Kind::Kary(1), _) if i == 0 => rank.checked_add(1)?,
-            (Kind::Kary(k), _) if i >= *k || *k == 1 => return None,
-            (Kind::Kary(k), Order::Interleaved) => {
+            (Form::Binomial, Order::InOrder) => self.binomial_in_order(rank, i)?,
+            (Form::Kary(1), _) if i == 0 => rank.checked_add(1)?,
+            (Form::Kary(k), _) if i >= *k || *k == 1 => return None,
+            (Form::Kary(k), Order::Interleaved) => {
                 let (_, stride) = level(rank, *k);
                 let far = u64::from(rank) + (u64::from(i) + 1) * stride;
                 u32::try_from(far).ok()?
             }
-            (Kind::Kary(k), Order::InOrder) => {
+            (Form::Kary(k), Order::InOrder) => {
                 let size = kary_range(self.processes, *k, rank).size;
                 let (skip, own) = share(size - 1, *k, i);
                 if own == 0 {
@@ -147,8 +147,8 @@ impl Tree {
                 }
                 rank + 1 + skip
             }
-            (Kind::Growth(growth), Order::Interleaved) => growth.child(rank, i)?,
-            (Kind::Growth(growth), Order::InOrder) => growth.child_in_order(rank, i)?,
+            (Form::Growth(growth), Order::Interleaved) => growth.child(rank, i)?,
+            (Form::Growth(growth), Order::InOrder) => growth.child_in_order(rank, i)?,
         };
         (child < self.processes).then_some(child)
     }
@@ -164,19 +164,19 @@ impl Tree {
             return None;
         }
         Some(match (&self.kind, self.order) {
-            (Kind::Binomial, Order::Interleaved) => rank & !(1 << rank.ilog2()),
-            (Kind::Binomial, Order::InOrder) => rank & (rank - 1),
-            (Kind::Kary(1), _) => rank - 1,
-            (Kind::Kary(k), Order::Interleaved) => {
+            (Form::Binomial, Order::Interleaved) => rank & !(1 << rank.ilog2()),
+            (Form::Binomial, Order::InOrder) => rank & (rank - 1),
+            (Form::Kary(1), _) => rank - 1,
+            (Form::Kary(k), Order::Interleaved) => {
                 let (first, width) = level(rank, *k);
                 let width = width / u64::from(*k);
                 let above = u64::from(first) - width;
                 // Below the number of processes, as it is below `rank`.
                 (above + (u64::from(rank) - above) % width) as u32
             }
-            (Kind::Kary(k), Order::InOrder) => kary_range(self.processes, *k, rank).parent,
-            (Kind::Growth(growth), Order::Interleaved) => growth.parent(rank),
-            (Kind::Growth(growth), Order::InOrder) => growth.parent_in_order(rank),
+            (Form::Kary(k), Order::InOrder) => kary_range(self.processes, *k, rank).parent,
+            (Form::Growth(growth), Order::Interleaved) => growth.parent(rank),
+            (Form::Growth(growth), Order::InOrder) => growth.parent_in_order(rank),
         })
     }
 

@@ -1,71 +1,71 @@
 //! What a node shows of its log when an incarnation opens: one item a message.
 
-use super::Kind;
+use super::MsgKind;
 
 /// Most decisions that roll forward; older ones stay where they are.
 pub(super) const FORWARD_MAX: usize = 64;
 
 /// An item with its place in the list.
-pub(super) fn numbered(item: Kind, index: u16) -> Kind {
+pub(super) fn numbered(item: MsgKind, index: u16) -> MsgKind {
     match item {
-        Kind::ItemCopy {
+        MsgKind::ItemCopy {
             source,
             version,
             node,
             ..
-        } => Kind::ItemCopy {
+        } => MsgKind::ItemCopy {
             index,
             source,
             version,
             node,
         },
-        Kind::ItemPiece {
+        MsgKind::ItemPiece {
             level,
             source,
             version,
             ..
-        } => Kind::ItemPiece {
+        } => MsgKind::ItemPiece {
             index,
             level,
             source,
             version,
         },
-        Kind::ItemCommit {
+        MsgKind::ItemCommit {
             level,
             source,
             version,
             by,
             ..
-        } => Kind::ItemCommit {
+        } => MsgKind::ItemCommit {
             index,
             level,
             source,
             version,
             by,
         },
-        Kind::ItemPrepared {
+        MsgKind::ItemPrepared {
             level,
             source,
             version,
             ..
-        } => Kind::ItemPrepared {
+        } => MsgKind::ItemPrepared {
             index,
             level,
             source,
             version,
         },
-        Kind::ItemIncarnation {
+        MsgKind::ItemIncarnation {
             number,
             source,
             version,
             ..
-        } => Kind::ItemIncarnation {
+        } => MsgKind::ItemIncarnation {
             index,
             number,
             source,
             version,
         },
-        Kind::ItemTrace { number, .. } => Kind::ItemTrace { index, number },
+        MsgKind::ItemTrace { number, .. } => MsgKind::ItemTrace { index, number },
         other => other,
     }
 }

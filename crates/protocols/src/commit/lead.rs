@@ -74,30 +74,30 @@ impl Commit {
         let mut round = Round::new(cx, levels, Phase::Arming, deadline, retries);
         round.any = any;
         self.rounds.insert(version, round);
-        self.say_all(cx, Kind::Arm { version, levels });
+        self.say_all(cx, MsgKind::Arm { version, levels });
     }
 
-    pub(super) fn lead_message(&mut self, cx: &C, from: Peer, kind: Kind) {
+    pub(super) fn lead_message(&mut self, cx: &C, from: Peer, kind: MsgKind) {
         if cx.me != COORDINATOR {
             return;
         }
         match kind {
-            Kind::ArmAck {
+            MsgKind::ArmAck {
                 version,
                 ok,
                 max_called,
             } => {
                 self.on_arm_ack(cx, from, version, ok, max_called.map(Called::version));
             }
-            Kind::Forced { version, levels } => self.on_forced(cx, from, version, levels),
-            Kind::Captured { version } => self.on_captured(cx, from, version),
-            Kind::Failed {
+            MsgKind::Forced { version, levels } => self.on_forced(cx, from, version, levels),
+            MsgKind::Captured { version } => self.on_captured(cx, from, version),
+            MsgKind::Failed {
                 version,
                 level,
                 why,
             } => self.on_failed(cx, from, version, level, why),
-            Kind::Prepared { version, level } => self.on_prepared(cx, from, version, level),
-            Kind::CommitAck { version, level } => self.on_commit_ack(cx, from, version, level),
+            MsgKind::Prepared { version, level } => self.on_prepared(cx, from, version, level),
+            MsgKind::CommitAck { version, level } => self.on_commit_ack(cx, from, version, level),
             _ => {}
         }
     }
@@ -120,7 +120,7 @@ impl Commit {
             return self.say(
                 cx,
                 from,
-                Kind::Abort {
+                MsgKind::Abort {
                     version,
                     level: None,
                     why,
@@ -133,9 +133,9 @@ impl Commit {
                 cx,
                 from,
                 if committed {
-                    Kind::Commit { version, level }
+                    MsgKind::Commit { version, level }
                 } else {
-                    Kind::Abort {
+                    MsgKind::Abort {
                         version,
                         level: Some(level),
                         why,
@@ -159,7 +159,7 @@ impl Commit {
         };
         let levels = round.levels;
         if round.phase != Phase::Arming {
-            return self.say(cx, from, Kind::Go { version, levels });
+            return self.say(cx, from, MsgKind::Go { version, levels });
         }
         if ok {
             round.armed.insert(from);
@@ -192,7 +192,7 @@ impl Commit {
         round.phase = Phase::Capturing;
         round.deadline = cx.now + cx.config.commit_timeout;
         let levels = round.levels;
-        self.say_all(cx, Kind::Go { version, levels });
+        self.say_all(cx, MsgKind::Go { version, levels });
         self.flush_if_captured(cx, version);
     }
 
@@ -216,7 +216,7 @@ impl Commit {
             // An arming that a forced call overtakes is armed here by that call.
             round.armed.insert(from);
             let levels = round.levels;
-            self.say(cx, from, Kind::Go { version, levels });
+            self.say(cx, from, MsgKind::Go { version, levels });
             self.go_if_armed(cx, version);
         }
     }
@@ -231,7 +231,7 @@ impl Commit {
         }
         let (levels, known) = (round.levels, round.armed.clone());
         for node in (0..cx.config.nodes).filter(|&node| !known.contains(node)) {
-            self.say(cx, node, Kind::Join { version, levels });
+            self.say(cx, node, MsgKind::Join { version, levels });
         }
     }
 
@@ -251,7 +251,7 @@ impl Commit {
         let levels = round.levels;
         let asked: Vec<u32> = (0..cx.config.nodes).filter(|&node| open(node)).collect();
         for node in asked {
-            self.say(cx, node, Kind::Join { version, levels });
+            self.say(cx, node, MsgKind::Join { version, levels });
         }
     }
 
@@ -262,7 +262,7 @@ impl Commit {
         round.armed.insert(from);
         let (again, levels) = (!round.captured.insert(from), round.levels);
         if again {
-            self.say(cx, from, Kind::Go { version, levels });
+            self.say(cx, from, MsgKind::Go { version, levels });
             self.answer_levels(cx, from, version);
         }
         self.go_if_armed(cx, version);
@@ -284,13 +284,13 @@ impl Commit {
             match verdict {
                 Verdict::Open | Verdict::Deciding => {}
                 Verdict::Committed | Verdict::Stable => {
-                    self.say(cx, from, Kind::Commit { version, level });
+                    self.say(cx, from, MsgKind::Commit { version, level });
                 }
                 Verdict::Aborted => {
                     self.say(
                         cx,
                         from,
-                        Kind::Abort {
+                        MsgKind::Abort {
                             version,
                             level: Some(level),
                             why,
@@ -321,7 +321,7 @@ impl Commit {
             }
         }
         for (node, level) in missing {
-            self.say(cx, node, Kind::Commit { version, level });
+            self.say(cx, node, MsgKind::Commit { version, level });
         }
     }
 
@@ -370,7 +370,7 @@ impl Commit {
             .committed((self.ballot.incarnation, version, level))
             .is_some();
         if committed {
-            return self.say(cx, from, Kind::Commit { version, level });
+            return self.say(cx, from, MsgKind::Commit { version, level });
         }
         let Some(round) = self.rounds.get_mut(&version) else {
             return self.answer_over(cx, from, version);
@@ -378,7 +378,7 @@ impl Commit {
         round.armed.insert(from);
         round.captured.insert(from);
         let (why, culprit) = (Why::Coordinator, u32::MAX);
-        let abort = Kind::Abort {
+        let abort = MsgKind::Abort {
             version,
             level: Some(level),
             why,
@@ -404,7 +404,7 @@ impl Commit {
             };
             self.persist(record, Then::Decided { version, level });
             if cx.config.planted == Some(Planted::StableBeforePersist) {
-                self.say_all(cx, Kind::Stable { version, level });
+                self.say_all(cx, MsgKind::Stable { version, level });
             }
         }
         self.go_if_armed(cx, version);
@@ -421,7 +421,7 @@ impl Commit {
         };
         if ok {
             tally.verdict = Verdict::Committed;
-            self.say_all(cx, Kind::Commit { version, level });
+            self.say_all(cx, MsgKind::Commit { version, level });
         } else {
             tally.verdict = Verdict::Open;
             self.abort(cx, version, Some(level), Why::Storage, Some(cx.me));
@@ -431,7 +431,7 @@ impl Commit {
     fn on_commit_ack(&mut self, cx: &C, from: Peer, version: Version, level: Level) {
         if !self.rounds.contains_key(&version) {
             if self.ended.contains(version) {
-                return self.say(cx, from, Kind::Stable { version, level });
+                return self.say(cx, from, MsgKind::Stable { version, level });
             }
             // A durable COMMIT proves the round, whatever this node has lost.
             self.lead_adopt(cx, from, version, level);
@@ -446,7 +446,7 @@ impl Commit {
         };
         tally.acked.insert(from);
         match tally.verdict {
-            Verdict::Stable => self.say(cx, from, Kind::Stable { version, level }),
+            Verdict::Stable => self.say(cx, from, MsgKind::Stable { version, level }),
             Verdict::Committed => {}
             _ => return,
         }
@@ -464,7 +464,7 @@ impl Commit {
         };
         if tally.verdict == Verdict::Committed && domains(cx.config, &tally.acked) >= needed {
             tally.verdict = Verdict::Stable;
-            self.say_all(cx, Kind::Stable { version, level });
+            self.say_all(cx, MsgKind::Stable { version, level });
         }
         self.close_if_over(cx, version);
     }
@@ -509,7 +509,7 @@ impl Commit {
             self.ended.add(version);
             return self.say_all(
                 cx,
-                Kind::Abort {
+                MsgKind::Abort {
                     version,
                     level: None,
                     why,
@@ -527,7 +527,7 @@ impl Commit {
         for level in ended {
             self.say_all(
                 cx,
-                Kind::Abort {
+                MsgKind::Abort {
                     version,
                     level: Some(level),
                     why,
@@ -590,7 +590,7 @@ impl Commit {
                 }
                 let (levels, armed) = (round.levels, round.armed.clone());
                 for node in (0..cx.config.nodes).filter(|&node| !armed.contains(node)) {
-                    self.say(cx, node, Kind::Arm { version, levels });
+                    self.say(cx, node, MsgKind::Arm { version, levels });
                 }
             }
         }

@@ -184,7 +184,7 @@ impl Commit {
     /// Called aborted once, aborted for ever: the coordinator and the driver are told.
     fn refuse(&mut self, cx: &C, version: Version) {
         let (level, why, culprit) = (None, Why::Overtaken, Some(NodeId(cx.me)));
-        let failed = Kind::Failed {
+        let failed = MsgKind::Failed {
             version,
             level,
             why,
@@ -250,7 +250,7 @@ impl Commit {
         *local.steps.at(level) = Step::Preparing;
         self.persist(record, Then::Prepared { version, level });
         if cx.config.planted == Some(Planted::AckBeforePersist) {
-            self.say(cx, COORDINATOR, Kind::Prepared { version, level });
+            self.say(cx, COORDINATOR, MsgKind::Prepared { version, level });
         }
     }
 
@@ -278,18 +278,18 @@ impl Commit {
         let (levels, steps) = (local.levels, local.steps.clone());
         if local.forced && !local.known {
             // Alone and first: what overtook it would be about an unknown round.
-            return self.say(cx, COORDINATOR, Kind::Forced { version, levels });
+            return self.say(cx, COORDINATOR, MsgKind::Forced { version, levels });
         }
         let started = steps.any(|step| step != Step::Idle);
         let whole = match (local.failed, local.captured, local.answer) {
             // Levels that others gave up before are no reason not to say it.
-            (Some(why), captured, _) if !captured || !started => Some(Kind::Failed {
+            (Some(why), captured, _) if !captured || !started => Some(MsgKind::Failed {
                 version,
                 level: None,
                 why,
             }),
-            (_, true, _) => Some(Kind::Captured { version }),
-            (_, false, Some((ok, max_called))) => Some(Kind::ArmAck {
+            (_, true, _) => Some(MsgKind::Captured { version }),
+            (_, false, Some((ok, max_called))) => Some(MsgKind::ArmAck {
                 version,
                 ok,
                 max_called: max_called.map(Called::new),
@@ -303,13 +303,13 @@ impl Commit {
         }
         for level in cx.config.levels.iter() {
             match steps.of(level) {
-                Step::Prepared => self.say(cx, COORDINATOR, Kind::Prepared { version, level }),
-                Step::Committed => self.say(cx, COORDINATOR, Kind::CommitAck { version, level }),
+                Step::Prepared => self.say(cx, COORDINATOR, MsgKind::Prepared { version, level }),
+                Step::Committed => self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level }),
                 Step::Failed(why) => {
                     self.say(
                         cx,
                         COORDINATOR,
-                        Kind::Failed {
+                        MsgKind::Failed {
                             version,
                             level: Some(level),
                             why,
@@ -321,14 +321,14 @@ impl Commit {
         }
     }
 
-    pub(super) fn local_message(&mut self, cx: &C, kind: Kind) {
+    pub(super) fn local_message(&mut self, cx: &C, kind: MsgKind) {
         match kind {
-            Kind::Arm { version, levels } => self.on_arm(cx, version, levels),
-            Kind::Join { version, levels } => self.on_join(cx, version, levels),
-            Kind::Go { version, levels } => self.on_go(cx, version, levels),
-            Kind::Commit { version, level } => self.on_commit(cx, version, level),
-            Kind::Stable { version, level } => self.on_stable(cx, version, level),
-            Kind::Abort {
+            MsgKind::Arm { version, levels } => self.on_arm(cx, version, levels),
+            MsgKind::Join { version, levels } => self.on_join(cx, version, levels),
+            MsgKind::Go { version, levels } => self.on_go(cx, version, levels),
+            MsgKind::Commit { version, level } => self.on_commit(cx, version, level),
+            MsgKind::Stable { version, level } => self.on_stable(cx, version, level),
+            MsgKind::Abort {
                 version,
                 level,
                 why,
@@ -391,7 +391,7 @@ impl Commit {
             return self.say(
                 cx,
                 COORDINATOR,
-                Kind::ArmAck {
+                MsgKind::ArmAck {
                     version,
                     ok: false,
                     max_called,
@@ -435,7 +435,7 @@ impl Commit {
         let known = Levels::NONE.with(level);
         let over = Some(version) <= self.forgotten;
         if (durable || over) && !self.locals.contains_key(&version) {
-            return self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+            return self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
         }
         // A node whose own record of the round was damaged still keeps the decision.
         let local = self
@@ -446,11 +446,11 @@ impl Commit {
         let step = local.steps.at(level);
         match *step {
             Step::Committing | Step::Over => {}
-            Step::Committed => self.say(cx, COORDINATOR, Kind::CommitAck { version, level }),
+            Step::Committed => self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level }),
             _ if durable => {
                 *step = Step::Committed;
                 self.out.event(Event::Committed { version, level });
-                self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+                self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
             }
             _ => {
                 *step = Step::Committing;
@@ -463,7 +463,7 @@ impl Commit {
                 };
                 self.persist(record, Then::Committed { version, level });
                 if cx.config.planted == Some(Planted::AckBeforePersist) {
-                    self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+                    self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
                 }
             }
         }
@@ -484,7 +484,7 @@ impl Commit {
         }
         *step = Step::Committed;
         self.out.event(Event::Committed { version, level });
-        self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+        self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
     }
 
     fn on_stable(&mut self, cx: &C, version: Version, level: Level) {

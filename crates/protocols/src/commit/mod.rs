@@ -170,7 +170,7 @@ pub struct Commit {
     given_up: BTreeSet<Version>,
     locals: BTreeMap<Version, Local>,
     /// The items of the inventory that is being fetched.
-    items: Option<Vec<Kind>>,
+    items: Option<Vec<MsgKind>>,
     rounds: BTreeMap<Version, Round>,
     ended: Ended,
     /// What the last opening found: skipped versions, uncertainty.
@@ -268,7 +268,7 @@ impl Commit {
         matches!(self.mode, Mode::Running)
     }
 
-    fn say(&mut self, cx: &C, to: Peer, kind: Kind) {
+    fn say(&mut self, cx: &C, to: Peer, kind: MsgKind) {
         self.out.send(
             cx.me,
             to,
@@ -279,7 +279,7 @@ impl Commit {
         );
     }
 
-    fn say_all(&mut self, cx: &C, kind: Kind) {
+    fn say_all(&mut self, cx: &C, kind: MsgKind) {
         self.out.send_all(
             cx.config.nodes,
             Msg {
@@ -316,7 +316,7 @@ impl Commit {
             if from != COORDINATOR || !self.running() {
                 return;
             }
-            if let Kind::Fetch { .. } = msg.kind {
+            if let MsgKind::Fetch { .. } = msg.kind {
                 return self.promise_term(msg.ballot, from);
             }
             if !msg.kind.is_of_a_round() {
@@ -329,27 +329,27 @@ impl Commit {
             self.persist(Record::Promise { ballot }, Then::Nothing);
         }
         match msg.kind {
-            Kind::Fetch { .. }
-            | Kind::ItemCopy { .. }
-            | Kind::ItemPiece { .. }
-            | Kind::ItemCommit { .. }
-            | Kind::ItemPrepared { .. }
-            | Kind::ItemIncarnation { .. }
-            | Kind::ItemTrace { .. }
-            | Kind::ItemEnd { .. }
-            | Kind::Rebuild { .. }
-            | Kind::Rebuilt { .. }
-            | Kind::Begin { .. }
-            | Kind::Recall { .. }
-            | Kind::Begun
-            | Kind::Started => self.open_message(cx, from, msg.kind),
+            MsgKind::Fetch { .. }
+            | MsgKind::ItemCopy { .. }
+            | MsgKind::ItemPiece { .. }
+            | MsgKind::ItemCommit { .. }
+            | MsgKind::ItemPrepared { .. }
+            | MsgKind::ItemIncarnation { .. }
+            | MsgKind::ItemTrace { .. }
+            | MsgKind::ItemEnd { .. }
+            | MsgKind::Rebuild { .. }
+            | MsgKind::Rebuilt { .. }
+            | MsgKind::Begin { .. }
+            | MsgKind::Recall { .. }
+            | MsgKind::Begun
+            | MsgKind::Started => self.open_message(cx, from, msg.kind),
             _ if !self.running() => {}
-            Kind::ArmAck { .. }
-            | Kind::Forced { .. }
-            | Kind::Captured { .. }
-            | Kind::Failed { .. }
-            | Kind::Prepared { .. }
-            | Kind::CommitAck { .. } => self.lead_message(cx, from, msg.kind),
+            MsgKind::ArmAck { .. }
+            | MsgKind::Forced { .. }
+            | MsgKind::Captured { .. }
+            | MsgKind::Failed { .. }
+            | MsgKind::Prepared { .. }
+            | MsgKind::CommitAck { .. } => self.lead_message(cx, from, msg.kind),
             _ if from != COORDINATOR => {}
             kind => self.local_message(cx, kind),
         }
@@ -381,7 +381,7 @@ impl Commit {
                 version,
                 node,
             } => {
-                self.inventory(Kind::ItemCopy {
+                self.inventory(MsgKind::ItemCopy {
                     index: 0,
                     source,
                     version,
@@ -393,7 +393,7 @@ impl Commit {
                 version,
                 level,
             } => {
-                self.inventory(Kind::ItemPiece {
+                self.inventory(MsgKind::ItemPiece {
                     index: 0,
                     level,
                     source,
@@ -406,7 +406,7 @@ impl Commit {
                 ok,
             } => self.planned(cx, (source, version), ok),
             Command::Found { record } => self.log.apply(record),
-            Command::Trace { incarnation } => self.inventory(Kind::ItemTrace {
+            Command::Trace { incarnation } => self.inventory(MsgKind::ItemTrace {
                 index: 0,
                 number: incarnation,
             }),

@@ -70,7 +70,7 @@ pub(super) struct Opening {
     pub incarnation: Incarnation,
     part: Part,
     collected: bool,
-    items: Vec<Kind>,
+    items: Vec<MsgKind>,
     /// The coordinator asked for this item before the inventory was there.
     asked: Option<u16>,
     rebuild: Option<(Incarnation, Version)>,
@@ -185,7 +185,7 @@ impl Commit {
         }
     }
 
-    pub(super) fn inventory(&mut self, item: Kind) {
+    pub(super) fn inventory(&mut self, item: MsgKind) {
         if let Some(opening) = self.opening()
             && !opening.collected
             && opening.items.len() < usize::from(ITEMS_MAX)
@@ -195,7 +195,7 @@ impl Commit {
     }
 
     pub(super) fn inventory_done(&mut self, cx: &C, incarnation: Incarnation) {
-        let mut items: Vec<Kind> = self.log_items();
+        let mut items: Vec<MsgKind> = self.log_items();
         let Some(opening) = self.opening() else {
             return;
         };
@@ -208,7 +208,7 @@ impl Commit {
         // If the bound cuts the list, copies are lost and not the word that there were any.
         let trace = items
             .iter()
-            .position(|item| matches!(item, Kind::ItemTrace { .. }));
+            .position(|item| matches!(item, MsgKind::ItemTrace { .. }));
         if let Some(at) = trace {
             items.swap(0, at);
         }
@@ -224,12 +224,12 @@ impl Commit {
 
     /// The log as items: incarnations, decisions, undecided rounds. Incarnations
     /// come first: if the bound cuts the list, copies are lost, not decisions.
-    fn log_items(&self) -> Vec<Kind> {
+    fn log_items(&self) -> Vec<MsgKind> {
         let lines =
             self.log
                 .lines
                 .iter()
-                .map(|(&number, &(source, version))| Kind::ItemIncarnation {
+                .map(|(&number, &(source, version))| MsgKind::ItemIncarnation {
                     index: 0,
                     number,
                     source,
@@ -238,14 +238,14 @@ impl Commit {
         let marks =
             self.log.marks.iter().rev().filter_map(
                 |(&(source, version, level), &mark)| match mark {
-                    Mark::Commit(by) => Some(Kind::ItemCommit {
+                    Mark::Commit(by) => Some(MsgKind::ItemCommit {
                         index: 0,
                         level,
                         source,
                         version,
                         by,
                     }),
-                    Mark::Prepared => Some(Kind::ItemPrepared {
+                    Mark::Prepared => Some(MsgKind::ItemPrepared {
                         index: 0,
                         level,
                         source,
@@ -305,7 +305,7 @@ impl Commit {
         let Some(items) = &self.items else { return };
         let kind = match items.get(usize::from(index)) {
             Some(item) => numbered(*item, index),
-            None => Kind::ItemEnd {
+            None => MsgKind::ItemEnd {
                 index: u16::try_from(items.len()).unwrap_or(ITEMS_MAX),
             },
         };
@@ -319,7 +319,7 @@ impl Commit {
         self.local_new_term(cx);
         let source = self.ballot.incarnation;
         let commits = self.log.commits_of(source).into_iter();
-        let item = |(version, level, by)| Kind::ItemCommit {
+        let item = |(version, level, by)| MsgKind::ItemCommit {
             index: 0,
             level,
             source,
@@ -329,24 +329,24 @@ impl Commit {
         self.items = Some(commits.map(item).take(usize::from(ITEMS_MAX)).collect());
     }
 
-    pub(super) fn open_message(&mut self, cx: &C, from: Peer, kind: Kind) {
+    pub(super) fn open_message(&mut self, cx: &C, from: Peer, kind: MsgKind) {
         match kind {
-            Kind::Fetch { index } if from == COORDINATOR => self.serve(cx, from, index),
-            Kind::Rebuild {
+            MsgKind::Fetch { index } if from == COORDINATOR => self.serve(cx, from, index),
+            MsgKind::Rebuild {
                 source,
                 version,
                 level,
             } if from == COORDINATOR => {
                 self.on_rebuild(cx, source, version, level);
             }
-            Kind::Begin {
+            MsgKind::Begin {
                 source,
                 version,
                 commits,
             } if from == COORDINATOR => {
                 self.on_begin(cx, (source, version), commits);
             }
-            Kind::ItemCommit {
+            MsgKind::ItemCommit {
                 index,
                 level,
                 source,
@@ -361,7 +361,7 @@ impl Commit {
                 };
                 self.forward(cx, index, record);
             }
-            Kind::Started if from == COORDINATOR => self.on_started(),
+            MsgKind::Started if from == COORDINATOR => self.on_started(),
             _ if cx.me == COORDINATOR => self.recovery_message(cx, from, kind),
             _ => {}
         }
@@ -380,7 +380,7 @@ impl Commit {
                 self.say(
                     cx,
                     COORDINATOR,
-                    Kind::Rebuilt {
+                    MsgKind::Rebuilt {
                         source,
                         version,
                         ok,
@@ -408,7 +408,7 @@ impl Commit {
             self.say(
                 cx,
                 COORDINATOR,
-                Kind::Rebuilt {
+                MsgKind::Rebuilt {
                     source,
                     version,
                     ok,
@@ -432,7 +432,7 @@ impl Commit {
                 });
                 self.recall(cx);
             }
-            Part::Begun => self.say(cx, COORDINATOR, Kind::Begun),
+            Part::Begun => self.say(cx, COORDINATOR, MsgKind::Begun),
             _ => {}
         }
     }
@@ -460,7 +460,7 @@ impl Commit {
         if !recall.is_complete() {
             let wanted: Vec<u16> = std::iter::from_fn(|| recall.next()).collect();
             for index in wanted {
-                self.say(cx, COORDINATOR, Kind::Recall { index });
+                self.say(cx, COORDINATOR, MsgKind::Recall { index });
             }
             return;
         }
@@ -520,7 +520,7 @@ impl Commit {
         };
         opening.part = Part::Begun;
         opening.again = Backoff::new(cx.now, interval);
-        self.say(cx, COORDINATOR, Kind::Begun);
+        self.say(cx, COORDINATOR, MsgKind::Begun);
     }
 
     fn on_started(&mut self) {
@@ -604,10 +604,10 @@ impl Commit {
         match opening.part {
             Part::Recalling(recall) => {
                 for index in (0..recall.asked).filter(|index| recall.missing(*index)) {
-                    self.say(cx, COORDINATOR, Kind::Recall { index });
+                    self.say(cx, COORDINATOR, MsgKind::Recall { index });
                 }
             }
-            Part::Begun => self.say(cx, COORDINATOR, Kind::Begun),
+            Part::Begun => self.say(cx, COORDINATOR, MsgKind::Begun),
             _ => {}
         }
     }

@@ -67,7 +67,7 @@ pub(super) struct Lead {
     candidates: BTreeMap<(Incarnation, Version), Candidate>,
     prepared: BTreeSet<log::Key>,
     chosen: Option<(Incarnation, Version)>,
-    forward: Vec<Kind>,
+    forward: Vec<MsgKind>,
     again: Backoff,
     bound: Time,
 }
@@ -117,17 +117,17 @@ impl Lead {
     }
 
     /// What to say again to a node that has not answered.
-    fn request(&self, node: Peer) -> Option<Kind> {
+    fn request(&self, node: Peer) -> Option<MsgKind> {
         match self.stage {
             Stage::Waiting | Stage::Planning { .. } => None,
-            Stage::Fetching => Some(Kind::Fetch {
+            Stage::Fetching => Some(MsgKind::Fetch {
                 index: self.next.get(node as usize).copied().unwrap_or(0),
             }),
             Stage::Rebuilding {
                 source,
                 version,
                 level,
-            } => Some(Kind::Rebuild {
+            } => Some(MsgKind::Rebuild {
                 source,
                 version,
                 level,
@@ -136,7 +136,7 @@ impl Lead {
             Stage::Beginning | Stage::Closing => {
                 let (source, version) = self.chosen.unwrap_or_default();
                 let commits = u16::try_from(self.forward.len()).unwrap_or(0);
-                Some(Kind::Begin {
+                Some(MsgKind::Begin {
                     source,
                     version,
                     commits,
@@ -145,10 +145,10 @@ impl Lead {
         }
     }
 
-    fn take(&mut self, cx: &C, from: Peer, item: Kind) {
+    fn take(&mut self, cx: &C, from: Peer, item: MsgKind) {
         let nodes = cx.config.nodes;
         match item {
-            Kind::ItemCopy {
+            MsgKind::ItemCopy {
                 source,
                 version,
                 node,
@@ -160,7 +160,7 @@ impl Lead {
                     .get_or_insert_with(|| NodeSet::new(nodes))
                     .insert(node);
             }
-            Kind::ItemPiece {
+            MsgKind::ItemPiece {
                 level,
                 source,
                 version,
@@ -169,7 +169,7 @@ impl Lead {
                 let candidate = self.candidates.entry((source, version)).or_default();
                 candidate.parity.insert((level, NodeId(from)));
             }
-            Kind::ItemCommit {
+            MsgKind::ItemCommit {
                 level,
                 source,
                 version,
@@ -184,7 +184,7 @@ impl Lead {
                 candidate.levels = candidate.levels.with(level);
                 candidate.by = candidate.by.max(by);
             }
-            Kind::ItemPrepared {
+            MsgKind::ItemPrepared {
                 level,
                 source,
                 version,
@@ -192,7 +192,7 @@ impl Lead {
             } => {
                 self.prepared.insert((source, version, level));
             }
-            Kind::ItemIncarnation {
+            MsgKind::ItemIncarnation {
                 number,
                 source,
                 version,
@@ -200,7 +200,7 @@ impl Lead {
             } => {
                 self.lines.insert(number, (source, version));
             }
-            Kind::ItemTrace { number, .. } => self.trace = self.trace.max(number),
+            MsgKind::ItemTrace { number, .. } => self.trace = self.trace.max(number),
             _ => {}
         }
     }
@@ -303,7 +303,7 @@ impl Lead {
         self.prepared.iter().any(suspicious) || self.replaced.is_full(config.nodes)
     }
 
-    fn decisions_to_forward(&self) -> Vec<Kind> {
+    fn decisions_to_forward(&self) -> Vec<MsgKind> {
         let Some(chosen) = self.chosen else {
             return Vec::new();
         };
@@ -318,7 +318,7 @@ impl Lead {
                     incarnation: self.incarnation,
                     term: 0,
                 };
-                forward.push(Kind::ItemCommit {
+                forward.push(MsgKind::ItemCommit {
                     index: 0,
                     level,
                     source,
@@ -370,33 +370,33 @@ impl Commit {
         }
     }
 
-    pub(super) fn recovery_message(&mut self, cx: &C, from: Peer, kind: Kind) {
+    pub(super) fn recovery_message(&mut self, cx: &C, from: Peer, kind: MsgKind) {
         match kind {
-            Kind::ItemCopy { index, .. }
-            | Kind::ItemPiece { index, .. }
-            | Kind::ItemCommit { index, .. }
-            | Kind::ItemPrepared { index, .. }
-            | Kind::ItemIncarnation { index, .. }
-            | Kind::ItemTrace { index, .. } => self.on_item(cx, from, index, kind),
-            Kind::ItemEnd { index } => self.on_end(cx, from, index),
-            Kind::Rebuilt {
+            MsgKind::ItemCopy { index, .. }
+            | MsgKind::ItemPiece { index, .. }
+            | MsgKind::ItemCommit { index, .. }
+            | MsgKind::ItemPrepared { index, .. }
+            | MsgKind::ItemIncarnation { index, .. }
+            | MsgKind::ItemTrace { index, .. } => self.on_item(cx, from, index, kind),
+            MsgKind::ItemEnd { index } => self.on_end(cx, from, index),
+            MsgKind::Rebuilt {
                 source,
                 version,
                 ok,
             } => self.on_rebuilt(cx, from, source, version, ok),
-            Kind::Recall { index } => {
+            MsgKind::Recall { index } => {
                 if let Some(lead) = self.leading()
                     && let Some(&item) = lead.forward.get(usize::from(index))
                 {
                     self.say(cx, from, numbered(item, index));
                 }
             }
-            Kind::Begun => self.on_begun(cx, from),
+            MsgKind::Begun => self.on_begun(cx, from),
             _ => {}
         }
     }
 
-    fn on_item(&mut self, cx: &C, from: Peer, index: u16, item: Kind) {
+    fn on_item(&mut self, cx: &C, from: Peer, index: u16, item: MsgKind) {
         let Some(lead) = self.leading() else { return };
         let Some(next) = lead.next.get_mut(from as usize) else {
             return;
@@ -409,10 +409,11 @@ impl Commit {
         // Progress: a lost item is asked for soon, and the bound starts anew.
         lead.again = Backoff::new(cx.now, cx.config.resend);
         lead.bound = cx.now + cx.config.recovery_timeout;
-        if let (Mode::Rejoining(_), Kind::ItemCommit { version, level, .. }) = (&self.mode, item) {
+        if let (Mode::Rejoining(_), MsgKind::ItemCommit { version, level, .. }) = (&self.mode, item)
+        {
             self.lead_adopt(cx, from, version, level);
         }
-        self.say(cx, from, Kind::Fetch { index: index + 1 });
+        self.say(cx, from, MsgKind::Fetch { index: index + 1 });
     }
 
     fn on_end(&mut self, cx: &C, from: Peer, index: u16) {
@@ -538,7 +539,7 @@ impl Commit {
 
     fn on_begun(&mut self, cx: &C, from: Peer) {
         if self.running() {
-            return self.say(cx, from, Kind::Started);
+            return self.say(cx, from, MsgKind::Started);
         }
         let Some(lead) = self.leading() else { return };
         if !matches!(lead.stage, Stage::Beginning | Stage::Closing) {
@@ -547,7 +548,7 @@ impl Commit {
         lead.answered.insert(from);
         let others = lead.answered.len() - u32::from(lead.answered.contains(COORDINATOR));
         if lead.answered.is_full(cx.config.nodes) {
-            self.say_all(cx, Kind::Started);
+            self.say_all(cx, MsgKind::Started);
         } else if lead.stage == Stage::Beginning && others + 1 == cx.config.nodes {
             let answered = lead.answered.clone();
             lead.enter(cx, Stage::Closing);
@@ -568,7 +569,7 @@ impl Commit {
         self.mode = Mode::Running;
         self.items = None;
         for (version, level) in found {
-            self.say_all(cx, Kind::Commit { version, level });
+            self.say_all(cx, MsgKind::Commit { version, level });
         }
         self.lead_resumed(cx);
         self.out.event(Event::Rejoined { incarnation });

@@ -27,7 +27,7 @@ struct Node {
     /// Requests to persist that are not answered yet.
     open: Vec<(Op, Record)>,
     events: Vec<Event>,
-    said: Vec<Kind>,
+    said: Vec<MsgKind>,
 }
 
 impl Node {
@@ -85,16 +85,16 @@ impl Node {
         node.me = COORDINATOR;
         node.restart();
         node.all_durable();
-        node.hear_from(1, Kind::ItemEnd { index: 0 });
+        node.hear_from(1, MsgKind::ItemEnd { index: 0 });
         assert!(node.commit.running(), "{:?}", node.said);
         node
     }
 
-    fn hear(&mut self, kind: Kind) {
+    fn hear(&mut self, kind: MsgKind) {
         self.hear_from(COORDINATOR, kind);
     }
 
-    fn hear_from(&mut self, from: Peer, kind: Kind) {
+    fn hear_from(&mut self, from: Peer, kind: MsgKind) {
         let msg = Msg {
             ballot: self.commit.ballot,
             kind,
@@ -146,9 +146,9 @@ impl Node {
 
     fn armed_and_captured(&mut self) {
         let (version, levels) = (VERSION, self.config.levels);
-        self.hear(Kind::Arm { version, levels });
+        self.hear(MsgKind::Arm { version, levels });
         self.told(Command::Captured { version });
-        self.hear(Kind::Go { version, levels });
+        self.hear(MsgKind::Go { version, levels });
     }
 }
 
@@ -166,13 +166,13 @@ fn cx(me: Peer, config: &Config, now: Time) -> Cx<'_, Commit> {
 fn a_late_question_of_the_opening_ends_no_round() {
     let mut node = Node::new();
     node.armed_and_captured();
-    node.hear(Kind::Fetch { index: 3 });
+    node.hear(MsgKind::Fetch { index: 3 });
     node.all_durable();
     assert_eq!(node.aborted(), []);
     let (version, level) = (VERSION, Level::DISK);
     node.told(Command::Prepared { version, level });
     node.all_durable();
-    assert!(node.said.contains(&Kind::Prepared { version, level }));
+    assert!(node.said.contains(&MsgKind::Prepared { version, level }));
 }
 
 #[test]
@@ -188,13 +188,13 @@ fn what_was_called_aborted_stays_so_when_the_agent_is_started_anew() {
     node.restart();
     (node.said, node.events) = (Vec::new(), Vec::new());
     let (version, levels) = (VERSION, node.config.levels);
-    node.hear(Kind::Join { version, levels });
+    node.hear(MsgKind::Join { version, levels });
     let joined = node
         .events
         .iter()
         .any(|it| matches!(it, Event::Join { .. }));
     assert!(!joined, "{:?}", node.events);
-    let refused = |kind: &Kind| matches!(kind, Kind::Failed { version, level: None, .. } if *version == VERSION);
+    let refused = |kind: &MsgKind| matches!(kind, MsgKind::Failed { version, level: None, .. } if *version == VERSION);
     assert!(node.said.iter().any(refused), "{:?}", node.said);
 
     // The driver finds the bytes in memory: it is told once more, and nothing is prepared.
@@ -211,15 +211,15 @@ fn what_was_called_aborted_stays_so_when_the_agent_is_started_anew() {
 fn a_version_that_cannot_be_captured_is_given_up_though_a_level_ended_before() {
     let mut node = Node::new();
     let (version, levels) = (VERSION, node.config.levels);
-    node.hear(Kind::Arm { version, levels });
+    node.hear(MsgKind::Arm { version, levels });
     let (ok, max_called) = (true, None);
     node.told(Command::Armed {
         version,
         ok,
         max_called,
     });
-    node.hear(Kind::Go { version, levels });
-    node.hear(Kind::Abort {
+    node.hear(MsgKind::Go { version, levels });
+    node.hear(MsgKind::Abort {
         version,
         level: Some(Level::DISK),
         why: Why::Storage,
@@ -228,7 +228,7 @@ fn a_version_that_cannot_be_captured_is_given_up_though_a_level_ended_before() {
     node.said.clear();
     let why = Why::Passed;
     node.told(Command::CaptureFailed { version, why });
-    let failed = Kind::Failed {
+    let failed = MsgKind::Failed {
         version,
         level: None,
         why,
@@ -252,8 +252,8 @@ fn a_version_that_cannot_be_captured_is_given_up_though_a_level_ended_before() {
 fn a_forced_version_is_told_of_levels_that_ended_while_it_waited_for_room() {
     let mut node = Node::new();
     let (version, levels) = (VERSION, node.config.levels);
-    node.hear(Kind::Arm { version, levels });
-    node.hear(Kind::Abort {
+    node.hear(MsgKind::Arm { version, levels });
+    node.hear(MsgKind::Abort {
         version,
         level: Some(Level::DISK),
         why: Why::Storage,
@@ -290,11 +290,11 @@ fn a_lost_node_that_is_heard_again_is_told_the_decision() {
     let (version, levels) = (VERSION, Levels::NONE.with(level));
     node.told(Command::Force { version, levels });
     let from_peer = |node: &mut Node, kind| node.hear_from(1, kind);
-    from_peer(&mut node, Kind::Captured { version });
+    from_peer(&mut node, MsgKind::Captured { version });
     node.told(Command::Captured { version });
     node.told(Command::Prepared { version, level });
     node.all_durable();
-    from_peer(&mut node, Kind::Prepared { version, level });
+    from_peer(&mut node, MsgKind::Prepared { version, level });
     node.all_durable();
     let committed = |event: &Event| matches!(event, Event::Committed { .. });
     assert!(node.events.iter().any(committed), "{:?}", node.events);
@@ -305,10 +305,10 @@ fn a_lost_node_that_is_heard_again_is_told_the_decision() {
     node.all_durable();
     assert!(!node.commit.may_forget(BALLOT.incarnation, version));
     node.said.clear();
-    from_peer(&mut node, Kind::Prepared { version, level });
-    let decision = |kind: &Kind| matches!(kind, Kind::Commit { .. });
+    from_peer(&mut node, MsgKind::Prepared { version, level });
+    let decision = |kind: &MsgKind| matches!(kind, MsgKind::Commit { .. });
     assert!(node.said.iter().any(decision), "{:?}", node.said);
-    from_peer(&mut node, Kind::CommitAck { version, level });
+    from_peer(&mut node, MsgKind::CommitAck { version, level });
     assert!(node.commit.may_forget(BALLOT.incarnation, version));
 }
 
@@ -346,20 +346,20 @@ fn xor() -> Level {
 /// has nothing.
 fn they_answer(node: &mut Node) {
     let (source, by) = (Incarnation(1), BALLOT);
-    let copy = |index, version, node| Kind::ItemCopy {
+    let copy = |index, version, node| MsgKind::ItemCopy {
         index,
         source,
         version: Version(version),
         node,
     };
-    let commit = |index, version, level| Kind::ItemCommit {
+    let commit = |index, version, level| MsgKind::ItemCommit {
         index,
         level,
         source,
         version: Version(version),
         by,
     };
-    let piece = Kind::ItemPiece {
+    let piece = MsgKind::ItemPiece {
         index: 5,
         level: xor(),
         source,
@@ -376,8 +376,8 @@ fn they_answer(node: &mut Node) {
     for item in items {
         node.hear_from(1, item);
     }
-    node.hear_from(1, Kind::ItemEnd { index: 6 });
-    node.hear_from(2, Kind::ItemEnd { index: 0 });
+    node.hear_from(1, MsgKind::ItemEnd { index: 6 });
+    node.hear_from(2, MsgKind::ItemEnd { index: 0 });
 }
 
 fn own_copies() -> Vec<Command> {
@@ -456,7 +456,7 @@ fn a_round_whose_mark_is_gone_ends_when_it_is_stable() {
     assert!(node.commit.log.committed(key).is_none(), "its mark is gone");
     node.said.clear();
     let level = Level::DISK;
-    node.hear(Kind::Stable {
+    node.hear(MsgKind::Stable {
         version: old,
         level,
     });
@@ -487,7 +487,7 @@ fn a_commit_whose_record_was_collected_is_not_asked_for_again() {
         source: BALLOT.incarnation,
         version,
     });
-    node.hear_from(1, Kind::ItemEnd { index: 0 });
-    node.hear_from(1, Kind::CommitAck { version, level });
+    node.hear_from(1, MsgKind::ItemEnd { index: 0 });
+    node.hear_from(1, MsgKind::CommitAck { version, level });
     assert!(node.events.contains(&Event::Stable { version, level }));
 }

@@ -539,13 +539,13 @@ pub struct Msg {
     /// The sender's ballot; a stale one is ignored.
     pub ballot: Ballot,
     /// What is said.
-    pub kind: Kind,
+    pub kind: MsgKind,
 }
 
 /// What a message says. C: said by the coordinator, P: by a participant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[allow(missing_docs, reason = "the fields repeat the names explained above")]
-pub enum Kind {
+pub enum MsgKind {
     /// C: arm this version.
     Arm { version: Version, levels: Levels },
     /// P: armed, or not.
@@ -651,17 +651,17 @@ pub enum Kind {
     Started,
 }
 
-impl Kind {
+impl MsgKind {
     /// True for what a coordinator says of a round.
     pub(super) const fn is_of_a_round(&self) -> bool {
         matches!(
             self,
-            Kind::Arm { .. }
-                | Kind::Join { .. }
-                | Kind::Go { .. }
-                | Kind::Commit { .. }
-                | Kind::Stable { .. }
-                | Kind::Abort { .. }
+            MsgKind::Arm { .. }
+                | MsgKind::Join { .. }
+                | MsgKind::Go { .. }
+                | MsgKind::Commit { .. }
+                | MsgKind::Stable { .. }
+                | MsgKind::Abort { .. }
         )
     }
 }

@@ -158,7 +158,7 @@ impl Report {
     }
 }
 
-struct Recorder {
+struct Trace {
     lines: Vec<Line>,
     bytes: u64,
     asked: u64,
@@ -181,7 +181,7 @@ fn kind<S: Subject>(msg: &S::Msg) -> usize {
     }
 }
 
-impl<S: Subject> Host<Caller<S>> for Recorder {
+impl<S: Subject> Host<Caller<S>> for Trace {
     fn on_event(&mut self, who: Peer, at: Time, said: Said) {
         self.lines.push(Line { who, at, said });
     }
@@ -261,7 +261,7 @@ where
         Caller::new(timed, away).hears(heard.unwrap_or_default())
     };
     let callers: Vec<Caller<S>> = (0..processes).map(caller).collect();
-    let recorder = Recorder {
+    let recorder = Trace {
         lines: Vec::new(),
         bytes: scenario.bytes,
         asked: 0,

@@ -2,7 +2,7 @@
 
 use outlive_base::{Level, Time};
 
-use super::checker::Place;
+use super::checker::CopyAt;
 use super::*;
 use crate::network::LossyOptions;
 
@@ -78,7 +78,7 @@ impl Job {
                 let found = home.storage.own.iter_mut().next_back();
                 found.map(|(&key, container)| {
                     container.flip(&mut random);
-                    Place {
+                    CopyAt {
                         level: Level::DISK,
                         key,
                         owner: node,
@@ -91,7 +91,7 @@ impl Job {
                     if let Some(byte) = bytes.first_mut() {
                         *byte ^= 1 << random.below(8);
                     }
-                    Place {
+                    CopyAt {
                         level,
                         key,
                         owner: node,
@@ -102,7 +102,7 @@ impl Job {
                 let found = home.storage.partner.iter_mut().next_back();
                 found.map(|(&(key, owner), container)| {
                     container.flip(&mut random);
-                    Place {
+                    CopyAt {
                         level: Level::PARTNER,
                         key,
                         owner,
@@ -121,7 +121,7 @@ impl Job {
     pub(super) fn forgets(&mut self, who: Process) {
         let (owner, level) = (self.home(who).node, Level::MEMORY);
         for key in self.in_memory(who) {
-            self.judge.copy_fails(Place { level, key, owner });
+            self.judge.copy_fails(CopyAt { level, key, owner });
         }
         self.judge.fails(self.now, owner);
     }
@@ -143,7 +143,7 @@ impl Job {
         let kept = storage.partner.keys();
         places.extend(kept.map(|&(key, owner)| (Level::PARTNER, key, owner)));
         for (level, key, owner) in places {
-            self.judge.copy_fails(Place { level, key, owner });
+            self.judge.copy_fails(CopyAt { level, key, owner });
         }
         self.judge.fails(self.now, node);
     }

@@ -12,7 +12,7 @@ pub type Key = (u32, u64);
 
 /// One copy: where it lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Place {
+pub struct CopyAt {
     /// The kind of place.
     pub level: Level,
     /// The checkpoint.
@@ -36,7 +36,7 @@ pub struct Checker {
     /// What was found wrong; empty is good.
     pub violations: Vec<String>,
     captured: BTreeMap<(Key, u32), (Time, Vec<u64>)>,
-    copies: BTreeMap<Place, Copy>,
+    copies: BTreeMap<CopyAt, Copy>,
     prepared: BTreeMap<(Key, Level), BTreeSet<u32>>,
     committed: BTreeMap<(Key, Level), BTreeSet<u32>>,
     aborted: BTreeSet<(Key, Level)>,
@@ -110,7 +110,7 @@ impl Checker {
     }
 
     /// Bytes reached a place, as the medium holds them.
-    pub fn stores(&mut self, place: Place, words: &[u64]) {
+    pub fn stores(&mut self, place: CopyAt, words: &[u64]) {
         let captured = self.captured.get(&(place.key, place.owner));
         let whole = captured.is_some_and(|(_, captured)| captured == words);
         // A copy that a fault took stays so until a whole one is there again.
@@ -121,14 +121,14 @@ impl Checker {
     }
 
     /// A fault of the history took or damaged a copy.
-    pub fn copy_fails(&mut self, place: Place) {
+    pub fn copy_fails(&mut self, place: CopyAt) {
         if let Some(copy) = self.copies.get_mut(&place) {
             copy.failed = true;
         }
     }
 
     /// An agent removed a copy (P3).
-    pub fn removes(&mut self, now: Time, place: Place) {
+    pub fn removes(&mut self, now: Time, place: CopyAt) {
         if self.copies.get(&place).is_some_and(|copy| !copy.failed) {
             self.copies.remove(&place);
         }
@@ -184,7 +184,7 @@ impl Checker {
                 );
             }
             let captured = self.captured.get(&(key, owner)).map(|(_, words)| words);
-            let good = match (self.copies.get(&Place { level, key, owner }), captured) {
+            let good = match (self.copies.get(&CopyAt { level, key, owner }), captured) {
                 (Some(copy), Some(words)) => copy.failed || copy.words == *words,
                 (None, Some(_)) => replaced,
                 _ => false,

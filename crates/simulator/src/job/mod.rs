@@ -37,7 +37,7 @@ use outlive_control::supervisor::Input;
 use crate::engine::{Happening, Queue, Slab, Trace};
 use crate::network::{Lossy, Network};
 
-pub use checker::{Checker, Key, Place};
+pub use checker::{Checker, CopyAt, Key};
 pub use options::{Options, Weights};
 pub use sweep::{Summary, sweep};
 

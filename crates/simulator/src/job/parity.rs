@@ -12,7 +12,7 @@ use outlive_ledger::scheme::{Group, Piece, Term};
 use outlive_ledger::{Parity, Part};
 use outlive_protocols::commit::Planted;
 
-use super::checker::Place;
+use super::checker::CopyAt;
 use super::node::Process;
 use super::storage::{Container, digest};
 use super::*;
@@ -130,7 +130,7 @@ impl Job {
         }
         // A fault may have taken the container since it was written.
         if !sound || self.at(owner) != who {
-            self.judge.copy_fails(Place { level, key, owner });
+            self.judge.copy_fails(CopyAt { level, key, owner });
         }
         Ok(parity)
     }

@@ -12,7 +12,7 @@ use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::Staging;
 use outlive_control::supervisor::Input;
 
-use super::checker::Place;
+use super::checker::CopyAt;
 use super::node::Carry;
 use super::*;
 
@@ -544,7 +544,7 @@ impl Job {
         }
         if let Some(key) = before {
             let (level, owner) = (Level::MEMORY, node);
-            self.judge.removes(self.now, Place { level, key, owner });
+            self.judge.removes(self.now, CopyAt { level, key, owner });
         }
         let delay = self.some_us(300);
         self.after(delay, Action::Filled { rank, epoch });
@@ -574,7 +574,7 @@ impl Job {
             let words: Vec<u64> = all.values().copied().collect();
             self.judge.captures(self.now, key, node, &words);
             let (level, owner) = (Level::MEMORY, node);
-            self.judge.stores(Place { level, key, owner }, &words);
+            self.judge.stores(CopyAt { level, key, owner }, &words);
         }
         let captured = ToAgent::Captured {
             version,

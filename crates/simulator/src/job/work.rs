@@ -16,7 +16,7 @@ use outlive_control::node::shell::{
 use outlive_ledger::{GcPolicy, Part, Record, Rules};
 use outlive_protocols::commit::Planted;
 
-use super::checker::Place;
+use super::checker::CopyAt;
 use super::node::{JOB_HASH, Process};
 use super::storage::Container;
 use super::*;
@@ -233,7 +233,7 @@ impl Job {
     }
 
     pub(super) fn stored(&mut self, level: Level, key: Key, owner: u32, words: &[u64]) {
-        self.judge.stores(Place { level, key, owner }, words);
+        self.judge.stores(CopyAt { level, key, owner }, words);
     }
 
     pub(super) fn copy(&mut self, who: Process, life: u32, writing: &Rc<Writing>, target: Target) {
@@ -372,7 +372,7 @@ impl Job {
         self.stored(level, key, owner, &words);
         if self.at(owner) != who {
             // Out of everyone's reach.
-            self.judge.copy_fails(Place { level, key, owner });
+            self.judge.copy_fails(CopyAt { level, key, owner });
         }
         Ok(())
     }
@@ -572,7 +572,7 @@ impl Job {
                 _ => storage.tombs.insert((id, level)),
             };
             if self.at(node) == who {
-                self.judge.removes(self.now, Place { level, key, owner });
+                self.judge.removes(self.now, CopyAt { level, key, owner });
                 // What it holds nothing of any more, it need not remember.
                 if owner == node {
                     self.judge.forgets(key);

@@ -86,7 +86,7 @@ impl Failing for Changing<'_> {
 }
 
 /// A kind of component, all of one life.
-struct Kind {
+struct ComponentClass {
     life: Life,
     count: u32,
     what: What,
@@ -104,7 +104,7 @@ enum What {
 pub struct Source<'a> {
     machine: &'a Machine,
     nodes: u32,
-    kinds: Vec<Kind>,
+    kinds: Vec<ComponentClass>,
 }
 
 impl<'a> Source<'a> {
@@ -113,7 +113,7 @@ impl<'a> Source<'a> {
         let mut kinds = Vec::new();
         let mut add = |life: Option<Life>, count, what| {
             if let Some(life) = life {
-                kinds.push(Kind { life, count, what });
+                kinds.push(ComponentClass { life, count, what });
             }
         };
         add(machine.nodes.light, nodes, What::Light);
@@ -153,8 +153,8 @@ pub struct Failures<'a> {
 impl<'a> Failures<'a> {
     /// The failures of stream `stream` under a seed.
     pub fn new(source: Source<'a>, seed: u64, stream: u64) -> Failures<'a> {
-        let pooled = |kind: &Kind| kind.life.shape == 1.0 || kind.count > CLOCKS_MAX;
-        let rate = |kind: &Kind| {
+        let pooled = |kind: &ComponentClass| kind.life.shape == 1.0 || kind.count > CLOCKS_MAX;
+        let rate = |kind: &ComponentClass| {
             if pooled(kind) {
                 f64::from(kind.count) / kind.life.mtbf
             } else {

@@ -17,7 +17,7 @@ use outlive_planner::coordinate::{Size, Turns};
 
 /// Jobs of one kind.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Kind {
+pub struct JobKind {
     /// Nodes of each.
     pub nodes: f64,
     /// Bytes of a checkpoint.
@@ -44,7 +44,7 @@ pub struct Mix {
     /// Seconds between two failures of a node.
     pub mtbf: f64,
     /// Kinds of jobs.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<JobKind>,
 }
 
 /// Node-seconds of a run.

@@ -41,7 +41,7 @@ fn reader(dir: &Path) -> RecordStore {
 
 fn log_in(dir: &Path) -> io::Result<Content> {
     let name = name_of(Incarnation(1), JOB);
-    let key = Key::record(Kind::Record, name);
+    let key = Key::record(ObjectKind::Record, name);
     Content::read(&Directory::at(dir), &key, JOB)
 }
 
@@ -240,7 +240,7 @@ fn another_jobs_log_is_named_and_left_alone() {
 fn a_batch_that_fails_is_not_there_and_the_next_one_is() {
     let dir = tempfile::tempdir().unwrap();
     let store = Arc::new(Directory::own(dir.path()).unwrap());
-    let mut logs = Logs::open(store, Kind::Record, JOB);
+    let mut logs = Logs::open(store, ObjectKind::Record, JOB);
     let entry = |record: &'static Record| Entry {
         record,
         name: record.file_name(false),

@@ -8,8 +8,8 @@ use std::path::Path;
 use outlive_base::{ContainerId, Incarnation, NodeId, Rank, Version};
 use outlive_capture::region::{self, Region};
 use outlive_vault::{
-    Buffer, Container, ContainerHead, Directory, Key, Kind, Layout, PAGE, RankImage, ReadError,
-    Sealed, Sink, WriteError, WriteOptions,
+    Buffer, Container, ContainerHead, Directory, Key, Layout, ObjectKind, PAGE, RankImage,
+    ReadError, Sealed, Sink, WriteError, WriteOptions,
 };
 
 pub const FRAME: u32 = 4096 * 2;
@@ -114,7 +114,7 @@ impl Sink for Collect {
 /// A file as an object: marks lie beside the directories of the other kinds.
 pub fn at(path: &Path) -> (Directory, Key) {
     let name = path.file_name().unwrap().to_str().unwrap();
-    let key = Key::new(Kind::Mark, name).unwrap();
+    let key = Key::new(ObjectKind::Mark, name).unwrap();
     (Directory::at(path.parent().unwrap()), key)
 }
 

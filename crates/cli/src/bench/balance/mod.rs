@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use outlive_balance::command;
 use outlive_balance::replay::{Figures, Method, Settings, replay};
-use outlive_balance::scenario::{Kind, Scenario};
+use outlive_balance::scenario::{Pattern, Scenario};
 use outlive_base::{Code, Entity, Error, Result};
 use serde::Serialize;
 
@@ -60,9 +60,9 @@ struct Report {
 /// Runs the benchmark; 0 even if a goal is missed.
 pub fn run(options: &BenchOptions) -> Result<u8> {
     let how = &options.balance;
-    let kinds: Vec<Kind> = match &how.scenario {
+    let kinds: Vec<Pattern> = match &how.scenario {
         Some(name) => vec![command::kind(name)?],
-        None => vec![Kind::Shock, Kind::Cloud],
+        None => vec![Pattern::Shock, Pattern::Cloud],
     };
     check(how, &kinds)?;
     let mut report = Report {
@@ -72,7 +72,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         goals: Vec::new(),
         skipped: Vec::new(),
     };
-    let asked: Vec<(Kind, usize, bool)> = match how.every_case {
+    let asked: Vec<(Pattern, usize, bool)> = match how.every_case {
         true => EVERY
             .iter()
             .copied()
@@ -104,7 +104,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
 }
 
 /// Refuses what would be left out without a word, or compared wrongly.
-fn check(how: &BalanceBench, kinds: &[Kind]) -> Result<()> {
+fn check(how: &BalanceBench, kinds: &[Pattern]) -> Result<()> {
     let refuse = |option: &str, reason: String, remedy: &str| {
         let entity = Entity::Option(option.into());
         Err(Error::new(Code::InvalidArgument, entity, reason, remedy))
@@ -119,7 +119,7 @@ fn check(how: &BalanceBench, kinds: &[Kind]) -> Result<()> {
             &remedy,
         );
     }
-    let unequal = [Kind::Drift, Kind::NodeLoss, Kind::Random];
+    let unequal = [Pattern::Drift, Pattern::NodeLoss, Pattern::Random];
     if let Some(kind) = kinds.iter().find(|kind| unequal.contains(kind)) {
         let reason = format!("partitioners know no {} loads", kind.name());
         return refuse(
@@ -143,22 +143,22 @@ fn check(how: &BalanceBench, kinds: &[Kind]) -> Result<()> {
 }
 
 /// Every case of docs/measured/balance.md; true: with all the steps of its scenario.
-const EVERY: [(Kind, usize, bool); 8] = [
-    (Kind::Cloud, 96, true),
-    (Kind::Cloud, 384, true),
-    (Kind::Cloud, 768, true),
-    (Kind::Shock, 384, false),
-    (Kind::Shock, 768, false),
-    (Kind::Shock, 1536, false),
-    (Kind::Shock, 6144, false),
-    (Kind::Shock, 96, true),
+const EVERY: [(Pattern, usize, bool); 8] = [
+    (Pattern::Cloud, 96, true),
+    (Pattern::Cloud, 384, true),
+    (Pattern::Cloud, 768, true),
+    (Pattern::Shock, 384, false),
+    (Pattern::Shock, 768, false),
+    (Pattern::Shock, 1536, false),
+    (Pattern::Shock, 6144, false),
+    (Pattern::Shock, 96, true),
 ];
 
-fn cases(kinds: &[Kind], asked: Option<&[usize]>) -> Vec<(Kind, usize, bool)> {
+fn cases(kinds: &[Pattern], asked: Option<&[usize]>) -> Vec<(Pattern, usize, bool)> {
     let mut all = Vec::new();
     for &kind in kinds {
         let usual: &[usize] = match kind {
-            Kind::Shock => &[96, 768],
+            Pattern::Shock => &[96, 768],
             _ => &[96],
         };
         all.extend(
@@ -181,7 +181,7 @@ struct Case<'a> {
 impl<'a> Case<'a> {
     fn new(
         options: &'a BenchOptions,
-        kind: Kind,
+        kind: Pattern,
         processes: usize,
         whole: bool,
     ) -> Result<Case<'a>> {

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use outlive_base::{Code, Incarnation, Level, NodeId, Version};
 use outlive_ledger::scheme::Group;
 use outlive_ledger::{Part, Record};
-use outlive_protocols::commit::{Ballot, Kind, Record as Short};
+use outlive_protocols::commit::{Ballot, MsgKind, Record as Short};
 
 type Key = (Incarnation, Version, Level);
 
@@ -233,14 +233,14 @@ impl Contents {
     /// What has to travel with a message of the commit machine.
     pub fn attachments(
         &self,
-        kind: &Kind,
+        kind: &MsgKind,
         me: NodeId,
         open: Incarnation,
         ballot: Ballot,
     ) -> Vec<Record> {
         let number = ballot_number(ballot);
         match *kind {
-            Kind::Prepared { version, level } => self
+            MsgKind::Prepared { version, level } => self
                 .part(open, version, level, me)
                 .map(|part| Record::Prepared {
                     incarnation: open,
@@ -251,11 +251,11 @@ impl Contents {
                 })
                 .into_iter()
                 .collect(),
-            Kind::Commit { version, level } => self
+            MsgKind::Commit { version, level } => self
                 .commit(open, version, level, number)
                 .into_iter()
                 .collect(),
-            Kind::ItemCommit {
+            MsgKind::ItemCommit {
                 level,
                 source,
                 version,
@@ -265,7 +265,7 @@ impl Contents {
                 .commit(source, version, level, ballot_number(by))
                 .into_iter()
                 .collect(),
-            Kind::Rebuild {
+            MsgKind::Rebuild {
                 source, version, ..
             } => {
                 let levels = self.levels_of(source, version).into_iter();

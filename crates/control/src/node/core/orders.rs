@@ -220,9 +220,9 @@ impl<S: Shell> Core<S> {
     fn send_commit(&mut self, to: u32, msg: commit::Msg) {
         tracing::trace!(to, ?msg, "send");
         match msg.kind {
-            commit::Kind::Commit { .. } => self.fail_point("commit:send"),
-            commit::Kind::Prepared { .. } => self.fail_point("prepared:send"),
-            commit::Kind::Stable { .. } => self.fail_point("stable:send"),
+            commit::MsgKind::Commit { .. } => self.fail_point("commit:send"),
+            commit::MsgKind::Prepared { .. } => self.fail_point("prepared:send"),
+            commit::MsgKind::Stable { .. } => self.fail_point("stable:send"),
             _ => {}
         }
         if to == self.me.0 {

@@ -116,7 +116,7 @@ impl Commit {
         match *step {
             Step::Committing | Step::Over => false,
             Step::Committed => {
-                self.say(cx, COORDINATOR, Kind::CommitAck { version, level });
+                self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
                 false
             }
             Step::Preparing | Step::Prepared => {

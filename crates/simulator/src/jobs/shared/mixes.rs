@@ -4,7 +4,7 @@ use outlive_base::rng::Sequence;
 use outlive_planner::coordinate::{Coordinator, Uncoordinated};
 use outlive_planner::methods::herault::{self, JobClass};
 
-use super::{Kind, Mix, Platform, Used, unit};
+use super::{JobKind, Mix, Platform, Used, unit};
 
 /// Seconds of a year of 365.25 days.
 const YEAR: f64 = 31_557_600.0;
@@ -15,7 +15,7 @@ const HOUR: f64 = 3_600.0;
 /// seconds at 40 GB/s; `bandwidth` in GB/s, MTBF of a node in years. Jobs run as long as the
 /// workflows report says (APEX Workflows, LANL, NERSC, SNL, 2016): 262.4, 64, 128 and 157.2 h.
 pub fn cielo(bandwidth: f64, years: f64) -> Mix {
-    let kind = |jobs: f64, nodes: f64, seconds: f64, hours: f64| Kind {
+    let kind = |jobs: f64, nodes: f64, seconds: f64, hours: f64| JobKind {
         nodes,
         bytes: seconds * 40e9,
         speed: f64::INFINITY,
@@ -45,7 +45,7 @@ pub fn bound(mix: &Mix, counts: &[u32]) -> f64 {
         .zip(&mix.kinds)
         .map(|(&n, kind)| f64::from(n) * kind.nodes)
         .sum();
-    let class = |(&jobs, kind): (&u32, &Kind)| {
+    let class = |(&jobs, kind): (&u32, &JobKind)| {
         let cost = kind.bytes / kind.speed.min(mix.bandwidth);
         JobClass {
             jobs: f64::from(jobs),
@@ -70,11 +70,11 @@ pub fn random(seed: u64, number: u64) -> Mix {
     let bandwidth = between(10e9, 1e12);
     let mtbf = between(1.0, 20.0) * YEAR;
     let count = libm::floor(between(2.0, 6.99)) as usize;
-    let kinds: Vec<Kind> = (0..count)
+    let kinds: Vec<JobKind> = (0..count)
         .map(|_| {
             let size = libm::round((nodes * between(0.01, 0.3)).max(1.0));
             let work = between(12.0, 300.0) * HOUR;
-            Kind {
+            JobKind {
                 nodes: size,
                 // Alone on the storage: from some seconds to half an hour.
                 bytes: bandwidth * between(5.0, 1_800.0),

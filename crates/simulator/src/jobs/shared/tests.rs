@@ -10,7 +10,7 @@ fn one(mtbf: f64) -> Mix {
         nodes: 100.0,
         bandwidth: 10.0,
         mtbf: mtbf * 100.0,
-        kinds: vec![Kind {
+        kinds: vec![JobKind {
             nodes: 100.0,
             bytes: 300.0,
             speed: 5.0,
@@ -58,7 +58,7 @@ fn one_job_is_dalys_formula() {
 /// the rest each.
 #[test]
 fn bandwidth_is_shared_fairly() {
-    let kind = |speed| Kind {
+    let kind = |speed| JobKind {
         speed,
         nodes: 1.0,
         ..one(1e9).kinds[0]
