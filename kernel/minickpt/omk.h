@@ -103,8 +103,9 @@ u32 omk_crc(const void *data, size_t len);
 /* omk_save.c */
 int omk_save_init(void);
 void omk_save_exit(void);
-void omk_first_notice(void);
 size_t omk_save_check(void);
+
+/* omk_record.c */
 void omk_records_begin(struct omk_writer *w, void *base, size_t cap);
 void *omk_rec_begin(struct omk_writer *w, u32 type, u32 tgid, u32 id, size_t room);
 void omk_rec_end(struct omk_writer *w, u32 count, size_t len, u32 flags);
@@ -121,6 +122,8 @@ bool omk_cpu_has(const struct task_struct *t);
 u32 omk_cpu_missing(void);
 const struct omk_live *omk_live_of(const struct task_struct *t, const void **xstate);
 extern u64 omk_stop_tsc;
+extern u64 omk_first_tsc;
+void omk_first_notice(void);
 
 /* omk_entry.c */
 void omk_entry_init(void);
@@ -137,7 +140,7 @@ struct task_struct *omk_next_thread(const struct omk_entry *e, struct task_struc
 u32 omk_save_vmas(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_fds(struct omk_writer *w, const struct omk_entry *e);
 
-/* omk_more.c */
+/* omk_optional.c */
 u32 omk_save_groups(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_timers(struct omk_writer *w, const struct omk_entry *e);
 void omk_terminals_begin(void);

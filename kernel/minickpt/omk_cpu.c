@@ -31,6 +31,7 @@ static atomic_t stopped;
 static int asked;			/* to stop; written by the dying processor alone */
 static bool stopping;
 u64 omk_stop_tsc;
+u64 omk_first_tsc;
 
 /* Whatever the user's FPU state of this processor is: in its registers when
  * TIF_NEED_FPU_LOAD is clear, else in the task's buffer already.
@@ -44,6 +45,13 @@ static void __dying save_fpu(struct omk_live *slot, u8 *to)
 	asm volatile("xsave64 %0" : "+m" (*(u8 (*)[OMK_XSTATE_MAX])to)
 		     : "a" ((u32)omk.xcr0), "d" ((u32)(omk.xcr0 >> 32)) : "memory");
 	slot->fpu_live = 1;
+}
+
+/* Whoever meets the death first keeps its time. */
+void __dying omk_first_notice(void)
+{
+	if (!omk_first_tsc)
+		omk_first_tsc = rdtsc();
 }
 
 void __dying omk_cpu_save_self(void)

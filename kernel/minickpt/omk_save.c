@@ -48,52 +48,9 @@ static struct {
 	u32 flags;		/* OMK_IMAGE_* */
 	u32 processes, threads;
 	u32 cause;
-	u64 tsc;
 	struct omk_writer w;
 	struct omk_image head;
 } st;
-
-void __dying omk_first_notice(void)
-{
-	if (!st.tsc)
-		st.tsc = rdtsc();
-}
-
-void __dying omk_records_begin(struct omk_writer *w, void *base, size_t cap)
-{
-	memset(w, 0, sizeof(*w));
-	w->base = base;
-	w->cap = cap;
-}
-
-/* Room for a record's payload, zeroed; NULL if the image is full. */
-void __dying *omk_rec_begin(struct omk_writer *w, u32 type, u32 tgid, u32 id, size_t room)
-{
-	struct omk_rec *r = (struct omk_rec *)(w->base + w->len);
-
-	/* Payloads begin at a multiple of 64 too: XSAVE areas stay aligned. */
-	if (w->cap - w->len < OMK_ALIGN + room + OMK_ALIGN) {
-		w->truncated = true;
-		return NULL;
-	}
-	memset(r, 0, OMK_ALIGN + room);
-	r->magic = OMK_REC_MAGIC;
-	r->type = type;
-	r->tgid = tgid;
-	r->id = id;
-	return (u8 *)r + OMK_ALIGN;
-}
-
-void __dying omk_rec_end(struct omk_writer *w, u32 count, size_t len, u32 flags)
-{
-	struct omk_rec *r = (struct omk_rec *)(w->base + w->len);
-
-	r->count = count;
-	r->len = len;
-	r->flags = flags;
-	w->len += OMK_ALIGN + ALIGN(len, OMK_ALIGN);
-	w->records++;
-}
 
 static void __dying save_threads(const struct omk_entry *e)
 {
@@ -218,7 +175,7 @@ static void __dying fill_head(struct omk_image *h, u64 generation, const char *m
 	h->size = sizeof(*h);
 	h->generation = generation;
 	h->cause = cause_of(message);
-	h->panic_tsc = st.tsc;
+	h->panic_tsc = omk_first_tsc;
 	/* The fast accessors take no lock. */
 	h->panic_mono_ns = ktime_get_mono_fast_ns();
 	h->panic_boot_ns = ktime_get_boot_fast_ns();
@@ -254,7 +211,7 @@ static void __dying marks_of(u64 generation)
 	omk.marks->attempts = 0;
 	memset(omk.marks->tsc, 0, sizeof(omk.marks->tsc));
 	omk.marks->tsc_khz = tsc_khz;
-	omk.marks->tsc[OMK_MARK_PANIC] = st.tsc;
+	omk.marks->tsc[OMK_MARK_PANIC] = omk_first_tsc;
 	omk.marks->tsc[OMK_MARK_SAVED] = rdtsc();
 }
 
@@ -359,6 +316,7 @@ size_t omk_save_check(void)
 	preempt_enable();
 	len = OMK_IMAGE_HEADER + st.w.len;
 	memset(&st, 0, sizeof(st));
+	omk_first_tsc = 0;
 	return len;
 }
 

@@ -151,6 +151,24 @@ def file_edges(sources: dict[tuple[str, ...], str]) -> dict[tuple[str, ...], set
     return edges
 
 
+def module_edges(header: str, sources: dict[str, str]) -> dict[str, set[str]]:
+    """Which file of a kernel module calls what another declares: the header names, before its
+    declarations, the file that each group is of."""
+    home: dict[str, str] = {}
+    file = ""
+    for line in header.splitlines():
+        if section := re.fullmatch(r"/\* (\w+\.c) \*/", line):
+            file = section[1]
+        elif file and (name := re.search(r"(\w+)(?:\(|;)", line)):
+            home[name[1]] = file
+    edges = {}
+    for name, source in sources.items():
+        code = re.sub(r"/\*.*?\*/", "", source, flags=re.S)
+        words = set(re.findall(r"\w+", code))
+        edges[name] = {home[word] for word in words & home.keys()} - {name}
+    return edges
+
+
 def file_circles(crate: str, sources: dict[tuple[str, ...], str]) -> list[str]:
     """Circles among the files of a crate; each module is named by its path below `src`."""
     edges = file_edges(sources)

@@ -165,10 +165,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         Layout::new(head, vec![image]).expect("a valid layout")
     };
-    let (store, key) = (
-        Directory::at(&dir),
-        Key::container(ObjectKind::Container, id),
-    );
+    let key = Key::container(ObjectKind::Container, id);
+    let store = Directory::at(&dir);
     let (path, raw) = (store.locate(&key), dir.join("raw"));
     compare(
         "write_container",
