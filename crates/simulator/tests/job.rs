@@ -38,7 +38,7 @@ fn calm(options: &mut Options) {
 /// Seeds that once broke a promise lie in `tests/seeds`.
 #[test]
 fn histories_with_all_faults_keep_the_promises() {
-    const HISTORIES: u64 = 400;
+    const HISTORIES: u64 = 2_000;
     let seeds: Vec<u64> = outlive_base::seeds!(HISTORIES).collect();
     let summary = sweep(seeds, 2, |_| {});
     good(&summary);

@@ -545,7 +545,8 @@ impl Job {
             if let Some(version) = block.committed(level) {
                 let key = (incarnation, version.0);
                 // What was restored is told to ranks with its version, and was judged before.
-                if self.captured.keys().any(|(known, _)| *known == key) {
+                let mut captured = self.captured.range((key, 0)..=(key, u32::MAX));
+                if captured.next().is_some() {
                     self.judge.declares_stable(self.now, key, level);
                 }
             }
