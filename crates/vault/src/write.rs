@@ -6,7 +6,7 @@
 //! transfers; a caller who cancels waits for at most one transfer per thread and, at
 //! the end, one fsync.
 
-use std::io::{IoSlice, Read};
+use std::io::{self, IoSlice, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError, mpsc};
 
@@ -173,15 +173,43 @@ pub fn store_stream(
     match usize::try_from(length) {
         Ok(bytes) if bytes <= CHUNK => {
             let mut buffer = Scratch::new(bytes);
-            reader
-                .read_exact(&mut buffer[..bytes])
-                .map_err(|error| WriteError::io(&file.path, "receive", error))?;
+            receive(reader, &mut buffer[..bytes], 0, length, &file.path)?;
             let mut slices = [IoSlice::new(&buffer[..bytes])];
             file.transfer(&mut slices, 0)?;
         }
         _ => store_long(reader, length, &file)?,
     }
     file.finish()
+}
+
+/// The next bytes of a stream of which so many had come before. That no more come is the
+/// connection's fault, not that of what is written.
+fn receive(
+    reader: &mut dyn Read,
+    into: &mut [u8],
+    before: u64,
+    expected: u64,
+    path: &str,
+) -> Result<(), WriteError> {
+    let mut came = 0;
+    while came < into.len() {
+        let source = match reader.read(&mut into[came..]) {
+            Ok(0) => io::ErrorKind::UnexpectedEof.into(),
+            Ok(more) => {
+                came += more;
+                continue;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => error,
+        };
+        return Err(WriteError::Lost {
+            path: path.to_owned(),
+            expected,
+            found: before + came as u64,
+            source,
+        });
+    }
+    Ok(())
 }
 
 /// The bytes of a stream into an object, which is written while more of them come.
@@ -226,14 +254,7 @@ fn feed(
         check(file.cancel, &file.path)?;
         let Ok(mut buffer) = free.recv() else { break };
         let bytes = (length - offset).min(buffer.len() as u64).min(CHUNK as u64) as usize;
-        reader
-            .read_exact(&mut buffer[..bytes])
-            .map_err(|source| WriteError::Lost {
-                path: file.path.clone(),
-                expected: length,
-                found: offset,
-                source,
-            })?;
+        receive(reader, &mut buffer[..bytes], offset, length, &file.path)?;
         if to_disk.send((buffer, bytes, offset)).is_err() {
             break;
         }

@@ -131,6 +131,18 @@ fn a_cancelled_write_ends_and_leaves_nothing() {
     assert!(files(dir.path()).is_empty());
 }
 
+/// Its other end is killed after these bytes.
+struct Reset<'a>(&'a [u8]);
+
+impl Read for Reset<'_> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        match self.0.read(into) {
+            Ok(0) => Err(std::io::ErrorKind::ConnectionReset.into()),
+            read => read,
+        }
+    }
+}
+
 #[test]
 fn a_stream_that_breaks_off_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
@@ -140,8 +152,17 @@ fn a_stream_that_breaks_off_leaves_nothing() {
     let mut short = stream.as_slice().take(stream.len() as u64 - 1);
     let options = WriteOptions::default();
     let error = store_stream(&path, &mut short, stream.len() as u64, &options).unwrap_err();
-    assert_eq!(Error::from(error).code(), Code::Truncated);
+    let error = Error::from(error);
+    // No file is damaged, and no device: the connection is gone.
+    assert_eq!(error.code(), Code::Network, "{error}");
+    let came = format!("after {} of {} bytes", stream.len() - 1, stream.len());
+    assert!(error.reason().contains(&came), "{error}");
     assert!(files(dir.path()).is_empty());
+    let mut reset = Reset(&stream[..5000]);
+    let error = store_stream(&path, &mut reset, stream.len() as u64, &options).unwrap_err();
+    let error = Error::from(error);
+    assert_eq!(error.code(), Code::Network, "{error}");
+    assert!(error.reason().contains("after 5000 of"), "{error}");
     // A length that is no whole page is stored all the same: the caller will see.
     store_stream(&path, &mut &stream[..5000], 5000, &options).unwrap();
     assert_eq!(std::fs::read(&path).unwrap(), &stream[..5000]);

@@ -103,6 +103,8 @@ struct NodeSlot {
     address: Option<SocketAddr>,
     agent_pid: Option<u32>,
     agent_restarts: u32,
+    /// When its agent was last seen to be started anew.
+    anew: Option<Time>,
     ranks: BTreeMap<Rank, u32>,
     last_heard: Time,
     suspected: Option<Time>,
@@ -382,6 +384,7 @@ impl NodeSlot {
             address: None,
             agent_pid: None,
             agent_restarts: 0,
+            anew: None,
             ranks: BTreeMap::new(),
             last_heard: now,
             suspected: None,

@@ -36,7 +36,7 @@ impl Supervisor {
                     restarts,
                     configured,
                 };
-                self.on_hello(node, &agent, ranks);
+                self.on_hello(now, node, &agent, ranks);
             }
             Notice::Alive { offered } => {
                 if self.is_running() {
@@ -177,7 +177,7 @@ impl Supervisor {
         slot.is_some_and(|slot| slot.holds(epoch) && slot.is_up())
     }
 
-    fn on_hello(&mut self, node: NodeId, agent: &Agent, ranks: Vec<(Rank, u32)>) {
+    fn on_hello(&mut self, now: Time, node: NodeId, agent: &Agent, ranks: Vec<(Rank, u32)>) {
         let &Agent {
             address,
             pid,
@@ -195,7 +195,9 @@ impl Supervisor {
         slot.agent_pid = Some(pid);
         slot.agent_restarts = restarts;
         if restarted {
+            slot.anew = Some(now);
             self.report.agent_restarts += 1;
+            self.drop_explained_by(node);
             // It knows nothing of whom it missed, and would take nothing back.
             self.forget_words_of(node);
             self.tell(Event::AgentRestarted { node, restarts });

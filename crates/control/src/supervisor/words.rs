@@ -5,8 +5,8 @@
 //!   the room of another.
 //! - A version is told of as given up at most once for each level; those after it, for
 //!   the same reason, are counted until the level keeps a version again.
-//! - What a node's loss explains (a broken connection, a copy that did not arrive) waits
-//!   for [`HOLD_MS`]: a failure that is found meanwhile says it all.
+//! - What a node's loss, or that of its agent, explains (a broken connection, a copy that did
+//!   not arrive) waits for [`HOLD_MS`]: a failure that is found meanwhile says it all.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -100,8 +100,8 @@ impl Supervisor {
 
     /// An agent warns. What a lost node would explain waits.
     pub(super) fn on_warning(&mut self, now: Time, node: NodeId, error: Error) {
-        if self.is_explained(&error) {
-            tracing::info!(%error, "a lost node explains it");
+        if self.is_explained(&error) || self.is_of_new_agent(now, &error) {
+            tracing::info!(%error, "a lost node or agent explains it");
             return self.words.keep_explained(Some(node), error);
         }
         if is_of_connection(&error) && matches!(error.entity(), Entity::Node(_)) {
@@ -121,6 +121,30 @@ impl Supervisor {
         };
         let ending = matches!(self.phase, Phase::Finishing { .. } | Phase::Stopping { .. });
         is_of_connection(error) && (away || ending || !self.open.is_empty())
+    }
+
+    /// True for a connection with an agent that was started anew a moment ago.
+    fn is_of_new_agent(&self, now: Time, error: &Error) -> bool {
+        let Entity::Node(node) = error.entity() else {
+            return false;
+        };
+        let anew = self.slots.get(&NodeId(*node)).and_then(|slot| slot.anew);
+        is_of_connection(error) && anew.is_some_and(|at| now.since(at) < Time::from_ms(HOLD_MS))
+    }
+
+    /// An agent was started anew: that explains what waits about connections with it, and about
+    /// versions.
+    pub(super) fn drop_explained_by(&mut self, node: NodeId) {
+        let words = &mut self.words;
+        for (due, held) in std::mem::take(&mut words.held) {
+            match held {
+                Held::GivenUp(_, level, _) => drop(words.streaks.remove(&level)),
+                Held::Warning(source, error) if *error.entity() == Entity::Node(node.0) => {
+                    words.keep_explained(source, error);
+                }
+                held => words.held.push((due, held)),
+            }
+        }
     }
 
     /// A version will not be kept, at a level or at all.

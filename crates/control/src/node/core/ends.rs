@@ -188,10 +188,11 @@ pub(in crate::node) fn abort_error(version: Version, why: Why, culprit: Option<N
             "could not be written or verified",
             "see the warnings",
         ),
+        // Of storage or of a connection: whoever met it says which.
         Why::Partner => (
-            Code::Io,
-            "the partner could not keep the copy",
-            "see the warnings",
+            Code::CommitAborted,
+            "no copy was made on another node",
+            "see the warnings, or what was told of that node",
         ),
         Why::NodeLost => (Code::NodeLost, "a node was lost", "the job is restarted"),
         _ => (

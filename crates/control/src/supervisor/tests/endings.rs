@@ -521,6 +521,33 @@ fn what_a_lost_node_explains_is_not_told_beside_it() {
     assert_eq!(world.count(words), 1);
 }
 
+/// Its neighbour's copy was under way.
+#[test]
+fn what_an_agent_that_was_started_anew_explains_is_not_told_beside_it() {
+    let mut set = settings(3);
+    set.levels = vec![LevelSetting {
+        level: Level::PARTNER,
+        every: 1,
+    }];
+    let mut world = World::running(set, 3);
+    let of_node = |node| {
+        let entity = outlive_base::Entity::Node(node);
+        Error::new(Code::Network, entity, "the connection ended", "x")
+    };
+    world.notice(0, Notice::Warning(of_node(1)));
+    world.notice(2, Notice::Warning(of_node(0)));
+    world.notice(0, given_up(10, Level::PARTNER));
+    world.notice(1, hello(NodeId(1), 1));
+    // And what another finds a moment later.
+    world.notice(2, Notice::Warning(of_node(1)));
+    world.pass(5_000);
+    let words = |a: &Action| matches!(a, Action::Tell(Event::Warning(_) | Event::Aborted { .. }));
+    assert_eq!(world.count(words), 1, "what is said of another node stands");
+    world.notice(2, Notice::Warning(of_node(1)));
+    world.pass(2_000);
+    assert_eq!(world.count(words), 2, "it is long past");
+}
+
 /// The rank's end waits for that of its node, whatever else is lost between them.
 #[test]
 fn two_nodes_lost_at_once_are_two_lines() {
