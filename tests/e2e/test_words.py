@@ -232,6 +232,24 @@ def test_a_failure_is_told_once_and_nothing_else(job: Job, case: str) -> None:
         assert f"warning: {warning['code']}" in result.err, warning
 
 
+@pytest.mark.parametrize("node", [0, 1])
+def test_an_agent_killed_while_a_copy_is_sent(job: Job, node: int) -> None:
+    """Its neighbour's copy breaks off, or its own: no file is cut off, and no device at fault."""
+    job.nodes, job.ranks, job.cells, job.steps = 2, 2, 350_000, 60
+    job.sleep_us = 50_000
+    job.extra["OUTLIVE_LOG"] = "warn"
+    # A copy of 2.8 MB takes longer than a second from then on.
+    slow = "slow:node:1@version=5,rate=2MiB"
+    result = job.survive("--every", "5", inject=(slow, f"agent:{node}@1900ms"))
+    died = lines(
+        r"\S+  WARN .*agent died status=signal: 9 \(SIGKILL\) in_a_row=0",
+        rf"{TIME}agent of node {node} started anew \(1\); the job goes on",
+        END,
+    )
+    only(result, died | {INJECTED: 2} | kept_at("partner") | kept_at("disk"))
+    assert result.report["warnings"] == [], result.err
+
+
 def test_strangers_leave_room_for_real_warnings(job: Job) -> None:
     job.hold(60, 0)
     job.hold(100, 85, "process")
