@@ -93,6 +93,10 @@ def test_every_field_is_documented_and_every_documented_field_appears(job: Job) 
     ask("checkpoints", "rehearse", "--lose", "node:2", *store, *named)
     ask("config", "explain")
     ask("doctor")
+    # A program that has lines.
+    with subprocess.Popen([OUTLIVE, "coordinator", *store], cwd=job.dir) as running:
+        ask("stacks", str(running.pid))
+        running.kill()
     ask("checkpoints", "delete", "test", "--yes", *store)
     said = {name: names for name, names in documented().items() if not name.startswith(RESEARCH)}
     said["outlive.checkpoints/1 show"].discard("damaged")

@@ -26,6 +26,7 @@ FLOORS = {
     "capture": 3,
     "image": 3,
     "node": 3,
+    "stacks": 3,
     "vault": 4,
     "minickpt": 4,
     "agent": 5,

@@ -94,6 +94,11 @@ const _: () = {
     assert!(offset_of!(Page, outcome) == 320);
     assert!(offset_of!(ArmedLine, inject) == 24);
     assert!(size_of::<Page>() <= CONTROL_BYTES);
+    assert!(offset_of!(IdentityLine, abi) == 8);
+    assert!(offset_of!(IdentityLine, rank) == 12);
+    assert!(offset_of!(IdentityLine, ranks) == 16);
+    assert!(offset_of!(IdentityLine, node) == 20);
+    assert!(offset_of!(IdentityLine, incarnation) == 24);
 };
 
 /// Which process holds the mapping; each line may be written by one side only.
@@ -116,6 +121,28 @@ pub struct Identity {
     pub node: NodeId,
     /// The start of the job it belongs to.
     pub incarnation: Incarnation,
+}
+
+impl Identity {
+    /// Bytes of a block in which its identity lies.
+    pub const BYTES: usize = 28;
+
+    /// The identity in the first bytes of a block, as another process has copied them; `None` if
+    /// they are of no block, or of another release.
+    pub fn in_copy(bytes: &[u8; Identity::BYTES]) -> Option<Identity> {
+        let (magic, rest) = bytes.split_first_chunk()?;
+        let (words, _) = rest.as_chunks::<4>();
+        let &[abi, rank, ranks, node, incarnation] = words else {
+            return None;
+        };
+        let known = u64::from_le_bytes(*magic) == MAGIC && u32::from_le_bytes(abi) == CONTROL_ABI;
+        known.then(|| Identity {
+            rank: Rank(u32::from_le_bytes(rank)),
+            ranks: u32::from_le_bytes(ranks),
+            node: NodeId(u32::from_le_bytes(node)),
+            incarnation: Incarnation(u32::from_le_bytes(incarnation)),
+        })
+    }
 }
 
 /// What a rank shall capture, and where to.

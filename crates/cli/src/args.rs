@@ -62,6 +62,8 @@ pub enum Command {
     Checkpoints(CheckpointsOptions),
     /// List all jobs of a store, or tell what is known of one job, running or not
     Status(StatusOptions),
+    /// Tell what the ranks of a running job are doing: the stacks of their threads
+    Stacks(crate::stacks::StacksOptions),
     /// Check what this machine offers, with a remedy for what it lacks
     Doctor(DoctorOptions),
     /// Explain the configuration: each value and where it comes from

@@ -22,6 +22,7 @@ mod reproducible;
 mod run;
 mod service;
 mod simulate;
+mod stacks;
 mod status;
 mod usage;
 
@@ -57,6 +58,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Run(options) => run::run(*options),
         Command::Checkpoints(options) => checkpoints::run(options),
         Command::Status(options) => status::run(&options),
+        Command::Stacks(options) => stacks::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Config(options) => config::explain(options),
         Command::Plan(options) => plan::run(&options),

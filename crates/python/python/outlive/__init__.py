@@ -19,7 +19,7 @@ import weakref as _weakref
 from os import PathLike as _PathLike
 from pathlib import Path as _Path
 
-from outlive import _native
+from outlive import _native, _stacks
 from outlive._native import Job
 from outlive._types import Error, Level, Status, Survives
 
@@ -28,6 +28,7 @@ __all__ = ["Error", "Job", "Level", "Status", "Survives", "__version__", "includ
 __version__ = _native.version()
 
 _open_jobs: _weakref.WeakSet[Job] = _weakref.WeakSet()
+_stacks.answer()
 
 
 def open(
