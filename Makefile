@@ -49,6 +49,7 @@ soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), jo
 	$(CARGO) run --release --locked -q -p outlive-simulator --example corrected_sweep -- $(SEED) 100000
 	scripts/soak.py --minutes $(or $(SOAK_MINUTES),30) --calm-minutes $(or $(OUTLIVE_SOAK_MINUTES),20)
 	OUTLIVE_MPI=long scripts/test.sh mpi
+	OUTLIVE_RANKS=long scripts/test.sh e2e
 	OUTLIVE_CUTS=50 scripts/test.sh cluster
 	OUTLIVE_MINICKPT=soak scripts/test.sh minickpt
 

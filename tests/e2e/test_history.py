@@ -142,9 +142,11 @@ def test_a_renamed_directory_is_another_jobs(job: Job) -> None:
         )
         assert run.returncode == 80 and "OL-500" in run.stderr, run.stderr
         assert "the job test, renamed or copied" in run.stderr and "--fresh" in run.stderr
-        status = [str(w) for w in (OUTLIVE, "status", "--store", job.store, "--job", "other")]
-        told = subprocess.run(status, env=job.environment(), capture_output=True, text=True)
-        assert told.returncode == 80 and "renamed or copied" in told.stderr
+        for what in (("status",), ("checkpoints", "rehearse")):
+            words_of = (OUTLIVE, *what, "--store", job.store, "--job", "other")
+            asked = [str(word) for word in words_of]
+            told = subprocess.run(asked, env=job.environment(), capture_output=True, text=True)
+            assert told.returncode == 80 and "renamed or copied" in told.stderr, what
         if back is not None:
             back(other, job.home)
     assert set(job.survive().said("restored")) == {newest}
@@ -195,6 +197,15 @@ def test_a_store_that_was_moved_goes_on(job: Job) -> None:
 def test_job_json_gone_is_built_again(job: Job) -> None:
     newest = stopped(job)
     (job.home / "job.json").unlink()
+    # Who only looks sees what the run will see, and writes nothing.
+    told = json.loads(job.outlive("status", "--json"))
+    assert told["refusal"] is None and told["newest"]["version"] == newest, told
+    assert (told["job"]["nodes"], told["job"]["ranks"]) == (job.nodes, job.ranks), told
+    listed = json.loads(job.outlive("checkpoints", "list", "--json"))
+    assert listed["versions"][0]["version"] == newest, listed
+    rehearsed = json.loads(job.outlive("checkpoints", "rehearse", "--json"))
+    assert rehearsed["rebuilt"][1] == newest, rehearsed
+    assert not (job.home / "job.json").exists()
     result = job.survive(bound_s=30)
     assert set(result.said("restored")) == {newest}
     assert any("job.json" in warning["entity"] for warning in result.report["warnings"])
@@ -210,6 +221,8 @@ def test_job_json_and_the_records_gone(job: Job) -> None:
     purge(job)
     result = job.run(bound_s=30)
     assert result.status == 80 and "OL-500" in result.err and "job.json" in result.err
+    for words in (("status",), ("checkpoints", "list"), ("checkpoints", "rehearse")):
+        assert "OL-500" in job.outlive(*words, status=80), words
     assert job.survive("--fresh").said("fresh")
 
 

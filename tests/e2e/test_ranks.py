@@ -10,7 +10,7 @@ import pytest
 from harness import ROOT, Job, Result, Run, until
 from skip import skip
 
-LONG = os.environ.get("OUTLIVE_E2E") == "long"
+LONG = os.environ.get("OUTLIVE_RANKS") == "long"
 """As in the soak: sizes that take minutes, and gigabytes."""
 SHORT = ("--suspect-timeout", "300ms", "--dead-timeout", "1500ms", "--heartbeat", "100ms")
 MISUSE = Path(__file__).parent / "programs" / "misuse.py"

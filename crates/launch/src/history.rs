@@ -6,10 +6,10 @@
 
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result};
+use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result};
 use outlive_vault::{Catalogue, Inventory, Mark, Record, Trace};
 
-use crate::job_file::{JobFile, Known, job_hash, node_dir};
+use crate::job_file::{JobFile, Known, job_hash, node_dir, read_job_of};
 use crate::owner;
 
 /// What stands in for a job file that is gone: `new` with what the records say. With what
@@ -67,6 +67,23 @@ pub(crate) fn without_job_file(
         "bring back what was removed (and give the job's --node-storage, if it has one), or \
          begin anew with --fresh",
     ))
+}
+
+/// What is known of a job, for those who only look: its file, else what the next run would
+/// build of the records.
+///
+/// # Errors
+/// Those of [`read_job_of`]; [`Code::NoValidCheckpoint`] where the next run would be refused.
+pub fn job_of(dir: &Path, name: &JobName) -> Result<JobFile> {
+    let is_there = |file: &str| dir.join(file).exists();
+    match read_job_of(dir) {
+        Err(error)
+            if error.code() == Code::NotFound && is_there("key") && !is_there("job.json") => {}
+        read => return read,
+    }
+    // The records say how many nodes there are.
+    let new = JobFile::new(name.clone(), 1, dir.join("nodes"));
+    without_job_file(new, dir, false).map(|(job, _)| job)
 }
 
 /// The shared directory and the nodes' that are there, however many.

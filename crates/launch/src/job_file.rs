@@ -56,6 +56,26 @@ pub struct JobFile {
 }
 
 impl JobFile {
+    /// Of a job that was never run.
+    pub(crate) fn new(name: JobName, nodes: u32, node_storage: PathBuf) -> JobFile {
+        JobFile {
+            schema: JOB_SCHEMA.to_owned(),
+            name,
+            nodes,
+            ranks: None,
+            created: jiff::Timestamp::now().to_string(),
+            node_storage,
+            incarnation: 0,
+            epoch: 0,
+            key_hash: None,
+            history: None,
+            learned: None,
+            directory: None,
+            hosts: Vec::new(),
+            checksum: None,
+        }
+    }
+
     pub(crate) fn sum(&self) -> Result<u64> {
         let plain = JobFile {
             checksum: None,

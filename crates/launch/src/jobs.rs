@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::input;
 use crate::job_file::{self, JobFile};
-use crate::{marks, store};
+use crate::{history, marks, store};
 use outlive_control::report::Report;
 
 /// Largest report that is read, in bytes.
@@ -81,7 +81,7 @@ impl Job {
     /// Looks at the job in `dir`.
     pub fn at(dir: &Path, name: JobName) -> Job {
         let pid = store::running(dir);
-        let file = store::read_job_of(dir);
+        let file = history::job_of(dir, &name);
         let report = read_report(&dir.join("report.json"));
         let result = report.as_ref().map(|report| report.result.as_str());
         let state = match (pid, &file, result) {

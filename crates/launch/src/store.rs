@@ -22,8 +22,8 @@ pub(crate) use crate::files::check_owned;
 use crate::files::{absolute, must_list};
 pub use crate::files::{make_private, prepare_node_dir, run_dir, wipe, write_atomic, write_named};
 use crate::history;
-use crate::job_file::{JOB_SCHEMA, check_name, elsewhere, job_hash, read_job, renamed};
 pub use crate::job_file::{JobFile, Known, node_dir, read_job_of};
+use crate::job_file::{check_name, elsewhere, job_hash, read_job, renamed};
 
 /// A job's directory, held by this process.
 #[derive(Debug)]
@@ -86,22 +86,8 @@ impl Store {
             },
             Some(job) => check_same(check_name(job, &dir)?, nodes, wanted.as_deref())?,
             None => {
-                let new = JobFile {
-                    schema: JOB_SCHEMA.to_owned(),
-                    name: name.clone(),
-                    nodes,
-                    ranks: None,
-                    created: jiff::Timestamp::now().to_string(),
-                    node_storage: wanted.clone().unwrap_or_else(|| dir.join("nodes")),
-                    incarnation: 0,
-                    epoch: 0,
-                    key_hash: None,
-                    history: None,
-                    learned: None,
-                    directory: None,
-                    hosts: Vec::new(),
-                    checksum: None,
-                };
+                let storage = wanted.clone().unwrap_or_else(|| dir.join("nodes"));
+                let new = JobFile::new(name.clone(), nodes, storage);
                 let (job, note) = history::without_job_file(new, &dir, fresh)?;
                 notes.extend(note);
                 check_same(job, nodes, None)?
