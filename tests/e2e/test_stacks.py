@@ -132,7 +132,7 @@ def test_all_ranks_of_a_job(job: Job) -> None:
     door = job.dir / "door"
     run = job.start(program=job.program("--pause", 45, door))
     until("the pause", Path(f"{door}.reached").exists)
-    where = ("--job", job.name, "--store", job.store)
+    where = ("--job", "test", "--store", job.store)
     found = stacks(*where)["processes"]
     assert [entry["rank"] for entry in found] == list(range(job.ranks)), found
     nodes = [entry["node"] for entry in found]
