@@ -10,9 +10,18 @@ use outlive_image::procfs;
 /// What a rank's control block is called in its list of mappings.
 const BLOCK: &str = "/memfd:outlive-control";
 
+/// What an agent calls itself. It has the control blocks of its ranks mapped as well.
+const AGENT: &[u8] = b"outlive: agent";
+
 /// Which rank a process is: it has its control block mapped. `None` for others, and for a process
-/// that may not be looked at.
+/// that may not be looked at. A process that a rank has forked counts as that rank.
 pub fn rank_of(pid: i32) -> Option<Identity> {
+    if fs::read(format!("/proc/{pid}/cmdline"))
+        .ok()?
+        .starts_with(AGENT)
+    {
+        return None;
+    }
     let maps = fs::read_to_string(format!("/proc/{pid}/maps")).ok()?;
     let line = maps.lines().find(|line| line.contains(BLOCK))?;
     let start = u64::from_str_radix(line.split('-').next()?, 16).ok()?;
