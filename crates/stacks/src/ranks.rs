@@ -11,7 +11,7 @@ use outlive_image::procfs;
 const BLOCK: &str = "/memfd:outlive-control";
 
 /// What an agent calls itself. It has the control blocks of its ranks mapped as well.
-const AGENT: &[u8] = b"outlive: agent";
+const AGENT: &[u8] = b"outlive:\0agent\0";
 
 /// Which rank a process is: it has its control block mapped. `None` for others, and for a process
 /// that may not be looked at. A process that a rank has forked counts as that rank.
