@@ -101,18 +101,18 @@ suite_ucx() { # collectives over UCX, under each kind of transport
     for compiler in gcc clang; do
         # shellcheck disable=SC2046 # several flags
         "$compiler" -std=gnu11 -Wall -Wextra -Wpedantic -Wswitch-enum -Werror -O2 -fsyntax-only \
-            $(pkg-config --cflags ucx) crates/collectives/c/ucx.c || return
+            $(pkg-config --cflags ucx) crates/network/c/ucx.c || return
     done
-    cargo clippy --locked -p outlive-collectives -p outlive-mpi --all-targets \
-        --features outlive-collectives/ucx,outlive-mpi/ucx -- -D warnings || return
+    cargo clippy --locked -p outlive-network -p outlive-collectives -p outlive-mpi --all-targets \
+        --features outlive-network/ucx,outlive-collectives/ucx,outlive-mpi/ucx -- -D warnings || return
     # Shared memory is used where UCX is told to report its peers' failures.
     for variables in UCX_TLS=tcp,self UCX_TLS=all 'UCX_TLS=sm,self UCX_MM_ERROR_HANDLING=y'; do
         echo "with $variables"
         (
             # shellcheck disable=SC2086,SC2163 # several variables
             export $variables
-            cargo_tests 1200 ucx --features outlive-collectives/ucx \
-                -p outlive-collectives --lib --test conformance --test ucx
+            cargo_tests 1200 ucx --features outlive-network/ucx,outlive-collectives/ucx \
+                -p outlive-network -p outlive-collectives --lib --test conformance --test ucx
         ) || return
     done
 }

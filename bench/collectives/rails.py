@@ -79,7 +79,7 @@ def limit(size: int, rounds: int, variables: dict[str, str], cores: list[int]) -
 def main() -> int:
     rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     blocks = int(sys.argv[2]) if len(sys.argv) > 2 else 5
-    build = "cargo build --release --locked -p outlive-collectives --features ucx --example rails"
+    build = "cargo build --release --locked -p outlive-network --features ucx --example rails"
     subprocess.run(build.split(), cwd=ROOT, check=True)
     cores = sorted(os.sched_getaffinity(0))[:2]
     os.sched_setaffinity(0, cores)

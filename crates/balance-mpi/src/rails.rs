@@ -29,8 +29,9 @@ use std::time::Duration;
 
 use outlive_balance::diffusion;
 use outlive_base::{Code, Entity, Error, Result, Time};
+use outlive_collectives::Operator;
 use outlive_collectives::engine::{Bounds, Engine, Start};
-use outlive_collectives::{Content, Frame, Key, Operator, Rail};
+use outlive_network::rail::{Content, Frame, Key, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};

@@ -14,8 +14,8 @@ use outlive_balance::diffusion;
 use outlive_balance_mpi::mesh::{Local, Task};
 use outlive_balance_mpi::rails::{Options, Rails, meet};
 use outlive_base::Time;
-use outlive_collectives::tcp::Tcp;
-use outlive_collectives::{Frame, Rail};
+use outlive_network::rail::tcp::Tcp;
+use outlive_network::rail::{Frame, Rail};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 const TASKS: u64 = 96;

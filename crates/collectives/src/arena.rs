@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use outlive_base::machine::{Body, Peer};
 
-use crate::frame::Content;
+use outlive_network::rail::Content;
 
 /// Combines two operands, as the caller of a reduction wants it.
 pub trait Operator {

@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, MESSAGE_BYTES_MAX, Machine, Op, Output, Peer, Ready};
+use outlive_network::rail::{Content, Frame, Key, Rail};
 
 use crate::arena::{Arena, Operator};
-use crate::frame::{Content, Frame, Key};
-use crate::rail::Rail;
 
 /// What a machine needs beside [`Machine`] to leave its process.
 pub trait Wired: Machine {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use outlive_base::Time;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
-use outlive_collectives::{Content, Frame, Key, Rail};
+use outlive_network::rail::{Content, Frame, Key, Rail};
 use outlive_protocols::broadcast::{Msg as Spreads, tree::Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};
 use outlive_protocols::corrected::{Config, Machine, Msg, Part, Spread};

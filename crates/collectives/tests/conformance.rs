@@ -26,10 +26,11 @@ use std::thread;
 use std::time::Duration;
 
 use outlive_base::Time;
+use outlive_collectives::Operator;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
-use outlive_collectives::tcp::{Listener, Options, Tcp};
-use outlive_collectives::threads::Threads;
-use outlive_collectives::{Content, Key, Operator, Rail};
+use outlive_network::rail::tcp::{Listener, Options, Tcp};
+use outlive_network::rail::threads::Threads;
+use outlive_network::rail::{Content, Key, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};

@@ -8,7 +8,8 @@
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 
-use outlive_collectives::{Content, Operator};
+use outlive_collectives::Operator;
+use outlive_network::rail::Content;
 
 use crate::native::{Handle, Native};
 

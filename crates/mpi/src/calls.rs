@@ -10,7 +10,8 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-use outlive_collectives::{Content, Operator};
+use outlive_collectives::Operator;
+use outlive_network::rail::Content;
 use outlive_protocols::collective::{Call, Kind, Why};
 
 use crate::body::{Nothing, Reduction, Shape};

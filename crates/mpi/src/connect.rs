@@ -5,9 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_collectives::tcp::{self, KEY_BYTES, Listener, Tcp};
+use outlive_network::rail::tcp::{self, KEY_BYTES, Listener, Tcp};
 #[cfg(feature = "ucx")]
-use outlive_collectives::ucx::{self, Door, Ucx};
+use outlive_network::rail::ucx::{self, Door, Ucx};
 
 use crate::layer;
 use crate::native::Native;

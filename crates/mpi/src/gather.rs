@@ -11,7 +11,8 @@
 
 use std::ffi::{c_int, c_void};
 
-use outlive_collectives::{Content, Operator};
+use outlive_collectives::Operator;
+use outlive_network::rail::Content;
 use outlive_protocols::collective::{Call, Kind};
 
 use crate::body::{self, Shape};

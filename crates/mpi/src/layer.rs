@@ -10,10 +10,11 @@ use std::time::Duration;
 
 use outlive_base::{Error, Result, Time};
 use outlive_collectives::engine::{Bounds, Start};
-use outlive_collectives::tcp::Tcp;
+use outlive_collectives::{Engine, Operator};
+use outlive_network::rail::tcp::Tcp;
 #[cfg(feature = "ucx")]
-use outlive_collectives::ucx::Ucx;
-use outlive_collectives::{Content, Engine, Frame, Key, Operator, Rail};
+use outlive_network::rail::ucx::Ucx;
+use outlive_network::rail::{Content, Frame, Key, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind, Why};

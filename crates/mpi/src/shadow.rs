@@ -10,8 +10,8 @@ use std::ffi::c_int;
 use std::time::Instant;
 
 use outlive_base::Time;
-use outlive_collectives::rail::STALL;
-use outlive_collectives::{Frame, Rail};
+use outlive_network::rail::STALL;
+use outlive_network::rail::{Frame, Rail};
 
 use crate::native::{Handle, Native, Status};
 

@@ -153,7 +153,7 @@ pub fn end(native: &Native) -> Option<c_int> {
             value: None,
             ordered: false,
         };
-        let value = Some(outlive_collectives::Content::default());
+        let value = Some(outlive_network::rail::Content::default());
         // If it fails, its bound has passed: the end comes anyway.
         let family = layer.family(&call, 0);
         let ended = layer.run(&comm, call, family, value, &mut Nothing);

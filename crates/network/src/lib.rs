@@ -1,4 +1,5 @@
-//! Authenticated connections between the agents of a job and its launcher.
+//! What carries messages: authenticated connections between the agents of a job and its
+//! launcher, here; between ranks [`rail`]s, which move frames, and [`session`]s.
 //!
 //! An [`Endpoint`] listens on one TCP address, calls peers on demand, and tells
 //! what happens on a channel ([`Event`]). Peers prove to each other that they
@@ -17,20 +18,6 @@
 //! - Silence is not judged here: whether a peer that keeps its connection open
 //!   is alive is the detector's question.
 //!
-//! # Room for more
-//! This TCP rail is the first of several. What the later ones rely on:
-//! - *Rails*: a peer is named by [`Identity`], never by its socket, so that a
-//!   shared-memory or UCX rail can carry messages for the same peer. Its set-up
-//!   (segment, worker address) travels over an authenticated connection; HEAD's
-//!   `purpose` has room for it.
-//! - *Sessions*: sequence numbers, acknowledgements and replay after a rail was
-//!   closed and opened again, so the delivery that this crate promises today (in
-//!   order and at most once while a connection lasts) becomes exactly once for
-//!   those who ask for it. A rail may then close while the session lives.
-//!   [`session`] has them, on links of their own that need no thread and no
-//!   descriptor but plain sockets.
-//! - *Priorities and gates*: the flags of a frame.
-//!
 //! `cargo run --release --example network-bench` compares streams with plain TCP.
 
 mod api;
@@ -41,6 +28,7 @@ pub mod fuzz;
 mod handshake;
 mod key;
 mod link;
+pub mod rail;
 mod reactor;
 pub mod session;
 mod shared;

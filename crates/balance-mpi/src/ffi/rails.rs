@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_collectives::tcp::Tcp;
+use outlive_network::rail::tcp::Tcp;
 
 use super::{OptionsC, Queries, ResultC, absent, answer, gather, options_of, result_of};
 use crate::rails::{Options, Rails, meet};
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn outlive_balance_meet(
             0 => Options::default().bound,
             ms => Duration::from_millis(ms),
         };
-        let silence = outlive_collectives::tcp::Options::default().silence;
+        let silence = outlive_network::rail::tcp::Options::default().silence;
         let rail = meet(folder, interface, (rank, size), (patience, silence))?;
         let rails = Rails::new(rail, Options { bound: patience })?;
         let failed = Vec::new();

@@ -5,7 +5,8 @@
 
 use outlive_base::wire::Reader;
 use outlive_base::{Error, Result, Time};
-use outlive_collectives::{Operator, Rail};
+use outlive_collectives::Operator;
+use outlive_network::rail::Rail;
 use outlive_protocols::collective::Kind;
 
 use super::{Rails, Stop, Word};

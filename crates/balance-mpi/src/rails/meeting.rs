@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_collectives::tcp::{KEY_BYTES, Listener, Options, Tcp};
+use outlive_network::rail::tcp::{KEY_BYTES, Listener, Options, Tcp};
 
 /// The file with the key.
 const KEY: &str = "key";

@@ -3,7 +3,7 @@
 use super::*;
 use crate::mesh::Task;
 use outlive_balance::Graph;
-use outlive_collectives::threads::Threads;
+use outlive_network::rail::threads::Threads;
 
 /// A rail whose process dies instead of sending its n-th frame.
 struct Mortal {

@@ -4,8 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
-use outlive_collectives::tcp::{KEY_BYTES, Listener, Options};
-use outlive_collectives::ucx::{self, Door, Ucx};
+use outlive_network::rail::tcp::{KEY_BYTES, Listener, Options};
+use outlive_network::rail::ucx::{self, Door, Ucx};
 
 /// How long they may take to meet.
 const BOUND: Duration = Duration::from_secs(60);

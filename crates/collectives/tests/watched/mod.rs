@@ -1,7 +1,7 @@
 //! A rail seen from outside, for the tests of the drivers.
 
 use outlive_base::Time;
-use outlive_collectives::{Frame, Rail};
+use outlive_network::rail::{Frame, Rail};
 
 /// A rail that counts what leaves.
 pub struct Watched<R> {

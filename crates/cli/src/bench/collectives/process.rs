@@ -8,9 +8,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result, Time};
+use outlive_collectives::Operator;
 use outlive_collectives::engine::{Bounds, Engine, Start};
-use outlive_collectives::tcp::{KEY_BYTES, Listener, Options, Tcp};
-use outlive_collectives::{Content, Key, Operator, Rail};
+use outlive_network::rail::tcp::{KEY_BYTES, Listener, Options, Tcp};
+use outlive_network::rail::{Content, Key, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use outlive_base::wire::{Reader, WireError, Writer};
 
-use crate::tcp::proof::CHALLENGE_BYTES;
+use crate::rail::tcp::proof::CHALLENGE_BYTES;
 
 /// The longest card, in bytes: a worker's address grows with the network devices.
 pub const CARD_BYTES_MAX: usize = 1 << 20;

@@ -4,7 +4,7 @@ use std::io::{self, ErrorKind, Read as _, Write};
 use std::net::TcpStream;
 
 use super::proof::{self, ANSWER_BYTES, CHALLENGE_BYTES, KEY_BYTES};
-use crate::frame::{Frame, HEADER_BYTES, Header};
+use crate::rail::frame::{Frame, HEADER_BYTES, Header};
 
 pub(super) enum Read {
     /// Nothing whole yet.

@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use outlive_base::{Code, Entity, Error, Result, Time};
 use rustix::event::{Timespec, epoll};
 
-use crate::frame::{Frame, Key};
 use crate::rail::Rail;
+use crate::rail::frame::{Frame, Key};
 
 mod incoming;
 mod outgoing;

@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error, Result, Time};
 
-use crate::frame::{Frame, Key};
 use crate::rail::Rail;
-use crate::tcp::proof::{self, CHALLENGE_BYTES, KEY_BYTES};
-use crate::tcp::{self, Listener, Tcp};
+use crate::rail::frame::{Frame, Key};
+use crate::rail::tcp::proof::{self, CHALLENGE_BYTES, KEY_BYTES};
+use crate::rail::tcp::{self, Listener, Tcp};
 
 mod card;
 mod envelope;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::envelope::Order;
 use super::ffi::{Arrival, Begun, Data, Worker};
-use crate::frame::{Frame, Header};
+use crate::rail::frame::{Frame, Header};
 
 /// A long message whose data UCX brings.
 struct Fetch {

@@ -1,5 +1,5 @@
 use super::*;
-use crate::frame::Content;
+use crate::rail::frame::Content;
 use std::net::{Ipv4Addr, SocketAddr};
 
 const BOUND: Duration = Duration::from_secs(60);

@@ -2,7 +2,7 @@
 //! that process's frames.
 //!
 //! Layout (little-endian): the sender's answer to the receiver's challenge, 36 bytes
-//! ([`crate::tcp::proof`]); link u32, a number that grows with each new connection between
+//! ([`crate::rail::tcp::proof`]); link u32, a number that grows with each new connection between
 //! the two; base u64, the first frame that may come on that link; sequence u64; then the
 //! frame's header. The body is UCX's data.
 //!
@@ -14,8 +14,10 @@ use std::collections::BTreeMap;
 
 use outlive_base::wire::{Reader, WireError, Writer};
 
-use crate::frame::{Frame, HEADER_BYTES, Header};
-use crate::tcp::proof::{ANSWER_BYTES, CHALLENGE_BYTES, KEY_BYTES, UCX_LABEL, answer_as, equal};
+use crate::rail::frame::{Frame, HEADER_BYTES, Header};
+use crate::rail::tcp::proof::{
+    ANSWER_BYTES, CHALLENGE_BYTES, KEY_BYTES, UCX_LABEL, answer_as, equal,
+};
 
 /// Bytes before the body.
 pub(super) const ENVELOPE_BYTES: usize = ANSWER_BYTES + 4 + 8 + 8 + HEADER_BYTES;
@@ -167,7 +169,7 @@ impl Order {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::Key;
+    use crate::rail::frame::Key;
     use proptest::prelude::*;
 
     fn frame(number: u32) -> Frame {

@@ -71,7 +71,7 @@ pub struct Key {
 pub struct Frame {
     /// The instance.
     pub key: Key,
-    /// The machine's message, encoded by [`crate::Wired`].
+    /// The machine's message, in the encoding of its driver.
     pub msg: [u8; MESSAGE_BYTES_MAX],
     /// Longer data.
     pub body: Option<Content>,

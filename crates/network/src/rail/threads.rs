@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 use outlive_base::Time;
 
-use crate::frame::Frame;
 use crate::rail::Rail;
+use crate::rail::frame::Frame;
 
 #[derive(Default)]
 struct Inbox {

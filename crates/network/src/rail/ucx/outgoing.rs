@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use super::envelope::{ENVELOPE_BYTES, Place};
 use super::ffi::Link;
-use crate::frame::{Bytes, Frame, HEADER_BYTES};
 use crate::rail::STALL;
-use crate::tcp::proof::ANSWER_BYTES;
+use crate::rail::frame::{Bytes, Frame, HEADER_BYTES};
+use crate::rail::tcp::proof::ANSWER_BYTES;
 
 /// A frame as UCX reads it; a clone shares the data.
 #[derive(Clone)]

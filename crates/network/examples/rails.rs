@@ -12,9 +12,10 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use outlive_base::{Result, Time};
-use outlive_collectives::tcp::{KEY_BYTES, Listener, Tcp};
-use outlive_collectives::ucx::{self, Door, Ucx};
-use outlive_collectives::{Content, Frame, Key, Rail, tcp};
+use outlive_network::rail::tcp;
+use outlive_network::rail::tcp::{KEY_BYTES, Listener, Tcp};
+use outlive_network::rail::ucx::{self, Door, Ucx};
+use outlive_network::rail::{Content, Frame, Key, Rail};
 
 const SECRET: [u8; KEY_BYTES] = [3; KEY_BYTES];
 const BOUND: Duration = Duration::from_secs(60);

@@ -11,8 +11,8 @@ use rustix::net::{
 
 use super::Options;
 use super::proof::{self, CHALLENGE_BYTES, KEY_BYTES};
-use crate::frame::{Bytes, Content, Frame, HEADER_BYTES};
 use crate::rail::STALL;
+use crate::rail::frame::{Bytes, Content, Frame, HEADER_BYTES};
 
 /// Pause between two calls to a host that did not answer.
 const RETRY: Duration = Duration::from_millis(100);

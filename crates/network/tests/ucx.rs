@@ -10,10 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Time};
-use outlive_collectives::rail::STALL;
-use outlive_collectives::tcp::{KEY_BYTES, Listener};
-use outlive_collectives::ucx::{Door, Options, Ucx};
-use outlive_collectives::{Content, Frame, Key, Rail};
+use outlive_network::rail::STALL;
+use outlive_network::rail::tcp::{KEY_BYTES, Listener};
+use outlive_network::rail::ucx::{Door, Options, Ucx};
+use outlive_network::rail::{Content, Frame, Key, Rail};
 
 const SECRET: [u8; KEY_BYTES] = [9; KEY_BYTES];
 const BOUND: Duration = Duration::from_secs(60);

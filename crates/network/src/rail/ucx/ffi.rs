@@ -14,7 +14,7 @@ use std::sync::OnceLock;
 use outlive_base::{Code, Entity, Error, Result};
 
 use super::envelope::{ENVELOPE_BYTES, Gate, Place};
-use crate::frame::Header;
+use crate::rail::frame::Header;
 
 /// Room for words about an error.
 const WORDS: usize = 512;

@@ -1,10 +1,21 @@
-//! What moves frames between the processes of a job.
+//! What moves frames between the ranks of a job: [`threads`] in one process, [`tcp`] and
+//! `ucx` (with the feature of that name) between processes; the MPI layer adds one over the
+//! job's own point-to-point messages.
+//!
+//! Invariant: bytes from a rail are parsed by [`frame`], which cannot panic and reserves no
+//! more than arrived (P7).
+
+pub mod frame;
+pub mod tcp;
+pub mod threads;
+#[cfg(feature = "ucx")]
+pub mod ucx;
 
 use std::time::Duration;
 
 use outlive_base::Time;
 
-use crate::frame::Frame;
+pub use frame::{Bytes, Content, Frame, Key};
 
 /// A receiver that takes nothing for so long is late, and holds up nobody else.
 pub const STALL: Duration = Duration::from_millis(100);
