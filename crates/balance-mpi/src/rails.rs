@@ -31,7 +31,7 @@ use outlive_balance::diffusion;
 use outlive_base::{Code, Entity, Error, Result, Time};
 use outlive_collectives::Operator;
 use outlive_collectives::engine::{Bounds, Engine, Start};
-use outlive_network::rail::{Content, Frame, Key, Rail};
+use outlive_network::rail::{Content, Frame, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};
@@ -82,8 +82,6 @@ enum Word {
     Quit,
     /// The sender knows the verdict on the attempt.
     Confirm,
-    /// The sender goes for good.
-    Leave,
 }
 
 /// A word of an attempt that nobody took yet.
@@ -270,16 +268,8 @@ impl<R: Rail> Rails<R> {
 
     /// Leaves the job: the others count this process as gone from their next balancing.
     /// Waits at most `bound` for what was said to be sent.
-    pub fn leave(mut self, bound: Duration) -> R {
-        if !self.closed {
-            self.tell_all(Word::Leave);
-            let end = self.rail.now() + Time::from(bound);
-            while !self.rail.flushed() && self.rail.now() < end {
-                self.pump(AGREEMENTS, None);
-                self.rail.wait(self.rail.now() + Time::from_ms(5));
-            }
-        }
-        self.rail
+    pub fn leave(mut self, bound: Duration) {
+        self.rail.leave(bound);
     }
 
     /// One attempt among the agreed members.
@@ -473,8 +463,10 @@ impl<R: Rail> Rails<R> {
                 _ => {}
             }
         }
-        while let Some(dead) = self.rail.death() {
-            self.bury(dead);
+        while let Some(news) = self.rail.news() {
+            // Who left for good is counted like the dead.
+            let (News::Dead(gone) | News::Left(gone)) = news;
+            self.bury(gone);
         }
         let current = key(comm, COLLECTIVE);
         self.engine.pump(&mut self.rail, current, op);
@@ -508,7 +500,6 @@ impl<R: Rail> Rails<R> {
                 let known = &mut self.confirmed[from as usize];
                 *known = attempt.max(*known);
             }
-            k if k == Word::Leave as u8 => self.bury(from),
             _ => {}
         }
     }

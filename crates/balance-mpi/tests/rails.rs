@@ -15,7 +15,7 @@ use outlive_balance_mpi::mesh::{Local, Task};
 use outlive_balance_mpi::rails::{Options, Rails, meet};
 use outlive_base::Time;
 use outlive_network::rail::tcp::Tcp;
-use outlive_network::rail::{Frame, Rail};
+use outlive_network::rail::{Can, Frame, News, Rail};
 use rustix::process::{Pid, Signal, getpid, kill_process};
 
 const TASKS: u64 = 96;
@@ -29,6 +29,12 @@ impl Rail for Mortal {
     }
     fn size(&self) -> u32 {
         self.0.size()
+    }
+    fn name(&self) -> &'static str {
+        self.0.name()
+    }
+    fn can(&self) -> Can {
+        self.0.can()
     }
     fn now(&self) -> Time {
         self.0.now()
@@ -49,8 +55,11 @@ impl Rail for Mortal {
     fn receive(&mut self) -> Option<(u32, Frame)> {
         self.0.receive()
     }
-    fn death(&mut self) -> Option<u32> {
-        self.0.death()
+    fn news(&mut self) -> Option<News> {
+        self.0.news()
+    }
+    fn leave(&mut self, bound: Duration) {
+        self.0.leave(bound);
     }
     fn wait(&mut self, until: Time) {
         self.0.wait(until);
@@ -111,8 +120,7 @@ fn process() {
         let tasks = words(own.iter().map(u64::to_string).collect());
         println!("\nhas {:.4} [{failed}] [{tasks}]", done.outcome.imbalance.1);
     }
-    let Mortal(mut tcp, _) = rails.leave(Duration::from_secs(5));
-    tcp.leave(Duration::from_secs(5));
+    rails.leave(Duration::from_secs(5));
 }
 
 struct Ended {

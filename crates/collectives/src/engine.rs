@@ -148,7 +148,7 @@ impl<M: Wired> Engine<M> {
 
     /// Starts an instance: it is told of the deaths that are known and gets the frames
     /// that were early. Nothing is pulled before [`Engine::pump`].
-    pub fn start(&mut self, rail: &impl Rail, start: Start<M>) {
+    pub fn start(&mut self, rail: &dyn Rail, start: Start<M>) {
         let key = start.key;
         let next = self.next.entry(key.comm).or_default();
         *next = (*next).max(key.sequence.saturating_add(1));
@@ -179,7 +179,7 @@ impl<M: Wired> Engine<M> {
     /// the collective `call`. False if there is no such instance.
     pub fn command(
         &mut self,
-        rail: &impl Rail,
+        rail: &dyn Rail,
         key: Key,
         content: Option<(u32, Content)>,
         make: impl FnOnce(Option<Body>) -> M::Command,
@@ -195,7 +195,7 @@ impl<M: Wired> Engine<M> {
     }
 
     /// A frame arrived.
-    pub fn deliver(&mut self, rail: &impl Rail, from: u32, frame: Frame) {
+    pub fn deliver(&mut self, rail: &dyn Rail, from: u32, frame: Frame) {
         self.counts.received += 1;
         if frame.key.incarnation != self.incarnation {
             self.counts.refused += 1;
@@ -236,7 +236,7 @@ impl<M: Wired> Engine<M> {
     }
 
     /// A process of the rail is dead.
-    pub fn death(&mut self, rail: &impl Rail, dead: u32) {
+    pub fn death(&mut self, rail: &dyn Rail, dead: u32) {
         if !self.dead.insert(dead) {
             return;
         }
@@ -255,7 +255,7 @@ impl<M: Wired> Engine<M> {
 
     /// Lets deadlines pass and pulls every instance that has news. `op` combines for
     /// the instance `current`; the others combine nothing here.
-    pub fn pump(&mut self, rail: &mut impl Rail, current: Key, mut op: Option<&mut dyn Operator>) {
+    pub fn pump(&mut self, rail: &mut dyn Rail, current: Key, mut op: Option<&mut dyn Operator>) {
         let now = rail.now();
         while let Some((at, key)) = self.deadlines.first().copied()
             && at <= now
@@ -324,7 +324,7 @@ impl<M: Wired> Engine<M> {
         }
     }
 
-    fn drive(&mut self, rail: &mut impl Rail, key: Key, mut op: Option<&mut dyn Operator>) {
+    fn drive(&mut self, rail: &mut dyn Rail, key: Key, mut op: Option<&mut dyn Operator>) {
         let Some(running) = self.running.get_mut(&key) else {
             return;
         };

@@ -1,10 +1,11 @@
 //! A rail that says "not now": corrections wait, are decided anew, and become fewer.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use outlive_base::Time;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
-use outlive_network::rail::{Content, Frame, Key, Rail};
+use outlive_network::rail::{Can, Content, Frame, Key, News, Rail};
 use outlive_protocols::broadcast::{Msg as Spreads, tree::Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};
 use outlive_protocols::corrected::{Config, Machine, Msg, Part, Spread};
@@ -32,6 +33,12 @@ impl Rail for Scripted {
     fn size(&self) -> u32 {
         PROCESSES
     }
+    fn name(&self) -> &'static str {
+        "a script"
+    }
+    fn can(&self) -> Can {
+        Can::default()
+    }
     fn now(&self) -> Time {
         Time(self.now)
     }
@@ -48,9 +55,10 @@ impl Rail for Scripted {
     fn receive(&mut self) -> Option<(u32, Frame)> {
         None
     }
-    fn death(&mut self) -> Option<u32> {
+    fn news(&mut self) -> Option<News> {
         None
     }
+    fn leave(&mut self, _: Duration) {}
     fn wait(&mut self, until: Time) {
         self.now = until.0;
     }

@@ -30,7 +30,7 @@ use outlive_collectives::Operator;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
 use outlive_network::rail::tcp::{Listener, Options, Tcp};
 use outlive_network::rail::threads::Threads;
-use outlive_network::rail::{Content, Key, Rail};
+use outlive_network::rail::{Content, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};
@@ -306,9 +306,7 @@ fn one_call<M: Family, R: Rail>(
         while let Some((from, frame)) = rail.receive() {
             engine.deliver(&*rail, from, frame);
         }
-        while let Some(dead) = rail.death() {
-            engine.death(&*rail, dead);
-        }
+        hear(rail, engine);
         engine.pump(rail, key, Some(&mut sum));
         if dying && rail.given > given && rail.flushed() {
             entered.fetch_add(1, Ordering::AcqRel);
@@ -344,13 +342,19 @@ fn one_call<M: Family, R: Rail>(
     }
 }
 
+fn hear<M: Family>(rail: &mut impl Rail, engine: &mut Engine<M>) {
+    while let Some(news) = rail.news() {
+        if let News::Dead(dead) = news {
+            engine.death(&*rail, dead);
+        }
+    }
+}
+
 fn serve<M: Family>(rail: &mut impl Rail, engine: &mut Engine<M>, key: Key) {
     while let Some((from, frame)) = rail.receive() {
         engine.deliver(&*rail, from, frame);
     }
-    while let Some(dead) = rail.death() {
-        engine.death(&*rail, dead);
-    }
+    hear(rail, engine);
     engine.pump(rail, key, None);
     rail.wait(rail.now() + Time::from_ms(5));
 }
@@ -480,11 +484,8 @@ fn on_rails<M: Family, R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>
 fn over_threads<M: Family>(scenario: &Scenario) -> Outcome {
     let rails = Threads::all(scenario.processes).into_iter().enumerate();
     let rails = rails.map(|(me, rail)| {
-        if scenario.dead.contains(&(me as u32)) {
-            rail.kill();
-            return None;
-        }
-        Some(rail)
+        // Dropped, which is to die.
+        (!scenario.dead.contains(&(me as u32))).then_some(rail)
     });
     on_rails::<M, _>(scenario, rails.collect())
 }

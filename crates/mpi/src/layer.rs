@@ -11,10 +11,7 @@ use std::time::Duration;
 use outlive_base::{Error, Result, Time};
 use outlive_collectives::engine::{Bounds, Start};
 use outlive_collectives::{Engine, Operator};
-use outlive_network::rail::tcp::Tcp;
-#[cfg(feature = "ucx")]
-use outlive_network::rail::ucx::Ucx;
-use outlive_network::rail::{Content, Frame, Key, Rail};
+use outlive_network::rail::{Can, Content, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind, Why};
@@ -24,7 +21,6 @@ use outlive_protocols::ftco::{self, Plan};
 use crate::comms::{Comm, Comms, Family};
 use crate::native::Native;
 use crate::settings::{Mode, Settings};
-use crate::shadow::Shadow;
 
 /// Most calls in a row that let a process run ahead of others; then comes a barrier, so
 /// that what late ones need is still retained (64 results).
@@ -40,64 +36,9 @@ const SPINS: u32 = 200;
 /// Most processes that all call each other at the start, to notice deaths at once.
 pub const CALL_ALL_MAX: u32 = 256;
 
-/// One rail or the other.
-pub enum AnyRail {
-    /// The job's own messages.
-    Shadow(Shadow),
-    /// Our own connections.
-    Tcp(Box<Tcp>),
-    /// Our own connections over UCX.
-    #[cfg(feature = "ucx")]
-    Ucx(Box<Ucx>),
-}
-
-macro_rules! either {
-    ($rail:expr, $one:ident => $call:expr) => {
-        match $rail {
-            AnyRail::Shadow($one) => $call,
-            AnyRail::Tcp($one) => $call,
-            #[cfg(feature = "ucx")]
-            AnyRail::Ucx($one) => $call,
-        }
-    };
-}
-
-impl Rail for AnyRail {
-    fn me(&self) -> u32 {
-        either!(self, rail => rail.me())
-    }
-    fn size(&self) -> u32 {
-        either!(self, rail => rail.size())
-    }
-    fn now(&self) -> Time {
-        either!(self, rail => rail.now())
-    }
-    fn ready(&self) -> bool {
-        either!(self, rail => rail.ready())
-    }
-    fn waiting(&self) -> usize {
-        either!(self, rail => rail.waiting())
-    }
-    fn send(&mut self, to: u32, frame: Frame) {
-        either!(self, rail => rail.send(to, frame));
-    }
-    fn receive(&mut self) -> Option<(u32, Frame)> {
-        either!(self, rail => rail.receive())
-    }
-    fn death(&mut self) -> Option<u32> {
-        either!(self, rail => rail.death())
-    }
-    fn wait(&mut self, until: Time) {
-        either!(self, rail => rail.wait(until));
-    }
-    fn flushed(&mut self) -> bool {
-        either!(self, rail => rail.flushed())
-    }
-}
-
 /// Rail and engines: what the lock guards.
 pub struct World {
-    rail: AnyRail,
+    rail: Box<dyn Rail + Send>,
     ftco: Engine<ftco::Machine>,
     corrected: Engine<corrected::Machine>,
     /// Calls whose end is another thread's to hear.
@@ -125,24 +66,27 @@ impl World {
         let mut moved = false;
         while let Some((from, frame)) = self.rail.receive() {
             if frame.key.protocol == Family::Corrected as u8 {
-                self.corrected.deliver(&self.rail, from, frame);
+                self.corrected.deliver(&*self.rail, from, frame);
             } else {
-                self.ftco.deliver(&self.rail, from, frame);
+                self.ftco.deliver(&*self.rail, from, frame);
             }
             moved = true;
         }
-        while let Some(dead) = self.rail.death() {
-            self.ftco.death(&self.rail, dead);
-            self.corrected.death(&self.rail, dead);
+        while let Some(news) = self.rail.news() {
+            // Who left has been through MPI_Finalize, which is a collective: nobody waits for it.
+            if let News::Dead(dead) = news {
+                self.ftco.death(&*self.rail, dead);
+                self.corrected.death(&*self.rail, dead);
+            }
             moved = true;
         }
         // Who combines is the current call's machine; the other one gets no operator.
         if current.protocol == Family::Corrected as u8 {
-            self.ftco.pump(&mut self.rail, current, None);
-            self.corrected.pump(&mut self.rail, current, op);
+            self.ftco.pump(&mut *self.rail, current, None);
+            self.corrected.pump(&mut *self.rail, current, op);
         } else {
-            self.ftco.pump(&mut self.rail, current, op);
-            self.corrected.pump(&mut self.rail, current, None);
+            self.ftco.pump(&mut *self.rail, current, op);
+            self.corrected.pump(&mut *self.rail, current, None);
         }
         self.news += u64::from(moved);
         moved
@@ -185,8 +129,8 @@ pub struct Layer {
     pub size: u32,
     /// Failures are reported by ULFM.
     pub ulfm: bool,
-    /// Pairs exchange their data by plain messages on the shadow communicator.
-    pub pairs: bool,
+    /// What the rail can do.
+    pub can: Can,
     /// A death is known, so progress matters in every blocking call.
     pub wounded: AtomicBool,
     world: Mutex<World>,
@@ -248,7 +192,7 @@ impl Layer {
         comms: &'static Comms,
         settings: Settings,
         shadow: usize,
-        rail: AnyRail,
+        rail: Box<dyn Rail + Send>,
         ulfm: bool,
     ) -> Layer {
         Layer {
@@ -259,7 +203,7 @@ impl Layer {
             me: rail.me(),
             size: rail.size(),
             ulfm,
-            pairs: matches!(rail, AnyRail::Shadow(_)),
+            can: rail.can(),
             wounded: AtomicBool::new(false),
             world: Mutex::new(World {
                 rail,
@@ -268,11 +212,6 @@ impl Layer {
                 news: 0,
             }),
         }
-    }
-
-    /// A death leaves the others running, so answers are owed in every blocking call.
-    pub fn tolerant(&self) -> bool {
-        self.ulfm || !self.pairs
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -343,7 +282,7 @@ impl Layer {
         let (key, members, seed) = (key(comm, family), Arc::clone(&comm.members), comm.id);
         match family {
             Family::Ftco => world.ftco.start(
-                &world.rail,
+                &*world.rail,
                 Start {
                     key,
                     members,
@@ -354,7 +293,7 @@ impl Layer {
                 },
             ),
             Family::Corrected => world.corrected.start(
-                &world.rail,
+                &*world.rail,
                 Start {
                     key,
                     members,
@@ -418,7 +357,7 @@ impl Layer {
         {
             let world = &mut *world;
             let start = |value| Command::Start(Call { value, ..call });
-            engine!(world, family, engine => engine.command(&world.rail, key, value, start));
+            engine!(world, family, engine => engine.command(&*world.rail, key, value, start));
         }
         let mut quiet = 0u32;
         loop {
@@ -488,12 +427,7 @@ impl Layer {
     /// Tells the engine of deaths that a pair met.
     pub fn ask_failures(&self) {
         let mut world = self.world();
-        match &mut world.rail {
-            AnyRail::Shadow(shadow) => shadow.ask_failures(),
-            AnyRail::Tcp(_) => {}
-            #[cfg(feature = "ucx")]
-            AnyRail::Ucx(ucx) => ucx.look(),
-        }
+        world.rail.look();
         self.progress_on(&mut world);
     }
 
@@ -532,22 +466,12 @@ impl Layer {
 
     /// What frames travel on, in words.
     pub fn rail_name(&self) -> &'static str {
-        match &self.world().rail {
-            AnyRail::Shadow(_) => "MPI messages",
-            AnyRail::Tcp(_) => "TCP",
-            #[cfg(feature = "ucx")]
-            AnyRail::Ucx(_) => "UCX",
-        }
+        self.world().rail.name()
     }
 
     /// Ends the rail: the others hear a goodbye, not a death.
     pub fn leave(&self) {
-        match &mut self.world().rail {
-            AnyRail::Shadow(_) => {}
-            AnyRail::Tcp(tcp) => tcp.leave(LEAVE),
-            #[cfg(feature = "ucx")]
-            AnyRail::Ucx(ucx) => ucx.leave(LEAVE),
-        }
+        self.world().rail.leave(LEAVE);
     }
 
     /// Says what is wrong, if it was asked to.

@@ -60,7 +60,7 @@ pub struct Pair<'a> {
 impl<'a> Pair<'a> {
     /// The pair, if `comm` has two members and pairs talk by MPI messages.
     pub fn of(layer: &'a Layer, comm: &'a Comm) -> Option<Pair<'a>> {
-        if comm.members.len() != 2 || !layer.pairs {
+        if comm.members.len() != 2 || !layer.can.native_pairs {
             return None;
         }
         let peer = comm.members[1 - comm.me as usize] as c_int;

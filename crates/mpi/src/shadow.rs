@@ -7,11 +7,10 @@
 
 use std::collections::VecDeque;
 use std::ffi::c_int;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use outlive_base::Time;
-use outlive_network::rail::STALL;
-use outlive_network::rail::{Frame, Rail};
+use outlive_network::rail::{Can, Frame, News, Rail, STALL};
 
 use crate::native::{Handle, Native, Status};
 
@@ -40,7 +39,7 @@ pub struct Shadow {
     ulfm: bool,
     idle: u32,
     dead: Vec<bool>,
-    deaths: VecDeque<u32>,
+    news: VecDeque<News>,
 }
 
 impl Shadow {
@@ -56,12 +55,12 @@ impl Shadow {
             ulfm,
             idle: 0,
             dead: vec![false; size as usize],
-            deaths: VecDeque::new(),
+            news: VecDeque::new(),
         }
     }
 
     /// Acknowledges failures and notes who is newly dead.
-    pub fn ask_failures(&mut self) {
+    fn ask_failures(&mut self) {
         let (Some(ack), Some(get)) = (self.native.failure_ack, self.native.failure_get_acked)
         else {
             return;
@@ -96,7 +95,7 @@ impl Shadow {
             && let Some(dead) = self.dead.get_mut(rank)
             && !std::mem::replace(dead, true)
         {
-            self.deaths.push_back(rank as u32);
+            self.news.push_back(News::Dead(rank as u32));
         }
     }
 
@@ -143,6 +142,15 @@ impl Rail for Shadow {
     }
     fn size(&self) -> u32 {
         self.size
+    }
+    fn name(&self) -> &'static str {
+        "MPI messages"
+    }
+    fn can(&self) -> Can {
+        Can {
+            native_pairs: true,
+            tells_deaths: self.ulfm,
+        }
     }
     fn now(&self) -> Time {
         Time::from(self.start.elapsed())
@@ -232,8 +240,11 @@ impl Rail for Shadow {
         let frame = Frame::parse(&bytes).ok()?;
         Some((u32::try_from(source).ok()?, frame))
     }
-    fn death(&mut self) -> Option<u32> {
-        self.deaths.pop_front()
+    fn news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+    fn look(&mut self) {
+        self.ask_failures();
     }
     fn wait(&mut self, _until: Time) {
         // MPI makes progress only when it is called; others may need this core.
@@ -242,5 +253,8 @@ impl Rail for Shadow {
     fn flushed(&mut self) -> bool {
         self.finish_sends();
         self.sending.is_empty()
+    }
+    fn leave(&mut self, _bound: Duration) {
+        // The native finalisation follows.
     }
 }

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result, segments};
+use outlive_network::rail::{Content, Rail};
 use outlive_protocols::collective::{Call, Kind};
 
 use crate::body::Nothing;
 use crate::comms::Comms;
 use crate::connect;
-use crate::layer::{self, AnyRail, Layer};
+use crate::layer::{self, Layer};
 use crate::native::Native;
 use crate::settings::{Mode, RailKind, Settings};
 use crate::shadow::Shadow;
@@ -114,11 +115,11 @@ fn make(native: &'static Native, settings: Settings, me: u32, size: u32) -> Resu
     let ulfm = std::env::var("OMPI_MCA_mpi_ft_enable").is_ok_and(|value| value == "1")
         && native.failure_ack.is_some()
         && native.failure_get_acked.is_some();
-    let rail = match settings.rail.unwrap_or(RailKind::Mpi) {
-        RailKind::Mpi => AnyRail::Shadow(Shadow::new(native, shadow, me, size, ulfm)),
-        RailKind::Tcp => AnyRail::Tcp(Box::new(connect::tcp(native, &settings, me, size)?)),
+    let rail: Box<dyn Rail + Send> = match settings.rail.unwrap_or(RailKind::Mpi) {
+        RailKind::Mpi => Box::new(Shadow::new(native, shadow, me, size, ulfm)),
+        RailKind::Tcp => Box::new(connect::tcp(native, &settings, me, size)?),
         #[cfg(feature = "ucx")]
-        RailKind::Ucx => AnyRail::Ucx(Box::new(connect::ucx(native, &settings, me, size)?)),
+        RailKind::Ucx => Box::new(connect::ucx(native, &settings, me, size)?),
         #[cfg(not(feature = "ucx"))]
         RailKind::Ucx => return Err(connect::no_ucx()),
     };
@@ -153,7 +154,7 @@ pub fn end(native: &Native) -> Option<c_int> {
             value: None,
             ordered: false,
         };
-        let value = Some(outlive_network::rail::Content::default());
+        let value = Some(Content::default());
         // If it fails, its bound has passed: the end comes anyway.
         let family = layer.family(&call, 0);
         let ended = layer.run(&comm, call, family, value, &mut Nothing);

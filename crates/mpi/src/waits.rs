@@ -18,7 +18,7 @@ const ROUNDS: u32 = 16;
 /// The layer, where a waiting process may be needed by ranks that are later than it, or by
 /// orphans of a death.
 fn needed() -> Option<(&'static Layer, Inside)> {
-    let layer = layer().filter(|layer| layer.tolerant())?;
+    let layer = layer().filter(|layer| layer.can.tells_deaths)?;
     Some((layer, Inside::enter()?))
 }
 

@@ -43,7 +43,7 @@ fn next(rail: &mut impl Rail, end: Instant) -> Option<Frame> {
         if let Some((_, frame)) = rail.receive() {
             return Some(frame);
         }
-        if rail.death().is_some() || Instant::now() > end {
+        if rail.news().is_some() || Instant::now() > end {
             return None;
         }
         spins += 1;

@@ -13,7 +13,7 @@ use outlive_base::{Code, Time};
 use outlive_network::rail::STALL;
 use outlive_network::rail::tcp::{KEY_BYTES, Listener};
 use outlive_network::rail::ucx::{Door, Options, Ucx};
-use outlive_network::rail::{Content, Frame, Key, Rail};
+use outlive_network::rail::{Content, Frame, Key, News, Rail};
 
 const SECRET: [u8; KEY_BYTES] = [9; KEY_BYTES];
 const BOUND: Duration = Duration::from_secs(60);
@@ -125,7 +125,7 @@ fn a_key_of_another_job_is_refused() {
         assert!(Instant::now() < end, "the stranger is heard");
     }
     assert_eq!(one.receive(), None);
-    assert_eq!(one.death(), None);
+    assert_eq!(one.news(), None);
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn who_dies_before_or_after_the_first_message_is_known_to_be_dead() {
     rails[0].send(3, frame(0, 10, Vec::new()));
     rails[0].send(3, frame(1, 4 << 20, Vec::new()));
     let end = Instant::now() + BOUND;
-    while rails[0].death() != Some(3) {
+    while rails[0].news() != Some(News::Dead(3)) {
         rails[0].receive();
         assert!(Instant::now() < end, "its host refuses");
     }
@@ -177,12 +177,12 @@ fn who_dies_before_or_after_the_first_message_is_known_to_be_dead() {
         while rails[0].receive().is_some() {
             got += 1;
         }
-        if let Some(dead) = rails[0].death() {
+        if let Some(news) = rails[0].news() {
             // The news may come with the last frames.
             while rails[0].receive().is_some() {
                 got += 1;
             }
-            assert_eq!((dead, got), (2, 100));
+            assert_eq!((news, got), (News::Dead(2), 100));
             break;
         }
         assert!(Instant::now() < end, "its host refuses");
@@ -193,7 +193,7 @@ fn who_dies_before_or_after_the_first_message_is_known_to_be_dead() {
     two.send(0, frame(5, 5, Vec::new()));
     let came = turn(&mut [one, two], |_, came| came);
     assert_eq!(came, frame(5, 5, Vec::new()));
-    assert!(two.death().is_none(), "it called nobody who died");
+    assert!(two.news().is_none(), "it called nobody who died");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn who_leaves_is_not_dead() {
         while let Some((_, frame)) = one.receive() {
             last = frame.key.sequence;
         }
-        assert_eq!(one.death(), None);
+        assert!(!matches!(one.news(), Some(News::Dead(_))));
         assert!(Instant::now() < end, "all that it sent comes");
     }
 }
@@ -238,7 +238,7 @@ fn a_late_process_is_not_dead_and_holds_up_nobody() {
     let stalled = Instant::now() + STALL * 3;
     while one.waiting() > 0 || Instant::now() < stalled {
         one.wait(one.now() + Time::from_ms(5));
-        assert_eq!((one.receive(), one.death()), (None, None));
+        assert_eq!((one.receive(), one.news()), (None, None));
         assert!(Instant::now() < end, "it is late, and no longer counted");
     }
     assert!(!one.flushed());
@@ -251,7 +251,7 @@ fn a_late_process_is_not_dead_and_holds_up_nobody() {
         late.receive();
         assert!(Instant::now() < end, "all has left");
     }
-    assert!(one.ready() && one.death().is_none());
+    assert!(one.ready() && one.news().is_none());
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn all_meet_who_are_there() {
         let threads = rails.into_iter().map(|mut rail| {
             scope.spawn(move || {
                 rail.meet(BOUND).expect("reached");
-                let dead: Vec<u32> = std::iter::from_fn(|| rail.death()).collect();
+                let dead: Vec<News> = std::iter::from_fn(|| rail.news()).collect();
                 (dead, rail)
             })
         });
@@ -294,7 +294,7 @@ fn all_meet_who_are_there() {
         // All threads end before any rail does.
         let ended: Vec<_> = threads.into_iter().map(|one| one.join()).collect();
         for one in &ended {
-            assert_eq!(one.as_ref().expect("no panic").0, [2]);
+            assert_eq!(one.as_ref().expect("no panic").0, [News::Dead(2)]);
         }
     });
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::mesh::Task;
 use outlive_balance::Graph;
+use outlive_network::rail::Can;
 use outlive_network::rail::threads::Threads;
 
 /// A rail whose process dies instead of sending its n-th frame.
@@ -19,6 +20,12 @@ impl Rail for Mortal {
     fn size(&self) -> u32 {
         self.size
     }
+    fn name(&self) -> &'static str {
+        "a mortal's"
+    }
+    fn can(&self) -> Can {
+        Can::default()
+    }
     fn now(&self) -> Time {
         self.rail.as_ref().map_or(Time::NEVER, Rail::now)
     }
@@ -28,9 +35,7 @@ impl Rail for Mortal {
     fn send(&mut self, to: u32, frame: Frame) {
         let Some(rail) = &mut self.rail else { return };
         if self.left == 0 {
-            if let Some(rail) = self.rail.take() {
-                rail.kill();
-            }
+            self.rail = None;
             panic!("dies as planned");
         }
         self.left -= 1;
@@ -42,8 +47,13 @@ impl Rail for Mortal {
     fn receive(&mut self) -> Option<(u32, Frame)> {
         self.rail.as_mut().and_then(Rail::receive)
     }
-    fn death(&mut self) -> Option<u32> {
-        self.rail.as_mut().and_then(Rail::death)
+    fn news(&mut self) -> Option<News> {
+        self.rail.as_mut().and_then(Rail::news)
+    }
+    fn leave(&mut self, bound: Duration) {
+        if let Some(rail) = &mut self.rail {
+            rail.leave(bound);
+        }
     }
     fn wait(&mut self, until: Time) {
         if let Some(rail) = &mut self.rail {
@@ -112,9 +122,7 @@ fn run(size: u32, calls: u32, frames: impl Fn(u32) -> u64) -> Vec<Option<Vec<Sur
                         .unwrap(),
                 );
             }
-            if let Some(rail) = rails.leave(Duration::ZERO).rail {
-                rail.leave();
-            }
+            rails.leave(Duration::ZERO);
             all
         };
         let all: Vec<_> = rails
@@ -249,7 +257,7 @@ fn bad_input_at_one_process_is_an_error_at_all_and_the_rails_go_on() {
             assert_eq!(error.entity(), &Entity::Rank(1));
             assert_eq!(error.code() == Code::NoSpace, me == 1);
             let second = rails.balance(&local(me, 3), (1.0, 0.0), &options);
-            rails.leave(Duration::ZERO).leave();
+            rails.leave(Duration::ZERO);
             (first, second)
         };
         let all: Vec<_> = Threads::all(3)
@@ -276,11 +284,11 @@ fn who_leaves_is_not_waited_for_and_who_is_silent_only_for_the_bound() {
         Rails::new(all.next().unwrap(), Options { bound }).unwrap()
     };
     let (mut one, two, mut silent) = (rails(), rails(), rails());
-    two.leave(Duration::ZERO).leave();
+    two.leave(Duration::ZERO);
     let options = diffusion::Options::default();
     let late = one.balance(&local(0, 3), (1.0, 0.0), &options).unwrap_err();
     assert_eq!(late.code(), Code::TimedOut);
     let closed = one.balance(&local(0, 3), (1.0, 0.0), &options).unwrap_err();
     assert_eq!(closed.code(), Code::RankLost);
-    silent.rail.death();
+    silent.rail.news();
 }

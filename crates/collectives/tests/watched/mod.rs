@@ -1,7 +1,9 @@
 //! A rail seen from outside, for the tests of the drivers.
 
+use std::time::Duration;
+
 use outlive_base::Time;
-use outlive_network::rail::{Frame, Rail};
+use outlive_network::rail::{Can, Frame, News, Rail};
 
 /// A rail that counts what leaves.
 pub struct Watched<R> {
@@ -23,6 +25,12 @@ impl<R: Rail> Rail for Watched<R> {
     fn size(&self) -> u32 {
         self.rail.size()
     }
+    fn name(&self) -> &'static str {
+        self.rail.name()
+    }
+    fn can(&self) -> Can {
+        self.rail.can()
+    }
     fn now(&self) -> Time {
         self.rail.now()
     }
@@ -40,10 +48,13 @@ impl<R: Rail> Rail for Watched<R> {
     fn receive(&mut self) -> Option<(u32, Frame)> {
         self.rail.receive()
     }
-    fn death(&mut self) -> Option<u32> {
-        let dead = self.rail.death();
-        self.deaths += usize::from(dead.is_some());
-        dead
+    fn news(&mut self) -> Option<News> {
+        let news = self.rail.news();
+        self.deaths += usize::from(matches!(news, Some(News::Dead(_))));
+        news
+    }
+    fn leave(&mut self, bound: Duration) {
+        self.rail.leave(bound);
     }
     fn wait(&mut self, until: Time) {
         self.rail.wait(until);

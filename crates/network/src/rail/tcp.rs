@@ -6,12 +6,12 @@
 //! a hint, upon which the listener is called (again). *Refused* means that the
 //! process is gone; no answer at all within [`Options::silence`] means that the host
 //! is. A process that computes for hours answers, since its kernel does: late is not
-//! dead. [`Tcp::leave`] says goodbye first.
+//! dead. Who leaves says goodbye first.
 //!
 //! A caller proves with a keyed hash over the listener's fresh challenge that it
 //! holds the job's key (P7) before a byte of a frame is read; data are not encrypted.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 #[cfg(feature = "ucx")]
@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 use outlive_base::{Code, Entity, Error, Result, Time};
 use rustix::event::{Timespec, epoll};
 
-use crate::rail::Rail;
 use crate::rail::frame::{Frame, Key};
+use crate::rail::{Can, News, Rail};
 
 mod incoming;
 mod outgoing;
@@ -61,13 +61,6 @@ impl Default for Options {
     }
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Life {
-    Alive,
-    Left,
-    Dead,
-}
-
 /// See the module.
 pub struct Tcp {
     me: u32,
@@ -80,8 +73,9 @@ pub struct Tcp {
     outgoing: BTreeMap<u32, Outgoing>,
     incoming: BTreeMap<u64, Incoming>,
     next: u64,
-    life: Vec<Life>,
-    deaths: VecDeque<u32>,
+    /// Who died or left.
+    gone: Vec<bool>,
+    news: VecDeque<News>,
     arrived: VecDeque<(u32, Frame)>,
     queued: usize,
 }
@@ -150,7 +144,7 @@ impl Tcp {
         epoll::add(&epoll, &listener.0, data, epoll::EventFlags::IN).map_err(failed)?;
         Ok(Tcp {
             me,
-            life: vec![Life::Alive; addresses.len()],
+            gone: vec![false; addresses.len()],
             addresses,
             key,
             options,
@@ -160,7 +154,7 @@ impl Tcp {
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
             next: INCOMING,
-            deaths: VecDeque::new(),
+            news: VecDeque::new(),
             arrived: VecDeque::new(),
             queued: 0,
         })
@@ -173,27 +167,6 @@ impl Tcp {
         }
     }
 
-    /// Says goodbye to all and sends what waits, for at most `bound`.
-    pub fn leave(&mut self, bound: Duration) {
-        let key = Key {
-            comm: 0,
-            sequence: 0,
-            incarnation: self.options.incarnation,
-            protocol: GOODBYE,
-        };
-        let peers: Vec<u32> = self.outgoing.keys().copied().collect();
-        for peer in peers {
-            let (msg, body) = ([0; 32], None);
-            self.send(peer, Frame { key, msg, body });
-        }
-        let end = Instant::now() + bound;
-        while !self.flushed() && Instant::now() < end {
-            let until = self.now() + Time::from_ms(20);
-            self.wait(until);
-            self.progress();
-        }
-    }
-
     /// Calls `peer` if that was not done yet, so that its death is noticed.
     #[cfg(feature = "ucx")]
     pub(crate) fn call(&mut self, peer: u32) {
@@ -203,7 +176,7 @@ impl Tcp {
     /// False once it has left or is known to be dead.
     #[cfg(feature = "ucx")]
     pub(crate) fn alive(&self, peer: u32) -> bool {
-        self.life.get(peer as usize) == Some(&Life::Alive)
+        self.gone.get(peer as usize) == Some(&false)
     }
 
     /// True once the process has answered a call: it lived then, and served its rail.
@@ -222,7 +195,7 @@ impl Tcp {
     }
 
     fn outgoing_to(&mut self, peer: u32) -> Option<&mut Outgoing> {
-        if peer == self.me || *self.life.get(peer as usize)? != Life::Alive {
+        if peer == self.me || *self.gone.get(peer as usize)? {
             return None;
         }
         let address = self.addresses[peer as usize];
@@ -258,21 +231,18 @@ impl Tcp {
         match progress {
             Progress::Fine => {}
             Progress::Recalled => self.watch(peer),
-            Progress::Dead => self.bury(peer, Life::Dead),
+            Progress::Dead => self.bury(peer, News::Dead(peer)),
         }
     }
 
-    fn bury(&mut self, peer: u32, life: Life) {
-        if self.life[peer as usize] != Life::Alive {
+    fn bury(&mut self, peer: u32, news: News) {
+        if std::mem::replace(&mut self.gone[peer as usize], true) {
             return;
         }
-        self.life[peer as usize] = life;
         if let Some(out) = self.outgoing.remove(&peer) {
             self.queued -= out.queued();
         }
-        if life == Life::Dead {
-            self.deaths.push_back(peer);
-        }
+        self.news.push_back(news);
     }
 
     fn accept(&mut self) {
@@ -302,7 +272,7 @@ impl Tcp {
                 Read::Later => return,
                 Read::Frame(from, frame) if frame.key.protocol == GOODBYE => {
                     if frame.key.incarnation == self.options.incarnation {
-                        self.bury(from, Life::Left);
+                        self.bury(from, News::Left(from));
                     }
                 }
                 Read::Frame(from, frame) => self.arrived.push_back((from, frame)),
@@ -365,6 +335,15 @@ impl Rail for Tcp {
     fn size(&self) -> u32 {
         self.addresses.len() as u32
     }
+    fn name(&self) -> &'static str {
+        "TCP"
+    }
+    fn can(&self) -> Can {
+        Can {
+            tells_deaths: true,
+            ..Can::default()
+        }
+    }
     fn now(&self) -> Time {
         Time::from(self.start.elapsed())
     }
@@ -393,11 +372,11 @@ impl Rail for Tcp {
         }
         self.arrived.pop_front()
     }
-    fn death(&mut self) -> Option<u32> {
-        self.deaths.pop_front()
+    fn news(&mut self) -> Option<News> {
+        self.news.pop_front()
     }
     fn wait(&mut self, until: Time) {
-        if !self.arrived.is_empty() || !self.deaths.is_empty() {
+        if !self.arrived.is_empty() || !self.news.is_empty() {
             return;
         }
         let mut left = Duration::from_nanos(until.since(self.now()).0);
@@ -411,5 +390,25 @@ impl Rail for Tcp {
     }
     fn flushed(&mut self) -> bool {
         self.queued == 0
+    }
+    fn leave(&mut self, bound: Duration) {
+        let key = Key {
+            comm: 0,
+            sequence: 0,
+            incarnation: self.options.incarnation,
+            protocol: GOODBYE,
+        };
+        let callers = self.incoming.values().filter_map(|one| one.from);
+        let peers: BTreeSet<u32> = self.outgoing.keys().copied().chain(callers).collect();
+        for peer in peers {
+            let (msg, body) = ([0; 32], None);
+            self.send(peer, Frame { key, msg, body });
+        }
+        let end = Instant::now() + bound;
+        while !self.flushed() && Instant::now() < end {
+            let until = self.now() + Time::from_ms(20);
+            self.wait(until);
+            self.progress();
+        }
     }
 }

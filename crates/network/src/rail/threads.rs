@@ -1,7 +1,6 @@
 //! A rail between threads of one process: frames by reference, no copies.
 //!
-//! A thread's death is known at once here: [`Threads::kill`] (or dropping a rail
-//! without [`Threads::leave`]) is what the others are told.
+//! A thread's death is known at once here: it is a rail that is dropped and has not left.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,13 +8,13 @@ use std::time::{Duration, Instant};
 
 use outlive_base::Time;
 
-use crate::rail::Rail;
 use crate::rail::frame::Frame;
+use crate::rail::{Can, News, Rail};
 
 #[derive(Default)]
 struct Inbox {
     mail: VecDeque<(u32, Frame)>,
-    deaths: VecDeque<u32>,
+    news: VecDeque<News>,
     closed: bool,
 }
 
@@ -50,28 +49,24 @@ impl Threads {
         };
         (0..size).map(one).collect()
     }
-    /// Ends well: the others are not told of a death.
-    pub fn leave(mut self) {
-        self.left = true;
+
+    fn tell(&self, news: News) {
+        for (inbox, bell) in &self.shared.boxes {
+            open(inbox).news.push_back(news);
+            bell.notify_all();
+        }
     }
-    /// Dies: the others are told.
-    pub fn kill(self) {}
 }
 
 impl Drop for Threads {
     fn drop(&mut self) {
-        let shared = &self.shared;
-        let own = &shared.boxes[self.me as usize].0;
+        let own = &self.shared.boxes[self.me as usize].0;
         *open(own) = Inbox {
             closed: true,
             ..Inbox::default()
         };
-        if self.left {
-            return;
-        }
-        for (inbox, bell) in &shared.boxes {
-            open(inbox).deaths.push_back(self.me);
-            bell.notify_all();
+        if !self.left {
+            self.tell(News::Dead(self.me));
         }
     }
 }
@@ -82,6 +77,15 @@ impl Rail for Threads {
     }
     fn size(&self) -> u32 {
         self.shared.boxes.len() as u32
+    }
+    fn name(&self) -> &'static str {
+        "threads"
+    }
+    fn can(&self) -> Can {
+        Can {
+            tells_deaths: true,
+            ..Can::default()
+        }
     }
     fn now(&self) -> Time {
         Time::from(self.shared.start.elapsed())
@@ -106,19 +110,24 @@ impl Rail for Threads {
             .mail
             .pop_front()
     }
-    fn death(&mut self) -> Option<u32> {
+    fn news(&mut self) -> Option<News> {
         open(&self.shared.boxes[self.me as usize].0)
-            .deaths
+            .news
             .pop_front()
     }
     fn wait(&mut self, until: Time) {
         let (inbox, bell) = &self.shared.boxes[self.me as usize];
         let left = Duration::from_nanos(until.since(self.now()).0);
-        let idle = |inbox: &mut Inbox| inbox.mail.is_empty() && inbox.deaths.is_empty();
+        let idle = |inbox: &mut Inbox| inbox.mail.is_empty() && inbox.news.is_empty();
         // Woken or late: the caller looks either way.
         let _ = bell.wait_timeout_while(open(inbox), left, idle);
     }
     fn flushed(&mut self) -> bool {
         true
+    }
+    fn leave(&mut self, _bound: Duration) {
+        if !std::mem::replace(&mut self.left, true) {
+            self.tell(News::Left(self.me));
+        }
     }
 }

@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error, Result, Time};
 
-use crate::rail::Rail;
 use crate::rail::frame::{Frame, Key};
 use crate::rail::tcp::proof::{self, CHALLENGE_BYTES, KEY_BYTES};
 use crate::rail::tcp::{self, Listener, Tcp};
+use crate::rail::{Can, News, Rail};
 
 mod card;
 mod envelope;
@@ -37,7 +37,7 @@ mod tests;
 pub use card::CARD_BYTES_MAX;
 use card::Card;
 use envelope::{Gate, answer, seal};
-use ffi::{Begun, News, Worker};
+use ffi::{Begun, Worker};
 use incoming::Incoming;
 use outgoing::{Outgoing, Sending};
 
@@ -138,7 +138,7 @@ pub struct Ucx {
     links: BTreeMap<u64, u32>,
     next: u64,
     arrived: VecDeque<(u32, Frame)>,
-    deaths: VecDeque<u32>,
+    news: VecDeque<News>,
     met: BTreeSet<u32>,
     /// Why UCX made no connection to a process when it was last tried.
     unreached: BTreeMap<u32, Error>,
@@ -197,7 +197,7 @@ impl Ucx {
             links: BTreeMap::new(),
             next: 1,
             arrived: VecDeque::new(),
-            deaths: VecDeque::new(),
+            news: VecDeque::new(),
             met: BTreeSet::new(),
             unreached: BTreeMap::new(),
             queued: 0,
@@ -267,25 +267,6 @@ impl Ucx {
     fn asked_again(&self) -> bool {
         let mut peers = self.unreached.keys();
         peers.all(|peer| self.control.answered(*peer))
-    }
-
-    /// Looks at once who died, which a receive does only now and then.
-    pub fn look(&mut self) {
-        self.turn();
-        self.listen();
-    }
-
-    /// Sends what waits and says goodbye to all, for at most `bound`.
-    pub fn leave(&mut self, bound: Duration) {
-        let end = Instant::now() + bound;
-        while !self.flushed() && Instant::now() < end {
-            let until = self.now() + Time::from_ms(20);
-            self.sleep(until);
-            self.listen();
-        }
-        // The goodbye needs its time, too: without it they would take this for a death.
-        let left = end.saturating_duration_since(Instant::now());
-        self.control.leave(left.max(bound / 2));
     }
 
     /// Messages that came from strangers, who do not hold the job's key.
@@ -429,7 +410,7 @@ impl Ucx {
         moved
     }
 
-    fn take(&mut self, news: News) {
+    fn take(&mut self, news: ffi::News) {
         for (token, taken) in news.sent {
             self.landed(token, taken);
         }
@@ -480,14 +461,10 @@ impl Ucx {
     fn listen(&mut self) {
         // Nothing but goodbyes travels there, which the rail below keeps.
         while self.control.receive().is_some() {}
-        while let Some(dead) = self.control.death() {
-            self.settle(dead);
-            self.deaths.push_back(dead);
-        }
-        let gone = |peer: &&u32| !self.control.alive(**peer);
-        let left: Vec<u32> = self.outgoing.keys().filter(gone).copied().collect();
-        for peer in left {
+        while let Some(news) = self.control.news() {
+            let (News::Dead(peer) | News::Left(peer)) = news;
             self.settle(peer);
+            self.news.push_back(news);
         }
     }
 
@@ -560,6 +537,12 @@ impl Rail for Ucx {
     fn size(&self) -> u32 {
         self.cards.len() as u32
     }
+    fn name(&self) -> &'static str {
+        "UCX"
+    }
+    fn can(&self) -> Can {
+        self.control.can()
+    }
     fn now(&self) -> Time {
         self.control.now()
     }
@@ -606,11 +589,15 @@ impl Rail for Ucx {
         }
         self.arrived.pop_front()
     }
-    fn death(&mut self) -> Option<u32> {
-        self.deaths.pop_front()
+    fn news(&mut self) -> Option<News> {
+        self.news.pop_front()
+    }
+    fn look(&mut self) {
+        self.turn();
+        self.listen();
     }
     fn wait(&mut self, until: Time) {
-        if self.arrived.is_empty() && self.deaths.is_empty() {
+        if self.arrived.is_empty() && self.news.is_empty() {
             self.sleep(until);
             self.listen();
         }
@@ -629,6 +616,17 @@ impl Rail for Ucx {
             self.worker.flush();
         }
         !self.worker.flushing()
+    }
+    fn leave(&mut self, bound: Duration) {
+        let end = Instant::now() + bound;
+        while !self.flushed() && Instant::now() < end {
+            let until = self.now() + Time::from_ms(20);
+            self.sleep(until);
+            self.listen();
+        }
+        // The goodbye needs its time, too: without it they would take this for a death.
+        let left = end.saturating_duration_since(Instant::now());
+        self.control.leave(left.max(bound / 2));
     }
 }
 

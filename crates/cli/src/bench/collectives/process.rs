@@ -11,7 +11,7 @@ use outlive_base::{Code, Entity, Error, Result, Time};
 use outlive_collectives::Operator;
 use outlive_collectives::engine::{Bounds, Engine, Start};
 use outlive_network::rail::tcp::{KEY_BYTES, Listener, Options, Tcp};
-use outlive_network::rail::{Content, Key, Rail};
+use outlive_network::rail::{Content, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};
@@ -150,8 +150,8 @@ impl Process {
         while let Some((from, frame)) = self.rail.receive() {
             self.engine.deliver(&self.rail, from, frame);
         }
-        while let Some(dead) = self.rail.death() {
-            if self.known {
+        while let Some(news) = self.rail.news() {
+            if let (News::Dead(dead), true) = (news, self.known) {
                 self.engine.death(&self.rail, dead);
             }
         }

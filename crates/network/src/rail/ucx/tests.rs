@@ -41,7 +41,7 @@ fn until(one: &mut Ucx, two: &mut Ucx, last: u32) -> Vec<u32> {
             assert_eq!(from, 0);
             got.push(frame.key.sequence);
         }
-        assert_eq!((one.death(), two.death()), (None, None), "both live");
+        assert_eq!((one.news(), two.news()), (None, None), "both live");
     }
     got
 }
@@ -83,7 +83,7 @@ fn what_ucx_says_of_a_link_that_was_replaced_is_not_heard() {
     until(&mut one, &mut two, 1);
     let new = one.outgoing[&1].token;
     assert_ne!(old, new);
-    let news = |broken| News {
+    let news = |broken| ffi::News {
         arrivals: Vec::new(),
         sent: Vec::new(),
         fetched: Vec::new(),
