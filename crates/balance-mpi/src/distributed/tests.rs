@@ -1,9 +1,10 @@
 use super::*;
 use crate::mesh::Task;
-use crate::transport::Threads;
+use crate::transport::over::Over;
 use outlive_balance::metrics::measure;
 use outlive_balance::outline::RAGGED;
 use outlive_balance::{Graph, Processes, geometric};
+use outlive_network::rail::threads::Threads;
 
 /// The tasks of one process.
 fn tasks_of(graph: &Graph, parts: &[u32], me: u32) -> Local {
@@ -36,7 +37,7 @@ fn run_as(
     options: &Options,
 ) -> (Vec<u32>, Vec<Outcome>) {
     let outcomes: Vec<Outcome> = std::thread::scope(|scope| {
-        let run = |mut net: Threads| {
+        let run = |mut net: Over<Threads>| {
             let local = tasks_of(graph, parts, net.rank());
             let own = own[net.rank() as usize];
             let outcome = balance(&mut net, local, own, options).unwrap();
@@ -44,7 +45,7 @@ fn run_as(
             assert_eq!(net.left_over(), []);
             outcome
         };
-        let all: Vec<_> = Threads::all(own.len() as u32)
+        let all: Vec<_> = Over::threads(own.len() as u32)
             .into_iter()
             .map(|net| scope.spawn(move || run(net)))
             .collect();
@@ -160,7 +161,7 @@ fn all_know_the_space_that_the_reference_knows() {
         let parts: Vec<u32> = (0..graph.tasks()).map(part).collect();
         let expected = Ground::of(&graph, size as usize);
         std::thread::scope(|scope| {
-            for mut net in Threads::all(size) {
+            for mut net in Over::threads(size) {
                 let local = tasks_of(&graph, &parts, net.rank());
                 scope.spawn(move || assert_eq!(ground(&mut net, &local).unwrap(), expected));
             }
@@ -245,7 +246,7 @@ fn somebody_must_stay() {
 
 #[test]
 fn an_edge_to_nowhere_is_refused_by_all_that_see_it() {
-    let mut net = Threads::all(1).remove(0);
+    let mut net = Over::threads(1).remove(0);
     let mut local = Local::default();
     let task = Task {
         weight: 1.0,
@@ -274,10 +275,10 @@ type Given = (outlive_base::Result<Local>, ((f64, f64), Options));
 /// Two processes with what they give, speed, background and options.
 fn two_given(given: [Given; 2]) -> Vec<outlive_base::Result<Outcome>> {
     std::thread::scope(|scope| {
-        let run = |(mut net, (local, (own, options))): (Threads, Given)| {
+        let run = |(mut net, (local, (own, options))): (Over<Threads>, Given)| {
             balance_given(&mut net, local, own, &options)
         };
-        let all: Vec<_> = Threads::all(2)
+        let all: Vec<_> = Over::threads(2)
             .into_iter()
             .zip(given)
             .map(|both| scope.spawn(move || run(both)))

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::mesh::Task;
+use crate::transport::over::Over;
 use outlive_balance::Graph;
 use outlive_network::rail::Can;
 use outlive_network::rail::threads::Threads;
@@ -173,13 +174,13 @@ fn conserved(size: u32, all: &[Option<Vec<Survived>>], call: usize, seed: &str) 
 fn rails_balance_as_any_transport_does() {
     let over_rails = run(4, 2, |_| u64::MAX);
     let plain: Vec<Outcome> = std::thread::scope(|scope| {
-        let one = |mut net: crate::transport::Threads| {
+        let one = |mut net: Over<Threads>| {
             use crate::transport::Transport as _;
             let options = diffusion::Options::default();
             let mine = local(net.rank(), 4);
             distributed::balance(&mut net, mine, (1.0, 0.0), &options).unwrap()
         };
-        let all: Vec<_> = crate::transport::Threads::all(4)
+        let all: Vec<_> = Over::threads(4)
             .into_iter()
             .map(|net| scope.spawn(move || one(net)))
             .collect();
