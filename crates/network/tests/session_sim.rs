@@ -470,11 +470,18 @@ fn a_peer_without_its_memory_or_without_a_sign_is_given_up_with_a_code() {
     let hello = mine.call(Link(1));
     theirs.called(Link(1), &hello).unwrap();
     let mut reborn = Session::new(config(), 1, 0, 12, Time::ZERO);
-    let hello = Resume {
-        attach: hello.attach + 2,
-        ..reborn.call(Link(2))
-    };
-    assert_eq!(theirs.called(Link(2), &hello), Err(Cut::Lost));
+    // Its first call has the number of the link that was.
+    reborn.call(Link(1));
+    reborn.cut(Link(1));
+    let hello = reborn.call(Link(2));
+    assert_eq!(theirs.called(Link(2), &hello), Err(Cut::Forgotten));
+    // The other one learns of it by the welcome.
+    let welcome = theirs.welcome(&hello);
+    let head = welcome.first_chunk::<HEAD_BYTES>().unwrap();
+    assert_eq!(reborn.header(Link(2), head), Ok(Incoming::Welcome));
+    let told = reborn.welcomed(Link(2), &welcome[HEAD_BYTES..]);
+    assert_eq!(told, Err(Cut::Forgotten));
+    assert_eq!(reborn.failed().unwrap().code(), Code::RankLost);
     assert_eq!(theirs.failed().unwrap().code(), Code::RankLost);
 
     let mut alone = Session::new(config(), 1, 0, 11, Time::ZERO);

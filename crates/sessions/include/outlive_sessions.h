@@ -47,8 +47,9 @@ typedef struct {
 #define OUTLIVE_COMM_MAX 2
 #define OUTLIVE_COMM_MIN 3
 
-/* Joins the job and waits for all ranks. On failure *comm is NULL, and
- * outlive_comm_error(NULL) tells this thread why. */
+/* Joins the job and waits for all ranks. Later two ranks are connected from their
+ * first message on. On failure *comm is NULL, and outlive_comm_error(NULL) tells
+ * this thread why. */
 int outlive_comm_open(outlive_comm **comm);
 /* Waits for all ranks, leaves the job and frees comm, also on failure. */
 int outlive_comm_close(outlive_comm *comm);
@@ -58,8 +59,9 @@ int outlive_comm_size(const outlive_comm *comm);
 const char *outlive_comm_error(const outlive_comm *comm);
 int outlive_comm_count(const outlive_comm *comm, outlive_comm_counts *counts);
 
-/* Tags are 0 or above. A receive takes any source or tag with OUTLIVE_COMM_ANY;
- * status may be NULL. A message that is longer than the buffer is an error. */
+/* Tags are 0 or above. A receive takes any source or tag with OUTLIVE_COMM_ANY; one
+ * of any source fails if a rank is given up that this one has talked with, and does
+ * not miss one that it never talked with. status may be NULL. A message that is longer than the buffer is an error. */
 int outlive_comm_send(outlive_comm *comm, const void *data, size_t bytes, int to, int tag);
 int outlive_comm_recv(outlive_comm *comm, void *data, size_t bytes, int from, int tag,
                       outlive_comm_status *status);

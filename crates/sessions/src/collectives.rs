@@ -7,7 +7,8 @@
 
 use outlive_base::{Code, Entity, Error};
 
-use crate::comm::{CONTEXT_COLLECTIVE, Comm, State};
+use crate::comm::Comm;
+use crate::state::{CONTEXT_COLLECTIVE, State};
 
 /// What the elements are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

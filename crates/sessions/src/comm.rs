@@ -1,7 +1,5 @@
-//! Point-to-point messages: sending, receiving, requests, and the helper that
-//! keeps connections alive.
+//! A rank's calls, one at a time, and the helper that keeps connections alive.
 
-use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
@@ -12,75 +10,10 @@ use outlive_base::{Code, Entity, Error, Time};
 use outlive_network::session::{Mesh, Totals};
 
 use crate::setup::Setup;
+use crate::state::{ANY_SOURCE, ANY_TAG, Buffer, CONTEXT_USER, Request, State, Status};
 
-/// A receive from whichever rank sends first.
-pub const ANY_SOURCE: u32 = u32::MAX;
-/// A receive of whichever tag comes first.
-pub const ANY_TAG: u32 = u32::MAX;
-/// The traffic of programs, and that of collectives.
-pub(crate) const CONTEXT_USER: u32 = 0;
-pub(crate) const CONTEXT_COLLECTIVE: u32 = 1;
 /// Ranks that close wait so long for each other.
 const LINGER: Time = Time::from_secs(5);
-
-/// A nonblocking operation.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub struct Request(pub u64);
-
-/// What was received.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Status {
-    /// The sender.
-    pub source: u32,
-    /// Its tag.
-    pub tag: u32,
-    /// Length in bytes.
-    pub bytes: usize,
-}
-
-/// The caller's bytes until the operation is complete.
-#[derive(Clone, Copy)]
-struct Buffer {
-    data: *mut u8,
-    bytes: usize,
-}
-
-// SAFETY: the caller of a nonblocking operation promises that the bytes stay
-// and are left alone until it completes; the helper thread never touches them
-// (it only keeps connections alive).
-unsafe impl Send for Buffer {}
-
-enum Operation {
-    Send {
-        context: u32,
-        tag: u32,
-        buffer: Buffer,
-        offset: usize,
-    },
-    Receive {
-        from: u32,
-        context: u32,
-        tag: u32,
-        buffer: Buffer,
-    },
-    Done(Status),
-    Failed(Error),
-}
-
-/// Everything behind the lock.
-pub(crate) struct State {
-    pub(crate) mesh: Mesh,
-    operations: BTreeMap<u64, Operation>,
-    next: u64,
-    /// Unfinished sends to each rank, in order.
-    sends: Vec<VecDeque<u64>>,
-    /// Unfinished receives, in order.
-    receives: Vec<u64>,
-    step: Time,
-    chaos: Option<(Sequence, u64)>,
-    /// Counts collectives: their tag.
-    pub(crate) collectives: u32,
-}
 
 struct Shared {
     state: Mutex<State>,
@@ -112,12 +45,23 @@ impl Drop for Call<'_> {
 }
 
 impl Comm {
-    /// Joins the job and waits until all ranks are there.
+    /// Joins the job and waits until all ranks are there. They are heard of through few: a
+    /// rank meets two for each doubling of their number, others when it first needs them.
     ///
     /// # Errors
-    /// What [`Mesh::new`] says, or the error of a peer that does not come within
-    /// `give_up`.
+    /// As [`Comm::join`], or the error of a peer that does not come within `give_up`.
     pub fn open(setup: Setup) -> Result<Comm, Error> {
+        let comm = Comm::join(setup)?;
+        comm.barrier()?;
+        Ok(comm)
+    }
+
+    /// Joins the job without waiting for anybody. A rank that is not there yet is waited for
+    /// when it is first sent to or received from by name, for `give_up`.
+    ///
+    /// # Errors
+    /// What [`Mesh::new`] says.
+    pub fn join(setup: Setup) -> Result<Comm, Error> {
         let chaos = setup.chaos.map(|chaos| {
             let sequence = Sequence::new(chaos.seed, u64::from(setup.options.rank));
             (sequence, chaos.one_in)
@@ -128,16 +72,7 @@ impl Comm {
         let mesh = Mesh::new(setup.options, setup.key, job_hash)?;
         let (rank, size) = (mesh.rank(), mesh.size());
         let shared = Arc::new(Shared {
-            state: Mutex::new(State {
-                mesh,
-                operations: BTreeMap::new(),
-                next: 1,
-                sends: (0..size).map(|_| VecDeque::new()).collect(),
-                receives: Vec::new(),
-                step,
-                chaos,
-                collectives: 0,
-            }),
+            state: Mutex::new(State::new(mesh, step, chaos)),
             stop: Mutex::new(false),
             stopped: Condvar::new(),
             in_call: AtomicBool::new(false),
@@ -148,14 +83,12 @@ impl Comm {
         } else {
             None
         };
-        let comm = Comm {
+        Ok(Comm {
             shared,
             helper,
             rank,
             size,
-        };
-        comm.barrier()?;
-        Ok(comm)
+        })
     }
 
     /// This process.
@@ -166,6 +99,13 @@ impl Comm {
     /// How many processes there are.
     pub fn size(&self) -> u32 {
         self.size
+    }
+
+    /// How many ranks it has a session with: those that it spoke or listened to by name, and
+    /// those that called.
+    pub fn peers(&self) -> usize {
+        let state = lock(&self.shared.state);
+        state.mesh.met().filter(|peer| *peer != self.rank).count()
     }
 
     /// What has happened to the connections.
@@ -398,284 +338,4 @@ fn start_helper(shared: Arc<Shared>, every: Duration) -> Result<JoinHandle<()>, 
             "raise the limit of processes (ulimit -u)",
         )
     })
-}
-
-impl State {
-    /// Faults for tests; see [`crate::setup::Chaos`].
-    fn misfortune(&mut self) {
-        let Some((random, one_in)) = &mut self.chaos else {
-            return;
-        };
-        if random.below(*one_in) != 0 {
-            return;
-        }
-        let kind = random.below(4);
-        let peer = random.below(u64::from(self.mesh.size())) as u32;
-        if kind == 0 {
-            self.mesh.lose_descriptors();
-        } else {
-            self.mesh.break_link(peer);
-        }
-    }
-
-    pub(crate) fn send(
-        &mut self,
-        body: &[u8],
-        to: u32,
-        context: u32,
-        tag: u32,
-    ) -> Result<(), Error> {
-        if self.sends[to as usize].is_empty() {
-            let mut offset = 0;
-            while !self.mesh.offer(to, context, tag, body, &mut offset)? {
-                self.progress(self.step)?;
-            }
-            return Ok(());
-        }
-        let buffer = Buffer {
-            data: body.as_ptr().cast_mut(),
-            bytes: body.len(),
-        };
-        let request = self.post_send(buffer, to, context, tag)?;
-        self.wait(request).map(drop)
-    }
-
-    pub(crate) fn recv(
-        &mut self,
-        out: &mut [u8],
-        from: u32,
-        context: u32,
-        tag: u32,
-    ) -> Result<Status, Error> {
-        let buffer = Buffer {
-            data: out.as_mut_ptr(),
-            bytes: out.len(),
-        };
-        let request = self.post_receive(buffer, from, context, tag);
-        self.wait(request)
-    }
-
-    pub(crate) fn exchange(
-        &mut self,
-        body: &[u8],
-        to: u32,
-        out: &mut [u8],
-        from: u32,
-        context: u32,
-        tag: u32,
-    ) -> Result<Status, Error> {
-        let receive = Buffer {
-            data: out.as_mut_ptr(),
-            bytes: out.len(),
-        };
-        let receive = self.post_receive(receive, from, context, tag);
-        let sent = self.send(body, to, context, tag);
-        if let Err(error) = sent {
-            // The buffer must not be used after this call.
-            self.receives.retain(|other| *other != receive.0);
-            self.operations.remove(&receive.0);
-            return Err(error);
-        }
-        self.wait(receive)
-    }
-
-    fn post(&mut self, operation: Operation) -> Request {
-        let number = self.next;
-        self.next += 1;
-        self.operations.insert(number, operation);
-        Request(number)
-    }
-
-    fn post_send(
-        &mut self,
-        buffer: Buffer,
-        to: u32,
-        context: u32,
-        tag: u32,
-    ) -> Result<Request, Error> {
-        let request = self.post(Operation::Send {
-            context,
-            tag,
-            buffer,
-            offset: 0,
-        });
-        self.sends[to as usize].push_back(request.0);
-        self.push(to)?;
-        Ok(request)
-    }
-
-    fn post_receive(&mut self, buffer: Buffer, from: u32, context: u32, tag: u32) -> Request {
-        let request = self.post(Operation::Receive {
-            from,
-            context,
-            tag,
-            buffer,
-        });
-        self.receives.push(request.0);
-        self.fill();
-        request
-    }
-
-    /// Hands over what the sessions take.
-    fn push(&mut self, to: u32) -> Result<(), Error> {
-        while let Some(number) = self.sends[to as usize].front().copied() {
-            let Some(Operation::Send {
-                context,
-                tag,
-                buffer,
-                offset,
-            }) = self.operations.get_mut(&number)
-            else {
-                self.sends[to as usize].pop_front();
-                continue;
-            };
-            // SAFETY: the promise of the one who began the send.
-            let body = unsafe { bytes(buffer.data, buffer.bytes) };
-            if !self.mesh.offer(to, *context, *tag, body, offset)? {
-                return Ok(());
-            }
-            let status = Status {
-                source: to,
-                tag: *tag,
-                bytes: buffer.bytes,
-            };
-            self.operations.insert(number, Operation::Done(status));
-            self.sends[to as usize].pop_front();
-        }
-        Ok(())
-    }
-
-    /// Gives messages that came to the receives that want them, in order.
-    fn fill(&mut self) {
-        let mut at = 0;
-        while at < self.receives.len() {
-            let number = self.receives[at];
-            if self.fill_one(number) {
-                self.receives.remove(at);
-            } else {
-                at += 1;
-            }
-        }
-    }
-
-    fn fill_one(&mut self, number: u64) -> bool {
-        let Some(Operation::Receive {
-            from,
-            context,
-            tag,
-            buffer,
-        }) = self.operations.get(&number)
-        else {
-            return true;
-        };
-        let (from, context, tag, buffer) = (*from, *context, *tag, *buffer);
-        let sources = if from == ANY_SOURCE {
-            0..self.mesh.size()
-        } else {
-            from..from + 1
-        };
-        for source in sources {
-            let fits = |message: &outlive_network::session::Message| {
-                message.context() == context && (tag == ANY_TAG || message.tag() == tag)
-            };
-            let found = self.mesh.inbox(source).iter().position(fits);
-            let Some(message) = found.and_then(|index| self.mesh.take(source, index)) else {
-                continue;
-            };
-            let body = message.body();
-            let done = if body.len() > buffer.bytes {
-                Operation::Failed(Error::new(
-                    Code::InvalidArgument,
-                    Entity::Rank(source),
-                    format!("{} bytes for a buffer of {}", body.len(), buffer.bytes),
-                    "receive into a larger buffer",
-                ))
-            } else {
-                if !body.is_empty() {
-                    // SAFETY: the promise of the one who began the receive, and
-                    // the length was compared.
-                    unsafe {
-                        core::ptr::copy_nonoverlapping(body.as_ptr(), buffer.data, body.len())
-                    };
-                }
-                Operation::Done(Status {
-                    source,
-                    tag: message.tag(),
-                    bytes: body.len(),
-                })
-            };
-            self.operations.insert(number, done);
-            return true;
-        }
-        false
-    }
-
-    pub(crate) fn progress(&mut self, wait: Time) -> Result<(), Error> {
-        let State {
-            mesh,
-            operations,
-            receives,
-            ..
-        } = self;
-        let wanted = |peer: u32| {
-            receives.iter().any(|number| {
-                matches!(operations.get(number), Some(Operation::Receive { from, .. })
-                    if *from == peer || *from == ANY_SOURCE)
-            })
-        };
-        mesh.progress(wait, wanted)?;
-        for to in 0..self.mesh.size() {
-            self.push(to)?;
-        }
-        self.fill();
-        Ok(())
-    }
-
-    fn complete(&self, request: Request) -> Result<bool, Error> {
-        match self.operations.get(&request.0) {
-            None => Err(Error::new(
-                Code::NotOpen,
-                Entity::Call,
-                "no such request",
-                "wait for each request once",
-            )),
-            Some(operation) => Ok(matches!(
-                operation,
-                Operation::Done(_) | Operation::Failed(_)
-            )),
-        }
-    }
-
-    pub(crate) fn wait(&mut self, request: Request) -> Result<Status, Error> {
-        while !self.complete(request)? {
-            if let Err(error) = self.progress(self.step) {
-                // The buffer must not be used after this call.
-                self.receives.retain(|other| *other != request.0);
-                self.operations.remove(&request.0);
-                return Err(error);
-            }
-        }
-        self.end(request)
-    }
-
-    fn end(&mut self, request: Request) -> Result<Status, Error> {
-        match self.operations.remove(&request.0) {
-            Some(Operation::Done(status)) => Ok(status),
-            Some(Operation::Failed(error)) => Err(error),
-            _ => Err(Error::internal("a request that is not complete was ended")),
-        }
-    }
-}
-
-/// A slice of the caller's memory; `data` may be null if it is empty.
-///
-/// # Safety
-/// `data` points to `count` readable bytes that do not change while the slice
-/// lives.
-pub(crate) unsafe fn bytes<'a>(data: *const u8, count: usize) -> &'a [u8] {
-    if count == 0 {
-        return &[];
-    }
-    // SAFETY: the caller's promise.
-    unsafe { core::slice::from_raw_parts(data, count) }
 }

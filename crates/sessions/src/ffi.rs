@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use outlive_base::{Code, Entity, Error};
 
-use crate::comm::bytes;
+use crate::state::bytes;
 use crate::{ANY_SOURCE, ANY_TAG, Comm, Kind, Operator, Request, Setup, Status};
 
 thread_local! {

@@ -19,7 +19,9 @@ mod collectives;
 mod comm;
 mod ffi;
 mod setup;
+mod state;
 
 pub use collectives::{Kind, Operator};
-pub use comm::{ANY_SOURCE, ANY_TAG, Comm, Request, Status};
+pub use comm::Comm;
 pub use setup::Setup;
+pub use state::{ANY_SOURCE, ANY_TAG, Request, Status};

@@ -1,14 +1,17 @@
 //! What a rank must know, from the environment.
 
+use std::collections::BTreeSet;
+use std::io::Read as _;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 
 use outlive_base::{Code, Entity, Error, Time};
 use outlive_network::JobKey;
+use outlive_network::rail::RANKS_MAX;
 use outlive_network::session::{Config, MeshOptions};
 
-/// Most ranks of a job: every pair has a session with its window.
-pub const RANKS_MAX: usize = 1024;
+/// Longest file of addresses that is read: 64 bytes a line for as many ranks as a job may have.
+const HOSTS_BYTES_MAX: u64 = 64 * RANKS_MAX as u64;
 
 /// Faults that the library makes for tests, at random calls.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,8 +84,18 @@ impl Setup {
             )
         })?;
         let path = PathBuf::from(needed("HOSTS")?);
-        let text =
-            std::fs::read_to_string(&path).map_err(|error| Error::io(&path, "read", &error))?;
+        let mut text = String::new();
+        let file = std::fs::File::open(&path);
+        file.and_then(|file| file.take(HOSTS_BYTES_MAX).read_to_string(&mut text))
+            .map_err(|error| Error::io(&path, "read", &error))?;
+        if text.len() as u64 == HOSTS_BYTES_MAX {
+            return Err(wrong(
+                Code::Config,
+                "HOSTS",
+                format!("{} bytes or more", text.len()),
+                &format!("give 1 to {RANKS_MAX} lines"),
+            ));
+        }
         let addresses = hosts(&text)?;
         if rank as usize >= addresses.len() {
             return Err(Error::new(
@@ -156,7 +169,7 @@ fn chaos(text: &str) -> Result<Chaos, Error> {
 }
 
 fn hosts(text: &str) -> Result<Vec<SocketAddr>, Error> {
-    let mut addresses = Vec::new();
+    let (mut addresses, mut known) = (Vec::new(), BTreeSet::new());
     for line in text.lines() {
         let line = line.split('#').next().unwrap_or("").trim();
         if line.is_empty() {
@@ -171,7 +184,7 @@ fn hosts(text: &str) -> Result<Vec<SocketAddr>, Error> {
                 "write host:port",
             )
         })?;
-        if addresses.contains(&found) {
+        if !known.insert(found) {
             return Err(wrong(
                 Code::Config,
                 "HOSTS",
@@ -181,12 +194,12 @@ fn hosts(text: &str) -> Result<Vec<SocketAddr>, Error> {
         }
         addresses.push(found);
     }
-    if addresses.is_empty() || addresses.len() > RANKS_MAX {
+    if addresses.is_empty() || addresses.len() > RANKS_MAX as usize {
         return Err(wrong(
             Code::Config,
             "HOSTS",
             format!("{} addresses", addresses.len()),
-            "give 1 to 1024 lines",
+            &format!("give 1 to {RANKS_MAX} lines"),
         ));
     }
     Ok(addresses)

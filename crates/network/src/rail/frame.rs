@@ -16,8 +16,8 @@ pub const HEADER_BYTES: usize = 32 + MESSAGE_BYTES_MAX;
 /// damaged headers, not a promise that memory suffices.
 pub const BODY_BYTES_MAX: u64 = 1 << 40;
 
-/// Most ranks on the list of the absent that travels with a body.
-pub const ABSENT_MAX: u32 = 1 << 24;
+/// Most ranks of a job: as many may be on the list of the absent that travels with a body.
+pub const RANKS_MAX: u32 = 1 << 24;
 
 /// Shared, immutable bytes: a body is sent to many without being copied.
 pub type Bytes = Arc<Vec<u8>>;
@@ -146,7 +146,7 @@ impl Header {
         if flags > 1 || zero != 0 || (flags == 0 && (length != 0 || absent != 0)) {
             return Err(WireError::Value("flags"));
         }
-        if length > BODY_BYTES_MAX || absent > ABSENT_MAX {
+        if length > BODY_BYTES_MAX || absent > RANKS_MAX {
             return Err(WireError::TooLong {
                 length,
                 bound: BODY_BYTES_MAX,

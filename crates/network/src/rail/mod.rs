@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use outlive_base::Time;
 
-pub use frame::{Bytes, Content, Frame, Key};
+pub use frame::{Bytes, Content, Frame, Key, RANKS_MAX};
 
 /// A receiver that takes nothing for so long is late, and holds up nobody else.
 pub const STALL: Duration = Duration::from_millis(100);

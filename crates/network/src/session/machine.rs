@@ -143,7 +143,10 @@ pub enum Cut {
     NotCurrent,
     /// Bytes that are no frame, or a gap in the numbers.
     Garbled,
-    /// The peer lost its memory, or asks for what is gone.
+    /// One of the two lost its memory. A listener still sends [`Session::welcome`], so that
+    /// the caller learns of it, too.
+    Forgotten,
+    /// The peer asks for what is gone.
     Lost,
     /// A later link was taken up before.
     Stale,
@@ -208,7 +211,7 @@ impl Session {
     /// for the life of this process's memory, and is not 0.
     pub fn new(config: Config, me: u32, peer: u32, incarnation: u64, now: Time) -> Session {
         let replay = Replay::new(config.window_bytes);
-        let mut session = Session {
+        Session {
             me,
             peer,
             incarnation,
@@ -227,7 +230,8 @@ impl Session {
             heard: now,
             said: now,
             down_since: now,
-            call_at: now,
+            // Left to the one who has something to say, but not for ever.
+            call_at: now + config.backoff_max,
             backoff: config.backoff_min,
             draws: 0,
             failed: None,
@@ -236,14 +240,20 @@ impl Session {
             bye_heard: false,
             counts: Counts::default(),
             config,
-        };
-        session.call_at = session.first_call();
-        session
+        }
     }
 
-    /// The higher rank calls at once, the lower one only if it was not called:
+    /// There is something to say: if the two never had a link, the first call is made now.
+    /// Whoever only waits to hear calls after [`Config::backoff_max`], if it was not called:
     /// fewer crossing calls.
-    fn first_call(&self) -> Time {
+    pub fn hurry(&mut self) {
+        if self.taken == 0 && self.proposed == 0 {
+            self.call_at = self.now;
+        }
+    }
+
+    /// After a cut the higher rank calls at once, the lower one only if it was not called.
+    fn next_call(&self) -> Time {
         if self.me > self.peer {
             self.now
         } else {
@@ -263,6 +273,7 @@ impl Session {
     pub fn push(&mut self, flags: u8, parts: &[&[u8]]) -> bool {
         let fits = self.replay.push(flags, self.next, parts);
         if fits {
+            self.hurry();
             self.unacked_bytes = 0; // The header tells.
         }
         fits
@@ -314,12 +325,24 @@ impl Session {
             return Err(Cut::Stale);
         }
         self.meet(theirs)?;
-        let welcome = self.resume(theirs.attach);
         let closed = self.take_up(link, theirs)?;
-        let payload = welcome.bytes();
-        self.queue_control(Kind::Welcome, payload.len() as u32);
-        self.control.extend_from_slice(&payload);
+        self.control = self.welcome(theirs);
         Ok(closed)
+    }
+
+    /// The listener's first frame to a caller who presents `theirs`, as bytes. The session
+    /// queues it when it takes up the call.
+    pub fn welcome(&self, theirs: &Resume) -> Vec<u8> {
+        let payload = self.resume(theirs.attach).bytes();
+        let head = Head {
+            kind: Kind::Welcome,
+            flags: 0,
+            length: payload.len() as u32,
+            seq: 0,
+            ack: self.next,
+            link: theirs.attach as u32,
+        };
+        [&head.bytes()[..], &payload].concat()
     }
 
     /// The payload of a welcome came over `link`.
@@ -346,7 +369,7 @@ impl Session {
         let knows_me = theirs.met == 0 || theirs.met == self.incarnation;
         if !known || !knows_me || theirs.incarnation == 0 {
             self.failed = Some(Code::RankLost);
-            return Err(Cut::Lost);
+            return Err(Cut::Forgotten);
         }
         self.met = theirs.incarnation;
         Ok(())
@@ -396,7 +419,7 @@ impl Session {
         if self.current.is_some_and(|current| current.link == link) {
             self.current = None;
             self.down_since = self.now;
-            self.call_at = self.first_call();
+            self.call_at = self.next_call();
         }
     }
 
@@ -462,17 +485,17 @@ impl Session {
 
     fn say_alive(&mut self) {
         if self.current.is_some() && self.control.is_empty() {
-            self.queue_control(Kind::Alive, 0);
+            self.queue_control(Kind::Alive);
             self.counts.alive += 1;
             self.unacked_bytes = 0;
         }
     }
 
-    fn queue_control(&mut self, kind: Kind, length: u32) {
+    fn queue_control(&mut self, kind: Kind) {
         let head = Head {
             kind,
             flags: 0,
-            length,
+            length: 0,
             seq: 0,
             ack: self.next,
             link: self.taken as u32,
@@ -553,7 +576,7 @@ impl Session {
         }
         if self.bye_wanted && !self.bye_sent && self.replay.is_empty() && self.control.is_empty() {
             self.bye_sent = true;
-            self.queue_control(Kind::Bye, 0);
+            self.queue_control(Kind::Bye);
         } else if now.since(self.said) >= self.config.heartbeat && !self.replay.has_unsent() {
             self.say_alive();
         }
@@ -577,6 +600,11 @@ impl Session {
     /// True once the peer has said goodbye: it has all that it wants.
     pub fn bye_heard(&self) -> bool {
         self.bye_heard
+    }
+
+    /// Bytes that no link has taken yet.
+    pub fn unsent_bytes(&self) -> usize {
+        self.replay.unsent_bytes()
     }
 
     /// True if the peer has acknowledged everything.

@@ -1,4 +1,6 @@
-//! One session with every other rank, over TCP.
+//! A session with each rank that there is something to say to or to hear from, over TCP: it
+//! is made when either of the two first needs it ([`Mesh::meet`]), and stays. Memory follows
+//! the ranks in use, not those on the list.
 //!
 //! Invariants: no thread and no descriptor but sockets; every call is bounded
 //! by the time given (P5); what arrives unasked is bounded by
@@ -9,7 +11,7 @@
 mod offer;
 mod serve;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -20,13 +22,14 @@ use super::machine::{Config, Link, Session};
 use super::sock::Sock;
 use crate::handshake::Secret;
 use crate::key::JobKey;
+use crate::rail::RANKS_MAX;
 
 /// What a mesh needs to know.
 #[derive(Clone, Debug)]
 pub struct MeshOptions {
     /// This process.
     pub rank: u32,
-    /// Where each rank listens, this one among them.
+    /// Where each rank listens, this one among them; at most [`RANKS_MAX`].
     pub addresses: Vec<SocketAddr>,
     /// The bounds of the sessions.
     pub session: Config,
@@ -100,12 +103,16 @@ const LOOK_EVERY: Time = Time(200_000);
 /// Callers at once that have not shown who they are.
 const STRANGERS_MAX: usize = 64;
 
+/// What has come from a rank that was never met.
+static NOTHING: VecDeque<Message> = VecDeque::new();
+
 /// See the module.
 pub struct Mesh {
     options: MeshOptions,
     secret: Secret,
+    incarnation: u64,
     listener: Option<Sock>,
-    peers: Vec<Peer>,
+    peers: BTreeMap<u32, Peer>,
     conns: Vec<Conn>,
     links: u64,
     clock: Time,
@@ -122,8 +129,7 @@ fn clock() -> Time {
 }
 
 impl Mesh {
-    /// Listens; calls begin with the first [`Mesh::progress`]. `job_hash` keeps
-    /// jobs apart that share a key.
+    /// Listens. `job_hash` keeps jobs apart that share a key.
     ///
     /// # Errors
     /// [`Code::InvalidArgument`] for impossible options, [`Code::RankUnknown`]
@@ -142,35 +148,29 @@ impl Mesh {
                 "give every rank its line",
             )
         })?;
+        if options.addresses.len() > RANKS_MAX as usize {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                Entity::Call,
+                format!("{} ranks", options.addresses.len()),
+                format!("make it {RANKS_MAX} at most"),
+            ));
+        }
         let mut bytes = [0; 8];
         getrandom::fill(&mut bytes)
             .map_err(|error| Error::internal(format!("no random bytes: {error}")))?;
         let incarnation = u64::from_le_bytes(bytes).max(1);
         let now = clock();
-        let size = u32::try_from(options.addresses.len()).unwrap_or(u32::MAX);
-        let session = |peer| {
-            let mut config = options.session.clone();
-            if peer == options.rank || !options.reliable {
-                config.window_bytes = 2 * (config.frame_bytes_max + super::frame::HEAD_BYTES);
-            }
-            Session::new(config, options.rank, peer, incarnation, now)
-        };
-        let peers = (0..size).map(|peer| Peer {
-            session: session(peer),
-            incomplete: Incomplete::default(),
-            inbox: VecDeque::new(),
-            inbox_bytes: 0,
-            broken: false,
-        });
-        let peers = peers.collect();
-        let listener = (size > 1).then(|| Sock::listen(address)).transpose()?;
+        let alone = options.addresses.len() == 1;
+        let listener = (!alone).then(|| Sock::listen(address)).transpose()?;
         Ok(Mesh {
             secret: Secret {
                 key: Arc::new(key),
                 job_hash,
             },
+            incarnation,
             listener,
-            peers,
+            peers: BTreeMap::new(),
             conns: Vec::new(),
             links: 0,
             clock: now,
@@ -191,21 +191,59 @@ impl Mesh {
         self.options.addresses.len() as u32
     }
 
+    /// The ranks that were met, ascending.
+    pub fn met(&self) -> impl Iterator<Item = u32> {
+        self.peers.keys().copied()
+    }
+
+    /// The first one met from `rank` on.
+    fn met_from(&self, rank: u32) -> Option<u32> {
+        self.peers.range(rank..).next().map(|(rank, _)| *rank)
+    }
+
+    /// Makes the session with `peer`, a rank of the job, if there is none. To wait for its
+    /// messages is to meet it first: whether it comes is watched from then on.
+    pub fn meet(&mut self, peer: u32) {
+        self.peer(peer);
+    }
+
+    fn peer(&mut self, peer: u32) -> &mut Peer {
+        let Mesh {
+            options,
+            incarnation,
+            peers,
+            ..
+        } = self;
+        peers.entry(peer).or_insert_with(|| {
+            let mut config = options.session.clone();
+            if peer == options.rank || !options.reliable {
+                config.window_bytes = 2 * (config.frame_bytes_max + super::frame::HEAD_BYTES);
+            }
+            Peer {
+                session: Session::new(config, options.rank, peer, *incarnation, clock()),
+                incomplete: Incomplete::default(),
+                inbox: VecDeque::new(),
+                inbox_bytes: 0,
+                broken: false,
+            }
+        })
+    }
+
     /// Messages of `from` that wait, in order.
     pub fn inbox(&self, from: u32) -> &VecDeque<Message> {
-        &self.peers[from as usize].inbox
+        self.peers.get(&from).map_or(&NOTHING, |peer| &peer.inbox)
     }
 
     /// Takes the `index`-th waiting message of `from`.
     pub fn take(&mut self, from: u32, index: usize) -> Option<Message> {
-        let peer = &mut self.peers[from as usize];
+        let peer = self.peers.get_mut(&from)?;
         let message = peer.inbox.remove(index)?;
         peer.inbox_bytes -= message.bytes.len();
         Some(message)
     }
 
     fn deliver(&mut self, from: u32, bytes: Vec<u8>) {
-        let peer = &mut self.peers[from as usize];
+        let peer = self.peer(from);
         peer.inbox_bytes += bytes.len();
         peer.inbox.push_back(Message { bytes });
     }
@@ -215,11 +253,12 @@ impl Mesh {
     /// # Errors
     /// That error.
     pub fn check(&self, peer: u32) -> Result<(), Error> {
-        let state = &self.peers[peer as usize];
-        if let Some(error) = state.session.failed().or_else(|| self.refused.clone()) {
+        let state = self.peers.get(&peer);
+        let failed = state.and_then(|state| state.session.failed());
+        if let Some(error) = failed.or_else(|| self.refused.clone()) {
             return Err(error);
         }
-        if state.broken && !state.session.bye_heard() {
+        if state.is_some_and(|state| state.broken && !state.session.bye_heard()) {
             return Err(Error::new(
                 Code::Network,
                 Entity::Rank(peer),
@@ -236,30 +275,47 @@ impl Mesh {
     /// # Errors
     /// That of the first session that failed.
     pub fn progress(&mut self, wait: Time, wanted: impl Fn(u32) -> bool) -> Result<(), Error> {
-        self.clock = clock();
-        self.tick();
-        for peer in 0..self.size() {
-            if peer != self.options.rank {
-                self.write(peer);
-                // A bare connection may end once nobody needs it.
-                if self.options.reliable || wanted(peer) {
-                    self.check(peer)?;
-                }
+        self.begin();
+        for (peer, state) in &self.peers {
+            // A bare connection may end once nobody needs it.
+            if *peer != self.options.rank && (self.options.reliable || wanted(*peer)) {
+                self.check(*peer)?;
             }
-            let state = &self.peers[peer as usize];
-            if state.inbox_bytes / 4 > self.options.inbox_bytes_max && wanted(peer) {
+            if state.inbox_bytes / 4 > self.options.inbox_bytes_max && wanted(*peer) {
                 return Err(Error::new(
                     Code::MemoryBudget,
-                    Entity::Rank(peer),
+                    Entity::Rank(*peer),
                     format!("{} bytes that nobody receives", state.inbox_bytes),
                     "receive in the order of sending, or raise inbox_bytes_max",
                 ));
             }
         }
+        self.turn(wait, wanted);
+        Ok(())
+    }
+
+    /// [`Mesh::progress`] where a session that failed holds up no other.
+    pub(crate) fn go_on(&mut self, wait: Time) {
+        self.begin();
+        self.turn(wait, |_| true);
+    }
+
+    fn begin(&mut self) {
+        self.clock = clock();
+        self.tick();
+        let mut next = self.met_from(0);
+        while let Some(peer) = next {
+            if peer != self.options.rank {
+                self.write(peer);
+            }
+            next = self.met_from(peer + 1);
+        }
+    }
+
+    fn turn(&mut self, wait: Time, wanted: impl Fn(u32) -> bool) {
         let events = self.wait(wait, &wanted);
         self.clock = clock();
         self.serve(&events);
-        Ok(())
     }
 
     /// Descriptors die together, and their numbers may name other files soon:
@@ -285,21 +341,19 @@ impl Mesh {
             // The network may not be up yet: try again at the next tick.
             self.listener = Sock::listen(own).ok();
         }
-        for index in 0..self.peers.len() {
-            if index == self.options.rank as usize {
+        let (mut silent, mut uncalled) = (Vec::new(), Vec::new());
+        for (rank, peer) in &mut self.peers {
+            let settled = !self.options.reliable && peer.session.current().is_some();
+            if *rank == self.options.rank || settled || peer.broken {
                 continue;
             }
-            let peer = &mut self.peers[index];
-            let settled = !self.options.reliable && peer.session.current().is_some();
-            if !settled && !peer.broken {
-                if let Some(link) = peer.session.tick(now) {
-                    self.close(link);
-                }
-                if self.peers[index].session.wants_call() {
-                    self.call(index as u32);
-                }
+            silent.extend(peer.session.tick(now));
+            if peer.session.wants_call() {
+                uncalled.push(*rank);
             }
         }
+        silent.into_iter().for_each(|link| self.close(link));
+        uncalled.into_iter().for_each(|peer| self.call(peer));
         let mut at = 0;
         while at < self.conns.len() {
             let conn = &self.conns[at];
@@ -314,12 +368,23 @@ impl Mesh {
         }
     }
 
+    /// Calls `peer` now if there is something for it and no call was made yet.
+    fn call_first(&mut self, peer: u32) {
+        if self.peer(peer).session.wants_call() {
+            self.clock = clock();
+            self.look();
+            self.call(peer);
+        }
+    }
+
     fn call(&mut self, peer: u32) {
         let link = self.new_link();
+        let address = self.options.addresses[peer as usize];
+        let session = &mut self.peer(peer).session;
         // The proof is made when the call stands: what it tells must be fresh.
-        let _ = self.peers[peer as usize].session.call(link);
-        let Some(sock) = Sock::call(self.options.addresses[peer as usize]) else {
-            self.peers[peer as usize].session.cut(link);
+        let _ = session.call(link);
+        let Some(sock) = Sock::call(address) else {
+            session.cut(link);
             return;
         };
         let deadline = self.clock + self.options.call_timeout;
@@ -350,8 +415,9 @@ impl Mesh {
 
     fn end(&mut self, at: usize, why: End) {
         let conn = self.conns.swap_remove(at);
-        if let Some(peer) = conn.peer {
-            let state = &mut self.peers[peer as usize];
+        if let Some(peer) = conn.peer
+            && let Some(state) = self.peers.get_mut(&peer)
+        {
             if state.session.current() == Some(conn.link) {
                 state.broken |= !self.options.reliable;
             }
@@ -371,10 +437,13 @@ impl Mesh {
 
     /// Sends what the session with `peer` has.
     fn write(&mut self, peer: u32) {
-        if self.peers[peer as usize].session.has_output() {
-            self.look();
+        if !self.peer(peer).session.has_output() {
+            return;
         }
-        let state = &mut self.peers[peer as usize];
+        self.look();
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return;
+        };
         let (Some(link), true) = (state.session.current(), state.session.has_output()) else {
             return;
         };
@@ -390,26 +459,25 @@ impl Mesh {
     /// everything and say so too.
     pub fn finish(&mut self, linger: Time) {
         let begin = clock();
-        for peer in 0..self.size() {
-            self.peers[peer as usize].session.finish();
+        for peer in self.peers.values_mut() {
+            peer.session.finish();
         }
         let open = |mesh: &Mesh| {
-            (0..mesh.size()).any(|peer| {
-                let session = &mesh.peers[peer as usize].session;
-                let through = session.ended() || (session.bye_heard() && session.drained());
-                peer != mesh.options.rank && !through && session.failed().is_none()
+            mesh.peers.iter().any(|(peer, Peer { session, .. })| {
+                // To whom there was never a connection, and nothing to say, nothing is said.
+                let silent = session.bye_heard() || session.counts().links == 0;
+                let through = session.ended() || (silent && session.drained());
+                *peer != mesh.options.rank && !through && session.failed().is_none()
             })
         };
         if !self.options.reliable {
             return;
         }
         while open(self) && clock().since(begin) < linger {
-            if self.progress(Time::from_ms(5), |_| true).is_err() {
-                return;
-            }
+            self.go_on(Time::from_ms(5));
         }
         // The last goodbyes are in the sockets or about to be.
-        let _ = self.progress(Time::ZERO, |_| true);
+        self.go_on(Time::ZERO);
     }
 
     /// What has happened so far.
@@ -418,7 +486,7 @@ impl Mesh {
             rebirths: self.rebirths,
             ..Totals::default()
         };
-        for peer in &self.peers {
+        for peer in self.peers.values() {
             let counts = peer.session.counts();
             totals.links += counts.links;
             totals.again += counts.again;
@@ -432,8 +500,8 @@ impl Mesh {
     /// Fault injection: ends the connection with `peer` as a broken network
     /// would, without telling this end's session first.
     pub fn break_link(&self, peer: u32) {
-        let link = self.peers[peer as usize].session.current();
-        if let Some(conn) = self.conns.iter().find(|conn| Some(conn.link) == link) {
+        let link = self.peers.get(&peer).map(|peer| peer.session.current());
+        if let Some(conn) = self.conns.iter().find(|conn| Some(Some(conn.link)) == link) {
             conn.sock.shutdown();
         }
     }

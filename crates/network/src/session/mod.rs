@@ -3,7 +3,7 @@
 //! and are replaced, or processes are stopped for a while.
 //!
 //! [`Session`] is the state machine of one pair, without sockets or clock;
-//! [`Mesh`] drives one session with every other rank over TCP, with nothing but
+//! [`Mesh`] drives one with each rank that is in use over TCP, with nothing but
 //! plain sockets, `poll`, `sendmsg` and `recvmsg`: no thread, no epoll, no
 //! eventfd, so that a process whose memory outlives its kernel needs no
 //! descriptor back. `docs/design/sessions.md` tells why it is correct.

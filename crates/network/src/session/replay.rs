@@ -168,6 +168,10 @@ impl Replay {
         self.cursor < self.used
     }
 
+    pub(crate) fn unsent_bytes(&self) -> usize {
+        self.used - self.cursor
+    }
+
     /// The link took `count` bytes.
     pub(crate) fn took(&mut self, count: usize) {
         self.cursor += count;

@@ -35,14 +35,15 @@ impl Mesh {
         if !self.options.reliable {
             return self.offer_plain(to, &head, body, offset);
         }
-        let session = &mut self.peers[to as usize].session;
+        let frame_bytes_max = self.options.session.frame_bytes_max;
+        let session = &mut self.peer(to).session;
         while *offset < whole {
             let Some(room) = session.room() else {
                 break;
             };
             // Not in crumbs: a frame has a price.
             let rest = whole - *offset;
-            if room < rest && room < self.options.session.frame_bytes_max {
+            if room < rest && room < frame_bytes_max {
                 break;
             }
             let count = room.min(rest);
@@ -63,6 +64,7 @@ impl Mesh {
             }
             *offset += count;
         }
+        self.call_first(to);
         self.write(to);
         Ok(*offset == whole)
     }
@@ -74,12 +76,17 @@ impl Mesh {
         body: &[u8],
         offset: &mut usize,
     ) -> Result<bool, Error> {
-        let link = self.peers[to as usize].session.current();
+        self.peer(to).session.hurry();
+        self.call_first(to);
+        let Some(state) = self.peers.get_mut(&to) else {
+            return Ok(false);
+        };
+        let session = &mut state.session;
+        let link = session.current();
         let conn = self.conns.iter_mut().find(|c| Some(c.link) == link);
         let Some(conn) = conn.filter(|conn| conn.out.is_empty()) else {
             return Ok(false);
         };
-        let session = &mut self.peers[to as usize].session;
         if session.has_output() {
             let written = conn.write(session);
             if written.is_err() || session.has_output() {
@@ -98,7 +105,7 @@ impl Mesh {
                     return Ok(false);
                 }
                 Done::Over | Done::Dead => {
-                    self.peers[to as usize].broken = true;
+                    state.broken = true;
                     return self.check(to).map(|()| false);
                 }
             }

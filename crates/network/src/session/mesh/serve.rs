@@ -4,7 +4,7 @@ use rustix::event::{PollFd, PollFlags};
 
 use super::{Mesh, READ_BUDGET_BYTES, STRANGERS_MAX};
 use crate::session::conn::{Conn, End, Stage};
-use crate::session::machine::Link;
+use crate::session::machine::{Cut, Link};
 use crate::wire::Verdict;
 use outlive_base::Time;
 
@@ -14,11 +14,12 @@ impl Mesh {
             return PollFlags::OUT;
         }
         let mut flags = PollFlags::IN;
-        if let Some(peer) = conn.peer {
-            let state = &self.peers[peer as usize];
-            if state.inbox_bytes > self.options.inbox_bytes_max && !wanted(peer) {
-                flags = PollFlags::empty();
-            }
+        if let Some(peer) = conn.peer
+            && let Some(state) = self.peers.get(&peer)
+            && state.inbox_bytes > self.options.inbox_bytes_max
+            && !wanted(peer)
+        {
+            flags = PollFlags::empty();
         }
         if conn.full || !conn.out.is_empty() {
             flags |= PollFlags::OUT;
@@ -63,9 +64,9 @@ impl Mesh {
             }
         }
         for (peer, link) in paused {
-            if let Some(peer) = peer {
+            if let Some(state) = peer.and_then(|peer| self.peers.get_mut(&peer)) {
                 // It is we who do not read.
-                self.peers[peer as usize].session.heard(link);
+                state.session.heard(link);
             }
         }
         events
@@ -119,7 +120,8 @@ impl Mesh {
                 let Some(peer) = conn.peer else {
                     return Err(End::Broken);
                 };
-                let resume = self.peers[peer as usize].session.proof(conn.link);
+                let state = self.peers.get(&peer);
+                let resume = state.and_then(|state| state.session.proof(conn.link));
                 let resume = resume.ok_or(End::Broken)?;
                 conn.shake(&self.secret, self.options.rank, peer, &resume)
             }
@@ -135,10 +137,8 @@ impl Mesh {
                 }
             }
             Stage::Open => {
-                let Some(peer) = conn.peer else {
-                    return Err(End::Broken);
-                };
-                conn.write(&mut self.peers[peer as usize].session)?;
+                let state = conn.peer.and_then(|peer| self.peers.get_mut(&peer));
+                conn.write(&mut state.ok_or(End::Broken)?.session)?;
                 self.read(at)
             }
         }
@@ -148,12 +148,18 @@ impl Mesh {
     fn decide(&mut self, at: usize) -> Result<(), End> {
         let conn = &mut self.conns[at];
         let (peer, resume) = conn.caller().ok_or(End::Broken)?;
-        if peer == self.options.rank || peer as usize >= self.peers.len() {
+        if peer == self.options.rank || peer as usize >= self.options.addresses.len() {
             let _ = conn.answer(Verdict::WrongPeer);
             return Err(End::Broken);
         }
-        let state = &mut self.peers[peer as usize];
-        match state.session.called(conn.link, &resume) {
+        let known = self.peers.contains_key(&peer);
+        let link = conn.link;
+        let called = self.peer(peer).session.called(link, &resume);
+        let conn = &mut self.conns[at];
+        let Some(state) = self.peers.get_mut(&peer) else {
+            return Err(End::Broken);
+        };
+        match called {
             Ok(closed) => {
                 conn.peer = Some(peer);
                 state.incomplete.rollback();
@@ -162,8 +168,17 @@ impl Mesh {
                 closed.into_iter().for_each(|link| self.close(link));
                 Ok(())
             }
+            Err(Cut::Forgotten) => {
+                conn.answer(Verdict::Accept)?;
+                conn.out.extend(state.session.welcome(&resume));
+                conn.flush_out()?;
+                Err(End::Broken)
+            }
             Err(_) => {
                 let _ = conn.answer(Verdict::Stale);
+                if !known {
+                    self.peers.remove(&peer);
+                }
                 Err(End::Broken)
             }
         }
@@ -171,10 +186,8 @@ impl Mesh {
 
     fn read(&mut self, at: usize) -> Result<(), End> {
         let conn = &mut self.conns[at];
-        let Some(peer) = conn.peer else {
-            return Err(End::Broken);
-        };
-        let state = &mut self.peers[peer as usize];
+        let peer = conn.peer.ok_or(End::Broken)?;
+        let state = self.peers.get_mut(&peer).ok_or(End::Broken)?;
         let (mut done, mut closed) = (Vec::new(), Vec::new());
         let result = conn.read(
             &mut state.session,
