@@ -3,9 +3,10 @@
 //!
 //! An outcome is what each live process got: the sum of the contributors' values, and
 //! the list of the absent. Deaths before the call are dropped rails (threads), closed
-//! sockets (TCP), closed workers (UCX, with that feature) or processes dead from the start (simulation); a death during it comes
-//! after the process gave its contribution away and while the call waits for a late one,
-//! so that all worlds must count it.
+//! sockets (TCP), closed workers (UCX, with that feature), sessions that are given up, or
+//! processes dead from the start (simulation); a death during it comes after the process gave
+//! its contribution away and while the call waits for a late one, so that all worlds must count
+//! it. Over sessions it may also come back without its memory, which is as bad.
 //!
 //! Where the corrected family keeps trees, the call that matters begins when they are grown,
 //! and that they carried it is checked.
@@ -16,28 +17,27 @@
 
 #[cfg(feature = "ucx")]
 mod doors;
+mod families;
+mod rails;
 mod watched;
 
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, LazyLock};
 use std::thread;
-use std::time::Duration;
 
+use families::Family;
 use outlive_base::Time;
 use outlive_collectives::Operator;
-use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
-use outlive_network::rail::tcp::{Listener, Options, Tcp};
-use outlive_network::rail::threads::Threads;
+use outlive_collectives::engine::{Bounds, Engine, Start};
+use outlive_network::rail::sessions::Sessions;
 use outlive_network::rail::{Content, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
-use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, Command, Event, Kind};
-use outlive_protocols::corrected::{self, Keep, Spread};
-use outlive_protocols::ftco::{self, Plan};
-use outlive_simulator::ftco::{Scenario as Simulated, Subject, run_any};
+use outlive_protocols::corrected;
+use outlive_protocols::ftco;
+use outlive_simulator::ftco::{Scenario as Simulated, run_any};
 use outlive_simulator::logp::{Death, Model};
+use rails::Job;
 use watched::Watched;
 
 const MODEL: LogP = LogP {
@@ -161,79 +161,6 @@ fn with_trees() -> Vec<Scenario> {
 type Got = Option<(u64, Vec<u32>)>;
 type Outcome = Vec<(u32, Vec<Got>)>;
 
-/// One of the machines that carry out collectives.
-trait Family: Subject + Wired {
-    const NAME: &'static str;
-    /// Times in units of `unit`; death is told, so nothing is decided by the clock.
-    fn config(scenario: &Scenario, unit: Time) -> Self::Config;
-    /// As `config`, for a world in which nobody tells of a death: silence does.
-    fn silent(scenario: &Scenario) -> Self::Config;
-    /// At a root: enough trees are kept for the next broadcast.
-    fn grown(&self, _root: u32) -> bool {
-        true
-    }
-}
-
-impl Family for ftco::Machine {
-    const NAME: &'static str = "ftco";
-    fn config(scenario: &Scenario, unit: Time) -> ftco::Config {
-        let processes = scenario.processes;
-        let plan = Plan::new(Shape::Binomial, Order::InOrder, processes, &MODEL).expect("a plan");
-        ftco::Config {
-            timeout: Time(unit.0 * 1_000_000),
-            timeout_per_level: Time(0),
-            patience: Time(unit.0 * 2_000_000),
-            late: Time(unit.0 * 4_000_000),
-            bound: Time(unit.0 * 8_000_000),
-            ..ftco::Config::new(plan)
-        }
-    }
-    fn silent(scenario: &Scenario) -> ftco::Config {
-        ftco::Config {
-            timeout: Time(1_000),
-            patience: Time(2_000),
-            ..ftco::Machine::config(scenario, Time(1))
-        }
-    }
-}
-
-impl Family for corrected::Machine {
-    const NAME: &'static str = "corrected-tree";
-    fn config(scenario: &Scenario, unit: Time) -> corrected::Config {
-        let tree = Spread::Tree(Shape::Binomial);
-        let keep = Keep {
-            trees: scenario.trees,
-            gossip: Time(8),
-        };
-        let config = corrected::Config::new(scenario.processes, tree, 1).expect("valid");
-        let config = match scenario.trees {
-            0 => config,
-            _ => config.keeping(keep).expect("valid"),
-        };
-        corrected::Config {
-            pace: Time(unit.0 / 20),
-            timeout: Time(unit.0 * 1_000_000),
-            patience: Time(unit.0 * 2_000_000),
-            ask: Time(unit.0 * 1_000),
-            late: Time(unit.0 * 4_000_000),
-            bound: Time(unit.0 * 8_000_000),
-            ..config
-        }
-    }
-    fn silent(scenario: &Scenario) -> corrected::Config {
-        corrected::Config {
-            timeout: Time(1_000),
-            patience: Time(2_000),
-            ..corrected::Machine::config(scenario, Time(1))
-        }
-    }
-    fn grown(&self, root: u32) -> bool {
-        // f is 1.
-        self.whole_trees(root)
-            .is_some_and(|trees| trees.count_ones() > 1)
-    }
-}
-
 /// What the processes of a run know of each other without messages.
 #[derive(Default)]
 struct Board {
@@ -279,7 +206,7 @@ impl Operator for Sum {
 }
 
 fn one_call<M: Family, R: Rail>(
-    rail: &mut Watched<R>,
+    rail: &mut Watched<'_, R>,
     engine: &mut Engine<M>,
     key: Key,
     number: u32,
@@ -361,7 +288,7 @@ fn serve<M: Family>(rail: &mut impl Rail, engine: &mut Engine<M>, key: Key) {
 
 /// A live process; it goes on serving until all are done. Nothing of one that dies.
 fn live<M: Family>(
-    rail: impl Rail,
+    rail: &mut impl Rail,
     scenario: &Scenario,
     board: &Board,
     alive: usize,
@@ -452,7 +379,11 @@ fn prepare<M: Family>(
     }
 }
 
-fn on_rails<M: Family, R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>>) -> Outcome {
+fn on_rails<M: Family, R: Rail + Send>(
+    scenario: &Scenario,
+    rails: Vec<Option<R>>,
+    buried: Buried<R>,
+) -> Outcome {
     let alive = rails.iter().flatten().count();
     let board = Board::default();
     let ended = [scenario.dies, scenario.leaves];
@@ -466,7 +397,15 @@ fn on_rails<M: Family, R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>
             .map(|(me, rail)| {
                 (
                     me,
-                    scope.spawn(move || live::<M>(rail, scenario, board, alive)),
+                    scope.spawn(move || {
+                        let mut rail = rail;
+                        let got = live::<M>(&mut rail, scenario, board, alive);
+                        if got.is_none() {
+                            let through = || board.done.load(Ordering::Acquire) >= alive;
+                            buried(me as u32, rail, &through);
+                        }
+                        got
+                    }),
                 )
             })
             .collect();
@@ -481,52 +420,32 @@ fn on_rails<M: Family, R: Rail + Send>(scenario: &Scenario, rails: Vec<Option<R>
     outcome
 }
 
-fn over_threads<M: Family>(scenario: &Scenario) -> Outcome {
-    let rails = Threads::all(scenario.processes).into_iter().enumerate();
-    let rails = rails.map(|(me, rail)| {
-        // Dropped, which is to die.
-        (!scenario.dead.contains(&(me as u32))).then_some(rail)
-    });
-    on_rails::<M, _>(scenario, rails.collect())
+/// What becomes of a process that died: its rail, and whether all others are through.
+type Buried<'a, R> = &'a (dyn Fn(u32, R, &dyn Fn() -> bool) + Sync);
+
+/// Nothing is left of it.
+fn dies<R>(_: u32, rail: R, _: &dyn Fn() -> bool) {
+    drop(rail);
 }
 
-/// The key of this run: the port of a dead process may be taken by another run beside this
-/// one, which is not to be heard.
-fn secret() -> [u8; 32] {
-    static SECRET: LazyLock<[u8; 32]> = LazyLock::new(|| {
-        let random = || RandomState::new().build_hasher().finish().to_le_bytes();
-        let words = [random(), random(), random(), random()];
-        let mut all = words.into_iter().flatten();
-        std::array::from_fn(|_| all.next().unwrap_or_default())
-    });
-    *SECRET
-}
-
-fn over_tcp<M: Family>(scenario: &Scenario) -> Outcome {
-    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
-    let listeners: Vec<_> = (0..scenario.processes)
-        .map(|_| Listener::bind(any).expect("listens"))
-        .collect();
-    let addresses: Vec<_> = listeners
-        .iter()
-        .map(|one| one.address().expect("has one"))
-        .collect();
-    let rails = listeners.into_iter().enumerate().map(|(me, listener)| {
-        // The listener of a dead process goes with it.
-        if scenario.dead.contains(&(me as u32)) {
-            return None;
+/// Over sessions. Whoever dies is given up in time, or comes back without its memory.
+fn over_sessions<M: Family>(scenario: &Scenario, forgets: bool) -> Outcome {
+    let job = Job::new(scenario.processes);
+    let comes_back = |me, rail, through: &dyn Fn() -> bool| {
+        drop(rail);
+        let mut again = job.process(me);
+        // Those who knew it tell it that it forgot, and it ends as a program would. Who had not
+        // met it before takes it for the first one, until then.
+        let mut end = Time::NEVER;
+        while !through() && again.now() < end && again.receive().is_none() {
+            if again.news().is_some() {
+                end = end.min(again.now() + Time::from_ms(300));
+            }
+            again.wait(again.now() + Time::from_ms(5));
         }
-        let options = Options {
-            silence: Duration::from_secs(20),
-            incarnation: 0,
-        };
-        let mut rail =
-            Tcp::new(listener, me as u32, addresses.clone(), secret(), options).expect("a rail");
-        rail.call_all();
-        Some(rail)
-    });
-    let rails = rails.collect();
-    on_rails::<M, _>(scenario, rails)
+    };
+    let buried: Buried<Sessions> = if forgets { &comes_back } else { &dies };
+    on_rails::<M, _>(scenario, job.sessions(&scenario.dead), buried)
 }
 
 /// Between two calls in the simulator, where the call that matters is not the first.
@@ -653,13 +572,21 @@ where
             "{scenario:?}"
         );
         assert_eq!(
-            over_threads::<M>(&scenario),
+            on_rails::<M, _>(
+                &scenario,
+                rails::threads(scenario.processes, &scenario.dead),
+                &dies
+            ),
             want,
             "threads, {}: {scenario:?}",
             M::NAME
         );
         assert_eq!(
-            over_tcp::<M>(&scenario),
+            on_rails::<M, _>(
+                &scenario,
+                rails::tcp(scenario.processes, &scenario.dead),
+                &dies
+            ),
             want,
             "TCP, {}: {scenario:?}",
             M::NAME
@@ -668,7 +595,8 @@ where
         assert_eq!(
             on_rails::<M, _>(
                 &scenario,
-                doors::rails(scenario.processes, &scenario.dead, secret())
+                doors::rails(scenario.processes, &scenario.dead, rails::secret()),
+                &dies
             ),
             want,
             "UCX, {}: {scenario:?}",
@@ -698,4 +626,35 @@ fn every_driver_comes_to_the_simulated_outcome() {
         lines, kept,
         "conformance.jsonl is not what the simulator says"
     );
+}
+
+/// A death is known after seconds here, so scenarios run side by side.
+fn sessions_conform<M: Family>(scenarios: Vec<Scenario>)
+where
+    M::Config: Clone,
+{
+    for some in scenarios.chunks(24) {
+        thread::scope(|scope| {
+            for scenario in some {
+                scope.spawn(move || {
+                    let want = simulated::<M>(scenario);
+                    for forgets in [false, true] {
+                        // Twice only where somebody dies who was there.
+                        if forgets && scenario.dies.or(scenario.leaves).is_none() {
+                            continue;
+                        }
+                        let got = over_sessions::<M>(scenario, forgets);
+                        assert_eq!(got, want, "{}, forgets {forgets}: {scenario:?}", M::NAME);
+                    }
+                });
+            }
+        });
+    }
+}
+
+#[test]
+fn sessions_come_to_the_simulated_outcome() {
+    sessions_conform::<ftco::Machine>(scenarios());
+    sessions_conform::<corrected::Machine>(scenarios());
+    sessions_conform::<corrected::Machine>(with_trees());
 }

@@ -150,6 +150,7 @@ impl Rail for Shadow {
         Can {
             native_pairs: true,
             tells_deaths: self.ulfm,
+            ..Can::default()
         }
     }
     fn now(&self) -> Time {
@@ -169,11 +170,7 @@ impl Rail for Shadow {
         if self.dead.get(to as usize).copied().unwrap_or(true) {
             return;
         }
-        let mut bytes = frame.header().to_vec();
-        if let Some(body) = &frame.body {
-            bytes.extend_from_slice(&body.bytes);
-            bytes.extend_from_slice(&body.absent_bytes());
-        }
+        let bytes = frame.bytes();
         let Ok(count) = c_int::try_from(bytes.len()) else {
             return; // the layer sends nothing as long (see `calls::BYTES_MAX`)
         };

@@ -6,8 +6,8 @@ use outlive_base::Time;
 use outlive_network::rail::{Can, Frame, News, Rail};
 
 /// A rail that counts what leaves.
-pub struct Watched<R> {
-    pub rail: R,
+pub struct Watched<'a, R> {
+    pub rail: &'a mut R,
     /// Frames with a body.
     pub given: u64,
     /// Those down trees that are kept.
@@ -18,7 +18,7 @@ pub struct Watched<R> {
     pub branch: fn(&Frame) -> bool,
 }
 
-impl<R: Rail> Rail for Watched<R> {
+impl<R: Rail> Rail for Watched<'_, R> {
     fn me(&self) -> u32 {
         self.rail.me()
     }

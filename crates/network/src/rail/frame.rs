@@ -112,6 +112,16 @@ impl Frame {
         bytes
     }
 
+    /// The whole frame as bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = self.header().to_vec();
+        if let Some(body) = &self.body {
+            bytes.extend_from_slice(&body.bytes);
+            bytes.extend_from_slice(&body.absent_bytes());
+        }
+        bytes
+    }
+
     /// A whole frame from bytes, as [`Frame::header`] and the body give them.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
-//! What moves frames between the ranks of a job: [`threads`] in one process, [`tcp`] and
-//! `ucx` (with the feature of that name) between processes; the MPI layer adds one over the
-//! job's own point-to-point messages.
+//! What moves frames between the ranks of a job: [`threads`] in one process; between processes
+//! [`tcp`], `ucx` (with the feature of that name) and [`sessions`], which outlive connections
+//! and kernels; the MPI layer adds one over the job's own point-to-point messages.
 //!
 //! Invariant: bytes from a rail are parsed by [`frame`], which cannot panic and reserves no
 //! more than arrived (P7).
 
 pub mod frame;
+pub mod sessions;
 pub mod tcp;
 pub mod threads;
 #[cfg(feature = "ucx")]
@@ -27,6 +28,9 @@ pub struct Can {
     pub native_pairs: bool,
     /// A death is told, and the other processes go on.
     pub tells_deaths: bool,
+    /// No frame is lost with a connection: each arrives exactly once, as long as both
+    /// processes keep their memory and find each other again.
+    pub reliable: bool,
 }
 
 /// What became of another process: each is told once, and nothing follows it.

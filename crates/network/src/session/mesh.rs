@@ -22,7 +22,7 @@ use super::machine::{Config, Link, Session};
 use super::sock::Sock;
 use crate::handshake::Secret;
 use crate::key::JobKey;
-use crate::rail::RANKS_MAX;
+use crate::rail::frame::RANKS_MAX;
 
 /// What a mesh needs to know.
 #[derive(Clone, Debug)]
@@ -94,6 +94,8 @@ struct Peer {
     inbox_bytes: usize,
     /// Plain only: the link that broke.
     broken: bool,
+    /// What its address says that cannot be the peer: another key, or another version.
+    refused: Option<Error>,
 }
 
 /// Bytes read from one connection before others have their turn.
@@ -118,7 +120,6 @@ pub struct Mesh {
     clock: Time,
     looked: Time,
     rebirths: u64,
-    refused: Option<Error>,
 }
 
 /// The kernel's monotonic clock. It may jump when the kernel was replaced.
@@ -176,9 +177,13 @@ impl Mesh {
             clock: now,
             looked: now,
             rebirths: 0,
-            refused: None,
             options,
         })
+    }
+
+    /// The kernel's monotonic clock, which a new kernel sets back.
+    pub(crate) fn clock(&self) -> Time {
+        clock()
     }
 
     /// This process.
@@ -225,6 +230,7 @@ impl Mesh {
                 inbox: VecDeque::new(),
                 inbox_bytes: 0,
                 broken: false,
+                refused: None,
             }
         })
     }
@@ -253,12 +259,13 @@ impl Mesh {
     /// # Errors
     /// That error.
     pub fn check(&self, peer: u32) -> Result<(), Error> {
-        let state = self.peers.get(&peer);
-        let failed = state.and_then(|state| state.session.failed());
-        if let Some(error) = failed.or_else(|| self.refused.clone()) {
+        let Some(state) = self.peers.get(&peer) else {
+            return Ok(());
+        };
+        if let Some(error) = state.session.failed().or_else(|| state.refused.clone()) {
             return Err(error);
         }
-        if state.is_some_and(|state| state.broken && !state.session.bye_heard()) {
+        if state.broken && !state.session.bye_heard() {
             return Err(Error::new(
                 Code::Network,
                 Entity::Rank(peer),
@@ -292,6 +299,34 @@ impl Mesh {
         }
         self.turn(wait, wanted);
         Ok(())
+    }
+
+    /// Meets all ranks, so that it is noticed who does not come: of two the higher one calls.
+    pub(crate) fn meet_all(&mut self) {
+        let me = self.options.rank;
+        for peer in (0..self.size()).filter(|peer| *peer != me) {
+            let session = &mut self.peer(peer).session;
+            if peer < me {
+                session.hurry();
+            }
+        }
+    }
+
+    /// Bytes for `peer` that no link has taken yet.
+    pub(crate) fn unsent_bytes(&self, peer: u32) -> usize {
+        let peer = self.peers.get(&peer);
+        peer.map_or(0, |peer| peer.session.unsent_bytes())
+    }
+
+    /// True once `peer` has said goodbye, and what it sent before has come.
+    pub(crate) fn parted(&self, peer: u32) -> bool {
+        let peer = self.peers.get(&peer);
+        peer.is_some_and(|peer| peer.session.bye_heard())
+    }
+
+    /// Says goodbye to `peer` once it has everything.
+    pub(crate) fn part(&mut self, peer: u32) {
+        self.peer(peer).session.finish();
     }
 
     /// [`Mesh::progress`] where a session that failed holds up no other.
@@ -426,7 +461,7 @@ impl Mesh {
             if let End::Refused(failure) = why
                 && state.session.counts().links == 0
             {
-                self.refused = Some(failure.error(Entity::Rank(peer)));
+                state.refused = Some(failure.error(Entity::Rank(peer)));
             }
         }
         drop(conn);
