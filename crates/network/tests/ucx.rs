@@ -13,7 +13,7 @@ use outlive_base::{Code, Time};
 use outlive_network::rail::STALL;
 use outlive_network::rail::tcp::{KEY_BYTES, Listener};
 use outlive_network::rail::ucx::{Door, Options, Ucx};
-use outlive_network::rail::{Content, Frame, Key, News, Rail};
+use outlive_network::rail::{Content, Frame, Key, News, Rail, conform};
 
 const SECRET: [u8; KEY_BYTES] = [9; KEY_BYTES];
 const BOUND: Duration = Duration::from_secs(60);
@@ -73,6 +73,11 @@ fn turn<T>(rails: &mut [&mut Ucx], mut done: impl FnMut(usize, Option<Frame>) ->
         }
         assert!(Instant::now() < end, "nothing came");
     }
+}
+
+#[test]
+fn ucx_conforms() {
+    conform(job, |_| (), BOUND).expect("what every rail promises");
 }
 
 #[test]

@@ -5,6 +5,7 @@
 //! Invariant: bytes from a rail are parsed by [`frame`], which cannot panic and reserves no
 //! more than arrived (P7).
 
+mod conform;
 pub mod frame;
 pub mod sessions;
 pub mod tcp;
@@ -16,6 +17,7 @@ use std::time::Duration;
 
 use outlive_base::Time;
 
+pub use conform::conform;
 pub use frame::{Bytes, Content, Frame, Key, RANKS_MAX};
 
 /// A receiver that takes nothing for so long is late, and holds up nobody else.
@@ -47,7 +49,8 @@ pub enum News {
 /// Promises of an implementation: frames between two processes arrive in order and
 /// at most once while both live; nothing blocks except [`Rail::wait`] and, for its bound,
 /// [`Rail::leave`]; what is sent to a process that died or left vanishes. A frame may be
-/// lost with its sender only.
+/// lost with its sender and, if the rail is not [`Can::reliable`], with a connection that
+/// breaks between two that live. [`conform`] asks a rail for all of this.
 pub trait Rail {
     /// This process.
     fn me(&self) -> u32;
