@@ -18,8 +18,8 @@
 //!
 //! [`run`] is the keeper's side, [`Deposit`] the agent's.
 
+mod datagrams;
 mod deposit;
-mod passing;
 mod process;
 mod supervise;
 mod wire;

@@ -16,7 +16,7 @@ mod peers;
 mod places;
 mod queue;
 mod rebuild;
-mod recorder;
+mod record_writer;
 mod reports;
 mod run;
 mod slabs;

@@ -23,7 +23,7 @@ use crate::keeper::{Caught, Deposit};
 use crate::kept::{KEPT_TAG, Kept};
 use crate::memory::{Block, Memory, Work, share};
 use crate::places::Places;
-use crate::recorder::{self, Means, Recorder, owed_of};
+use crate::record_writer::{self, Means, RecordWriter, owed_of};
 use crate::reports::Reports;
 use crate::storage;
 use crate::turns::Turns;
@@ -154,7 +154,7 @@ fn finish_shared(found: &mut Vec<Record>, shared: &Vault) -> Result<()> {
     let there = shared.records().scan()?.records;
     let missing = unfinished(found, &there).into_iter().cloned();
     for record in missing.collect::<Vec<_>>() {
-        if let Err(error) = recorder::persist_shared(shared, &mut Incarnation(0), &record) {
+        if let Err(error) = record_writer::persist_shared(shared, &mut Incarnation(0), &record) {
             found.retain(|other| *other != record);
             return Err(error);
         }
@@ -211,7 +211,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         troubles.extend(finish_shared(found, &shared).err());
     }
     let store = Arc::new(store);
-    let recorder = Recorder::start(Means {
+    let recorder = RecordWriter::start(Means {
         store: Arc::clone(&store),
         job_hash: spec.job_hash,
         owed: owed_of(&kept_records, &store),

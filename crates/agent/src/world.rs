@@ -35,7 +35,7 @@ use crate::memory::{Block, Memory, Work, control_tag, share, slab_tag};
 use crate::parity;
 use crate::places::Places;
 use crate::rebuild::Rebuilding;
-use crate::recorder::{Beside, Recorder};
+use crate::record_writer::{Beside, RecordWriter};
 use crate::reports::Reports;
 use crate::storage;
 use crate::turns::Turns;
@@ -66,7 +66,7 @@ pub struct World {
     /// See `outgoing`.
     pub incoming: Pool,
     /// Writes records.
-    pub recorder: Recorder,
+    pub recorder: RecordWriter,
     /// Makes and gives back slabs, in order.
     pub memory_maker: Pool,
     /// Hands descriptors to the keeper, in order.

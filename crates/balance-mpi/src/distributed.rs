@@ -25,8 +25,8 @@ use outlive_base::{Code, Entity, Error, Result, Time, rng};
 
 use crate::gathered;
 use crate::leaving;
-use crate::mesh::{DIGEST_MASK, Local, alike, damaged};
 use crate::sweep;
+use crate::tasks::{DIGEST_MASK, Local, alike, damaged};
 use crate::transport::Transport;
 
 /// What one process hands over or takes in.
@@ -410,7 +410,7 @@ fn hand_over(
     };
     let mut scratch = Scratch::new(arrays.names.len());
     let (moves, _) = select(&view, &arrays.own, outflows, &mut scratch);
-    let mut leaving: BTreeMap<u32, Vec<(u64, crate::mesh::Task)>> = BTreeMap::new();
+    let mut leaving: BTreeMap<u32, Vec<(u64, crate::tasks::Task)>> = BTreeMap::new();
     for moved in moves {
         let name = arrays.names[moved.task as usize];
         if let Some(task) = local.give(name, moved.to) {

@@ -13,7 +13,7 @@ use outlive_balance::graph::TASKS_MAX;
 use outlive_base::{Code, Entity, Error, Result};
 
 use crate::distributed::{Outcome, balance_given};
-use crate::mesh::{Local, Task};
+use crate::tasks::{Local, Task};
 use crate::transport::Transport;
 
 mod rails;

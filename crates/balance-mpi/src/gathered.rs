@@ -15,7 +15,7 @@ use outlive_base::wire::{Reader, Writer};
 use outlive_base::{Code, Entity, Error, Result};
 
 use crate::distributed::Outcome;
-use crate::mesh::{Local, damaged, together};
+use crate::tasks::{Local, damaged, together};
 use crate::transport::Transport;
 
 /// Most tasks that are gathered.

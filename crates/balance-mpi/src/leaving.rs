@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use outlive_base::wire::Writer;
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::mesh::{Local, Task};
+use crate::tasks::{Local, Task};
 use crate::transport::Transport;
 
 /// Which processes stay; at least one.

@@ -4,7 +4,7 @@
 //! A balancing is one or more *attempts*. In an attempt the processes of the agreed
 //! membership run [`crate::distributed`]; nothing real moves before its end, so an
 //! attempt that is given up costs time and nothing else. Whoever learns of a death
-//! gives the attempt up. Then all agree ([`Kind::Agree`]) on whether everyone got
+//! gives the attempt up. Then all agree ([`CollectiveKind::Agree`]) on whether everyone got
 //! through and on who failed, and either return or begin again from what they had,
 //! without the failed: with their tasks the edges to them go, for a task lives and
 //! dies with its process.
@@ -34,11 +34,11 @@ use outlive_collectives::engine::{Bounds, Engine, Start};
 use outlive_network::rail::{Content, Frame, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::collective::{Call, Command, Event, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind, Command, Event};
 use outlive_protocols::ftco::{Config, Machine, Plan};
 
 use crate::distributed::{self, Outcome};
-use crate::mesh::Local;
+use crate::tasks::Local;
 
 mod attempt;
 mod meeting;
@@ -352,7 +352,7 @@ impl<R: Rail> Rails<R> {
     /// The result's bytes, and the places of the absent.
     fn collective(
         &mut self,
-        (comm, number, kind): (u64, u32, Kind),
+        (comm, number, kind): (u64, u32, CollectiveKind),
         value: Vec<u8>,
         op: &mut dyn Operator,
         stop: impl Fn(&Rails<R>) -> bool,
@@ -400,7 +400,7 @@ impl<R: Rail> Rails<R> {
         };
         let number = self.agreements;
         self.agreements += 1;
-        let call = (AGREEMENTS, number, Kind::Agree);
+        let call = (AGREEMENTS, number, CollectiveKind::Agree);
         let (bytes, absent) = self.collective(call, own.encode(), &mut Union, |_| false)?;
         let mut verdict = Verdict::decode(&bytes)
             .ok_or_else(|| Error::internal("a verdict that cannot be read"))?;

@@ -16,7 +16,7 @@ use outlive_base::Result;
 use outlive_base::wire::{Reader, WireError, Writer};
 
 use crate::distributed::{BAND, GIVEN, MOVES, average_edge, tag};
-use crate::mesh::{Local, Task, damaged};
+use crate::tasks::{Local, Task, damaged};
 use crate::transport::Transport;
 
 pub(crate) fn sweep(

@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use outlive_balance::diffusion;
-use outlive_balance_mpi::mesh::{Local, Task};
 use outlive_balance_mpi::rails::{Options, Rails, meet};
+use outlive_balance_mpi::tasks::{Local, Task};
 use outlive_base::Time;
 use outlive_network::rail::tcp::Tcp;
 use outlive_network::rail::{Can, Frame, News, Rail};

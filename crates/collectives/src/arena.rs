@@ -18,7 +18,7 @@ pub trait Operator {
     fn combine(&mut self, call: u32, acc: &mut Vec<u8>, arg: &[u8], acc_left: bool) -> bool;
 }
 
-struct Place {
+struct Held {
     holders: u32,
     call: u32,
     content: Content,
@@ -27,14 +27,14 @@ struct Place {
 /// See the module.
 #[derive(Default)]
 pub struct Arena {
-    places: Vec<Option<Place>>,
+    places: Vec<Option<Held>>,
     free: Vec<u32>,
 }
 
 impl Arena {
     /// Stores a body of the collective `call`, held once.
     pub fn put(&mut self, call: u32, content: Content) -> Body {
-        let place = Some(Place {
+        let place = Some(Held {
             holders: 1,
             call,
             content,
@@ -46,7 +46,7 @@ impl Arena {
         self.places.push(place);
         Body((self.places.len() - 1) as u32)
     }
-    fn place(&mut self, body: Body) -> Option<&mut Place> {
+    fn place(&mut self, body: Body) -> Option<&mut Held> {
         self.places.get_mut(body.0 as usize)?.as_mut()
     }
     /// What a body that is held holds.

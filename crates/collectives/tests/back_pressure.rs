@@ -7,7 +7,7 @@ use outlive_base::Time;
 use outlive_collectives::engine::{Bounds, Engine, Start, Wired};
 use outlive_network::rail::{Can, Content, Frame, Key, News, Rail};
 use outlive_protocols::broadcast::{Msg as Spreads, tree::Shape};
-use outlive_protocols::collective::{Call, Command, Event, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind, Command, Event};
 use outlive_protocols::corrected::{Config, Machine, Msg, Part, Spread};
 
 const PROCESSES: u32 = 64;
@@ -91,7 +91,7 @@ fn begun(pace: u64) -> (Scripted, Engine<Machine>) {
     };
     engine.start(&rail, start);
     let call = Call {
-        kind: Kind::Bcast,
+        kind: CollectiveKind::Bcast,
         root: 0,
         value: None,
         ordered: false,
@@ -108,7 +108,7 @@ fn hear(rail: &Scripted, engine: &mut Engine<Machine>, from: u32, what: Spreads)
         seq: 0,
         root: 0,
         by: 0,
-        kind: Kind::Bcast,
+        kind: CollectiveKind::Bcast,
         part: Part::Spread(what, 9),
     };
     let msg = <Machine as Wired>::encode(msg);

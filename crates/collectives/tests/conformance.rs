@@ -32,7 +32,7 @@ use outlive_collectives::engine::{Bounds, Engine, Start};
 use outlive_network::rail::sessions::Sessions;
 use outlive_network::rail::{Content, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
-use outlive_protocols::collective::{Call, Command, Event, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind, Command, Event};
 use outlive_protocols::corrected;
 use outlive_protocols::ftco;
 use outlive_simulator::ftco::{Scenario as Simulated, run_any};
@@ -50,7 +50,7 @@ const MODEL: LogP = LogP {
 struct Scenario {
     name: &'static str,
     processes: u32,
-    kind: Kind,
+    kind: CollectiveKind,
     root: u32,
     calls: u32,
     /// Dead before the first call.
@@ -81,7 +81,12 @@ fn scenarios() -> Vec<Scenario> {
         trees: 0,
     };
     let mut all = Vec::new();
-    for kind in [Kind::Bcast, Kind::Reduce, Kind::Allreduce, Kind::Barrier] {
+    for kind in [
+        CollectiveKind::Bcast,
+        CollectiveKind::Reduce,
+        CollectiveKind::Allreduce,
+        CollectiveKind::Barrier,
+    ] {
         for processes in [2, 3, 7] {
             all.push(plain("fault-free", processes, kind, processes / 2));
         }
@@ -108,7 +113,7 @@ fn scenarios() -> Vec<Scenario> {
         });
         all.push(Scenario {
             late: Some(3),
-            dies: Some(if kind == Kind::Bcast { 4 } else { 7 }),
+            dies: Some(if kind == CollectiveKind::Bcast { 4 } else { 7 }),
             ..plain("one dies during the call", 8, kind, 0)
         });
     }
@@ -118,7 +123,12 @@ fn scenarios() -> Vec<Scenario> {
 /// Those with trees: dead before any are grown, while they are used, and in between.
 fn with_trees() -> Vec<Scenario> {
     let mut all = Vec::new();
-    for kind in [Kind::Bcast, Kind::Reduce, Kind::Allreduce, Kind::Barrier] {
+    for kind in [
+        CollectiveKind::Bcast,
+        CollectiveKind::Reduce,
+        CollectiveKind::Allreduce,
+        CollectiveKind::Barrier,
+    ] {
         let plain = |name, processes| Scenario {
             name,
             processes,
@@ -175,7 +185,7 @@ struct Board {
 
 fn call(scenario: &Scenario) -> Call {
     let root = match scenario.kind {
-        Kind::Bcast | Kind::Reduce => scenario.root,
+        CollectiveKind::Bcast | CollectiveKind::Reduce => scenario.root,
         _ => 0,
     };
     Call {
@@ -217,9 +227,9 @@ fn one_call<M: Family, R: Rail>(
     let call = call(scenario);
     let given = rail.given;
     let dying = number == scenario.at && scenario.dies == Some(rail.me());
-    let giving = call.kind != Kind::Bcast || call.root == rail.me();
+    let giving = call.kind != CollectiveKind::Bcast || call.root == rail.me();
     let value = match call.kind {
-        Kind::Barrier => Vec::new(),
+        CollectiveKind::Barrier => Vec::new(),
         _ => u64::from(rail.me() + 1).to_le_bytes().to_vec(),
     };
     let content = giving.then(|| (number, Content::new(value)));
@@ -501,7 +511,7 @@ where
             .map(|(_, _, seq, value)| {
                 let value = value.map(|value| {
                     let ranks = value.ranks.iter().map(|rank| u64::from(rank + 1)).sum();
-                    let sum = if scenario.kind == Kind::Barrier {
+                    let sum = if scenario.kind == CollectiveKind::Barrier {
                         0
                     } else {
                         ranks

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use outlive_collectives::Operator;
 use outlive_network::rail::Content;
-use outlive_protocols::collective::{Call, Kind, Why};
+use outlive_protocols::collective::{Call, CollectiveKind, Why};
 
 use crate::body::{Nothing, Reduction, Shape};
 use crate::comms::Comm;
@@ -114,7 +114,7 @@ impl Ours {
         layer.run(comm, call, family, value, &mut operator(number))
     }
 
-    fn call(&self, kind: Kind, root: c_int, ordered: bool) -> Call {
+    fn call(&self, kind: CollectiveKind, root: c_int, ordered: bool) -> Call {
         Call {
             kind,
             root: root as u32,
@@ -133,7 +133,7 @@ pub fn barrier(comm: Handle) -> Option<c_int> {
     if let Some(pair) = Pair::of(ours.layer, &ours.comm) {
         return Some(ours.end(pair.barrier()));
     }
-    let call = ours.call(Kind::Barrier, 0, false);
+    let call = ours.call(CollectiveKind::Barrier, 0, false);
     let ended = ours.run(call, 0, Some(Content::default()), |_| Nothing);
     Some(ours.end(ended.map_or_else(|why| ours.why(why), |_| 0)))
 }
@@ -171,7 +171,7 @@ pub unsafe fn bcast(
         Ok(value) => value,
         Err(code) => return Some(ours.end(code)),
     };
-    let call = ours.call(Kind::Bcast, root, false);
+    let call = ours.call(CollectiveKind::Bcast, root, false);
     let ended = ours.run(call, shape.data_bytes, value, |_| Nothing);
     let code = match ended {
         Err(why) => ours.why(why),
@@ -256,8 +256,8 @@ pub unsafe fn reduce(args: Args, comm: Handle) -> Option<c_int> {
     };
     // The tree is in the order of ranks only from rank 0: others turn it.
     let call = match args.root {
-        Some(root) if commutes || root == 0 => ours.call(Kind::Reduce, root, !commutes),
-        _ => ours.call(Kind::Allreduce, 0, !commutes),
+        Some(root) if commutes || root == 0 => ours.call(CollectiveKind::Reduce, root, !commutes),
+        _ => ours.call(CollectiveKind::Allreduce, 0, !commutes),
     };
     let ended = ours.run(call, shape.data_bytes, Some(value), |call| Reduction {
         shape,

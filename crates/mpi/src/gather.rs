@@ -13,7 +13,7 @@ use std::ffi::{c_int, c_void};
 
 use outlive_collectives::Operator;
 use outlive_network::rail::Content;
-use outlive_protocols::collective::{Call, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind};
 
 use crate::body::{self, Shape};
 use crate::calls::{Ours, ours};
@@ -23,29 +23,29 @@ use crate::native::{Count, Handle};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     /// Whose machine carries it out.
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     /// Every rank's data are as long: all know the length of all.
     pub alike: bool,
 }
 
 /// MPI_Gather.
 pub const GATHER: Row = Row {
-    kind: Kind::Gather,
+    kind: CollectiveKind::Gather,
     alike: true,
 };
 /// MPI_Gatherv.
 pub const GATHERV: Row = Row {
-    kind: Kind::Gather,
+    kind: CollectiveKind::Gather,
     alike: false,
 };
 /// MPI_Allgather.
 pub const ALLGATHER: Row = Row {
-    kind: Kind::Allgather,
+    kind: CollectiveKind::Allgather,
     alike: true,
 };
 /// MPI_Allgatherv.
 pub const ALLGATHERV: Row = Row {
-    kind: Kind::Allgather,
+    kind: CollectiveKind::Allgather,
     alike: false,
 };
 

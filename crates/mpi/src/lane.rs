@@ -20,7 +20,7 @@ use segment::Segment;
 /// What a message is part of.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum CallKind {
     /// MPI_Barrier.
     Barrier = 1,
     /// MPI_Bcast.
@@ -39,7 +39,7 @@ pub struct Head {
     /// Which call of this communicator's lane.
     pub call: u32,
     /// What it is part of.
-    pub kind: Kind,
+    pub kind: CallKind,
     /// The root, or 0.
     pub root: u8,
     /// The data come as an MPI message.
@@ -64,11 +64,11 @@ impl Head {
     fn of(words: [u64; 2]) -> Option<Head> {
         let marks = words[0] >> 32;
         let kinds = [
-            Kind::Barrier,
-            Kind::Bcast,
-            Kind::Reduce,
-            Kind::Allreduce,
-            Kind::Ready,
+            CallKind::Barrier,
+            CallKind::Bcast,
+            CallKind::Reduce,
+            CallKind::Allreduce,
+            CallKind::Ready,
         ];
         let kind = kinds.into_iter().find(|kind| *kind as u64 == marks & 255)?;
         let head = Head {
@@ -396,7 +396,7 @@ impl Taking<'_> {
             chunk: own.chunk,
             ..*head
         } == *own;
-        alike && (own.kind == Kind::Bcast || head.long == own.long && head.chunk == own.chunk)
+        alike && (own.kind == CallKind::Bcast || head.long == own.long && head.chunk == own.chunk)
     }
 
     fn ended(self) -> Ended {

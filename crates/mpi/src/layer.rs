@@ -14,7 +14,7 @@ use outlive_collectives::{Engine, Operator};
 use outlive_network::rail::{Can, Content, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::collective::{Call, Command, Event, Kind, Why};
+use outlive_protocols::collective::{Call, CollectiveKind, Command, Event, Why};
 use outlive_protocols::corrected::{self, Keep, Spread};
 use outlive_protocols::ftco::{self, Plan};
 
@@ -324,7 +324,7 @@ impl Layer {
         } else if ahead.fetch_add(1, Ordering::AcqRel) >= AHEAD_MAX {
             ahead.store(1, Ordering::Release);
             let barrier = Call {
-                kind: Kind::Barrier,
+                kind: CollectiveKind::Barrier,
                 root: 0,
                 value: None,
                 ordered: false,

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result, segments};
 use outlive_network::rail::{Content, Rail};
-use outlive_protocols::collective::{Call, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind};
 
 use crate::body::Nothing;
 use crate::comms::Comms;
@@ -149,7 +149,7 @@ pub fn end(native: &Native) -> Option<c_int> {
         && comm.ours
     {
         let call = Call {
-            kind: Kind::Barrier,
+            kind: CollectiveKind::Barrier,
             root: 0,
             value: None,
             ordered: false,

@@ -45,7 +45,7 @@ const BACKLOG_SLICE: Duration = Duration::from_millis(5);
 /// Longest time between two looks at the clock's duties.
 const TICK_MAX: Duration = Duration::from_secs(1);
 
-enum Slot {
+enum Conversation {
     Shake(Box<Shake>),
     Link(Box<Link>),
 }
@@ -73,7 +73,7 @@ pub(crate) struct Reactor {
     faults: Arc<Faults>,
     /// Where events go; `None` if the caller takes them from `pending`.
     events: Option<Sender<Event>>,
-    slots: BTreeMap<u64, Slot>,
+    slots: BTreeMap<u64, Conversation>,
     /// Streams that wait for their next use.
     parked: BTreeMap<u64, Stream>,
     /// Callers in the handshake, oldest first.
@@ -249,8 +249,8 @@ impl Reactor {
                 }
             }
             _ => match self.slots.remove(&token) {
-                Some(Slot::Shake(shake)) => self.on_shake(token, shake, flags),
-                Some(Slot::Link(link)) => self.on_link(token, link, flags),
+                Some(Conversation::Shake(shake)) => self.on_shake(token, shake, flags),
+                Some(Conversation::Link(link)) => self.on_link(token, link, flags),
                 None => {}
             },
         }
@@ -299,8 +299,10 @@ impl Reactor {
         let mut late = Vec::new();
         for (token, slot) in &self.slots {
             let due = match slot {
-                Slot::Shake(shake) => Some(shake.deadline),
-                Slot::Link(link) => link.stalled.map(|since| since + self.options.write_timeout),
+                Conversation::Shake(shake) => Some(shake.deadline),
+                Conversation::Link(link) => {
+                    link.stalled.map(|since| since + self.options.write_timeout)
+                }
             };
             match due {
                 Some(due) if due <= now => late.push(*token),
@@ -344,8 +346,8 @@ impl Reactor {
             .slots
             .values()
             .filter_map(|slot| match slot {
-                Slot::Link(link) => Some(&**link),
-                Slot::Shake(_) => None,
+                Conversation::Link(link) => Some(&**link),
+                Conversation::Shake(_) => None,
             })
             .collect();
         if links.is_empty() {

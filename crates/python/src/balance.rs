@@ -5,7 +5,7 @@ use outlive_balance::diffusion::Approach;
 use outlive_balance::replay::{self, Figures, Method, Settings};
 use outlive_balance::{Graph, Processes, command, diffusion};
 use outlive_balance_mpi::distributed;
-use outlive_balance_mpi::mesh::{Local, Task};
+use outlive_balance_mpi::tasks::{Local, Task};
 use outlive_balance_mpi::transport::Transport;
 use outlive_base::{Code, Entity, Error, Result};
 use pyo3::prelude::*;

@@ -12,7 +12,7 @@ use crate::state::{CONTEXT_COLLECTIVE, State};
 
 /// What the elements are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum ElementKind {
     /// `double`
     F64,
     /// `int32_t`
@@ -32,18 +32,18 @@ pub enum Operator {
     Min,
 }
 
-impl Kind {
+impl ElementKind {
     /// Length of an element, in bytes.
     pub const fn bytes(self) -> usize {
         match self {
-            Kind::I32 => 4,
-            Kind::F64 | Kind::I64 => 8,
+            ElementKind::I32 => 4,
+            ElementKind::F64 | ElementKind::I64 => 8,
         }
     }
 }
 
 /// `left` becomes `left` op `right`, element by element.
-fn combine(kind: Kind, operator: Operator, left: &mut [u8], right: &[u8]) {
+fn combine(kind: ElementKind, operator: Operator, left: &mut [u8], right: &[u8]) {
     macro_rules! each {
         ($type:ty, $sum:expr) => {
             for (l, r) in left
@@ -66,9 +66,9 @@ fn combine(kind: Kind, operator: Operator, left: &mut [u8], right: &[u8]) {
         };
     }
     match kind {
-        Kind::F64 => each!(f64, |a, b| a + b),
-        Kind::I32 => each!(i32, i32::wrapping_add),
-        Kind::I64 => each!(i64, i64::wrapping_add),
+        ElementKind::F64 => each!(f64, |a, b| a + b),
+        ElementKind::I32 => each!(i32, i32::wrapping_add),
+        ElementKind::I64 => each!(i64, i64::wrapping_add),
     }
 }
 
@@ -136,7 +136,7 @@ impl State {
     /// To rank 0 along a binomial tree; lower ranks stand to the left.
     fn fold(
         &mut self,
-        kind: Kind,
+        kind: ElementKind,
         operator: Operator,
         data: &mut [u8],
         tag: u32,
@@ -159,7 +159,12 @@ impl State {
 
     /// Recursive doubling where the ranks are a power of two: both partners
     /// compute lower op higher, so all get the same bits.
-    fn allreduce(&mut self, kind: Kind, operator: Operator, data: &mut [u8]) -> Result<(), Error> {
+    fn allreduce(
+        &mut self,
+        kind: ElementKind,
+        operator: Operator,
+        data: &mut [u8],
+    ) -> Result<(), Error> {
         let (me, size, tag) = (self.mesh.rank(), self.mesh.size(), self.turn());
         if !size.is_power_of_two() {
             self.fold(kind, operator, data, tag)?;
@@ -211,7 +216,7 @@ impl Comm {
     /// As [`Comm::barrier`].
     pub fn reduce(
         &self,
-        kind: Kind,
+        kind: ElementKind,
         operator: Operator,
         data: &mut [u8],
         root: u32,
@@ -233,7 +238,12 @@ impl Comm {
     ///
     /// # Errors
     /// As [`Comm::barrier`].
-    pub fn allreduce(&self, kind: Kind, operator: Operator, data: &mut [u8]) -> Result<(), Error> {
+    pub fn allreduce(
+        &self,
+        kind: ElementKind,
+        operator: Operator,
+        data: &mut [u8],
+    ) -> Result<(), Error> {
         sized(data.len() / kind.bytes() * kind.bytes(), data.len())?;
         self.call()?.state.allreduce(kind, operator, data)
     }
@@ -310,15 +320,15 @@ mod tests {
     fn elements_combine_as_their_kind_says() {
         let mut left = [1.5f64, -2.0].map(f64::to_le_bytes).concat();
         let right = [0.25f64, 7.0].map(f64::to_le_bytes).concat();
-        combine(Kind::F64, Operator::Sum, &mut left, &right);
+        combine(ElementKind::F64, Operator::Sum, &mut left, &right);
         assert_eq!(left, [1.75f64, 5.0].map(f64::to_le_bytes).concat());
-        combine(Kind::F64, Operator::Max, &mut left, &right);
+        combine(ElementKind::F64, Operator::Max, &mut left, &right);
         assert_eq!(left, [1.75f64, 7.0].map(f64::to_le_bytes).concat());
         let mut left = [i32::MAX, -4].map(i32::to_le_bytes).concat();
         let right = [1i32, 3].map(i32::to_le_bytes).concat();
-        combine(Kind::I32, Operator::Sum, &mut left, &right);
+        combine(ElementKind::I32, Operator::Sum, &mut left, &right);
         assert_eq!(left, [i32::MIN, -1].map(i32::to_le_bytes).concat());
-        combine(Kind::I32, Operator::Min, &mut left, &right);
+        combine(ElementKind::I32, Operator::Min, &mut left, &right);
         assert_eq!(left, [i32::MIN, -1].map(i32::to_le_bytes).concat());
     }
 }

@@ -11,7 +11,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use outlive_base::{Code, Entity, Error};
 
 use crate::state::bytes;
-use crate::{ANY_SOURCE, ANY_TAG, Comm, Kind, Operator, Request, Setup, Status};
+use crate::{ANY_SOURCE, ANY_TAG, Comm, ElementKind, Operator, Request, Setup, Status};
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
@@ -128,11 +128,11 @@ unsafe fn given<'a>(data: *const c_void, count: usize) -> Result<&'a [u8], Error
     Ok(unsafe { bytes(data.cast(), count) })
 }
 
-fn kind(value: c_int) -> Result<Kind, Error> {
+fn kind(value: c_int) -> Result<ElementKind, Error> {
     match value {
-        1 => Ok(Kind::F64),
-        2 => Ok(Kind::I32),
-        3 => Ok(Kind::I64),
+        1 => Ok(ElementKind::F64),
+        2 => Ok(ElementKind::I32),
+        3 => Ok(ElementKind::I64),
         _ => Err(invalid("an unknown kind of elements")),
     }
 }
@@ -421,7 +421,11 @@ unsafe extern "C" fn outlive_comm_bcast(
 
 /// # Safety
 /// `data` has `count` elements of `kind`.
-unsafe fn elements<'a>(data: *mut c_void, count: usize, kind: Kind) -> Result<&'a mut [u8], Error> {
+unsafe fn elements<'a>(
+    data: *mut c_void,
+    count: usize,
+    kind: ElementKind,
+) -> Result<&'a mut [u8], Error> {
     let count = count.checked_mul(kind.bytes());
     let count = count.ok_or_else(|| invalid("too many elements"))?;
     // SAFETY: the caller's promise.

@@ -21,7 +21,7 @@ mod ffi;
 mod setup;
 mod state;
 
-pub use collectives::{Kind, Operator};
+pub use collectives::{ElementKind, Operator};
 pub use comm::Comm;
 pub use setup::Setup;
 pub use state::{ANY_SOURCE, ANY_TAG, Request, Status};

@@ -7,7 +7,7 @@ mod support;
 use outlive_base::rng::Sequence;
 use outlive_base::{Code, Time};
 use outlive_network::JobKey;
-use outlive_sessions::{ANY_SOURCE, ANY_TAG, Comm, Kind, Operator, Setup};
+use outlive_sessions::{ANY_SOURCE, ANY_TAG, Comm, ElementKind, Operator, Setup};
 use support::setups;
 
 fn run<T: Send>(setups: Vec<Setup>, body: impl Fn(&Comm) -> T + Sync) -> Vec<T> {
@@ -56,7 +56,8 @@ fn exchange(comm: &Comm, rounds: u64, broken: Option<u64>) -> f64 {
         assert_eq!(got, block(left, me, round, bytes), "round {round}");
         let mut value = f64::from(me + 1) / 3.0 + round as f64;
         let mut word = value.to_le_bytes();
-        comm.allreduce(Kind::F64, Operator::Sum, &mut word).unwrap();
+        comm.allreduce(ElementKind::F64, Operator::Sum, &mut word)
+            .unwrap();
         value = f64::from_le_bytes(word);
         sum += value;
         let part = bytes / 7;
@@ -99,10 +100,11 @@ fn broken_connections_change_nothing() {
 fn an_odd_number_of_ranks_reduces_and_broadcasts_too() {
     let results = run(setups(3, |_| ()), |comm| {
         let mut numbers = [i64::from(comm.rank()), -5].map(i64::to_le_bytes).concat();
-        comm.allreduce(Kind::I64, Operator::Max, &mut numbers)
+        comm.allreduce(ElementKind::I64, Operator::Max, &mut numbers)
             .unwrap();
         let mut one = (comm.rank() as i32 + 1).to_le_bytes();
-        comm.reduce(Kind::I32, Operator::Sum, &mut one, 2).unwrap();
+        comm.reduce(ElementKind::I32, Operator::Sum, &mut one, 2)
+            .unwrap();
         let mut all = *b"....";
         if comm.rank() == 1 {
             all = *b"here";

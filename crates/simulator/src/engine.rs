@@ -15,7 +15,7 @@ use outlive_base::Time;
 pub struct Happening {
     /// The process (or another object of the world).
     pub who: u32,
-    /// Kind in the upper 4 bits, index into the kind's slab in the lower 28.
+    /// CollectiveKind in the upper 4 bits, index into the kind's slab in the lower 28.
     what: u32,
 }
 

@@ -9,7 +9,7 @@ use outlive_base::{Code, Entity, Error};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, FdFlags};
 
-use super::passing::{Parcel, receive, send};
+use super::datagrams::{Parcel, receive, send};
 use super::wire::{Answer, Status, TAG_BYTES_MAX, Wish, parse_answer, write_wish};
 use super::{AGENT_RESTARTS, KEEPER_FD};
 

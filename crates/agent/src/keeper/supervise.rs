@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::Signal;
 
-use super::passing::{Parcel, receive, send};
+use super::datagrams::{Parcel, receive, send};
 use super::process::{self, Agent, Caught};
 use super::wire::{Answer, BATCH_MAX, Status, Wish, parse_wish, write_answer};
 use super::{ExitReason, KeeperOptions};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::mesh::Task;
+use crate::tasks::Task;
 use crate::transport::over::Over;
 use outlive_balance::metrics::measure;
 use outlive_balance::outline::RAGGED;

@@ -7,7 +7,7 @@ use outlive_base::wire::Reader;
 use outlive_base::{Error, Result, Time};
 use outlive_collectives::Operator;
 use outlive_network::rail::Rail;
-use outlive_protocols::collective::Kind;
+use outlive_protocols::collective::CollectiveKind;
 
 use super::{Rails, Stop, Word};
 use crate::transport::Transport;
@@ -138,7 +138,11 @@ impl<R: Rail> Transport for Attempt<'_, R> {
         self.check()?;
         let mut own = self.me.to_le_bytes().to_vec();
         own.extend(value.to_bits().to_le_bytes());
-        let call = (u64::from(self.rails.attempt), self.calls, Kind::Allgather);
+        let call = (
+            u64::from(self.rails.attempt),
+            self.calls,
+            CollectiveKind::Allgather,
+        );
         self.calls += 1;
         let done = self
             .rails

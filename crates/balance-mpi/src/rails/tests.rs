@@ -1,7 +1,7 @@
 //! On the rail between threads, where a death can be put before any frame.
 
 use super::*;
-use crate::mesh::Task;
+use crate::tasks::Task;
 use crate::transport::over::Over;
 use outlive_balance::Graph;
 use outlive_network::rail::Can;

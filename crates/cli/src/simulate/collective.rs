@@ -6,7 +6,7 @@ use std::time::Instant;
 use clap::Args;
 use outlive_base::{Result, Time, count};
 use outlive_protocols::broadcast::tree::Ring;
-use outlive_protocols::collective::{Call, Event, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind, Event};
 use outlive_protocols::ftco::{Config, Plan};
 use outlive_protocols::reduce;
 use outlive_simulator::ftco::check::{Expect, check};
@@ -157,18 +157,23 @@ enum Machine {
 pub fn reduce(options: &ReduceOptions) -> Result<u8> {
     run_with(
         &options.common,
-        Kind::Reduce,
+        CollectiveKind::Reduce,
         options.root,
         &options.algorithm,
     )
 }
 
 /// Runs collectives; 0 unless a guarantee is broken.
-pub fn run(options: &CollectiveOptions, kind: Kind) -> Result<u8> {
+pub fn run(options: &CollectiveOptions, kind: CollectiveKind) -> Result<u8> {
     run_with(options, kind, 0, "ftco")
 }
 
-fn run_with(options: &CollectiveOptions, kind: Kind, root: u32, algorithm: &str) -> Result<u8> {
+fn run_with(
+    options: &CollectiveOptions,
+    kind: CollectiveKind,
+    root: u32,
+    algorithm: &str,
+) -> Result<u8> {
     let began = Instant::now();
     options.check(root)?;
     let threads = options.threads(root)?;
@@ -207,8 +212,8 @@ fn run_with(options: &CollectiveOptions, kind: Kind, root: u32, algorithm: &str)
     }
     let parameters = Understood {
         collective: match kind {
-            Kind::Reduce => "reduce",
-            Kind::Barrier => "barrier",
+            CollectiveKind::Reduce => "reduce",
+            CollectiveKind::Barrier => "barrier",
             _ => "allreduce",
         },
         algorithm,
@@ -339,7 +344,7 @@ impl CollectiveOptions {
     fn one(
         &self,
         machine: &Machine,
-        kind: Kind,
+        kind: CollectiveKind,
         root: u32,
         deaths: &[(u32, Death)],
         seed: u64,

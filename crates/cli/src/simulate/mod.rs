@@ -13,7 +13,7 @@ mod turns;
 
 use clap::{Args, Subcommand};
 use outlive_base::Result;
-use outlive_protocols::collective::Kind;
+use outlive_protocols::collective::CollectiveKind;
 
 /// Run the protocols in simulation.
 #[derive(Args, Debug)]
@@ -54,7 +54,7 @@ pub fn run(options: &SimulateOptions) -> Result<u8> {
         Simulation::Turns(options) => turns::run(options),
         Simulation::Broadcast(options) => broadcast::run(options),
         Simulation::Reduce(options) => collective::reduce(options),
-        Simulation::Allreduce(options) => collective::run(options, Kind::Allreduce),
-        Simulation::Barrier(options) => collective::run(options, Kind::Barrier),
+        Simulation::Allreduce(options) => collective::run(options, CollectiveKind::Allreduce),
+        Simulation::Barrier(options) => collective::run(options, CollectiveKind::Barrier),
     }
 }

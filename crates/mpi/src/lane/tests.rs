@@ -60,7 +60,7 @@ fn dead() -> At {
     At(Over::Dead)
 }
 
-fn head(call: u32, kind: Kind, bytes: usize) -> Head {
+fn head(call: u32, kind: CallKind, bytes: usize) -> Head {
     Head {
         call,
         kind,
@@ -136,7 +136,7 @@ fn data_of_every_length_arrive_in_both_directions() {
         scope.spawn(move || {
             for (round, bytes) in SIZES.into_iter().cycle().take(200).enumerate() {
                 let call = zero.begin();
-                let own = head(call, Kind::Bcast, bytes);
+                let own = head(call, CallKind::Bcast, bytes);
                 if round % 2 == 0 {
                     let ended = give(zero, own, &pattern(round, bytes), &mut Patient(0));
                     assert_eq!(ended, Ended::Done(None));
@@ -149,7 +149,7 @@ fn data_of_every_length_arrive_in_both_directions() {
         });
         for (round, bytes) in SIZES.into_iter().cycle().take(200).enumerate() {
             let call = one.begin();
-            let own = head(call, Kind::Bcast, bytes);
+            let own = head(call, CallKind::Bcast, bytes);
             if round % 2 == 1 {
                 give(one, own, &pattern(round, bytes), &mut Patient(0));
             } else {
@@ -167,7 +167,7 @@ fn both_give_and_take_at_once_from_one_buffer() {
     let [zero, one] = &mut both.lanes;
     let side = |lane: &mut Lane, me: usize| {
         for (round, bytes) in SIZES.into_iter().cycle().take(200).enumerate() {
-            let own = head(lane.begin(), Kind::Allreduce, bytes);
+            let own = head(lane.begin(), CallKind::Allreduce, bytes);
             let mut data = pattern(2 * round + me, bytes);
             let ended = swap(lane, own, &mut data, &mut Patient(0));
             assert_eq!(ended, Ended::Done(Some(own)));
@@ -189,16 +189,16 @@ fn a_giver_runs_ahead_as_far_as_there_are_slots() {
     let [zero, one] = &mut both.lanes;
     for call in 1..=ring::SLOTS as u32 {
         let data = call.to_le_bytes();
-        let ended = give(zero, head(call, Kind::Reduce, 4), &data, &mut dead());
+        let ended = give(zero, head(call, CallKind::Reduce, 4), &data, &mut dead());
         assert_eq!(ended, Ended::Done(None), "{call}");
     }
     // The next waits, and the other is said to be dead: not given.
-    let next = head(ring::SLOTS as u32 + 1, Kind::Reduce, 4);
+    let next = head(ring::SLOTS as u32 + 1, CallKind::Reduce, 4);
     assert_eq!(give(zero, next, &[0; 4], &mut dead()), Ended::Alone);
     assert_eq!(zero.closed(), Some(Over::Dead));
     // What was given arrives, also after a death.
     for call in 1..=ring::SLOTS as u32 {
-        let (ended, got) = take(one, head(call, Kind::Reduce, 4), &mut dead());
+        let (ended, got) = take(one, head(call, CallKind::Reduce, 4), &mut dead());
         assert!(matches!(ended, Ended::Done(Some(_))), "{call}");
         assert_eq!(got, call.to_le_bytes());
     }
@@ -215,7 +215,7 @@ fn half_a_message_of_a_dead_process_is_none() {
     for stops in 0..=chunks {
         let mut both = Both::new();
         let [zero, one] = &mut both.lanes;
-        let own = head(1, Kind::Allreduce, bytes);
+        let own = head(1, CallKind::Allreduce, bytes);
         let data = pattern(3, bytes);
         for chunk in 0..stops {
             let at = chunk * ring::CHUNK;
@@ -250,33 +250,36 @@ fn what_differs_is_told_and_the_next_call_is_right_again() {
     for (call, gives, asks) in [(1, 16, 8), (2, 8, 16), (3, 3 * ring::CHUNK, 8)] {
         give(
             zero,
-            head(call, Kind::Bcast, gives),
+            head(call, CallKind::Bcast, gives),
             &pattern(1, gives),
             &mut dead(),
         );
-        let (ended, got) = take(one, head(call, Kind::Bcast, asks), &mut dead());
-        assert_eq!(ended, Ended::Differs(Some(head(call, Kind::Bcast, gives))));
+        let (ended, got) = take(one, head(call, CallKind::Bcast, asks), &mut dead());
+        assert_eq!(
+            ended,
+            Ended::Differs(Some(head(call, CallKind::Bcast, gives)))
+        );
         assert!(got.iter().all(|byte| *byte == 0xee), "untouched");
     }
     // Another kind, another root.
-    give(zero, head(4, Kind::Reduce, 8), &[1; 8], &mut dead());
-    let (ended, _) = take(one, head(4, Kind::Bcast, 8), &mut dead());
-    assert_eq!(ended, Ended::Differs(Some(head(4, Kind::Reduce, 8))));
+    give(zero, head(4, CallKind::Reduce, 8), &[1; 8], &mut dead());
+    let (ended, _) = take(one, head(4, CallKind::Bcast, 8), &mut dead());
+    assert_eq!(ended, Ended::Differs(Some(head(4, CallKind::Reduce, 8))));
     let turned = Head {
         root: 1,
-        ..head(5, Kind::Reduce, 8)
+        ..head(5, CallKind::Reduce, 8)
     };
     give(zero, turned, &[1; 8], &mut dead());
-    let (ended, _) = take(one, head(5, Kind::Reduce, 8), &mut dead());
+    let (ended, _) = take(one, head(5, CallKind::Reduce, 8), &mut dead());
     assert_eq!(ended, Ended::Differs(Some(turned)));
     // A message that nobody asked for is found in the next call, and is over with it.
-    give(zero, head(6, Kind::Bcast, 8), &[6; 8], &mut dead());
-    give(zero, head(7, Kind::Bcast, 8), &[7; 8], &mut dead());
-    let (ended, _) = take(one, head(7, Kind::Bcast, 8), &mut dead());
-    assert_eq!(ended, Ended::Differs(Some(head(7, Kind::Bcast, 8))));
-    give(zero, head(8, Kind::Bcast, 8), &[8; 8], &mut dead());
-    let (ended, got) = take(one, head(8, Kind::Bcast, 8), &mut dead());
-    assert_eq!(ended, Ended::Done(Some(head(8, Kind::Bcast, 8))));
+    give(zero, head(6, CallKind::Bcast, 8), &[6; 8], &mut dead());
+    give(zero, head(7, CallKind::Bcast, 8), &[7; 8], &mut dead());
+    let (ended, _) = take(one, head(7, CallKind::Bcast, 8), &mut dead());
+    assert_eq!(ended, Ended::Differs(Some(head(7, CallKind::Bcast, 8))));
+    give(zero, head(8, CallKind::Bcast, 8), &[8; 8], &mut dead());
+    let (ended, got) = take(one, head(8, CallKind::Bcast, 8), &mut dead());
+    assert_eq!(ended, Ended::Done(Some(head(8, CallKind::Bcast, 8))));
     assert_eq!(got, [8; 8]);
 }
 
@@ -285,12 +288,12 @@ fn swapped_data_that_differ_in_length_are_an_error_on_both_sides() {
     let mut both = Both::new();
     let [zero, one] = &mut both.lanes;
     let side = |lane: &mut Lane, bytes: usize| {
-        let own = head(lane.begin(), Kind::Allreduce, bytes);
+        let own = head(lane.begin(), CallKind::Allreduce, bytes);
         let mut data = pattern(1, bytes);
         let ended = swap(lane, own, &mut data, &mut Patient(0));
         assert!(matches!(ended, Ended::Differs(Some(_))), "{ended:?}");
         assert!(data == pattern(1, bytes), "untouched");
-        let own = head(lane.begin(), Kind::Barrier, 0);
+        let own = head(lane.begin(), CallKind::Barrier, 0);
         assert_eq!(
             swap(lane, own, &mut [], &mut Patient(0)),
             Ended::Done(Some(own))
@@ -306,12 +309,12 @@ fn swapped_data_that_differ_in_length_are_an_error_on_both_sides() {
 fn a_call_that_the_other_passed_by_closes_the_lane() {
     let mut both = Both::new();
     let [zero, one] = &mut both.lanes;
-    give(zero, head(2, Kind::Bcast, 8), &[2; 8], &mut dead());
-    let (ended, _) = take(one, head(1, Kind::Bcast, 8), &mut dead());
+    give(zero, head(2, CallKind::Bcast, 8), &[2; 8], &mut dead());
+    let (ended, _) = take(one, head(1, CallKind::Bcast, 8), &mut dead());
     assert_eq!(ended, Ended::Differs(None));
     assert_eq!(one.closed(), Some(Over::Bound));
     // The other does not wait for its bound.
-    let (ended, _) = take(zero, head(3, Kind::Bcast, 8), &mut Patient(0));
+    let (ended, _) = take(zero, head(3, CallKind::Bcast, 8), &mut Patient(0));
     assert_eq!(ended, Ended::Closed);
 }
 
@@ -319,9 +322,9 @@ fn a_call_that_the_other_passed_by_closes_the_lane() {
 fn who_gives_up_at_its_bound_tells_the_other() {
     let mut both = Both::new();
     let [zero, one] = &mut both.lanes;
-    let (ended, _) = take(one, head(1, Kind::Bcast, 8), &mut At(Over::Bound));
+    let (ended, _) = take(one, head(1, CallKind::Bcast, 8), &mut At(Over::Bound));
     assert_eq!(ended, Ended::Closed);
-    let own = head(1, Kind::Barrier, 0);
+    let own = head(1, CallKind::Barrier, 0);
     let ended = swap(zero, own, &mut [], &mut Patient(0));
     assert_eq!(ended, Ended::Closed);
     assert_eq!(zero.closed(), Some(Over::Bound));
@@ -336,7 +339,7 @@ fn words_that_are_no_head_close_the_lane() {
         // SAFETY: the slot is free.
         unsafe { zero.out.ring.describe(free.slot, words) };
         zero.out.publish(free);
-        let (ended, _) = take(one, head(1, Kind::Bcast, 8), &mut dead());
+        let (ended, _) = take(one, head(1, CallKind::Bcast, 8), &mut dead());
         assert_eq!(ended, Ended::Differs(None), "{words:?}");
     }
 }
@@ -345,7 +348,7 @@ fn words_that_are_no_head_close_the_lane() {
 fn an_operator_that_fails_does_not_leave_the_lane_out_of_step() {
     let mut both = Both::new();
     let [zero, one] = &mut both.lanes;
-    let own = head(1, Kind::Reduce, 3 * ring::CHUNK);
+    let own = head(1, CallKind::Reduce, 3 * ring::CHUNK);
     give(zero, own, &pattern(1, 3 * ring::CHUNK), &mut dead());
     let mut calls = 0;
     let mut fail = |_, _: *mut u8, _| {
@@ -355,19 +358,19 @@ fn an_operator_that_fails_does_not_leave_the_lane_out_of_step() {
     // SAFETY: nothing is given.
     let ended = unsafe { one.exchange(own, None, Some(&mut fail), false, &mut dead()) };
     assert_eq!((ended, calls), (Ended::Failed(17), 1));
-    give(zero, head(2, Kind::Bcast, 8), &[2; 8], &mut dead());
-    let (_, got) = take(one, head(2, Kind::Bcast, 8), &mut dead());
+    give(zero, head(2, CallKind::Bcast, 8), &[2; 8], &mut dead());
+    let (_, got) = take(one, head(2, CallKind::Bcast, 8), &mut dead());
     assert_eq!(got, [2; 8]);
 }
 
 #[test]
 fn a_head_is_read_as_it_was_written() {
     for kind in [
-        Kind::Barrier,
-        Kind::Bcast,
-        Kind::Reduce,
-        Kind::Allreduce,
-        Kind::Ready,
+        CallKind::Barrier,
+        CallKind::Bcast,
+        CallKind::Reduce,
+        CallKind::Allreduce,
+        CallKind::Ready,
     ] {
         for long in [false, true] {
             let one = Head {

@@ -24,12 +24,12 @@ pub enum Way {
 pub struct Counted {
     /// The lane.
     pub lane: Lane,
-    _place: Place,
+    _place: Permit,
 }
 
 impl Counted {
     /// A lane that has its place until it is dropped.
-    pub(crate) fn new(lane: Lane, place: Place) -> Counted {
+    pub(crate) fn new(lane: Lane, place: Permit) -> Counted {
         Counted {
             lane,
             _place: place,
@@ -38,18 +38,18 @@ impl Counted {
 }
 
 /// One of [`LANES_MAX`] places, given back when it is dropped.
-pub(crate) struct Place;
+pub(crate) struct Permit;
 
-impl Place {
+impl Permit {
     /// A place, if there is one left.
-    pub fn take() -> Option<Place> {
+    pub fn take() -> Option<Permit> {
         let taken = LANES.fetch_add(1, Ordering::AcqRel);
-        let place = Place;
+        let place = Permit;
         (taken < LANES_MAX).then_some(place)
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         LANES.fetch_sub(1, Ordering::AcqRel);
     }

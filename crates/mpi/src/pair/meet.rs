@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use super::Pair;
 use crate::lane::segment::{PROOF_BYTES, Segment, place};
-use crate::lane::way::{Counted, LANES_MAX, Place, Way};
+use crate::lane::way::{Counted, LANES_MAX, Permit, Way};
 use crate::lane::{BYTES, Lane};
 use crate::native::Handle;
 
@@ -110,8 +110,8 @@ fn no_memory(error: std::io::Error) -> String {
     format!("no shared memory: {error}")
 }
 
-fn make() -> Result<(Segment, Card, std::os::fd::OwnedFd, Place), String> {
-    let taken = Place::take().ok_or_else(|| format!("{LANES_MAX} others share memory"))?;
+fn make() -> Result<(Segment, Card, std::os::fd::OwnedFd, Permit), String> {
+    let taken = Permit::take().ok_or_else(|| format!("{LANES_MAX} others share memory"))?;
     let mut proof = [0; PROOF_BYTES];
     getrandom::fill(&mut proof).map_err(|error| format!("no random bytes: {error}"))?;
     let (segment, file) = Segment::make(BYTES, &proof).map_err(no_memory)?;
@@ -155,7 +155,7 @@ fn open(card: &[u8; CARD_BYTES]) -> Result<Counted, String> {
     if card.place != place().map_err(no_memory)? {
         return Err("another host, or other name spaces".into());
     }
-    let taken = Place::take().ok_or_else(|| format!("{LANES_MAX} others share memory"))?;
+    let taken = Permit::take().ok_or_else(|| format!("{LANES_MAX} others share memory"))?;
     let segment = Segment::open(card.pid, card.file, BYTES, &card.proof).map_err(no_memory)?;
     Ok(Counted::new(Lane::new(segment, 1), taken))
 }

@@ -15,15 +15,15 @@ use super::meet::meet;
 use super::{Met, Pair, Reduce, with_scratch};
 use crate::body::Shape;
 use crate::lane::way::{Counted, Way};
-use crate::lane::{Ended, Head, Kind, Lane, Over, Wait, ring};
+use crate::lane::{CallKind, Ended, Head, Lane, Over, Wait, ring};
 use crate::native::Family;
 
 /// Longer data are announced through the lane and sent as an MPI message: Open MPI copies
 /// such data once, out of the other process; MPICH twice, as the lane does. Both sides of
 /// an allreduce combine out of the lane at once, so there it pays longer.
-fn long_bytes(family: Family, kind: Kind) -> usize {
+fn long_bytes(family: Family, kind: CallKind) -> usize {
     match (family, kind) {
-        (Family::OpenMpi, Kind::Bcast | Kind::Reduce) => 48 << 10,
+        (Family::OpenMpi, CallKind::Bcast | CallKind::Reduce) => 48 << 10,
         (Family::OpenMpi, _) => 256 << 10,
         (Family::Mpich | Family::Standard, _) => 4 << 20,
     }
@@ -150,7 +150,7 @@ fn chunk(bytes: usize, size: usize) -> u32 {
 /// The head of the message that the receiver of a long one answers with.
 fn ready(head: &Head, bytes: usize) -> Head {
     Head {
-        kind: Kind::Ready,
+        kind: CallKind::Ready,
         long: true,
         bytes: u32::try_from(bytes).unwrap_or(u32::MAX),
         chunk: 0,
@@ -176,7 +176,14 @@ impl Pair<'_> {
         })
     }
 
-    fn head(&self, lane: &mut Lane, kind: Kind, root: c_int, bytes: usize, size: usize) -> Head {
+    fn head(
+        &self,
+        lane: &mut Lane,
+        kind: CallKind,
+        root: c_int,
+        bytes: usize,
+        size: usize,
+    ) -> Head {
         let call = lane.begin();
         // Requests of the program make progress also where nobody ever waits here.
         if call.is_multiple_of(CALLS) || bytes >= ring::CHUNK {
@@ -275,7 +282,7 @@ impl Pair<'_> {
             Ok(lane) => lane,
             Err(met) => return Some(met),
         };
-        let own = self.head(&mut lane.lane, Kind::Barrier, 0, 0, 1);
+        let own = self.head(&mut lane.lane, CallKind::Barrier, 0, 0, 1);
         // SAFETY: no data are given.
         Some(unsafe { self.swap_by_lane(&mut lane.lane, own, NOTHING, false, |_, _, _| 0) })
     }
@@ -310,7 +317,7 @@ impl Pair<'_> {
             Err(met) => return Some(met),
         };
         let lane = &mut lane.lane;
-        let own = self.head(lane, Kind::Bcast, root, shape.data_bytes, 1);
+        let own = self.head(lane, CallKind::Bcast, root, shape.data_bytes, 1);
         if root == self.comm.me as c_int {
             if self.other_dead() {
                 return Some(Met::Alone);
@@ -417,8 +424,8 @@ impl Pair<'_> {
         let lane = &mut lane.lane;
         let size = what.bytes / what.count.max(1) as usize;
         let (kind, root) = match what.root {
-            None => (Kind::Allreduce, 0),
-            Some(root) => (Kind::Reduce, root),
+            None => (CallKind::Allreduce, 0),
+            Some(root) => (CallKind::Reduce, root),
         };
         let own = self.head(lane, kind, root, what.bytes, size);
         if what.root.is_some_and(|root| root != self.comm.me as c_int) {
@@ -455,7 +462,7 @@ impl Pair<'_> {
     }
 
     fn reduce_long(&self, lane: &mut Lane, own: Head) -> Met {
-        if own.kind == Kind::Allreduce {
+        if own.kind == CallKind::Allreduce {
             // Both send: it is enough that both see that they mean the same.
             // SAFETY: of a long message no data are given.
             return unsafe { self.swap_by_lane(lane, own, NOTHING, false, |_, _, _| 0) };

@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use rustix::event::epoll::{self, EventFlags};
 
-use super::{PENDING_MAX, Reactor, Slot};
+use super::{Conversation, PENDING_MAX, Reactor};
 use crate::api::{DownReason, Event, Identity};
 use crate::handshake::Failure;
 use crate::link::{Link, OUT_BYTES_LOW};
@@ -28,7 +28,7 @@ impl Reactor {
         if flags.contains(EventFlags::OUT) {
             return self.pump(token, link);
         }
-        self.slots.insert(token, Slot::Link(link));
+        self.slots.insert(token, Conversation::Link(link));
     }
 
     /// Sends what is queued, as far as the kernel takes it.
@@ -63,7 +63,7 @@ impl Reactor {
         if link.ended.is_none() && link.watched.replace(writing) != Some(writing) {
             self.watch(token, &link.socket, writing);
         }
-        self.slots.insert(token, Slot::Link(link));
+        self.slots.insert(token, Conversation::Link(link));
     }
 
     /// The end of a connection; during a partition it is kept for later.
@@ -73,7 +73,7 @@ impl Reactor {
             if let Err(error) = epoll::delete(&self.epoll, &link.socket) {
                 tracing::error!(%error, "a connection cannot be unwatched");
             }
-            self.slots.insert(token, Slot::Link(link));
+            self.slots.insert(token, Conversation::Link(link));
         } else {
             self.link_down(&link, reason);
         }
@@ -82,14 +82,14 @@ impl Reactor {
     /// Its time is over: a handshake not finished, output not taken.
     pub(super) fn on_late(&mut self, token: u64) {
         match self.slots.remove(&token) {
-            Some(Slot::Shake(shake)) => self.shake_failed(token, &shake, Failure::Timeout),
-            Some(Slot::Link(mut link)) if self.isolated => {
+            Some(Conversation::Shake(shake)) => self.shake_failed(token, &shake, Failure::Timeout),
+            Some(Conversation::Link(mut link)) if self.isolated => {
                 // The peer could not take anything.
                 link.stalled = Some(Instant::now());
-                self.slots.insert(token, Slot::Link(link));
+                self.slots.insert(token, Conversation::Link(link));
             }
             // A busy loop may be late to notice that the kernel takes bytes again.
-            Some(Slot::Link(mut link)) => match link.write() {
+            Some(Conversation::Link(mut link)) => match link.write() {
                 Ok(())
                     if link
                         .stalled
@@ -115,14 +115,14 @@ impl Reactor {
         let tokens: Vec<u64> = self.slots.keys().copied().collect();
         for token in tokens {
             match self.slots.remove(&token) {
-                Some(Slot::Shake(shake)) => {
+                Some(Conversation::Shake(shake)) => {
                     self.strangers.remove(&token);
                     if let Some(peer) = shake.calls {
                         self.peers.entry(peer).or_default().call = None;
                         self.plan_call(peer);
                     }
                 }
-                Some(Slot::Link(mut link)) => {
+                Some(Conversation::Link(mut link)) => {
                     link.stalled = link.stalled.map(|_| Instant::now());
                     match link.ended {
                         Some(reason) if !isolated => self.link_down(&link, reason),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use outlive_base::{NodeId, rng};
 
-use super::{Reactor, Slot};
+use super::{Conversation, Reactor};
 use crate::api::{DownReason, Event};
 use crate::link::Link;
 use crate::wire::{Hello, Purpose, Verdict};
@@ -113,10 +113,10 @@ impl Reactor {
             calling: false,
         };
         if purpose == Purpose::Control {
-            if let Some(Slot::Link(link)) = entry.link.as_ref().and_then(slot) {
+            if let Some(Conversation::Link(link)) = entry.link.as_ref().and_then(slot) {
                 standing.link = Some((link.identity.epoch, link.id, link.called));
             }
-            if let Some(Slot::Shake(shake)) = entry.call.as_ref().and_then(slot) {
+            if let Some(Conversation::Shake(shake)) = entry.call.as_ref().and_then(slot) {
                 standing.calling = !shake.connecting;
             }
         }
@@ -149,7 +149,7 @@ impl Reactor {
         if let Some(call) = call {
             self.slots.remove(&call);
         }
-        if let Some(Slot::Link(old)) = old.and_then(|old| self.slots.remove(&old)) {
+        if let Some(Conversation::Link(old)) = old.and_then(|old| self.slots.remove(&old)) {
             let peer = old.identity;
             self.pending.push_back(Event::Down {
                 peer,
@@ -172,7 +172,7 @@ impl Reactor {
         }
         drop(desk);
         self.pending.push_back(Event::Up { identity, addr });
-        self.slots.insert(token, Slot::Link(Box::new(link)));
+        self.slots.insert(token, Conversation::Link(Box::new(link)));
         self.look_after(identity.peer);
     }
 
@@ -217,7 +217,7 @@ impl Reactor {
         }
         let entry = self.peers.entry(peer).or_default();
         if let Some(token) = entry.link {
-            if let Some(Slot::Link(link)) = self.slots.remove(&token) {
+            if let Some(Conversation::Link(link)) = self.slots.remove(&token) {
                 self.pump(token, link);
             }
             return;
@@ -244,7 +244,7 @@ impl Reactor {
         self.drop_parked(peer, unless);
         let entry = self.peers.entry(peer).or_default();
         let link = entry.link.and_then(|token| self.slots.get(&token));
-        if let Some(Slot::Link(link)) = link
+        if let Some(Conversation::Link(link)) = link
             && link.identity.epoch >= unless
         {
             return;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use outlive_base::{Code, Entity, NodeId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{PENDING_MAX, Reactor, Shake, Slot};
+use super::{Conversation, PENDING_MAX, Reactor, Shake};
 use crate::api::Event;
 use crate::endpoint::{entity, read_failure};
 use crate::handshake::{Established, Failure, Handshake, Progress};
@@ -88,7 +88,7 @@ impl Reactor {
     /// correct peer is through within milliseconds.
     fn evict(&mut self) {
         let idle = |token: &&u64| match self.slots.get(token) {
-            Some(Slot::Shake(shake)) => !shake.handshake.shown_key(),
+            Some(Conversation::Shake(shake)) => !shake.handshake.shown_key(),
             _ => true,
         };
         let victim = self
@@ -112,7 +112,8 @@ impl Reactor {
             return None;
         }
         self.soon(shake.deadline);
-        self.slots.insert(token, Slot::Shake(Box::new(shake)));
+        self.slots
+            .insert(token, Conversation::Shake(Box::new(shake)));
         Some(token)
     }
 
@@ -162,7 +163,7 @@ impl Reactor {
     pub(super) fn on_shake(&mut self, token: u64, mut shake: Box<Shake>, flags: EventFlags) {
         if shake.connecting {
             if !flags.intersects(EventFlags::OUT | EventFlags::ERR | EventFlags::HUP) {
-                self.slots.insert(token, Slot::Shake(shake));
+                self.slots.insert(token, Conversation::Shake(shake));
                 return;
             }
             if let Err(error) = socket::call_outcome(&shake.socket) {
@@ -174,7 +175,7 @@ impl Reactor {
         match self.step(&mut shake) {
             Step::Wait => {
                 self.watch(token, &shake.socket, !shake.output.is_empty());
-                self.slots.insert(token, Slot::Shake(shake));
+                self.slots.insert(token, Conversation::Shake(shake));
             }
             Step::Failed(failure) => self.shake_failed(token, &shake, failure),
             Step::Closed => {

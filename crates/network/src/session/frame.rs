@@ -19,7 +19,7 @@ const RESUME_MAGIC: [u8; 4] = *b"OLSS";
 
 /// What a frame is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum FrameKind {
     /// Payload with a sequence number.
     Data,
     /// An acknowledgement and a sign of life.
@@ -30,13 +30,13 @@ pub enum Kind {
     Bye,
 }
 
-impl Kind {
+impl FrameKind {
     const fn number(self) -> u8 {
         match self {
-            Kind::Data => 1,
-            Kind::Alive => 2,
-            Kind::Welcome => 3,
-            Kind::Bye => 4,
+            FrameKind::Data => 1,
+            FrameKind::Alive => 2,
+            FrameKind::Welcome => 3,
+            FrameKind::Bye => 4,
         }
     }
 }
@@ -45,7 +45,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Head {
     /// What it is.
-    pub kind: Kind,
+    pub kind: FrameKind,
     /// For the layer above; not looked at here.
     pub flags: u8,
     /// Length of the payload, in bytes.
@@ -85,10 +85,10 @@ impl Head {
     pub fn parse(bytes: &[u8; HEAD_BYTES], length_max: u32) -> Option<Head> {
         let mut reader = Reader::new(bytes);
         let kind = match reader.u8().ok()? {
-            1 => Kind::Data,
-            2 => Kind::Alive,
-            3 => Kind::Welcome,
-            4 => Kind::Bye,
+            1 => FrameKind::Data,
+            2 => FrameKind::Alive,
+            3 => FrameKind::Welcome,
+            4 => FrameKind::Bye,
             _ => return None,
         };
         let flags = reader.u8().ok()?;
@@ -102,9 +102,9 @@ impl Head {
             link: reader.u32().ok()?,
         };
         let fits = match kind {
-            Kind::Data => head.length <= length_max,
-            Kind::Welcome => head.length as usize == RESUME_BYTES,
-            Kind::Alive | Kind::Bye => head.length == 0,
+            FrameKind::Data => head.length <= length_max,
+            FrameKind::Welcome => head.length as usize == RESUME_BYTES,
+            FrameKind::Alive | FrameKind::Bye => head.length == 0,
         };
         (reserved == 0 && fits && reader.u32().ok()? == head.check()).then_some(head)
     }
@@ -163,7 +163,7 @@ mod tests {
         fn a_header_survives_and_every_flipped_bit_is_found(
             flags: u8, length in 0u32..1000, seq: u64, ack: u64, link: u32, bit in 0usize..256,
         ) {
-            let head = Head { kind: Kind::Data, flags, length, seq, ack, link };
+            let head = Head { kind: FrameKind::Data, flags, length, seq, ack, link };
             let mut bytes = head.bytes();
             prop_assert_eq!(Head::parse(&bytes, 1000), Some(head));
             prop_assert_eq!(Head::parse(&bytes, length.wrapping_sub(1)).is_some(), length == 0);

@@ -26,7 +26,7 @@ use std::io::IoSlice;
 
 use outlive_base::{Code, Entity, Error, Time, rng};
 
-use super::frame::{HEAD_BYTES, Head, Kind, Resume};
+use super::frame::{FrameKind, HEAD_BYTES, Head, Resume};
 use super::replay::{Replay, Unfit};
 
 /// The bounds of a session.
@@ -335,7 +335,7 @@ impl Session {
     pub fn welcome(&self, theirs: &Resume) -> Vec<u8> {
         let payload = self.resume(theirs.attach).bytes();
         let head = Head {
-            kind: Kind::Welcome,
+            kind: FrameKind::Welcome,
             flags: 0,
             length: payload.len() as u32,
             seq: 0,
@@ -431,7 +431,7 @@ impl Session {
         let length_max = u32::try_from(self.config.frame_bytes_max).unwrap_or(u32::MAX);
         let head = Head::parse(bytes, length_max).ok_or(Cut::Garbled)?;
         if let Some(call) = self.calling.filter(|call| call.link == link) {
-            let fits = head.kind == Kind::Welcome && head.link == call.attach as u32;
+            let fits = head.kind == FrameKind::Welcome && head.link == call.attach as u32;
             return if fits {
                 Ok(Incoming::Welcome)
             } else {
@@ -440,7 +440,7 @@ impl Session {
         }
         let current = self.current.filter(|current| current.link == link);
         let current = current.ok_or(Cut::NotCurrent)?;
-        if head.kind != Kind::Data && head.link != current.attach as u32 {
+        if head.kind != FrameKind::Data && head.link != current.attach as u32 {
             return Err(Cut::Garbled);
         }
         self.heard = self.now;
@@ -450,17 +450,17 @@ impl Session {
         }
         let length = head.length as usize;
         match head.kind {
-            Kind::Data if head.seq == self.next => Ok(Incoming::Fresh {
+            FrameKind::Data if head.seq == self.next => Ok(Incoming::Fresh {
                 length,
                 flags: head.flags,
             }),
-            Kind::Data if head.seq < self.next => {
+            FrameKind::Data if head.seq < self.next => {
                 self.counts.again += 1;
                 Ok(Incoming::Again { length })
             }
-            Kind::Data | Kind::Welcome => Err(Cut::Garbled),
-            Kind::Alive => Ok(Incoming::Nothing),
-            Kind::Bye => {
+            FrameKind::Data | FrameKind::Welcome => Err(Cut::Garbled),
+            FrameKind::Alive => Ok(Incoming::Nothing),
+            FrameKind::Bye => {
                 self.bye_heard = true;
                 Ok(Incoming::Nothing)
             }
@@ -485,13 +485,13 @@ impl Session {
 
     fn say_alive(&mut self) {
         if self.current.is_some() && self.control.is_empty() {
-            self.queue_control(Kind::Alive);
+            self.queue_control(FrameKind::Alive);
             self.counts.alive += 1;
             self.unacked_bytes = 0;
         }
     }
 
-    fn queue_control(&mut self, kind: Kind) {
+    fn queue_control(&mut self, kind: FrameKind) {
         let head = Head {
             kind,
             flags: 0,
@@ -576,7 +576,7 @@ impl Session {
         }
         if self.bye_wanted && !self.bye_sent && self.replay.is_empty() && self.control.is_empty() {
             self.bye_sent = true;
-            self.queue_control(Kind::Bye);
+            self.queue_control(FrameKind::Bye);
         } else if now.since(self.said) >= self.config.heartbeat && !self.replay.has_unsent() {
             self.say_alive();
         }

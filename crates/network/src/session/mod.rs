@@ -15,6 +15,6 @@ mod mesh;
 mod replay;
 mod sock;
 
-pub use frame::{HEAD_BYTES, Head, Kind, RESUME_BYTES, Resume};
+pub use frame::{FrameKind, HEAD_BYTES, Head, RESUME_BYTES, Resume};
 pub use machine::{Config, Counts, Cut, Incoming, Link, Session};
 pub use mesh::{Mesh, MeshOptions, Message, Totals};

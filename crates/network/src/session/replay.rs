@@ -9,7 +9,7 @@
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
-use super::frame::{HEAD_BYTES, Head, Kind};
+use super::frame::{FrameKind, HEAD_BYTES, Head};
 
 /// Why a peer's next expected number cannot be met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -74,7 +74,7 @@ impl Replay {
             return false;
         }
         let head = Head {
-            kind: Kind::Data,
+            kind: FrameKind::Data,
             flags,
             length: wire_length,
             seq: self.next(),

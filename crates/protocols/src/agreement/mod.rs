@@ -1,6 +1,6 @@
 //! Agreement on who is absent: the list that travels with the body of a contribution.
 //!
-//! [`crate::collective::Kind::Agree`] (and every Allreduce, Allgather and Barrier) gives the
+//! [`crate::collective::CollectiveKind::Agree`] (and every Allreduce, Allgather and Barrier) gives the
 //! same value and the same list to all processes that live. What it takes from the
 //! machine is only the order of unions; the list itself is here, with its bytes.
 //!

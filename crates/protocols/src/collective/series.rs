@@ -1,6 +1,6 @@
 //! The collectives of one communicator at one process, by sequence number.
 //!
-//! Invariants: slots are consecutive, from the oldest that is retained; messages make slots
+//! Invariants: entries are consecutive, from the oldest that is retained; messages make entries
 //! for calls that were not made yet, up to a bound; numbers are given to calls in their order
 //! and never again.
 
@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 /// What stands for one collective.
-pub(crate) trait Slot {
+pub(crate) trait CallState {
     /// Of this number, of which nothing else is known.
     fn empty(seq: u32) -> Self;
 }
@@ -18,7 +18,7 @@ pub(crate) trait Slot {
 pub(crate) struct Series<S> {
     base: u32,
     next: u32,
-    slots: VecDeque<S>,
+    entries: VecDeque<S>,
 }
 
 impl<S> Default for Series<S> {
@@ -26,12 +26,12 @@ impl<S> Default for Series<S> {
         Series {
             base: 0,
             next: 0,
-            slots: VecDeque::new(),
+            entries: VecDeque::new(),
         }
     }
 }
 
-impl<S: Slot> Series<S> {
+impl<S: CallState> Series<S> {
     /// The number of the next call.
     pub fn next(&self) -> u32 {
         self.next
@@ -53,51 +53,51 @@ impl<S: Slot> Series<S> {
             return false;
         }
         let wanted = (seq - self.base) as usize + 1;
-        self.slots
-            .reserve_exact(wanted.saturating_sub(self.slots.len()));
-        while self.slots.len() < wanted {
-            let seq = self.base + self.slots.len() as u32;
-            self.slots.push_back(S::empty(seq));
+        self.entries
+            .reserve_exact(wanted.saturating_sub(self.entries.len()));
+        while self.entries.len() < wanted {
+            let seq = self.base + self.entries.len() as u32;
+            self.entries.push_back(S::empty(seq));
         }
         true
     }
 
-    /// The slot of this number, if there is one.
+    /// The entry of this number, if there is one.
     pub fn get_mut(&mut self, seq: u32) -> Option<&mut S> {
         let at = seq.checked_sub(self.base)?;
-        self.slots.get_mut(at as usize)
+        self.entries.get_mut(at as usize)
     }
 
     /// See [`Series::get_mut`].
     pub fn get(&self, seq: u32) -> Option<&S> {
         let at = seq.checked_sub(self.base)?;
-        self.slots.get(at as usize)
+        self.entries.get(at as usize)
     }
 
-    /// The numbers that have a slot.
+    /// The numbers that have a entry.
     pub fn numbers(&self) -> Range<u32> {
-        self.base..self.base + self.slots.len() as u32
+        self.base..self.base + self.entries.len() as u32
     }
 
-    /// All slots.
+    /// All entries.
     pub fn all(&self) -> impl Iterator<Item = &S> {
-        self.slots.iter()
+        self.entries.iter()
     }
 
-    /// The slots of calls that were made.
+    /// The entries of calls that were made.
     pub fn called(&self) -> impl Iterator<Item = &S> {
-        self.slots.iter().take((self.next - self.base) as usize)
+        self.entries.iter().take((self.next - self.base) as usize)
     }
 
     /// The oldest, if more than `retained` calls are held and it is `over`.
     pub fn spare(&self, retained: u32, over: impl FnOnce(&S) -> bool) -> Option<u32> {
         let surplus = self.next - self.base > retained.max(2);
-        (surplus && self.slots.front().is_some_and(over)).then_some(self.base)
+        (surplus && self.entries.front().is_some_and(over)).then_some(self.base)
     }
 
     /// Lets the oldest go.
     pub fn forget(&mut self) {
-        if self.slots.pop_front().is_some() {
+        if self.entries.pop_front().is_some() {
             self.base += 1;
         }
     }
@@ -105,9 +105,9 @@ impl<S: Slot> Series<S> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Series, Slot};
+    use super::{CallState, Series};
 
-    impl Slot for u32 {
+    impl CallState for u32 {
         fn empty(seq: u32) -> u32 {
             seq
         }

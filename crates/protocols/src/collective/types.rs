@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// Which collective.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[repr(u8)]
-pub enum Kind {
+pub enum CollectiveKind {
     /// The root's body to all.
     Bcast,
     /// All operands combined at the root.
@@ -15,11 +15,11 @@ pub enum Kind {
     Allreduce,
     /// Nobody leaves before everyone alive has entered.
     Barrier,
-    /// Like [`Kind::Reduce`]; the operator appends.
+    /// Like [`CollectiveKind::Reduce`]; the operator appends.
     Gather,
-    /// Like [`Kind::Allreduce`]; the operator appends.
+    /// Like [`CollectiveKind::Allreduce`]; the operator appends.
     Allgather,
-    /// Like [`Kind::Allreduce`]: the same value *and* the same list of the absent at
+    /// Like [`CollectiveKind::Allreduce`]: the same value *and* the same list of the absent at
     /// every process that lives; see [`crate::agreement`].
     Agree,
 }
@@ -28,16 +28,16 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Row {
     /// Which it is.
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     /// Contributions go up the tree.
     pub up: bool,
     /// A result comes down the tree.
     pub down: bool,
     /// The same with the result everywhere.
-    pub to_all: Kind,
+    pub to_all: CollectiveKind,
 }
 
-const fn row(kind: Kind, up: bool, down: bool, to_all: Kind) -> Row {
+const fn row(kind: CollectiveKind, up: bool, down: bool, to_all: CollectiveKind) -> Row {
     Row {
         kind,
         up,
@@ -48,18 +48,38 @@ const fn row(kind: Kind, up: bool, down: bool, to_all: Kind) -> Row {
 
 /// A row a kind, in the order of their numbers on the wire.
 pub const ROWS: [Row; 7] = [
-    row(Kind::Bcast, false, true, Kind::Bcast),
-    row(Kind::Reduce, true, false, Kind::Allreduce),
-    row(Kind::Allreduce, true, true, Kind::Allreduce),
-    row(Kind::Barrier, true, true, Kind::Barrier),
-    row(Kind::Gather, true, false, Kind::Allgather),
-    row(Kind::Allgather, true, true, Kind::Allgather),
-    row(Kind::Agree, true, true, Kind::Agree),
+    row(CollectiveKind::Bcast, false, true, CollectiveKind::Bcast),
+    row(
+        CollectiveKind::Reduce,
+        true,
+        false,
+        CollectiveKind::Allreduce,
+    ),
+    row(
+        CollectiveKind::Allreduce,
+        true,
+        true,
+        CollectiveKind::Allreduce,
+    ),
+    row(CollectiveKind::Barrier, true, true, CollectiveKind::Barrier),
+    row(
+        CollectiveKind::Gather,
+        true,
+        false,
+        CollectiveKind::Allgather,
+    ),
+    row(
+        CollectiveKind::Allgather,
+        true,
+        true,
+        CollectiveKind::Allgather,
+    ),
+    row(CollectiveKind::Agree, true, true, CollectiveKind::Agree),
 ];
 
-impl Kind {
+impl CollectiveKind {
     /// The kind of this number on the wire.
-    pub(crate) fn of(number: u8) -> Option<Kind> {
+    pub(crate) fn of(number: u8) -> Option<CollectiveKind> {
         ROWS.get(usize::from(number)).map(|row| row.kind)
     }
 
@@ -86,7 +106,7 @@ impl Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Call {
     /// Which collective.
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     /// The root of Bcast, Reduce and Gather; 0 for the others.
     pub root: Peer,
     /// This process's operand; of Bcast the root's data. `None` only for Bcast
@@ -218,16 +238,16 @@ pub enum Record {}
 
 #[cfg(test)]
 mod tests {
-    use super::{Kind, ROWS};
+    use super::{CollectiveKind, ROWS};
 
     #[test]
     fn every_kind_finds_its_row_and_its_number() {
         for (number, row) in ROWS.iter().enumerate() {
             assert_eq!(row.kind as usize, number);
-            assert_eq!(Kind::of(number as u8), Some(row.kind));
+            assert_eq!(CollectiveKind::of(number as u8), Some(row.kind));
             assert_eq!(row.kind.row(), row);
             assert!(row.to_all.down() && row.to_all.up() == row.up);
         }
-        assert_eq!(Kind::of(ROWS.len() as u8), None);
+        assert_eq!(CollectiveKind::of(ROWS.len() as u8), None);
     }
 }

@@ -31,7 +31,7 @@ use outlive_base::machine::{Cx, Machine as _, Output, Peer, Ready};
 
 use super::{Config, Grow, MODEL, Machine, Msg, Part};
 use crate::broadcast::spanning::{self, SpanningTrees, Trees, Way};
-use crate::collective::Kind;
+use crate::collective::CollectiveKind;
 
 /// Most roots whose trees one process keeps.
 pub const ROOTS_MAX: usize = 64;
@@ -370,7 +370,7 @@ fn about(root: Peer, generation: u32, word: u32, part: Part) -> Msg {
         seq: generation,
         root,
         by: word,
-        kind: Kind::Bcast,
+        kind: CollectiveKind::Bcast,
         part,
     }
 }

@@ -33,8 +33,8 @@
 //! Operators must commute. Assumed: fail-stop processes; links that neither lose nor
 //! double a message.
 
+mod collective;
 mod kept;
-mod slot;
 mod types;
 
 #[cfg(test)]
@@ -47,9 +47,9 @@ use outlive_base::machine::{Body, Cx, Fault, Op, Output, Peer, Ready};
 
 use crate::broadcast::spanning::Trees;
 use crate::collective::series::Series;
-use crate::collective::{Call, Command, Event, Kind, Record, Why};
+use crate::collective::{Call, CollectiveKind, Command, Event, Record, Why};
+use collective::{Collective, Env, Turn};
 use kept::Forest;
-use slot::{Env, Slot, Turn};
 
 pub use kept::ROOTS_MAX;
 pub use types::*;
@@ -58,7 +58,7 @@ pub use types::*;
 #[derive(Debug, Default)]
 pub struct Machine {
     /// Calls that have begun, and what came for others.
-    series: Series<Slot>,
+    series: Series<Collective>,
     /// Who puts together the results that have no root of the caller's.
     lead: Peer,
     /// Calls that wait for the end of the one before.
@@ -94,9 +94,9 @@ impl Machine {
         &mut self,
         cx: &Cx<Self>,
         seq: u32,
-        act: impl FnOnce(&mut Slot, &mut Env) -> T,
+        act: impl FnOnce(&mut Collective, &mut Env) -> T,
     ) -> Option<T> {
-        let slot = self.series.get_mut(seq)?;
+        let entry = self.series.get_mut(seq)?;
         let mut env = Env {
             cx,
             dead: &self.dead,
@@ -106,7 +106,7 @@ impl Machine {
             out: &mut self.out,
             sends: &mut self.sends,
         };
-        Some(act(slot, &mut env))
+        Some(act(entry, &mut env))
     }
 
     /// Begins queued calls whose turn has come. True if one was.
@@ -114,7 +114,7 @@ impl Machine {
         let seq = self.series.next();
         let before = seq.checked_sub(1);
         let before = before.and_then(|before| self.series.get(before));
-        if before.is_some_and(|slot| !slot.ended()) {
+        if before.is_some_and(|entry| !entry.ended()) {
             return false;
         }
         let Some(call) = self.queued.pop_front() else {
@@ -129,20 +129,20 @@ impl Machine {
             return true;
         }
         let lead = self.lead;
-        self.with(cx, seq, |slot, env| slot.start(env, call, lead));
+        self.with(cx, seq, |entry, env| entry.start(env, call, lead));
         self.trim(cx);
         true
     }
 
     /// Lets the oldest ended collectives go.
     fn trim(&mut self, cx: &Cx<Self>) {
-        while let Some(seq) = self.series.spare(cx.config.retained, Slot::ended) {
-            self.with(cx, seq, |slot, env| slot.retire(env));
+        while let Some(seq) = self.series.spare(cx.config.retained, Collective::ended) {
+            self.with(cx, seq, |entry, env| entry.retire(env));
             self.series.forget();
         }
     }
 
-    fn each(&mut self, cx: &Cx<Self>, act: impl Fn(&mut Slot, &mut Env)) {
+    fn each(&mut self, cx: &Cx<Self>, act: impl Fn(&mut Collective, &mut Env)) {
         for seq in self.series.numbers() {
             self.with(cx, seq, &act);
         }
@@ -153,7 +153,7 @@ impl Machine {
         self.held = false;
         let mut at = 0;
         while let Some(&seq) = self.active.get(at) {
-            match self.with(cx, seq, Slot::turn) {
+            match self.with(cx, seq, Collective::turn) {
                 Some(Turn::Send(output)) => return Some(output),
                 Some(Turn::Held) => {
                     self.held = true;
@@ -206,7 +206,9 @@ impl outlive_base::machine::Machine for Machine {
         }
         let ahead = cx.config.ahead.max(1);
         if self.series.reach(msg.seq, ahead) {
-            self.with(cx, msg.seq, |slot, env| slot.message(env, from, msg, body));
+            self.with(cx, msg.seq, |entry, env| {
+                entry.message(env, from, msg, body)
+            });
         }
     }
 
@@ -222,7 +224,7 @@ impl outlive_base::machine::Machine for Machine {
                 };
                 if peer != cx.me && peer < cx.config.processes {
                     self.dead.insert(at, peer);
-                    self.each(cx, |slot, env| slot.lost(env, peer));
+                    self.each(cx, |entry, env| entry.lost(env, peer));
                     self.forest.lost(cx, peer);
                 }
             }
@@ -240,14 +242,14 @@ impl outlive_base::machine::Machine for Machine {
     }
 
     fn on_timeout(&mut self, cx: &Cx<Self>) {
-        self.each(cx, Slot::timeout);
+        self.each(cx, Collective::timeout);
         self.forest.timeout(cx);
     }
 
     fn on_done(&mut self, cx: &Cx<Self>, op: Op, result: Result<(), Fault>) {
         let (seq, gathering) = (op.0 >> 1, op.0 & 1 == 1);
-        self.with(cx, seq, |slot, env| {
-            slot.combined(env, gathering, result);
+        self.with(cx, seq, |entry, env| {
+            entry.combined(env, gathering, result);
         });
     }
 
@@ -275,7 +277,7 @@ impl outlive_base::machine::Machine for Machine {
     }
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
-        let due = self.series.all().filter_map(|slot| slot.deadline(cx));
+        let due = self.series.all().filter_map(|entry| entry.deadline(cx));
         let paced = self.held.then_some(self.paced);
         due.chain(paced).chain(self.forest.deadline(cx)).min()
     }
@@ -286,6 +288,6 @@ impl outlive_base::machine::Machine for Machine {
 }
 
 /// True if the machine carries out this kind of call: it keeps no order of operands.
-pub fn serves(kind: Kind, ordered: bool) -> bool {
+pub fn serves(kind: CollectiveKind, ordered: bool) -> bool {
     !(ordered && kind.up())
 }

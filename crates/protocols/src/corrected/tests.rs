@@ -44,7 +44,7 @@ fn messages_come_back_from_their_bytes_and_nothing_else_is_one() {
             seq,
             root: 5,
             by: if branch { 5 } else { 6 },
-            kind: Kind::Barrier,
+            kind: CollectiveKind::Barrier,
             part,
         };
         assert_eq!(Msg::decode(msg.encode()), Some(msg));
@@ -86,7 +86,7 @@ fn trees_of_too_many_roots_are_declined() {
             seq: 1,
             root,
             by: 8,
-            kind: Kind::Bcast,
+            kind: CollectiveKind::Bcast,
             part: Part::Grow {
                 what: Grow::Gossip,
                 tree: 0,
@@ -124,5 +124,5 @@ fn wrong_sizes_and_shapes_are_refused() {
         let two = Config::new(8, tree, 2).expect("valid");
         assert!(two.keeping(Keep { trees, gossip }).is_err(), "{trees}");
     }
-    assert!(serves(Kind::Bcast, true) && !serves(Kind::Allreduce, true));
+    assert!(serves(CollectiveKind::Bcast, true) && !serves(CollectiveKind::Allreduce, true));
 }

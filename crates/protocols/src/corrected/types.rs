@@ -6,7 +6,7 @@ use outlive_base::{Code, Entity, Error, Result, Time, count};
 use crate::broadcast::spanning::Trees;
 use crate::broadcast::tree::{Order, PROCESSES_MAX, Ring, Shape};
 use crate::broadcast::{self, Correction, LogP, Start};
-use crate::collective::Kind;
+use crate::collective::CollectiveKind;
 use crate::reduce;
 
 /// How a result is first spread.
@@ -259,7 +259,7 @@ pub struct Msg {
     /// [`Part::Result`]: who put it together. [`Part::Grow`]: see [`Grow`].
     pub by: Peer,
     /// Which collective.
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     /// What it says.
     pub part: Part,
 }
@@ -356,7 +356,7 @@ impl Msg {
             root: word(4),
             // It is the root who put together what goes down its trees.
             by: if branch { word(4) } else { word(8) },
-            kind: Kind::of(bytes[16])?,
+            kind: CollectiveKind::of(bytes[16])?,
             part,
         })
     }

@@ -13,7 +13,7 @@ use super::known::{Doubt, Known};
 use super::types::*;
 use crate::broadcast::tree::Ring;
 use crate::collective::fold::{Fold, NONE, Source, Step};
-use crate::collective::{Event, Kind, Why, series};
+use crate::collective::{CollectiveKind, Event, Why, series};
 
 /// What a collective needs of its machine during one call.
 pub(super) struct Env<'a> {
@@ -95,7 +95,7 @@ pub(super) struct Work {
 pub(super) struct Collective {
     pub seq: u32,
     pub root: Peer,
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     pub phase: Phase,
     pub flags: u16,
     /// The caller's operand.
@@ -116,12 +116,12 @@ pub(super) struct Collective {
 /// Most contributions kept before they are awaited; more are asked for again.
 const EARLY_MAX: usize = 4096;
 
-impl series::Slot for Collective {
+impl series::CallState for Collective {
     fn empty(seq: u32) -> Collective {
         Collective {
             seq,
             root: 0,
-            kind: Kind::Barrier,
+            kind: CollectiveKind::Barrier,
             phase: Phase::Empty,
             flags: 0,
             own: NONE,
@@ -169,7 +169,7 @@ impl Collective {
         env.sends.push_back(Output::Send { to, msg, body });
     }
 
-    /// The call is made. Kind and root are those of the call already.
+    /// The call is made. CollectiveKind and root are those of the call already.
     pub fn start(&mut self, env: &mut Env, value: Option<Body>) {
         self.own = value.map_or(NONE, |body| body.0);
         self.start = env.now;

@@ -46,7 +46,7 @@ use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Op, Output, Peer, Ready};
 
 use crate::collective::fold::NONE;
-use crate::collective::series::{Series, Slot};
+use crate::collective::series::{CallState, Series};
 use crate::collective::{Call, Command, Event, PREPARED_MAX, Record, Why};
 use collective::{COMBINING, Collective, Env, Phase};
 use known::{Doubt, Known};
@@ -86,12 +86,12 @@ impl Machine {
 
     /// True if a call is under way here.
     pub fn busy(&self) -> bool {
-        self.series.called().any(|slot| !slot.ended())
+        self.series.called().any(|entry| !entry.ended())
     }
 
-    /// Carries out `act` on the slot of `seq`, if there is one.
+    /// Carries out `act` on the entry of `seq`, if there is one.
     fn with(&mut self, cx: &Cx<Self>, seq: u32, act: impl FnOnce(&mut Collective, &mut Env)) {
-        let Some(slot) = self.series.get_mut(seq) else {
+        let Some(entry) = self.series.get_mut(seq) else {
             return;
         };
         let mut env = Env {
@@ -102,11 +102,11 @@ impl Machine {
             out: &mut self.out,
             sends: &mut self.sends,
         };
-        act(slot, &mut env);
-        if slot.telling() && !self.telling.contains(&seq) {
+        act(entry, &mut env);
+        if entry.telling() && !self.telling.contains(&seq) {
             self.telling.push(seq);
         }
-        if slot.has(collective::DECIDING) && !self.deciding.contains(&seq) {
+        if entry.has(collective::DECIDING) && !self.deciding.contains(&seq) {
             self.deciding.push(seq);
         }
     }
@@ -121,7 +121,7 @@ impl Machine {
             return;
         }
         let plan = &cx.config.plan;
-        let in_flight = self.series.called().filter(|slot| !slot.ended());
+        let in_flight = self.series.called().filter(|entry| !entry.ended());
         let busy = in_flight.count() >= cx.config.ahead as usize;
         self.series.advance();
         let lacks = call.value.is_none() && (call.kind.up() || cx.me == call.root);
@@ -142,16 +142,16 @@ impl Machine {
         } else {
             None
         };
-        self.with(cx, seq, |slot, env| {
-            if slot.phase != Phase::Empty && (slot.kind, slot.root) != (call.kind, call.root) {
+        self.with(cx, seq, |entry, env| {
+            if entry.phase != Phase::Empty && (entry.kind, entry.root) != (call.kind, call.root) {
                 // What came before the call was of another call.
-                slot.retire(env);
-                *slot = Slot::empty(seq);
+                entry.retire(env);
+                *entry = CallState::empty(seq);
             }
-            (slot.kind, slot.root) = (call.kind, call.root);
+            (entry.kind, entry.root) = (call.kind, call.root);
             match refused {
-                Some(why) => slot.refuse(env, why, call.value),
-                None => slot.start(env, call.value),
+                Some(why) => entry.refuse(env, why, call.value),
+                None => entry.start(env, call.value),
             }
         });
         self.trim(cx);
@@ -160,15 +160,15 @@ impl Machine {
     /// Lets the oldest ended collectives go.
     fn trim(&mut self, cx: &Cx<Self>) {
         let over =
-            |slot: &Collective| slot.ended() && !slot.telling() && slot.flags & COMBINING == 0;
+            |entry: &Collective| entry.ended() && !entry.telling() && entry.flags & COMBINING == 0;
         while let Some(seq) = self.series.spare(cx.config.retained, over) {
-            self.with(cx, seq, |slot, env| slot.retire(env));
+            self.with(cx, seq, |entry, env| entry.retire(env));
             self.series.forget();
             self.telling.retain(|&other| other != seq);
         }
     }
 
-    /// Every slot that holds something.
+    /// Every entry that holds something.
     fn each(&mut self, cx: &Cx<Self>, act: impl Fn(&mut Collective, &mut Env)) {
         for seq in self.series.numbers() {
             self.with(cx, seq, &act);
@@ -214,14 +214,14 @@ impl outlive_base::machine::Machine for Machine {
         if !self.series.reach(msg.seq, cx.config.ahead) {
             return;
         }
-        self.with(cx, msg.seq, |slot, env| {
-            if slot.phase == Phase::Empty {
-                (slot.kind, slot.root, slot.phase) = (msg.kind, msg.root, Phase::Idle);
+        self.with(cx, msg.seq, |entry, env| {
+            if entry.phase == Phase::Empty {
+                (entry.kind, entry.root, entry.phase) = (msg.kind, msg.root, Phase::Idle);
             }
             let body = body.map_or(NONE, |body| body.0);
-            if (slot.kind, slot.root) == (msg.kind, msg.root) {
-                slot.message(env, from, msg, body);
-            } else if matches!(slot.phase, Phase::Idle) || !slot.has(collective::STARTED) {
+            if (entry.kind, entry.root) == (msg.kind, msg.root) {
+                entry.message(env, from, msg, body);
+            } else if matches!(entry.phase, Phase::Idle) || !entry.has(collective::STARTED) {
                 // Which call is the right one is not known before it is made here.
                 if matches!(msg.verb, Verb::Ask | Verb::Claim) {
                     let msg = Msg {
@@ -235,7 +235,7 @@ impl outlive_base::machine::Machine for Machine {
                     });
                 }
             } else {
-                slot.other_call(env, from, msg);
+                entry.other_call(env, from, msg);
             }
         });
         self.trim(cx);
@@ -265,7 +265,7 @@ impl outlive_base::machine::Machine for Machine {
             Command::Dead { peer } => {
                 if peer != cx.me && peer < cx.config.plan.processes() {
                     self.known.mark(peer, Doubt::Dead);
-                    self.each(cx, |slot, env| slot.dead(env, peer));
+                    self.each(cx, |entry, env| entry.dead(env, peer));
                 }
             }
             Command::Returned { peer } => self.known.returned(peer),
@@ -273,17 +273,17 @@ impl outlive_base::machine::Machine for Machine {
     }
 
     fn on_timeout(&mut self, cx: &Cx<Self>) {
-        self.each(cx, |slot, env| slot.timeout(env));
+        self.each(cx, |entry, env| entry.timeout(env));
     }
 
     fn on_done(&mut self, cx: &Cx<Self>, op: Op, result: Result<(), Fault>) {
-        self.with(cx, op.0, |slot, env| slot.combined(env, result.is_ok()));
+        self.with(cx, op.0, |entry, env| entry.combined(env, result.is_ok()));
         self.trim(cx);
     }
 
     fn poll(&mut self, cx: &Cx<Self>, ready: Ready) -> Option<Output<Self>> {
         while let Some(seq) = self.deciding.pop() {
-            self.with(cx, seq, |slot, env| slot.decide(env));
+            self.with(cx, seq, |entry, env| entry.decide(env));
             self.trim(cx);
         }
         if let Some(output) = self.out.pop_front() {
@@ -299,20 +299,21 @@ impl outlive_base::machine::Machine for Machine {
             return None;
         }
         while let Some(&seq) = self.telling.first() {
-            let slot = self.series.get_mut(seq);
-            let Some((slot, to)) = slot.and_then(|slot| slot.tell().map(|to| (slot, to))) else {
+            let entry = self.series.get_mut(seq);
+            let Some((entry, to)) = entry.and_then(|entry| entry.tell().map(|to| (entry, to)))
+            else {
                 self.telling.remove(0);
                 self.trim(cx);
                 continue;
             };
-            return Some(slot.result_to(to));
+            return Some(entry.result_to(to));
         }
         self.sends.pop_front()
     }
 
     fn deadline(&self, cx: &Cx<Self>) -> Option<Time> {
         let called = self.series.called();
-        called.filter_map(|slot| slot.deadline(cx.config)).min()
+        called.filter_map(|entry| entry.deadline(cx.config)).min()
     }
 
     fn recover(_cx: &Cx<Self>, _log: impl Iterator<Item = Record>) -> Self {

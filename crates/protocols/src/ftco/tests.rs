@@ -2,7 +2,7 @@
 
 use super::collective::Collective;
 use super::*;
-use crate::collective::Kind;
+use crate::collective::CollectiveKind;
 
 #[test]
 fn sizes_are_bounded() {
@@ -51,7 +51,7 @@ fn a_plan_runs_many_times_and_one_not_prepared_is_refused() {
     };
     let mut machine = Machine::new();
     let call = Call {
-        kind: Kind::Allreduce,
+        kind: CollectiveKind::Allreduce,
         root: 0,
         value: None,
         ordered: true,

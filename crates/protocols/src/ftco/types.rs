@@ -5,7 +5,7 @@ use outlive_base::machine::Peer;
 use serde::{Deserialize, Serialize};
 
 use super::plan::Plan;
-use crate::collective::Kind;
+use crate::collective::CollectiveKind;
 
 /// What all instances of one communicator share.
 #[derive(Clone, Debug)]
@@ -30,7 +30,7 @@ pub struct Config {
     ///
     /// Bcast, Reduce and Gather do not wait for everyone: a process may be far ahead of
     /// others. The layer above puts a Barrier after at most `retained / 2` of these in a
-    /// row ([`Kind::synchronises`]), else orphans may find that what they need is gone.
+    /// row ([`CollectiveKind::synchronises`]), else orphans may find that what they need is gone.
     pub retained: u32,
     /// How far a sender may be ahead of this process, in collectives, and how many may
     /// be in flight here; what is beyond is dropped or refused.
@@ -87,7 +87,7 @@ pub struct Msg {
     /// [`Verb::Result`]: who put it together.
     pub by: Peer,
     /// Which collective.
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     /// What it says.
     pub verb: Verb,
 }
@@ -126,7 +126,7 @@ impl Msg {
             seq: word(0),
             root: word(4),
             by: word(8),
-            kind: Kind::of(bytes[12])?,
+            kind: CollectiveKind::of(bytes[12])?,
             verb: *VERBS.get(usize::from(bytes[13]))?,
         })
     }

@@ -37,7 +37,7 @@ use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
 
 use crate::collective::fold::{Fold, NONE, Source, Step};
-use crate::collective::{Command, Event, Kind, Record, Why};
+use crate::collective::{CollectiveKind, Command, Event, Record, Why};
 
 pub use types::*;
 
@@ -373,7 +373,7 @@ impl Machine for Reduce {
                 self.own = value.0;
                 if call.ordered {
                     self.fail(Why::Unordered);
-                } else if call.kind != Kind::Reduce || call.root != cx.config.root {
+                } else if call.kind != CollectiveKind::Reduce || call.root != cx.config.root {
                     self.fail(Why::Argument);
                 } else {
                     self.begin(cx);

@@ -9,7 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::machine::Peer;
-use outlive_protocols::collective::{Call, Event, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind, Event};
 
 use super::{Report, Value};
 
@@ -84,7 +84,7 @@ fn one_call(
     call: &Call,
     results: &[(Peer, Option<&Value>)],
 ) -> Result<(), String> {
-    if call.kind == Kind::Bcast {
+    if call.kind == CollectiveKind::Bcast {
         return broadcast(expect, dead, call, results);
     }
     let everywhere = call.kind.down() || (call.ordered && call.root != 0);

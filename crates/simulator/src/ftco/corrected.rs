@@ -4,7 +4,7 @@
 use outlive_base::Time;
 use outlive_base::rng::Sequence;
 use outlive_protocols::broadcast::tree::Shape;
-use outlive_protocols::collective::Kind;
+use outlive_protocols::collective::CollectiveKind;
 use outlive_protocols::corrected::{Config, Machine, Msg, Part, Spread};
 use outlive_protocols::reduce;
 
@@ -34,7 +34,12 @@ impl Subject for Machine {
     }
 }
 
-const KINDS: [Kind; 4] = [Kind::Bcast, Kind::Reduce, Kind::Allreduce, Kind::Barrier];
+const KINDS: [CollectiveKind; 4] = [
+    CollectiveKind::Bcast,
+    CollectiveKind::Reduce,
+    CollectiveKind::Allreduce,
+    CollectiveKind::Barrier,
+];
 
 /// The scenario of a seed.
 ///
@@ -69,8 +74,8 @@ pub fn scenario(seed: u64) -> outlive_base::Result<Scenario<Config>> {
     let mut gathers = Sequence::new(seed, 0x6761_7468);
     for call in &mut calls {
         call.kind = match call.kind {
-            Kind::Reduce if gathers.below(3) == 0 => Kind::Gather,
-            Kind::Allreduce if gathers.below(3) == 0 => Kind::Allgather,
+            CollectiveKind::Reduce if gathers.below(3) == 0 => CollectiveKind::Gather,
+            CollectiveKind::Allreduce if gathers.below(3) == 0 => CollectiveKind::Allgather,
             kind => kind,
         };
     }
@@ -136,8 +141,8 @@ mod tests {
         };
         for wrong in 1..8 {
             let config = Config::new(8, Spread::Tree(Shape::Binomial), 1).expect("valid");
-            let mut scenario = Scenario::new(config, model, call(Kind::Allreduce));
-            scenario.other = Some((wrong, vec![call(Kind::Bcast)]));
+            let mut scenario = Scenario::new(config, model, call(CollectiveKind::Allreduce));
+            scenario.other = Some((wrong, vec![call(CollectiveKind::Bcast)]));
             let report = run_any::<Machine>(&scenario, 1).expect("runs");
             let failed = report.lines.iter().find_map(|line| match line.said.event {
                 Event::Failed { why, .. } => Some((line.who, why)),

@@ -8,7 +8,7 @@ use outlive_base::Time;
 use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
 use outlive_planner::gossip::{best_time_spaced, kept_trees_time};
-use outlive_protocols::collective::{Call, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind};
 use outlive_protocols::corrected::{Config, Keep, MODEL, Spread};
 
 use super::{Planted, Report, Scenario, corrected};
@@ -38,7 +38,7 @@ pub fn scenario(seed: u64) -> outlive_base::Result<(Scenario<Config>, bool)> {
     let calm = random.below(2) == 0;
     if calm {
         let call = Call {
-            kind: Kind::Bcast,
+            kind: CollectiveKind::Bcast,
             root: random.below(u64::from(processes)) as Peer,
             value: None,
             ordered: false,
@@ -102,7 +102,7 @@ pub fn series(
         config = config.keeping(Keep { trees, gossip })?;
     }
     let call = Call {
-        kind: Kind::Bcast,
+        kind: CollectiveKind::Bcast,
         root: 0,
         value: None,
         ordered: false,

@@ -8,7 +8,7 @@ use outlive_base::machine::Peer;
 use outlive_base::rng::Sequence;
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::collective::{Call, Event, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind, Event};
 use outlive_protocols::ftco::{Config, Plan};
 use outlive_protocols::reduce;
 
@@ -17,14 +17,14 @@ use super::{Planted, Report, Scenario, run, run_any};
 use crate::logp::{Death, Model};
 
 /// The kinds that are swept.
-const KINDS: [Kind; 7] = [
-    Kind::Allreduce,
-    Kind::Bcast,
-    Kind::Reduce,
-    Kind::Barrier,
-    Kind::Gather,
-    Kind::Allgather,
-    Kind::Agree,
+const KINDS: [CollectiveKind; 7] = [
+    CollectiveKind::Allreduce,
+    CollectiveKind::Bcast,
+    CollectiveKind::Reduce,
+    CollectiveKind::Barrier,
+    CollectiveKind::Gather,
+    CollectiveKind::Allgather,
+    CollectiveKind::Agree,
 ];
 
 /// What a sweep came to.
@@ -133,14 +133,17 @@ pub(super) fn model(random: &mut Sequence, logp: LogP) -> Model {
 /// So many calls by so many processes, some of another root than rank 0; of operators that
 /// keep an order, if they may.
 pub(super) fn calls_of(
-    kinds: &[Kind],
+    kinds: &[CollectiveKind],
     random: &mut Sequence,
     (calls, processes): (u64, u32),
     ordered: bool,
 ) -> Vec<Call> {
     let calls = (0..calls).map(|_| {
         let kind = kinds[random.below(kinds.len() as u64) as usize];
-        let rooted = matches!(kind, Kind::Bcast | Kind::Reduce | Kind::Gather);
+        let rooted = matches!(
+            kind,
+            CollectiveKind::Bcast | CollectiveKind::Reduce | CollectiveKind::Gather
+        );
         let root = if rooted && random.below(2) == 0 {
             random.below(u64::from(processes)) as Peer
         } else {
@@ -299,7 +302,7 @@ fn corrected(seed: u64) -> outlive_base::Result<(Scenario<reduce::Config>, u32)>
     let timeout = 4000;
     config.timeout = Time(timeout);
     let call = Call {
-        kind: Kind::Reduce,
+        kind: CollectiveKind::Reduce,
         root,
         value: None,
         ordered: false,

@@ -4,7 +4,7 @@ use outlive_base::machine::Peer;
 use outlive_base::{Code, Time};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::collective::{Call, Event, Kind, Why};
+use outlive_protocols::collective::{Call, CollectiveKind, Event, Why};
 use outlive_protocols::ftco::{Config, Plan};
 
 use super::check::{Expect, check};
@@ -19,7 +19,7 @@ const CLUSTER: LogP = LogP {
     gap: 500,
 };
 
-fn call(kind: Kind) -> Call {
+fn call(kind: CollectiveKind) -> Call {
     Call {
         kind,
         root: 0,
@@ -28,7 +28,7 @@ fn call(kind: Kind) -> Call {
     }
 }
 
-fn scenario(shape: Shape, order: Order, processes: u32, kind: Kind) -> Scenario {
+fn scenario(shape: Shape, order: Order, processes: u32, kind: CollectiveKind) -> Scenario {
     let plan = Plan::new(shape, order, processes, &CLUSTER).expect("valid");
     let model = Model {
         logp: CLUSTER,
@@ -66,7 +66,12 @@ fn ends(report: &Report, rank: Peer) -> Vec<Event> {
 fn latency_grows_with_serial_faults_and_not_with_processes() {
     for shape in [Shape::Binomial, Shape::Kary(2), Shape::Kary(8)] {
         for processes in [64, 128, 256, 384, 512] {
-            let base = scenario(shape, Order::Interleaved, processes, Kind::Allreduce);
+            let base = scenario(
+                shape,
+                Order::Interleaved,
+                processes,
+                CollectiveKind::Allreduce,
+            );
             let plan = base.config.plan.clone();
             // An inner process, a child of it, and one in the subtree beside.
             let parallel = plan.children(0).nth(1).expect("two children");
@@ -108,10 +113,10 @@ fn without_faults_nothing_but_the_tree_is_sent() {
     ] {
         for processes in [1, 2, 3, 7, 64, 100, 1023] {
             for (kind, each) in [
-                (Kind::Allreduce, 2),
-                (Kind::Barrier, 2),
-                (Kind::Reduce, 1),
-                (Kind::Bcast, 1),
+                (CollectiveKind::Allreduce, 2),
+                (CollectiveKind::Barrier, 2),
+                (CollectiveKind::Reduce, 1),
+                (CollectiveKind::Bcast, 1),
             ] {
                 let report = checked(&scenario(shape, order, processes, kind), None);
                 assert_eq!(report.outcome.messages, each * u64::from(processes - 1));
@@ -125,7 +130,12 @@ fn no_processes_are_refused_and_all_but_one_may_die() {
     let none = Plan::new(Shape::Binomial, Order::InOrder, 0, &CLUSTER);
     assert_eq!(none.expect_err("none").code(), Code::InvalidArgument);
     for survivor in [0, 1, 13, 31] {
-        let mut scenario = scenario(Shape::Binomial, Order::Interleaved, 32, Kind::Allreduce);
+        let mut scenario = scenario(
+            Shape::Binomial,
+            Order::Interleaved,
+            32,
+            CollectiveKind::Allreduce,
+        );
         scenario.config.bound = Time::from_secs(2_000);
         scenario.deaths = (0..32)
             .filter(|&who| who != survivor)
@@ -141,8 +151,13 @@ fn no_processes_are_refused_and_all_but_one_may_die() {
 fn a_late_rank_gets_the_retained_result_and_takes_part_again() {
     // A leaf, an inner process, the root.
     for late in [63, 1, 0] {
-        let mut scenario = scenario(Shape::Binomial, Order::Interleaved, 64, Kind::Allreduce);
-        scenario.calls = vec![call(Kind::Allreduce); 3];
+        let mut scenario = scenario(
+            Shape::Binomial,
+            Order::Interleaved,
+            64,
+            CollectiveKind::Allreduce,
+        );
+        scenario.calls = vec![call(CollectiveKind::Allreduce); 3];
         scenario.interval = Time(20 * SECOND);
         scenario.away = Some((late, Time::ZERO, Time(15 * SECOND)));
         let report = checked(&scenario, Some(late));
@@ -162,9 +177,9 @@ fn a_late_rank_gets_the_retained_result_and_takes_part_again() {
 
 #[test]
 fn who_comes_too_late_is_told_so() {
-    let mut scenario = scenario(Shape::Kary(4), Order::InOrder, 16, Kind::Barrier);
+    let mut scenario = scenario(Shape::Kary(4), Order::InOrder, 16, CollectiveKind::Barrier);
     scenario.config.retained = 4;
-    scenario.calls = vec![call(Kind::Barrier); 12];
+    scenario.calls = vec![call(CollectiveKind::Barrier); 12];
     scenario.interval = Time(5 * SECOND);
     scenario.away = Some((15, Time::ZERO, Time(100 * SECOND)));
     let report = run(&scenario, 1).expect("valid");
@@ -179,8 +194,13 @@ fn who_comes_too_late_is_told_so() {
 #[test]
 fn another_call_on_one_rank_ends_there_with_an_error_and_elsewhere_without_it() {
     for wrong in [15, 1, 3] {
-        let mut scenario = scenario(Shape::Binomial, Order::Interleaved, 16, Kind::Allreduce);
-        scenario.other = Some((wrong, vec![call(Kind::Barrier)]));
+        let mut scenario = scenario(
+            Shape::Binomial,
+            Order::Interleaved,
+            16,
+            CollectiveKind::Allreduce,
+        );
+        scenario.other = Some((wrong, vec![call(CollectiveKind::Barrier)]));
         let report = run(&scenario, 1).expect("valid");
         for rank in 0..16 {
             let ends = ends(&report, rank);
@@ -198,8 +218,13 @@ fn another_call_on_one_rank_ends_there_with_an_error_and_elsewhere_without_it() 
         assert_eq!(value.expect("a value").absent.as_slice(), [wrong]);
     }
     // The root's call is the one that counts.
-    let mut scenario = scenario(Shape::Binomial, Order::Interleaved, 16, Kind::Allreduce);
-    scenario.other = Some((0, vec![call(Kind::Bcast)]));
+    let mut scenario = scenario(
+        Shape::Binomial,
+        Order::Interleaved,
+        16,
+        CollectiveKind::Allreduce,
+    );
+    scenario.other = Some((0, vec![call(CollectiveKind::Bcast)]));
     let report = run(&scenario, 1).expect("valid");
     for rank in 1..16 {
         let why = Why::Mismatch;
@@ -213,7 +238,12 @@ fn another_call_on_one_rank_ends_there_with_an_error_and_elsewhere_without_it() 
 
 #[test]
 fn a_rank_that_never_calls_is_bypassed_in_time_and_an_endless_call_ends_at_its_bound() {
-    let mut scenario = scenario(Shape::Binomial, Order::Interleaved, 16, Kind::Barrier);
+    let mut scenario = scenario(
+        Shape::Binomial,
+        Order::Interleaved,
+        16,
+        CollectiveKind::Barrier,
+    );
     scenario.other = Some((5, Vec::new()));
     let report = run(&scenario, 1).expect("valid");
     assert_eq!(ends(&report, 5), []);
@@ -229,8 +259,18 @@ fn a_rank_that_never_calls_is_bypassed_in_time_and_an_endless_call_ends_at_its_b
 
 #[test]
 fn many_collectives_in_flight_keep_apart() {
-    let mut scenario = scenario(Shape::Kary(3), Order::InOrder, 40, Kind::Allreduce);
-    let kinds = [Kind::Allreduce, Kind::Bcast, Kind::Reduce, Kind::Barrier];
+    let mut scenario = scenario(
+        Shape::Kary(3),
+        Order::InOrder,
+        40,
+        CollectiveKind::Allreduce,
+    );
+    let kinds = [
+        CollectiveKind::Allreduce,
+        CollectiveKind::Bcast,
+        CollectiveKind::Reduce,
+        CollectiveKind::Barrier,
+    ];
     scenario.calls = (0..60).map(|n| call(kinds[n % 4])).collect();
     scenario.deaths = vec![(1, Death::AfterSends(17)), (0, Death::AfterSends(90))];
     scenario.config.retained = 80;
@@ -239,11 +279,11 @@ fn many_collectives_in_flight_keep_apart() {
 
 #[test]
 fn operators_that_do_not_commute_are_right_or_refused() {
-    let mut inside = scenario(Shape::Lame(2), Order::InOrder, 50, Kind::Reduce);
+    let mut inside = scenario(Shape::Lame(2), Order::InOrder, 50, CollectiveKind::Reduce);
     inside.calls[0] = Call {
         ordered: true,
         root: 17,
-        ..call(Kind::Reduce)
+        ..call(CollectiveKind::Reduce)
     };
     let report = checked(&inside, None);
     let at_root = report
@@ -263,7 +303,12 @@ fn operators_that_do_not_commute_are_right_or_refused() {
 #[test]
 fn a_result_depends_on_the_plan_and_the_survivors_not_on_arrival() {
     let orders = |enters: Vec<Time>| {
-        let mut scenario = scenario(Shape::Binomial, Order::Interleaved, 24, Kind::Allreduce);
+        let mut scenario = scenario(
+            Shape::Binomial,
+            Order::Interleaved,
+            24,
+            CollectiveKind::Allreduce,
+        );
         scenario.deaths = vec![(2, Death::At(Time::ZERO)), (6, Death::At(Time::ZERO))];
         scenario.enters = enters;
         let report = checked(&scenario, None);
@@ -277,9 +322,14 @@ fn a_result_depends_on_the_plan_and_the_survivors_not_on_arrival() {
 
 #[test]
 fn bodies_are_let_go() {
-    let mut scenario = scenario(Shape::Binomial, Order::InOrder, 16, Kind::Allreduce);
+    let mut scenario = scenario(
+        Shape::Binomial,
+        Order::InOrder,
+        16,
+        CollectiveKind::Allreduce,
+    );
     scenario.config.retained = 4;
-    scenario.calls = vec![call(Kind::Allreduce); 100];
+    scenario.calls = vec![call(CollectiveKind::Allreduce); 100];
     let report = checked(&scenario, None);
     // At most three for each retained call of each process.
     assert!(report.held <= 16 * 4 * 3, "{} bodies held", report.held);

@@ -14,7 +14,7 @@
 use outlive_base::{Code, Entity, Error, Result, Time};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::collective::{Call, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind};
 use outlive_protocols::ftco::{Config, Plan};
 use outlive_protocols::reduce;
 use outlive_simulator::ftco::{Report, Scenario, run, run_any};
@@ -44,7 +44,7 @@ struct Cost {
     time: u64,
 }
 
-fn call(kind: Kind) -> Call {
+fn call(kind: CollectiveKind) -> Call {
     Call {
         kind,
         root: 0,
@@ -61,7 +61,7 @@ fn cost(report: &Report, steps: u32) -> Cost {
     }
 }
 
-fn ours(shape: Shape, processes: u32, kind: Kind) -> Result<Cost> {
+fn ours(shape: Shape, processes: u32, kind: CollectiveKind) -> Result<Cost> {
     let plan = Plan::new(shape, Order::InOrder, processes, &LOGP)?;
     let ways = u32::from(kind.up()) + u32::from(kind.down());
     let steps = plan.height() * ways;
@@ -74,7 +74,7 @@ fn ours(shape: Shape, processes: u32, kind: Kind) -> Result<Cost> {
 fn up_correction(processes: u32, failures: u32) -> Result<Cost> {
     let config = reduce::Config::new(Shape::Binomial, processes, 0, failures, &LOGP)?;
     let steps = 1 + config.levels(0);
-    let mut scenario = Scenario::new(config, MODEL, call(Kind::Reduce));
+    let mut scenario = Scenario::new(config, MODEL, call(CollectiveKind::Reduce));
     scenario.exact = false;
     Ok(cost(&run_any::<reduce::Reduce>(&scenario, 1)?, steps))
 }
@@ -141,25 +141,25 @@ fn lines(processes: u32) -> Result<Vec<Line>> {
         line("allreduce, recursive doubling", doubling),
         line(
             "allreduce, binomial tree, ours",
-            tree(Shape::Binomial, Kind::Allreduce)?,
+            tree(Shape::Binomial, CollectiveKind::Allreduce)?,
         ),
         line(
             "allreduce, 4-ary tree, ours",
-            tree(Shape::Kary(4), Kind::Allreduce)?,
+            tree(Shape::Kary(4), CollectiveKind::Allreduce)?,
         ),
         line(
             "allreduce, optimal tree, ours",
-            tree(Shape::Optimal, Kind::Allreduce)?,
+            tree(Shape::Optimal, CollectiveKind::Allreduce)?,
         ),
         line("barrier, dissemination", dissemination(processes)),
         line(
             "barrier, binomial, ours",
-            tree(Shape::Binomial, Kind::Barrier)?,
+            tree(Shape::Binomial, CollectiveKind::Barrier)?,
         ),
         line("reduce, binomial", binomial(processes)),
         line(
             "reduce, binomial, ours",
-            tree(Shape::Binomial, Kind::Reduce)?,
+            tree(Shape::Binomial, CollectiveKind::Reduce)?,
         ),
         line(
             "reduce, up-correction f = 1, ours",
@@ -168,7 +168,7 @@ fn lines(processes: u32) -> Result<Vec<Line>> {
         line("broadcast, binomial", binomial(processes)),
         line(
             "broadcast, binomial, ours",
-            tree(Shape::Binomial, Kind::Bcast)?,
+            tree(Shape::Binomial, CollectiveKind::Bcast)?,
         ),
     ])
 }

@@ -14,7 +14,7 @@ use outlive_network::rail::tcp::{KEY_BYTES, Listener, Options, Tcp};
 use outlive_network::rail::{Content, Key, News, Rail};
 use outlive_protocols::broadcast::LogP;
 use outlive_protocols::broadcast::tree::{Order, Shape};
-use outlive_protocols::collective::{Call, Command, Event, Kind};
+use outlive_protocols::collective::{Call, CollectiveKind, Command, Event};
 use outlive_protocols::ftco::{Config, Machine, Plan};
 
 use crate::bench::rank::clock_ns;
@@ -166,7 +166,7 @@ impl Process {
         let content = Content::new(value.to_le_bytes().to_vec());
         let call = |value| {
             Command::Start(Call {
-                kind: Kind::Allreduce,
+                kind: CollectiveKind::Allreduce,
                 root: 0,
                 value,
                 ordered: false,

@@ -24,7 +24,7 @@ pub(super) const ENVELOPE_BYTES: usize = ANSWER_BYTES + 4 + 8 + 8 + HEADER_BYTES
 
 /// A frame's place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Place {
+pub(super) struct Position {
     pub(super) link: u32,
     pub(super) base: u64,
     pub(super) sequence: u64,
@@ -42,7 +42,7 @@ pub(super) fn answer(
 /// The bytes before a body.
 pub(super) fn seal(
     answer: &[u8; ANSWER_BYTES],
-    place: Place,
+    place: Position,
     header: &[u8; HEADER_BYTES],
 ) -> [u8; ENVELOPE_BYTES] {
     let mut writer = Writer::new();
@@ -83,7 +83,7 @@ impl Gate {
     }
 
     /// The sender, the frame's place and its header; `None` from strangers.
-    pub(super) fn unseal(&mut self, bytes: &[u8]) -> Option<(u32, Place, Header)> {
+    pub(super) fn unseal(&mut self, bytes: &[u8]) -> Option<(u32, Position, Header)> {
         let mut reader = Reader::new(bytes);
         let given: [u8; ANSWER_BYTES] = reader.array().ok()?;
         let rank = u32::from_le_bytes([given[0], given[1], given[2], given[3]]);
@@ -100,8 +100,8 @@ impl Gate {
     }
 }
 
-fn rest(reader: &mut Reader<'_>) -> Result<(Place, Header), WireError> {
-    let place = Place {
+fn rest(reader: &mut Reader<'_>) -> Result<(Position, Header), WireError> {
+    let place = Position {
         link: reader.u32()?,
         base: reader.u64()?,
         sequence: reader.u64()?,
@@ -120,7 +120,7 @@ pub(super) struct Order {
 impl Order {
     /// A frame with this place has begun to arrive: frames that this tells lost are
     /// waited for no longer.
-    pub(super) fn note(&mut self, place: Place, mut give: impl FnMut(Frame)) {
+    pub(super) fn note(&mut self, place: Position, mut give: impl FnMut(Frame)) {
         if place.link <= self.link {
             return;
         }
@@ -183,7 +183,7 @@ mod tests {
         Frame { key, msg, body }
     }
 
-    const PLACE: Place = Place {
+    const PLACE: Position = Position {
         link: 1,
         base: 2,
         sequence: 3,
@@ -223,7 +223,7 @@ mod tests {
         order.put(0, frame(0), &mut give);
         order.put(2, frame(2), &mut give); // 1 is lost
         order.put(4, frame(4), &mut give);
-        let second = Place {
+        let second = Position {
             link: 1,
             base: 3,
             sequence: 3,

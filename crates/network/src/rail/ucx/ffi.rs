@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 
 use outlive_base::{Code, Entity, Error, Result};
 
-use super::envelope::{ENVELOPE_BYTES, Gate, Place};
+use super::envelope::{ENVELOPE_BYTES, Gate, Position};
 use crate::rail::frame::Header;
 
 /// Room for words about an error.
@@ -203,7 +203,7 @@ pub(super) enum Data {
 /// A message whose sender has proved the key.
 pub(super) struct Arrival {
     pub(super) from: u32,
-    pub(super) place: Place,
+    pub(super) place: Position,
     pub(super) header: Header,
     pub(super) data: Data,
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-use super::envelope::{ENVELOPE_BYTES, Place};
+use super::envelope::{ENVELOPE_BYTES, Position};
 use super::ffi::Link;
 use crate::rail::STALL;
 use crate::rail::frame::{Bytes, Frame, HEADER_BYTES};
@@ -101,8 +101,8 @@ impl Outgoing {
         Some(link)
     }
 
-    pub(super) fn place(&self, sequence: u64) -> Place {
-        Place {
+    pub(super) fn place(&self, sequence: u64) -> Position {
+        Position {
             link: self.number,
             base: self.base,
             sequence,

@@ -3,9 +3,9 @@
 use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Fault, Machine as _, Op, Output, Peer, Ready};
 
-use super::{Env, Part, Slot};
+use super::{Collective, Env, Part};
 use crate::collective::fold::NONE;
-use crate::collective::{Call, Command, Event, Kind, Why};
+use crate::collective::{Call, CollectiveKind, Command, Event, Why};
 use crate::reduce::{self, Reduce};
 
 /// What one who is awaited said when it was asked.
@@ -23,7 +23,7 @@ pub(in crate::corrected) struct Reducing {
     config: reduce::Config,
 }
 
-impl Slot {
+impl Collective {
     pub fn begin_reduce(&mut self, env: &mut Env) {
         let Ok(config) = env.config().reduce(self.root) else {
             return self.fail(env, Why::Argument);
@@ -31,7 +31,7 @@ impl Slot {
         let machine = Reduce::new();
         self.reduce = Some(Box::new(Reducing { machine, config }));
         let call = Call {
-            kind: Kind::Reduce,
+            kind: CollectiveKind::Reduce,
             root: self.root,
             value: Some(Body(self.own)),
             ordered: false,

@@ -13,7 +13,7 @@ use super::{Config, MODEL, Machine, Msg, Part};
 use crate::broadcast::spanning::Trees;
 use crate::broadcast::{self, Broadcast};
 use crate::collective::fold::NONE;
-use crate::collective::{Call, Event, Kind, Why, series};
+use crate::collective::{Call, CollectiveKind, Event, Why, series};
 use crate::reduce;
 use recover::Gather;
 use reducing::{Answer, Reducing};
@@ -61,7 +61,7 @@ impl Env<'_, '_> {
     }
 }
 
-/// What comes of polling a slot.
+/// What comes of polling a entry.
 pub(super) enum Turn {
     Send(Output<Machine>),
     /// A correction waits for its pace.
@@ -92,9 +92,9 @@ struct Spreading {
 }
 
 #[derive(Debug)]
-pub(super) struct Slot {
+pub(super) struct Collective {
     pub seq: u32,
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     pub root: Peer,
     phase: Phase,
     /// Who was the first to say which call it is.
@@ -132,11 +132,11 @@ pub(super) struct Slot {
     pub probe_at: Time,
 }
 
-impl series::Slot for Slot {
-    fn empty(seq: u32) -> Slot {
-        Slot {
+impl series::CallState for Collective {
+    fn empty(seq: u32) -> Collective {
+        Collective {
             seq,
-            kind: Kind::Bcast,
+            kind: CollectiveKind::Bcast,
             root: 0,
             phase: Phase::Idle,
             told: None,
@@ -165,7 +165,7 @@ impl series::Slot for Slot {
     }
 }
 
-impl Slot {
+impl Collective {
     pub fn ended(&self) -> bool {
         matches!(self.phase, Phase::Ended | Phase::Failed)
     }
@@ -183,7 +183,7 @@ impl Slot {
     }
 
     pub fn msg(&self, part: Part) -> Msg {
-        let Slot {
+        let Collective {
             seq,
             root,
             by,
@@ -216,7 +216,7 @@ impl Slot {
             let (own, others) = (self.own, std::mem::take(&mut self.others));
             self.own = NONE;
             self.retire(env);
-            *self = series::Slot::empty(self.seq);
+            *self = series::CallState::empty(self.seq);
             (self.own, self.start, self.others) = (own, env.cx.now, others);
             (self.kind, self.root) = (call.kind, root);
             if !stale {
@@ -254,7 +254,7 @@ impl Slot {
         if self.has {
             return;
         }
-        if self.kind == Kind::Bcast {
+        if self.kind == CollectiveKind::Bcast {
             if self.root == env.cx.me && !self.sealed {
                 self.decide(env, self.own, env.cx.me);
                 self.begin_spread(env);
@@ -596,8 +596,11 @@ impl Slot {
 }
 
 /// True for calls whose root the caller names.
-fn rooted(kind: Kind) -> bool {
-    matches!(kind, Kind::Bcast | Kind::Reduce | Kind::Gather)
+fn rooted(kind: CollectiveKind) -> bool {
+    matches!(
+        kind,
+        CollectiveKind::Bcast | CollectiveKind::Reduce | CollectiveKind::Gather
+    )
 }
 
 fn spread_cx<'a>(

@@ -70,7 +70,7 @@ enum Job {
 }
 
 /// The thread that writes records, as seen by the agent.
-pub struct Recorder {
+pub struct RecordWriter {
     jobs: Inlet<Job>,
     work: Reports<Work>,
     /// Asked for and not handed on yet: what is asked for together shares its syncs.
@@ -98,16 +98,16 @@ pub struct Means {
     pub work: Reports<Work>,
 }
 
-impl Recorder {
+impl RecordWriter {
     /// Starts the thread. It ends when this is dropped and the queue is empty.
-    pub fn start(means: Means) -> Result<Recorder> {
+    pub fn start(means: Means) -> Result<RecordWriter> {
         let (jobs, waiting) = queue(QUEUE_MAX);
         let work = means.work.clone();
         std::thread::Builder::new()
             .name("outlive-records".into())
             .spawn(move || work_off(&waiting, means))
             .map_err(|error| Error::io("thread", "start a worker", &error))?;
-        Ok(Recorder {
+        Ok(RecordWriter {
             jobs,
             work,
             together: Vec::new(),
@@ -469,7 +469,7 @@ mod tests {
         let (work, done) = crossbeam_channel::unbounded();
         let at = |name: &str| Arc::new(Vault::create(&folder.path().join(name), 7).unwrap());
         let (store, shared) = (at("node"), at("shared"));
-        let mut recorder = Recorder::start(Means {
+        let mut recorder = RecordWriter::start(Means {
             store: Arc::clone(&store),
             job_hash: 7,
             kept: None,
@@ -506,7 +506,7 @@ mod tests {
     fn records_asked_for_together_are_written_together_and_told_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let (work, done) = crossbeam_channel::unbounded();
-        let mut recorder = Recorder::start(Means {
+        let mut recorder = RecordWriter::start(Means {
             store: Arc::new(Vault::create(folder.path(), 7).unwrap()),
             job_hash: 7,
             kept: None,
@@ -554,7 +554,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (work, told) = crossbeam_channel::unbounded();
         let store = Arc::new(Vault::create(folder.path(), 7).unwrap());
-        let mut recorder = Recorder::start(Means {
+        let mut recorder = RecordWriter::start(Means {
             store: Arc::clone(&store),
             job_hash: 7,
             kept: None,

@@ -11,9 +11,9 @@ use outlive_base::Time;
 use outlive_base::machine::{Body, Cx, Machine as _, Op, Output, Peer};
 
 use super::reducing::Answer;
-use super::{Env, Machine, Part, Slot};
+use super::{Collective, Env, Machine, Part};
 use crate::collective::fold::{Fold, NONE, Source, Step};
-use crate::collective::{Command, Event, Kind, Why};
+use crate::collective::{CollectiveKind, Command, Event, Why};
 
 /// Operands on their way to the claimant.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub(in crate::corrected) struct Gather {
     combining: bool,
 }
 
-impl Slot {
+impl Collective {
     /// True if the result is to come from elsewhere.
     pub fn waiting(&self, env: &Env) -> bool {
         self.entered()
@@ -297,7 +297,7 @@ impl Slot {
                 env.event(Event::Absent { body, peer });
             }
         }
-        self.lost = self.kind == Kind::Bcast;
+        self.lost = self.kind == CollectiveKind::Bcast;
         self.decide(env, value, env.cx.me);
         if self.kind.down() {
             self.tell(env, &gather.claimed);
