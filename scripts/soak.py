@@ -10,10 +10,12 @@ alarm). Then turns, until the time is over or so many were done: a seed decides 
 done to a job (tests/e2e/soak.py), and it must end within its bound with the bits of a
 calm run, or with the true cause. Prints the seed of each turn; ``--turns 1 --seed S``
 repeats it. Stops at the first violation, or with --keep-going goes on and sums them; the
-directories of the failing turns are kept.
+directories of the failing turns are kept. So are their seeds, in tests/failed-seeds: they
+are the first turns of the next run without --seed, until the file is removed.
 """
 
 import argparse
+import itertools
 import shutil
 import subprocess
 import sys
@@ -22,13 +24,14 @@ import time
 import traceback
 import uuid
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT / "tests" / "e2e"), str(ROOT / "tests")]
 import soak  # noqa: E402
 from harness import OUTLIVE, Job, processes  # noqa: E402
-from seed import fresh  # noqa: E402
+from seed import failed, fresh, keep, runs  # noqa: E402
 
 WRONG = (AssertionError, subprocess.SubprocessError, OSError, ValueError, KeyError)
 
@@ -77,6 +80,16 @@ def attempt(name: str, ring: Path, act) -> str:
     return ""
 
 
+def seeds(kept_as: str, first: int | None) -> Iterator[int]:
+    """Those that failed before, then a row from a fresh one; or only that from the first."""
+    if first is None:
+        for seed in failed(kept_as):
+            print(runs(kept_as, seed), flush=True)
+            yield seed
+        first = fresh()
+    yield from itertools.count(first)
+
+
 def main() -> int:
     """The command."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -84,9 +97,11 @@ def main() -> int:
     parser.add_argument("--turns", type=int, help="so many turns instead of minutes")
     parser.add_argument("--calm-minutes", type=float, default=0.0)
     parser.add_argument("--kind", action="append", choices=sorted(soak.TURNS))
-    parser.add_argument("--seed", type=int, default=fresh())
+    parser.add_argument("--seed", type=int)
     parser.add_argument("--keep-going", action="store_true")
     args = parser.parse_args()
+    # A seed stands for another turn if it decides among other kinds.
+    kept_as = " ".join(["scripts/soak.py", *(args.kind or ())])
     with tempfile.TemporaryDirectory(prefix="outlive-soak-ring-") as directory:
         ring = build(Path(directory))
         if args.calm_minutes > 0 and attempt(
@@ -94,20 +109,22 @@ def main() -> int:
         ):
             return 1
         end = time.monotonic() + 60.0 * args.minutes
-        turns, failed = 0, Counter[str]()
-        while turns < args.turns if args.turns else time.monotonic() < end:
-            seed = args.seed + turns
+        turns, wrong = 0, Counter[str]()
+        for seed in seeds(kept_as, args.seed):
+            if turns >= args.turns if args.turns else time.monotonic() >= end:
+                break
             kind, chance = soak.drawn(seed, args.kind or list(soak.TURNS))
             turns += 1
             name = f"{kind} seed {seed}"
             if attempt(name, ring, lambda job, k=kind, c=chance: soak.TURNS[k](job, c)):
-                failed[kind] += 1
+                print(f"  {keep(kept_as, seed)}", flush=True)
+                wrong[kind] += 1
                 if not args.keep_going:
                     break
-    for kind, count in failed.most_common():
+    for kind, count in wrong.most_common():
         print(f"  {kind}: {count} failed")
-    print(f"{turns - failed.total()} passed, {failed.total()} failed")
-    return 1 if failed else 0
+    print(f"{turns - wrong.total()} passed, {wrong.total()} failed")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

@@ -1,25 +1,97 @@
 """The seed of a randomised test: fresh in every run, and said when the test fails.
 
 A ``conftest.py`` imports :func:`seed`, a pytest fixture. ``OUTLIVE_SEED`` repeats a run.
-The same in Rust: ``crates/base/src/seed.rs``.
+The seed of a test that fails is kept in a file of its own in ``tests/failed-seeds``; as long
+as the file is there, its first seed is run and no fresh one. Nothing but the developer
+removes it. The same in Rust: ``crates/base/src/seed.rs``.
 """
 
 import os
 import random
+from pathlib import Path
 
 import pytest
 
 VARIABLE = "OUTLIVE_SEED"
+FAILED = "OUTLIVE_FAILED_SEEDS"
+"""The variable that names another directory for the seeds that failed."""
 
 
-def fresh() -> int:
-    """A fresh seed, or that of the variable."""
-    return int(os.environ.get(VARIABLE) or random.SystemRandom().randrange(10**9))
+def file(name: str) -> Path:
+    """Where the seeds with which this test failed are."""
+    every = os.environ.get(FAILED) or Path(__file__).with_name("failed-seeds")
+    return Path(every) / name.replace("/", ".")[:200]
+
+
+def failed(name: str) -> list[int]:
+    """These seeds; none if the variable sets the seed."""
+    if os.environ.get(VARIABLE) or not file(name).exists():
+        return []
+    return [int(line) for line in file(name).read_text(encoding="utf-8").splitlines()]
+
+
+def fresh(name: str = "") -> int:
+    """The seed of the variable, or one with which the test failed, or a fresh one."""
+    if set_to := os.environ.get(VARIABLE):
+        return int(set_to)
+    return next(iter(failed(name) if name else []), random.SystemRandom().randrange(10**9))
+
+
+def keep(name: str, number: int) -> str:
+    """Writes down that the test failed with this seed; says where."""
+    place = file(name)
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        before = place.read_text(encoding="utf-8") if place.exists() else ""
+        if str(number) not in before.splitlines():
+            with place.open("a", encoding="utf-8") as out:
+                out.write(f"{number}\n")
+    except OSError as error:
+        return f"seed {number} is not kept in {place}: {error}"
+    return f"seed {number} is kept in {place}"
+
+
+def runs(name: str, number: int) -> str:
+    """What is said when a kept seed is run."""
+    where = f"remove {file(name)} when that is mended"
+    return f"{name}: seed {number}, which failed before, is run and no fresh one; {where}"
+
+
+DRAWN = pytest.StashKey[int]()
+
+
+class Kept:
+    """A plugin of pytest, there as soon as a test asks for a seed."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item):
+        """A test that failed, or that left something behind, keeps its seed."""
+        report = yield
+        number = item.stash.get(DRAWN, None)
+        if report.failed and number is not None:
+            line = keep(item.nodeid, number)
+            report.sections.append(("seed", line))
+        return report
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """What pytest would not show of tests that passed."""
+        for line in self.lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """The seed of this test. pytest shows what is printed here if the test fails."""
-    number = fresh()
-    print(f"repeat: {VARIABLE}={number} python -m pytest '{request.node.nodeid}'")
+    plugins, name = request.config.pluginmanager, request.node.nodeid
+    plugin = plugins.get_plugin("outlive-seeds") or Kept()
+    if not plugins.has_plugin("outlive-seeds"):
+        plugins.register(plugin, "outlive-seeds")
+    number = fresh(name)
+    request.node.stash[DRAWN] = number
+    if failed(name):
+        plugin.lines.append(runs(name, number))
+    print(f"repeat: {VARIABLE}={number} python -m pytest '{name}'")
     return number

@@ -59,9 +59,7 @@ def told(result: Result, *patterns: str) -> None:
 
 
 @pytest.mark.parametrize("load", [False, True])
-def test_an_undisturbed_run_says_nothing(job: Job, load: bool) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")  # pytest shows it with a failure
+def test_an_undisturbed_run_says_nothing(job: Job, seed: int, load: bool) -> None:
     draw = random.Random(seed)
     job.extra["OUTLIVE_LOG"] = "warn"
     burners = [

@@ -20,7 +20,8 @@ def free_ports(count: int) -> list[int]:
     held: list[socket.socket] = []
     while len(held) < count:
         try:
-            held.append(socket.create_server(("127.0.0.1", random.randrange(first // 2, first))))
+            port = first // 2 + secrets.randbelow(first // 2)
+            held.append(socket.create_server(("127.0.0.1", port)))
         except OSError:
             continue
     ports = [s.getsockname()[1] for s in held]

@@ -149,6 +149,15 @@ class Repository(unittest.TestCase):
             found += rules.seed_violations(name, path.read_text(encoding="utf-8"))
         self.none(sorted(set(found)))
 
+    def test_kept_seeds_are_run(self) -> None:
+        found = []
+        for path in files("crates/*/tests/seeds"):
+            crate = path.parents[1]
+            sources = [one.read_text(encoding="utf-8") for one in crate.glob("**/*.rs")]
+            name = str(path.relative_to(ROOT))
+            found += rules.kept_seed_violations(name, path.read_text(encoding="utf-8"), sources)
+        self.none(found)
+
     def test_skip_list_is_readable(self) -> None:
         self.assertIn("mdbook", skip.allowed())
 
@@ -294,10 +303,27 @@ class OtherRulesCatch(unittest.TestCase):
         self.assertEqual([line.split(":")[1] for line in found], ["4"])
         fresh = "for seed in seeds!(40) { Sequence::new(seed, 0); sweep(seed, 40, 2); }"
         self.assertEqual(rules.seed_violations("crates/x/tests/x.rs", fresh), [])
-        for line in ("chance = random.Random(1)", 'Job(CHAOS=f"7:8")', "np.default_rng(3)"):
+        for line in (
+            "chance = random.Random(1)",
+            'Job(CHAOS=f"7:8")',
+            "np.default_rng(3)",
+            "seed = random.randrange(1 << 32)",
+            "if random.random() < 0.2:",
+            "chance = random.Random()",
+            "chance = random.SystemRandom()",
+        ):
             self.assertTrue(rules.seed_violations("tests/x.py", line), line)
-        self.assertEqual(rules.seed_violations("tests/x.py", "random.Random(seed)"), [])
+        for line in ("random.Random(seed)", "self.random.random() < 0.2", "chance.randrange(3)"):
+            self.assertEqual(rules.seed_violations("tests/x.py", line), [])
         self.assertTrue(rules.seed_violations("tests/x.c", "srand(4);"))
+
+    def test_kept_seeds_of_tests_that_do_not_run_them(self) -> None:
+        lines = "# TEST SEED WHAT\nrow 7 lost a message\n"
+        row = "#[test]\nfn row() {\n    for seed in outlive_base::seeds!(4) {}\n}\n"
+        one = "#[test]\nfn row() {\n    let seed = seed!();\n}\n"
+        self.assertEqual(rules.kept_seed_violations("x", lines, ["", row]), [])
+        for source in ("", one, one + row.replace("row", "other"), row.replace("row", "a_row")):
+            self.assertTrue(rules.kept_seed_violations("x", lines, [source]), source)
 
     def test_length(self) -> None:
         self.assertEqual(rules.length_violations("x.rs", "\n" * 500), ([], []))
@@ -340,6 +366,7 @@ class OtherRulesCatch(unittest.TestCase):
         self.assertTrue(rules.stale_files(page, "see `crates/agent/src/nowhere.rs`"))
         self.assertEqual(rules.stale_files(page, "`crates/agent/src/run.rs`, `docs/`"), [])
         self.assertEqual(rules.stale_files(page, "`tests/seeds` of its crate"), [])
+        self.assertEqual(rules.stale_files(page, "`tests/failed-seeds`"), [])
 
     def test_links(self) -> None:
         page = ROOT / "docs" / "x.md"

@@ -1,17 +1,29 @@
 //! Seeds of randomised tests: a fresh one for every run, said with the line that repeats it.
 //!
-//! Only tests use this module: it reads the environment and a file of the crate's tests.
+//! Only tests use this module: it reads the environment and files of the tests.
 //! [`seed!`](crate::seed!) is one seed, [`seeds!`](crate::seeds!) so many one after the
 //! other. The line that repeats a run is printed when the test begins, and shown by the
-//! test runner if the test fails. `OUTLIVE_SEED` sets the seed. Seeds that found a defect
-//! are kept in the crate's file `tests/seeds`, as lines `TEST SEED WHAT IT FOUND`, and are
-//! run before the fresh ones.
+//! test runner if the test fails. `OUTLIVE_SEED` sets the seed.
+//!
+//! A test that panics writes its seed to a file of its own in `tests/failed-seeds` of the
+//! workspace, and says so. As long as the file is there, its first seed is the test's: it is
+//! run instead of a fresh one, and a row begins with it. Nothing but the developer removes
+//! it. Not kept: the seed of a process that is killed or aborts, and of a test without a
+//! name (`--test-threads=1` runs tests in the main thread).
+//!
+//! Seeds that found a defect are kept for good in the crate's file `tests/seeds`, as lines
+//! `TEST SEED WHAT IT FOUND`, and `seeds!` runs them before all others.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, Hasher};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Once;
 
 /// The variable that repeats a run.
 pub const VARIABLE: &str = "OUTLIVE_SEED";
+/// The variable that names another directory for the seeds that failed.
+pub const FAILED: &str = "OUTLIVE_FAILED_SEEDS";
 /// Fresh seeds are below this, so that they are short to type and a test can calculate
 /// with them.
 pub const FRESH_BELOW: u64 = 1_000_000_000;
@@ -19,22 +31,45 @@ pub const FRESH_BELOW: u64 = 1_000_000_000;
 thread_local! {
     /// A test has one seed however often it asks, so that one line repeats it.
     static DRAWN: Cell<Option<u64>> = const { Cell::new(None) };
+    /// What is kept if the test panics now, and where.
+    static TRIED: Cell<Option<u64>> = const { Cell::new(None) };
+    static FILE: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
 }
 
-/// A fresh seed for the test that runs, or that of [`VARIABLE`]; prints how to repeat it.
+/// A seed for the test that runs: that of [`VARIABLE`], or one with which it failed, or a
+/// fresh one; prints how to repeat it.
 ///
 /// # Panics
-/// If the variable is not a number.
+/// If the variable, or a line of the file of seeds that failed, is not a number.
 #[allow(clippy::print_stdout)]
-pub fn fresh(package: &str) -> u64 {
+pub fn fresh(package: &str, directory: &str) -> u64 {
     if let Some(seed) = DRAWN.get() {
         return seed;
     }
-    let seed = set().unwrap_or_else(|| {
-        let chance = std::hash::RandomState::new().build_hasher().finish();
-        crate::rng::below(crate::rng::draw(chance, 0, 0), FRESH_BELOW)
-    });
+    let file = file(package, directory);
+    let failed = file.as_deref().map(failed).unwrap_or_default();
+    let seed = match (set(), failed.first(), &file) {
+        (Some(seed), _, _) => seed,
+        (None, Some(&seed), Some(file)) => {
+            // Not `println!`: the test runner would hide it as long as the test passes.
+            let _ = writeln!(
+                std::io::stderr(),
+                "{}: seed {seed}, which failed before, is run and no fresh one; \
+                 remove {} when that is mended",
+                test(),
+                file.display()
+            );
+            seed
+        }
+        _ => {
+            let chance = std::hash::RandomState::new().build_hasher().finish();
+            crate::rng::below(crate::rng::draw(chance, 0, 0), FRESH_BELOW)
+        }
+    };
     DRAWN.set(Some(seed));
+    TRIED.set(Some(seed));
+    FILE.set(file);
+    watch();
     println!(
         "repeat: {VARIABLE}={seed} cargo test -p {package} {}",
         test()
@@ -42,22 +77,100 @@ pub fn fresh(package: &str) -> u64 {
     seed
 }
 
-/// The seeds kept for the test that runs, then `count` from a fresh one on; only the latter
-/// if [`VARIABLE`] is set.
+/// The seeds kept for the test that runs, then those with which it failed, then `count` in
+/// a row from its seed on; only the row if [`VARIABLE`] is set.
 ///
 /// # Panics
-/// If the variable or a line of the file is not as it should be.
+/// If the variable or a line of the files is not as it should be.
 pub fn several(package: &str, directory: &str, count: u64) -> impl Iterator<Item = u64> + use<> {
-    let file = std::path::Path::new(directory).join("tests/seeds");
-    let lines = std::fs::read_to_string(file).unwrap_or_default();
+    let lines = std::fs::read_to_string(Path::new(directory).join("tests/seeds"));
     let test = test();
     let name = test.rsplit("::").next().unwrap_or_default();
-    let kept = match set() {
-        None => kept(&lines, name),
-        Some(_) => Vec::new(),
+    let first = fresh(package, directory);
+    let row = first..first.saturating_add(count);
+    let (kept, failed) = match set() {
+        None => (
+            kept(&lines.unwrap_or_default(), name),
+            FILE.with_borrow(|file| file.as_deref().map(failed).unwrap_or_default()),
+        ),
+        Some(_) => (Vec::new(), Vec::new()),
     };
-    let first = fresh(package);
-    kept.into_iter().chain(first..first.saturating_add(count))
+    let failed = failed.into_iter().filter(|seed| !row.contains(seed));
+    let failed = failed.collect::<Vec<u64>>();
+    // A test that panics in the row failed with this seed, one that panics after it with
+    // the row. A seed that is kept for good need not be kept once more.
+    let kept = kept.into_iter().inspect(|_| TRIED.set(None));
+    let others = failed.into_iter().chain(row);
+    kept.chain(others.inspect(|&seed| TRIED.set(Some(seed))))
+        .chain(std::iter::from_fn(move || {
+            TRIED.set(Some(first));
+            None
+        }))
+}
+
+/// Has each panic of a test keep the test's seed. One in a thread of the test is the test's
+/// when the test's own thread joins it.
+fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            before(info);
+            let _ = FILE.try_with(|file| keep(file, TRIED.get()));
+        }));
+    });
+}
+
+/// Writes the seed down and says where. Never panics: it runs while another panic does.
+#[allow(clippy::print_stdout)]
+fn keep(file: &RefCell<Option<PathBuf>>, seed: Option<u64>) {
+    let (Ok(file), Some(seed)) = (file.try_borrow(), seed) else {
+        return;
+    };
+    let Some(file) = &*file else {
+        if DRAWN.get().is_some() {
+            println!("seed {seed} is not kept: the test has no name in this thread");
+        }
+        return;
+    };
+    let so_far = std::fs::read_to_string(file).unwrap_or_default();
+    let known = so_far.lines().any(|line| line == seed.to_string());
+    let append = || {
+        std::fs::create_dir_all(file.parent().unwrap_or(file))?;
+        let mut options = std::fs::File::options();
+        let mut file = options.create(true).append(true).open(file)?;
+        file.write_all(format!("{seed}\n").as_bytes())
+    };
+    match if known { Ok(()) } else { append() } {
+        Ok(()) => println!("seed {seed} is kept in {}", file.display()),
+        Err(error) => println!("seed {seed} is not kept in {}: {error}", file.display()),
+    }
+}
+
+/// Where the seeds with which the running test failed are; nowhere if it has no name.
+fn file(package: &str, directory: &str) -> Option<PathBuf> {
+    let test = Some(test()).filter(|test| !matches!(test.as_str(), "" | "main"))?;
+    // Tests of one package may have the same name in two programs.
+    let program = std::env::current_exe().ok()?;
+    let program = program.file_stem()?.to_string_lossy();
+    let program = program.rsplit_once('-').map_or(&*program, |(name, _)| name);
+    let here = Path::new(directory);
+    let root = here.ancestors().find(|dir| dir.join("Cargo.lock").exists());
+    let all = match std::env::var_os(FAILED) {
+        Some(all) => all.into(),
+        None => root.unwrap_or(here).join("tests/failed-seeds"),
+    };
+    Some(all.join(format!("{package}.{program}.{test}")))
+}
+
+/// The seeds of such a file; none if it is not there.
+fn failed(file: &Path) -> Vec<u64> {
+    let text = std::fs::read_to_string(file).unwrap_or_default();
+    let number = |line: &str| {
+        let wrong = |_| panic!("{}: '{line}' is not a seed", file.display());
+        line.parse().unwrap_or_else(wrong)
+    };
+    text.lines().map(number).collect()
 }
 
 fn set() -> Option<u64> {
@@ -93,7 +206,7 @@ fn kept(lines: &str, test: &str) -> Vec<u64> {
 #[macro_export]
 macro_rules! seed {
     () => {
-        $crate::seed::fresh(env!("CARGO_PKG_NAME"))
+        $crate::seed::fresh(env!("CARGO_PKG_NAME"), env!("CARGO_MANIFEST_DIR"))
     };
 }
 
