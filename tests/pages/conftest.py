@@ -1,6 +1,7 @@
 """An installation, as the pages have it made, and a directory to follow them in."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,8 @@ from skip import skip  # noqa: E402
 BOUND_S = 120.0
 # What the suites before this one have done; the rest is carried out.
 DONE = {"make deps": "", "make build": "", "make python": ""}
+# An agent may be so late on a busy machine that it counts as silent for a while.
+SLOW = re.compile(r"^.* s  node \d+ (silent for|heard again).*\n", re.M)
 HURRIED = "count python python3 python3.11"
 
 
@@ -45,7 +48,7 @@ class Reader:
         if step.kind == "file":
             (self.work / step.name).write_text(step.text, encoding="utf-8")
         elif step.kind == "prints":
-            wrong = differs(step.text, self.printed)
+            wrong = differs(step.text, SLOW.sub("", self.printed))
             assert not wrong, f"line {step.line}: {wrong}\n{self.printed}"
         else:
             self.commands(step)

@@ -108,8 +108,11 @@ NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def shape(line: str) -> str:
-    """A line without what varies: numbers, spaces, directories."""
+    """A line without what varies: numbers, digests, spaces, directories."""
     line = re.sub(r"(?:/[\w.+-]+)+/(?=[\w.+-])", "/", line)
+    line = re.sub(r"\b[0-9a-f]{16}\b", "DIGEST", line)
+    # When an outsider killed it is known or not: the agent or the launcher may see it first.
+    line = re.sub(r"(rank:\d+ lost: .*); detected in .*", r"\1", line)
     line = NUMBER.sub("N", line)
     line = re.sub(r"\bN (?:ns|us|ms|s|min|h)\b", "N s", line)
     line = re.sub(r"\bN (?:[KMGT]i)?B\b", "N B", line)

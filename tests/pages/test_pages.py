@@ -118,6 +118,7 @@ def test_the_parser_and_the_comparison() -> None:
     found = [(step.kind, step.name) for step in steps(page)]
     want = [("file", "a.c"), ("file", "b.py"), ("commands", ""), ("prints", "")]
     assert found == [*want, ("commands", "b")]
+    assert shape("digest c12eafb777a3a984") == shape("digest 00000000000000ab")
     assert shape("kept /tmp/x/y/file: 12.5 ms") == shape("kept /home/file:  3 ms")
     assert not differs("a 1\n...\nc 2\n", "a 7\nb\nb\nc 8\n")
     assert differs("a 1\nc 2\n", "a 7\nb\nc 8\n")
