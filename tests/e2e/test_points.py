@@ -5,6 +5,7 @@ committed before is lost: what is restored is never older than what was stable.
 """
 
 import json
+import re
 
 import pytest
 from harness import Job, Result
@@ -17,6 +18,9 @@ POINTS = [
     "stable:send",
     "flush:prepared",
 ]
+# Reached with a forced capture, and with parities: they have tests of their own.
+CAPTURES = ["capture:slab", "capture:taken"]
+SEALED = "parity:sealed"
 # Only the coordinator commits and says what is stable.
 LEADS = ("commit:send", "stable:send")
 # A node that is silent for so long is given up.
@@ -41,6 +45,16 @@ def stable_before(result: Result) -> int:
 def places(point: str) -> list[int]:
     """Nodes that come to the point."""
     return [0] if point in LEADS else [1] if point in OTHERS else [0, 1]
+
+
+def test_every_point_is_tried(job: Job) -> None:
+    """A new point fails here until it stands in one of the lists above."""
+    result = job.run(inject=("node:0@phase=no:such",))
+    assert result.status == 64, result.err
+    named = re.search(r"names none of the points (.*)", result.err)
+    assert named, result.err
+    tried = [*POINTS, *CAPTURES, SEALED]
+    assert sorted(named[1].split(", ")) == sorted(tried), result.err
 
 
 @pytest.mark.parametrize("point,node", [(p, n) for p in POINTS for n in places(p)])
@@ -68,7 +82,7 @@ def test_an_agent_dies_at(job: Job, point: str, node: int) -> None:
 
 @pytest.mark.parametrize("nth", [3, 4])
 @pytest.mark.parametrize("node", [0, 1])
-@pytest.mark.parametrize("point", ["capture:slab", "capture:taken"])
+@pytest.mark.parametrize("point", CAPTURES)
 def test_an_agent_dies_in_a_forced_capture(job: Job, point: str, node: int, nth: int) -> None:
     # Its two ranks have captured version 0; at 10 one of them is inside, or both are.
     program = ("--force", 10, "--wait", "node-loss")
@@ -108,7 +122,7 @@ def test_who_dies_between_its_container_and_its_parity(job: Job, who: str) -> No
     saved = job.saves(100)
     happened = "injected: node" if who == "node" else "started anew"
     when = lambda run: happened in run.text() and saved(run)  # noqa: E731
-    fault = f"{who}:1@phase=parity:sealed,nth=6"
+    fault = f"{who}:1@phase={SEALED},nth=6"
     result = job.goes_on("-v", *levels, when=when, inject=(fault,))
     if who == "agent":
         assert result.failures == [] and result.report["agent_restarts"] == 1, result.err
