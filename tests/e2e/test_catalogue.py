@@ -1,6 +1,7 @@
 """`outlive status` and `outlive checkpoints` beside a running job and after it."""
 
 import json
+import re
 from pathlib import Path
 
 from harness import Job, damage, until
@@ -49,6 +50,36 @@ def test_damage_is_found(job: Job) -> None:
     assert newest.name in text
     # Another copy is left: the loss of that node is survived, that of its partner not.
     job.outlive("checkpoints", "rehearse", "--lose", "node:1")
+
+
+def test_versions_that_were_never_captured(job: Job) -> None:
+    # Ranks that never offer the same version: what is called for is given up.
+    job.every, job.steps = None, 300
+    result = job.run("--interval", "50ms", program=job.program("--scale", "10", "--unequal"))
+    assert result.status == 0, result.err
+    every = json.loads(job.outlive("checkpoints", "list", "--all", "--json"))["versions"]
+    gone = {entry["version"] for entry in every if not entry["captured"]}
+    assert gone, every
+    stored = {entry["version"] for entry in job.checkpoints()}
+    assert not gone & stored, (gone, stored)
+    rows = [line.split() for line in job.outlive("checkpoints", "list", "--all").splitlines()]
+    said = {int(row[0]) for row in rows if row[-2:] == ["given", "up"]}
+    assert said == gone, rows
+    one = min(gone)
+    shown = job.outlive("checkpoints", "show", one)
+    assert re.match(rf"version {one} of incarnation 1: given up, ", shown), shown
+    assert "committed" not in shown and " at node" not in shown, shown
+
+
+def test_no_version_is_stored(job: Job) -> None:
+    job.steps, job.every = 20, None
+    job.survive("--interval", "1h")
+    assert "no version is stored" in job.outlive("checkpoints", "list")
+    assert job.checkpoints() == []
+    said = job.outlive("checkpoints", "show", status=74)
+    assert "OL-404 not found: job test: no version is stored" in said, said
+    said = job.outlive("checkpoints", "show", "12", status=74)
+    assert "OL-404 not found: version 12: there is no record of it" in said, said
 
 
 def test_what_is_not_there(job: Job) -> None:

@@ -148,13 +148,20 @@ fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
         .find(|entry| entry.committed().is_some() && !entry.void)
         .or_else(|| captured.next());
     let newest = newest.map(|entry| entry.version.0);
-    let version = version.or(newest).unwrap_or(0);
+    let Some(version) = version.or(newest) else {
+        return Err(Error::new(
+            Code::NotFound,
+            Entity::Job(found.name.to_string()),
+            "no version is stored",
+            "outlive checkpoints list --all shows what was given up",
+        ));
+    };
     let versions: Vec<&Entry> = entries.filter(|entry| entry.version.0 == version).collect();
     if versions.is_empty() {
         return Err(Error::new(
             Code::NotFound,
             Entity::Version(version),
-            "no record of it is left",
+            "there is no record of it",
             "outlive checkpoints list shows what there is",
         ));
     }
@@ -178,6 +185,8 @@ fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
                     count(level.recorded, "place"),
                     if level.stable { ", stable" } else { "" }
                 ),
+                // A record does not say why.
+                (None, Some(reason)) if reason.is_empty() => "aborted".to_owned(),
                 (None, Some(reason)) => format!("aborted: {reason}"),
                 (None, None) => "not committed".to_owned(),
             };
