@@ -50,7 +50,7 @@ pub fn store(choice: &JobChoice) -> Result<PathBuf> {
 /// `outlive coordinator`.
 ///
 /// # Errors
-/// Those of the configuration, the store and the network.
+/// [`Code::NotFound`] if there is no such store; those of the configuration and the network.
 pub fn coordinator(options: &CoordinatorOptions) -> Result<u8> {
     let flags = Settings {
         store: options.store.clone(),
@@ -58,7 +58,15 @@ pub fn coordinator(options: &CoordinatorOptions) -> Result<u8> {
     };
     let config = Config::load(&flags, options.config.as_deref())?;
     let store = PathBuf::from(config.get("store"));
-    std::fs::create_dir_all(&store).map_err(|error| Error::io(&store, "make", &error))?;
+    // A store that is mistyped would be served, and no job would ever come.
+    if !store.is_dir() {
+        return Err(Error::new(
+            Code::NotFound,
+            Entity::File(store.display().to_string()),
+            "there is no such store",
+            "check --store; before its first job, make the directory first (mkdir)",
+        ));
+    }
     let store = std::fs::canonicalize(&store).unwrap_or(store);
     outlive_launch::coordinator::serve(&store, options.bind, |text| {
         if !options.quiet {
