@@ -91,6 +91,28 @@ fn a_mistyped_directory_is_not_made() {
     }
 }
 
+#[test]
+fn a_number_has_the_noun_that_fits() {
+    for (line, words) in [
+        ("noise fwq --samples 1", "1 sample cannot be judged"),
+        ("noise fwq --samples 0", "0 samples cannot be judged"),
+    ] {
+        refused(line, &["OL-100", words], 64);
+    }
+}
+
+#[test]
+fn a_mistyped_store_is_not_coordinated() {
+    let dir = tempfile::tempdir().unwrap();
+    let typo = dir.path().join("typo");
+    std::fs::write(dir.path().join("file"), "").unwrap();
+    for store in [typo.clone(), typo.join("below"), dir.path().join("file")] {
+        let line = format!("coordinator --store {}", store.display());
+        refused(&line, &["OL-404", "no such store", "--store", "mkdir"], 74);
+    }
+    assert!(!typo.exists());
+}
+
 /// Processes whose command line names a directory.
 fn naming(directory: &Path) -> usize {
     let name = directory.as_os_str().as_encoded_bytes();
@@ -104,36 +126,42 @@ fn naming(directory: &Path) -> usize {
 
 #[test]
 fn a_killed_benchmark_leaves_no_files() {
-    let dir = tempfile::tempdir().unwrap();
-    let line = format!("bench idle --mib 1 --dir {}", dir.path().display());
-    let mut command = outlive(&line);
-    let mut child = command.stderr(Stdio::null()).spawn().unwrap();
-    let files = || std::fs::read_dir(dir.path()).unwrap().count();
-    wait("the benchmark begins", || files() > 0);
-    child.kill().unwrap();
-    child.wait().unwrap();
-    wait("its files are removed", || files() == 0);
+    for what in ["idle", "save"] {
+        let dir = tempfile::tempdir().unwrap();
+        let line = format!("bench {what} --mib 1 --dir {}", dir.path().display());
+        let mut command = outlive(&line);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let files = || std::fs::read_dir(dir.path()).unwrap().count();
+        wait("the benchmark begins", || files() > 0);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait("its files are removed", || files() == 0);
+        wait("its processes end", || naming(dir.path()) == 0);
+    }
 }
 
 /// Its ranks wait for each other, and some of them have heard its end: they would wait for ever.
 #[test]
 fn a_killed_benchmark_leaves_no_job_in_the_middle_of_its_work() {
-    let dir = tempfile::tempdir().unwrap();
-    let line = format!("bench small --rounds 3 --dir {}", dir.path().display());
-    let mut command = outlive(&line);
-    command.stdout(Stdio::null()).stderr(Stdio::null());
-    let mut child = command.spawn().unwrap();
-    let scratch = dir.path().join(format!("outlive-bench-{}", child.id()));
-    let stored = scratch.join("small/bench/nodes/node-0/containers");
-    wait("a checkpoint is stored", || {
-        std::fs::read_dir(&stored).is_ok_and(|files| files.count() > 0)
-    });
-    child.kill().unwrap();
-    child.wait().unwrap();
-    wait("its job ends", || naming(dir.path()) == 0);
-    assert_eq!(
-        std::fs::read_dir(dir.path()).unwrap().count(),
-        0,
-        "no files"
-    );
+    for (what, options, job) in [
+        ("small", "--rounds 3", "small/bench"),
+        ("save", "--mib 1 --rounds 3", "save/bench"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let line = format!("bench {what} {options} --dir {}", dir.path().display());
+        let mut command = outlive(&line);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        let scratch = dir.path().join(format!("outlive-bench-{}", child.id()));
+        let stored = scratch.join(job).join("nodes/node-0/containers");
+        wait("a checkpoint is stored", || {
+            std::fs::read_dir(&stored).is_ok_and(|files| files.count() > 0)
+        });
+        child.kill().unwrap();
+        child.wait().unwrap();
+        wait("its job ends", || naming(dir.path()) == 0);
+        let left = std::fs::read_dir(dir.path()).unwrap().count();
+        assert_eq!(left, 0, "no files of {what}");
+    }
 }
