@@ -134,7 +134,7 @@ def test_a_machine_from_what_slurm_prints(pair: Path) -> None:
     )
     done = plan("--from-slurm", "recorded", cwd=pair)
     assert done.returncode == 0, done.stderr
-    assert "1 jobs ended by NODE_FAIL" in done.stdout and 'name = "recorded"' in done.stdout
+    assert "1 job ended by NODE_FAIL" in done.stdout and 'name = "recorded"' in done.stdout
     (pair / "slurm.toml").write_text(done.stdout)
     job = 'nodes = 4\nwork = "10 days"\ncheckpoint = "4 GB"\n'
     (pair / "small.toml").write_text(job)

@@ -198,7 +198,11 @@ fn run_graph(command: &Balance) -> Result<()> {
         write(path, &parse::write_partition(&parts))?;
     }
     if let Some(path) = &command.how.plot {
-        let title = format!("{name}, {} parts, {}", count, report.method);
+        let title = format!(
+            "{name}, {}, {}",
+            outlive_base::count(count as u64, "part"),
+            report.method
+        );
         write(path, &plot::partition(&graph, &parts, &title))?;
     }
     print(&command.how, &report, &report.figures)

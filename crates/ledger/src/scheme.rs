@@ -83,8 +83,9 @@ pub fn groups(level: Level, domains: &[u32]) -> Result<Vec<Vec<NodeId>>> {
     let largest = distinct.into_iter().map(size).max().unwrap_or(0);
     if largest > count {
         let reason = format!(
-            "a failure domain has {largest} nodes, and {nodes} nodes make {count} groups of \
-             {level}: two of one group would fail together"
+            "a failure domain has {largest} nodes, and {nodes} nodes make {} of {level}: two of \
+             one group would fail together",
+            outlive_base::count(count as u64, "group")
         );
         return refused(reason, "take smaller groups, or the level partner");
     }

@@ -398,8 +398,8 @@ fn read(
             Code::Corrupt,
             Entity::File(crate::device::PATH.into()),
             format!(
-                "the kernel died {} times while this image was restored",
-                query.retries
+                "the kernel died {} while this image was restored",
+                outlive_base::count(query.retries, "time")
             ),
             "start the program again",
         )));

@@ -6,7 +6,7 @@
 use std::fs;
 use std::hint::black_box;
 
-use outlive_base::{Code, Entity, Error, Result};
+use outlive_base::{Code, Entity, Error, Result, count};
 
 use crate::attribute::{Attribution, Long, attribute};
 use crate::counters::{Counted, Counts, Reading, difference, schedstat, steal_ticks, table};
@@ -64,7 +64,7 @@ impl Settings {
         }
         let (least, most) = SAMPLES;
         if !(least..=most).contains(&self.samples) {
-            let reason = format!("{} samples are out of range", self.samples);
+            let reason = format!("{} cannot be judged", count(self.samples, "sample"));
             return refuse("samples", reason, format!("give {least} to {most}"));
         }
         let seconds = self.quantum_ns * self.samples / 1_000_000_000;
@@ -376,9 +376,10 @@ fn explain(
             let trace = trace::parse(&recorded.text, core, thread);
             if recorded.lost + trace.unknown > 0 {
                 notes.push(format!(
-                    "core {core}: the trace lost {} events and has {} lines that are not \
-                     understood; what they would explain is called unexplained",
-                    recorded.lost, trace.unknown
+                    "core {core}: the trace lost {}, and {} of it could not be read; what \
+                     they would explain is called unexplained",
+                    count(recorded.lost, "event"),
+                    count(trace.unknown, "line")
                 ));
             }
             let threads = trace
@@ -388,10 +389,10 @@ fn explain(
             if counted.involuntary_switches > 0 && !threads {
                 // The trace has the numbers of the outermost namespace, a thread those of its own.
                 notes.push(format!(
-                    "core {core}: other threads took the core {} times and the trace does not show \
+                    "core {core}: other threads took the core {} and the trace does not show \
                      it, as in a container with numbers of processes of its own; their time is \
                      called unexplained",
-                    counted.involuntary_switches
+                    count(counted.involuntary_switches, "time")
                 ));
             }
             Some(attribute(long, &trace.intervals))

@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use outlive_base::count;
+
 use crate::model::{Benchmark, Core, Noise, Variation};
 use crate::trace;
 
@@ -72,10 +74,11 @@ fn one(out: &mut String, of: &Core, long_percent: f64) {
         let peaks = peaks.map(|(hz, power)| format!("{hz:.1} Hz ({power:.0} times the mean)"));
         let _ = writeln!(out, "  periods: {}", peaks.collect::<Vec<_>>().join(", "));
     }
-    let (count, excess) = (of.long_samples, time(of.long_excess_ns));
     let _ = writeln!(
         out,
-        "  {count} samples are more than {long_percent} % over the least, by {excess} together"
+        "  long: {} more than {long_percent} % over the least, by {} together",
+        count(of.long_samples, "sample"),
+        time(of.long_excess_ns)
     );
     if let Some(all) = &of.attribution {
         for source in all.sources.iter().take(LISTED) {
@@ -83,14 +86,14 @@ fn one(out: &mut String, of: &Core, long_percent: f64) {
             let kind = kind(source.kind);
             let _ = writeln!(
                 out,
-                "    {kind} {name}: in {} samples, {total}",
-                source.samples
+                "    {kind} {name}: in {}, {total}",
+                count(source.samples, "sample")
             );
         }
         let _ = writeln!(
             out,
-            "    not attributed: {} samples; unexplained time {}",
-            all.unattributed,
+            "    not attributed: {}; unexplained time {}",
+            count(all.unattributed, "sample"),
             time(all.unexplained_ns)
         );
     }

@@ -265,9 +265,9 @@ impl Cluster {
             Some(mtbf) => {
                 let _ = writeln!(
                     out,
-                    "mtbf = \"{:.0} h\"  # {} jobs ended by NODE_FAIL in {:.0} node-hours{}",
+                    "mtbf = \"{:.0} h\"  # {} ended by NODE_FAIL in {:.0} node-hours{}",
                     (mtbf / 3600.0).max(1.0),
-                    self.node_failures,
+                    outlive_base::count(self.node_failures, "job"),
                     self.used / 3600.0,
                     if self.node_failures == 0 {
                         ": at least this with a probability of a half"

@@ -56,8 +56,13 @@ impl fmt::Display for Machine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{}, {} cores, {} GiB, Linux {}, load {} at the start; outlive {}",
-            self.processor, self.cores, self.memory_gib, self.kernel, self.load, self.version
+            "{}, {}, {} GiB, Linux {}, load {} at the start; outlive {}",
+            self.processor,
+            outlive_base::count(self.cores as u64, "core"),
+            self.memory_gib,
+            self.kernel,
+            self.load,
+            self.version
         )
     }
 }

@@ -111,7 +111,7 @@ fn parse(text: &str, file: &str, nodes: u32) -> Result<Trace> {
         failures.push((began, number, fatal, down));
     }
     if failures.len() < 2 {
-        let seen = format!("{} failures", failures.len());
+        let seen = outlive_base::count(failures.len() as u64, "failure");
         return Err(refuse(1, seen, "give a record of at least 2"));
     }
     let first = failures[0].0;
@@ -329,7 +329,7 @@ mod tests {
                 "line 2: it ends before it starts",
             ),
             ("start,node,kind\n5,1,bad\n", "line 2: kind 'bad'"),
-            ("start,node\n5,1\n", "line 1: 1 failures"),
+            ("start,node\n5,1\n", "line 1: 1 failure"),
         ] {
             let error = parse(text, "t.csv", 4).expect_err(text);
             assert!(error.reason().starts_with(seen), "{error}");

@@ -84,9 +84,9 @@ pub fn run(options: &PolicyOptions) -> Result<u8> {
             ]);
         }
     }
-    let runs = options.runs;
     output::text(&format!(
-        "{}\n{runs} runs each, all with the same failures",
-        output::table(&rows)
+        "{}\n{} each, all with the same failures",
+        output::table(&rows),
+        outlive_base::count(options.runs, "run")
     ))
 }

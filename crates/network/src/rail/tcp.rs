@@ -134,7 +134,7 @@ impl Tcp {
             return Err(Error::new(
                 Code::InvalidArgument,
                 Entity::Rank(me),
-                format!("{} addresses", addresses.len()),
+                outlive_base::count(addresses.len() as u64, "address"),
                 "give one address per process",
             ));
         };

@@ -297,7 +297,10 @@ fn group(source: &Source, text: &Spanned<GroupText>, count: u32) -> Result<Group
         (None, Some(size)) => {
             let stride = text.stride.unwrap_or(1);
             if size == 0 || stride == 0 || size > count {
-                let seen = format!("group {name}: size {size}, stride {stride} on {count} nodes");
+                let seen = format!(
+                    "group {name}: size {size}, stride {stride} on {}",
+                    outlive_base::count(count, "node")
+                );
                 return source.refuse(
                     at,
                     seen,
@@ -365,7 +368,10 @@ fn scheme(
         LevelKind::Partner => {
             let distance = text.distance.unwrap_or(1);
             if distance == 0 || distance >= count {
-                let seen = format!("a partner {distance} nodes away, of {count}");
+                let seen = format!(
+                    "a partner {} away, of {count}",
+                    outlive_base::count(distance, "node")
+                );
                 return source.refuse(at, seen, "give a distance from 1 to one below the number of nodes: a node that is its own partner survives nothing");
             }
             Ok(Scheme::Partner { distance })
@@ -378,8 +384,10 @@ fn scheme(
                 _ => text.parity.unwrap_or(2),
             };
             if parity == 0 || size <= parity || stride == 0 || size > count {
-                let seen =
-                    format!("sets of {size} nodes, {stride} apart, with parity for {parity}");
+                let seen = format!(
+                    "sets of {}, {stride} apart, with parity for {parity}",
+                    outlive_base::count(size, "node")
+                );
                 return source.refuse(at, seen, "give group above parity and at most the number of nodes, parity and stride at least 1");
             }
             Ok(Scheme::Erasure {
@@ -489,7 +497,11 @@ pub fn job(text: &str, file: &str, machine: &Machine) -> Result<Job> {
             Scheme::Local | Scheme::Shared { .. } => true,
         };
         if !fits {
-            let seen = format!("{nodes} nodes are too few for level {}", level.name);
+            let seen = format!(
+                "{}: too few for level {}",
+                outlive_base::count(nodes, "node"),
+                level.name
+            );
             return source.refuse(
                 read.nodes.span().start,
                 seen,
