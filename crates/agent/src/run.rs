@@ -205,7 +205,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let disk_usage = storage::disk_usage(&store);
     let mut found_records = records_of(&store);
     if let Ok(found) = &mut found_records
-        && spec.node == NodeId(0)
+        && spec.node == spec.coordinator
         && restarts.is_some_and(|restarts| restarts > 0)
     {
         troubles.extend(finish_shared(found, &shared).err());

@@ -35,6 +35,9 @@ pub struct AgentSpec {
     pub job_hash: u64,
     /// The slot that this agent serves.
     pub node: NodeId,
+    /// The slot whose agent begins checkpoints and decides: the same for the job's life, and
+    /// one that has ranks, for it goes by what they offer.
+    pub coordinator: NodeId,
     /// Rises each time another node takes the slot.
     pub epoch: u64,
     /// Where the launcher listens.
@@ -145,6 +148,10 @@ pub struct Member {
     /// Failure domain: nodes with the same number are assumed to fail together.
     pub domain: u32,
 }
+
+/// The slot to which `outlive run` gives the part of the coordinator. Nodes know it from their
+/// [`AgentSpec`] alone.
+pub const COORDINATOR: NodeId = NodeId(0);
 
 /// Everything an agent must know of the job; sent again when the membership changes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use outlive_base::{Error, JobName, NodeId, Result, Time};
-use outlive_control::orders::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
+use outlive_control::orders::{AgentSpec, COORDINATOR, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
 use rustix::process::Signal;
 
 use crate::process::{self, Group, Process};
@@ -103,6 +103,7 @@ impl Fleet {
             job: self.common.job.clone(),
             job_hash: self.common.job_hash,
             node,
+            coordinator: COORDINATOR,
             epoch,
             launcher: self.common.launcher,
             bind: self.common.bind,

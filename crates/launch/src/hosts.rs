@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use crossbeam_channel::Sender;
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Rank, Result, Time};
 use outlive_control::ended::Ended;
-use outlive_control::orders::AgentSpec;
+use outlive_control::orders::{AgentSpec, COORDINATOR};
 use outlive_control::supervisor::{Input, Storage};
 use rustix::process::Signal;
 
@@ -189,6 +189,7 @@ impl Hosts {
             job: self.common.job.clone(),
             job_hash: self.common.job_hash,
             node: call.node,
+            coordinator: COORDINATOR,
             epoch: call.epoch,
             launcher: self.common.launchers[0],
             bind: self.common.launchers[0].ip(),

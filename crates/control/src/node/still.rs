@@ -110,6 +110,7 @@ pub fn alone_at(node: u32, level: Level) -> Node<Still> {
         job: JobName::new("passing").unwrap(),
         job_hash: 7,
         node: NodeId(node),
+        coordinator: NodeId(0),
         epoch: 1,
         launcher: (here, 1).into(),
         bind: here,

@@ -200,7 +200,7 @@ impl Supervisor {
         let undecided = matches!(self.phase, Phase::Opening { opened: None, .. });
         let config = self.job_config();
         let late = |node: &NodeId, slot: &NodeSlot| {
-            slot.is_up() && (!slot.ready || (undecided && *node == NodeId(0)))
+            slot.is_up() && (!slot.ready || (undecided && *node == self.set.coordinator))
         };
         let slots = self.slots.iter();
         let late: Vec<NodeId> = slots

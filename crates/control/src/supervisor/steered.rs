@@ -64,7 +64,7 @@ impl Supervisor {
             self.actions.push_back(Action::RecordLearned(learned));
         }
         if let Some(levels) = levels {
-            self.order(NodeId(0), Order::CheckpointNow { levels });
+            self.order(self.set.coordinator, Order::CheckpointNow { levels });
         }
         if let Some(why) = why {
             self.tell(Event::Steered { why });
@@ -91,7 +91,7 @@ impl Supervisor {
                 .iter()
                 .map(|setting| setting.level)
                 .collect();
-            self.order(NodeId(0), Order::CheckpointNow { levels });
+            self.order(self.set.coordinator, Order::CheckpointNow { levels });
         }
     }
 

@@ -1,6 +1,6 @@
 //! What goes into the supervisor and what comes out.
 
-use crate::orders::{Bounds, LevelSetting, Notice, Order, Policy};
+use crate::orders::{Bounds, COORDINATOR, LevelSetting, Notice, Order, Policy};
 use outlive_base::{Error, Incarnation, JobName, Level, NodeId, Rank, Version};
 
 use serde::{Deserialize, Serialize};
@@ -22,6 +22,8 @@ pub struct Settings {
     pub job: JobName,
     /// Number of slots.
     pub nodes: u32,
+    /// The slot whose agent begins checkpoints and decides.
+    pub coordinator: NodeId,
     /// Nodes that may take the place of lost ones.
     pub spares: u32,
     /// Restarts of the command at most.
@@ -85,6 +87,7 @@ impl Settings {
         Settings {
             job,
             nodes,
+            coordinator: COORDINATOR,
             spares: 1,
             max_restarts: 10,
             backoff_ms: 1_000,

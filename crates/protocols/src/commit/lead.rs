@@ -31,7 +31,7 @@ impl Commit {
             .values()
             .filter(|round| round.undecided())
             .count();
-        let why = if !self.running() || cx.me != COORDINATOR || levels.is_empty() {
+        let why = if !self.running() || cx.me != cx.config.coordinator || levels.is_empty() {
             Some(Why::NotOpen)
         } else if !self.lost.is_empty() {
             Some(Why::NodeLost)
@@ -78,7 +78,7 @@ impl Commit {
     }
 
     pub(super) fn lead_message(&mut self, cx: &C, from: Peer, kind: MsgKind) {
-        if cx.me != COORDINATOR {
+        if cx.me != cx.config.coordinator {
             return;
         }
         match kind {

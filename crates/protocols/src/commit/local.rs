@@ -189,7 +189,7 @@ impl Commit {
             level,
             why,
         };
-        self.say(cx, COORDINATOR, failed);
+        self.say(cx, cx.config.coordinator, failed);
         let being_recorded = |pending: &Pending| matches!(pending.then, Then::GivenUp { version: one, level: None, .. } if one == version);
         if !self.pending.values().any(being_recorded) {
             self.out.event(Event::Aborted {
@@ -250,7 +250,11 @@ impl Commit {
         *local.steps.at(level) = Step::Preparing;
         self.persist(record, Then::Prepared { version, level });
         if cx.config.planted == Some(Planted::AckBeforePersist) {
-            self.say(cx, COORDINATOR, MsgKind::Prepared { version, level });
+            self.say(
+                cx,
+                cx.config.coordinator,
+                MsgKind::Prepared { version, level },
+            );
         }
     }
 
@@ -278,7 +282,11 @@ impl Commit {
         let (levels, steps) = (local.levels, local.steps.clone());
         if local.forced && !local.known {
             // Alone and first: what overtook it would be about an unknown round.
-            return self.say(cx, COORDINATOR, MsgKind::Forced { version, levels });
+            return self.say(
+                cx,
+                cx.config.coordinator,
+                MsgKind::Forced { version, levels },
+            );
         }
         let started = steps.any(|step| step != Step::Idle);
         let whole = match (local.failed, local.captured, local.answer) {
@@ -299,16 +307,24 @@ impl Commit {
         if let Some(kind) = whole
             && (local.partial || levels.iter().any(|level| steps.of(level) == Step::Idle))
         {
-            self.say(cx, COORDINATOR, kind);
+            self.say(cx, cx.config.coordinator, kind);
         }
         for level in cx.config.levels.iter() {
             match steps.of(level) {
-                Step::Prepared => self.say(cx, COORDINATOR, MsgKind::Prepared { version, level }),
-                Step::Committed => self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level }),
+                Step::Prepared => self.say(
+                    cx,
+                    cx.config.coordinator,
+                    MsgKind::Prepared { version, level },
+                ),
+                Step::Committed => self.say(
+                    cx,
+                    cx.config.coordinator,
+                    MsgKind::CommitAck { version, level },
+                ),
                 Step::Failed(why) => {
                     self.say(
                         cx,
-                        COORDINATOR,
+                        cx.config.coordinator,
                         MsgKind::Failed {
                             version,
                             level: Some(level),
@@ -390,7 +406,7 @@ impl Commit {
             let max_called = self.seen.map(Called::new);
             return self.say(
                 cx,
-                COORDINATOR,
+                cx.config.coordinator,
                 MsgKind::ArmAck {
                     version,
                     ok: false,
@@ -435,7 +451,11 @@ impl Commit {
         let known = Levels::NONE.with(level);
         let over = Some(version) <= self.forgotten;
         if (durable || over) && !self.locals.contains_key(&version) {
-            return self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
+            return self.say(
+                cx,
+                cx.config.coordinator,
+                MsgKind::CommitAck { version, level },
+            );
         }
         // A node whose own record of the round was damaged still keeps the decision.
         let local = self
@@ -446,11 +466,19 @@ impl Commit {
         let step = local.steps.at(level);
         match *step {
             Step::Committing | Step::Over => {}
-            Step::Committed => self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level }),
+            Step::Committed => self.say(
+                cx,
+                cx.config.coordinator,
+                MsgKind::CommitAck { version, level },
+            ),
             _ if durable => {
                 *step = Step::Committed;
                 self.out.event(Event::Committed { version, level });
-                self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
+                self.say(
+                    cx,
+                    cx.config.coordinator,
+                    MsgKind::CommitAck { version, level },
+                );
             }
             _ => {
                 *step = Step::Committing;
@@ -463,7 +491,11 @@ impl Commit {
                 };
                 self.persist(record, Then::Committed { version, level });
                 if cx.config.planted == Some(Planted::AckBeforePersist) {
-                    self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
+                    self.say(
+                        cx,
+                        cx.config.coordinator,
+                        MsgKind::CommitAck { version, level },
+                    );
                 }
             }
         }
@@ -484,7 +516,11 @@ impl Commit {
         }
         *step = Step::Committed;
         self.out.event(Event::Committed { version, level });
-        self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
+        self.say(
+            cx,
+            cx.config.coordinator,
+            MsgKind::CommitAck { version, level },
+        );
     }
 
     fn on_stable(&mut self, cx: &C, version: Version, level: Level) {

@@ -53,9 +53,6 @@ use round::Round;
 
 pub use types::*;
 
-/// The coordinator: the lowest node of the membership, and all slots are members.
-pub(crate) const COORDINATOR: Peer = 0;
-
 /// See `Commit::given_up`.
 const GIVEN_UP_MAX: usize = 64;
 
@@ -313,7 +310,7 @@ impl Commit {
         } else if msg.ballot.term < mine.term {
             return;
         } else if msg.ballot.term > mine.term {
-            if from != COORDINATOR || !self.running() {
+            if from != cx.config.coordinator || !self.running() {
                 return;
             }
             if let MsgKind::Fetch { .. } = msg.kind {
@@ -350,7 +347,7 @@ impl Commit {
             | MsgKind::Failed { .. }
             | MsgKind::Prepared { .. }
             | MsgKind::CommitAck { .. } => self.lead_message(cx, from, msg.kind),
-            _ if from != COORDINATOR => {}
+            _ if from != cx.config.coordinator => {}
             kind => self.local_message(cx, kind),
         }
     }
@@ -372,7 +369,7 @@ impl Commit {
                 fresh,
                 history,
             } => {
-                let lead = (cx.me == COORDINATOR)
+                let lead = (cx.me == cx.config.coordinator)
                     .then(|| Lead::new(cx, incarnation, replaced, fenced, fresh, history));
                 self.open(cx, incarnation, lead.map(Box::new));
             }
@@ -444,7 +441,7 @@ impl Commit {
             Mode::Opening(_) => self.open_failed(Why::NodeLost, culprit),
             Mode::Running => {
                 self.lead_lost(cx, node);
-                if node == COORDINATOR {
+                if node == cx.config.coordinator {
                     self.local_coordinator_lost(cx);
                 }
             }

@@ -102,7 +102,7 @@ impl Commit {
             }
         }
         let again = incarnation == self.known()
-            && cx.me != COORDINATOR
+            && cx.me != cx.config.coordinator
             && !self.log.lines.contains_key(&incarnation);
         if incarnation <= self.known() && !again {
             let known = self.known();
@@ -214,11 +214,11 @@ impl Commit {
         }
         items.truncate(usize::from(ITEMS_MAX));
         self.items = Some(items);
-        if cx.me == COORDINATOR {
+        if cx.me == cx.config.coordinator {
             self.lead_begin(cx);
         } else if let Some(index) = asked {
             // It need not ask again, which would cost an interval.
-            self.serve(cx, COORDINATOR, index);
+            self.serve(cx, cx.config.coordinator, index);
         }
     }
 
@@ -283,7 +283,7 @@ impl Commit {
     pub(super) fn serve(&mut self, cx: &C, from: Peer, index: u16) {
         if let Some(opening) = self.opening()
             && !opening.collected
-            && from == COORDINATOR
+            && from == cx.config.coordinator
         {
             opening.asked = Some(index);
         }
@@ -331,19 +331,21 @@ impl Commit {
 
     pub(super) fn open_message(&mut self, cx: &C, from: Peer, kind: MsgKind) {
         match kind {
-            MsgKind::Fetch { index } if from == COORDINATOR => self.serve(cx, from, index),
+            MsgKind::Fetch { index } if from == cx.config.coordinator => {
+                self.serve(cx, from, index)
+            }
             MsgKind::Rebuild {
                 source,
                 version,
                 level,
-            } if from == COORDINATOR => {
+            } if from == cx.config.coordinator => {
                 self.on_rebuild(cx, source, version, level);
             }
             MsgKind::Begin {
                 source,
                 version,
                 commits,
-            } if from == COORDINATOR => {
+            } if from == cx.config.coordinator => {
                 self.on_begin(cx, (source, version), commits);
             }
             MsgKind::ItemCommit {
@@ -352,7 +354,7 @@ impl Commit {
                 source,
                 version,
                 by,
-            } if from == COORDINATOR && self.recalling(index) => {
+            } if from == cx.config.coordinator && self.recalling(index) => {
                 let record = Record::Commit {
                     incarnation: source,
                     version,
@@ -361,8 +363,8 @@ impl Commit {
                 };
                 self.forward(cx, index, record);
             }
-            MsgKind::Started if from == COORDINATOR => self.on_started(),
-            _ if cx.me == COORDINATOR => self.recovery_message(cx, from, kind),
+            MsgKind::Started if from == cx.config.coordinator => self.on_started(),
+            _ if cx.me == cx.config.coordinator => self.recovery_message(cx, from, kind),
             _ => {}
         }
     }
@@ -379,7 +381,7 @@ impl Commit {
             if let Some(ok) = opening.result {
                 self.say(
                     cx,
-                    COORDINATOR,
+                    cx.config.coordinator,
                     MsgKind::Rebuilt {
                         source,
                         version,
@@ -407,7 +409,7 @@ impl Commit {
             opening.result = Some(ok);
             self.say(
                 cx,
-                COORDINATOR,
+                cx.config.coordinator,
                 MsgKind::Rebuilt {
                     source,
                     version,
@@ -432,7 +434,7 @@ impl Commit {
                 });
                 self.recall(cx);
             }
-            Part::Begun => self.say(cx, COORDINATOR, MsgKind::Begun),
+            Part::Begun => self.say(cx, cx.config.coordinator, MsgKind::Begun),
             _ => {}
         }
     }
@@ -460,7 +462,7 @@ impl Commit {
         if !recall.is_complete() {
             let wanted: Vec<u16> = std::iter::from_fn(|| recall.next()).collect();
             for index in wanted {
-                self.say(cx, COORDINATOR, MsgKind::Recall { index });
+                self.say(cx, cx.config.coordinator, MsgKind::Recall { index });
             }
             return;
         }
@@ -520,7 +522,7 @@ impl Commit {
         };
         opening.part = Part::Begun;
         opening.again = Backoff::new(cx.now, interval);
-        self.say(cx, COORDINATOR, MsgKind::Begun);
+        self.say(cx, cx.config.coordinator, MsgKind::Begun);
     }
 
     fn on_started(&mut self) {
@@ -596,7 +598,7 @@ impl Commit {
             return;
         };
         if now >= opening.bound {
-            return self.open_failed(Why::Timeout, Some(NodeId(COORDINATOR)));
+            return self.open_failed(Why::Timeout, Some(NodeId(cx.config.coordinator)));
         }
         if !opening.again.due(now, interval) {
             return;
@@ -604,10 +606,10 @@ impl Commit {
         match opening.part {
             Part::Recalling(recall) => {
                 for index in (0..recall.asked).filter(|index| recall.missing(*index)) {
-                    self.say(cx, COORDINATOR, MsgKind::Recall { index });
+                    self.say(cx, cx.config.coordinator, MsgKind::Recall { index });
                 }
             }
-            Part::Begun => self.say(cx, COORDINATOR, MsgKind::Begun),
+            Part::Begun => self.say(cx, cx.config.coordinator, MsgKind::Begun),
             _ => {}
         }
     }
@@ -623,7 +625,7 @@ impl Commit {
         self.local_recover(cx);
         self.start_after_restored();
         self.seen = self.locals.keys().next_back().copied();
-        if cx.me == COORDINATOR {
+        if cx.me == cx.config.coordinator {
             self.ballot.term += 1;
             self.mode = Mode::Rejoining(Box::new(Lead::rejoining(cx, incarnation)));
             self.persist(

@@ -117,7 +117,7 @@ impl Lead {
     }
 
     /// What to say again to a node that has not answered.
-    fn request(&self, node: Peer) -> Option<MsgKind> {
+    fn request(&self, config: &Config, node: Peer) -> Option<MsgKind> {
         match self.stage {
             Stage::Waiting | Stage::Planning { .. } => None,
             Stage::Fetching => Some(MsgKind::Fetch {
@@ -132,7 +132,7 @@ impl Lead {
                 version,
                 level,
             }),
-            Stage::Beginning if node == COORDINATOR => None,
+            Stage::Beginning if node == config.coordinator => None,
             Stage::Beginning | Stage::Closing => {
                 let (source, version) = self.chosen.unwrap_or_default();
                 let commits = u16::try_from(self.forward.len()).unwrap_or(0);
@@ -216,12 +216,12 @@ impl Lead {
     }
 
     /// A node of whose part of the newest committed version no copy is known.
-    fn first_missing(&self, nodes: u32) -> Option<NodeId> {
+    fn first_missing(&self, config: &Config) -> Option<NodeId> {
         let committed = |it: &&Candidate| !it.levels.is_empty();
         let newest = self.candidates.values().rev().find(committed)?;
         match &newest.copies {
-            Some(copies) => copies.first_missing(nodes).map(NodeId),
-            None => Some(NodeId(COORDINATOR)),
+            Some(copies) => copies.first_missing(config.nodes).map(NodeId),
+            None => Some(NodeId(config.coordinator)),
         }
     }
 
@@ -236,7 +236,7 @@ impl Lead {
     fn lacks_quorum(&self, config: &Config) -> bool {
         let survivors = config.nodes - self.replaced.len().min(config.nodes);
         let first = self.lines.is_empty() && self.replaced.is_empty();
-        let majority = survivors * 2 > config.nodes && !self.replaced.contains(COORDINATOR);
+        let majority = survivors * 2 > config.nodes && !self.replaced.contains(config.coordinator);
         !self.fenced && !first && !majority && config.planted != Some(Planted::ForgetFencing)
     }
 
@@ -352,7 +352,7 @@ impl Commit {
         for node in 0..cx.config.nodes {
             let Some(lead) = self.leading() else { return };
             if !lead.answered.contains(node)
-                && let Some(kind) = lead.request(node)
+                && let Some(kind) = lead.request(cx.config, node)
             {
                 self.say(cx, node, kind);
             }
@@ -447,7 +447,7 @@ impl Commit {
             return self.out.event(Event::Plan { source, version });
         }
         let (newest, skipped) = lead.newest(cx.config);
-        let missing = lead.first_missing(cx.config.nodes);
+        let missing = lead.first_missing(cx.config);
         let has_history = lead.has_history() && cx.config.planted != Some(Planted::ForgetHistory);
         self.found.0 = skipped;
         match newest {
@@ -546,7 +546,7 @@ impl Commit {
             return;
         }
         lead.answered.insert(from);
-        let others = lead.answered.len() - u32::from(lead.answered.contains(COORDINATOR));
+        let others = lead.answered.len() - u32::from(lead.answered.contains(cx.config.coordinator));
         if lead.answered.is_full(cx.config.nodes) {
             self.say_all(cx, MsgKind::Started);
         } else if lead.stage == Stage::Beginning && others + 1 == cx.config.nodes {

@@ -11,6 +11,8 @@ fn sizes_are_bounded() {
 }
 
 const ME: Peer = 1;
+/// Who leads, as by default.
+const LEADER: Peer = 0;
 const VERSION: Version = Version(7);
 const BALLOT: Ballot = Ballot {
     incarnation: Incarnation(1),
@@ -82,7 +84,7 @@ impl Node {
     /// The coordinator, back in the incarnation after the other node has shown its log.
     fn coordinator() -> Node {
         let mut node = Node::new();
-        node.me = COORDINATOR;
+        node.me = LEADER;
         node.restart();
         node.all_durable();
         node.hear_from(1, MsgKind::ItemEnd { index: 0 });
@@ -91,7 +93,7 @@ impl Node {
     }
 
     fn hear(&mut self, kind: MsgKind) {
-        self.hear_from(COORDINATOR, kind);
+        self.hear_from(LEADER, kind);
     }
 
     fn hear_from(&mut self, from: Peer, kind: MsgKind) {
@@ -315,7 +317,7 @@ fn a_lost_node_that_is_heard_again_is_told_the_decision() {
 /// The coordinator of three nodes that opens incarnation 2, and what its own inventory says.
 fn opening(inventory: &[Command]) -> Node {
     let mut node = Node::new();
-    node.me = COORDINATOR;
+    node.me = LEADER;
     node.config.nodes = 3;
     node.config.levels = Levels::of(&[Level::DISK, xor()]);
     node.restart();
@@ -473,7 +475,7 @@ fn a_round_whose_mark_is_gone_ends_when_it_is_stable() {
 #[test]
 fn a_commit_whose_record_was_collected_is_not_asked_for_again() {
     let mut node = Node::new();
-    node.me = COORDINATOR;
+    node.me = LEADER;
     let (version, level) = (VERSION, Level::DISK);
     node.records.push(Record::Commit {
         incarnation: BALLOT.incarnation,

@@ -27,6 +27,9 @@ pub struct Ballot {
 pub struct Config {
     /// Number of nodes of the job; the members are the slots `0..nodes`.
     pub nodes: u32,
+    /// The node that begins rounds and decides: one of the members, the same for the job's life.
+    /// Another one could not know what the last one alone had decided.
+    pub coordinator: u32,
     /// The levels in use. A round asks for a subset.
     pub levels: Levels,
     /// The failure domain of each node; empty: every node is its own.
@@ -64,6 +67,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             nodes: 1,
+            coordinator: 0,
             levels: Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER]),
             domains: Vec::new(),
             arm_timeout: Time::from_secs(10),
@@ -107,7 +111,7 @@ pub enum Planted {
 #[derive(Clone, PartialEq, Debug)]
 pub enum Command {
     /// The launcher opens an incarnation. Given to the agent of *every* node. All
-    /// slots `0..nodes` are members; the coordinator is the lowest, node 0. The
+    /// slots `0..nodes` are members; [`Config::coordinator`] leads. The
     /// number must be larger than any before, else [`Event::OpenFailed`] says
     /// [`Why::Stale`]; a participant (not the coordinator) that was restarted
     /// while opening may be given the same number again.

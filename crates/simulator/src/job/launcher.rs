@@ -67,6 +67,7 @@ impl Launcher {
         let mut random = Sequence::new(seed, 0x706f_6c69);
         let job = JobName::new("history").expect("a good name");
         let mut settings = Settings::new(job, options.nodes);
+        settings.coordinator = NodeId(options.coordinator);
         settings.spares = u32::MAX;
         settings.max_restarts = u32::MAX;
         settings.quick_max = u32::MAX;

@@ -202,6 +202,7 @@ impl Job {
     pub(super) fn start_agent(&mut self, who: Process) {
         let now = self.now;
         let (base, planted) = (self.options.config(), self.options.planted_node);
+        let coordinator = self.options.coordinator;
         let home = self.home(who);
         home.life += 1;
         home.started = now;
@@ -212,7 +213,7 @@ impl Job {
         home.known.clear();
         home.live = Rc::default();
         let found_records = home.storage.records.replay();
-        if home.node == 0 && home.life > 1 {
+        if home.node == coordinator && home.life > 1 {
             for record in outlive_ledger::unfinished(&found_records, &self.shared.records) {
                 // Another run's decision stands: this one's agent will hear of it.
                 let _ = self.persist_shared(record.clone());
@@ -233,6 +234,7 @@ impl Job {
             job: JobName::new("history").expect("a good name"),
             job_hash: JOB_HASH,
             node: NodeId(node),
+            coordinator: NodeId(coordinator),
             epoch,
             launcher: (local, 1).into(),
             bind: local,

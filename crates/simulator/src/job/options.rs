@@ -14,6 +14,8 @@ use crate::world::Faults;
 pub struct Options {
     /// Nodes, 2 to 9.
     pub nodes: u32,
+    /// Which of them is the coordinator; one that has ranks.
+    pub coordinator: u32,
     /// Ranks of a node.
     pub ranks: u32,
     /// So many nodes, the last ones, have none.
@@ -191,9 +193,15 @@ impl Options {
             }
             weights.several = several.below(4) as u32;
         }
+        let mut leads = Sequence::new(seed, 0x6c65_6164);
+        let coordinator = match leads.chance(500_000) {
+            true => leads.below(u64::from(nodes - bare)) as u32,
+            false => 0,
+        };
         let mut last = Sequence::new(seed, 0x6c61_7374);
         Options {
             nodes,
+            coordinator,
             bare,
             ranks: 1 + random.below(2) as u32,
             levels,
@@ -221,6 +229,7 @@ impl Options {
     pub fn config(&self) -> Config {
         Config {
             nodes: self.nodes,
+            coordinator: self.coordinator,
             levels: self.levels,
             arm_timeout: Time::from_ms(600),
             commit_timeout: Time::from_ms(900),

@@ -56,7 +56,7 @@ impl<S: Shell> Core<S> {
             known.insert(level);
         }
         self.ranks.set_committed(level, version);
-        if self.me == NodeId(0) {
+        if self.is_coordinator() {
             self.tell(&Notice::Checkpoint {
                 version,
                 step: Step::Stable(level),
@@ -65,7 +65,7 @@ impl<S: Shell> Core<S> {
         self.retire_rounds();
         // A slot may be free now: for what waits here, and for what is wanted next.
         self.try_deferred();
-        self.look_now |= self.me == NodeId(0);
+        self.look_now |= self.is_coordinator();
     }
 
     /// The version will not be taken, a larger one perhaps. A rank may have captured it
@@ -151,7 +151,7 @@ impl<S: Shell> Core<S> {
         }));
         // Ranks that had passed, or memory still being made, are no failure.
         quiet |= level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
-        if self.me == NodeId(0) && !quiet {
+        if self.is_coordinator() && !quiet {
             let error = abort_error(version, why, culprit);
             self.tell(&Notice::Checkpoint {
                 version,

@@ -370,7 +370,7 @@ impl<S: Shell> Core<S> {
         self.began = self.now;
         let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
         // Ranks of another count have no place in this incarnation.
-        if self.me == NodeId(0) {
+        if self.is_coordinator() {
             let mut rejected = opening.rejected;
             for _ in rejected.len()..skipped as usize {
                 rejected.push(Rejected {

@@ -88,6 +88,7 @@ impl<S: Shell> Core<S> {
         let levels = self.all_levels();
         let commit = commit::Config {
             nodes,
+            coordinator: self.spec.coordinator.0,
             levels,
             domains: config.members.iter().map(|member| member.domain).collect(),
             arm_timeout: Time::from_ms(bounds.arm_ms),
@@ -263,7 +264,7 @@ impl<S: Shell> Core<S> {
     /// The coordinator writes what concerns shared storage there too, so that a
     /// later allocation with other nodes finds it.
     fn concerns_shared(&self, record: &Record) -> bool {
-        self.me == NodeId(0)
+        self.is_coordinator()
             && self.all_levels().contains(Level::SHARED)
             && match record {
                 Record::Commit { level, .. } => level.store() == StoreKind::Shared,
@@ -285,7 +286,7 @@ impl<S: Shell> Core<S> {
             }
             E::Committed { .. } => {}
             E::Stable { version, level } => {
-                self.look_now |= self.me == NodeId(0);
+                self.look_now |= self.is_coordinator();
                 self.on_stable(version, level);
             }
             E::Aborted {

@@ -11,7 +11,7 @@
 
 use outlive_base::control_block::ControlWords;
 use outlive_base::placement::ranks_of;
-use outlive_base::{NodeId, Rank, Version};
+use outlive_base::{Rank, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::ranks::{RankEntry, Use};
@@ -179,7 +179,7 @@ impl<S: Shell> Core<S> {
         {
             self.open_round(version, levels);
             self.news(News::Passed { armed, version });
-            if self.me == NodeId(0) {
+            if self.is_coordinator() {
                 let step = Step::Armed;
                 self.tell(&Notice::Checkpoint { version, step });
             }

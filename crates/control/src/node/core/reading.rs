@@ -20,7 +20,7 @@ impl<S: Shell> Core<S> {
     }
     /// True on the node that decides for all.
     pub(in crate::node) fn is_coordinator(&self) -> bool {
-        self.me == NodeId(0)
+        self.me == self.spec.coordinator
     }
     /// The time of the input that is being taken.
     pub(in crate::node) const fn now(&self) -> Time {

@@ -85,7 +85,7 @@ impl<S: Shell> Core<S> {
         let answer = match self.arm_all(version) {
             Ok(()) => {
                 self.open_round(version, levels);
-                if self.me == NodeId(0) {
+                if self.is_coordinator() {
                     self.tell(&Notice::Checkpoint {
                         version,
                         step: Step::Armed,
@@ -597,7 +597,7 @@ impl<S: Shell> Core<S> {
                 }
             }
         }
-        self.look_now |= self.me == NodeId(0);
+        self.look_now |= self.is_coordinator();
         self.retire_rounds();
         self.news(News::Released);
         self.try_deferred();

@@ -116,7 +116,11 @@ impl Commit {
         match *step {
             Step::Committing | Step::Over => false,
             Step::Committed => {
-                self.say(cx, COORDINATOR, MsgKind::CommitAck { version, level });
+                self.say(
+                    cx,
+                    cx.config.coordinator,
+                    MsgKind::CommitAck { version, level },
+                );
                 false
             }
             Step::Preparing | Step::Prepared => {
@@ -143,7 +147,7 @@ impl Commit {
         let Some(local) = self.locals.get(&version) else {
             return;
         };
-        let culprit = Some(NodeId(COORDINATOR));
+        let culprit = Some(NodeId(cx.config.coordinator));
         let levels = if local.partial {
             cx.config.levels
         } else {
@@ -197,7 +201,7 @@ impl Commit {
                 over.push(version);
             }
         }
-        let culprit = (cx.me != COORDINATOR).then_some(NodeId(COORDINATOR));
+        let culprit = (cx.me != cx.config.coordinator).then_some(NodeId(cx.config.coordinator));
         for version in over {
             self.end_version(cx, version, Why::Coordinator, culprit, true);
         }

@@ -10,7 +10,7 @@ use crate::node::shell::{Ask, Done, Link, Rebuilt};
 use crate::node::still::{Still, alone, block_of};
 use crate::node::{Input, Node, SHORT_BYTES};
 use crate::orders::Order;
-use outlive_base::Time;
+use outlive_base::{NodeId, Time};
 use outlive_base::ipc::{ToAgent, ToRank, VersionState};
 
 #[test]
