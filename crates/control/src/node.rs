@@ -21,6 +21,7 @@ pub mod plain;
 mod planted;
 mod policy;
 mod registry;
+mod room;
 mod service;
 pub mod shell;
 mod silence;

@@ -105,6 +105,8 @@ services! {
     collection: Collection,
     /// The end of the job.
     ending: Ending,
+    /// Room for the next version.
+    room: Room,
     /// What `outlive status` says.
     status: Status,
 }

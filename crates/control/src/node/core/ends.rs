@@ -32,7 +32,7 @@ impl<S: Shell> Core<S> {
         levels.any(|level| level.store() == StoreKind::Node)
     }
 
-    pub(super) fn on_stable(&mut self, version: Version, level: Level) {
+    pub(in crate::node) fn on_stable(&mut self, version: Version, level: Level) {
         let at = (self.incarnation, version);
         // Also if a newer one is known: an agent that was started anew hears of what it has
         // found in the slots after what it was told first, and waits for its levels.

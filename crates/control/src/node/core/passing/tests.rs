@@ -10,8 +10,8 @@ use crate::node::shell::{Ask, Done, Link, Rebuilt};
 use crate::node::still::{Still, alone, block_of};
 use crate::node::{Input, Node, SHORT_BYTES};
 use crate::orders::Order;
-use outlive_base::{NodeId, Time};
 use outlive_base::ipc::{ToAgent, ToRank, VersionState};
+use outlive_base::{NodeId, Time};
 
 #[test]
 fn a_node_without_ranks_that_learns_late_of_it_joins_all_the_same() {
