@@ -284,6 +284,11 @@ impl Session {
         self.open() && self.current.is_none() && self.calling.is_none() && self.now >= self.call_at
     }
 
+    /// True while a call of this end is on its way.
+    pub fn is_calling(&self) -> bool {
+        self.calling.is_some()
+    }
+
     fn open(&self) -> bool {
         self.failed.is_none() && !self.ended()
     }

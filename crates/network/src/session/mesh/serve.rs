@@ -153,8 +153,15 @@ impl Mesh {
             return Err(End::Broken);
         }
         let known = self.peers.contains_key(&peer);
-        let link = conn.link;
-        let called = self.peer(peer).session.called(link, &resume);
+        let (link, me, bare) = (conn.link, self.options.rank, !self.options.reliable);
+        let session = &mut self.peer(peer).session;
+        // What a bare connection took is lost with it: none is given up for another one, and of
+        // two calls that cross the lower rank's stands.
+        let other = session.current().is_some() || session.is_calling() && me < peer;
+        let called = match bare && other {
+            true => Err(Cut::Stale),
+            false => session.called(link, &resume),
+        };
         let conn = &mut self.conns[at];
         let Some(state) = self.peers.get_mut(&peer) else {
             return Err(End::Broken);
