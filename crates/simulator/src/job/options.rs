@@ -115,6 +115,16 @@ impl Weights {
     }
 }
 
+/// In half of the histories any of the nodes that have ranks, else the one that `outlive run`
+/// takes.
+fn coordinator(seed: u64, nodes: u32) -> u32 {
+    let mut random = Sequence::new(seed, 0x6c65_6164);
+    match random.chance(500_000) {
+        true => random.below(u64::from(nodes)) as u32,
+        false => 0,
+    }
+}
+
 impl Options {
     /// The options of a seed.
     pub fn from_seed(seed: u64) -> Options {
@@ -150,10 +160,7 @@ impl Options {
             damage: some(&mut random, 3),
             zombie: some(&mut random, 4),
             all: 0,
-            launcher: match Sequence::new(seed, 0x6c61_756e).chance(300_000) {
-                true => 1,
-                false => 0,
-            },
+            launcher: Sequence::new(seed, 0x6c61_756e).chance(300_000).into(),
             several: 0,
             twin: match Sequence::new(seed, 0x7477_696e).chance(200_000) {
                 true => 2,
@@ -193,15 +200,10 @@ impl Options {
             }
             weights.several = several.below(4) as u32;
         }
-        let mut leads = Sequence::new(seed, 0x6c65_6164);
-        let coordinator = match leads.chance(500_000) {
-            true => leads.below(u64::from(nodes - bare)) as u32,
-            false => 0,
-        };
         let mut last = Sequence::new(seed, 0x6c61_7374);
         Options {
             nodes,
-            coordinator,
+            coordinator: coordinator(seed, nodes - bare),
             bare,
             ranks: 1 + random.below(2) as u32,
             levels,
