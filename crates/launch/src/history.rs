@@ -82,7 +82,12 @@ pub fn job_of(dir: &Path, name: &JobName) -> Result<JobFile> {
         read => return read,
     }
     // The records say how many nodes there are.
-    let new = JobFile::new(name.clone(), 1, dir.join("nodes"));
+    let mut new = JobFile::new(name.clone(), 1, dir.join("nodes"));
+    // The key is as old as the job.
+    let made = std::fs::metadata(dir.join("key")).and_then(|it| it.modified());
+    if let Some(made) = made.ok().and_then(|at| jiff::Timestamp::try_from(at).ok()) {
+        new.created = made.to_string();
+    }
     without_job_file(new, dir, false).map(|(job, _)| job)
 }
 

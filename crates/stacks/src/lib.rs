@@ -120,7 +120,7 @@ fn look(pid: i32) -> Result<Process> {
             Code::NotFound,
             Entity::Call,
             format!("process {pid} is not there: {error}"),
-            "give the number of a running process (outlive status names those of a job)",
+            "give the number of a running process, or --job for the ranks of a job",
         )
     };
     let tids = procfs::threads(pid).map_err(not_there)?;
