@@ -79,6 +79,12 @@ fn same_seed_same_history() {
     );
 }
 
+/// Where each third act of storage takes up to seconds, all waits pass that are bounded.
+#[test]
+fn slow_storage_breaks_no_promise() {
+    good(&sweep(some(40), 2, |options| options.slow = 333_000));
+}
+
 /// P9: an agent that ends never costs an incarnation.
 #[test]
 fn agents_that_crash_do_not_end_the_incarnation() {
@@ -214,6 +220,27 @@ fn planted_old_epoch_of_the_partner_is_caught() {
     });
 }
 
+/// Pairs of nodes that fail together, with copies at partners alone.
+fn pairs_fail_together(options: &mut Options) {
+    calm(options);
+    options.nodes = options.nodes.max(4);
+    options.domains = (0..options.nodes).map(|node| node / 2).collect();
+    options.levels = Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER]);
+    options.weights.domain = 4;
+}
+
+#[test]
+fn a_failure_domain_is_lost_and_comes_back_from_partners() {
+    let summary = sweep(some(60), 2, pairs_fail_together);
+    good(&summary);
+    assert!(summary.opened > 120, "only {} incarnations", summary.opened);
+}
+
+#[test]
+fn planted_partner_in_the_same_domain_is_caught() {
+    caught_in_node(node::Planted::PartnerAnywhere, pairs_fail_together);
+}
+
 /// Processes that take themselves for ranks that live.
 #[test]
 fn planted_second_process_is_caught() {
@@ -242,6 +269,7 @@ fn planted_missing_nothing_is_caught() {
 /// Four nodes or more, whose only protection against a lost one is parity.
 fn parities(options: &mut Options) {
     options.nodes = options.nodes.max(4);
+    options.domains.clear();
     let xor = Level::xor(4).expect("of four");
     options.levels = Levels::of(&[Level::MEMORY, Level::DISK, xor]);
 }
@@ -267,6 +295,7 @@ fn planted_level_without_its_parity_is_caught() {
 /// Five nodes or more, of which any two may be lost, by parity alone.
 fn two_parities(options: &mut Options) {
     options.nodes = options.nodes.max(5);
+    options.domains.clear();
     let rs = Level::rs(3, 2).expect("of five");
     options.levels = Levels::of(&[Level::MEMORY, Level::DISK, rs]);
 }

@@ -14,6 +14,8 @@ pub enum Planted {
     IgnoreOlderStable,
     /// Copies go to who held the partner's slot before.
     OldPartnerEpoch,
+    /// Copies go to the next node, whatever fails together with it.
+    PartnerAnywhere,
     /// A second living process may be a rank.
     TakeSecondProcess,
     /// Captures after the restored version stay, though they are void.

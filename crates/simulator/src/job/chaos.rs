@@ -59,11 +59,21 @@ impl Job {
                 }
             }
             Some(10) => self.twin(),
+            Some(11) => {
+                let domains = self.options.domains.clone();
+                let same = |other: &u32| domains.get(*other as usize) == domains.get(node as usize);
+                for other in (0..self.options.nodes).filter(same) {
+                    let who = self.at(other);
+                    if !self.home(who).lost {
+                        self.lose_node(who);
+                    }
+                }
+            }
             _ => {}
         }
     }
 
-    /// Something stored at a node goes bad: the node counts as a failed domain.
+    /// Something stored at a node goes bad: its domain counts as failed.
     fn damage(&mut self, who: Process) {
         let mut random = self.random.clone();
         let parities = self.options.levels.iter().any(|it| it.members().is_some());

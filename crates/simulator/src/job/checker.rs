@@ -33,6 +33,8 @@ struct Copy {
 pub struct Checker {
     nodes: u32,
     levels: Levels,
+    /// The failure domain of each node.
+    domains: Vec<u32>,
     /// What was found wrong; empty is good.
     pub violations: Vec<String>,
     captured: BTreeMap<(Key, u32), (Time, Vec<u64>)>,
@@ -78,11 +80,15 @@ fn strength(level: Level) -> usize {
 }
 
 impl Checker {
-    /// A judge for a job of this many nodes, at these levels.
-    pub fn new(nodes: u32, levels: Levels) -> Checker {
+    /// A judge for a job of so many nodes and levels, and such domains.
+    pub fn new(options: &super::Options) -> Checker {
         Checker {
-            nodes,
-            levels,
+            nodes: options.nodes,
+            levels: options.levels,
+            domains: match options.domains.is_empty() {
+                true => (0..options.nodes).collect(),
+                false => options.domains.clone(),
+            },
             violations: Vec::new(),
             captured: BTreeMap::new(),
             copies: BTreeMap::new(),
@@ -138,8 +144,8 @@ impl Checker {
         };
         // Also if whoever was to say so has ended meanwhile: others may know it.
         let recorded = self.committed.iter();
-        let recorded =
-            recorded.filter(|((_, level), holders)| holders.len() >= self.needed(*level));
+        let recorded = recorded
+            .filter(|((_, level), holders)| self.domains_of(*holders) >= self.needed(*level));
         let newer = self.stable.keys().any(newer) || recorded.map(|(at, _)| at).any(newer);
         let void = self.is_void_by_record(place.key);
         if committed_here && self.on_line(place.key) && !newer && !void {
@@ -214,10 +220,13 @@ impl Checker {
             return usize::MAX;
         };
         let failed = self.failures.iter().filter(|(at, _)| *at >= first);
-        failed
-            .map(|&(_, node)| node)
-            .collect::<BTreeSet<u32>>()
-            .len()
+        self.domains_of(failed.map(|(_, node)| node))
+    }
+
+    /// How many failure domains these nodes are.
+    fn domains_of<'n>(&self, nodes: impl IntoIterator<Item = &'n u32>) -> usize {
+        let domains = nodes.into_iter().map(|node| self.domains[*node as usize]);
+        domains.collect::<BTreeSet<u32>>().len()
     }
 
     /// True if the newest open incarnation descends from this version.
@@ -250,17 +259,19 @@ impl Checker {
         }
     }
 
-    /// So many nodes must have the COMMIT of a stable level.
+    /// In so many failure domains the COMMIT of a stable level must lie.
     fn needed(&self, level: Level) -> usize {
         match level {
             Level::SHARED => 1,
-            _ => (tolerance(level, self.nodes) + 1).min(self.nodes as usize),
+            _ => (tolerance(level, self.nodes) + 1)
+                .min(self.domains_of(&(0..self.nodes).collect::<Vec<_>>())),
         }
     }
 
     /// Somebody declared a level stable.
     pub fn declares_stable(&mut self, now: Time, key: Key, level: Level) {
-        let holders = self.committed.get(&(key, level)).map_or(0, BTreeSet::len);
+        let holders = self.committed.get(&(key, level));
+        let holders = holders.map_or(0, |holders| self.domains_of(holders));
         let needed = self.needed(level);
         if holders < needed {
             self.wrong(

@@ -68,6 +68,7 @@ impl Launcher {
         let job = JobName::new("history").expect("a good name");
         let mut settings = Settings::new(job, options.nodes);
         settings.coordinator = NodeId(options.coordinator);
+        settings.domains = options.domains.clone();
         settings.spares = u32::MAX;
         settings.max_restarts = u32::MAX;
         settings.quick_max = u32::MAX;

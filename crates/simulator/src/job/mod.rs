@@ -33,6 +33,7 @@ use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{Done, Making, PeerMessage, Rebuild, Target};
 use outlive_control::orders::{Notice, Order};
 use outlive_control::supervisor::Input;
+use outlive_ledger::GcPolicy;
 
 use crate::engine::{Happening, Queue, Slab, Trace};
 use crate::network::{Lossy, Network};
@@ -106,6 +107,13 @@ enum Action {
         who: Process,
         life: u32,
         making: Rc<Making>,
+    },
+    /// Old copies are removed.
+    Collect {
+        who: Process,
+        life: u32,
+        policy: Box<GcPolicy>,
+        shared: bool,
     },
     /// A version is brought into memory.
     Rebuild {
@@ -263,7 +271,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         seed,
         random: Sequence::new(seed, 0x6a6f_6273),
         net: Lossy::new(options.net.clone(), seed),
-        judge: Checker::new(options.nodes, options.levels),
+        judge: Checker::new(&options),
         homes: Vec::new(),
         slots: Vec::new(),
         programs: BTreeMap::new(),
@@ -354,6 +362,7 @@ impl Job {
             | Action::Copy { who, .. }
             | Action::Written { who, .. }
             | Action::Parity { who, .. }
+            | Action::Collect { who, .. }
             | Action::Rebuild { who, .. }
             | Action::Said { who, .. } => Some(*who),
             _ => None,
@@ -391,6 +400,12 @@ impl Job {
             } => self.copy(who, life, &writing, target),
             Action::Written { who, life, writing } => self.written(who, life, writing),
             Action::Parity { who, life, making } => self.make_parity(who, life, &making),
+            Action::Collect {
+                who,
+                life,
+                policy,
+                shared,
+            } => self.collected(who, life, &policy, shared),
             Action::Rebuild {
                 who,
                 life,

@@ -20,6 +20,8 @@ pub struct Options {
     pub ranks: u32,
     /// So many nodes, the last ones, have none.
     pub bare: u32,
+    /// The failure domain of each node; empty: each is its own.
+    pub domains: Vec<u32>,
     /// Levels in use.
     pub levels: Levels,
     /// The network while there are faults.
@@ -28,6 +30,8 @@ pub struct Options {
     pub faults: Faults,
     /// Containers whose write is torn without an error, per million.
     pub torn: u32,
+    /// Acts of storage that take up to seconds longer, per million.
+    pub slow: u32,
     /// Weights of the faults that are drawn at each tick.
     pub weights: Weights,
     /// Mean time between two drawn faults.
@@ -75,11 +79,13 @@ pub struct Weights {
     pub several: u32,
     /// A second process takes itself for a rank that lives.
     pub twin: u32,
+    /// All nodes of a failure domain are lost at once.
+    pub domain: u32,
 }
 
 impl Weights {
     /// All of them, in the order of the fields.
-    fn each(&self) -> [u32; 11] {
+    fn each(&self) -> [u32; 12] {
         let Weights {
             agent,
             node,
@@ -92,9 +98,11 @@ impl Weights {
             launcher,
             several,
             twin,
+            domain,
         } = *self;
         [
             agent, node, rank, partition, pause, damage, zombie, all, launcher, several, twin,
+            domain,
         ]
     }
 
@@ -121,6 +129,37 @@ fn coordinator(seed: u64, nodes: u32) -> u32 {
     let mut random = Sequence::new(seed, 0x6c65_6164);
     match random.chance(500_000) {
         true => random.below(u64::from(nodes)) as u32,
+        false => 0,
+    }
+}
+
+/// In a third of the histories nodes share failure domains, as far as the levels allow.
+fn domains(seed: u64, nodes: u32, levels: Levels) -> Vec<u32> {
+    let mut random = Sequence::new(seed, 0x646f_6d61);
+    if nodes < 3 || !random.chance(330_000) {
+        return Vec::new();
+    }
+    let count = 2 + random.below(u64::from(nodes - 2)) as u32;
+    let way = random.below(3);
+    let mut domain = |node: u32| match way {
+        0 => node % count,
+        1 => node * count / nodes,
+        _ => random.below(u64::from(count)) as u32,
+    };
+    let domains: Vec<u32> = (0..nodes).map(&mut domain).collect();
+    let one = domains.iter().all(|domain| *domain == domains[0]);
+    let laid = |level: Level| outlive_ledger::scheme::groups(level, &domains).is_ok();
+    match !one && levels.iter().all(laid) {
+        true => domains,
+        false => Vec::new(),
+    }
+}
+
+/// In a quarter of the histories storage is slow now and then.
+fn slow(seed: u64) -> u32 {
+    let mut random = Sequence::new(seed, 0x736c_6f77);
+    match random.chance(250_000) {
+        true => 1 + random.below(500_000) as u32,
         false => 0,
     }
 }
@@ -166,6 +205,7 @@ impl Options {
                 true => 2,
                 false => 0,
             },
+            domain: 0,
         };
         // Of its own sequence, so that the rest of a seed's history stays as it was.
         let mut sparse = Sequence::new(seed, 0x7374_7269);
@@ -201,8 +241,13 @@ impl Options {
             weights.several = several.below(4) as u32;
         }
         let mut last = Sequence::new(seed, 0x6c61_7374);
+        let domains = domains(seed, nodes, levels);
+        if !domains.is_empty() {
+            weights.domain = Sequence::new(seed, 0x646f_6d62).below(5) as u32;
+        }
         Options {
             nodes,
+            domains,
             coordinator: coordinator(seed, nodes - bare),
             bare,
             ranks: 1 + random.below(2) as u32,
@@ -210,6 +255,7 @@ impl Options {
             net,
             faults,
             torn: some(&mut random, 100_000),
+            slow: slow(seed),
             weights,
             tick: Time::from_ms(300 + random.below(2000)),
             heal: Time::from_secs(14),

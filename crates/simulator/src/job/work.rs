@@ -21,6 +21,8 @@ use super::node::{JOB_HASH, Process};
 use super::storage::Container;
 use super::*;
 
+/// How much longer an act takes at most where storage is slow.
+const SLOW_MAX: Time = Time::from_secs(3);
 /// How often an absent partner is asked again.
 const TRIES_MAX: u32 = 100;
 
@@ -38,6 +40,15 @@ impl Writing {
 }
 
 impl Job {
+    /// How much longer storage takes for an act where it is slow.
+    fn slowness(&mut self) -> Time {
+        let slow = if self.calm { 0 } else { self.options.slow };
+        match slow > 0 && self.random.chance(slow) {
+            true => Time::from_ms(10) + Time(self.random.below(SLOW_MAX.0)),
+            false => Time::ZERO,
+        }
+    }
+
     pub(super) fn later(&mut self, who: Process, life: u32, most_us: u64, done: Done<PlainSlab>) {
         let delay = self.some_us(most_us);
         let done = Box::new(done);
@@ -53,12 +64,12 @@ impl Job {
             Ask::Persist { op, record, shared } => self.persist(who, life, op, record, shared),
             Ask::Flush(flush) => self.flush(who, life, flush),
             Ask::Parity(making) => {
-                let delay = Time(600_000) + self.some_us(60_000);
+                let delay = Time(600_000) + self.some_us(60_000) + self.slowness();
                 let making = Rc::new(making);
                 self.after(delay, Action::Parity { who, life, making });
             }
             Ask::Rebuild(wanted) => {
-                let delay = self.some_us(20_000);
+                let delay = self.some_us(20_000) + self.slowness();
                 let wanted = Rc::new(wanted);
                 self.after(
                     delay,
@@ -75,8 +86,18 @@ impl Job {
                 self.later(who, life, 5_000, Done::Inventory { incarnation, found });
             }
             Ask::Collect { policy, shared } => {
-                let result = Ok(self.collect(who, &policy, shared));
-                self.later(who, life, 2_000, Done::Collected { result });
+                // By then much may have happened that its rules do not know.
+                let delay = self.some_us(2_000) + self.slowness();
+                let policy = Box::new(policy);
+                self.after(
+                    delay,
+                    Action::Collect {
+                        who,
+                        life,
+                        policy,
+                        shared,
+                    },
+                );
             }
             Ask::Slab {
                 rank,
@@ -115,8 +136,12 @@ impl Job {
         shared: bool,
     ) {
         let most = self.options.faults.sync_max.0 / 1_000;
-        let delay = self.some_us(if self.calm { 2_000 } else { most });
+        let mut delay = self.some_us(if self.calm { 2_000 } else { most });
         let now = self.now;
+        // Syncs queue up: not for so long that the faults' end is not their end.
+        if self.home(who).last_sync < now + SLOW_MAX {
+            delay = delay + self.slowness();
+        }
         let home = self.home(who);
         home.storage.records.write(op, record);
         home.last_sync = home.last_sync.max(now) + delay;
@@ -208,7 +233,7 @@ impl Job {
         }
         let (mut last, mut own) = (Time::ZERO, Time::ZERO);
         for &target in &writing.flush.targets {
-            let mut delay = Time(600_000) + self.some_us(60_000);
+            let mut delay = Time(600_000) + self.some_us(60_000) + self.slowness();
             if matches!(target, Target::Partner(_)) {
                 // The partner's copy counts with the node's own.
                 delay = delay.max(own + Time(1_000));
@@ -530,8 +555,16 @@ impl Job {
         }
     }
 
+    /// Old copies are removed, unless the agent has ended meanwhile.
+    pub(super) fn collected(&mut self, who: Process, life: u32, policy: &GcPolicy, shared: bool) {
+        if self.home(who).life == life && self.home(who).agent.is_some() {
+            let result = Ok(self.collect(who, policy, shared));
+            self.input(who, life, NodeInput::Done(Done::Collected { result }));
+        }
+    }
+
     /// Removes what the ledger's rules let go.
-    pub(super) fn collect(&mut self, who: Process, policy: &GcPolicy, shared: bool) -> Collected {
+    fn collect(&mut self, who: Process, policy: &GcPolicy, shared: bool) -> Collected {
         let node = self.home(who).node;
         let records = self.home(who).storage.records.replay();
         let rules = Rules::new(records.iter(), policy);

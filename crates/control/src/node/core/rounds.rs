@@ -15,7 +15,7 @@ use super::ranks::{RankEntry, Reuse, Use, overwritten};
 use super::{Core, News, Planted, Round};
 use crate::node::SHORT_BYTES;
 use crate::node::shell::{Ask, Captures, Flush, Shell, Staging, Target};
-use crate::orders::{Notice, Step};
+use crate::orders::{Member, Notice, Step};
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.
@@ -487,7 +487,12 @@ impl<S: Shell> Core<S> {
     /// Where a node's second copy goes. Fixed by the membership.
     pub(super) fn partner_of(&self, node: NodeId) -> Option<NodeId> {
         let members = &self.config.as_ref()?.members;
-        let domains: Vec<u32> = members.iter().map(|member| member.domain).collect();
+        let anywhere = self.is_planted(Planted::PartnerAnywhere);
+        let domain = |member: &Member| match anywhere {
+            true => member.node.0,
+            false => member.domain,
+        };
+        let domains: Vec<u32> = members.iter().map(domain).collect();
         partner_of(node, &domains)
     }
 
