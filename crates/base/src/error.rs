@@ -124,6 +124,8 @@ codes! {
     DiesAtOnce = 506, "job dies at once on every start";
     /// The membership cannot be decided safely.
     NoQuorum = 507, "membership cannot be decided";
+    /// The ranks live and come no further.
+    NoProgress = 508, "job makes no progress";
 
     /// A configuration file or variable cannot be understood.
     Config = 600, "configuration not understood";
@@ -154,6 +156,7 @@ impl Code {
             Code::RestartsExhausted => 79,
             Code::DiesAtOnce => 1,
             Code::NoValidCheckpoint => 80,
+            Code::NoProgress => 81,
             Code::CommandFailed => 127,
             Code::Internal => 70,
             _ => 69,
