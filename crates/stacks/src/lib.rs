@@ -15,6 +15,7 @@
 mod call;
 mod held;
 mod modules;
+mod place;
 mod python;
 mod ranks;
 mod text;
@@ -30,6 +31,7 @@ use serde::Serialize;
 use held::Snapshot;
 use modules::Modules;
 
+pub use place::{Place, place_of};
 pub use ranks::{below, rank_of};
 pub use text::describe;
 
