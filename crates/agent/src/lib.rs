@@ -20,6 +20,7 @@ mod record_writer;
 mod reports;
 mod run;
 mod slabs;
+mod stacks;
 mod storage;
 mod streams;
 mod turns;

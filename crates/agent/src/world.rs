@@ -37,6 +37,7 @@ use crate::places::Places;
 use crate::rebuild::Rebuilding;
 use crate::record_writer::{Beside, RecordWriter};
 use crate::reports::Reports;
+use crate::stacks;
 use crate::storage;
 use crate::turns::Turns;
 use crate::workers::Pool;
@@ -476,6 +477,11 @@ impl Shell for World {
                 }
             }
             Ask::EndRouted { but } => self.remove_routed(move |files| storage::routed(files, but)),
+            Ask::Stacks {
+                number,
+                ranks,
+                within,
+            } => stacks::look(number, ranks, within.into(), self.work.clone()),
             Ask::DiskUsage => {
                 let (places, work) = (Arc::clone(&self.places), self.work.clone());
                 let job = move || {

@@ -175,6 +175,10 @@ pub struct Settings {
     /// When versions were committed and none can be restored: stop, or begin anew (fresh)
     #[arg(long, value_name = "stop|fresh")]
     pub on_nothing_usable: Option<String>,
+    /// When the ranks live and come no further: say where they are (report), restart from the
+    /// newest version too, or end the job (kill)
+    #[arg(long, value_name = "report|restart|kill")]
+    pub on_hang: Option<String>,
     /// First delay before a restart that follows a start without progress; doubles each time
     #[arg(long, value_name = "TIME")]
     pub backoff: Option<String>,
@@ -211,6 +215,9 @@ pub struct Settings {
     /// Bound from a keeper's start to its agent's first word
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     pub start_timeout: Option<String>,
+    /// Time without a newer version after which the ranks make no progress (--on-hang)
+    #[arg(long, value_name = "TIME", hide_short_help = true)]
+    pub hang_timeout: Option<String>,
 }
 
 #[derive(Args, Debug)]

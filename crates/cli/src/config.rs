@@ -102,6 +102,7 @@ pub const KEYS: &[Key] = &[
     key(NODES, "spares", "", "1; on one node 0"),
     key(NODES, "max-restarts", "10", ""),
     key(NODES, "on-nothing-usable", "stop", ""),
+    key(NODES, "on-hang", "report", ""),
     key(NODES, "backoff", "1s", ""),
     key(NODES, "kill-grace", "2s", ""),
     key(SAVES, "keep", "2", ""),
@@ -114,6 +115,12 @@ pub const KEYS: &[Key] = &[
     key(BOUNDS, "recovery-timeout", "300s", ""),
     key(BOUNDS, "drain-timeout", "60s", ""),
     key(BOUNDS, "start-timeout", "30s", ""),
+    key(
+        BOUNDS,
+        "hang-timeout",
+        "",
+        "learnt: ten of the longest pauses between versions, 1min at least",
+    ),
 ];
 
 /// Where a value comes from.
@@ -244,7 +251,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 30] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 32] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -264,6 +271,7 @@ impl Settings {
             ("spares", &self.spares),
             ("max-restarts", &self.max_restarts),
             ("on-nothing-usable", &self.on_nothing_usable),
+            ("on-hang", &self.on_hang),
             ("backoff", &self.backoff),
             ("kill-grace", &self.kill_grace),
             ("keep", &self.keep),
@@ -276,6 +284,7 @@ impl Settings {
             ("recovery-timeout", &self.recovery_timeout),
             ("drain-timeout", &self.drain_timeout),
             ("start-timeout", &self.start_timeout),
+            ("hang-timeout", &self.hang_timeout),
         ]
     }
 }

@@ -37,6 +37,9 @@ const AUTO: &str = "auto";
 /// Dead-timeouts for which ranks may seem to wait for a machine that theirs does not reach.
 const APART_DEADS: u64 = 2;
 
+/// The shortest time that can be called a standstill: a few heartbeats tell of a version.
+const HANG_MIN_MS: u64 = 1_000;
+
 /// How much longer than its lease a host may take to end what it runs, in milliseconds.
 const LEASE_MORE_MS: u64 = 2_000;
 
@@ -124,6 +127,14 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
             let remedy = "give stop, or fresh to begin anew without being asked";
             return Err(refuse(config, "on-nothing-usable", reason, remedy));
         }
+    };
+    settings.hang.on = config
+        .get("on-hang")
+        .parse()
+        .map_err(|error| config.blame("on-hang", &error))?;
+    settings.hang.bound_ms = match config.get("hang-timeout") {
+        "" => None,
+        _ => Some(time(config, "hang-timeout", HANG_MIN_MS)?),
     };
     settings.backoff_ms = time(config, "backoff", 0)?;
     settings.kill_grace_ms = time(config, "kill-grace", 0)?;
@@ -655,6 +666,8 @@ mod tests {
             &["--encrypt=maybe"],
             &["--keep", "0"],
             &["--on-nothing-usable", "wait"],
+            &["--on-hang", "wait"],
+            &["--hang-timeout", "900ms"],
             &["--interval", "auto", "--every", "5"],
             &["--interval", "auto", "--levels", "memory,disk/4"],
             &["--interval", "5s", "--redo-max", "1min"],

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, JobName, Result};
 use outlive_control::report::Report;
-use outlive_control::units::show_bytes;
+use outlive_control::units::{show_bytes, show_ms};
 use outlive_launch::delete;
 use outlive_launch::jobs::{Job, State, utc};
 use outlive_launch::store::JobFile;
@@ -187,6 +187,13 @@ fn describe(status: &Status) -> String {
         }
         for failure in &report.failures {
             lines.push(format!("failure      {}: {}", failure.place, failure.cause));
+        }
+        for hang in &report.hangs {
+            let resumed = match hang.resumed_seconds {
+                Some(seconds) => format!("resumed after {}", show_ms(seconds * 1e3)),
+                None => hang.action.name().to_owned(),
+            };
+            lines.push(format!("hang         {}: {resumed}", hang.file));
         }
         for error in &report.errors {
             lines.push(format!(

@@ -5,6 +5,7 @@
 //! - [`steering`]: when to checkpoint where, learned while the job runs.
 //! - [`turns`]: which of several jobs writes to storage that they share.
 //! - [`orders`]: what launcher and agents tell each other. [`told`]: what is not said twice.
+//! - [`standstill`]: whether a job stands still. [`whereabouts`]: where its ranks are.
 //! - [`inject`], [`units`]: what users write. [`report`]: what they read. [`ended`]: how
 //!   processes end.
 
@@ -13,8 +14,10 @@ pub mod inject;
 pub mod node;
 pub mod orders;
 pub mod report;
+pub mod standstill;
 pub mod steering;
 pub mod supervisor;
 pub mod told;
 pub mod turns;
 pub mod units;
+pub mod whereabouts;

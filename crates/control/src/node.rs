@@ -25,6 +25,7 @@ mod room;
 mod service;
 pub mod shell;
 mod silence;
+mod stacks;
 mod status;
 #[cfg(test)]
 mod still;

@@ -249,6 +249,16 @@ pub enum Order {
     },
     /// Ask for [`Notice::Status`].
     Status,
+    /// Say what the ranks here are doing ([`Notice::Stacks`]); asked again while they are looked
+    /// at, it is the same question.
+    Stacks {
+        /// Comes back.
+        number: u32,
+        /// What is not found in this time, in milliseconds, is left out.
+        within_ms: u64,
+        /// The answer's length at most, in bytes.
+        bytes_max: u32,
+    },
     /// Take a checkpoint as soon as possible, however often that comes to nothing; asked
     /// again before it was taken, it is the same one, at the levels of both.
     CheckpointNow {
@@ -348,6 +358,37 @@ pub struct NodeStatus {
     pub warnings: Vec<Error>,
 }
 
+/// Where a rank is, in words. Ranks at the same place have the same words.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Place {
+    /// What it does and in which function, for example `waiting in MPI_Recv, called by solve`.
+    pub does: String,
+    /// The file of that function; empty if it is not known.
+    pub file: String,
+    /// The line there; 0 if it is not known.
+    pub line: u32,
+}
+
+/// What a rank is doing.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct RankStacks {
+    /// The rank.
+    pub rank: Rank,
+    /// Where it is.
+    pub place: Place,
+    /// The stacks of its process, for people.
+    pub text: String,
+}
+
+/// What the ranks of a node are doing.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct Stacks {
+    /// Those that were looked at.
+    pub ranks: Vec<RankStacks>,
+    /// So many more live there.
+    pub left_out: u32,
+}
+
 /// Agent to launcher.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Notice {
@@ -379,6 +420,8 @@ pub enum Notice {
     Alive {
         /// The newest version that a rank here has offered in the open incarnation.
         offered: Option<Version>,
+        /// A rank here waits for this agent, which it asked for something.
+        held: bool,
     },
     /// This agent has not heard of a peer for the time after which it is dead; is
     /// it silent for the launcher too?
@@ -469,6 +512,13 @@ pub enum Notice {
     Warning(Error),
     /// The answer to [`Order::Status`].
     Status(NodeStatus),
+    /// The answer to [`Order::Stacks`].
+    Stacks {
+        /// As it was asked with.
+        number: u32,
+        /// What was found.
+        found: Stacks,
+    },
     /// The answer to [`Order::EndRanks`].
     RanksEnded,
     /// The answer to [`Order::Finish`].

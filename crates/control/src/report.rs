@@ -8,6 +8,9 @@ use std::collections::BTreeMap;
 use outlive_base::{Error, JobName};
 use serde::{Deserialize, Serialize};
 
+use crate::standstill::OnHang;
+use crate::whereabouts::Group;
+
 /// The schema's name and number.
 pub const SCHEMA: &str = "outlive.report/1";
 
@@ -34,6 +37,9 @@ pub struct Report {
     pub incarnations: Vec<u32>,
     /// What failed, oldest first.
     pub failures: Vec<FailureEntry>,
+    /// Standstills, oldest first.
+    #[serde(default)]
+    pub hangs: Vec<HangEntry>,
     /// Faults that were asked for and carried out, as written.
     pub injected: Vec<String>,
     /// Checkpoints of this run.
@@ -86,6 +92,35 @@ pub struct FailureEntry {
     pub rejected: Vec<RejectedEntry>,
     /// A newer version may have existed on nodes that are gone.
     pub uncertain: bool,
+}
+
+/// A time in which the ranks lived and came no further.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct HangEntry {
+    /// Its number in the job's life, from 1.
+    pub number: u32,
+    /// The file with the stacks of all ranks.
+    pub file: String,
+    /// The incarnation.
+    pub incarnation: u32,
+    /// The newest version that the ranks had offered; `None`: none yet.
+    pub version: Option<u64>,
+    /// Seconds since the run began when it was found.
+    pub at_seconds: f64,
+    /// So long the ranks had come no further by then, in seconds of work.
+    pub still_seconds: f64,
+    /// So long they may, in seconds.
+    pub bound_seconds: f64,
+    /// That was learnt from the job's pace; else it was given.
+    pub learnt: bool,
+    /// What was done: `report`, `restart` or `kill`.
+    pub action: OnHang,
+    /// Where the ranks were: the few before the many.
+    pub places: Vec<Group>,
+    /// Nodes that have not said where their ranks are.
+    pub silent_nodes: Vec<u32>,
+    /// The ranks came forward again after so many seconds of work; `None`: they did not.
+    pub resumed_seconds: Option<f64>,
 }
 
 /// A version that was not used.
@@ -231,6 +266,7 @@ impl Report {
             agent_restarts: 0,
             incarnations: Vec::new(),
             failures: Vec::new(),
+            hangs: Vec::new(),
             injected: Vec::new(),
             checkpoints: Checkpoints::default(),
             policy: None,

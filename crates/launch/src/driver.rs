@@ -17,6 +17,7 @@ use outlive_planner::online::learned::Learned;
 
 use crate::command::{Recipe, Tree};
 use crate::coordinator::Link;
+use crate::hangs::Hangs;
 use crate::jobs::{Job, utc};
 use crate::nodes::{Happened, Nodes};
 use crate::places;
@@ -127,6 +128,9 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         .report
         .is_some_and(|report| report.result == "finished");
     notes.extend(store.take_notes());
+    let hangs = Hangs::of(store.dir());
+    let hang = &mut run.settings.hang;
+    (hang.dir, hang.before) = (store.dir().display().to_string(), hangs.last());
     let mut driver = Driver {
         finished: (was_finished && !run.settings.fresh).then_some(last.changed),
         key: kept_key,
@@ -136,6 +140,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         to_start: None,
         reporter: Reporter::start(store.dir().join("report.json")),
         segments: Segments::start(store.dir()),
+        hangs,
         supervisor: Supervisor::new(run.settings.clone(), Time::ZERO),
         store,
         watcher,
@@ -247,6 +252,8 @@ struct Driver {
     timeline: Timeline,
     reporter: Reporter,
     segments: Segments,
+    /// Writes down where the ranks are if they stand still.
+    hangs: Hangs,
     /// The last look at the report, the last write, and what was written.
     reported: Instant,
     written_at: Instant,
@@ -380,6 +387,9 @@ impl Driver {
             self.tell(input);
         }
         self.start_command();
+        if let Some(error) = self.hangs.take_error() {
+            self.tell(Input::Refused { error });
+        }
         if let Some(error) = self.coordinator.as_mut().and_then(Link::look) {
             self.tell(Input::Refused { error });
         }
@@ -495,6 +505,7 @@ impl Driver {
                     self.tell(Input::Refused { error });
                 }
             }
+            Action::WriteStacks { number, text } => self.hangs.write(number, text),
             Action::Coordinate(ask) => {
                 if let Some(link) = &self.coordinator {
                     link.send(&ask);
@@ -564,6 +575,9 @@ impl Driver {
         let text = report.to_json();
         self.timeline.summary(&report, outcome.verdict);
         self.reporter.finish(text.clone());
+        if let Some(error) = self.hangs.finish() {
+            self.timeline.error(&error);
+        }
         self.endpoint.shutdown();
         if let Some(link) = self.coordinator.take() {
             link.shutdown();

@@ -19,6 +19,14 @@ const UNFINISHED: &str = ".new-";
 /// Where a launcher notes the shared memory that its ranks map.
 pub(crate) const SEGMENTS: &str = "segments.json";
 
+/// The number of the standstill whose file this is called.
+pub(crate) fn hang_of(name: &str) -> Option<u32> {
+    name.strip_prefix("hang-")?
+        .strip_suffix(".txt")?
+        .parse()
+        .ok()
+}
+
 /// Makes the directory of a slot, empty if `fresh`: an old one is moved aside first,
 /// so that a removal that is cut off never leaves half of it in place.
 ///
@@ -74,7 +82,10 @@ pub(crate) fn sweep_unfinished(dir: &Path) {
             let rest = name.strip_prefix(whole);
             rest.is_some_and(|rest| rest.starts_with(UNFINISHED))
         };
-        if ours.iter().any(|whole| is_ours(whole)) {
+        let of_hang = name
+            .split_once(UNFINISHED)
+            .and_then(|(whole, _)| hang_of(whole));
+        if ours.iter().any(|whole| is_ours(whole)) || of_hang.is_some() {
             let _ = fs::remove_file(entry.path());
         }
     }

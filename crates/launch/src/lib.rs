@@ -14,6 +14,7 @@ pub mod driver;
 mod emulated;
 mod files;
 pub mod fleet;
+mod hangs;
 pub mod history;
 mod host_words;
 pub mod hosts;

@@ -210,6 +210,8 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             let after = said(detect_ms, "detected in");
             (Plain, Bad, format!("{what}{first}{after}"))
         }
+        Event::Hang { what } => (Plain, Bad, what.clone()),
+        Event::Resumed { what } => (Plain, Good, what.clone()),
         Event::Cleared { fence_ms } => {
             let text = format!("all of it ended after {}", show_ms(*fence_ms));
             (Live, Dim, text)

@@ -4,6 +4,7 @@
 
 use outlive_base::{Level, Levels, Time};
 use outlive_control::node;
+use outlive_control::standstill::{HangRule, OnHang};
 use outlive_protocols::commit::Planted;
 use outlive_simulator::job::{Options, Summary, Weights, explain, run_seed, sweep};
 use outlive_simulator::network::LossyOptions;
@@ -32,6 +33,7 @@ fn calm(options: &mut Options) {
     options.faults.crash = 0;
     options.faults.refuse = 0;
     options.torn = 0;
+    options.slow = 0;
     options.last = options.end;
 }
 
@@ -83,6 +85,38 @@ fn same_seed_same_history() {
 #[test]
 fn slow_storage_breaks_no_promise() {
     good(&sweep(some(40), 2, |options| options.slow = 333_000));
+}
+
+fn restarts(options: &mut Options, bound_ms: Option<u64>, least_ms: u64) {
+    options.hang = Some(HangRule {
+        on: OnHang::Restart,
+        bound_ms,
+        least_ms,
+        answer_ms: 200,
+        ..HangRule::default()
+    });
+}
+
+/// In a history of seconds, of steps of milliseconds, a second is what a minute is else.
+#[test]
+fn a_job_that_comes_forward_is_never_said_to_stand_still() {
+    let summary = sweep(some(40), 2, |options| {
+        calm(options);
+        restarts(options, None, 1_000);
+    });
+    good(&summary);
+    assert_eq!((summary.opened, summary.hangs), (summary.histories, 0));
+}
+
+/// Amid all faults, and by a bound that some of them exceed.
+#[test]
+fn jobs_that_are_restarted_for_standing_still_keep_the_promises() {
+    let summary = sweep(some(40), 2, |options| {
+        options.step_max = Time::from_ms(20);
+        restarts(options, Some(220), 1);
+    });
+    good(&summary);
+    assert!(summary.hangs > 0, "no job was said to stand still");
 }
 
 /// P9: an agent that ends never costs an incarnation.

@@ -219,6 +219,8 @@ pub struct Core<S: Shell> {
     staging: bool,
     /// Ranks that wait for memory to capture into, each at most once.
     asks: Vec<asks::Waiter>,
+    /// So many ranks wait for a version to be safe.
+    waiting: usize,
     /// The last record could not be written.
     unwritable: bool,
     /// The job ends: nothing is begun any more.
@@ -269,6 +271,7 @@ impl<S: Shell> Core<S> {
             contested: None,
             staging: false,
             asks: Vec::new(),
+            waiting: 0,
             unwritable: false,
             finishing: false,
             stirred: false,

@@ -109,6 +109,8 @@ services! {
     room: Room,
     /// What `outlive status` says.
     status: Status,
+    /// What the ranks are doing.
+    stacks: Stacks,
 }
 
 #[cfg(test)]

@@ -13,14 +13,14 @@ use outlive_base::control_block::{ControlWords, Identity};
 use outlive_base::ipc::ToRank;
 use outlive_base::machine::Op;
 use outlive_base::slab::{SlabHead, SlabId};
-use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Version};
+use outlive_base::{ContainerId, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version};
 use outlive_ledger::scheme::Group;
 use outlive_ledger::{GcPolicy, Parity, Part, Record};
 use outlive_protocols::commit;
 use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
-use crate::orders::{Fault, Member, Notice};
+use crate::orders::{Fault, Member, Notice, RankStacks};
 
 /// Longest list of records that travels with one message.
 pub const ATTACHMENTS_MAX: usize = 8;
@@ -364,6 +364,15 @@ pub enum Ask<L> {
     },
     /// Count the bytes in node storage: [`Done::DiskUsage`].
     DiskUsage,
+    /// Look at what these ranks are doing: [`Done::Stacks`].
+    Stacks {
+        /// Comes back.
+        number: u32,
+        /// Ranks and their processes.
+        ranks: Vec<(Rank, u32)>,
+        /// What is not found in this time is left out.
+        within: Time,
+    },
 }
 
 /// What came back.
@@ -458,6 +467,13 @@ pub enum Done<L> {
     },
     /// Bytes in node storage, and free bytes there.
     DiskUsage((u64, u64)),
+    /// What ranks are doing.
+    Stacks {
+        /// As it was asked with.
+        number: u32,
+        /// Those that were looked at.
+        ranks: Vec<RankStacks>,
+    },
     /// A copy for a lost partner was made again, or something else of which only a failure
     /// is news.
     Protected {
@@ -486,6 +502,7 @@ impl<L> Done<L> {
             Done::Collected { .. } => "old versions that were removed",
             Done::Routed { .. }
             | Done::DiskUsage(_)
+            | Done::Stacks { .. }
             | Done::Protected { .. }
             | Done::Kept { .. } => "small work",
         }

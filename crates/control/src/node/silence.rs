@@ -110,8 +110,8 @@ impl Silence {
 fn tell<S: Shell>(core: &mut Core<S>, msg: detector::Msg) {
     match msg {
         detector::Msg::Heartbeat => {
-            let offered = core.ranks().called_max();
-            core.tell(&Notice::Alive { offered });
+            let (offered, held) = (core.ranks().called_max(), core.has_waiting());
+            core.tell(&Notice::Alive { offered, held });
         }
         detector::Msg::Silent { node } => {
             let node = NodeId(node);

@@ -62,6 +62,7 @@ impl Service for Waits {
             }
             _ => {}
         }
+        core.note_waiting(self.0.len());
     }
 
     fn on_look<S: Shell>(&mut self, core: &mut Core<S>) {
@@ -88,6 +89,7 @@ impl Waits {
             };
             core.answer(waiting.rank, waiting.sequence, message);
         }
+        core.note_waiting(self.0.len());
     }
 }
 

@@ -29,6 +29,7 @@ impl Supervisor {
         self.settle_unexplained(now);
         self.check_silence(now);
         self.check_apart(now);
+        self.check_hang(now);
         self.check_bounds(now);
         self.speak(now);
         self.step(now);
@@ -53,7 +54,7 @@ impl Supervisor {
         if let Some(wake) = self.steering.as_ref().and_then(Steering::wake) {
             at = at.min(wake);
         }
-        at = at.min(self.next_word());
+        at = at.min(self.next_word()).min(self.next_hang());
         at.min(self.next_injection()).min(self.next_silence())
     }
 
@@ -289,6 +290,7 @@ impl Supervisor {
         self.stable_here.clear();
         self.newest_offered = opened.restored;
         self.pace = Pace::new(now);
+        self.judge.started();
         for slot in self.slots.values_mut() {
             slot.replaced = false;
         }

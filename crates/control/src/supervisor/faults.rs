@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::orders::Order;
-use outlive_base::{Code, Entity, Error, NodeId, Rank, Time};
+use outlive_base::{Code, Entity, Error, JobName, NodeId, Rank, Time};
 
 use super::{
     Action, CommandState, Event, NodeSlotState, Phase, Site, Storage, Supervisor, Verdict,
@@ -37,7 +37,7 @@ impl Supervisor {
     /// A failure was found: report it, and recover unless that is under way or
     /// not permitted.
     pub(super) fn found(&mut self, now: Time, found: Found) {
-        let error = found.error();
+        let error = found.error(&self.set.job);
         if !self.is_alive() {
             return self.warn(error);
         }
@@ -78,7 +78,11 @@ impl Supervisor {
     /// failure is told once.
     fn tell_failure(&mut self, now: Time, found: &Found, detect_ms: Option<f64>) {
         let event = Event::Failure {
-            what: format!("{} lost: {}", found.place, found.cause),
+            what: match found.place {
+                // Why has been said.
+                Site::Hang => "the ranks are ended and started again".to_owned(),
+                place => format!("{place} lost: {}", found.cause),
+            },
             suspected_ms: found.suspected_ms(),
             detect_ms,
         };
@@ -274,7 +278,8 @@ impl Supervisor {
         let recent = |at: Time| now.since(at) < Time::from_ms(ONE_FAILURE_MS);
         self.open.iter().position(|(open, at)| match (open, place) {
             (Site::Command, _) => recent(*at),
-            (_, Site::Command) => true,
+            // Its ranks, which are being ended.
+            (Site::Hang, Site::Rank(_)) | (_, Site::Command) => true,
             (Site::Rank(rank), Site::Node(node, _)) => {
                 let there = self.node_of(*rank) == Some(node);
                 recent(*at) && (there || self.collateral.contains(rank))
@@ -282,6 +287,8 @@ impl Supervisor {
             (Site::Rank(_), Site::Rank(_)) => true,
             (Site::Node(node, _), Site::Rank(rank)) => self.node_of(rank) == Some(*node),
             (Site::Node(a, x), Site::Node(b, y)) => *a == b && *x == y,
+            // It is found of ranks that run, before anything else is.
+            (Site::Hang, _) | (_, Site::Hang) => false,
         })
     }
 
@@ -379,6 +386,9 @@ impl Found {
     }
 
     fn exit_status(&self, command: Option<Ended>) -> u8 {
+        if self.place == Site::Hang {
+            return Code::NoProgress.exit_status();
+        }
         let failed = |ended: &Ended| !ended.is_success();
         let ended = self.ended.or(command).filter(failed);
         ended
@@ -386,7 +396,7 @@ impl Found {
             .exit_status()
     }
 
-    fn error(&self) -> Error {
+    fn error(&self, job: &JobName) -> Error {
         let (code, entity, remedy) = match self.place {
             Site::Node(node, _) => (
                 Code::NodeLost,
@@ -403,6 +413,11 @@ impl Found {
                 Entity::Call,
                 "look at the command's own messages",
             ),
+            Site::Hang => (
+                Code::NoProgress,
+                Entity::Job(job.to_string()),
+                "look where its ranks are, in the file of their stacks",
+            ),
         };
         Error::new(code, entity, self.cause.clone(), remedy)
     }
@@ -414,12 +429,13 @@ impl Site {
             Site::Node(..) => "node",
             Site::Rank(_) => "rank",
             Site::Command => "command",
+            Site::Hang => "hang",
         }
     }
     const fn weight(self) -> u8 {
         match self {
             Site::Node(..) => 2,
-            Site::Rank(_) => 1,
+            Site::Rank(_) | Site::Hang => 1,
             Site::Command => 0,
         }
     }
@@ -431,6 +447,7 @@ impl std::fmt::Display for Site {
             Site::Node(node, _) => write!(f, "node:{}", node.0),
             Site::Rank(rank) => write!(f, "rank:{}", rank.0),
             Site::Command => f.write_str("command"),
+            Site::Hang => f.write_str("job"),
         }
     }
 }

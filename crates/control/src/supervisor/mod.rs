@@ -9,13 +9,15 @@
 //! - Every failure is in the report, whenever it happens; the first of a recovery
 //!   is what started it, later ones of the same place are folded into it.
 //! - Every state has a bound after which something happens (P5): `start_ms`,
-//!   `recovery_ms`, `drain_ms`, `fence_ms`, `kill_grace_ms`, `dead_ms`.
+//!   `recovery_ms`, `drain_ms`, `fence_ms`, `kill_grace_ms`, `dead_ms`. Of the command's own
+//!   time only a standstill has one (`hang`).
 //! - Exactly one [`Action::Done`] is ever given, as the last action.
 
 mod apart;
 mod assemble;
 mod endings;
 mod faults;
+mod hang;
 mod injections;
 mod notices;
 mod silence;
@@ -31,10 +33,12 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use crate::orders::{Opened, Order};
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version, placement};
 
+pub use hang::file_name as hang_file;
 pub use types::{Action, Event, Input, Outcome, Said, Settings, Storage, Verdict};
 
 use crate::ended::Ended;
 use crate::report::{FailureEntry, Report};
+use crate::standstill::Judge;
 use crate::steering::Steering;
 
 /// What the supervisor is doing.
@@ -81,6 +85,8 @@ enum Site {
     Node(NodeId, u64),
     Rank(Rank),
     Command,
+    /// All ranks: they stand still.
+    Hang,
 }
 
 /// A slot's holder.
@@ -117,6 +123,8 @@ struct NodeSlot {
     ready: bool,
     /// Since when its agent has not taken part in the incarnation that runs.
     outside: Option<Time>,
+    /// A rank there waits for its agent.
+    held: bool,
     /// Where the node took the restored bytes from.
     rebuilt_from: Option<Level>,
     finished: bool,
@@ -175,6 +183,9 @@ pub struct Supervisor {
     newest_offered: Option<Version>,
     newest_captured: Option<Version>,
     pace: apart::Pace,
+    judge: Judge,
+    /// Where ranks are asked to be, of a job that stands still.
+    inquiry: Option<hang::Inquiry>,
     /// The nodes that have captured a version, and the longest time a rank was blocked, until
     /// all have.
     capturing: Option<steered::Capturing>,
@@ -237,6 +248,8 @@ impl Supervisor {
             newest_offered: None,
             newest_captured: None,
             pace: apart::Pace::new(now),
+            judge: Judge::new(now),
+            inquiry: None,
             capturing: None,
             steering: steered::begin(&set, now),
             words: words::Words::default(),
@@ -276,6 +289,7 @@ impl Supervisor {
             return;
         }
         self.excuse_own_stall(now);
+        self.time_at_work(now);
         match input {
             Input::Timer => {}
             Input::Notice {
@@ -394,6 +408,7 @@ impl NodeSlot {
             cut_off: None,
             ready: false,
             outside: None,
+            held: false,
             rebuilt_from: None,
             finished: false,
             replaced: false,

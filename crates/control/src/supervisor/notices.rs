@@ -38,7 +38,10 @@ impl Supervisor {
                 };
                 self.on_hello(now, node, &agent, ranks);
             }
-            Notice::Alive { offered } => {
+            Notice::Alive { offered, held } => {
+                if let Some(slot) = self.slots.get_mut(&node) {
+                    slot.held = held;
+                }
                 if self.is_running() {
                     self.note_offered(now, offered);
                 }
@@ -102,6 +105,7 @@ impl Supervisor {
                 self.on_warning(now, node, error);
             }
             Notice::Status(status) => self.on_status(now, node, status),
+            Notice::Stacks { number, found } => self.on_stacks(node, number, found),
             Notice::RanksEnded => {}
             Notice::Finished => {
                 if let Some(slot) = self.slots.get_mut(&node) {
@@ -194,6 +198,7 @@ impl Supervisor {
         slot.address = Some(address);
         slot.agent_pid = Some(pid);
         slot.agent_restarts = restarts;
+        slot.held = false;
         if restarted {
             slot.anew = Some(now);
             self.report.agent_restarts += 1;
@@ -234,6 +239,7 @@ impl Supervisor {
         }
         self.actions
             .push_back(Action::WatchRank { node, rank, pid });
+        self.judge.moved();
         true
     }
 
@@ -303,6 +309,7 @@ impl Supervisor {
         }
         self.unexplained.remove(&rank);
         self.left.insert(rank);
+        self.judge.moved();
     }
 
     fn wait_for_reason(&mut self, now: Time, rank: Rank) {

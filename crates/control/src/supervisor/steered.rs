@@ -129,6 +129,7 @@ impl Supervisor {
         if offered > self.newest_offered {
             self.newest_offered = offered;
             self.pace.step(now);
+            self.came_forward();
             if let Some(steering) = &mut self.steering {
                 steering.offered(now);
             }
@@ -153,7 +154,7 @@ impl Supervisor {
             return;
         };
         let lost = match place {
-            Site::Rank(_) | Site::Command => Lost::Process,
+            Site::Rank(_) | Site::Command | Site::Hang => Lost::Process,
             // Of its storage its loss has told.
             Site::Node(..) => Lost::Memory,
         };

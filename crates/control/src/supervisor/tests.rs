@@ -3,6 +3,7 @@
 
 mod endings;
 mod failures;
+mod hangs;
 mod silences;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +43,10 @@ pub(super) struct World {
     pub outcome: Option<Outcome>,
     /// Nodes whose agents take no part.
     pub outside: BTreeSet<NodeId>,
+    /// Nodes of which a rank waits for its agent.
+    pub held: BTreeSet<NodeId>,
+    /// Nodes that do not say where their ranks are.
+    pub blind: BTreeSet<NodeId>,
 }
 
 pub(super) fn settings(nodes: u32) -> Settings {
@@ -68,6 +73,8 @@ impl World {
             open_fails: None,
             outcome: None,
             outside: BTreeSet::new(),
+            held: BTreeSet::new(),
+            blind: BTreeSet::new(),
         };
         world.pump();
         world
@@ -149,7 +156,14 @@ impl World {
             self.input(Input::Timer);
             // Heartbeats: often enough, though less often than in life.
             for node in 0..self.nodes {
-                self.say(NodeId(node), Notice::Alive { offered: None });
+                let held = self.held.contains(&NodeId(node));
+                self.say(
+                    NodeId(node),
+                    Notice::Alive {
+                        offered: None,
+                        held,
+                    },
+                );
             }
             self.pump();
             if next == end || self.outcome.is_some() {
@@ -320,6 +334,11 @@ impl World {
                     ..NodeStatus::default()
                 };
                 self.say(node, Notice::Status(status));
+            }
+            Order::Stacks { number, .. } if !self.blind.contains(&node) => {
+                let here = (0..self.ranks).filter(|rank| rank * self.nodes / self.ranks == node.0);
+                let found = hangs::stacks(here);
+                self.say(node, Notice::Stacks { number, found });
             }
             Order::EndRanks => self.say(node, Notice::RanksEnded),
             Order::Finish { .. } => self.say(node, Notice::Finished),

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ended::Ended;
 use crate::inject::Injection;
+use crate::standstill::HangRule;
 use crate::steering::Wishes;
 use crate::turns::{Answer, Ask};
 use outlive_planner::online::learned::Learned;
@@ -68,6 +69,8 @@ pub struct Settings {
     pub anew_if_nothing: bool,
     /// The newest incarnation in which a version is known to have been stable, 0 if none.
     pub history: Incarnation,
+    /// When the job is said to stand still, and what follows.
+    pub hang: HangRule,
     /// Faults.
     pub injections: Vec<Injection>,
     /// The last incarnation of earlier runs, 0 if none.
@@ -110,6 +113,7 @@ impl Settings {
             fresh: false,
             anew_if_nothing: false,
             history: Incarnation(0),
+            hang: HangRule::default(),
             injections: Vec::new(),
             last_incarnation: 0,
             epoch_base: 0,
@@ -344,6 +348,13 @@ pub enum Action {
     },
     /// Remember durably what was learned of costs and failures.
     RecordLearned(Learned),
+    /// Write down where the ranks of a job that stands still are.
+    WriteStacks {
+        /// The number of the standstill.
+        number: u32,
+        /// For people.
+        text: String,
+    },
     /// Say this to the coordinator of the shared storage.
     Coordinate(Ask),
     /// Tell the user.
@@ -461,6 +472,16 @@ pub enum Event {
         suspected_ms: Option<f64>,
         /// After so many milliseconds, if that is known.
         detect_ms: Option<f64>,
+    },
+    /// The ranks live and come no further.
+    Hang {
+        /// For how long, and where they are.
+        what: String,
+    },
+    /// The ranks of a job that was said to stand still come forward.
+    Resumed {
+        /// After how long, and what that changes.
+        what: String,
     },
     /// All processes of the command and of lost nodes are gone.
     Cleared {

@@ -85,6 +85,7 @@ impl Launcher {
         settings.last_incarnation = kept.incarnation;
         settings.epoch_base = kept.epoch;
         settings.history = kept.history;
+        settings.hang = options.hang.clone().unwrap_or_default();
         settings.policy = match random.chance(500_000) {
             true => Policy {
                 every: Some(1 + random.below(20)),
@@ -208,6 +209,7 @@ impl Job {
                 self.launcher.over = Some(error.to_string());
             }
             A::Tell(supervisor::Event::Finishing) => self.finishing(),
+            A::WriteStacks { .. } => self.hangs += 1,
             A::StopNode { node } => self.stop_node(node.0),
             A::Done(outcome) => self.done_with(&outcome),
             // Injections are not used; watching and remembering need nothing here.

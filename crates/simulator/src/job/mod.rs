@@ -203,6 +203,8 @@ pub struct Outcome {
     pub trace: u64,
     /// Versions declared stable, by level.
     pub stable: usize,
+    /// Times at which the job was said to stand still.
+    pub hangs: u64,
     /// Incarnations that opened.
     pub opened: usize,
     /// Happenings.
@@ -246,6 +248,8 @@ struct Job {
     epoch: u32,
     /// A forced checkpoint: ranks' life and version.
     forced: Option<(u32, u64)>,
+    /// Times at which it was said to stand still.
+    hangs: u64,
     calm: bool,
 }
 
@@ -286,6 +290,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         ends: Ends::default(),
         epoch: 0,
         forced: None,
+        hangs: 0,
         calm: false,
         options,
     };
@@ -307,6 +312,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         seed,
         options: job.options,
         stable: job.judge.stable_count(),
+        hangs: job.hangs,
         opened: job.judge.opened_count(),
         violations: job.judge.violations,
         trace: job.trace.0,

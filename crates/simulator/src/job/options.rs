@@ -4,6 +4,7 @@
 use outlive_base::rng::Sequence;
 use outlive_base::{Level, Time};
 use outlive_control::node;
+use outlive_control::standstill::HangRule;
 use outlive_protocols::commit::{Config, Levels, Planted};
 
 use crate::network::LossyOptions;
@@ -52,6 +53,8 @@ pub struct Options {
     pub planted: Option<Planted>,
     /// A fault planted in the nodes.
     pub planted_node: Option<node::Planted>,
+    /// When the job is said to stand still, and what follows; `None`: as by default.
+    pub hang: Option<HangRule>,
 }
 
 /// Relative weights of faults.
@@ -269,6 +272,7 @@ impl Options {
             stride,
             planted: None,
             planted_node: None,
+            hang: None,
         }
     }
 

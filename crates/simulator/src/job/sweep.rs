@@ -13,6 +13,8 @@ pub struct Summary {
     pub stable: u64,
     /// Incarnations opened, over all.
     pub opened: u64,
+    /// Times at which a job was said to stand still, over all.
+    pub hangs: u64,
     /// Happenings, over all.
     pub happenings: u64,
 }
@@ -49,6 +51,7 @@ pub fn sweep(
             summary.histories += 1;
             summary.stable += outcome.stable as u64;
             summary.opened += outcome.opened as u64;
+            summary.hangs += outcome.hangs;
             summary.happenings += outcome.happenings;
             if let Some(first) = outcome.violations.first() {
                 summary.failed.push((seed, first.clone()));
@@ -72,6 +75,7 @@ pub fn sweep(
         total.histories += part.histories;
         total.stable += part.stable;
         total.opened += part.opened;
+        total.hangs += part.hangs;
         total.happenings += part.happenings;
         total.failed.extend(part.failed);
     }

@@ -13,6 +13,7 @@ use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{
     Ask, Collected, Done, Flush, Found, Rebuild, Rebuilt, Staging, Target,
 };
+use outlive_control::orders::{Place, RankStacks};
 use outlive_ledger::{GcPolicy, Part, Record, Rules};
 use outlive_protocols::commit::Planted;
 
@@ -115,6 +116,15 @@ impl Job {
                     made,
                 };
                 self.later(who, life, 5_000, done);
+            }
+            Ask::Stacks { number, ranks, .. } => {
+                let found = |(rank, _)| RankStacks {
+                    rank,
+                    place: Place::default(),
+                    text: String::new(),
+                };
+                let ranks = ranks.into_iter().map(found).collect();
+                self.later(who, life, 5_000, Done::Stacks { number, ranks });
             }
             Ask::DiskUsage => self.later(who, life, 1_000, Done::DiskUsage((0, 0))),
             Ask::Finished(_) => self.later(who, life, 2_000, Done::Protected { result: Ok(()) }),

@@ -40,6 +40,7 @@ impl<S: Shell> Core<S> {
             Order::InjectDone { .. }
             | Order::Silent { .. }
             | Order::Status
+            | Order::Stacks { .. }
             | Order::CheckpointNow { .. }
             | Order::Finish { .. } => {}
         }
@@ -371,7 +372,8 @@ impl<S: Shell> Core<S> {
             Done::Together(_)
             | Done::ParityMade { .. }
             | Done::Collected { .. }
-            | Done::DiskUsage(_) => {}
+            | Done::DiskUsage(_)
+            | Done::Stacks { .. } => {}
             Done::SlabMade {
                 rank,
                 slot,

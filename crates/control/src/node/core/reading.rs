@@ -95,6 +95,15 @@ impl<S: Shell> Core<S> {
         self.staging
     }
 
+    /// True while a rank waits for what it has asked this agent.
+    pub(in crate::node) const fn has_waiting(&self) -> bool {
+        self.waiting > 0 || !self.asks.is_empty()
+    }
+    /// So many ranks wait for a version to be safe.
+    pub(in crate::node) const fn note_waiting(&mut self, ranks: usize) {
+        self.waiting = ranks;
+    }
+
     /// Says something to a peer.
     pub(in crate::node) fn send(&mut self, to: NodeId, message: &PeerMessage) {
         self.shell.send(to, message);

@@ -381,7 +381,13 @@ fn nodes_that_never_finish_are_waited_for_within_the_bound() {
     world.command_ended(Ended::Code(0));
     for _ in 0..59 {
         world.pass(1_000);
-        world.notice(1, Notice::Alive { offered: None });
+        world.notice(
+            1,
+            Notice::Alive {
+                offered: None,
+                held: false,
+            },
+        );
     }
     assert!(world.outcome.is_none());
     world.pass(3_000);

@@ -354,7 +354,13 @@ fn parted(world: &mut World, pairs: &[(u32, u32)], for_s: u64, stuck: u64) {
         }
         if quarter % 4 == 0 && quarter / 4 < stuck {
             let offered = Some(Version(10 + quarter));
-            world.notice(0, Notice::Alive { offered });
+            world.notice(
+                0,
+                Notice::Alive {
+                    offered,
+                    held: false,
+                },
+            );
         }
         world.pass(250);
     }
@@ -424,6 +430,7 @@ fn ranks_that_are_slow_by_themselves_are_not_taken_to_wait() {
         0,
         Notice::Alive {
             offered: Some(Version(1)),
+            held: false,
         },
     );
     world.pass(60_000);
@@ -431,6 +438,7 @@ fn ranks_that_are_slow_by_themselves_are_not_taken_to_wait() {
         0,
         Notice::Alive {
             offered: Some(Version(2)),
+            held: false,
         },
     );
     parted(&mut world, &[(1, 2)], 110, 0);
