@@ -36,6 +36,7 @@ mod protected;
 mod restore;
 mod route;
 mod slices;
+mod traced;
 mod waiting;
 mod writable;
 

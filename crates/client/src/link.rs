@@ -13,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use crate::environment::RankOf;
+use crate::traced;
 
 const RETRY_MIN: Duration = Duration::from_millis(2);
 const RETRY_MAX: Duration = Duration::from_millis(50);
@@ -143,6 +144,9 @@ impl Link {
                 }
                 error => retry(error),
             })?;
+        if let Ok(agent) = connection.peer() {
+            traced::by(agent.pid);
+        }
         let hello = ToAgent::Hello {
             abi: CONTROL_ABI,
             rank: Rank(self.place.rank),
