@@ -176,3 +176,22 @@ def test_an_interrupt_ends_everything_everywhere(cluster: Cluster) -> None:
     _, text = cluster.end(run, 128 + signal.SIGTERM)
     wait_until_nothing_runs(cluster, ["n1", "n2", "n3"])
     assert "interrupted" in text, text
+
+
+def test_a_rank_that_stands_still_on_another_machine_is_named(cluster: Cluster) -> None:
+    output = cluster.dir / "field"
+    bound = ["--on-hang", "restart", "--hang-timeout", "2s"]
+    run = cluster.start(*options(cluster, *bound), *heat(output))
+    cluster.wait_for(run, "version 80 stable on partner")
+    cluster.machines.run("n2", "pkill", "-STOP", "-n", "-x", "heat2d")
+    report, text = cluster.end(run)
+    assert output.read_bytes() == undisturbed(cluster), text
+    (entry,) = report["hangs"]
+    places = {place["does"]: place["ranks"] for place in entry["places"]}
+    (stopped,) = [ranks for does, ranks in places.items() if does.startswith("stopped in ")]
+    # Of the second machine.
+    assert stopped in ("2", "3") and entry["silent_nodes"] == [], entry
+    assert sum(place["count"] for place in entry["places"]) == RANKS, entry
+    assert [failure["kind"] for failure in report["failures"]] == ["hang"], report
+    stacks = Path(entry["file"]).read_text()
+    assert all(f"\nrank {rank} on node {rank // 2}: process " in stacks for rank in range(RANKS))

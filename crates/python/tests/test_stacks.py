@@ -4,8 +4,9 @@ import json
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
-from conftest import binary
+from conftest import Protected, binary
 
 DEADLOCK = """
 import threading
@@ -78,3 +79,18 @@ assert not any("outlive-python-stacks" in str(name) for name in files), files
     assert done.returncode == 0, done.stderr.decode()
     assert done.stdout == b"mine\n"
     assert signal.getsignal(signal.SIGRTMIN + 11) is not None
+
+
+def test_a_job_in_a_deadlock_is_named_with_its_functions_and_goes_on(protected: Protected) -> None:
+    options = ["--every", "2", "--backoff", "0", "--on-hang", "restart", "--hang-timeout", "2s"]
+    report, out = protected.run(options, "deadlock.py")
+    (entry,) = report["hangs"]
+    (place,) = entry["places"]
+    assert place["does"] == "waiting in waits_for_the_other", entry
+    assert place["file"] == "deadlock.py" and place["line"] > 0, entry
+    text = Path(entry["file"]).read_text()
+    # Both threads, and the place above them; who called each.
+    assert text.count("in waits_for_the_other") == 2 + 1, text
+    assert text.count(" in takes") == 2, text
+    assert report["restarts"] == 1 and report["failures"][0]["kind"] == "hang", report
+    assert f"sum {sum(range(20))}" in out, out

@@ -24,6 +24,7 @@
  *   --forgive           go on from the beginning if restore fails
  *   --die STEP RANK N   in the first start, exit with status N
  *   --die-always N      exit with status N at once
+ *   --hang STEP RANK HOW  in the first start, after STEP versions: loop, read or stop
  *   --no-close          end without outlive_close
  *
  * Ends with 0, with the status of the rank that failed, or 128 + its signal.
@@ -52,12 +53,14 @@ static struct {
     uint64_t steps, cells, sleep_us, pause_step, force, die_step, scale;
     int irregular, unequal;
     int ranks, busy, wait, grow, empty, only_empty, files, forgive, no_close;
-    int die_rank, die_status, die_always, holds;
+    int die_rank, die_status, die_always, holds, hang_rank;
+    uint64_t hang_step;
+    const char *hang;
     struct {
         uint64_t step, since;
         int survives;
     } hold[HOLDS_MAX];
-} set = {.regions = "", .die_rank = -1, .scale = 1};
+} set = {.regions = "", .die_rank = -1, .hang_rank = -1, .scale = 1};
 
 static struct {
     pthread_barrier_t barrier;
@@ -240,6 +243,30 @@ static void pause_here(uint64_t step) {
     for (int i = 0; i < 60000 && access(set.pause_file, F_OK); i++) passed(1000);
 }
 
+static volatile uint64_t turns;
+
+static __attribute__((noinline)) void spins_for_ever(void) {
+    for (;;) turns++;
+}
+
+static __attribute__((noinline)) void reads_for_ever(void) {
+    int both[2];
+    char byte;
+    if (pipe(both) || read(both[0], &byte, 1) < 0) _exit(5);
+    turns++;
+}
+
+static __attribute__((noinline)) void stops(void) {
+    raise(SIGSTOP);
+    turns++;
+}
+
+static void hang(void) {
+    if (!strcmp(set.hang, "loop")) spins_for_ever();
+    else if (!strcmp(set.hang, "read")) reads_for_ever();
+    else stops();
+}
+
 static void compute(uint64_t step) {
     int left = (rank + set.ranks - 1) % set.ranks;
     uint64_t x = shared->posted[step % 2][left] + mine;
@@ -289,6 +316,7 @@ static int run_rank(void) {
         pause_here(step);
         if (rank == set.die_rank && step == set.die_step && start && !strcmp(start, "1"))
             return set.die_status;
+        if (rank == set.hang_rank && step == set.hang_step && start && !strcmp(start, "1")) hang();
         if (step < set.steps) compute(step);
         if (set.sleep_us) passed(set.sleep_us);
         pthread_barrier_wait(&shared->barrier);
@@ -339,6 +367,10 @@ static void parse(int argc, char **argv) {
             set.hold[set.holds].step = strtoull(*++a, NULL, 10);
             set.hold[set.holds].since = strtoull(*++a, NULL, 10);
             set.hold[set.holds++].survives = survives(*++a);
+        } else if (IS("hang")) {
+            set.hang_step = strtoull(*++a, NULL, 10);
+            set.hang_rank = atoi(*++a);
+            set.hang = *++a;
         } else if (IS("die")) {
             set.die_step = strtoull(*++a, NULL, 10);
             set.die_rank = atoi(*++a);
