@@ -116,6 +116,7 @@ def calm(job: Job, chance: random.Random) -> str:
     right(job, result)
     assert result.failures == [], f"false alarm: {result.failures}"
     assert result.report["warnings"] == [], f"false alarm: {result.report['warnings']}"
+    assert result.report["hangs"] == [], f"false alarm: {result.report['hangs']}"
     return "no failure under full load"
 
 

@@ -23,7 +23,7 @@ def the_hang(job: Job, report: dict) -> dict:
     """The only one, whose stacks are written."""
     (entry,) = report["hangs"]
     assert entry["version"] == AT and not entry["learnt"], entry
-    assert 2.0 <= entry["still_seconds"] < 10 and entry["silent_nodes"] == [], entry
+    assert entry["still_seconds"] >= 2.0 and entry["silent_nodes"] == [], entry
     assert Path(entry["file"]) == job.home.resolve() / "hang-1.txt"
     alone, others = entry["places"]
     assert (alone["ranks"], alone["count"]) == (str(HUNG), 1), entry
@@ -79,6 +79,7 @@ def test_what_goes_on_again_is_told_and_left_alone(job: Job) -> None:
     """A rank that was stopped."""
     run = job.start(*BOUND, program=hanging(job, "stop"))
     until("it is told", lambda: "all stacks: " in run.text())
+    until("it is written down", (job.home / "hang-1.txt").exists)
     (pid,) = stopped(job)
     os.kill(pid, signal.SIGCONT)
     result = run.end()
@@ -97,10 +98,8 @@ def test_long_steps_and_a_long_wait_are_no_hang(job: Job) -> None:
     job.steps, job.sleep_us, job.cells = 5, 500_000, 200_000
     slow = f"slow:node:1@version=3,rate={RATE}"
     program = job.program("--force", 4, "--wait", "all-nodes")
-    result = job.survive(
-        "--on-hang", "kill", *BOUND, "--every", "100", "--levels", "shared", program=program,
-        inject=(slow,),
-    )
+    options = ("--on-hang", "kill", *BOUND, "--every", "100", "--levels", "shared")
+    result = job.survive(*options, program=program, inject=(slow,))
     assert result.report["hangs"] == [] and result.report["restarts"] == 0
     assert len(result.said("committed")) == 2 * job.ranks
 

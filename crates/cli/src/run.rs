@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use outlive_base::levels::LEVELS_MAX;
 use outlive_base::{Code, Entity, Error, JobName, Level, Result};
 use outlive_control::orders::{Bounds, LevelSetting, Policy};
+use outlive_control::standstill::HangRule;
 use outlive_control::steering::Wishes;
 use outlive_control::supervisor::Settings;
 use outlive_control::{inject, units};
@@ -37,8 +38,8 @@ const AUTO: &str = "auto";
 /// Dead-timeouts for which ranks may seem to wait for a machine that theirs does not reach.
 const APART_DEADS: u64 = 2;
 
-/// The shortest time that can be called a standstill: a few heartbeats tell of a version.
-const HANG_MIN_MS: u64 = 1_000;
+/// The shortest standstill: milliseconds, and heartbeats, which tell of versions.
+const HANG_MIN: (u64, u64) = (1_000, 4);
 
 /// How much longer than its lease a host may take to end what it runs, in milliseconds.
 const LEASE_MORE_MS: u64 = 2_000;
@@ -128,19 +129,12 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
             return Err(refuse(config, "on-nothing-usable", reason, remedy));
         }
     };
-    settings.hang.on = config
-        .get("on-hang")
-        .parse()
-        .map_err(|error| config.blame("on-hang", &error))?;
-    settings.hang.bound_ms = match config.get("hang-timeout") {
-        "" => None,
-        _ => Some(time(config, "hang-timeout", HANG_MIN_MS)?),
-    };
     settings.backoff_ms = time(config, "backoff", 0)?;
     settings.kill_grace_ms = time(config, "kill-grace", 0)?;
     settings.start_ms = time(config, "start-timeout", 100)?;
     settings.keep = number(config, "keep", 1, 1_000_000)?;
     settings.bounds = bounds(config)?;
+    settings.hang = hang(config, &settings.bounds)?;
     settings.levels = levels(config, nodes)?;
     settings.domains = domains(config, nodes, &settings.levels)?;
     match policy(config, &settings.levels)? {
@@ -340,6 +334,20 @@ fn bounds(config: &Config) -> Result<Bounds> {
         return Err(refuse(config, "dead-timeout", reason, "raise it"));
     }
     Ok(bounds)
+}
+
+/// What is a standstill, and what follows.
+fn hang(config: &Config, bounds: &Bounds) -> Result<HangRule> {
+    let on = config.get("on-hang").parse();
+    let least_ms = HANG_MIN.0.max(HANG_MIN.1 * bounds.heartbeat_ms);
+    Ok(HangRule {
+        on: on.map_err(|error| config.blame("on-hang", &error))?,
+        bound_ms: match config.get("hang-timeout") {
+            "" => None,
+            _ => Some(time(config, "hang-timeout", least_ms)?),
+        },
+        ..HangRule::default()
+    })
 }
 
 /// `memory,disk,shared/4`: every level at most once, ascending in the result.
@@ -668,6 +676,14 @@ mod tests {
             &["--on-nothing-usable", "wait"],
             &["--on-hang", "wait"],
             &["--hang-timeout", "900ms"],
+            &[
+                "--hang-timeout",
+                "3s",
+                "--heartbeat",
+                "900ms",
+                "--suspect-timeout",
+                "2s",
+            ],
             &["--interval", "auto", "--every", "5"],
             &["--interval", "auto", "--levels", "memory,disk/4"],
             &["--interval", "5s", "--redo-max", "1min"],

@@ -80,7 +80,7 @@ impl Supervisor {
         let event = Event::Failure {
             what: match found.place {
                 // Why has been said.
-                Site::Hang => "the ranks are ended and started again".to_owned(),
+                Site::Hang => "the ranks are ended".to_owned(),
                 place => format!("{place} lost: {}", found.cause),
             },
             suspected_ms: found.suspected_ms(),

@@ -65,7 +65,7 @@ impl Supervisor {
         let inquiry = self.inquiry.as_ref();
         let answers = inquiry.map(|it| it.again.min(self.answers_until(it)));
         let due = self.judge.due(&self.set.hang);
-        let due = due.filter(|_| self.is_at_work());
+        let due = due.filter(|_| inquiry.is_none() && self.is_at_work());
         due.into_iter().chain(answers).min().unwrap_or(Time::NEVER)
     }
 
