@@ -189,11 +189,15 @@ fn describe(status: &Status) -> String {
             lines.push(format!("failure      {}: {}", failure.place, failure.cause));
         }
         for hang in &report.hangs {
-            let resumed = match hang.resumed_seconds {
-                Some(seconds) => format!("resumed after {}", show_ms(seconds * 1e3)),
-                None => hang.action.name().to_owned(),
+            let since = hang.version.map_or_else(
+                || "before the first version".to_owned(),
+                |version| format!("after version {version}"),
+            );
+            let then = match hang.resumed_seconds {
+                Some(seconds) => format!("went on after {}", show_ms(seconds * 1e3)),
+                None => format!("no progress for {}", show_ms(hang.still_seconds * 1e3)),
             };
-            lines.push(format!("hang         {}: {resumed}", hang.file));
+            lines.push(format!("hang         {since}, {then}: {}", hang.file));
         }
         for error in &report.errors {
             lines.push(format!(
