@@ -58,7 +58,7 @@ pub struct Catalogue {
     /// What could not be read, and where there are records of another job or key.
     pub errors: Vec<Error>,
     #[serde(skip)]
-    inventories: Vec<Inventory>,
+    pub(crate) inventories: Vec<Inventory>,
 }
 
 impl Catalogue {

@@ -67,8 +67,12 @@ pub struct Entry {
     /// True if no record that can be read says whether that is so.
     #[serde(default)]
     pub unproven: bool,
-    /// True if a pin keeps it.
+    /// True if a pin keeps it, at one place at least.
     pub pinned: bool,
+    /// True if a place of the job lacks the pin: whoever pinned it, or took the pin away, was cut
+    /// off, or a node has lost its storage since.
+    #[serde(default)]
+    pub half_pinned: bool,
     /// True if newer versions took its place and its copies were, or are being,
     /// removed.
     pub superseded: bool,

@@ -1,6 +1,7 @@
 //! What lies in one place: records, containers, damage; joined into a
 //! [`crate::Catalogue`].
 
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -11,7 +12,7 @@ use crate::found::Found;
 use crate::records::{RecordStore, Scan};
 use crate::store::{Key, Store};
 use crate::vault::Vault;
-use outlive_ledger::{Part, Record};
+use outlive_ledger::{Checkpoint, Part, Record};
 
 /// The mark of a history, [`Record::History`].
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,6 +42,8 @@ pub struct Inventory {
     pub damaged: Vec<Key>,
     /// Records of another job.
     pub foreign: Vec<Key>,
+    /// The versions that are pinned here, by the names of the pins.
+    pub pinned: BTreeSet<Checkpoint>,
     /// Why some of it could not be read. What could be read stands (P9).
     pub errors: Vec<Error>,
 }
@@ -83,6 +86,10 @@ impl Inventory {
         };
         let mark = Mark::new(&scan(vault.mark()));
         let scan = scan(vault.records());
+        let pinned = vault.records().pinned().unwrap_or_else(|error| {
+            errors.push(error.into());
+            BTreeSet::new()
+        });
         let mut copies = vault.found().unwrap_or_else(|error| {
             errors.push(error.into());
             Vec::new()
@@ -96,8 +103,15 @@ impl Inventory {
             copies,
             damaged: scan.damaged,
             foreign: scan.foreign,
+            pinned,
             errors,
         }
+    }
+
+    /// True if a pin belongs here: the place is the one that all share, or a node that has
+    /// recorded anything.
+    pub fn is_in_use(&self) -> bool {
+        self.place == Part::SHARED || !self.records.is_empty()
     }
 
     /// The records of another job or key, if there are any: ignored, but not in silence,

@@ -39,6 +39,7 @@ mod sum;
 mod trace;
 mod vault;
 mod versions;
+mod whole;
 mod write;
 
 pub use aligned::{Buffer, PAGE, Page, is_aligned};

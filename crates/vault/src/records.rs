@@ -5,7 +5,7 @@
 //! replaced by another, a promise only by a higher one; scanning needs no lock and tolerates writers, unfinished
 //! files and damage, which it reports (P9).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -15,7 +15,7 @@ use outlive_base::level::StoreKind;
 use crate::error::{ReadError, WriteError};
 use crate::log::{self, Content, Entry, Logs};
 use crate::store::{Item, Key, ObjectKind, Put, Space, Store};
-use outlive_ledger::{RECORD_BYTES_MAX, Record, RecordError};
+use outlive_ledger::{Checkpoint, RECORD_BYTES_MAX, Record, RecordError};
 
 /// What [`RecordStore::persist_exclusive`] found.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -363,6 +363,17 @@ impl RecordStore {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(_) => scan.damaged.push(key),
         }
+    }
+
+    /// The versions that are pinned here. The name of a pin counts, whatever its content has
+    /// become: in doubt more is kept.
+    ///
+    /// # Errors
+    /// If the store cannot be listed.
+    pub fn pinned(&self) -> Result<BTreeSet<Checkpoint>, ReadError> {
+        let items = self.items()?;
+        let pins = items.iter().filter(|item| item.key.is_pin());
+        Ok(pins.filter_map(|item| item.key.checkpoint()).collect())
     }
 
     /// The finished records, by name.

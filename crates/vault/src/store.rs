@@ -104,6 +104,11 @@ impl Key {
         Some((Incarnation(incarnation), Version(version)))
     }
 
+    /// True for the name of a pin, [`outlive_ledger::Record::Pin`].
+    pub(crate) fn is_pin(&self) -> bool {
+        self.word(0) == Some("pin")
+    }
+
     fn word(&self, nth: usize) -> Option<&str> {
         let stem = self.name.rsplit_once('.').map_or(&*self.name, |it| it.0);
         stem.split('-').nth(nth)

@@ -21,7 +21,8 @@ struct Known<'r> {
     /// Per level: the winning commit and the places that record the decision.
     commits: BTreeMap<Level, (&'r Record, BTreeSet<NodeId>)>,
     aborts: BTreeMap<Option<Level>, &'r str>,
-    pinned: bool,
+    /// The places where a pin stands.
+    pinned: BTreeSet<NodeId>,
     superseded: bool,
     captured: bool,
 }
@@ -58,7 +59,6 @@ fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version),
                     version.aborts.insert(*level, text);
                 }
                 Record::Prepared { .. } => version.captured = true,
-                Record::Pin { .. } => version.pinned = true,
                 _ => {}
             }
         }
@@ -66,6 +66,12 @@ fn gather<'r>(inventories: &[&'r Inventory]) -> BTreeMap<(Incarnation, Version),
     for copy in inventories.iter().flat_map(|it| &it.copies) {
         if let Some(version) = known.get_mut(&(copy.id.incarnation, copy.id.version)) {
             version.captured = true;
+        }
+    }
+    for inventory in inventories {
+        for checkpoint in &inventory.pinned {
+            let version = known.entry(*checkpoint).or_default();
+            version.pinned.insert(inventory.place);
         }
     }
     for checkpoint in buried {
@@ -88,6 +94,11 @@ pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
         .max()
         .unwrap_or(0);
     let known = gather(inventories);
+    let pinnable: Vec<NodeId> = inventories
+        .iter()
+        .filter(|it| it.is_in_use())
+        .map(|it| it.place)
+        .collect();
     let entry = |((incarnation, version), known): (&(Incarnation, Version), &Known<'_>)| {
         let mut parts: BTreeMap<NodeId, PartState> = BTreeMap::new();
         let mut ranks_total = 0;
@@ -118,7 +129,8 @@ pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
             version: *version,
             void: line.is_void(*incarnation, *version),
             unproven: line.is_unproven(*incarnation, *version),
-            pinned: known.pinned,
+            pinned: !known.pinned.is_empty(),
+            half_pinned: !known.pinned.is_empty() && known.pinned.len() < pinnable.len(),
             superseded: known.superseded,
             captured: known.captured,
             ranks: ranks_total,

@@ -1,0 +1,70 @@
+//! Whether what a version needs is there, as far as names, lengths, headers and indexes tell.
+
+use outlive_base::level::StoreKind;
+use outlive_base::{Level, NodeId};
+use outlive_ledger::scheme::Piece;
+
+use crate::catalogue::Catalogue;
+use crate::entry::{CopyState, Entry, PartState};
+use crate::inventory::Inventory;
+
+impl Catalogue {
+    /// The places that were looked at.
+    pub fn inventories(&self) -> &[Inventory] {
+        &self.inventories
+    }
+
+    /// The first node whose bytes of the version are nowhere: neither in a copy that can be opened
+    /// nor in what its groups have. `None`: the version can be read.
+    pub fn missing_from(&self, entry: &Entry) -> Option<NodeId> {
+        let mut parts = entry.parts.iter();
+        let lacking = parts.find(|state| !self.has_copy(state) && !made_of_groups(entry, state));
+        lacking.map(|state| state.part.node)
+    }
+
+    /// True if every copy and parity that the version needs for what `level` promises is there and
+    /// can be opened.
+    pub fn keeps(&self, entry: &Entry, level: Level) -> bool {
+        let kinds = match level.members() {
+            Some(_) => vec![Level::DISK, level],
+            None => vec![level],
+        };
+        level.store() != StoreKind::Keeper
+            && entry.parts.iter().all(|state| {
+                kinds.iter().all(|kind| {
+                    if !is_called_for(state, *kind) {
+                        return true;
+                    }
+                    let of_kind = |copy: &&CopyState| copy.level == *kind;
+                    let mut copies = state.copies.iter().filter(of_kind).peekable();
+                    copies.peek().is_some()
+                        && copies.all(|copy| self.check(copy, &state.part, false).is_ok())
+                })
+            })
+    }
+
+    fn has_copy(&self, state: &PartState) -> bool {
+        if !is_called_for(state, Level::DISK) {
+            return true;
+        }
+        let whole = |copy: &&CopyState| copy.level.members().is_none();
+        let mut copies = state.copies.iter().filter(whole);
+        copies.any(|copy| self.check(copy, &state.part, false).is_ok())
+    }
+}
+
+/// A node without ranks has no bytes to lose, but may keep a parity of others'.
+fn is_called_for(state: &PartState, kind: Level) -> bool {
+    match kind.members() {
+        Some(_) => state.part.parity.is_some(),
+        None => !state.part.ranks.is_empty(),
+    }
+}
+
+fn made_of_groups(entry: &Entry, state: &PartState) -> bool {
+    let want = Piece::Whole(state.part.node);
+    entry.groups_of(state.part.node).any(|group| {
+        let have = |piece| entry.piece(group.level, piece).is_some();
+        group.terms(want, have).is_some()
+    })
+}
