@@ -527,6 +527,7 @@ fn look(places: &Places) -> Found {
     // A directory that cannot be listed supplies nothing, and says so.
     let here = Inventory::of(places.node, &places.store);
     let there = Inventory::of(Part::SHARED, &places.shared);
+    take_pins(places, &here, &there);
     let mine = there
         .copies
         .iter()
@@ -551,6 +552,19 @@ fn look(places: &Places) -> Found {
         text,
         errors: here.errors.iter().chain(&there.errors).cloned().collect(),
         records: there.records,
+    }
+}
+
+/// A node that has lost its storage has lost its pins too; the shared directory has them.
+fn take_pins(places: &Places, here: &Inventory, there: &Inventory) {
+    for (incarnation, version) in there.pinned.difference(&here.pinned).copied() {
+        let pin = Record::Pin {
+            incarnation,
+            version,
+        };
+        if let Err(error) = places.store.records().persist(&pin) {
+            tracing::warn!(%error, %version, "a pin is not known here");
+        }
     }
 }
 

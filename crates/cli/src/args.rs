@@ -460,6 +460,23 @@ pub enum CheckpointsAction {
         #[command(flatten)]
         choice: JobChoice,
     },
+    /// Pin a version: it stays whatever is newer, in this run and in later ones
+    Pin {
+        /// The version
+        version: u64,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Take a pin away: newer versions may replace the version again
+    Unpin {
+        /// The version
+        version: u64,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Remove versions that newer ones have replaced, and what killed processes left, of a job that
+    /// does not run
+    Prune(crate::prune::PruneOptions),
     /// Delete a job: all its versions and whatever else it keeps, on its nodes too
     Delete(DeleteOptions),
     /// Would the job survive this loss now? Tried by rebuilding into a scratch directory

@@ -6,14 +6,16 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use outlive_base::{Code, Entity, Error, NodeId, Result, count};
+use outlive_base::{Code, Entity, Error, NodeId, Result, Version, count};
 use outlive_control::units::show_bytes;
 use outlive_launch::jobs::Job;
+use outlive_launch::prune::REHEARSAL;
+use outlive_launch::versions;
 use outlive_vault::{Catalogue, Entry, Part, Rehearsal};
 use serde::Serialize;
 
 use crate::args::{CheckpointsAction, CheckpointsOptions, JobChoice};
-use crate::{delete, jobs, output, status};
+use crate::{delete, jobs, output, pins, prune, status};
 
 /// The schema of all answers; `kind` tells them apart.
 pub const SCHEMA: &str = "outlive.checkpoints/1";
@@ -37,6 +39,9 @@ pub fn run(options: CheckpointsOptions) -> Result<u8> {
     };
     match action {
         CheckpointsAction::Delete(options) => delete::run(&options),
+        CheckpointsAction::Prune(options) => prune::run(&options),
+        CheckpointsAction::Pin { version, choice } => pins::pin(version, &choice),
+        CheckpointsAction::Unpin { version, choice } => pins::unpin(version, &choice),
         CheckpointsAction::List { all, choice } => list(all, &choice),
         CheckpointsAction::Show { version, choice } => show(version, &choice),
         CheckpointsAction::Verify { shallow, choice } => verify(!shallow, &choice),
@@ -50,7 +55,7 @@ pub fn run(options: CheckpointsOptions) -> Result<u8> {
 
 fn open(choice: &JobChoice) -> Result<(Job, Catalogue)> {
     let found = status::choose(choice)?;
-    let catalogue = jobs::catalogue(&found)?;
+    let catalogue = versions::all(&found)?;
     for error in &catalogue.errors {
         output::error(error);
     }
@@ -60,7 +65,8 @@ fn open(choice: &JobChoice) -> Result<(Job, Catalogue)> {
     Ok((found, catalogue))
 }
 
-fn answer<T: Serialize>(found: &Job, kind: &'static str, body: T) -> Result<u8> {
+/// Prints an answer as JSON.
+pub fn answer<T: Serialize>(found: &Job, kind: &'static str, body: T) -> Result<u8> {
     let job = found.name.as_str();
     output::json(&Answer {
         schema: SCHEMA,
@@ -124,11 +130,14 @@ fn levels(entry: &Entry) -> String {
     committed.map(name).collect::<Vec<_>>().join(",")
 }
 
-fn state(entry: &Entry) -> &'static str {
+/// What a version is, in words.
+pub fn state(entry: &Entry) -> &'static str {
     match (entry.committed().is_some(), entry.void, entry.pinned) {
         (false, _, _) if !entry.captured => "given up",
         (false, _, _) => "not committed",
+        (_, true, true) => "void, pinned",
         (_, true, _) => "void",
+        (_, _, true) if entry.half_pinned => "half pinned",
         (_, _, true) => "pinned",
         _ if entry.superseded => "superseded",
         _ => "committed",
@@ -158,12 +167,7 @@ fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
     };
     let versions: Vec<&Entry> = entries.filter(|entry| entry.version.0 == version).collect();
     if versions.is_empty() {
-        return Err(Error::new(
-            Code::NotFound,
-            Entity::Version(version),
-            "there is no record of it",
-            "outlive checkpoints list shows what there is",
-        ));
+        return Err(versions::no_record(Version(version)));
     }
     if choice.json {
         return answer(&found, "show", Body { versions });
@@ -279,7 +283,7 @@ fn rehearse(lose: &[String], scratch: Option<PathBuf>, choice: &JobChoice) -> Re
     let lost = parse_lost(lose, found.file.as_ref().map_or(0, |file| file.nodes))?;
     let own = scratch.is_none();
     let scratch =
-        scratch.unwrap_or_else(|| found.dir.join(format!("rehearsal-{}", std::process::id())));
+        scratch.unwrap_or_else(|| found.dir.join(format!("{REHEARSAL}{}", std::process::id())));
     if scratch.exists() {
         return Err(Error::new(
             Code::InvalidArgument,

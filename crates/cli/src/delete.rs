@@ -7,6 +7,7 @@ use outlive_base::{Code, Entity, Error, JobName, Result};
 use outlive_control::units::show_bytes;
 use outlive_launch::delete::Deletion;
 use outlive_launch::jobs::{Job, State};
+use outlive_launch::versions;
 use serde::Serialize;
 
 use crate::args::{DeleteOptions, Settings};
@@ -14,7 +15,7 @@ use crate::config::Config;
 use crate::{jobs, output};
 
 /// What the question was answered with if not by yes.
-const DECLINED: u8 = 1;
+pub const DECLINED: u8 = 1;
 
 #[derive(Serialize)]
 struct Deleted {
@@ -52,7 +53,7 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
     let file = job.file.as_ref().ok().filter(|file| !file.hosts.is_empty());
     let hosts = file.map(|file| {
         (
-            jobs::some(&file.hosts),
+            versions::some(&file.hosts),
             file.node_storage.join(job.name.as_str()),
         )
     });
@@ -82,7 +83,7 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
 
 /// Two stores may share the nodes' storage, and then jobs of one name a directory.
 fn refuse_others(job: &Job, outside: &Path) -> Result<()> {
-    let Ok(catalogue) = jobs::on_this_machine(job) else {
+    let Ok(catalogue) = versions::on_this_machine(job) else {
         return match std::fs::read_dir(outside).map(|mut entries| entries.next()) {
             Ok(Some(_)) if job.state != State::BeingDeleted => Err(Error::new(
                 Code::KeyMismatch,
@@ -113,25 +114,33 @@ fn refuse_others(job: &Job, outside: &Path) -> Result<()> {
 
 /// Asks on the terminal.
 fn agreed(job: &Job, disk_bytes: u64, directories: &[PathBuf]) -> Result<bool> {
-    if !std::io::stdin().is_terminal() {
-        return Err(Error::new(
-            Code::InvalidArgument,
-            Entity::Option("yes".into()),
-            format!("nobody can be asked whether to delete job {}", job.name),
-            "add --yes to delete it without a question",
-        ));
-    }
-    let newest = jobs::known(job).ok().and_then(|(newest, _)| newest);
+    let newest = jobs::known(job).ok().and_then(|known| known.newest);
     let newest = newest.map_or_else(
         || "no version that it could go on from".to_owned(),
         |newest| newest.to_string(),
     );
-    let mut to = std::io::stderr().lock();
-    let _ = writeln!(to, "job {}: {newest}, {}", job.name, show_bytes(disk_bytes));
+    let mut text = format!("job {}: {newest}, {}", job.name, show_bytes(disk_bytes));
     for directory in directories {
-        let _ = writeln!(to, "  {}", directory.display());
+        text += &format!("\n  {}", directory.display());
     }
-    let _ = write!(to, "Delete it? It cannot be brought back. [y/N] ");
+    ask(&format!("delete job {}", job.name), &text, "Delete it?")
+}
+
+/// Asks on the terminal whether to do what cannot be undone, after saying what that is.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] if there is no terminal.
+pub fn ask(what: &str, text: &str, question: &str) -> Result<bool> {
+    if !std::io::stdin().is_terminal() {
+        return Err(Error::new(
+            Code::InvalidArgument,
+            Entity::Option("yes".into()),
+            format!("nobody can be asked whether to {what}"),
+            "add --yes to do it without a question",
+        ));
+    }
+    let mut to = std::io::stderr().lock();
+    let _ = write!(to, "{text}\n{question} It cannot be brought back. [y/N] ");
     let _ = to.flush();
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer);

@@ -4,11 +4,11 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Version};
+use outlive_base::{Code, Entity, Error, Level, Result, Version};
 use outlive_control::units;
 use outlive_launch::history;
 use outlive_launch::jobs::{self, Job, State};
-use outlive_launch::store;
+use outlive_launch::versions;
 use outlive_vault::Catalogue;
 use serde::Serialize;
 
@@ -75,38 +75,6 @@ pub fn of_store(store: &Path) -> Result<Vec<Job>> {
     jobs::all(store)
 }
 
-/// Reads the versions of a job.
-///
-/// # Errors
-/// If `job.json` or the key cannot be read; [`Code::NotFound`] if its nodes are other
-/// machines: what lies there is not seen from here.
-pub fn catalogue(job: &Job) -> Result<Catalogue> {
-    let file = job.file.as_ref().map_err(Clone::clone)?;
-    if !file.hosts.is_empty() {
-        return Err(Error::new(
-            Code::NotFound,
-            Entity::Job(job.name.to_string()),
-            format!(
-                "its nodes are other machines ({}): what they keep is not seen from here",
-                some(&file.hosts)
-            ),
-            "outlive status --job tells what its last run said; the next run looks there itself",
-        ));
-    }
-    on_this_machine(job)
-}
-
-/// The same of what this machine keeps, whatever others do.
-///
-/// # Errors
-/// If `job.json` or the key cannot be read.
-pub fn on_this_machine(job: &Job) -> Result<Catalogue> {
-    let file = job.file.as_ref().map_err(Clone::clone)?;
-    let node = |n| (NodeId(n), store::node_dir(file, &job.dir, NodeId(n)));
-    let nodes: Vec<(NodeId, PathBuf)> = (0..file.nodes).map(node).collect();
-    Ok(Catalogue::scan(&job.dir, &nodes, jobs::hash(job)?))
-}
-
 /// The newest version of a job that is worth going on from. What lies in memory alone
 /// counts while the job runs.
 pub fn newest(job: &Job, catalogue: &Catalogue) -> Option<Newest> {
@@ -117,28 +85,35 @@ pub fn newest(job: &Job, catalogue: &Catalogue) -> Option<Newest> {
     })
 }
 
-/// The first names of a list.
-pub fn some(names: &[String]) -> String {
-    const SHOWN: usize = 4;
-    let more = names.len().saturating_sub(SHOWN);
-    let shown = names[..names.len() - more].join(", ");
-    match more {
-        0 => shown,
-        _ => format!("{shown} and {more} more"),
-    }
+/// What is known of a job without a word of its processes.
+#[derive(Default)]
+pub struct Known {
+    /// The newest version that it could go on from.
+    pub newest: Option<Newest>,
+    /// Why its next run would be refused, if it would.
+    pub refusal: Option<Error>,
+    /// Versions that stay, newest first.
+    pub pinned: Vec<Version>,
 }
 
-/// The newest version of a job, and why its next run would be refused, if that is known. Of a
-/// job whose nodes are other machines its last run's word counts.
+/// What is known of a job. Of one whose nodes are other machines its last run's word counts.
 ///
 /// # Errors
-/// Those of [`catalogue`] for other jobs.
-pub fn known(job: &Job) -> Result<(Option<Newest>, Option<Error>)> {
+/// Those of [`versions::all`] for other jobs.
+pub fn known(job: &Job) -> Result<Known> {
     if job.file.as_ref().is_ok_and(|file| !file.hosts.is_empty()) {
-        return Ok((told(job), None));
+        return Ok(Known {
+            newest: told(job),
+            ..Known::default()
+        });
     }
-    let catalogue = catalogue(job)?;
-    Ok((newest(job, &catalogue), refusal(job, &catalogue)))
+    let catalogue = versions::all(job)?;
+    let pinned = catalogue.entries.iter().filter(|entry| entry.pinned);
+    Ok(Known {
+        newest: newest(job, &catalogue),
+        refusal: refusal(job, &catalogue),
+        pinned: pinned.map(|entry| entry.version).collect(),
+    })
 }
 
 /// The newest version of a report that outlives what has ended since.
@@ -199,9 +174,9 @@ fn line(job: Job) -> (Line, SystemTime) {
     let found = match job.state {
         State::BeingDeleted => Ok(None),
         State::NeverRan if !job.dir.join("key").exists() => Ok(None),
-        _ => known(&job).and_then(|(newest, refusal)| match refusal {
+        _ => known(&job).and_then(|known| match known.refusal {
             Some(error) => Err(error),
-            None => Ok(newest),
+            None => Ok(known.newest),
         }),
     };
     let file = job.file.as_ref().ok();

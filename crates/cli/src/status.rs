@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Code, Entity, Error, JobName, Result};
+use outlive_base::{Code, Entity, Error, JobName, Result, Version};
 use outlive_control::report::Report;
 use outlive_control::units::{show_bytes, show_ms};
 use outlive_launch::delete;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::args::{CoordinatorOptions, JobChoice, Settings, StatusOptions};
 use crate::config::Config;
-use crate::jobs::{self, Newest};
+use crate::jobs::{self, Known, Newest};
 use crate::output;
 
 #[derive(Serialize)]
@@ -26,6 +26,8 @@ struct Status {
     pid: Option<u32>,
     /// The newest version that the job could go on from.
     newest: Option<Newest>,
+    /// Versions that stay whatever is newer, newest first.
+    pinned: Vec<Version>,
     disk_bytes: u64,
     changed: String,
     /// The running report, or that of the last run.
@@ -117,15 +119,16 @@ pub fn run(options: &StatusOptions) -> Result<u8> {
         return jobs::list(&store(choice)?, choice.json);
     }
     let mut job = choose(choice)?;
-    let (newest, refusal) = match jobs::known(&job) {
-        Ok(known) => known,
-        Err(error) => (None, Some(error).filter(|_| job.state != State::NeverRan)),
-    };
+    let known = jobs::known(&job).unwrap_or_else(|error| Known {
+        refusal: Some(error).filter(|_| job.state != State::NeverRan),
+        ..Known::default()
+    });
     let report = job.report.take();
     let status = Status {
-        refusal,
+        refusal: known.refusal,
         schema: "outlive.status/1",
-        newest,
+        newest: known.newest,
+        pinned: known.pinned,
         state: job.state,
         running: job.state == State::Running,
         pid: job.pid,
@@ -174,6 +177,11 @@ fn describe(status: &Status) -> String {
         format!("size         {}", show_bytes(status.disk_bytes)),
         format!("newest       {newest}"),
     ];
+    if !status.pinned.is_empty() {
+        let pinned = status.pinned.iter().map(|version| version.0.to_string());
+        let pinned = pinned.collect::<Vec<_>>().join(", ");
+        lines.push(format!("pinned       {pinned}"));
+    }
     if let Some(error) = &status.refusal {
         lines.push(format!("next run     would be refused: {error}"));
     }

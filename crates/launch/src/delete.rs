@@ -19,6 +19,7 @@ use crate::job_file::{JobFile, job_hash};
 use crate::marks::MARK;
 pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
+use crate::pins;
 use crate::store;
 
 /// What goes last, in this order: where the nodes' storage lies must be known until that
@@ -117,6 +118,25 @@ impl Deletion {
             remove(&path)?;
         }
         self.finish()
+    }
+
+    /// Deletes the job, unless one of its versions is pinned. True if it was deleted.
+    ///
+    /// # Errors
+    /// Those of [`Deletion::carry_out`].
+    pub(crate) fn carry_out_unless_pinned(self) -> Result<bool> {
+        let hash = job_hash(self.name.as_str(), &self.dir.join("key"));
+        let is_pinned = || hash.as_ref().is_ok_and(|hash| pins::any(&self.dir, *hash));
+        if is_pinned() {
+            return Ok(false);
+        }
+        self.mark()?;
+        // Who pins a version now finds the mark; who did so since has not seen it.
+        if is_pinned() {
+            remove(&self.dir.join(MARK))?;
+            return Ok(false);
+        }
+        self.carry_out().map(|_| true)
     }
 
     fn mark(&self) -> Result<()> {

@@ -161,7 +161,7 @@ fn read_report(path: &Path) -> Option<Report> {
 }
 
 /// Blocks that are in use, links by themselves.
-fn disk_bytes(path: &Path, depth: u32) -> u64 {
+pub(crate) fn disk_bytes(path: &Path, depth: u32) -> u64 {
     let Ok(meta) = fs::symlink_metadata(path) else {
         return 0;
     };

@@ -4,7 +4,8 @@
 //!   lock), [`fleet`] (keepers), [`command`] (the user's processes), [`watch`] (what the kernel
 //!   tells), [`segments`] (the shared memory that killed ranks leave).
 //!   Nodes that are machines of their own: [`hosts`].
-//! - [`jobs`]: what a store knows of its jobs; [`delete`]: their end.
+//! - [`jobs`]: what a store knows of its jobs; [`versions`]: what is stored of one; [`pins`]:
+//!   versions that stay; [`delete`]: their end.
 //! - [`input`]: what users write. [`timeline`]: what they read.
 
 pub mod command;
@@ -25,14 +26,17 @@ mod leftovers;
 mod marks;
 mod nodes;
 mod owner;
+pub mod pins;
 mod places;
 pub mod process;
+pub mod prune;
 mod run;
 pub mod segments;
 pub mod store;
 pub mod sys;
 pub mod timeline;
 mod unnamed;
+pub mod versions;
 pub mod watch;
 
 pub use driver::run;

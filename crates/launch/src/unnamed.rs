@@ -31,7 +31,9 @@ impl Unnamed {
     pub(crate) fn leaves(self) {
         let store = &self.places[0].0;
         let nodes = self.places.get(1).map(|(path, _)| path.as_path());
-        match Deletion::prepare(store, &self.job, nodes).and_then(Deletion::carry_out) {
+        let deletion = Deletion::prepare(store, &self.job, nodes);
+        match deletion.and_then(Deletion::carry_out_unless_pinned) {
+            Ok(false) => return self.stays(),
             Err(error) if error.code() != Code::NotFound => self.timeline.error(&error),
             _ => {}
         }

@@ -102,6 +102,14 @@ impl Directory {
         }
     }
 
+    /// The unfinished files of killed processes, as [`Directory::sweep`] removes them.
+    pub fn unfinished(root: &Path) -> Vec<PathBuf> {
+        let parts = Directory::parts(root).into_iter();
+        let all = parts.chain([root.to_owned(), root.join(spares::NAME)]);
+        all.flat_map(|directory| disk::unfinished(&directory))
+            .collect()
+    }
+
     fn with_reserve(mut self) -> Directory {
         let reserve = Reserve::at(self.root.join(reserve::NAME));
         reserve.fill();

@@ -347,21 +347,29 @@ pub(crate) fn parent(path: &Path) -> &Path {
 pub(crate) fn sweep(directory: &Path) -> Result<(), WriteError> {
     let entries =
         std::fs::read_dir(directory).map_err(|error| WriteError::io(directory, "list", error))?;
-    for entry in entries.flatten() {
-        if entry
-            .file_name()
-            .to_string_lossy()
-            .starts_with(TEMPORARY_PREFIX)
-        {
-            match std::fs::remove_file(entry.path()) {
-                Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                    return Err(WriteError::io(entry.path(), "remove", error));
-                }
-                _ => {}
+    for path in unfinished_of(entries) {
+        match std::fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(WriteError::io(path, "remove", error));
             }
+            _ => {}
         }
     }
     Ok(())
+}
+
+/// The unfinished files in a directory; none if it cannot be listed.
+pub(crate) fn unfinished(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter();
+    entries.flat_map(unfinished_of).collect()
+}
+
+fn unfinished_of(entries: std::fs::ReadDir) -> impl Iterator<Item = PathBuf> {
+    let unfinished = |entry: &std::fs::DirEntry| {
+        let name = entry.file_name();
+        name.to_string_lossy().starts_with(TEMPORARY_PREFIX)
+    };
+    entries.flatten().filter(unfinished).map(|entry| entry.path())
 }
 
 #[cfg(test)]

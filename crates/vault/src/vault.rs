@@ -148,6 +148,13 @@ impl Vault {
         self.with_place(|place| gc::collect(place, removal))
     }
 
+    /// Makes removals durable. Under their tombstones they need not be; who reports room that is
+    /// free wants them to.
+    pub fn settle(&self) -> Result<(), WriteError> {
+        let mut kinds = self.kinds.iter();
+        kinds.try_for_each(|kind| self.store.settle(*kind, &[]))
+    }
+
     fn with_place<T>(&self, act: impl FnOnce(&gc::Storage<'_>) -> T) -> T {
         act(&gc::Storage {
             records: &self.records,

@@ -1,6 +1,6 @@
 //! Whether what a version needs is there, as far as names, lengths, headers and indexes tell.
 
-use outlive_base::level::StoreKind;
+use outlive_base::level::{Scheme, StoreKind};
 use outlive_base::{Level, NodeId};
 use outlive_ledger::scheme::Piece;
 
@@ -25,22 +25,29 @@ impl Catalogue {
     /// True if every copy and parity that the version needs for what `level` promises is there and
     /// can be opened.
     pub fn keeps(&self, entry: &Entry, level: Level) -> bool {
-        let kinds = match level.members() {
-            Some(_) => vec![Level::DISK, level],
-            None => vec![level],
-        };
         level.store() != StoreKind::Keeper
-            && entry.parts.iter().all(|state| {
-                kinds.iter().all(|kind| {
-                    if !is_called_for(state, *kind) {
-                        return true;
-                    }
-                    let of_kind = |copy: &&CopyState| copy.level == *kind;
-                    let mut copies = state.copies.iter().filter(of_kind).peekable();
-                    copies.peek().is_some()
-                        && copies.all(|copy| self.check(copy, &state.part, false).is_ok())
-                })
+            && entry.parts.iter().all(|state| match level.scheme() {
+                Scheme::Xor | Scheme::ReedSolomon => {
+                    self.has_all(state, Level::DISK) && self.has_all(state, level)
+                }
+                // The node's own copy may have been in memory alone; if it is not, it counts.
+                Scheme::Copies => {
+                    let own = |copy: &CopyState| copy.level == Level::DISK;
+                    let owned = !state.copies.iter().any(own) || self.has_all(state, Level::DISK);
+                    owned && self.has_all(state, level)
+                }
+                Scheme::Single => self.has_all(state, level),
             })
+    }
+
+    /// True if all copies of this kind are there, one at least.
+    fn has_all(&self, state: &PartState, kind: Level) -> bool {
+        if !is_called_for(state, kind) {
+            return true;
+        }
+        let of_kind = |copy: &&CopyState| copy.level == kind;
+        let mut copies = state.copies.iter().filter(of_kind).peekable();
+        copies.peek().is_some() && copies.all(|copy| self.check(copy, &state.part, false).is_ok())
     }
 
     fn has_copy(&self, state: &PartState) -> bool {

@@ -1,0 +1,98 @@
+//! The versions of a job as its store and this machine's nodes have them.
+
+use std::path::PathBuf;
+
+use outlive_base::{Code, Entity, Error, NodeId, Result, Version};
+use outlive_vault::{Catalogue, Entry, Part};
+
+use crate::job_file::node_dir;
+use crate::jobs::{Job, hash};
+
+/// Reads the versions of a job.
+///
+/// # Errors
+/// If `job.json` or the key cannot be read; [`Code::NotFound`] if its nodes are other
+/// machines: what lies there is not seen from here.
+pub fn all(job: &Job) -> Result<Catalogue> {
+    refuse_hosts(job)?;
+    on_this_machine(job)
+}
+
+/// The same of what this machine keeps, whatever others do.
+///
+/// # Errors
+/// If `job.json` or the key cannot be read.
+pub fn on_this_machine(job: &Job) -> Result<Catalogue> {
+    Ok(Catalogue::scan(&job.dir, &nodes(job)?, hash(job)?))
+}
+
+/// Refuses a job whose nodes are other machines.
+pub(crate) fn refuse_hosts(job: &Job) -> Result<()> {
+    let file = job.file.as_ref().map_err(Clone::clone)?;
+    if file.hosts.is_empty() {
+        return Ok(());
+    }
+    Err(Error::new(
+        Code::NotFound,
+        Entity::Job(job.name.to_string()),
+        format!(
+            "its nodes are other machines ({}): what they keep is not seen from here",
+            some(&file.hosts)
+        ),
+        "outlive status --job tells what its last run said; the next run looks there itself",
+    ))
+}
+
+fn nodes(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
+    let file = job.file.as_ref().map_err(Clone::clone)?;
+    let node = |n| (NodeId(n), node_dir(file, &job.dir, NodeId(n)));
+    Ok((0..file.nodes).map(node).collect())
+}
+
+/// Where something is kept: the shared directory, which comes first, and the nodes that have
+/// recorded anything.
+pub(crate) fn places(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
+    let shared = (Part::SHARED, job.dir.join("shared"));
+    let used = nodes(job)?;
+    let used = used.into_iter().filter(|(_, dir)| {
+        let records = std::fs::read_dir(dir.join("records"));
+        // One that cannot be listed is in use for all that is known: what follows says why not.
+        records.map_or_else(
+            |error| error.kind() != std::io::ErrorKind::NotFound,
+            |mut records| records.next().is_some(),
+        )
+    });
+    Ok(std::iter::once(shared).chain(used).collect())
+}
+
+/// The version of this number that is not void, else the newest.
+///
+/// # Errors
+/// [`Code::NotFound`].
+pub(crate) fn find(catalogue: &Catalogue, version: Version) -> Result<&Entry> {
+    let mut named = catalogue.entries.iter().filter(|it| it.version == version);
+    let live = named.clone().find(|entry| !entry.void);
+    let found = live.or_else(|| named.next());
+    found.ok_or_else(|| no_record(version))
+}
+
+/// There is no such version.
+pub fn no_record(version: Version) -> Error {
+    Error::new(
+        Code::NotFound,
+        Entity::Version(version.0),
+        "there is no record of it",
+        "outlive checkpoints list shows what there is",
+    )
+}
+
+/// The first names of a list.
+pub fn some(names: &[String]) -> String {
+    const SHOWN: usize = 4;
+    let more = names.len().saturating_sub(SHOWN);
+    let shown = names[..names.len() - more].join(", ");
+    match more {
+        0 => shown,
+        _ => format!("{shown} and {more} more"),
+    }
+}
