@@ -460,6 +460,8 @@ pub enum CheckpointsAction {
         #[command(flatten)]
         choice: JobChoice,
     },
+    /// Tell which regions changed from one version to another, and how much
+    Diff(crate::diff::DiffOptions),
     /// Pin a version: it stays whatever is newer, in this run and in later ones
     Pin {
         /// The version

@@ -15,7 +15,7 @@ use outlive_vault::{Catalogue, Entry, Part, Rehearsal};
 use serde::Serialize;
 
 use crate::args::{CheckpointsAction, CheckpointsOptions, JobChoice};
-use crate::{delete, jobs, output, pins, prune, status};
+use crate::{delete, diff, jobs, output, pins, prune, status};
 
 /// The schema of all answers; `kind` tells them apart.
 pub const SCHEMA: &str = "outlive.checkpoints/1";
@@ -39,6 +39,7 @@ pub fn run(options: CheckpointsOptions) -> Result<u8> {
     };
     match action {
         CheckpointsAction::Delete(options) => delete::run(&options),
+        CheckpointsAction::Diff(options) => diff::run(&options),
         CheckpointsAction::Prune(options) => prune::run(&options),
         CheckpointsAction::Pin { version, choice } => pins::pin(version, &choice),
         CheckpointsAction::Unpin { version, choice } => pins::unpin(version, &choice),
@@ -53,7 +54,8 @@ pub fn run(options: CheckpointsOptions) -> Result<u8> {
     }
 }
 
-fn open(choice: &JobChoice) -> Result<(Job, Catalogue)> {
+/// Finds the job and reads its versions; what is wrong with it is shown.
+pub fn open(choice: &JobChoice) -> Result<(Job, Catalogue)> {
     let found = status::choose(choice)?;
     let catalogue = versions::all(&found)?;
     for error in &catalogue.errors {

@@ -11,6 +11,7 @@ mod checkpoints;
 mod collectives;
 mod config;
 mod delete;
+mod diff;
 mod doctor;
 mod jobs;
 mod memory;

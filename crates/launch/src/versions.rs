@@ -69,7 +69,7 @@ pub(crate) fn places(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
 ///
 /// # Errors
 /// [`Code::NotFound`].
-pub(crate) fn find(catalogue: &Catalogue, version: Version) -> Result<&Entry> {
+pub fn find(catalogue: &Catalogue, version: Version) -> Result<&Entry> {
     let mut named = catalogue.entries.iter().filter(|it| it.version == version);
     let live = named.clone().find(|entry| !entry.void);
     let found = live.or_else(|| named.next());

@@ -388,6 +388,35 @@ impl Container {
         Ok(())
     }
 
+    /// Where everything in it lies.
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+    /// Its frames, and what they are by the index.
+    pub(crate) fn frames(&self) -> (&[Spot], &[Sums]) {
+        (&self.spots, &self.sums)
+    }
+
+    /// Reads one frame from `file`, the object for [`Container::bulk`] reading, and checks it; its
+    /// bytes without padding.
+    pub(crate) fn frame<'b>(
+        &self,
+        nth: usize,
+        file: &dyn Object,
+        buffer: &'b mut Scratch,
+    ) -> Result<&'b [u8], ReadError> {
+        let spot = &self.spots[nth];
+        let bytes = PAGE + spot.padded();
+        if buffer.len() < bytes {
+            *buffer = Scratch::new(bytes);
+        }
+        let part = &mut buffer[..bytes];
+        read_exact(file, part, spot.file_offset).map_err(|error| self.short(error))?;
+        let (page, payload) = part.split_at(PAGE);
+        self.check_frame(nth, page, payload)?;
+        Ok(&payload[..spot.length as usize])
+    }
+
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
