@@ -61,7 +61,7 @@ def fields(value: object, path: str = "") -> set[str]:
 def test_every_field_is_documented_and_every_documented_field_appears(job: Job) -> None:
     job.hold(40, 0)
     job.hold(100, 50)
-    job.survive("--levels", "memory,disk,partner,xor:3")
+    job.survive("--levels", "memory,disk,partner,xor:3", "--keep", "2")
     for n in range(2):  # the newest version cannot be rebuilt
         newest = max(job.containers(n), key=lambda path: path.stat().st_mtime_ns)
         damage(newest)
@@ -91,6 +91,13 @@ def test_every_field_is_documented_and_every_documented_field_appears(job: Job) 
     ask("checkpoints", "show", newest, *store, *named)
     ask("checkpoints", "verify", *store, *named)
     ask("checkpoints", "rehearse", "--lose", "node:2", *store, *named)
+    older = str(job.checkpoints()[1]["version"])
+    ask("checkpoints", "prune", "--keep", "1", "--dry-run", *store, *named)
+    ask("checkpoints", "pin", older, *store, *named)
+    ask("checkpoints", "unpin", older, *store, *named)
+    for path in job.home.rglob(f"i*-v{older}-n2.olc"):
+        path.unlink()
+    ask("checkpoints", "diff", older, newest, *store, *named)
     ask("config", "explain")
     ask("doctor")
     # A program that has lines.

@@ -176,7 +176,6 @@ def test_prune_of_a_job_that_runs_and_what_was_left_over(job: Job) -> None:
     program = job.program("--pause", 65, door)
     run = job.start("--levels", "disk,partner", program=program)
     until("the pause", Path(f"{door}.reached").exists)
-    job.settled(30)
     said = job.outlive("checkpoints", "prune", "--keep", 1, "--yes", status=75)
     assert "OL-502" in said and "--keep" in said, said
     door.touch()
@@ -257,3 +256,26 @@ def test_killed_before_each_act(job: Job, kill_at: Path) -> None:
         job.outlive("checkpoints", "unpin" if acts % 2 else "pin", older[0])
         assert len(pins(job)) == (0 if acts % 2 else 4)
     assert acts > 8, acts
+
+
+def test_diff_of_a_job(job: Job) -> None:
+    newest, *older = several(job)
+    table = job.outlive("checkpoints", "diff", older[0], newest).splitlines()
+    assert table[0] == f"version {older[0]} to version {newest}: 6 ranks compared"
+    rows = {row.split()[0]: row for row in table[2:]}
+    said = json.loads(job.outlive("checkpoints", "diff", older[0], newest, "--json"))
+    assert said["complete"] and set(rows) == {it["name"] for it in said["regions"]} | {"(all)"}
+    cells = next(it for it in said["regions"] if it["bytes_after"] == 6 * 8 * job.cells)
+    assert cells["ranks_changed"] == 6 and cells["bytes_changed"] > 0, cells
+    # Without a second word the newest is meant; a version does not differ from itself.
+    assert job.outlive("checkpoints", "diff", older[0]).splitlines() == table
+    same = json.loads(job.outlive("checkpoints", "diff", newest, newest, "--json"))
+    assert same["ranks_changed"] == 0 and all(it["bytes_changed"] == 0 for it in same["regions"])
+    one = json.loads(job.outlive("checkpoints", "diff", older[0], newest, "--rank", 3, "--json"))
+    assert one["ranks_compared"] == 1
+    assert "OL-200" in job.outlive("checkpoints", "diff", newest, "--rank", 6, status=69)
+    assert "OL-404" in job.outlive("checkpoints", "diff", 7777, status=74)
+    for path in job.home.rglob(f"i*-v{older[0]}-n2.olc"):
+        path.unlink()
+    said = job.outlive("checkpoints", "diff", older[0], newest, status=65)
+    assert f"not compared: ranks 4, 5, because no copy of node 2 of version {older[0]}" in said

@@ -55,7 +55,12 @@ pub fn run(options: &DiffOptions) -> Result<u8> {
     };
     let newer = stored(newer)?;
     if let Some(rank) = options.rank {
-        let known = |entry: &Entry| entry.parts.iter().any(|it| it.part.ranks.contains(&Rank(rank)));
+        let known = |entry: &Entry| {
+            entry
+                .parts
+                .iter()
+                .any(|it| it.part.ranks.contains(&Rank(rank)))
+        };
         if !known(older) && !known(newer) {
             return Err(Error::new(
                 Code::RankUnknown,
@@ -120,7 +125,15 @@ fn describe(older: &Entry, newer: &Entry, diff: &Diff) -> String {
         count(diff.ranks_compared, "rank")
     )];
     if !diff.regions.is_empty() {
-        let heading = ["REGION", "RANKS", "CHANGED IN", "SIZE", "CHANGED", "SHARE", "BLOCKS"];
+        let heading = [
+            "REGION",
+            "RANKS",
+            "CHANGED IN",
+            "SIZE",
+            "CHANGED",
+            "SHARE",
+            "BLOCKS",
+        ];
         let mut rows = vec![heading.map(str::to_owned).to_vec()];
         rows.extend(diff.regions.iter().map(row));
         rows.push(row(&total(diff)));

@@ -56,12 +56,15 @@ struct Body {
 
 fn wanted(options: &PruneOptions) -> Result<Wanted> {
     let level: Option<Level> = options.level.as_deref().map(level).transpose()?;
-    let before = options.older_than.as_deref().map(|text| -> Result<SystemTime> {
-        let age = Duration::from_millis(duration_ms("older-than", text)?);
-        // Older than any clock: nothing is.
-        let now = SystemTime::now();
-        Ok(now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH))
-    });
+    let before = options
+        .older_than
+        .as_deref()
+        .map(|text| -> Result<SystemTime> {
+            let age = Duration::from_millis(duration_ms("older-than", text)?);
+            // Older than any clock: nothing is.
+            let now = SystemTime::now();
+            Ok(now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH))
+        });
     Ok(Wanted {
         keep: options.keep.unwrap_or(1) as usize,
         level,

@@ -369,7 +369,10 @@ fn unfinished_of(entries: std::fs::ReadDir) -> impl Iterator<Item = PathBuf> {
         let name = entry.file_name();
         name.to_string_lossy().starts_with(TEMPORARY_PREFIX)
     };
-    entries.flatten().filter(unfinished).map(|entry| entry.path())
+    entries
+        .flatten()
+        .filter(unfinished)
+        .map(|entry| entry.path())
 }
 
 #[cfg(test)]

@@ -194,11 +194,7 @@ pub(crate) fn collect(place: &Storage<'_>, removal: &Removal) -> Result<GcReport
 /// All copies that are to go have a durable tombstone before the first goes. That a
 /// removal is not durable yet does no harm while the tombstone stands: a copy that comes
 /// back is removed again.
-fn persist_tombs(
-    place: &Storage<'_>,
-    doomed: &[Found],
-    tombs: &mut Tombs,
-) -> Result<(), Error> {
+fn persist_tombs(place: &Storage<'_>, doomed: &[Found], tombs: &mut Tombs) -> Result<(), Error> {
     let new = new_tombs(doomed, tombs);
     let new: Vec<&Record> = new.iter().collect();
     for result in place.records.persist_all(&new) {
@@ -226,7 +222,10 @@ fn take_back<'a>(
     let records: Vec<Record> = records
         .map(|(id, level)| Record::Tombstone { id, level })
         .collect();
-    match place.records.remove_all(&records.iter().collect::<Vec<_>>()) {
+    match place
+        .records
+        .remove_all(&records.iter().collect::<Vec<_>>())
+    {
         // Where there is no room for what stays, they stand: the next time, then.
         Err(error) if error.is_full() => {}
         removed => removed?,

@@ -14,6 +14,7 @@ use outlive_vault::{
     WriteOptions, write_container,
 };
 use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
 
 const JOB: u64 = 0x1234_5678_9abc_def0;
 
@@ -187,7 +188,7 @@ fn pairs() -> impl Strategy<Value = (State, State)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))), ..ProptestConfig::default() })]
     #[test]
     fn it_is_what_comparing_byte_by_byte_gives(
         ranks in prop::collection::vec(pairs(), 1..5),
