@@ -136,6 +136,30 @@ fn coordinator(seed: u64, nodes: u32) -> u32 {
     }
 }
 
+/// A third of the jobs that have nodes enough keep parities, half of these no second copies.
+fn with_parities(seed: u64, nodes: u32, mut levels: Levels, weights: &mut Weights) -> Levels {
+    let mut xor = Sequence::new(seed, 0x786f_7221);
+    if nodes >= 3 && xor.chance(330_000) {
+        let members = 3 + xor.below(u64::from(nodes - 2)) as u16;
+        levels = Level::xor(members).map_or(levels, |level| levels.with(level));
+        if xor.chance(500_000) {
+            levels = levels.without(Level::PARTNER);
+        }
+    }
+    // As many keep parities of which several members may be lost, some of them besides.
+    let mut several = Sequence::new(seed, 0x7273_2b21);
+    if nodes >= 4 && several.chance(330_000) {
+        let lost = 2 + several.below(u64::from(nodes - 3).min(3)) as u16;
+        let data = 2 + several.below(u64::from(nodes - 1) - u64::from(lost)) as u16;
+        levels = Level::rs(data, lost).map_or(levels, |level| levels.with(level));
+        if several.chance(500_000) {
+            levels = levels.without(Level::PARTNER);
+        }
+        weights.several = several.below(4) as u32;
+    }
+    levels
+}
+
 /// In a third of the histories nodes share failure domains, as far as the levels allow.
 fn domains(seed: u64, nodes: u32, levels: Levels) -> Vec<u32> {
     let mut random = Sequence::new(seed, 0x646f_6d61);
@@ -222,27 +246,7 @@ impl Options {
             true => 1 + bare.below(u64::from(nodes - 1)) as u32,
             false => 0,
         };
-        // A third of the jobs that have nodes enough keep parities, half of these no second
-        // copies.
-        let mut xor = Sequence::new(seed, 0x786f_7221);
-        if nodes >= 3 && xor.chance(330_000) {
-            let members = 3 + xor.below(u64::from(nodes - 2)) as u16;
-            levels = Level::xor(members).map_or(levels, |level| levels.with(level));
-            if xor.chance(500_000) {
-                levels = levels.without(Level::PARTNER);
-            }
-        }
-        // As many keep parities of which several members may be lost, some of them besides.
-        let mut several = Sequence::new(seed, 0x7273_2b21);
-        if nodes >= 4 && several.chance(330_000) {
-            let lost = 2 + several.below(u64::from(nodes - 3).min(3)) as u16;
-            let data = 2 + several.below(u64::from(nodes - 1) - u64::from(lost)) as u16;
-            levels = Level::rs(data, lost).map_or(levels, |level| levels.with(level));
-            if several.chance(500_000) {
-                levels = levels.without(Level::PARTNER);
-            }
-            weights.several = several.below(4) as u32;
-        }
+        let levels = with_parities(seed, nodes, levels, &mut weights);
         let mut last = Sequence::new(seed, 0x6c61_7374);
         let domains = domains(seed, nodes, levels);
         if !domains.is_empty() {
