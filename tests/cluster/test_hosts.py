@@ -4,6 +4,7 @@ The machines are namespaces with an ssh server each; ranks are started by the MP
 own mpirun over ssh. Results are compared bit for bit with an undisturbed run.
 """
 
+import json
 import signal
 import subprocess
 import time
@@ -120,6 +121,30 @@ def test_a_host_that_does_not_answer_at_the_start_is_passed_over(cluster: Cluste
     assert output.read_bytes() == undisturbed(cluster), text
     assert "n1 cannot be reached" in text, text
     assert report["failures"][0]["place"] == "node:0"
+
+
+def test_hosts_are_looked_at_before_a_run(cluster: Cluster) -> None:
+    """A healthy cluster, a way that is cut, a machine that does not answer, another store."""
+    store = cluster.dir / "store"
+    store.mkdir()
+    doctor = ["doctor", "--store", store, "--hosts", cluster.hosts(HOSTS), "--within", "15s"]
+    well = json.loads(cluster.tell(0, *doctor, "--json"))
+    assert [host["host"] for host in well["hosts"]] == ["n1", "n2", "n3", "n4"]
+    for host in well["hosts"]:
+        checks = {check["name"]: check for check in host["checks"]}
+        assert "fail" not in {check["grade"] for check in host["checks"]}, host
+        assert checks["other hosts"]["found"].startswith("reaches 3 others")
+        assert checks["shared store"]["grade"] == "ok" and "within" in checks["clock"]["found"]
+    cluster.machines.drop(("n2", "n3"))
+    cluster.machines.end("n4")
+    said = cluster.tell(69, *doctor)
+    # Where nothing passes one way, no connection is made either way.
+    assert "n2: does not reach n3 (" in said and "n3: does not reach n2 (" in said, said
+    assert "FAIL  answer         n4: the command that connects has ended" in said, said
+    assert "4 hosts: " in said
+    cluster.machines.run("n1", "mount", "-t", "tmpfs", "tmpfs", store)
+    assert "warn  shared store   n1: " in cluster.tell(69, *doctor)
+    assert list(store.iterdir()) == [], "nothing is left"
 
 
 def test_a_host_without_the_program_is_brought_it(cluster: Cluster) -> None:

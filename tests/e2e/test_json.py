@@ -58,6 +58,15 @@ def fields(value: object, path: str = "") -> set[str]:
     return found
 
 
+def two_names_of_this_machine(directory: Path) -> tuple[str, ...]:
+    """As hosts, with a shell that leads to them."""
+    shell, hosts = directory / "shell", directory / "hosts"
+    shell.write_text('#!/bin/sh\nexec sh -c "$2"\n')
+    shell.chmod(0o755)
+    hosts.write_text("one\ntwo\n")
+    return str(hosts), "--remote-shell", str(shell)
+
+
 def test_every_field_is_documented_and_every_documented_field_appears(job: Job) -> None:
     job.hold(40, 0)
     job.hold(100, 50)
@@ -100,6 +109,7 @@ def test_every_field_is_documented_and_every_documented_field_appears(job: Job) 
     ask("checkpoints", "diff", older, newest, *store, *named)
     ask("config", "explain")
     ask("doctor")
+    ask("doctor", "--hosts", *two_names_of_this_machine(job.dir))
     # A program that has lines.
     with subprocess.Popen([OUTLIVE, "coordinator", *store], cwd=job.dir) as running:
         ask("stacks", str(running.pid))

@@ -1,5 +1,7 @@
-//! `outlive doctor`: what this machine offers. Each check is small, changes nothing
-//! that lasts and says what to do.
+//! `outlive doctor`: what this machine offers, or all hosts of a job. Each check is small,
+//! changes nothing that lasts and says what to do.
+
+mod hosts;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -10,14 +12,14 @@ use outlive_control::units::show_bytes;
 use outlive_launch::store;
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::process::Resource;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::args::{DoctorOptions, Settings};
 use crate::config::Config;
 use crate::output;
 use outlive_launch::sys::available_memory;
 
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 enum Grade {
     Ok,
@@ -25,9 +27,9 @@ enum Grade {
     Fail,
 }
 
-#[derive(Debug, Serialize)]
+#[derive(PartialEq, Eq, Debug, Serialize, Deserialize)]
 struct Check {
-    name: &'static str,
+    name: String,
     grade: Grade,
     found: String,
     remedy: String,
@@ -42,11 +44,22 @@ struct Findings {
 
 /// `outlive doctor`: 0 if nothing fails, else 69.
 pub fn run(options: &DoctorOptions) -> Result<u8> {
+    if options.answer {
+        return outlive_launch::hosts::preflight::answer(hosts::look);
+    }
     let flags = Settings {
         store: options.store.clone(),
+        hosts: options.hosts.clone(),
+        node_storage: options.node_storage.clone(),
+        remote_shell: options.remote_shell.clone(),
+        remote_executable: options.remote_executable.clone(),
+        network: options.network.clone(),
         ..Settings::default()
     };
     let config = Config::load(&flags, options.config.as_deref())?;
+    if !config.get("hosts").is_empty() {
+        return hosts::run(options, &config);
+    }
     let store = PathBuf::from(config.get("store"));
     let checks = vec![
         kernel(),
@@ -63,12 +76,8 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
         mpirun(),
         clock(),
     ];
-    let grade = checks
-        .iter()
-        .map(|check| check.grade)
-        .max()
-        .unwrap_or(Grade::Ok);
-    let status = if grade == Grade::Fail { 69 } else { 0 };
+    let grade = worst(&checks);
+    let status = status(grade);
     if options.json {
         output::json(&Findings {
             schema: "outlive.doctor/1",
@@ -79,11 +88,7 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
     }
     let mut lines = Vec::new();
     for check in &checks {
-        let word = match check.grade {
-            Grade::Ok => "ok  ",
-            Grade::Warn => "warn",
-            Grade::Fail => "FAIL",
-        };
+        let word = word(check.grade);
         lines.push(format!("{word}  {:<14} {}", check.name, check.found));
         if check.grade != Grade::Ok {
             lines.push(format!("      {:<14} remedy: {}", "", check.remedy));
@@ -93,9 +98,29 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
     Ok(status)
 }
 
-fn check(name: &'static str, grade: Grade, found: impl Into<String>, remedy: &str) -> Check {
+fn worst(checks: &[Check]) -> Grade {
+    let grades = checks.iter().map(|check| check.grade);
+    grades.max().unwrap_or(Grade::Ok)
+}
+
+const fn status(grade: Grade) -> u8 {
+    match grade {
+        Grade::Fail => 69,
+        Grade::Ok | Grade::Warn => 0,
+    }
+}
+
+const fn word(grade: Grade) -> &'static str {
+    match grade {
+        Grade::Ok => "ok  ",
+        Grade::Warn => "warn",
+        Grade::Fail => "FAIL",
+    }
+}
+
+fn check(name: &str, grade: Grade, found: impl Into<String>, remedy: &str) -> Check {
     Check {
-        name,
+        name: name.to_owned(),
         grade,
         found: found.into(),
         remedy: if grade == Grade::Ok {

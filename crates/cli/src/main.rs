@@ -14,6 +14,7 @@ mod delete;
 mod diff;
 mod doctor;
 mod jobs;
+mod machines;
 mod memory;
 mod minickpt;
 mod noise;

@@ -15,7 +15,7 @@ use crate::{checkpoints, output, status};
 /// Options of `outlive checkpoints prune`.
 #[derive(clap::Args, Debug)]
 pub struct PruneOptions {
-    /// Newest versions to keep, each with what it survives
+    /// Newest versions to keep, each with what it survives [default: 1 with --older-than]
     #[arg(long, value_name = "N", required_unless_present = "older_than")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..))]
     keep: Option<u32>,

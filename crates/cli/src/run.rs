@@ -11,10 +11,6 @@ use outlive_control::standstill::HangRule;
 use outlive_control::steering::Wishes;
 use outlive_control::supervisor::Settings;
 use outlive_control::{inject, units};
-use outlive_launch::hosts::address::Subnet;
-use outlive_launch::hosts::hostfile::{HostFile, SSH};
-use outlive_launch::hosts::slurm::{self, Slurm};
-use outlive_launch::hosts::source::Source;
 use outlive_launch::timeline::Timeline;
 use outlive_launch::{Machines, Run, driver};
 use outlive_vault::groups;
@@ -22,6 +18,7 @@ use outlive_vault::groups;
 use crate::args::RunOptions;
 use crate::collectives;
 use crate::config::Config;
+use crate::machines;
 use crate::reproducible;
 
 /// Most emulated nodes: a keeper, an agent and a share of memory each.
@@ -64,7 +61,7 @@ pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
     let (nodes, spares, _) = nodes(config)?;
     let on_hosts = !config.get("hosts").is_empty();
     Ok(match key {
-        "node-storage" if on_hosts => Some(storage_on_hosts()),
+        "node-storage" if on_hosts => Some(machines::storage()),
         "node-storage" => Some(format!("{}/JOB/nodes", config.get("store"))),
         "domains" => {
             let each: Vec<String> = (0..nodes).map(|node| node.to_string()).collect();
@@ -147,7 +144,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     }
     let node_storage = match (config.get("node-storage"), &hosts) {
         ("", None) => None,
-        ("", Some(_)) => Some(storage_on_hosts()),
+        ("", Some(_)) => Some(machines::storage()),
         (path, _) => Some(path.to_owned()),
     };
     let memory_bytes = match (config.get("memory"), &hosts) {
@@ -217,25 +214,7 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
             "give it or --hosts",
         ));
     }
-    let blamed = |key: &'static str| move |error: Error| config.blame(key, &error);
-    let shell = match config.get("remote-shell") {
-        "" => SSH,
-        shell => shell,
-    };
-    let source: Box<dyn Source> = match hosts {
-        slurm::NAME => Box::new(Slurm::of_this_job().map_err(blamed("hosts"))?),
-        file => match HostFile::load(Path::new(file), shell) {
-            Ok(source) => Box::new(source),
-            Err(error) if error.code() == Code::InvalidArgument => {
-                return Err(config.blame("hosts", &error));
-            }
-            Err(error) => {
-                let reason = format!("'{}': {}", short(file), error.reason());
-                let remedy = "give a file that names a host on each line, or slurm";
-                return Err(refuse(config, "hosts", reason, remedy));
-            }
-        },
-    };
+    let source = machines::source(config, hosts)?;
     let count = u32::try_from(source.hosts().len()).unwrap_or(u32::MAX);
     let spares = match given {
         "" => spares_by(count),
@@ -253,19 +232,12 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
             "give fewer spares or more hosts",
         ));
     }
-    let text = |key: &str| Some(config.get(key)).filter(|text| !text.is_empty());
-    let network = text("network").map(Subnet::parse).transpose();
     let machines = Machines {
         source,
-        network: network.map_err(blamed("network"))?,
-        executable: text("remote-executable").map(PathBuf::from),
+        network: machines::network(config)?,
+        executable: machines::executable(config),
     };
     Ok((count - spares, spares, Some(machines)))
-}
-
-/// Where nodes keep their data on hosts, if nothing else is said: it stays when one starts anew.
-fn storage_on_hosts() -> String {
-    format!("/var/tmp/outlive-{}", rustix::process::geteuid().as_raw())
 }
 
 fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error {

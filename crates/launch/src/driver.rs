@@ -18,6 +18,7 @@ use outlive_planner::online::learned::Learned;
 use crate::command::{Recipe, Tree};
 use crate::coordinator::Link;
 use crate::hangs::Hangs;
+use crate::hosts;
 use crate::jobs::{Job, utc};
 use crate::nodes::{Happened, Nodes};
 use crate::places;
@@ -98,7 +99,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let options = match &run.hosts {
         None => network::Options::default(),
         Some(_) => network::Options {
-            bind: (places::any_address(), 0).into(),
+            bind: (hosts::address::any_address(), 0).into(),
             ..network::Options::default()
         },
     };

@@ -14,6 +14,7 @@ pub mod hostfile;
 mod install;
 mod line;
 mod place;
+pub mod preflight;
 pub mod serve;
 pub mod slurm;
 pub mod source;

@@ -1,11 +1,10 @@
 //! Which nodes a run has: parts of this machine, or hosts.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::path::Path;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use outlive_base::{Error, Result};
+use outlive_base::Result;
 
 use crate::command;
 use crate::emulated::Emulated;
@@ -14,14 +13,6 @@ use crate::hosts::{self, Hosts};
 use crate::nodes::{Happened, Nodes};
 use crate::run::{Machines, Run};
 use crate::store::{self, Store};
-
-/// Where all of this machine's addresses are served, by both protocols if there are two.
-pub(crate) fn any_address() -> IpAddr {
-    match std::net::TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
-        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
-        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
-    }
-}
 
 /// Names of the variables that a rank must have, wherever it is started.
 fn passed(run: &Run) -> Vec<String> {
@@ -83,10 +74,9 @@ impl Lives<'_> {
     fn hosts(&self, machines: Machines, events: Sender<Happened>) -> Result<Hosts> {
         let (run, store) = (self.run, self.store);
         let set = &run.settings;
-        let own = Path::new("/proc/self/exe");
         let executable = match machines.executable {
             Some(path) => path,
-            None => std::fs::read_link(own).map_err(|error| Error::io(own, "read", &error))?,
+            None => hosts::serve::program_path()?,
         };
         let port = self.launcher.port();
         let common = hosts::Common {

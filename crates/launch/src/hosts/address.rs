@@ -1,6 +1,6 @@
 //! Addresses of this machine, and which of several leads to another.
 
-use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result};
@@ -53,6 +53,14 @@ impl Subnet {
             (IpAddr::V6(a), IpAddr::V6(b)) => same(a.to_bits(), b.to_bits(), 128),
             _ => false,
         }
+    }
+}
+
+/// Where all of this machine's addresses are served, by both protocols if there are two.
+pub(crate) fn any_address() -> IpAddr {
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0)) {
+        Ok(_) => Ipv6Addr::UNSPECIFIED.into(),
+        Err(_) => Ipv4Addr::UNSPECIFIED.into(),
     }
 }
 
@@ -133,10 +141,10 @@ mod tests {
 
     #[test]
     fn the_address_that_answers_is_taken() {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let there = listener.local_addr().unwrap();
         let closed = {
-            let other = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let other = TcpListener::bind("127.0.0.1:0").unwrap();
             other.local_addr().unwrap()
         };
         let (launcher, own) = reach(&[closed, there]).unwrap();

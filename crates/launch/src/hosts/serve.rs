@@ -131,6 +131,15 @@ pub(super) fn program() -> Result<u64> {
     }
 }
 
+/// Where this program lies: so it does on hosts too, if nothing else is said.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn program_path() -> Result<PathBuf> {
+    let own = Path::new("/proc/self/exe");
+    std::fs::read_link(own).map_err(|error| Error::io(own, "read", &error))
+}
+
 fn speak(says: &Receiver<FromHost>) {
     let mut out = std::io::stdout().lock();
     for word in says {
