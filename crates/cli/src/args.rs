@@ -395,10 +395,10 @@ pub struct DoctorOptions {
     #[arg(long, value_name = "DIR", help_heading = "Hosts")]
     pub node_storage: Option<String>,
     /// With --hosts: the command that runs another on a host, which follows it [default: ssh]
-    #[arg(long, value_name = "COMMAND", help_heading = "Hosts")]
+    #[arg(long, value_name = "COMMAND", help_heading = "How they are reached")]
     pub remote_shell: Option<String>,
     /// With --hosts: where outlive lies on them [default: where this one does]
-    #[arg(long, value_name = "PATH", help_heading = "Hosts")]
+    #[arg(long, value_name = "PATH", help_heading = "How they are reached")]
     pub remote_executable: Option<String>,
     /// With --hosts: the network between them, for example 10.1.0.0/16 [default: any]
     #[arg(long, value_name = "NETWORK", help_heading = "Hosts")]
@@ -408,7 +408,7 @@ pub struct DoctorOptions {
         long,
         value_name = "TIME",
         default_value = "30s",
-        help_heading = "Hosts"
+        help_heading = "How they are reached"
     )]
     pub within: String,
     /// Stands on a host for who asks (started by it)
