@@ -336,6 +336,46 @@ pub struct Opened {
     pub uncertain: bool,
 }
 
+/// Spans that an agent keeps at most until it tells them; the oldest are left out then.
+pub const SPANS_MAX: usize = 256;
+
+/// What a node does for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Work {
+    /// A rank captures: it is blocked.
+    Capture(Rank),
+    /// A level is written and read back; with groups, its parity too.
+    Write(Level),
+    /// From then until the level is known to be stable.
+    Commit(Level),
+    /// An incarnation is opened: the newest version is found, rebuilt and verified.
+    Rebuild,
+}
+
+/// Something that took a while at a node, and has ended.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Span {
+    /// What.
+    pub work: Work,
+    /// The version; `None`: nothing was restored.
+    pub version: Option<Version>,
+    /// Bytes that were captured, written or rebuilt; 0 for a commit.
+    pub bytes: u64,
+    /// It ended so long before this was said, in nanoseconds.
+    pub ago_ns: u64,
+    /// It lasted so long, in nanoseconds.
+    pub lasted_ns: u64,
+}
+
+/// What ended at a node since it last said so.
+#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
+pub struct Spans {
+    /// In the order in which they ended, at most [`SPANS_MAX`].
+    pub spans: Vec<Span>,
+    /// So many older ones are not among them.
+    pub left_out: u64,
+}
+
 /// Warnings in a status.
 pub const STATUS_WARNINGS_MAX: usize = 64;
 
@@ -519,6 +559,8 @@ pub enum Notice {
         /// What was found.
         found: Stacks,
     },
+    /// What took how long here, beside an answer to [`Order::Status`] and before the end.
+    Spans(Spans),
     /// The answer to [`Order::EndRanks`].
     RanksEnded,
     /// The answer to [`Order::Finish`].

@@ -22,10 +22,11 @@ use crate::hosts;
 use crate::jobs::{Job, utc};
 use crate::nodes::{Happened, Nodes};
 use crate::places;
+use crate::record::{self, Recorder};
 use crate::run::Run;
 use crate::segments::Segments;
 use crate::store::{self, Known, Store};
-use crate::timeline::Timeline;
+use crate::timeline::{Timeline, summary_words};
 use crate::unnamed::Unnamed;
 use crate::watch::{Seen, Watcher};
 use outlive_control::report::Report;
@@ -96,13 +97,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         peer: NodeId::LAUNCHER,
         epoch: 1,
     };
-    let options = match &run.hosts {
-        None => network::Options::default(),
-        Some(_) => network::Options {
-            bind: (hosts::address::any_address(), 0).into(),
-            ..network::Options::default()
-        },
-    };
+    let options = listening(&run);
     let endpoint = network::Endpoint::bind(identity, job_hash, key, options, events_to)?;
     let machines = run.hosts.take();
     let set = &run.settings;
@@ -120,10 +115,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         nodes: set.nodes,
         environment: run.environment.clone(),
     };
-    if let Some(path) = &run.report {
-        // A report that cannot be written is better known now than after days.
-        store::write_named(path, Report::new(&set.job, set.nodes).to_json().as_bytes())?;
-    }
+    begin_files(&run)?;
     let last = Job::at(store.dir(), run.settings.job.clone());
     let was_finished = last
         .report
@@ -140,6 +132,12 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         fleet,
         to_start: None,
         reporter: Reporter::start(store.dir().join("report.json")),
+        recorder: Recorder::start(
+            store.dir(),
+            &run.settings.job,
+            run.settings.nodes,
+            run.metrics.as_deref(),
+        ),
         segments: Segments::start(store.dir()),
         hangs,
         supervisor: Supervisor::new(run.settings.clone(), Time::ZERO),
@@ -158,6 +156,30 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         driver.tell(Input::Refused { error });
     }
     Ok(driver.run(run.report.as_deref()))
+}
+
+/// Where agents reach the launcher.
+fn listening(run: &Run) -> network::Options {
+    match &run.hosts {
+        None => network::Options::default(),
+        Some(_) => network::Options {
+            bind: (hosts::address::any_address(), 0).into(),
+            ..network::Options::default()
+        },
+    }
+}
+
+/// Begins the files that the user wants: that one cannot be written is better known now than
+/// after days.
+fn begin_files(run: &Run) -> Result<()> {
+    let set = &run.settings;
+    if let Some(path) = &run.report {
+        store::write_named(path, Report::new(&set.job, set.nodes).to_json().as_bytes())?;
+    }
+    match &run.metrics {
+        Some(path) => record::metrics::begin(path, &set.job),
+        None => Ok(()),
+    }
 }
 
 /// What earlier runs have learned; nonsense is named and not used.
@@ -252,6 +274,7 @@ struct Driver {
     coordinator: Option<Link>,
     timeline: Timeline,
     reporter: Reporter,
+    recorder: Recorder,
     segments: Segments,
     /// Writes down where the ranks are if they stand still.
     hangs: Hangs,
@@ -279,6 +302,9 @@ impl Driver {
             if self.reported.elapsed() >= REPORT_EVERY {
                 self.write_report();
             }
+            let now = self.now();
+            self.recorder
+                .look(now, &self.supervisor, || self.fleet.hosts());
         }
     }
 
@@ -346,11 +372,15 @@ impl Driver {
     fn on_event(&mut self, event: network::Event) {
         match event {
             network::Event::Message { from, bytes } => match orders::decode::<Notice>(&bytes) {
-                Ok(notice) => self.tell(Input::Notice {
-                    node: from.peer,
-                    epoch: from.epoch,
-                    notice,
-                }),
+                Ok(notice) => {
+                    let (node, epoch) = (from.peer, from.epoch);
+                    self.recorder.notice(self.now(), node, epoch, &notice);
+                    self.tell(Input::Notice {
+                        node,
+                        epoch,
+                        notice,
+                    });
+                }
                 Err(error) => self.tell(Input::Refused { error }),
             },
             network::Event::Down { peer, reason } => {
@@ -517,6 +547,7 @@ impl Driver {
                     self.say_finished(*restored);
                 }
                 self.timeline.show(now, &event);
+                self.recorder.event(now, &event);
             }
             Action::Done(_) => {}
         }
@@ -575,6 +606,10 @@ impl Driver {
         let report = self.report();
         let text = report.to_json();
         self.timeline.summary(&report, outcome.verdict);
+        let (now, hosts) = (self.now(), self.fleet.hosts());
+        let words = summary_words(&report);
+        self.recorder
+            .finish(now, &self.supervisor, &hosts, &report, &words);
         self.reporter.finish(text.clone());
         if let Some(error) = self.hangs.finish() {
             self.timeline.error(&error);

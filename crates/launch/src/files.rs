@@ -91,6 +91,19 @@ pub(crate) fn sweep_unfinished(dir: &Path) {
     }
 }
 
+/// Removes what killed launchers left of [`replace`] at this path.
+pub(crate) fn sweep_replaced(path: &Path) {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+        return;
+    };
+    let begins = format!("{}{UNFINISHED}", name.to_string_lossy());
+    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&begins) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Moves a slot's directory aside and deletes it.
 ///
 /// # Errors
@@ -274,6 +287,40 @@ pub fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
     })
 }
 
+/// The same for what is renewed often and may be lost with the machine: nothing is synced. `mode`
+/// says who reads it.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn replace(path: &Path, bytes: &[u8], mode: u32) -> Result<()> {
+    let path = &fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if fs::metadata(path).is_ok_and(|meta| !meta.is_file()) {
+        // A device would be gone, for whoever may do that.
+        return Err(Error::new(
+            Code::InvalidArgument,
+            Entity::File(path.display().to_string()),
+            "is not a regular file, and would be replaced by one",
+            "give the name of a file",
+        ));
+    }
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!("{UNFINISHED}{}", std::process::id()));
+    let temporary = PathBuf::from(name);
+    let write = || {
+        // One of a launcher that was killed, if process numbers came round.
+        let _ = fs::remove_file(&temporary);
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).open(&temporary)?;
+        file.set_permissions(fs::Permissions::from_mode(mode))?;
+        file.write_all(bytes)?;
+        fs::rename(&temporary, path)
+    };
+    write().map_err(|error| {
+        let _ = fs::remove_file(&temporary);
+        Error::io(path, "write", &error)
+    })
+}
+
 fn unique() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -331,6 +378,31 @@ mod tests {
         assert!(fs::metadata(&pipe).unwrap().file_type().is_fifo());
         write_named(&dir.path().join("fresh"), b"x").unwrap();
         assert_eq!(fs::read(dir.path().join("fresh")).unwrap(), b"x");
+    }
+
+    #[test]
+    fn what_is_renewed_is_whole_readable_as_said_and_replaces_no_device() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        fs::write(dir.path().join("file.new-7"), "half").unwrap();
+        sweep_replaced(&file);
+        replace(&file, b"1", 0o644).unwrap();
+        replace(&link, b"2", 0o644).unwrap();
+        assert_eq!(fs::read(&file).unwrap(), b"2");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        let mode = fs::metadata(&file).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o644);
+        for other in [dir.path(), Path::new("/dev/null")] {
+            let error = replace(other, b"3", 0o644).unwrap_err();
+            assert_eq!(error.code(), Code::InvalidArgument);
+        }
+        assert!(replace(&dir.path().join("none/file"), b"4", 0o644).is_err());
+        assert_eq!(
+            fs::read_dir(dir.path()).unwrap().count(),
+            2,
+            "nothing is left"
+        );
     }
 
     #[test]

@@ -6,7 +6,7 @@
 //!   Nodes that are machines of their own: [`hosts`].
 //! - [`jobs`]: what a store knows of its jobs; [`versions`]: what is stored of one; [`pins`]:
 //!   versions that stay; [`delete`]: their end.
-//! - [`input`]: what users write. [`timeline`]: what they read.
+//! - [`input`]: what users write. [`timeline`]: what they read. [`record`]: what is kept of it.
 
 pub mod command;
 pub mod coordinator;
@@ -30,6 +30,7 @@ pub mod pins;
 mod places;
 pub mod process;
 pub mod prune;
+pub mod record;
 mod run;
 pub mod segments;
 pub mod store;

@@ -39,6 +39,8 @@ pub struct Run {
     pub encrypt: bool,
     /// Where the report goes besides the job's directory.
     pub report: Option<PathBuf>,
+    /// Where numbers for a monitoring system go: a file, or a directory of such files.
+    pub metrics: Option<PathBuf>,
     /// The program that has the subcommands `keeper` and `agent`.
     pub executable: PathBuf,
     /// Program and arguments of the command.

@@ -127,11 +127,16 @@ pub fn error_line(error: &Error) -> String {
     )
 }
 
+/// How a run ended, in a line.
 fn summary_line(report: &Report) -> String {
+    format!("{:>7.1} s  {}", report.seconds, summary_words(report))
+}
+
+/// The same without the time.
+pub fn summary_words(report: &Report) -> String {
     let counts = &report.checkpoints;
     let mut text = format!(
-        "{:>7.1} s  {}: {}, {}, {} ({})",
-        report.seconds,
+        "{}: {}, {}, {} ({})",
         report.result,
         count(report.failures.len() as u64, "failure"),
         count(report.restarts, "restart"),
@@ -142,6 +147,17 @@ fn summary_line(report: &Report) -> String {
         text += &format!(", blocked at most {}", show_ms(counts.blocked_ms_max));
     }
     text
+}
+
+/// The words of an event.
+pub fn words(event: &Event) -> String {
+    describe(event).2
+}
+
+/// How much detail shows an event, and whether something went wrong.
+pub fn weight(event: &Event) -> (Detail, bool) {
+    let (needs, tone, _) = describe(event);
+    (needs, tone == Tone::Bad)
 }
 
 /// What an event needs to be shown, its tone and its words.

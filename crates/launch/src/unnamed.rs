@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use outlive_base::{Code, JobName};
 
 use crate::delete::Deletion;
+use crate::record::metrics;
 use crate::run::Run;
 use crate::timeline::Timeline;
 
@@ -14,6 +15,8 @@ pub(crate) struct Unnamed {
     job: JobName,
     /// The store, and where the nodes keep their data; true if they are there already.
     places: Vec<(PathBuf, bool)>,
+    /// The file of its numbers, if there is one.
+    metrics: Option<PathBuf>,
     timeline: Timeline,
 }
 
@@ -23,6 +26,10 @@ impl Unnamed {
         Unnamed {
             job: run.settings.job.clone(),
             places: places.map(|path| (path.clone(), path.exists())).collect(),
+            metrics: run
+                .metrics
+                .as_deref()
+                .map(|path| metrics::file(path, &run.settings.job)),
             timeline: run.timeline,
         }
     }
@@ -36,6 +43,10 @@ impl Unnamed {
             Ok(false) => return self.stays(),
             Err(error) if error.code() != Code::NotFound => self.timeline.error(&error),
             _ => {}
+        }
+        if let Some(path) = &self.metrics {
+            // A device, as /dev/null, stays.
+            let _ = path.is_file().then(|| std::fs::remove_file(path));
         }
         for (path, _) in self.places.iter().filter(|(_, there)| !there) {
             // Another job may be in it by now.

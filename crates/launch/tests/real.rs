@@ -202,6 +202,7 @@ fn job(words: &[String]) -> ExitCode {
         memory_bytes: 1 << 20,
         encrypt: false,
         report: Some(dir.join("report.json")),
+        metrics: None,
         executable: std::env::current_exe().unwrap(),
         words: words[4..].iter().map(Into::into).collect(),
         timeline: Timeline::new(false, 1),

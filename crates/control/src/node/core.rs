@@ -21,6 +21,7 @@ mod reading;
 mod rejoining;
 mod rounds;
 mod serving;
+mod spans;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -208,6 +209,8 @@ pub struct Core<S: Shell> {
     /// The newest version that is stable at each level.
     stable: BTreeMap<Level, (Incarnation, Version)>,
     line: Line,
+    /// What took how long, until the launcher is told.
+    lives: spans::Lives,
     /// What was warned of, for `outlive status`.
     told: Told,
     /// What is wrong with the node's storage, until it takes a container again.
@@ -265,6 +268,7 @@ impl<S: Shell> Core<S> {
             deferred: None,
             stable: BTreeMap::new(),
             line: Line::default(),
+            lives: spans::Lives::default(),
             told: Told::of(start.troubles),
             storage_trouble: None,
             memory_warned: false,

@@ -52,6 +52,7 @@ impl Service for Ending {
         let busy = undecided || core.is_flushing() || core.is_rejoining();
         if late || !busy {
             self.told = true;
+            core.tell_spans();
             core.tell(&Notice::Finished);
         }
     }

@@ -37,6 +37,7 @@ impl Service for Status {
             self.asked = core.now();
         }
         core.tell(&Notice::Status(status));
+        core.tell_spans();
         None
     }
 

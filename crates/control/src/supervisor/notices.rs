@@ -106,7 +106,8 @@ impl Supervisor {
             }
             Notice::Status(status) => self.on_status(now, node, status),
             Notice::Stacks { number, found } => self.on_stacks(node, number, found),
-            Notice::RanksEnded => {}
+            // People look at these; nothing is decided by them.
+            Notice::Spans(_) | Notice::RanksEnded => {}
             Notice::Finished => {
                 if let Some(slot) = self.slots.get_mut(&node) {
                     slot.finished = true;

@@ -5,6 +5,7 @@ mod endings;
 mod failures;
 mod hangs;
 mod silences;
+mod views;
 
 use std::collections::{BTreeMap, BTreeSet};
 

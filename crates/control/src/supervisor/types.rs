@@ -383,8 +383,9 @@ pub struct Outcome {
     pub exit_status: u8,
 }
 
-/// Something a user may want to see while it happens.
-#[derive(Clone, PartialEq, Debug)]
+/// Something a user may want to see while it happens. As JSON its name is the field `kind`.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
 pub enum Event {
     /// All agents speak.
     NodesUp {
@@ -548,4 +549,14 @@ pub enum Event {
     },
     /// Something ended the job.
     Fatal(Error),
+}
+
+impl Event {
+    /// What has failed, as the report names it: `node:2`, `rank:3`, `command`.
+    pub fn place(&self) -> Option<&str> {
+        match self {
+            Event::Failure { what, .. } => Some(what.split_once(" lost: ")?.0),
+            _ => None,
+        }
+    }
 }

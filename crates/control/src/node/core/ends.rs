@@ -33,6 +33,7 @@ impl<S: Shell> Core<S> {
     }
 
     pub(in crate::node) fn on_stable(&mut self, version: Version, level: Level) {
+        self.span_stable(version, level);
         let at = (self.incarnation, version);
         // Also if a newer one is known: an agent that was started anew hears of what it has
         // found in the slots after what it was told first, and waits for its levels.
@@ -99,6 +100,7 @@ impl<S: Shell> Core<S> {
         culprit: Option<NodeId>,
     ) {
         self.forget_decisions(version, level);
+        self.span_ended(version, level);
         if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
             match level {
                 Some(level) => drop(known.remove(&level)),

@@ -368,6 +368,7 @@ impl<S: Shell> Core<S> {
             self.ranks.drop_after(restored);
         }
         self.began = self.now;
+        self.span_opened(restored.map(|(_, it)| it), opening.bytes, opening.since);
         let ranks = restored.and_then(|(source, version)| self.contents.ranks_of(source, version));
         // Ranks of another count have no place in this incarnation.
         if self.is_coordinator() {

@@ -130,6 +130,7 @@ impl<S: Shell> Core<S> {
     pub(in crate::node) fn prepare_with(&mut self, version: Version, level: Level, part: Part) {
         self.contents
             .add_part(part.id.incarnation, version, level, part);
+        self.span_written(version, level);
         self.prepared(version, level);
     }
     /// A version was removed.

@@ -294,6 +294,7 @@ impl<S: Shell> Core<S> {
         };
         round.blocked_ns = round.blocked_ns.max(blocked_ns);
         round.bytes += bytes;
+        self.span_captured(rank, version, blocked_ns, bytes);
         self.taken_before(rank, version);
     }
 
@@ -393,7 +394,12 @@ impl<S: Shell> Core<S> {
     /// Writes a version, whose bytes all lie in local slots, at these levels.
     pub(super) fn start_flush(&mut self, source: Incarnation, version: Version, levels: Levels) {
         match self.flush_of(source, version, levels) {
-            Ok(flush) => self.shell.ask(Ask::Flush(flush)),
+            Ok(flush) => {
+                for level in levels.iter() {
+                    self.span_writes(version, level);
+                }
+                self.shell.ask(Ask::Flush(flush));
+            }
             Err(error) => self.flush_refused(version, levels, &error),
         }
     }
@@ -544,6 +550,7 @@ impl<S: Shell> Core<S> {
 
     /// A level is prepared now, or with the others of its version.
     fn level_written(&mut self, version: Version, level: Level) {
+        self.span_written(version, level);
         let short = |round: &&mut Round| round.flushing && round.bytes <= SHORT_BYTES;
         let Some(round) = self.rounds.get_mut(&version).filter(short) else {
             return self.prepared(version, level);
