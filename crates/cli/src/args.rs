@@ -62,6 +62,14 @@ pub enum Command {
     Checkpoints(CheckpointsOptions),
     /// List all jobs of a store, or tell what is known of one job, running or not
     Status(StatusOptions),
+    /// Watch a running job: nodes, ranks, versions, rates, failures, and what it waits for
+    Top(crate::view::top::TopOptions),
+    /// Tell what happened to a job, or what happens while it runs
+    Logs(crate::view::logs::LogsOptions),
+    /// Make one page of a run: its timeline, failures, checkpoints and warnings
+    Report(crate::view::report::ReportOptions),
+    /// Make a trace of a run for Perfetto: captures, writes, commits and recoveries of each node
+    Trace(crate::view::trace::TraceOptions),
     /// Tell what the ranks of a running job are doing: the stacks of their threads
     Stacks(crate::stacks::StacksOptions),
     /// Check what this machine offers, with a remedy for what it lacks
@@ -191,6 +199,10 @@ pub struct Settings {
     /// Encrypt bulk data between nodes too
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub encrypt: Option<String>,
+    /// Write numbers for Prometheus here while the job runs: a file, or outlive-JOB.prom in a
+    /// directory that is there
+    #[arg(long, value_name = "PATH")]
+    pub metrics: Option<String>,
     /// Time between two heartbeats of an agent
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     pub heartbeat: Option<String>,

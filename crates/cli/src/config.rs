@@ -51,6 +51,7 @@ const PLACES: &str = "Where data lies";
 const SAVES: &str = "Checkpoints";
 const NODES: &str = "Nodes and restarts";
 const BOUNDS: &str = "Bounds";
+const SEEN: &str = "Faults and reports";
 
 /// All of them.
 pub const KEYS: &[Key] = &[
@@ -107,6 +108,7 @@ pub const KEYS: &[Key] = &[
     key(NODES, "kill-grace", "2s", ""),
     key(SAVES, "keep", "2", ""),
     key(SAVES, "encrypt", "false", ""),
+    key(SEEN, "metrics", "", "none"),
     key(BOUNDS, "heartbeat", "250ms", ""),
     key(BOUNDS, "suspect-timeout", "1s", ""),
     key(BOUNDS, "dead-timeout", "10s", ""),
@@ -251,7 +253,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 32] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 33] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -276,6 +278,7 @@ impl Settings {
             ("kill-grace", &self.kill_grace),
             ("keep", &self.keep),
             ("encrypt", &self.encrypt),
+            ("metrics", &self.metrics),
             ("heartbeat", &self.heartbeat),
             ("suspect-timeout", &self.suspect_timeout),
             ("dead-timeout", &self.dead_timeout),

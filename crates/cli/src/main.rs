@@ -29,6 +29,7 @@ mod simulate;
 mod stacks;
 mod status;
 mod usage;
+mod view;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -62,6 +63,10 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Run(options) => run::run(*options),
         Command::Checkpoints(options) => checkpoints::run(options),
         Command::Status(options) => status::run(&options),
+        Command::Top(options) => view::top::run(&options),
+        Command::Logs(options) => view::logs::run(&options),
+        Command::Report(options) => view::report::run(&options),
+        Command::Trace(options) => view::trace::run(&options),
         Command::Stacks(options) => stacks::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Config(options) => config::explain(options),

@@ -1,6 +1,7 @@
 //! Writing to standard output and standard error.
 
 use std::io::Write;
+use std::path::Path;
 
 use outlive_base::{Error, Result};
 use outlive_launch::timeline::error_line;
@@ -33,9 +34,29 @@ pub fn bytes(bytes: &[u8]) -> Result<u8> {
     }
 }
 
+/// Writes bytes to a file that the user named, or to standard output for `-`.
+pub fn to(path: &Path, content: &[u8]) -> Result<u8> {
+    if path == Path::new("-") {
+        return bytes(content);
+    }
+    // As any file of the user's, who may want to show it to others.
+    std::fs::write(path, content).map_err(|error| Error::io(path, "write", &error))?;
+    Ok(0)
+}
+
 /// Writes text and a line feed.
 pub fn text(text: &str) -> Result<u8> {
     bytes(format!("{text}\n").as_bytes())
+}
+
+/// Writes text and a line feed; false if the reader went away.
+pub fn is_read(text: &str) -> Result<bool> {
+    let mut to = std::io::stdout().lock();
+    match writeln!(to, "{text}").and_then(|()| to.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::io("standard output", "write", &error)),
+    }
 }
 
 /// Writes a value as JSON.

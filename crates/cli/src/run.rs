@@ -175,6 +175,9 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         memory_bytes,
         encrypt: boolean(config, "encrypt")?,
         report: options.report,
+        metrics: Some(config.get("metrics"))
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from),
         executable: PathBuf::from("/proc/self/exe"),
         environment,
         words: options.command,

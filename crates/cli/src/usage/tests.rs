@@ -161,7 +161,7 @@ fn mistakes(path: &[String], command: &Command, arg: &Arg, long: &str) -> Vec<Ve
     }
     wrong.push(glued(""));
     let key = KEYS.iter().any(|key| key.name == long) && path == ["run"];
-    let path = ["store", "node-storage"].contains(&long);
+    let path = ["store", "node-storage", "metrics"].contains(&long);
     let chosen = arg.get_value_parser().possible_values().is_some();
     let looked_at = chosen || is_number(arg) || (key && !path);
     let values = ["-5", "99999999999999999999999", "no such thing", "@v=3"];
