@@ -4,7 +4,7 @@
 //! Invariants: the job never waits for any of it and never fails by it. The driver hands pieces to a
 //! thread by a queue with a bound; what finds the queue full, or a disk that takes nothing, is left
 //! out and counted. Nothing is synced: who loses power loses some seconds of it. The files have a
-//! bound ([`rolling`]).
+//! bound (`rolling`).
 
 pub mod lines;
 pub mod live;
