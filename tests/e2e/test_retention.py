@@ -80,7 +80,7 @@ def test_a_pin_of_a_running_job_stays_and_so_does_the_version(job: Job) -> None:
 
 
 def several(job: Job, *options: str) -> list[int]:
-    """A job that has ended and kept four versions on disk and with partners; these, newest first."""
+    """A job that has ended and kept four versions on disk and with partners; newest first."""
     job.hold(40, 0)
     job.hold(115, 100)
     job.survive("--keep", "4", "--levels", "disk,partner", *options)
@@ -158,7 +158,8 @@ def test_prune_keeps_what_it_must(job: Job) -> None:
     # A newer version that is damaged takes no other's place.
     kept = own(job, 0, newest).read_bytes()
     damage(own(job, 0, newest), 0)
-    said = job.outlive("checkpoints", "prune", "--keep", 1, "--level", "disk", "--dry-run", "--json")
+    dry = ("--keep", 1, "--level", "disk", "--dry-run", "--json")
+    said = job.outlive("checkpoints", "prune", *dry)
     assert older[0] not in [one["version"] for one in json.loads(said)["versions"]], said
     own(job, 0, newest).write_bytes(kept)
     said = job.outlive("checkpoints", "prune", "--keep", 1, "--yes")

@@ -1,5 +1,5 @@
-"""Seeing a job: `outlive top`, `logs`, `trace`, `report --html` and metrics, of one job that loses a
-node, while it runs and afterwards."""
+"""Seeing a job: `outlive top`, `logs`, `trace`, `report --html` and metrics, of one job that loses
+a node, while it runs and afterwards."""
 
 import json
 import os
@@ -7,7 +7,6 @@ import pty
 import re
 import select
 import signal
-import struct
 import subprocess
 import termios
 import time
@@ -104,7 +103,8 @@ def check_trace(trace: dict, ranks: int, nodes: int, failures: list[dict]) -> No
     events = trace["traceEvents"]
     names = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
     assert sorted(names.values()) == [*(f"node {n}" for n in range(nodes)), "outlive run test"]
-    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    named = [e for e in events if e["name"] == "thread_name"]
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in named}
     spans = defaultdict(list)
     for event in events:
         assert {"name", "ph", "ts", "pid", "tid"} <= set(event)
