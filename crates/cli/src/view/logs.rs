@@ -168,6 +168,8 @@ fn concerns(told: &Told, node: u32) -> bool {
             | Event::More { error, .. }
             | Event::Fatal(error),
         ) => about(error),
+        // Where all ranks are is told of the job.
+        Some(Event::Hang { .. } | Event::Resumed { .. }) => true,
         Some(Event::Injected { text, .. }) => text.contains(&format!("node:{node}@")),
         _ => false,
     }

@@ -126,15 +126,24 @@ pub fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// What comes from files and programs moves no cursor.
+/// What comes from files and programs moves no cursor and turns no direction.
 pub fn plain(text: &str) -> String {
-    let safe = |letter: char| if letter.is_control() { ' ' } else { letter };
+    let turns = |letter: char| matches!(letter, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let safe = |letter: char| match letter.is_control() || turns(letter) {
+        true => ' ',
+        false => letter,
+    };
     text.chars().map(safe).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_of_others_moves_nothing() {
+        assert_eq!(plain("a\u{1b}[2Jb\u{202e}c\u{2069}"), "a [2Jb c ");
+    }
 
     #[test]
     fn colour_is_left_out_when_it_is_not_wanted() {

@@ -100,7 +100,10 @@ impl Recorder {
         supervisor: &Supervisor,
         hosts: impl FnOnce() -> Vec<String>,
     ) {
-        let every = LIVE_EVERY.max(self.writer.pause());
+        let Some(pause) = self.writer.pause() else {
+            return;
+        };
+        let every = LIVE_EVERY.max(pause);
         if self.looked.is_some_and(|at| at.elapsed() < every) {
             return;
         }

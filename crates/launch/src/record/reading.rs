@@ -221,30 +221,39 @@ impl Follower {
             if self.file.is_none() {
                 self.file = open(&self.path)?;
             }
-            let Some(file) = &mut self.file else {
+            if self.file.is_none() {
                 return Ok(found);
-            };
-            let read = file.take(FILE_BYTES_MAX).read_to_end(&mut self.rest);
-            read.map_err(|error| Error::io(&self.path, "read", &error))?;
-            while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-                let line: Vec<u8> = self.rest.drain(..=end).collect();
-                match parse(&line) {
-                    Some(Line::Run(header)) => found.push((Some(header), None)),
-                    Some(Line::Told(told) | Line::Ended(told, _)) => {
-                        found.push((None, Some(told)));
-                    }
-                    Some(Line::Span(_)) | None => {}
-                }
             }
+            self.read(&mut found)?;
             let there = fs::metadata(&self.path).ok();
             let there = there.map(|meta| (meta.dev(), meta.ino()));
             if there.is_none() || there == self.file.as_ref().and_then(number) {
                 return Ok(found);
             }
-            // It is full, was read to its end, and another has its name.
+            // It is full, and another has its name. What came between the reading and the look at
+            // the name is its end.
+            self.read(&mut found)?;
             self.file = None;
             self.rest.clear();
         }
+    }
+
+    /// Reads the open file to its end.
+    fn read(&mut self, found: &mut Vec<(Option<Header>, Option<Told>)>) -> Result<()> {
+        let Some(file) = &mut self.file else {
+            return Ok(());
+        };
+        let read = file.take(FILE_BYTES_MAX).read_to_end(&mut self.rest);
+        read.map_err(|error| Error::io(&self.path, "read", &error))?;
+        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.rest.drain(..=end).collect();
+            match parse(&line) {
+                Some(Line::Run(header)) => found.push((Some(header), None)),
+                Some(Line::Told(told) | Line::Ended(told, _)) => found.push((None, Some(told))),
+                Some(Line::Span(_)) | None => {}
+            }
+        }
+        Ok(())
     }
 }
 

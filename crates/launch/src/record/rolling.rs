@@ -21,6 +21,8 @@ pub(super) struct Rolling {
     open: Option<(File, u64)>,
     /// The last line may lack its end.
     torn: bool,
+    /// The next file is one after the first, and lacks its beginning.
+    headless: bool,
 }
 
 impl Rolling {
@@ -32,6 +34,7 @@ impl Rolling {
             again,
             open: None,
             torn: false,
+            headless: false,
         }
     }
 
@@ -49,17 +52,13 @@ impl Rolling {
     }
 
     fn try_append(&mut self, line: &str) -> io::Result<()> {
-        if self.open.is_none() {
-            let (file, bytes) = self.begin()?;
-            self.open = Some((file, bytes));
-        }
+        self.open()?;
         let full = |(_, bytes): &(File, u64)| bytes + line.len() as u64 > self.bytes_max;
         if self.open.as_ref().is_some_and(full) {
             self.open = None;
             fs::rename(&self.path, older(&self.path))?;
-            let (mut file, bytes) = self.begin()?;
-            file.write_all(self.again.as_bytes())?;
-            self.open = Some((file, bytes + self.again.len() as u64));
+            self.headless = true;
+            self.open()?;
         }
         let Some((file, bytes)) = &mut self.open else {
             return Ok(());
@@ -72,6 +71,20 @@ impl Rolling {
         file.write_all(line.as_bytes())?;
         self.torn = false;
         *bytes += line.len() as u64;
+        Ok(())
+    }
+
+    fn open(&mut self) -> io::Result<()> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let (mut file, mut bytes) = self.begin()?;
+        if self.headless {
+            file.write_all(self.again.as_bytes())?;
+            bytes += self.again.len() as u64;
+            self.headless = false;
+        }
+        self.open = Some((file, bytes));
         Ok(())
     }
 

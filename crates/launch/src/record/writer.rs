@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
@@ -25,6 +25,9 @@ const END: Duration = Duration::from_secs(2);
 /// The state of this moment costs at most this part of the time of a thread.
 const SHARE: u32 = 1000;
 
+/// But it is no older than this for long, for one slow write says little of the next.
+const PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// What is to be written.
 pub(super) enum Piece {
     /// At this second of the run.
@@ -44,6 +47,8 @@ pub(super) struct Writer {
     left_out: Arc<AtomicU64>,
     /// How long the last state took to write, in nanoseconds.
     live_ns: Arc<AtomicU64>,
+    /// A state waits to be written: it is large, and one that is newer takes its place later.
+    live_waits: Arc<AtomicBool>,
 }
 
 impl Writer {
@@ -52,11 +57,17 @@ impl Writer {
         let (ended, done) = bounded::<()>(0);
         let left_out = Arc::new(AtomicU64::new(0));
         let live_ns = Arc::new(AtomicU64::new(0));
+        let live_waits = Arc::new(AtomicBool::new(false));
         let mut pen = Pen::new(dir, header, metrics, &left_out, &live_ns);
+        let waits = Arc::clone(&live_waits);
         let write = move || {
             pen.begin();
             for piece in from {
+                let is_live = matches!(piece, Piece::Live(..));
                 pen.write(piece);
+                if is_live {
+                    waits.store(false, Ordering::Relaxed);
+                }
             }
             drop(ended);
         };
@@ -71,6 +82,7 @@ impl Writer {
             done,
             left_out,
             live_ns,
+            live_waits,
         }
     }
 
@@ -80,16 +92,25 @@ impl Writer {
         let lines = match &piece {
             Piece::Event(..) | Piece::Ended(..) => 1,
             Piece::Spans(lines, left_out) => lines.len() as u64 + left_out,
-            Piece::Live(..) => 0,
+            Piece::Live(..) => {
+                self.live_waits.store(true, Ordering::Relaxed);
+                0
+            }
         };
-        if to.try_send(piece).is_err() {
+        if let Err(refused) = to.try_send(piece) {
             self.left_out.fetch_add(lines, Ordering::Relaxed);
+            if matches!(refused.into_inner(), Piece::Live(..)) {
+                self.live_waits.store(false, Ordering::Relaxed);
+            }
         }
     }
 
-    /// How long to wait between two states, by what the last cost.
-    pub fn pause(&self) -> Duration {
-        Duration::from_nanos(self.live_ns.load(Ordering::Relaxed)).saturating_mul(SHARE)
+    /// How long to wait between two states, by what the last cost; `None`: one waits still, for a
+    /// disk that is slow or hangs.
+    pub fn pause(&self) -> Option<Duration> {
+        let last = Duration::from_nanos(self.live_ns.load(Ordering::Relaxed));
+        let waits = self.live_waits.load(Ordering::Relaxed);
+        (!waits).then(|| last.saturating_mul(SHARE).min(PAUSE_MAX))
     }
 
     /// Waits for the thread, but for no disk that hangs.
@@ -218,5 +239,33 @@ impl Pen {
         }
         let ns = u64::try_from(begun.elapsed().as_nanos()).unwrap_or(u64::MAX);
         self.live_ns.store(ns, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_slow_write_does_not_stop_what_is_seen_for_long() {
+        let dir = tempfile::tempdir().unwrap();
+        let header = Header {
+            schema: lines::SCHEMA.to_owned(),
+            job: "test".to_owned(),
+            began: String::new(),
+            began_unix_ms: 0,
+            pid: 1,
+            nodes: 1,
+            continues: false,
+        };
+        let writer = Writer::start(dir.path().join("view"), &header, None);
+        writer.live_ns.store(20_000, Ordering::Relaxed);
+        assert_eq!(writer.pause(), Some(Duration::from_millis(20)));
+        writer.live_ns.store(10_000_000_000, Ordering::Relaxed);
+        assert_eq!(writer.pause(), Some(PAUSE_MAX));
+        // While one waits for the disk, no other is made.
+        writer.live_waits.store(true, Ordering::Relaxed);
+        assert_eq!(writer.pause(), None);
+        writer.finish();
     }
 }
