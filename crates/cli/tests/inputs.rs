@@ -141,6 +141,57 @@ fn a_killed_benchmark_leaves_no_files() {
     }
 }
 
+/// While hosts are asked, a file lies in the store that shows them which one it is.
+#[test]
+fn a_doctor_that_is_ended_leaves_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = dir.path().join("hosts");
+    std::fs::write(&hosts, "one\n").unwrap();
+    let store = dir.path().join("store");
+    std::fs::create_dir(&store).unwrap();
+    let files = || std::fs::read_dir(&store).unwrap().count();
+    // A shell that never answers; it ends with its input.
+    let line = format!(
+        "doctor --store {} --hosts {} --remote-shell cat-without-words",
+        store.display(),
+        hosts.display()
+    );
+    let start = || {
+        let shell = dir.path().join("cat-without-words");
+        std::fs::write(&shell, "#!/bin/sh\nexec cat >/dev/null\n").unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&shell, mode).unwrap();
+        let line = line.replace("cat-without-words", shell.to_str().unwrap());
+        let mut command = outlive(&line);
+        command.stdout(Stdio::null()).stderr(Stdio::null());
+        command.spawn().unwrap()
+    };
+    for (signal, left) in [
+        (rustix::process::Signal::INT, 0),
+        (rustix::process::Signal::TERM, 0),
+        (rustix::process::Signal::KILL, 1),
+    ] {
+        let mut child = start();
+        wait("the file is there", || files() == 1);
+        let pid = rustix::process::Pid::from_child(&child);
+        rustix::process::kill_process(pid, signal).unwrap();
+        let status = child.wait().unwrap();
+        let ended = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(ended, Some(signal.as_raw()), "by the signal itself");
+        assert_eq!(files(), left, "{signal:?}");
+    }
+    // The next one removes what was left.
+    let mut child = start();
+    wait("only its own is there", || {
+        files() == 1 && {
+            let own = format!(".outlive-doctor-{}", child.id());
+            store.join(own).exists()
+        }
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
 /// Its ranks wait for each other, and some of them have heard its end: they would wait for ever.
 #[test]
 fn a_killed_benchmark_leaves_no_job_in_the_middle_of_its_work() {

@@ -177,6 +177,11 @@ impl Judge {
         self.still
     }
 
+    /// The alarm was given, and they have not come forward since.
+    pub const fn is_told(&self) -> bool {
+        self.told
+    }
+
     /// For how long they may; `None` while that is not known.
     pub fn bound(&self, rule: &HangRule) -> Option<Bound> {
         let times = |time: Time, factor: u64| Time(time.0.saturating_mul(factor));

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, JobName, Result};
 
+use crate::files;
 use crate::job_file::{JobFile, job_hash};
 use crate::marks::MARK;
 pub use crate::marks::{is_begun, refuse_begun};
@@ -115,7 +116,7 @@ impl Deletion {
         self.mark()?;
         crate::segments::sweep(&self.dir);
         for path in self.steps() {
-            remove(&path)?;
+            files::remove(&path)?;
         }
         self.finish()
     }
@@ -133,7 +134,7 @@ impl Deletion {
         self.mark()?;
         // Who pins a version now finds the mark; who did so since has not seen it.
         if is_pinned() {
-            remove(&self.dir.join(MARK))?;
+            files::remove(&self.dir.join(MARK))?;
             return Ok(false);
         }
         self.carry_out().map(|_| true)
@@ -168,7 +169,7 @@ impl Deletion {
     fn finish(self) -> Result<Vec<PathBuf>> {
         let mut left = Vec::new();
         if let Some(outside) = &self.outside {
-            remove(&outside.join(owner::OWNER))?;
+            files::remove(&outside.join(owner::OWNER))?;
             left = names_in(outside)
                 .iter()
                 .map(|name| outside.join(name))
@@ -185,7 +186,7 @@ impl Deletion {
             if name == MARK {
                 sync(&self.dir)?;
             }
-            remove(&self.dir.join(name))?;
+            files::remove(&self.dir.join(name))?;
         }
         match fs::remove_dir(&self.dir) {
             // Somebody began the job anew: the name was free.
@@ -218,19 +219,6 @@ fn names_in(dir: &Path) -> Vec<OsString> {
     let mut names: Vec<OsString> = entries.map(|entry| entry.file_name()).collect();
     names.sort();
     names
-}
-
-/// Removes what is there, a link by itself. What is gone already is no error.
-fn remove(path: &Path) -> Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(path, "remove", &error)),
-        _ => Ok(()),
-    }
 }
 
 fn sync(dir: &Path) -> Result<()> {
@@ -305,13 +293,13 @@ mod tests {
                     first.mark().unwrap();
                 }
                 for path in steps.iter().take(cut) {
-                    remove(path).unwrap();
+                    files::remove(path).unwrap();
                 }
                 // Within the removal of the next directory, too.
                 if cut > 0
                     && let Some(path) = steps.get(cut).and_then(|path| files(path).pop())
                 {
-                    remove(&path).unwrap();
+                    files::remove(&path).unwrap();
                 }
                 drop(first);
                 let opened = Store::open(&store, &name(), 2, None, false);
@@ -348,10 +336,10 @@ mod tests {
             let first = Deletion::prepare(&store, &name(), None).unwrap();
             first.mark().unwrap();
             for path in first.steps() {
-                remove(&path).unwrap();
+                files::remove(&path).unwrap();
             }
             for last in LAST.iter().take(cut) {
-                remove(&first.dir.join(last)).unwrap();
+                files::remove(&first.dir.join(last)).unwrap();
             }
             drop(first);
             assert_eq!(is_begun(&store.join("job")), cut < LAST.len());

@@ -91,6 +91,24 @@ pub(crate) fn sweep_unfinished(dir: &Path) {
     }
 }
 
+/// Removes what is there, a link by itself. What is gone already is no error.
+///
+/// # Errors
+/// Those of the file system.
+pub(crate) fn remove(path: &Path) -> Result<()> {
+    let removed = match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
+        Ok(_) => fs::remove_file(path),
+        Err(error) => Err(error),
+    };
+    match removed {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            Err(Error::io(path, "remove", &error))
+        }
+        _ => Ok(()),
+    }
+}
+
 /// Removes what killed launchers left of [`replace`] at this path.
 pub(crate) fn sweep_replaced(path: &Path) {
     let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {

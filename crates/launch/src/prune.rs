@@ -22,7 +22,7 @@ use outlive_vault::{
 use serde::Serialize;
 
 use crate::jobs::{self, Job, hash};
-use crate::{leftovers, marks, store, versions};
+use crate::{files, leftovers, marks, store, versions};
 
 /// A directory of a rehearsal, before the process that carries it out.
 pub const REHEARSAL: &str = "rehearsal-";
@@ -163,7 +163,7 @@ impl Prune {
             Directory::sweep(dir);
         }
         for (path, _) in &self.rubbish {
-            remove(path)?;
+            files::remove(path)?;
         }
         Ok(())
     }
@@ -301,21 +301,6 @@ fn is_left_over(name: &str) -> bool {
         return pid.is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists());
     }
     name.starts_with("node-") && name.contains(".lost-")
-}
-
-/// What is gone already is no error; a link goes by itself.
-fn remove(path: &Path) -> Result<()> {
-    let removed = match fs::symlink_metadata(path) {
-        Ok(meta) if meta.is_dir() => fs::remove_dir_all(path),
-        Ok(_) => fs::remove_file(path),
-        Err(error) => Err(error),
-    };
-    match removed {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(Error::io(path, "remove", &error))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// True if a removal at this level can be asked for.

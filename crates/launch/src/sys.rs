@@ -1,10 +1,14 @@
 //! The few system calls that no safe wrapper offers: blocked signals, `signalfd`,
 //! and how a process that is not our child ended. All `unsafe` of this crate.
 
+use std::ffi::CString;
 use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -39,6 +43,37 @@ fn is_ignored(signal: i32) -> bool {
         libc::sigaction(signal, std::ptr::null(), &mut now) == 0
             && now.sa_sigaction == libc::SIG_IGN
     }
+}
+
+/// The file that a signal removes on its way; null: none.
+static DOOMED: AtomicPtr<libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Lets a signal that ends this process remove a file first. Children take nothing of it over.
+///
+/// # Errors
+/// If the path has a zero byte.
+pub fn remove_when_ended(path: &Path) -> io::Result<()> {
+    extern "C" fn end(signal: libc::c_int) {
+        let path = DOOMED.load(Ordering::Acquire);
+        // SAFETY: all three may be called in a handler; the path is null or lives for ever.
+        unsafe {
+            if !path.is_null() {
+                libc::unlink(path);
+            }
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+    // A handler may be in the middle of reading it at any time: it is never freed.
+    let path = CString::new(path.as_os_str().as_bytes())?.into_raw();
+    DOOMED.store(path, Ordering::Release);
+    for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+        if !is_ignored(signal) {
+            // SAFETY: the handler calls only what a handler may.
+            unsafe { libc::signal(signal, end as *const () as libc::sighandler_t) };
+        }
+    }
+    Ok(())
 }
 
 /// The mask that this process had when it began: what its children get.

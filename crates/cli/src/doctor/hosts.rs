@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use outlive_base::{Error, Result, count};
 use outlive_control::units::{duration_ms, show_bytes, show_ms};
 use outlive_launch::hosts::preflight::{self, Answer, ClockOffset, PEERS, Question, Request};
+use outlive_launch::sys;
 use rustix::fs::OFlags;
 use rustix::process::Resource;
 use serde::Serialize;
@@ -45,12 +46,18 @@ struct OfHost {
     checks: Vec<Check>,
 }
 
-/// A file that shows each host whether it sees this store; removed at the end.
+/// A file that shows each host whether it sees this store; removed at the end, also by a signal.
+/// What SIGKILL leaves goes the next time.
 struct Token(PathBuf, String);
+
+const TOKEN: &str = ".outlive-doctor-";
 
 impl Token {
     fn leave(store: &Path) -> Result<Token> {
-        let path = existing(store).join(format!(".outlive-doctor-{}.token", std::process::id()));
+        let dir = existing(store);
+        Token::sweep(&dir);
+        let path = dir.join(format!("{TOKEN}{}", std::process::id()));
+        sys::remove_when_ended(&path).map_err(|error| Error::io(&path, "name", &error))?;
         let mut bytes = [0_u8; 16];
         let random = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
         random.map_err(|error| Error::internal(format!("random bytes: {error}")))?;
@@ -63,6 +70,20 @@ impl Token {
         match written {
             Ok(()) => Ok(token),
             Err(error) => Err(Error::io(&token.0, "write", &error)),
+        }
+    }
+}
+
+impl Token {
+    /// Removes those of processes of this machine that live no more.
+    fn sweep(dir: &Path) {
+        for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let pid = name.to_str().and_then(|name| name.strip_prefix(TOKEN));
+            let pid = pid.and_then(|pid| pid.parse::<u32>().ok());
+            if pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists()) {
+                let _ = fs::remove_file(entry.path());
+            }
         }
     }
 }

@@ -157,7 +157,8 @@ impl Supervisor {
             Phase::Running { .. } => {
                 let silent = those(&|slot| slot.seen() == NodeState::Silent);
                 let silent = Some(silent).filter(|silent| !silent.is_empty());
-                silent.map(|silent| format!("a word from {}", named(&silent)))
+                let silent = silent.map(|silent| format!("a word from {}", named(&silent)));
+                silent.or_else(|| self.no_progress())
             }
             Phase::Finishing { .. } => {
                 let waiting = those(&|slot| slot.is_up() && !slot.finished);
@@ -167,6 +168,17 @@ impl Supervisor {
             Phase::Stopping { .. } => Some("the end of the agents".to_owned()),
             Phase::Done => None,
         }
+    }
+
+    /// What was told of a job that stands still.
+    fn no_progress(&self) -> Option<String> {
+        if !self.judge.is_told() {
+            return None;
+        }
+        let still = crate::units::show_ms(self.judge.still().as_ms());
+        let file = self.report.hangs.last().map_or("", |entry| &*entry.file);
+        let name = file.rsplit('/').next().unwrap_or_default();
+        Some(format!("progress: none for {still}, see {name}"))
     }
 
     fn missing_ranks(&self) -> String {

@@ -79,6 +79,8 @@ fn a_standstill_is_told_once_with_the_place_of_every_rank() {
           all stacks: store/job/hang-1.txt"
         ]
     );
+    let waits_for = world.sup.view(world.now).waits_for.unwrap();
+    assert!(waits_for.starts_with("progress: none for ") && waits_for.ends_with("hang-1.txt"));
     let [entry] = hangs(&world) else {
         panic!("{:?}", hangs(&world));
     };
@@ -106,6 +108,7 @@ fn a_job_that_comes_forward_again_has_a_longer_bound() {
     let mut world = at_work(ruled(OnHang::Report, None));
     world.pass(80_000);
     offer(&mut world, 11);
+    assert_eq!(world.sup.view(world.now).waits_for, None);
     assert_eq!(
         said(&world)[1],
         "the ranks come forward again after 80.0 s; the bound is 13.3 min now"
