@@ -113,15 +113,21 @@ impl Catalogue {
             },
             buffers: [Scratch::new(0), Scratch::new(0)],
         };
+        // Ranks may have moved to other nodes since.
+        let mut of_newer: BTreeMap<Rank, usize> = BTreeMap::new();
+        for (at, state) in newer.parts.iter().enumerate() {
+            of_newer.extend(state.part.ranks.iter().map(|rank| (*rank, at)));
+        }
         for one in &older.parts {
-            for other in &newer.parts {
-                let of = |state: &PartState, rank: &Rank| state.part.ranks.contains(rank);
-                let both = before.intersection(&after);
-                let common = both.filter(|rank| of(one, rank) && of(other, rank));
-                let common: Vec<Rank> = common.copied().collect();
-                if !common.is_empty() {
-                    comparison.parts([one, other], &common);
+            let mut common: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
+            for rank in one.part.ranks.iter().filter(|rank| wanted(rank)) {
+                if let Some(at) = of_newer.get(rank) {
+                    common.entry(*at).or_default().push(*rank);
                 }
+            }
+            for (at, mut ranks) in common {
+                ranks.sort();
+                comparison.parts([one, &newer.parts[at]], &ranks);
             }
         }
         let regions = comparison.regions.into_values();
