@@ -41,6 +41,8 @@ struct IdentityLine {
 struct OfferLine {
     called: AtomicU64,
     entered: AtomicU64,
+    /// One more than the last version that was forced; 0: none.
+    forced: AtomicU64,
 }
 
 #[repr(C, align(64))]
@@ -197,6 +199,20 @@ pub trait ControlWords {
         let page = self.page();
         page.offer.called.store(version.wrapping_add(1), SeqCst);
         page.attention.attention.load(SeqCst)
+    }
+
+    /// Rank: the version that is offered next will be captured, armed or not: who arms it
+    /// meanwhile, and comes too late for that, need not give it up.
+    fn announce(&self, forced: Version) {
+        writes(self, Side::Rank);
+        let word = forced.0.wrapping_add(1);
+        self.page().offer.forced.store(word, SeqCst);
+    }
+
+    /// The last version that the rank has forced, or is about to.
+    fn forced(&self) -> Option<Version> {
+        let next = self.page().offer.forced.load(SeqCst);
+        Some(Version(next.checked_sub(1)?))
     }
 
     /// Last version offered + 1; 0 before the first.
@@ -430,6 +446,7 @@ impl Page {
             offer: OfferLine {
                 called: zero(),
                 entered: zero(),
+                forced: zero(),
             },
             attention: AttentionLine { attention: zero() },
             armed: ArmedLine {

@@ -352,6 +352,9 @@ impl Job {
         }
         let fresh = map_control(link, self.place)?;
         let called = self.control.called();
+        if let Some(version) = self.control.forced() {
+            fresh.announce(version);
+        }
         if called > 0 {
             fresh.offer(called - 1);
         }

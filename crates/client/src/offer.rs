@@ -78,6 +78,10 @@ impl Job {
         version: u64,
         sources: impl FnOnce() -> Result<Vec<Source>>,
     ) -> Result<Outcome> {
+        // A forked child has the words of its parent.
+        if self.guard.is_here() {
+            self.control.announce(Version(version));
+        }
         let admitted = self.admit(version);
         let decided = self.noted(admitted)?;
         if self.link.is_none() {

@@ -112,8 +112,8 @@ fn a_job_that_comes_forward_is_never_said_to_stand_still() {
 #[test]
 fn jobs_that_are_restarted_for_standing_still_keep_the_promises() {
     let summary = sweep(some(40), 2, |options| {
-        options.step_max = Time::from_ms(20);
-        restarts(options, Some(220), 1);
+        options.step_max = Time::from_ms(40);
+        restarts(options, Some(120), 1);
     });
     good(&summary);
     assert!(summary.hangs > 0, "no job was said to stand still");

@@ -50,6 +50,8 @@ pub struct Launcher {
     lines: BTreeMap<Process, Line>,
     /// The command runs, in this incarnation.
     running: Option<u32>,
+    /// The newest start of each node that was asked for.
+    asked: BTreeMap<u32, u64>,
     /// Frozen processes that were given up and not killed.
     zombies: Vec<Process>,
     /// The supervisor has ended the job, and why.
@@ -121,6 +123,7 @@ impl Launcher {
             timer: Time::NEVER,
             lines: BTreeMap::new(),
             running: None,
+            asked: BTreeMap::new(),
             zombies: Vec::new(),
             over: None,
             run: 0,
@@ -172,6 +175,7 @@ impl Job {
                 epoch,
                 storage,
             } => {
+                self.launcher.asked.insert(node.0, epoch);
                 let delay = Time::from_ms(1 + self.random.below(60));
                 let start = Action::StartNode {
                     run: self.launcher.run,
@@ -209,7 +213,10 @@ impl Job {
                 self.launcher.over = Some(error.to_string());
             }
             A::Tell(supervisor::Event::Finishing) => self.finishing(),
-            A::WriteStacks { .. } => self.hangs += 1,
+            A::WriteStacks { .. } => {
+                self.hangs += 1;
+                self.hung = self.now;
+            }
             A::StopNode { node } => self.stop_node(node.0),
             A::Done(outcome) => self.done_with(&outcome),
             // Injections are not used; watching and remembering need nothing here.
@@ -386,11 +393,14 @@ impl Job {
         if !same {
             return;
         }
+        // Nobody listens any more to a holder for which another is on its way.
+        let asked = self.launcher.asked.get(&node).copied();
         if let Notice::Checkpoint {
             version,
             step: Step::Stable(_),
         } = &notice
             && self.at(node) == who
+            && asked.is_none_or(|asked| epoch >= asked)
         {
             let incarnation = self.launcher.supervisor.incarnation();
             self.judge.tells_launcher((incarnation, version.0));
@@ -442,6 +452,10 @@ impl Job {
     pub(super) fn final_checks(&mut self, heal: Time) {
         let number = self.launcher.supervisor.incarnation();
         let since = heal + Time::from_secs(8);
+        // A bound shorter than the job's own pace restarts it for ever, as its owner has asked.
+        if self.hung > heal {
+            return;
+        }
         let mut wrong = Vec::new();
         if let Some(why) = &self.launcher.over {
             wrong.push(format!("P5: the supervisor ended the job: {why}"));

@@ -250,6 +250,8 @@ struct Job {
     forced: Option<(u32, u64)>,
     /// Times at which it was said to stand still.
     hangs: u64,
+    /// The last of them.
+    hung: Time,
     calm: bool,
 }
 
@@ -291,6 +293,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         epoch: 0,
         forced: None,
         hangs: 0,
+        hung: Time::ZERO,
         calm: false,
         options,
     };

@@ -354,6 +354,9 @@ impl Job {
         let old = program.block.replace(block.clone());
         if let Some(old) = old {
             // The same words, or those of a block that the keeper has lost.
+            if let Some(version) = old.forced() {
+                block.announce(version);
+            }
             if old.called() > block.called() {
                 let _ = block.offer(old.called() - 1);
             }
@@ -455,9 +458,12 @@ impl Job {
             u64::from(rank),
             version << 8 | u64::from(incarnation),
         );
+        let is_forced = forced == Some((epoch, version));
+        if is_forced {
+            block.announce(Version(version));
+        }
         let attention = block.offer(version);
         let captured = program.answered;
-        let is_forced = forced == Some((epoch, version));
         if version < attention && !is_forced {
             self.judge_block(&block, captured);
             return self.next_step(rank, epoch, version);

@@ -230,6 +230,8 @@ impl<S: Shell> Core<S> {
         let failed = ready.is_err();
         self.send_slab(rank, ask.sequence, version, ready);
         if !self.rounds.contains_key(&version) {
+            // Its arming may wait here for room: this is more than an answer to it.
+            self.deferred.take_if(|(deferred, ..)| *deferred == version);
             self.open_round(version, levels);
             self.command(Command::Force { version, levels });
         }
