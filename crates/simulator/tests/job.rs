@@ -119,6 +119,17 @@ fn jobs_that_are_restarted_for_standing_still_keep_the_promises() {
     assert!(summary.hangs > 0, "no job was said to stand still");
 }
 
+/// The shared directory is full, or cannot even be read, for up to three seconds at a time.
+#[test]
+fn an_outage_of_the_shared_directory_breaks_no_promise() {
+    let summary = sweep(some(40), 2, |options| {
+        options.levels = options.levels.with(Level::SHARED);
+        (options.weights.shared, options.weights.agent) = (6, 12);
+    });
+    good(&summary);
+    assert!(summary.stable > 40 * 60, "only {} stable", summary.stable);
+}
+
 /// P9: an agent that ends never costs an incarnation.
 #[test]
 fn agents_that_crash_do_not_end_the_incarnation() {
@@ -231,6 +242,19 @@ fn planted_forgotten_history_is_caught() {
 #[test]
 fn planted_early_slot_reuse_is_caught() {
     caught_in_node(node::Planted::ReuseSlotEarly, calm);
+}
+
+/// Agents that end, and a bound on commits beyond the history's end: what the next agent neither
+/// resumes nor votes down at once is never decided, and the job's end waits for it.
+#[test]
+fn what_a_new_agent_finds_is_decided_without_waiting_for_a_bound() {
+    good(&sweep(some(40), 2, |options| {
+        calm(options);
+        options.weights.agent = 8;
+        options.faults.crash = 1_000;
+        options.tick = Time::from_ms(400);
+        options.commit_ms = 40_000;
+    }));
 }
 
 #[test]

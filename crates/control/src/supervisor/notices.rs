@@ -228,6 +228,7 @@ impl Supervisor {
         for (rank, pid) in ranks {
             self.register(node, rank, pid);
         }
+        self.remind_of_ranks(node);
     }
 
     fn register(&mut self, node: NodeId, rank: Rank, pid: u32) -> bool {

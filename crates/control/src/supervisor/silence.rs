@@ -153,14 +153,20 @@ impl Supervisor {
         let up: Vec<NodeId> = self.up().collect();
         for node in up {
             self.order(node, Order::Status);
-            // A node without ranks learns their number from here alone.
-            if let (true, Some(ranks)) = (self.is_running(), self.ranks_total)
-                && self.slots[&node].ranks.is_empty()
-            {
-                let incarnation = Incarnation(self.last_incarnation);
-                self.order(node, Order::Ranks { incarnation, ranks });
-            }
+            self.remind_of_ranks(node);
             self.warn_cut_off(now, node);
+        }
+    }
+
+    /// A node without ranks learns their number from here alone; at the end too, if its agent was
+    /// started anew: the others wait for its part of what is not decided yet.
+    pub(super) fn remind_of_ranks(&mut self, node: NodeId) {
+        let known = self.is_running() || matches!(self.phase, Phase::Finishing { .. });
+        if let (true, Some(ranks)) = (known, self.ranks_total)
+            && self.slots[&node].ranks.is_empty()
+        {
+            let incarnation = Incarnation(self.last_incarnation);
+            self.order(node, Order::Ranks { incarnation, ranks });
         }
     }
 

@@ -1,6 +1,6 @@
 //! Faults, drawn one after another from the seed.
 
-use outlive_base::{Level, Time};
+use outlive_base::{Code, Entity, Error, Level, Result, Time};
 
 use super::checker::CopyAt;
 use super::*;
@@ -69,8 +69,36 @@ impl Job {
                     }
                 }
             }
+            Some(12) => {
+                let length = Time::from_ms(20 + self.random.below(3_000));
+                let hidden = self.random.chance(500_000);
+                let until = self.now + length;
+                (self.shared.out_until, self.shared.hidden) = (until, hidden);
+                if hidden {
+                    let opening = Time::from_ms(2 * launcher::BOUNDS.recovery_ms);
+                    self.judge.hides(until, opening);
+                }
+            }
             _ => {}
         }
+    }
+
+    /// The shared directory takes nothing.
+    pub(super) fn shared_refuses(&self) -> Result<()> {
+        if self.calm || self.shared.out_until <= self.now {
+            return Ok(());
+        }
+        let (code, reason, remedy) = match self.shared.hidden {
+            true => (Code::Io, "input/output error", "see the storage"),
+            false => (Code::NoSpace, "no space is left", "make room"),
+        };
+        let entity = Entity::File("shared".into());
+        Err(Error::new(code, entity, reason, remedy))
+    }
+
+    /// Nor can it be read.
+    pub(super) fn shared_is_hidden(&self) -> bool {
+        self.shared.hidden && self.shared_refuses().is_err()
     }
 
     /// Something stored at a node goes bad: its domain counts as failed.

@@ -50,6 +50,8 @@ pub struct Checker {
     /// Incarnations that the user asked to begin anew, opened or not.
     anew: BTreeSet<u32>,
     failures: Vec<(Time, u32)>,
+    /// Until then nobody can count on what lies in the shared directory.
+    hidden_until: Time,
     opened: BTreeMap<u32, Key>,
     /// What each incarnation restored that a node has recorded, opened or not.
     begun: BTreeMap<u32, Key>,
@@ -100,6 +102,7 @@ impl Checker {
             told: BTreeSet::new(),
             anew: BTreeSet::new(),
             failures: Vec::new(),
+            hidden_until: Time::ZERO,
             opened: BTreeMap::new(),
             begun: BTreeMap::new(),
         }
@@ -161,6 +164,12 @@ impl Checker {
         self.failures.push((now, node));
     }
 
+    /// The shared directory cannot be read until then; who looked meanwhile decides later, within
+    /// so long.
+    pub fn hides(&mut self, until: Time, decides: Time) {
+        self.hidden_until = self.hidden_until.max(until + decides);
+    }
+
     /// A PREPARED record became durable.
     pub fn prepares(&mut self, node: u32, key: Key, level: Level) {
         self.prepared.entry((key, level)).or_default().insert(node);
@@ -207,6 +216,16 @@ impl Checker {
                 now,
                 format!("split decision: {key:?} {level} aborted, then committed"),
             );
+        }
+    }
+
+    /// A decision that nobody was told of is gone again.
+    pub fn takes_back(&mut self, node: u32, key: Key, level: Level) {
+        if let Some(holders) = self.committed.get_mut(&(key, level)) {
+            holders.remove(&node);
+            if holders.is_empty() {
+                self.committed.remove(&(key, level));
+            }
         }
     }
 
@@ -349,12 +368,15 @@ impl Checker {
     }
 
     /// The newest version on the line that must survive what has failed.
-    fn must_have(&self) -> Option<(Key, Level)> {
+    fn must_have(&self, now: Time) -> Option<(Key, Level)> {
+        let readable = |level: Level| level != Level::SHARED || now > self.hidden_until;
         self.stable
             .keys()
             .copied()
             .filter(|&(key, level)| {
-                self.on_line(key) && self.failed_since(key) <= tolerance(level, self.nodes)
+                self.on_line(key)
+                    && readable(level)
+                    && self.failed_since(key) <= tolerance(level, self.nodes)
             })
             .max()
     }
@@ -393,8 +415,13 @@ impl Checker {
         if restored.0 != 0 && !self.on_line(restored) {
             self.wrong(now, format!("P1: {restored:?} offered, but void"));
         }
-        if let Some((key, level)) = self.must_have()
+        // Nothing says that this incarnation is newer than the version: a fault may open an old one.
+        let anew = self.anew.clone();
+        let asked = |key: Key| anew.iter().any(|&anew| key.0 < anew && anew <= number);
+        // To begin anew was asked for when nothing could be restored, which was judged then.
+        if let Some((key, level)) = self.must_have(now)
             && restored < key
+            && !(restored.0 == 0 && asked(key))
         {
             self.wrong(
                 now,
@@ -405,8 +432,6 @@ impl Checker {
         let begun = begun.map_or(0, |(&number, _)| number);
         // What nobody who lives has heard of, nobody can know.
         let newest = self.told.iter().next_back().copied();
-        // Nothing says that this incarnation is newer than the version: a fault may open an old one.
-        let asked = |key: Key| self.anew.iter().any(|&anew| key.0 < anew && anew <= number);
         if let Some(key) = newest.filter(|key| key.0 >= begun)
             && restored.0 == 0
             && !asked(key)
@@ -421,7 +446,7 @@ impl Checker {
 
     /// The job was told that nothing can be restored.
     pub fn gives_up(&mut self, now: Time) {
-        if let Some((key, level)) = self.must_have() {
+        if let Some((key, level)) = self.must_have(now) {
             self.wrong(
                 now,
                 format!("P3: nothing offered, {key:?} was stable at {level}"),

@@ -81,7 +81,10 @@ impl Launcher {
         settings.fence_ms = 100;
         settings.kill_grace_ms = 50;
         settings.probe_ms = 200;
-        settings.bounds = BOUNDS;
+        settings.bounds = Bounds {
+            commit_ms: options.commit_ms,
+            ..BOUNDS
+        };
         settings.anew_if_nothing = true;
         settings.storage_stays = false;
         settings.last_incarnation = kept.incarnation;
@@ -110,7 +113,7 @@ impl Launcher {
         if random.chance(300_000) {
             // In a history that is so short, costs are looked for at once.
             settings.auto = Some(Wishes {
-                commit_ms: BOUNDS.commit_ms,
+                commit_ms: options.commit_ms,
                 first_ms: 20 + random.below(300),
                 least_ms: 20,
                 learned: kept.learned.clone(),

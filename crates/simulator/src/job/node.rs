@@ -198,6 +198,21 @@ impl Job {
         }
     }
 
+    /// What the agent before this one had decided and recorded here alone is written to the
+    /// shared directory; what that does not take is decided anew.
+    fn finish_shared(&mut self, found: &mut Vec<Record>) {
+        if self.shared_is_hidden() {
+            return;
+        }
+        let missing = outlive_ledger::unfinished(found, &self.shared.records);
+        for record in missing.into_iter().cloned().collect::<Vec<_>>() {
+            if self.persist_shared(record.clone()).is_err() {
+                found.retain(|other| *other != record);
+                return;
+            }
+        }
+    }
+
     /// The keeper starts the agent: it finds what the one before it has left.
     pub(super) fn start_agent(&mut self, who: Process) {
         let now = self.now;
@@ -212,12 +227,9 @@ impl Job {
         home.incarnation = 0;
         home.known.clear();
         home.live = Rc::default();
-        let found_records = home.storage.records.replay();
+        let mut found_records = home.storage.records.replay();
         if home.node == coordinator && home.life > 1 {
-            for record in outlive_ledger::unfinished(&found_records, &self.shared.records) {
-                // Another run's decision stands: this one's agent will hear of it.
-                let _ = self.persist_shared(record.clone());
-            }
+            self.finish_shared(&mut found_records);
         }
         let home = self.home(who);
         let mut ranks = Ranks::default();

@@ -7,6 +7,7 @@ use outlive_control::node;
 use outlive_control::standstill::HangRule;
 use outlive_protocols::commit::{Config, Levels, Planted};
 
+use super::launcher;
 use crate::network::LossyOptions;
 use crate::world::Faults;
 
@@ -49,6 +50,9 @@ pub struct Options {
     pub step_max: Time,
     /// The ranks offer each version that is a multiple of this.
     pub stride: u64,
+    /// The bound on a commit: shorter than any history, unless a test wants to see who relies
+    /// on it.
+    pub commit_ms: u64,
     /// A planted protocol fault.
     pub planted: Option<Planted>,
     /// A fault planted in the nodes.
@@ -84,11 +88,13 @@ pub struct Weights {
     pub twin: u32,
     /// All nodes of a failure domain are lost at once.
     pub domain: u32,
+    /// The shared directory is full, or out of reach, for a while.
+    pub shared: u32,
 }
 
 impl Weights {
     /// All of them, in the order of the fields.
-    fn each(&self) -> [u32; 12] {
+    fn each(&self) -> [u32; 13] {
         let Weights {
             agent,
             node,
@@ -102,10 +108,11 @@ impl Weights {
             several,
             twin,
             domain,
+            shared,
         } = *self;
         [
             agent, node, rank, partition, pause, damage, zombie, all, launcher, several, twin,
-            domain,
+            domain, shared,
         ]
     }
 
@@ -233,6 +240,7 @@ impl Options {
                 false => 0,
             },
             domain: 0,
+            shared: 0,
         };
         // Of its own sequence, so that the rest of a seed's history stays as it was.
         let mut sparse = Sequence::new(seed, 0x7374_7269);
@@ -251,6 +259,9 @@ impl Options {
         let domains = domains(seed, nodes, levels);
         if !domains.is_empty() {
             weights.domain = Sequence::new(seed, 0x646f_6d62).below(5) as u32;
+        }
+        if levels.contains(Level::SHARED) {
+            weights.shared = Sequence::new(seed, 0x7368_6172).below(5) as u32;
         }
         Options {
             nodes,
@@ -274,6 +285,7 @@ impl Options {
             late_restarts: last.below(4) as u32,
             step_max: Time::from_ms(10 + random.below(100)),
             stride,
+            commit_ms: launcher::BOUNDS.commit_ms,
             planted: None,
             planted_node: None,
             hang: None,
@@ -288,7 +300,7 @@ impl Options {
             coordinator: self.coordinator,
             levels: self.levels,
             arm_timeout: Time::from_ms(600),
-            commit_timeout: Time::from_ms(900),
+            commit_timeout: Time::from_ms(self.commit_ms),
             recovery_timeout: Time::from_ms(1500),
             resend: Time::from_ms(15),
             margin: 3,

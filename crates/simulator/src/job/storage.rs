@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::rng::{Sequence, draw};
-use outlive_base::{ContainerId, Incarnation, Level, Rank, Version};
+use outlive_base::{ContainerId, Incarnation, Level, Rank, Time, Version};
 use outlive_ledger::retention::long_gone;
 use outlive_ledger::{Checkpoint, GcPolicy, Record};
 
@@ -90,6 +90,10 @@ pub struct Storage {
 /// What lies in the shared directory.
 #[derive(Default)]
 pub struct Shared {
+    /// It is out of reach until then.
+    pub out_until: Time,
+    /// So that it cannot be read either; else it takes nothing more.
+    pub hidden: bool,
     pub tombs: Tombs,
     pub records: Vec<Record>,
     pub containers: BTreeMap<(Key, u32), Container>,

@@ -180,21 +180,50 @@ impl Job {
             let entity = Entity::File("records".into());
             Err(Error::new(Code::NoSpace, entity, "no space", "make room"))
         };
-        let mut result = Ok(None);
-        if self.random.chance(refuse) {
+        let result = if self.random.chance(refuse) {
             self.home(who).storage.records.refuse(op);
-            result = full();
-        } else if let Some(record) = self.home(who).storage.records.sync(op) {
-            self.on_durable(who, &record);
-            if shared {
-                result = self.persist_shared(record).map(|()| None);
-            }
-        }
+            full()
+        } else {
+            self.durable(who, op, shared).map(|()| None)
+        };
         self.input(who, life, NodeInput::Done(Done::Persisted { op, result }));
+    }
+
+    /// A record has become durable; then it goes to the shared directory, if it belongs there too.
+    fn durable(&mut self, who: Process, op: Op, shared: bool) -> Result<()> {
+        let records = &mut self.home(who).storage.records;
+        let before = if shared { records.replay() } else { Vec::new() };
+        let Some(record) = records.sync(op) else {
+            return Ok(());
+        };
+        self.on_durable(who, &record);
+        if !shared {
+            return Ok(());
+        }
+        let there = self.persist_shared(record.clone());
+        // A decision that was reported nowhere is taken back.
+        if let (
+            Err(_),
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ..
+            },
+        ) = (&there, &record)
+            && !before.contains(&record)
+        {
+            self.home(who).storage.records.remove(|it| *it == record);
+            let node = self.home(who).node;
+            let key = (incarnation.0, version.0);
+            self.judge.takes_back(node, key, *level);
+        }
+        there
     }
 
     /// Created exclusively: what another run has decided stands.
     pub(super) fn persist_shared(&mut self, record: Record) -> Result<()> {
+        self.shared_refuses()?;
         let name = |record: &Record| match *record {
             Record::Commit {
                 incarnation,
@@ -374,6 +403,9 @@ impl Job {
         if self.random.chance(refuse) {
             return no(Code::NoSpace, "no space is left");
         }
+        if target == Target::Shared {
+            self.shared_refuses()?;
+        }
         let mut container = good.clone();
         if self.random.chance(torn) {
             container.flip(&mut self.random);
@@ -454,6 +486,7 @@ impl Job {
                         .map(Container::new)
                 }),
                 Level::DISK => self.home(who).storage.own.get(&key).cloned(),
+                Level::SHARED if self.shared_is_hidden() => None,
                 Level::SHARED => self.shared.containers.get(&(key, node)).cloned(),
                 _ => match self.partner(who, part.holder) {
                     Some(there) => self.home(there).storage.partner.get(&(key, node)).cloned(),
@@ -542,13 +575,18 @@ impl Job {
     pub(super) fn look(&mut self, who: Process) -> Found {
         let node = self.home(who).node;
         let named = |(key, owner): (Key, u32)| (Incarnation(key.0), Version(key.1), NodeId(owner));
-        let shared = self.shared.containers.keys();
+        let hidden = self.shared_is_hidden();
+        let there = match hidden {
+            true => &[][..],
+            false => &self.shared.records,
+        };
+        let shared = self.shared.containers.keys().filter(|_| !hidden);
         let shared = shared.filter(|(_, owner)| *owner == node).copied();
         let storage = &self.homes[who as usize].storage;
         let own = storage.own.keys().map(|&key| (key, node));
         let all = own.chain(storage.partner.keys().copied()).chain(shared);
         let records = storage.records.replay();
-        let readable = records.iter().chain(&self.shared.records);
+        let readable = records.iter().chain(there);
         let parities = storage.parity.keys();
         let parities = parities.map(|(key, level)| (Incarnation(key.0), Version(key.1), *level));
         let committed = readable
@@ -558,10 +596,14 @@ impl Job {
         Found {
             available: all.map(named).collect(),
             parities: parities.collect(),
-            records: self.shared.records.clone(),
+            records: there.to_vec(),
             newest,
             text: (!committed).then(|| "no record of a version".to_owned()),
-            errors: Vec::new(),
+            errors: hidden
+                .then(|| self.shared_refuses())
+                .into_iter()
+                .filter_map(Result::err)
+                .collect(),
         }
     }
 
@@ -575,6 +617,8 @@ impl Job {
 
     /// Removes what the ledger's rules let go.
     fn collect(&mut self, who: Process, policy: &GcPolicy, shared: bool) -> Collected {
+        // What cannot be removed there stays; the node's own goes.
+        let shared = shared && !self.shared_is_hidden();
         let node = self.home(who).node;
         let records = self.home(who).storage.records.replay();
         let rules = Rules::new(records.iter(), policy);

@@ -39,7 +39,11 @@ impl<S: Shell> Core<S> {
         // found in the slots after what it was told first, and waits for its levels.
         let newer = self.stable.get(&level) >= Some(&at);
         let ignored = newer && self.is_planted(Planted::IgnoreOlderStable);
-        if let Some(round) = self.rounds.get_mut(&version).filter(|_| !ignored) {
+        let unknown = self.has_unknown_levels(version);
+        if let Some(round) = self.rounds.get_mut(&version)
+            && !ignored
+            && !unknown
+        {
             round.levels = round.levels.with(level);
         }
         let newest = self.stable.get(&level).is_none_or(|known| *known < at);
@@ -48,10 +52,15 @@ impl<S: Shell> Core<S> {
             level,
             newest,
         });
+        if newest {
+            self.stable.insert(level, at);
+        }
+        if unknown && !ignored {
+            self.end_unknown(version, level);
+        }
         if !newest {
             return self.retire_rounds();
         }
-        self.stable.insert(level, at);
         self.line.stable.insert((at.0, at.1, level));
         if let Some(known) = self.line.levels.get_mut(&at) {
             known.insert(level);
@@ -67,6 +76,32 @@ impl<S: Shell> Core<S> {
         // A slot may be free now: for what waits here, and for what is wanted next.
         self.try_deferred();
         self.look_now |= self.is_coordinator();
+    }
+
+    /// Met by an agent that was started anew: its levels are still to come.
+    fn has_unknown_levels(&self, version: Version) -> bool {
+        let round = self.rounds.get(&version);
+        round.is_some_and(|round| round.levels.is_empty() && !round.void)
+    }
+
+    /// A level of such a version has ended. Once all that it can have had ended, nobody will say
+    /// any more which it had; until then those that are left are still to be written here.
+    fn end_unknown(&mut self, version: Version, level: Level) {
+        let at = (self.incarnation, version);
+        let used = self.all_levels();
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        round.ended = round.ended.with(level);
+        if !used.iter().all(|level| round.ended.contains(level)) {
+            return;
+        }
+        let known = |level: &Level| self.stable.get(level) >= Some(&at);
+        let stable = used.iter().filter(known);
+        round.levels = stable.fold(Levels::NONE, Levels::with);
+        if round.levels.is_empty() {
+            self.withdraw(version);
+        }
     }
 
     /// The version will not be taken, a larger one perhaps. A rank may have captured it
@@ -116,16 +151,10 @@ impl<S: Shell> Core<S> {
             *levels = levels.without(level);
             self.deferred.take_if(|(_, levels, _)| levels.is_empty());
         }
-        let used = self.all_levels();
-        if let (Some(level), Some(round)) = (level, self.rounds.get_mut(&version))
-            && round.levels.is_empty()
-            && !round.void
+        if let Some(level) = level
+            && self.has_unknown_levels(version)
         {
-            // Once all that it can have had ended, nobody will say any more which it had.
-            round.ended = round.ended.with(level);
-            if used.iter().all(|level| round.ended.contains(level)) {
-                self.withdraw(version);
-            }
+            self.end_unknown(version, level);
         }
         if let (Some(level), Some(round)) = (level, self.rounds.get_mut(&version)) {
             // Met again after a restart: a level that it never had is no news.

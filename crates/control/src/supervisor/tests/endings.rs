@@ -404,6 +404,26 @@ fn nodes_that_fall_silent_at_the_end_are_not_waited_for() {
     assert_eq!(world.exit(), 0);
 }
 
+/// Its part of the versions that are not decided yet is nothing if no rank lived there.
+#[test]
+fn an_agent_started_anew_at_the_end_hears_how_many_ranks_there_were() {
+    let mut world = World::running(settings(2), 2);
+    world.mute.insert(NodeId(1));
+    for rank in 0..2 {
+        world.down(rank, RankEnd::Closed);
+    }
+    world.command_ended(Ended::Code(0));
+    let before = world.log.len();
+    world.notice(1, hello(NodeId(1), 1));
+    let told = |action: &Action| match action {
+        Action::Order { node, order } => {
+            *node == NodeId(1) && matches!(order, Order::Ranks { ranks: 2, .. })
+        }
+        _ => false,
+    };
+    assert!(world.log[before..].iter().any(told), "{:?}", world.log);
+}
+
 #[test]
 fn a_node_lost_after_the_end_does_not_spoil_it() {
     let mut world = World::running(settings(2), 2);

@@ -13,6 +13,8 @@ use crate::orders::Order;
 use outlive_base::ipc::{ToAgent, ToRank, VersionState};
 use outlive_base::{NodeId, Time};
 
+mod forced;
+
 #[test]
 fn a_node_without_ranks_that_learns_late_of_it_joins_all_the_same() {
     let mut agent = alone(4);
@@ -299,95 +301,6 @@ fn armed(agent: &mut Node<Still>, version: Version) {
     entry.slots[1].usage = Use::Filling(version);
     arm(entry, 1, version);
     assert!(entry.is_armed(version));
-}
-
-/// The policy wants the very version that a rank forces: whichever comes first, it is taken.
-#[test]
-fn an_arming_that_a_forced_call_overtakes_is_not_refused() {
-    let (version, levels) = (Version(20), Levels::NONE.with(Level::DISK));
-    for announced in [true, false] {
-        let mut agent = alone(0);
-        let program = with_slots(&mut agent, Version(14));
-        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
-        // The rank has called; its request is under way.
-        if announced {
-            program.announce(version);
-        }
-        program.offer(version.0);
-        assert_eq!(program.enter(version, None), None);
-        agent.on_arm(version, levels);
-        assert_eq!(agent.rounds.contains_key(&version), announced);
-        if announced {
-            program.claim(version);
-            agent.find_passed();
-            agent.ask(Rank(0), 1, version, 1 << 12, true);
-            assert!(agent.asks.is_empty(), "it has its slab");
-            let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
-            assert_eq!(slots[1].usage, Use::Filling(version));
-            assert!(
-                agent.rounds.contains_key(&version),
-                "and goes on with the round"
-            );
-        }
-    }
-    // The arming waits for room, which the forced call gets.
-    let mut agent = alone(0);
-    let program = with_slots(&mut agent, Version(14));
-    let entry = agent.ranks.get_mut(Rank(0)).unwrap();
-    entry.link = Some(Link { token: 1, pid: 1 });
-    let (source, before) = (Incarnation(1), Version(16));
-    entry.slots[1].usage = Use::Full {
-        source,
-        version: before,
-    };
-    agent.on_arm(version, levels);
-    assert!(agent.deferred.is_some(), "it waits for room");
-    program.announce(version);
-    program.offer(version.0);
-    program.claim(version);
-    agent.ask(Rank(0), 1, version, 1 << 12, true);
-    agent.ranks.get_mut(Rank(0)).unwrap().slots[1].usage = Use::Free;
-    agent.try_asks();
-    assert!(agent.asks.is_empty() && agent.deferred.is_none());
-    assert!(agent.rounds.contains_key(&version));
-}
-
-#[test]
-fn an_armed_slot_that_is_withdrawn_goes_to_a_forced_version_before_it() {
-    let mut agent = alone(0);
-    let program = with_slots(&mut agent, Version(14));
-    armed(&mut agent, Version(30));
-    program.offer(21);
-    program.claim(Version(21));
-    // Another rank's forced capture has taken the place of what was armed there.
-    agent.withdraw(Version(30));
-    agent.ask(Rank(0), 1, Version(21), 1 << 12, true);
-    let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
-    assert_eq!(slots[1].usage, Use::Filling(Version(21)));
-    assert!(agent.asks.is_empty(), "it has its slab");
-}
-
-#[test]
-fn an_armed_slot_that_a_rank_has_not_seen_goes_to_what_it_forces() {
-    let mut agent = alone(0);
-    let program = with_slots(&mut agent, Version(14));
-    armed(&mut agent, Version(20));
-    // The rank enters the next one while that is withdrawn: whether it has seen the slot
-    // shows with what it says.
-    program.offer(21);
-    program.claim(Version(21));
-    agent.withdraw(Version(20));
-    let usage = |agent: &Node<Still>| agent.ranks.get(Rank(0)).unwrap().slots[1].usage;
-    assert_eq!(
-        usage(&agent),
-        Use::Filling(Version(20)),
-        "it may be filling it"
-    );
-    agent.find_passed();
-    assert_eq!(usage(&agent), Use::Filling(Version(20)), "still");
-    agent.ask(Rank(0), 1, Version(21), 1 << 12, true);
-    assert_eq!(usage(&agent), Use::Filling(Version(21)));
-    assert!(agent.asks.is_empty(), "it has its slab");
 }
 
 #[test]
@@ -703,6 +616,40 @@ fn a_round_of_unknown_levels_is_over_when_all_levels_have_ended() {
     assert!(!agent.rounds.contains_key(&version));
     let entry = agent.ranks.get(Rank(0)).unwrap();
     assert_eq!(entry.slots[slot].usage, Use::Free);
+}
+
+/// What an agent that was started anew hears first of a version in its slots may be that one
+/// level is stable; the others are still to be written here.
+#[test]
+fn a_level_that_is_stable_does_not_stand_for_those_that_are_not_known_yet() {
+    let (version, source) = (Version(20), Incarnation(1));
+    let levels = Levels::NONE.with(Level::DISK).with(Level::MEMORY);
+    for resumed in [true, false] {
+        let mut agent = alone(0);
+        let _program = with_slots(&mut agent, Version(14));
+        agent.ranks.get_mut(Rank(0)).unwrap().slots[1].usage = Use::Full { source, version };
+        if let Some(config) = &mut agent.config {
+            let mut second = config.levels[0];
+            second.level = Level::MEMORY;
+            config.levels.push(second);
+        }
+        assert_eq!(agent.all_levels(), levels);
+        agent.open_round(version, Levels::NONE);
+        agent.rounds.get_mut(&version).unwrap().told = true;
+        agent.on_stable(version, Level::DISK);
+        assert!(agent.rounds.contains_key(&version), "memory is left");
+        if resumed {
+            agent.resume_round(version, levels);
+            assert!(agent.rounds[&version].flushing, "it is written");
+        } else {
+            // Nobody says the levels: one has ended well, the other has not.
+            agent.on_aborted(version, Some(Level::MEMORY), Why::NodeLost, None);
+            agent.retire_rounds();
+            assert!(!agent.rounds.contains_key(&version));
+            let slot = agent.ranks.get(Rank(0)).unwrap().slots[1].usage;
+            assert_eq!(slot, Use::Full { source, version }, "what is stable stays");
+        }
+    }
 }
 
 /// Known as committed since it was to be recorded, restored from memory, it took the place of

@@ -1,0 +1,92 @@
+//! Forced versions beside what is armed.
+
+use super::*;
+
+/// The policy wants the very version that a rank forces: whichever comes first, it is taken.
+#[test]
+fn an_arming_that_a_forced_call_overtakes_is_not_refused() {
+    let (version, levels) = (Version(20), Levels::NONE.with(Level::DISK));
+    for announced in [true, false] {
+        let mut agent = alone(0);
+        let program = with_slots(&mut agent, Version(14));
+        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+        // The rank has called; its request is under way.
+        if announced {
+            program.announce(version);
+        }
+        program.offer(version.0);
+        assert_eq!(program.enter(version, None), None);
+        agent.on_arm(version, levels);
+        assert_eq!(agent.rounds.contains_key(&version), announced);
+        if announced {
+            program.claim(version);
+            agent.find_passed();
+            agent.ask(Rank(0), 1, version, 1 << 12, true);
+            assert!(agent.asks.is_empty(), "it has its slab");
+            let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
+            assert_eq!(slots[1].usage, Use::Filling(version));
+            assert!(
+                agent.rounds.contains_key(&version),
+                "and goes on with the round"
+            );
+        }
+    }
+    // The arming waits for room, which the forced call gets.
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    let entry = agent.ranks.get_mut(Rank(0)).unwrap();
+    entry.link = Some(Link { token: 1, pid: 1 });
+    let (source, before) = (Incarnation(1), Version(16));
+    entry.slots[1].usage = Use::Full {
+        source,
+        version: before,
+    };
+    agent.on_arm(version, levels);
+    assert!(agent.deferred.is_some(), "it waits for room");
+    program.announce(version);
+    program.offer(version.0);
+    program.claim(version);
+    agent.ask(Rank(0), 1, version, 1 << 12, true);
+    agent.ranks.get_mut(Rank(0)).unwrap().slots[1].usage = Use::Free;
+    agent.try_asks();
+    assert!(agent.asks.is_empty() && agent.deferred.is_none());
+    assert!(agent.rounds.contains_key(&version));
+}
+
+#[test]
+fn an_armed_slot_that_is_withdrawn_goes_to_a_forced_version_before_it() {
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    armed(&mut agent, Version(30));
+    program.offer(21);
+    program.claim(Version(21));
+    // Another rank's forced capture has taken the place of what was armed there.
+    agent.withdraw(Version(30));
+    agent.ask(Rank(0), 1, Version(21), 1 << 12, true);
+    let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
+    assert_eq!(slots[1].usage, Use::Filling(Version(21)));
+    assert!(agent.asks.is_empty(), "it has its slab");
+}
+
+#[test]
+fn an_armed_slot_that_a_rank_has_not_seen_goes_to_what_it_forces() {
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    armed(&mut agent, Version(20));
+    // The rank enters the next one while that is withdrawn: whether it has seen the slot
+    // shows with what it says.
+    program.offer(21);
+    program.claim(Version(21));
+    agent.withdraw(Version(20));
+    let usage = |agent: &Node<Still>| agent.ranks.get(Rank(0)).unwrap().slots[1].usage;
+    assert_eq!(
+        usage(&agent),
+        Use::Filling(Version(20)),
+        "it may be filling it"
+    );
+    agent.find_passed();
+    assert_eq!(usage(&agent), Use::Filling(Version(20)), "still");
+    agent.ask(Rank(0), 1, Version(21), 1 << 12, true);
+    assert_eq!(usage(&agent), Use::Filling(Version(21)));
+    assert!(agent.asks.is_empty(), "it has its slab");
+}
