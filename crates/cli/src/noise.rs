@@ -1,5 +1,7 @@
 //! `outlive noise`: how quiet the cores of this machine are. The work is in the crate `node`.
 
+mod mpi;
+
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -37,6 +39,8 @@ enum What {
     Ftq(Quanta),
     /// Kernels whose run times show how much the hardware itself varies
     Variation(VariationOptions),
+    /// MPI-FWQ: fixed work quanta in every rank of an MPI job, alone or in steps
+    Mpi(Box<mpi::MpiOptions>),
     /// One HTML page of measurements
     Report(Report),
 }
@@ -123,12 +127,13 @@ struct Report {
 ///
 /// # Errors
 /// Options out of bounds, cores that cannot be used, more samples than there is memory
-/// (OL-100); files that cannot be read or written, or are no measurements.
+/// (OL-100); files that cannot be read or written, or are no measurements; those of [`mpi::run`].
 pub fn run(options: &NoiseOptions) -> Result<u8> {
     match &options.what {
         What::Fwq(quanta) => noise(model::Benchmark::Fwq, quanta),
         What::Ftq(quanta) => noise(model::Benchmark::Ftq, quanta),
         What::Variation(options) => vary(options),
+        What::Mpi(options) => mpi::run(options),
         What::Report(options) => report(options),
     }
 }

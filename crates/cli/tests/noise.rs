@@ -147,6 +147,55 @@ fn what_cannot_be_measured_is_refused_with_its_reason() {
         ),
         (&["variation", "--fill", "0"], 64, "option fill"),
         (
+            &["mpi", "--quantum", "0", "--", "true"],
+            64,
+            "give 1us to 1s",
+        ),
+        (
+            &["mpi", "--quantum", "2s", "--", "true"],
+            64,
+            "option quantum",
+        ),
+        (
+            &["mpi", "--quantum", "1", "--", "true"],
+            64,
+            "no unit of time",
+        ),
+        (&["mpi", "--steps", "1", "--", "true"], 64, "option steps"),
+        (
+            &["mpi", "--steps", "9999999", "--", "true"],
+            64,
+            "at most 3600 s",
+        ),
+        (
+            &["mpi", "--daemon", "1ms", "--", "true"],
+            64,
+            "no BURST/PERIOD",
+        ),
+        (
+            &["mpi", "--daemon", "2ms/3ms", "--", "true"],
+            64,
+            "out of bounds",
+        ),
+        (
+            &["mpi", "--phase", "same", "--", "true"],
+            64,
+            "option daemon",
+        ),
+        (&["mpi", "--cores", "x", "--", "true"], 64, "option cores"),
+        (
+            &["mpi", "--timeout", "x", "--", "true"],
+            64,
+            "option timeout",
+        ),
+        (
+            &["mpi", "--mpicc", "./none", "--", "true"],
+            74,
+            "option mpicc",
+        ),
+        (&["mpi", "--", "./none"], 127, "no such program"),
+        (&["mpi"], 64, "LAUNCHER"),
+        (
             &["report", "--html", "o.html", "none.json"],
             74,
             "none.json",
@@ -194,4 +243,98 @@ fn memory_that_cannot_be_locked_is_told() {
         value["notes"].to_string().contains("could not be locked"),
         "{value}"
     );
+}
+
+/// Without a compiler, with one that fails, and with launchers that start nothing. What stands
+/// for the compiler makes a program that is never run.
+#[test]
+fn what_starts_no_ranks_is_told() {
+    let dir = tempfile::tempdir().unwrap();
+    let script = |name: &str, text: &str| {
+        // Written by a process of its own: one that another test forks here at that moment would
+        // have the file open for writing, and nobody could execute it.
+        let write = "printf '#!/bin/sh\n%s\n' \"$2\" >\"$1\" && chmod 700 \"$1\"";
+        let words = ["-c", write, "sh", name, text];
+        let done = Command::new("sh")
+            .args(words)
+            .current_dir(dir.path())
+            .status();
+        assert!(done.unwrap().success());
+    };
+    script("good", "while [ $# -gt 1 ]; do shift; done; : >$1");
+    script("bad", "echo ===== >&2; echo no stdio.h here >&2; exit 1");
+    script("fails", "exit 7");
+    script("ends", "exit 0");
+    script("stays", "sleep 1000 & echo $! >child; wait");
+    script("begins", "touch $2/rank-0.begun; kill -9 $$");
+    script("twice", "touch $2/twice; exit 3");
+    let temporary = dir.path().join("tmp");
+    std::fs::create_dir(&temporary).unwrap();
+    for (compiler, launcher, more, status, code, text) in [
+        (
+            "./bad",
+            "./ends",
+            "",
+            127,
+            "OL-505",
+            "cannot compile: no stdio.h",
+        ),
+        (
+            "./good",
+            "./fails",
+            "",
+            127,
+            "OL-505",
+            "exit code 7 before any rank",
+        ),
+        ("./good", "./ends", "", 74, "OL-404", "0 ranks began"),
+        (
+            "./good",
+            "./begins",
+            "",
+            69,
+            "OL-202",
+            "1 rank began, 0 have a result",
+        ),
+        ("./good", "./twice", "", 64, "OL-100", "another MPI"),
+        (
+            "./good",
+            "./stays",
+            "--timeout=1s",
+            69,
+            "OL-106",
+            "no end within 1 s",
+        ),
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_outlive"))
+            .args(["noise", "mpi", "--dir", "tmp", "--mpicc", compiler])
+            .args((!more.is_empty()).then_some(more))
+            .args(["--", launcher])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{launcher}: {said}");
+        assert!(
+            said.contains(code) && said.contains(text),
+            "{launcher}: {said}"
+        );
+        assert!(output.stdout.is_empty(), "{launcher}");
+        let left = std::fs::read_dir(&temporary).unwrap().count();
+        assert_eq!(left, 0, "{launcher}: its directory is gone");
+    }
+    // Nothing that the launcher started is left, though it would have stayed.
+    let child = std::fs::read_to_string(dir.path().join("child")).unwrap();
+    let comm = std::fs::read_to_string(format!("/proc/{}/comm", child.trim()));
+    assert_ne!(comm.unwrap_or_default().trim(), "sleep");
+    // Beside the launcher, or in PATH: nowhere.
+    let output = Command::new(env!("CARGO_BIN_EXE_outlive"))
+        .args(["noise", "mpi", "--", "./ends"])
+        .current_dir(dir.path())
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(74), "{said}");
+    assert!(said.contains("no mpicc beside ./ends"), "{said}");
 }

@@ -41,14 +41,23 @@ const SIZES: &[(&str, u128)] = &[
 /// [`Code::InvalidArgument`] if the text is no number with a unit of time, or is
 /// longer than about 580 million years.
 pub fn duration_ms(option: &str, text: &str) -> Result<u64> {
-    let bad = |reason: &str| {
-        error(
-            option,
-            text,
-            reason,
-            "write a number and ms, s, min, h or d, for example 10s",
-        )
-    };
+    let remedy = "write a number and ms, s, min, h or d, for example 10s";
+    duration(option, text, 1_000_000, remedy)
+}
+
+/// A duration in nanoseconds, rounded up: a positive duration is never 0.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] if the text is no number with a unit of time, or is
+/// longer than about 580 years.
+pub fn duration_ns(option: &str, text: &str) -> Result<u64> {
+    let remedy = "write a number and us, ms or s, for example 1ms";
+    duration(option, text, 1, remedy)
+}
+
+/// A duration in units of `unit_ns`, rounded up.
+fn duration(option: &str, text: &str, unit_ns: u128, remedy: &str) -> Result<u64> {
+    let bad = |reason: &str| error(option, text, reason, remedy);
     let (value, scale, unit) = number(text).ok_or_else(|| bad("is no duration"))?;
     if unit.is_empty() && value == 0 {
         return Ok(0);
@@ -60,7 +69,7 @@ pub fn duration_ms(option: &str, text: &str) -> Result<u64> {
     let ns = value
         .checked_mul(*factor)
         .ok_or_else(|| bad("is too long"))?;
-    u64::try_from(ns.div_ceil(scale * 1_000_000)).map_err(|_| bad("is too long"))
+    u64::try_from(ns.div_ceil(scale * unit_ns)).map_err(|_| bad("is too long"))
 }
 
 /// A size in bytes, rounded down. `K`, `M`, `G`, `T` count by 1024, as `KiB` does.
@@ -158,6 +167,19 @@ mod tests {
         ] {
             assert_eq!(duration_ms("x", text).unwrap(), ms, "{text}");
         }
+        for (text, ns) in [
+            ("0", 0),
+            ("1ns", 1),
+            ("0.1ns", 1),
+            ("1.5us", 1_500),
+            ("1ms", 1_000_000),
+        ] {
+            assert_eq!(duration_ns("x", text).unwrap(), ns, "{text}");
+        }
+        assert!(
+            duration_ns("x", "9999999h").is_err(),
+            "600 years are more than 64 bits of ns"
+        );
         for bad in [
             "",
             "10",

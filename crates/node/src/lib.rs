@@ -1,9 +1,9 @@
 //! How quiet the cores of a node are: fixed work and fixed time quanta, what hit the samples
 //! that took long, kernels that show how much the hardware itself varies, and what the noise
-//! of one core costs a job of many ranks.
+//! of one core costs a job of many ranks; and how an MPI job fares that really runs.
 //!
 //! [`stats`], [`spectrum`], [`trace`], [`counters`], [`attribute`], [`extrapolate`], [`model`],
-//! [`text`], [`picture`] and [`page`] have no input or output. [`cores`], [`cycles`],
+//! [`text`], [`picture`], [`ranks`] and [`page`] have no input or output. [`cores`], [`cycles`],
 //! [`measure`], [`tracefs`], [`kernels`] and [`variation`] look at the machine. The page
 //! `docs/design/quiet.md` says what is measured how.
 
@@ -17,6 +17,7 @@ pub mod measure;
 pub mod model;
 pub mod page;
 pub mod picture;
+pub mod ranks;
 pub mod spectrum;
 pub mod stats;
 pub mod text;

@@ -4,15 +4,18 @@ use outlive_base::{Code, Entity, Error, Result};
 
 use crate::model::{NOISE, Noise, VARIATION, Variation};
 use crate::picture::escape;
+use crate::ranks::{RANKS, Ranks, show};
 use crate::{picture, text};
 
-/// A measurement of either kind.
+/// A measurement of any kind.
 #[derive(Clone, PartialEq, Debug)]
 pub enum Measured {
     /// Of noise.
     Noise(Box<Noise>),
     /// Of variation.
     Variation(Variation),
+    /// Of the ranks of an MPI job.
+    Ranks(Box<Ranks>),
 }
 
 /// Reads what `--json` wrote.
@@ -34,9 +37,13 @@ pub fn parse(name: &str, text: &str) -> Result<Measured> {
         Some(VARIATION) => Ok(Measured::Variation(
             serde_json::from_value(value).map_err(damaged)?,
         )),
+        Some(RANKS) => Ok(Measured::Ranks(
+            serde_json::from_value(value).map_err(damaged)?,
+        )),
         _ => {
-            let reason = format!("is neither {NOISE} nor {VARIATION}");
-            let remedy = "give files that outlive noise fwq, ftq or variation wrote with --json";
+            let reason = format!("is none of {NOISE}, {VARIATION} and {RANKS}");
+            let remedy =
+                "give files that outlive noise fwq, ftq, variation or mpi wrote with --json";
             Err(Error::new(Code::FormatUnknown, file(), reason, remedy))
         }
     }
@@ -48,6 +55,7 @@ pub fn html(all: &[(String, Measured)]) -> String {
         let (words, drawn) = match measured {
             Measured::Noise(noise) => (text::noise(noise), picture::noise(noise)),
             Measured::Variation(one) => (text::variation(one), picture::variation(one)),
+            Measured::Ranks(ranks) => (show::text(ranks), show::picture(ranks)),
         };
         let (name, words) = (escape(name), lines(&words));
         format!("<section>\n<h2>{name}</h2>\n<pre>{words}</pre>\n{drawn}</section>\n")

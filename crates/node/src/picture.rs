@@ -6,6 +6,7 @@
 use std::fmt::Write as _;
 
 use crate::model::{Core, Noise, Variation};
+use crate::stats::Class;
 use crate::text;
 
 const WIDTH: f64 = 760.0;
@@ -29,16 +30,20 @@ pub fn escape(text: &str) -> String {
     escaped.collect()
 }
 
-struct Panel<'a> {
-    title: String,
+/// A picture with a frame.
+pub(crate) struct Panel<'a> {
+    /// What it shows.
+    pub title: String,
     /// Words at the begin and end of both axes: left, right, bottom, top.
-    axes: [String; 4],
-    points: &'a [(f64, f64)],
-    bars: bool,
+    pub axes: [String; 4],
+    /// What is drawn.
+    pub points: &'a [(f64, f64)],
+    /// As bars, else as a curve.
+    pub bars: bool,
 }
 
 /// A panel below the last one.
-fn add(body: &mut String, top: &mut f64, of: &Panel) {
+pub(crate) fn add(body: &mut String, top: &mut f64, of: &Panel) {
     panel(body, *top, of);
     *top += PANEL;
 }
@@ -103,7 +108,8 @@ fn panel(out: &mut String, top: f64, of: &Panel) {
     }
 }
 
-fn whole(title: &str, height: f64, body: &str) -> String {
+/// A document of a title and the panels below it.
+pub(crate) fn whole(title: &str, height: f64, body: &str) -> String {
     format!(
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {} {}' font-family='sans-serif' \
          font-size='10'>\n<rect width='100%' height='100%' fill='white'/>\n\
@@ -159,32 +165,13 @@ fn panels(of: &Core) -> Vec<Drawn> {
         series,
         false,
     )];
-    // Counts span many orders: heights are logarithms of them.
-    let height = |count: u64| (count as f64 + 1.0).log10();
-    let bars: Vec<(f64, f64)> = of
-        .histogram
-        .iter()
-        .enumerate()
-        .map(|(at, class)| (at as f64 + 1.0, height(class.count)))
-        .collect();
-    let most = of
-        .histogram
-        .iter()
-        .map(|class| class.count)
-        .max()
-        .unwrap_or(0);
-    let end = of.histogram.last().map_or(0.0, |class| class.from_percent);
+    let (axes, bars) = bars_of(&of.histogram);
     all.push((
         format!(
             "core {}: samples by time over the least (both axes logarithmic)",
             of.core
         ),
-        [
-            "0 %".into(),
-            format!("{end} %"),
-            "0".into(),
-            most.to_string(),
-        ],
+        axes,
         bars,
         true,
     ));
@@ -208,6 +195,22 @@ fn panels(of: &Core) -> Vec<Drawn> {
         ));
     }
     all
+}
+
+/// The axes and bars of a histogram. Counts span many orders: heights are logarithms of them.
+pub(crate) fn bars_of(classes: &[Class]) -> ([String; 4], Vec<(f64, f64)>) {
+    let height = |count: u64| (count as f64 + 1.0).log10();
+    let bars = classes.iter().enumerate();
+    let bars = bars.map(|(at, class)| (at as f64 + 1.0, height(class.count)));
+    let most = classes.iter().map(|class| class.count).max().unwrap_or(0);
+    let end = classes.last().map_or(0.0, |class| class.from_percent);
+    let axes = [
+        "0 %".into(),
+        format!("{end} %"),
+        "0".into(),
+        most.to_string(),
+    ];
+    (axes, bars.collect())
 }
 
 /// The variation of each kernel by core.
