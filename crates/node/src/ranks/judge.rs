@@ -273,7 +273,7 @@ fn placed(allowed: &[&[u32]]) -> usize {
     let mut owner: BTreeMap<u32, usize> = BTreeMap::new();
     let mut placed = 0;
     for rank in 0..allowed.len() {
-        // Breadth first: by which rank each core was reached.
+        // By which rank each core was reached.
         let (mut reached, mut open) = (BTreeMap::new(), vec![rank]);
         let mut free = None;
         while let Some(at) = open.pop() {
@@ -376,9 +376,9 @@ mod tests {
         let steps = quanta[0].len();
         let marks = |of: &Vec<u64>| {
             let (mut now, mut marks) = (1_000, vec![1_000]);
-            for step in 0..steps {
+            for (step, own) in of.iter().enumerate() {
                 let most = quanta.iter().map(|of| of[step]).max().unwrap();
-                marks.push(now + of[step]);
+                marks.push(now + own);
                 now += most + barrier;
                 marks.push(now);
             }
