@@ -1,6 +1,8 @@
 //! Which rank lives where, and which node keeps whose copies: computed here and nowhere
 //! else, so that a launcher, its agents and a rank that looks for its agent agree.
 
+use std::collections::BTreeMap;
+
 use crate::{NodeId, Rank};
 
 /// On which of `nodes` nodes rank `rank` of `ranks` lives: in blocks, by number.
@@ -17,19 +19,45 @@ pub fn ranks_of(node: NodeId, ranks: u32, nodes: u32) -> impl Iterator<Item = Ra
     (first(node)..first(node + 1)).map(Rank)
 }
 
-/// Where a node's second copy goes: to the next node of another failure domain, if there is
-/// one. `domains[n]` is the domain of node `n`.
+/// Where a node's second copy goes: to a node of another failure domain, if there is one.
+/// `domains[n]` is the domain of node `n`.
+///
+/// No node keeps the copies of two others, unless one domain has more than half of all nodes;
+/// then its copies are dealt over the others. Where each node is a domain of its own, the
+/// partner is the next node.
 pub fn partner_of(node: NodeId, domains: &[u32]) -> Option<NodeId> {
-    let domain = domains.get(node.0 as usize)?;
-    let count = domains.len() as u32;
-    (1..count)
-        .map(|step| (node.0 + step) % count)
-        .find(|other| domains[*other as usize] != *domain)
-        .map(NodeId)
+    let domain = *domains.get(node.0 as usize)?;
+    // Of each domain: its first node, and how many it has.
+    let mut known: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    for (at, domain) in domains.iter().enumerate() {
+        known.entry(*domain).or_insert((at, 0)).1 += 1;
+    }
+    let (largest, size) = known
+        .iter()
+        .map(|(domain, (_, size))| (*domain, *size))
+        .max_by_key(|(_, size)| *size)?;
+    let numbers = 0..domains.len();
+    let place = |of: &[usize]| of.iter().position(|at| *at == node.0 as usize);
+    let of = if 2 * size <= domains.len() {
+        // Domain after domain: so many places further on, none of the same domain is met.
+        let mut order: Vec<usize> = numbers.collect();
+        order.sort_by_key(|at| (known[&domains[*at]].0, *at));
+        order[(place(&order)? + size) % domains.len()]
+    } else {
+        let (large, others): (Vec<usize>, Vec<usize>) =
+            numbers.partition(|at| domains[*at] == largest);
+        match domain == largest {
+            true => *others.get(place(&large)? % others.len().max(1))?,
+            false => large[place(&others)?],
+        }
+    };
+    Some(NodeId(of as u32))
 }
 
 #[cfg(test)]
 mod tests {
+    use crate::rng::Sequence;
+
     use super::*;
 
     #[test]
@@ -69,9 +97,48 @@ mod tests {
         assert_eq!(partners(&[0, 1, 2]), [Some(1), Some(2), Some(0)]);
         assert_eq!(
             partners(&[0, 0, 1, 1]),
-            [Some(2), Some(2), Some(0), Some(0)]
+            [Some(2), Some(3), Some(0), Some(1)]
+        );
+        assert_eq!(
+            partners(&[7, 3, 7, 3, 1]),
+            [Some(1), Some(4), Some(3), Some(0), Some(2)]
+        );
+        assert_eq!(
+            partners(&[0, 0, 0, 9, 0, 8]),
+            [Some(3), Some(5), Some(3), Some(0), Some(5), Some(1)]
         );
         assert_eq!(partners(&[5, 5]), [None, None], "nowhere is outside");
         assert_eq!(partner_of(NodeId(2), &[0, 1]), None, "no node of this job");
+    }
+
+    /// A rack's copies on one node of the next would fill that node and bind all to its speed.
+    #[test]
+    fn no_node_keeps_more_copies_than_the_domains_force_on_it() {
+        for seed in crate::seeds!(400) {
+            let mut random = Sequence::new(seed, 0);
+            let nodes = 1 + random.below(40) as u32;
+            let of = 1 + random.below(u64::from(nodes));
+            let domains: Vec<u32> = (0..nodes).map(|_| random.below(of) as u32).collect();
+            let size = |domain: u32| domains.iter().filter(|it| **it == domain).count();
+            let largest = domains
+                .iter()
+                .map(|domain| size(*domain))
+                .max()
+                .unwrap_or(0);
+            let others = domains.len() - largest;
+            let mut kept = vec![0; domains.len()];
+            for node in 0..nodes {
+                let partner = partner_of(NodeId(node), &domains).map(|it| it.0 as usize);
+                assert_eq!(partner.is_some(), others > 0, "{domains:?}");
+                let Some(partner) = partner else { continue };
+                assert_ne!(domains[partner], domains[node as usize], "{domains:?}");
+                kept[partner] += 1;
+            }
+            let most = kept.into_iter().max().unwrap_or(0);
+            assert!(
+                most <= largest.div_ceil(others.max(1)).max(1),
+                "{domains:?}"
+            );
+        }
     }
 }
