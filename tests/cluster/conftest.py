@@ -126,7 +126,15 @@ def under_slurm(tmp_path: Path) -> Iterator[Cluster]:
     yield from made_for(tmp_path, slurm=True)
 
 
-def made_for(tmp_path: Path, slurm: bool) -> Iterator[Cluster]:
+@pytest.fixture
+def under_switches(tmp_path: Path) -> Iterator[Cluster]:
+    """Five machines with Slurm: two under one switch, three under another."""
+    yield from made_for(tmp_path, slurm=True, switches={"s1": "n[1-2]", "s2": "n[3-5]"})
+
+
+def made_for(
+    tmp_path: Path, slurm: bool, switches: dict[str, str] | None = None
+) -> Iterator[Cluster]:
     lacks = made.missing()
     if lacks is not None:
         skip("machines", lacks)
@@ -136,7 +144,7 @@ def made_for(tmp_path: Path, slurm: bool) -> Iterator[Cluster]:
     for path in (HEAT2D, MPICH / "mpirun"):
         if not path.exists():
             skip("machines", f"no {path.relative_to(ROOT)}; make deps examples")
-    machines = Machines(tmp_path, 4, slurm)
+    machines = Machines(tmp_path, 5 if switches else 4, slurm, switches)
     try:
         if slurm:
             machines.wait_for_slurm()

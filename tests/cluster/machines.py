@@ -92,6 +92,10 @@ NodeName=n[1-{count}] CPUs=4 RealMemory=2000 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
+# Switches, where a test has them: a line for each leaf, and one that joins them.
+TREE = "TopologyPlugin=topology/tree\n"
+TOP = "SwitchName=top Switches={leaves}\n"
+
 CABLE = r"""
 set -e
 ip netns delete "$NAME" 2>/dev/null || :
@@ -151,9 +155,12 @@ def missing_slurm() -> str | None:
 class Machines:
     """Machines n1 to nN, and the room that they stand in, where the launcher runs."""
 
-    def __init__(self, base: Path, count: int, slurm: bool = False) -> None:
+    def __init__(
+        self, base: Path, count: int, slurm: bool = False, switches: dict[str, str] | None = None
+    ) -> None:
         self.shared = base
         self.slurm = slurm
+        self.switches = switches or {}
         self.state = base / "state"
         self.state.mkdir()
         self.names = [f"n{number}" for number in range(1, count + 1)]
@@ -179,6 +186,11 @@ class Machines:
         (self.state / "known").write_text(f"n*,{NET}.* {kind} {key}\n")
         (self.state / "slurm").mkdir()
         conf = SLURM_CONF.format(net=NET, count=len(self.names))
+        if self.switches:
+            leaves = [f"SwitchName={name} Nodes={of}\n" for name, of in self.switches.items()]
+            top = TOP.format(leaves=",".join(self.switches))
+            (self.state / "slurm" / "topology.conf").write_text("".join([*leaves, top]))
+            conf += TREE
         (self.state / "slurm" / "slurm.conf").write_text(conf)
         # Of version 1, or the server looks for one itself and ends.
         (self.state / "slurm" / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")

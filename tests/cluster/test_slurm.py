@@ -1,11 +1,13 @@
 """Jobs inside a real Slurm allocation, whose machines are namespaces with a slurmd each."""
 
+import json
+import os
 import re
 import subprocess
 import time
 from pathlib import Path
 
-from conftest import HEAT2D, MPICH, Cluster
+from conftest import HEAT2D, MPICH, OUTLIVE, Cluster
 
 SHAPE = ["192", "192"]
 STEPS = "260"
@@ -120,3 +122,74 @@ def test_a_job_that_is_warned_and_queued_again_goes_on_without_its_machines_disk
     text = said.read_text()
     assert output.read_bytes() == undisturbed(under_slurm), text
     assert f"version {warned} rebuilt from shared" in text, text
+
+
+# Three nodes, n1 and n2 under one switch and n3 under the other, and two spares there.
+OVER_SWITCHES = ("salloc", "--quiet", "--no-kill", "-N", 5, "--ntasks-per-node=2")
+
+
+def copies(cluster: Cluster, name: str) -> set[str]:
+    """The nodes of which a machine keeps copies."""
+    find = ("find", "/tmp/nodes", "-ignore_readdir_race", "-path", "*/partner/*", "-type", "f")
+    files = cluster.machines.run(name, *find).split()
+    return {found[1] for file in files if (found := re.search(r"-n(\d+)\.olc$", file))}
+
+
+def test_copies_lie_under_another_switch_and_one_of_them_may_be_lost(
+    under_switches: Cluster,
+) -> None:
+    """Both machines under a switch lose current at once. Without its switches the job would keep
+    the copy of the first on the second."""
+    output = under_switches.dir / "field"
+    options = [*OPTIONS, "--spares", 2]
+    run = under_switches.start(*options, *heat(output), within=OVER_SWITCHES)
+    under_switches.wait_for(run, "version 80 stable on partner")
+    assert [copies(under_switches, name) for name in ("n1", "n3")] == [{"2"}, {"0", "1"}]
+    for name in ("n1", "n2"):
+        under_switches.machines.power_off(name)
+    report, text = under_switches.end(run)
+    assert output.read_bytes() == undisturbed(under_switches), text
+    assert report["domains"] == [0, 0, 2] and "rebuilt from partner" in text, text
+    said = [line for line in text.splitlines() if "under s2, and counts as one under s1" in line]
+    assert len(said) == 2, text
+
+
+def test_nodes_under_one_switch_run_as_before_and_that_is_said(under_switches: Cluster) -> None:
+    output = under_switches.dir / "field"
+    within = (*OVER_SWITCHES[:4], 3, "--nodelist=n[3-5]", "--ntasks-per-node=2")
+    run = under_switches.start(*OPTIONS, "--spares", 0, *heat(output, 0), within=within)
+    report, text = under_switches.end(run)
+    assert text.count("all 3 nodes are under one switch, s2") == 1, text
+    assert report["domains"] == [] and report["warnings"] == [], text
+    assert report["checkpoints"]["stable"]["partner"] > 0, report
+    # What the owner says is not asked of Slurm.
+    options = [*OPTIONS, "--spares", 0, "--fresh", "--domains", "own", *heat(output, 0)]
+    report, text = under_switches.end(under_switches.start(*options, within=within))
+    assert report["domains"] == [0, 1, 2] and "switch" not in text, text
+    # A controller that has nothing to say costs a warning, no job.
+    (tools := under_switches.dir / "tools").mkdir()
+    silent = 'case "$*" in *topology*) echo no answer >&2; exit 1 ;; esac'
+    (tools / "scontrol").write_text(f'#!/bin/sh\n{silent}\nexec /usr/bin/scontrol "$@"\n')
+    (tools / "scontrol").chmod(0o755)
+    path = f"{tools}:{MPICH}:{os.environ['PATH']}"
+    options = [*OPTIONS, "--spares", 0, "--fresh", *heat(output, 0)]
+    report, text = under_switches.end(under_switches.start(*options, within=within, PATH=path))
+    assert [warning["code"] for warning in report["warnings"]] == ["OL-600"], text
+    assert report["domains"] == [] and text.count("not known: no answer (") == 1, text
+
+
+def test_the_doctor_looks_at_the_machines_of_an_allocation(under_slurm: Cluster) -> None:
+    store = ["--store", under_slurm.dir / "store", "--node-storage", "/tmp/nodes"]
+    doctor = [*ALLOCATION, OUTLIVE, "doctor", *store, "--hosts", "slurm", "--json"]
+    done = subprocess.run(
+        under_slurm.machines.words("room", *doctor), capture_output=True, text=True, timeout=60
+    )
+    said = json.loads(done.stdout)
+    assert [host["host"] for host in said["hosts"]] == under_slurm.machines.names, done
+    for host in said["hosts"]:
+        found = {check["name"]: check for check in host["checks"]}
+        assert found["program"]["grade"] == found["way here"]["grade"] == "ok", host
+        assert found["other hosts"]["found"].startswith("reaches 3 others"), host
+        assert found["shared store"]["grade"] == "ok", host
+    assert done.returncode == (69 if said["grade"] == "fail" else 0), done
+    assert list(under_slurm.dir.rglob(".outlive-doctor-*")) == []

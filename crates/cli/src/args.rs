@@ -148,8 +148,8 @@ pub struct Settings {
     /// With --hosts: the network between them, for example 10.1.0.0/16
     #[arg(long, value_name = "NETWORK", hide_short_help = true)]
     pub network: Option<String>,
-    /// Failure domain of each node, in order: 0,0,1,1. A partner lies in another domain
-    #[arg(long, value_name = "LIST")]
+    /// Failure domain of each node, in order: 0,0,1,1; or own. A partner lies in another domain
+    #[arg(long, value_name = "LIST|own")]
     pub domains: Option<String>,
     /// Levels in use; level/N takes every N-th capture: memory,disk,partner,xor:4,rs:4+2,shared/4
     #[arg(long, value_name = "LIST")]

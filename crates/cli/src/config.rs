@@ -72,7 +72,12 @@ pub const KEYS: &[Key] = &[
         "",
         "the first by which each host reaches this one",
     ),
-    key(NODES, "domains", "", "each node is its own"),
+    key(
+        NODES,
+        "domains",
+        "",
+        "each node is its own; under Slurm by its leaf switches",
+    ),
     key(
         SAVES,
         "levels",

@@ -11,6 +11,7 @@ use outlive_control::standstill::HangRule;
 use outlive_control::steering::Wishes;
 use outlive_control::supervisor::Settings;
 use outlive_control::{inject, units};
+use outlive_launch::hosts::slurm;
 use outlive_launch::timeline::Timeline;
 use outlive_launch::{Machines, Run, driver};
 use outlive_vault::groups;
@@ -31,6 +32,9 @@ const MEMORY_MIN: u64 = 1 << 20;
 const INTERVAL_MS: u64 = 10_000;
 /// What the interval is where the policy decides.
 const AUTO: &str = "auto";
+
+/// Failure domains: each node is its own, whatever is known of switches.
+const OWN: &str = "own";
 
 /// Dead-timeouts for which ranks may seem to wait for a machine that theirs does not reach.
 const APART_DEADS: u64 = 2;
@@ -63,6 +67,8 @@ pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
     Ok(match key {
         "node-storage" if on_hosts => Some(machines::storage()),
         "node-storage" => Some(format!("{}/JOB/nodes", config.get("store"))),
+        // Slurm's switches are asked for when a job begins.
+        "domains" if config.get("hosts") == slurm::NAME => None,
         "domains" => {
             let each: Vec<String> = (0..nodes).map(|node| node.to_string()).collect();
             Some(each.join(",")).filter(|text| text.len() <= 40)
@@ -360,13 +366,14 @@ fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
     Ok(levels)
 }
 
-/// `0,0,1,1`: a number for each node; nodes with the same number may fail together.
+/// `0,0,1,1`: a number for each node; nodes with the same number may fail together. Empty where
+/// the owner says nothing: then the source of machines may know more.
 fn domains(config: &Config, nodes: u32, levels: &[LevelSetting]) -> Result<Vec<u32>> {
     let text = config.get("domains");
-    if text.is_empty() {
+    if text.is_empty() || text == OWN {
         let own: Vec<u32> = (0..nodes).collect();
         has_groups(config, &own, levels)?;
-        return Ok(Vec::new());
+        return Ok(if text == OWN { own } else { Vec::new() });
     }
     let numbers: Option<Vec<u32>> = text
         .split(',')
@@ -383,7 +390,7 @@ fn domains(config: &Config, nodes: u32, levels: &[LevelSetting]) -> Result<Vec<u
             config,
             "domains",
             reason,
-            "write for example 0,0,1,1",
+            "write for example 0,0,1,1, or own",
         ));
     };
     let one = domains.iter().all(|domain| *domain == domains[0]);
@@ -609,6 +616,18 @@ mod tests {
     }
 
     #[test]
+    fn failure_domains_are_the_owners_or_nobodys() {
+        let domains = |given: &[&str]| {
+            let words = [&["--emulate-nodes", "3"], given].concat();
+            planned(&words).unwrap().settings.domains
+        };
+        assert_eq!(domains(&["--domains", "0,0,1"]), [0, 0, 1]);
+        // Said, and not left to what a source of machines may know.
+        assert_eq!(domains(&["--domains", "own"]), [0, 1, 2]);
+        assert_eq!(domains(&[]), Vec::<u32>::new());
+    }
+
+    #[test]
     fn what_is_asked_of_the_policy_is_understood() {
         let limits = ["--overhead-max", "1.5%", "--redo-max", "10min"];
         let limits = [&limits[..], &["--time-limit", "12h"]].concat();
@@ -667,6 +686,9 @@ mod tests {
             &["--overhead-max", "0.01"],
             &["--overhead-max", "101%"],
             &["--time-limit", "10"],
+            &["--emulate-nodes", "2", "--domains", "own,own"],
+            &["--emulate-nodes", "2", "--domains", "0"],
+            &["--emulate-nodes", "2", "--domains", "1,1"],
         ] {
             let error = planned(words).expect_err(&format!("{words:?}"));
             assert_eq!(error.code(), Code::InvalidArgument, "{words:?}");

@@ -27,6 +27,9 @@ pub struct Report {
     pub exit_status: u8,
     /// Number of nodes.
     pub nodes: u32,
+    /// The failure domain of each node, in order; empty: each is its own.
+    #[serde(default)]
+    pub domains: Vec<u32>,
     /// Number of ranks, once known.
     pub ranks: Option<u32>,
     /// How often the command was started again.
@@ -261,6 +264,7 @@ impl Report {
             result: "running".to_owned(),
             exit_status: 0,
             nodes,
+            domains: Vec::new(),
             ranks: None,
             restarts: 0,
             agent_restarts: 0,

@@ -17,6 +17,7 @@ use outlive_planner::online::learned::Learned;
 
 use crate::command::{Recipe, Tree};
 use crate::coordinator::Link;
+use crate::domains;
 use crate::hangs::Hangs;
 use crate::hosts;
 use crate::jobs::{Job, utc};
@@ -30,7 +31,7 @@ use crate::timeline::{Timeline, summary_words};
 use crate::unnamed::Unnamed;
 use crate::watch::{Seen, Watcher};
 use outlive_control::report::Report;
-use outlive_control::supervisor::{Action, Event, Input, Outcome, Supervisor, Verdict};
+use outlive_control::supervisor::{Action, Event, Input, Outcome, Storage, Supervisor, Verdict};
 
 /// Messages from the network that may wait for us; beyond that TCP pushes back.
 const NETWORK_QUEUE: usize = 4096;
@@ -65,6 +66,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let executable = find(&run.words)?;
     tracing::info!(command = %executable.display(), "found");
     crate::sys::raise_limit();
+    let unknown = domains::ask(&mut run);
     let (happened_to, happened) = unbounded::<Happened>();
     let watcher = Watcher::start(happened_to.clone())?;
     let set = &mut run.settings;
@@ -82,7 +84,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let shared = set.levels.iter().any(|it| it.level == Level::SHARED);
     let shared = shared && set.auto.is_some();
     let coordinated = store.dir().parent().unwrap_or(store.dir()).to_owned();
-    let mut notes = store.take_notes();
+    let mut notes: Vec<Error> = unknown.into_iter().chain(store.take_notes()).collect();
     if let Some(wishes) = &mut set.auto {
         match learned(&store) {
             Ok(learned) => wishes.learned = learned,
@@ -100,7 +102,6 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let options = listening(&run);
     let endpoint = network::Endpoint::bind(identity, job_hash, key, options, events_to)?;
     let machines = run.hosts.take();
-    let set = &run.settings;
     let lives = places::Lives {
         run: &run,
         store: &store,
@@ -108,11 +109,12 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         job_hash,
         launcher: endpoint.local_addr(),
     };
-    let fleet = lives.nodes(machines, happened_to)?;
+    let mut fleet = lives.nodes(machines, happened_to)?;
+    domains::settle(&mut run.settings, &mut *fleet, &run.timeline);
     let recipe = Recipe {
         words: run.words.clone(),
-        job: set.job.clone(),
-        nodes: set.nodes,
+        job: run.settings.job.clone(),
+        nodes: run.settings.nodes,
         environment: run.environment.clone(),
     };
     begin_files(&run)?;
@@ -461,19 +463,7 @@ impl Driver {
                 node,
                 epoch,
                 storage,
-            } => {
-                let dir = self.store.node_dir(node);
-                let started = self.store.ensure(&self.key).and_then(|note| {
-                    self.fleet.start(node, epoch, &dir, storage)?;
-                    self.store.record_hosts(self.fleet.hosts())?;
-                    Ok(note)
-                });
-                if let Ok(Some(error)) = started {
-                    self.tell(Input::Refused { error });
-                } else if let Err(error) = started {
-                    self.tell(Input::NodeFailed { node, epoch, error });
-                }
-            }
+            } => self.start_node(node, epoch, storage),
             Action::Order { node, order } => self.send(node, &order),
             Action::Fence { node, epoch, pids } => {
                 self.before_killing();
@@ -550,6 +540,23 @@ impl Driver {
                 self.recorder.event(now, &event);
             }
             Action::Done(_) => {}
+        }
+    }
+
+    fn start_node(&mut self, node: NodeId, epoch: u64, storage: Storage) {
+        let dir = self.store.node_dir(node);
+        let started = self.store.ensure(&self.key).and_then(|note| {
+            self.fleet.start(node, epoch, &dir, storage)?;
+            self.store.record_hosts(self.fleet.hosts())?;
+            Ok(note)
+        });
+        if let Some(words) = self.fleet.astray(node) {
+            self.timeline.say(&words);
+        }
+        if let Ok(Some(error)) = started {
+            self.tell(Input::Refused { error });
+        } else if let Err(error) = started {
+            self.tell(Input::NodeFailed { node, epoch, error });
         }
     }
 

@@ -9,7 +9,9 @@
 //! anything else runs there); the driver never waits for a host.
 
 pub mod address;
+mod answer;
 mod call;
+mod homes;
 pub mod hostfile;
 mod install;
 mod line;
@@ -39,6 +41,7 @@ use crate::nodes::{Happened, Nodes};
 use crate::process::{self, Group, Process};
 use crate::watch::Watcher;
 use call::{Call, Purpose, Stage};
+use homes::Homes;
 use install::Install;
 use line::Line;
 use place::place;
@@ -94,6 +97,7 @@ pub(crate) struct Hosts {
     holders: BTreeMap<NodeId, u64>,
     /// The host of each slot.
     placed: BTreeMap<NodeId, usize>,
+    homes: Homes,
     /// Hosts that were lost.
     lost: BTreeSet<usize>,
     /// Holders of slots whose processes are to be gone, and when their host has ended them
@@ -117,6 +121,7 @@ impl Hosts {
         Ok(Hosts {
             program: serve::program()?,
             common,
+            homes: Homes::of(source.hosts(), &placed),
             source,
             events,
             calls: BTreeMap::new(),
@@ -491,7 +496,7 @@ impl Nodes for Hosts {
         let free = |at: &usize| !taken.contains(at) && !self.lost.contains(at);
         let host = match self.placed.get(&node) {
             Some(at) => *at,
-            None => (0..self.source.hosts().len()).find(free).ok_or_else(|| {
+            None => (self.homes.next(node, self.source.hosts(), free)).ok_or_else(|| {
                 Error::new(
                     Code::NoSpare,
                     Entity::Node(node.0),
@@ -660,6 +665,19 @@ impl Nodes for Hosts {
     fn hosts(&self) -> Vec<String> {
         let name = |at: &usize| self.host(*at).name.clone();
         self.placed.values().map(name).collect()
+    }
+
+    fn domains(&self) -> Vec<Option<String>> {
+        self.homes.domains()
+    }
+
+    fn forget_domains(&mut self) {
+        self.homes.forget();
+    }
+
+    fn astray(&mut self, node: NodeId) -> Option<String> {
+        let at = *self.placed.get(&node)?;
+        self.homes.astray(node, at, &self.source.hosts()[at])
     }
 
     fn end(&mut self) {

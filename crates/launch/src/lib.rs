@@ -11,6 +11,7 @@
 pub mod command;
 pub mod coordinator;
 pub mod delete;
+mod domains;
 pub mod driver;
 mod emulated;
 mod files;

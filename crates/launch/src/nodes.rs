@@ -78,6 +78,17 @@ pub(crate) trait Nodes {
     fn hosts(&self) -> Vec<String> {
         Vec::new()
     }
+    /// What fails as a whole with each slot's host, in the order of the slots, as it was when the
+    /// run began; empty where nothing is known.
+    fn domains(&self) -> Vec<Option<String>> {
+        Vec::new()
+    }
+    /// Those mean nothing in this run.
+    fn forget_domains(&mut self) {}
+    /// What is to be said of a slot whose host now is of another domain; each host once.
+    fn astray(&mut self, _node: NodeId) -> Option<String> {
+        None
+    }
     /// Kills every keeper, and removes what ranks use to find them.
     fn end(&mut self);
 }

@@ -1,13 +1,15 @@
-//! A machine from what Slurm knows: `scontrol show node`, `topology.conf` and `sacct`.
+//! A machine from what Slurm knows: `scontrol show node`, `scontrol show topology` or
+//! `topology.conf`, and `sacct`.
 //!
 //! - `scontrol --oneliner show node`: the nodes, in this order numbered from 0;
-//! - `topology.conf` of the tree plugin: each leaf switch is a group of nodes;
+//! - `topology.conf` of the tree plugin, or what `scontrol show topology` makes of it: each leaf
+//!   switch is a group of nodes;
 //! - `sacct --allusers --allocations --parsable2 --format=State,ElapsedRaw,NNodes`: node-hours,
 //!   and how many jobs a node's failure ended (`NODE_FAIL`): the MTBF of a node.
 //!
 //! What Slurm does not know, what storage there is and how fast, is written down as a level to
 //! be corrected. Formats: the manual pages scontrol(1), topology.conf(5) and sacct(1) of Slurm
-//! 23. Bytes from outside: every number and list is bounded.
+//! 23; answers of 22.05. Bytes from outside: every number and list is bounded.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -117,6 +119,13 @@ fn field<'a>(line: &'a str, key: &str) -> Option<&'a str> {
         .map(|(_, value)| value)
 }
 
+/// False for a switch above others, and for what is no switch (a block of the block plugin).
+fn is_leaf(line: &str) -> bool {
+    let above = field(line, "Switches").is_some_and(|below| !below.is_empty());
+    let level = field(line, "Level").unwrap_or("0");
+    !above && level == "0" && field(line, "BlockName").is_none()
+}
+
 impl Cluster {
     /// Nodes of `scontrol --oneliner show node`, those that a state begins with `FUTURE` left
     /// out.
@@ -153,20 +162,23 @@ impl Cluster {
         }
     }
 
-    /// Adds the leaf switches of a `topology.conf` of the tree plugin. Nodes that are not of
-    /// this machine are left out.
+    /// Adds the leaf switches of a `topology.conf` of the tree plugin, or of what
+    /// `scontrol show topology` prints: there switches above have the nodes below them too.
+    /// Nodes that are not of this machine, and switches with fewer than two, are left out.
     ///
     /// # Errors
-    /// [`Code::Config`] with the line: a switch without a name, a list that is none.
+    /// [`Code::Config`] with the line: a switch without a name, a list that is none, more than
+    /// [`NODES_MAX`] names in all.
     pub fn topology(&mut self, text: &str, file: &str) -> Result<()> {
         let numbers: BTreeMap<&str, u32> = (0..)
             .zip(&self.nodes)
             .map(|(at, name)| (&**name, at))
             .collect();
         let mut switches = Vec::new();
+        let mut named = 0;
         for (at, line) in text.lines().enumerate() {
             let line = line.split('#').next().unwrap_or_default();
-            let Some(list) = field(line, "Nodes") else {
+            let Some(list) = field(line, "Nodes").filter(|_| is_leaf(line)) else {
                 continue;
             };
             let Some(name) = field(line, "SwitchName") else {
@@ -181,6 +193,16 @@ impl Cluster {
             let names = hosts(list).map_err(|seen| {
                 refuse(file, at + 1, seen, "write a host list such as tux[0-31]")
             })?;
+            named += names.len();
+            if named > NODES_MAX {
+                let what = format!("more than {NODES_MAX} nodes under switches");
+                return Err(refuse(
+                    file,
+                    at + 1,
+                    what,
+                    "name each node under one switch",
+                ));
+            }
             let mut members: Vec<u32> = names
                 .iter()
                 .filter_map(|name| numbers.get(&**name).copied())
@@ -381,6 +403,63 @@ TIMEOUT|7200|2
         assert_eq!(machine.groups[1].set(0, 4), [2, 3]);
     }
 
+    /// What `scontrol show topology` of Slurm 22.05 prints.
+    #[test]
+    fn of_what_scontrol_prints_the_leaves_are_taken() {
+        let printed = "\
+SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n[3-5]
+SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-5] Switches=s1,s2
+";
+        let of = |names: &[&str], text: &str| {
+            let mut cluster = Cluster {
+                nodes: names.iter().map(ToString::to_string).collect(),
+                ..Cluster::default()
+            };
+            let read = cluster.topology(text, "scontrol");
+            read.map(|()| cluster.switches)
+        };
+        let leaf = |name: &str, members: &[u32]| (name.to_owned(), members.to_vec());
+        assert_eq!(
+            of(&["n2", "n1", "n4", "n5"], printed).expect("good"),
+            [leaf("s1", &[0, 1]), leaf("s2", &[2, 3])]
+        );
+        // One that is alone under its switch, and one that is under none.
+        assert_eq!(of(&["n1", "n3", "x"], printed).expect("good"), []);
+        // Cut off by SLURM_TOPO_LEN, as Slurm does it.
+        assert_eq!(
+            of(&["n1", "n2"], "SwitchName=s1 Level=\n").expect("good"),
+            []
+        );
+        let cut = of(
+            &["n1", "n2"],
+            "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-\n",
+        );
+        assert_eq!(cut.expect_err("cut").code(), Code::Config);
+        let block = "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\n";
+        assert_eq!(of(&["n1", "n2"], block).expect("no switch"), []);
+    }
+
+    /// Ten thousand nodes take no time; lists without end are refused early.
+    #[test]
+    fn many_switches_are_read_and_too_many_are_refused() {
+        let mut cluster = Cluster {
+            nodes: (0..10_000).map(|node| format!("n{node}")).collect(),
+            ..Cluster::default()
+        };
+        let line = |at: usize| {
+            let (from, to) = (at * 32, at * 32 + 31);
+            format!("SwitchName=s{at} Level=0 LinkSpeed=1 Nodes=n[{from}-{to}]\n")
+        };
+        let text: String = (0..313).map(line).collect();
+        cluster.topology(&text, "scontrol").expect("good");
+        assert_eq!(cluster.switches.len(), 313);
+        assert_eq!(cluster.switches[312].1, (9_984..10_000).collect::<Vec<_>>());
+        let endless = "SwitchName=s Nodes=n[0-999999]\n".repeat(10_000);
+        let seen = cluster.topology(&endless, "f").expect_err("too many");
+        assert!(seen.reason().starts_with("line 2: more than"), "{seen}");
+    }
+
     #[test]
     fn host_lists() {
         for (list, names) in [
@@ -441,6 +520,8 @@ TIMEOUT|7200|2
             ",",
             "\n",
             "SwitchName=s ",
+            "Level=0 ",
+            "Switches=",
             "Nodes=",
             "1",
             "9",

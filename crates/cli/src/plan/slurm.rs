@@ -1,5 +1,5 @@
-//! `outlive plan --from-slurm`: a machine from `scontrol`, `topology.conf` and `sacct`, or from
-//! files that hold what they printed.
+//! `outlive plan --from-slurm`: a machine from `scontrol` and `sacct`, or from files that hold what
+//! they printed.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,10 +12,9 @@ use outlive_planner::slurm::Cluster;
 const BYTES_MAX: u64 = 1 << 28;
 /// Of a year back.
 const SINCE: &str = "now-365days";
-const TOPOLOGY: &str = "/etc/slurm/topology.conf";
 
-/// The machine as TOML: asked of Slurm, or read from `nodes.txt`, and `topology.conf` and
-/// `sacct.txt` if they are there, in a directory.
+/// The machine as TOML: asked of Slurm, or read from `nodes.txt`, and `topology.conf` (it may
+/// hold what `scontrol show topology` prints) and `sacct.txt` if they are there, in a directory.
 pub(super) fn machine(directory: Option<&Path>) -> Result<String> {
     let (name, nodes, topology, accounting) = match directory {
         Some(directory) => {
@@ -48,7 +47,9 @@ pub(super) fn machine(directory: Option<&Path>) -> Result<String> {
             );
             // Without accounting a machine can still be described.
             let accounting = accounting.ok().map(|text| (text, "sacct".to_owned()));
-            let topology = optional(Path::new(TOPOLOGY))?;
+            // The file may lie on the controller alone; without switches it goes on too.
+            let topology = said("scontrol", &["show", "topology"]).ok();
+            let topology = topology.map(|text| (text, "scontrol".to_owned()));
             (None, (nodes, "scontrol".to_owned()), topology, accounting)
         }
     };
@@ -82,7 +83,11 @@ fn said(command: &str, words: &[&str]) -> Result<String> {
             "run it where Slurm's commands work, or put what they print into a directory: nodes.txt, topology.conf, sacct.txt",
         )
     };
-    let output = Command::new(command).args(words).output();
+    // Lines of the topology that are cut would say something else.
+    let output = Command::new(command)
+        .args(words)
+        .env_remove("SLURM_TOPO_LEN")
+        .output();
     let output = output.map_err(|error| refuse(error.to_string()))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);

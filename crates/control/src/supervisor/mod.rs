@@ -270,7 +270,10 @@ impl Supervisor {
             fresh: set.fresh,
             history: set.history,
             traces: BTreeMap::new(),
-            report: Report::new(&set.job, set.nodes),
+            report: Report {
+                domains: set.domains.clone(),
+                ..Report::new(&set.job, set.nodes)
+            },
             actions: VecDeque::new(),
             set,
         };

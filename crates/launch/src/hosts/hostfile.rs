@@ -83,6 +83,7 @@ fn parse(text: &str, path: &Path) -> Result<Vec<Host>> {
         hosts.push(Host {
             name: name.to_owned(),
             slots,
+            domain: None,
         });
     }
     Ok(hosts)

@@ -53,6 +53,7 @@ mod tests {
         let host = |name: &&str| Host {
             name: (*name).to_owned(),
             slots: None,
+            domain: None,
         };
         let hosts: Vec<Host> = hosts.iter().map(host).collect();
         let before: Vec<String> = before.iter().map(|name| (*name).to_owned()).collect();

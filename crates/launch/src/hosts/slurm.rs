@@ -6,9 +6,12 @@
 use std::ffi::OsString;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_planner::slurm::Cluster;
 
+use super::answer;
 use super::source::{self, Host, Source};
 use crate::files;
 
@@ -19,6 +22,12 @@ pub const NAME: &str = "slurm";
 const STEP: &str = "outlive-node";
 /// Bound of looking for steps that were left.
 const SWEEP_SECONDS: &str = "5";
+
+/// How long Slurm's controller may take to tell of its switches; where it does not answer, no
+/// step starts either.
+const TOPOLOGY_WITHIN: Duration = Duration::from_secs(10);
+/// Longest answer: a line for each switch, some hundred bytes.
+const TOPOLOGY_BYTES_MAX: u64 = 1 << 24;
 
 /// The nodes of the allocation in which this process runs.
 #[derive(Debug)]
@@ -63,10 +72,29 @@ impl Slurm {
         let host = |(at, name): (usize, &str)| Host {
             name: name.trim().to_owned(),
             slots: slots.get(at).copied(),
+            domain: None,
         };
         let hosts: Vec<Host> = names.lines().enumerate().map(host).collect();
         source::check(&hosts, "hosts")?;
         Ok(Slurm { hosts })
+    }
+
+    /// Takes the leaf switches from what `scontrol show topology` prints.
+    fn take_switches(&mut self, printed: &str) -> Result<()> {
+        let mut cluster = Cluster {
+            nodes: self.hosts.iter().map(|host| host.name.clone()).collect(),
+            ..Cluster::default()
+        };
+        cluster.topology(printed, "scontrol show topology")?;
+        // A node of several rails has several switches, which share their nodes: the first.
+        for (mut switch, members) in cluster.switches.into_iter().rev() {
+            // It is shown on terminals.
+            switch.retain(|c| !c.is_control());
+            for node in members {
+                self.hosts[node as usize].domain = Some(switch.clone());
+            }
+        }
+        Ok(())
     }
 }
 
@@ -109,6 +137,34 @@ impl Source for Slurm {
             .env_remove("SLURM_DISTRIBUTION")
             .env_remove("SLURM_NTASKS_PER_NODE");
         command
+    }
+
+    /// Of Slurm's ways to tell this is the one that answers for all nodes, from anywhere in the
+    /// allocation, and needs no file: topology.conf may lie on the controller alone, and
+    /// `SLURM_TOPOLOGY_ADDR` is told to the tasks of a step, each about its own node.
+    fn find_domains(&mut self) -> Result<()> {
+        let mut command = Command::new("scontrol");
+        // Lines that are cut would say something else.
+        command
+            .args(["show", "topology"])
+            .env_remove("SLURM_TOPO_LEN");
+        let printed = answer::of(command, TOPOLOGY_WITHIN, TOPOLOGY_BYTES_MAX);
+        let read = match printed {
+            Ok(printed) => self.take_switches(&printed),
+            Err(seen) => {
+                let entity = Entity::File("scontrol show topology".to_owned());
+                Err(Error::new(Code::Config, entity, seen, ""))
+            }
+        };
+        read.map_err(|error| {
+            Error::new(
+                Code::Config,
+                error.entity().clone(),
+                format!("Slurm's switches are not known: {}", error.reason()),
+                "nothing, if nodes fail one by one; else name the failure domains: --domains \
+                 0,0,1,1",
+            )
+        })
     }
 
     /// A step whose srun was killed goes on, and is in the way of the next.
@@ -183,6 +239,7 @@ mod tests {
         let host = |name: &str, slots| Host {
             name: name.to_owned(),
             slots,
+            domain: None,
         };
         let hosts = vec![host("n1", Some(2)), host("n3", None)];
         let dir = tempfile::tempdir().unwrap();
@@ -191,5 +248,33 @@ mod tests {
         source.environment(&order, &[], dir.path()).unwrap();
         let text = std::fs::read_to_string(dir.path().join("hosts.slurm")).unwrap();
         assert_eq!(text, "n3\nn1\nn1\n");
+    }
+
+    #[test]
+    fn hosts_lie_under_their_leaf_switches() {
+        let host = |name: &str| Host {
+            name: name.to_owned(),
+            slots: None,
+            domain: None,
+        };
+        let domains = |printed: &str| {
+            let hosts = ["n1", "n2", "n3", "n4", "x"].map(host).to_vec();
+            let mut source = Slurm { hosts };
+            source.take_switches(printed).map(|()| {
+                let domain = |host: &Host| host.domain.clone().unwrap_or("-".to_owned());
+                source.hosts.iter().map(domain).collect::<Vec<_>>()
+            })
+        };
+        let tree = "SwitchName=s1 Level=0 LinkSpeed=1 Nodes=n[1-2,9]\n\
+                    SwitchName=s2 Level=0 LinkSpeed=1 Nodes=n[3-4]\n\
+                    SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-4,9] Switches=s1,s2\n";
+        assert_eq!(domains(tree).unwrap(), ["s1", "s1", "s2", "s2", "-"]);
+        let rails = "SwitchName=a Level=0 Nodes=n[1-3]\nSwitchName=b Level=0 Nodes=n[1-3]\n";
+        assert_eq!(domains(rails).unwrap(), ["a", "a", "a", "-", "-"]);
+        for nothing in ["", "\n", "what?\n"] {
+            assert_eq!(domains(nothing).unwrap(), ["-"; 5]);
+        }
+        let error = domains("SwitchName=a Nodes=n[1-\n").unwrap_err();
+        assert_eq!(error.code(), Code::Config);
     }
 }

@@ -15,6 +15,9 @@ pub struct Host {
     pub name: String,
     /// Ranks that it takes, if that is known.
     pub slots: Option<u32>,
+    /// What fails as a whole with others, as the source names it: its leaf switch. `None`: not
+    /// known, or it shares none with another.
+    pub domain: Option<String>,
 }
 
 /// Most hosts of a job.
@@ -29,6 +32,14 @@ pub trait Source: std::fmt::Debug {
     /// True if a program that a host lacks may be brought there.
     fn may_install(&self) -> bool {
         false
+    }
+    /// Finds out the [`Host::domain`] of all hosts, where the source can tell. Bounded in time;
+    /// to be called before children of this process are waited for elsewhere.
+    ///
+    /// # Errors
+    /// [`Code::Config`] with what the source said; the hosts can be used all the same.
+    fn find_domains(&mut self) -> Result<()> {
+        Ok(())
     }
     /// A command that ends what the user's command left on the hosts when it was killed, if it
     /// leaves anything. It ends by itself, within seconds.
@@ -101,6 +112,7 @@ mod tests {
         let host = |name: &str| Host {
             name: name.to_owned(),
             slots: None,
+            domain: None,
         };
         check(
             &[host("n1"), host("user@n2.example"), host("fd00::1")],

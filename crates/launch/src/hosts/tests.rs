@@ -52,6 +52,7 @@ const PROGRAM: &str = "/opt/outlive";
 impl World {
     fn new(names: &[&str], installs: bool) -> World {
         let host = |name: &&str| Host {
+            domain: None,
             name: (*name).to_owned(),
             slots: None,
         };
