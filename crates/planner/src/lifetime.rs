@@ -19,6 +19,9 @@
 //! compared with the job, and that versions enter a cycle as in the long run.
 
 mod chain;
+mod graph;
+#[cfg(test)]
+mod reference;
 mod solve;
 
 use solve::Trouble;
@@ -32,10 +35,75 @@ use crate::machine::{Job, Level};
 pub const PATTERN_MAX: u64 = 20_000;
 
 /// Probability that is neglected per state: nothing that shows in the first ten digits.
-const EXACT: f64 = 1e-13;
+const EXACT: f64 = 1e-9;
 
-/// Beyond this the result is worth nothing.
-const COARSEST: f64 = 1.1e-5;
+/// How closely the chain is looked at.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(crate) struct Effort {
+    /// Probability below which a state is left out, and another stands for it.
+    pub slack: f64,
+    /// Probability that may be left on its way: what it would still take is estimated.
+    pub left: f64,
+    /// So often a job may go on from a state that stands for another, for each stop: more is
+    /// no result.
+    pub stood: f64,
+    /// No more states, and in addition so many for each interval of the pattern: the least
+    /// likely are left out.
+    pub states: usize,
+    /// See `states`.
+    pub states_each: usize,
+    /// No more steps along the chain, and in addition so many for each interval.
+    pub steps: u64,
+    /// See `steps`.
+    pub steps_each: u64,
+}
+
+impl Effort {
+    /// All that shows in the first ten digits, as far as the bounds allow.
+    pub const FULL: Effort = Effort {
+        slack: EXACT,
+        left: 1e-8,
+        stood: f64::INFINITY,
+        states: 6_000,
+        states_each: 5,
+        steps: 20_000_000,
+        steps_each: 10_000,
+    };
+    /// For the result of a search.
+    pub const LAST: Effort = Effort {
+        slack: 1e-8,
+        left: 1e-8,
+        stood: f64::INFINITY,
+        states: 4_000,
+        states_each: 3,
+        steps: 4_000_000,
+        steps_each: 3_000,
+    };
+    /// For telling plans apart that differ much.
+    pub const COARSE: Effort = Effort {
+        slack: 1e-5,
+        left: 1e-6,
+        stood: 0.2,
+        states: 2_500,
+        states_each: 4,
+        steps: 400_000,
+        steps_each: 2_500,
+    };
+    /// For telling neighbours apart.
+    pub const CLOSE: Effort = Effort {
+        slack: 1e-6,
+        left: 1e-7,
+        stood: 0.2,
+        states: 4_000,
+        states_each: 5,
+        steps: 1_000_000,
+        steps_each: 3_000,
+    };
+    /// The same with more left out.
+    pub const fn with_slack(self, slack: f64) -> Effort {
+        Effort { slack, ..self }
+    }
+}
 
 /// When to save where.
 #[derive(Clone, PartialEq, Debug)]
@@ -137,11 +205,16 @@ impl Lifetime {
 /// [`Code::Config`] for patterns that cannot be: no level, a multiple of 0 or a length above
 /// [`PATTERN_MAX`], an interval that is not positive; too many states.
 pub fn lifetime(question: &Question, pattern: &Pattern) -> Result<Lifetime> {
-    with_slack(question, pattern, EXACT)
+    with_effort(question, pattern, Effort::FULL, &mut 0)
 }
 
-/// The same with so much probability neglected per state of the chain.
-pub(crate) fn with_slack(question: &Question, pattern: &Pattern, slack: f64) -> Result<Lifetime> {
+/// The same with less effort; `work` grows by what was done, in steps along the chain.
+pub(crate) fn with_effort(
+    question: &Question,
+    pattern: &Pattern,
+    effort: Effort,
+    work: &mut u64,
+) -> Result<Lifetime> {
     let refuse = |what: String, remedy: &str| {
         Err(Error::new(
             Code::Config,
@@ -169,7 +242,6 @@ pub(crate) fn with_slack(question: &Question, pattern: &Pattern, slack: f64) -> 
         );
     }
     let rate = question.classes.total();
-    let work = question.work;
     if rate == 0.0 {
         return Ok(solve::undisturbed(question, pattern));
     }
@@ -177,22 +249,17 @@ pub(crate) fn with_slack(question: &Question, pattern: &Pattern, slack: f64) -> 
     let longest = pattern.interval + question.capture + costs;
     let restarts = question.levels.iter().map(|level| level.restart);
     if rate * restarts.fold(longest, f64::max) > 7.0 {
-        return Ok(Lifetime::never(work));
+        return Ok(Lifetime::never(question.work));
     }
-    // Coarser where the states are too many: each step leaves about a digit less.
-    let mut slack = slack;
-    while slack <= COARSEST {
-        match solve::expected(question, pattern, slack) {
-            Ok(found) => return Ok(found),
-            Err(Trouble::Endless) => return Ok(Lifetime::never(work)),
-            Err(Trouble::TooMany) => slack *= 10.0,
-        }
+    let (found, steps) = solve::expected(question, pattern, effort);
+    *work += steps;
+    match found {
+        Ok(found) => Ok(found),
+        Err(Trouble::TooMany) => refuse(
+            format!("multiples {:?} take too many steps", pattern.multiples),
+            "write more often to the levels that survive more, or use multiples that divide each other",
+        ),
     }
-    let what = format!("multiples {:?} have too many states", pattern.multiples);
-    refuse(
-        what,
-        "use fewer levels in the background, or multiples that divide each other",
-    )
 }
 
 #[cfg(test)]

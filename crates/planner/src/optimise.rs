@@ -5,28 +5,36 @@
 //! goal. The number of steps is bounded, so that an answer takes about as long for five
 //! levels on any number of nodes.
 
+use std::collections::BTreeMap;
+
 use outlive_base::{Code, Entity, Error, Result};
 
 use crate::classes::Classes;
-use crate::lifetime::{Lifetime, Pattern, Question, lifetime, with_slack};
+use crate::lifetime::{Effort, Lifetime, Pattern, Question, with_effort};
 use crate::machine::{Job, Level};
 use crate::methods;
 
 /// Subsets that are looked at closely.
 const CLOSELY: usize = 4;
-/// While the best is improved, so much probability is neglected per state of the chain.
-const SLACK: f64 = 1e-6;
-/// For the worth of inputs, which are differences, less.
+/// For the worth of inputs, which are differences: states of less probability are left out.
 const FINE: f64 = 1e-9;
 /// Patterns of more intervals are not tried.
 const LENGTH_MAX: u64 = 2_000;
-/// The few best subsets are told apart with more neglected, and larger steps ...
-const COARSE: f64 = 1e-5;
+/// The few best subsets are told apart with larger steps ...
 const STEP_COARSE: f64 = 1.1;
 /// ... by so many evaluations each; then the best is improved by so many.
 const TRIES_COARSE: usize = 24;
-const TRIES_FINE: usize = 60;
+const TRIES_FINE: usize = 80;
 const STEP_FINE: f64 = 1.015;
+/// Checkpoints are at least half of the fastest write apart.
+const WRITES_APART: f64 = 2.0;
+/// A first interval without a result is doubled at most so often.
+const LONGER_MAX: usize = 5;
+/// Large enough to leave a valley: where writes are refused, cost is not smooth in multiples.
+const STEP_FIRST: f64 = 2.0;
+/// Neither makes more steps along the chain: this bounds the time, whatever the job.
+const WORK_COARSE: u64 = 12_000_000;
+const WORK_FINE: u64 = 40_000_000;
 
 /// Levels, intervals, and what they cost.
 #[derive(Clone, PartialEq, Debug)]
@@ -73,7 +81,15 @@ struct Search<'a> {
     question: &'a Question,
     rungs: Vec<usize>,
     tries: usize,
-    slack: f64,
+    effort: Effort,
+    /// No shorter intervals: a level that is written in the background ends it at
+    /// most half a write before the next checkpoint.
+    shortest: f64,
+    /// Steps along the chain that were made, and how many may be.
+    work: u64,
+    work_max: u64,
+    /// What was asked: the bits of the interval, and the ratios.
+    known: BTreeMap<(u64, Vec<u32>), f64>,
 }
 
 impl Search<'_> {
@@ -92,11 +108,22 @@ impl Search<'_> {
 
     fn value(&mut self, interval: f64, ratios: &[u32]) -> f64 {
         let pattern = self.pattern(interval, ratios);
-        if pattern.length() > LENGTH_MAX || self.tries == 0 {
+        let asked = (interval.to_bits(), ratios.to_vec());
+        if let Some(&value) = self.known.get(&asked) {
+            return value;
+        }
+        if interval < self.shortest
+            || pattern.length() > LENGTH_MAX
+            || self.tries == 0
+            || self.work > self.work_max
+        {
             return f64::INFINITY;
         }
         self.tries -= 1;
-        with_slack(self.question, &pattern, self.slack).map_or(f64::INFINITY, |found| found.total)
+        let found = with_effort(self.question, &pattern, self.effort, &mut self.work);
+        let value = found.map_or(f64::INFINITY, |found| found.total);
+        self.known.insert(asked, value);
+        value
     }
 
     /// From a first guess to where no step helps, from the first size of step to the last.
@@ -107,6 +134,20 @@ impl Search<'_> {
         (mut step, last): (f64, f64),
     ) -> (f64, f64, Vec<u32>) {
         let mut found = self.value(interval, &ratios);
+        // Too long a way to the upper levels, or intervals that are too short to be looked
+        // at closely: begin where there is a result.
+        while found.is_infinite() && ratios.iter().any(|&ratio| ratio > 1) {
+            ratios
+                .iter_mut()
+                .for_each(|ratio| *ratio = ratio.div_ceil(2));
+            found = self.value(interval, &ratios);
+        }
+        for _ in 0..LONGER_MAX {
+            if found.is_infinite() {
+                interval *= 2.0;
+                found = self.value(interval, &ratios);
+            }
+        }
         while step > last && self.tries > 0 {
             let mut better = false;
             for (next, other) in neighbours(interval, &ratios, step) {
@@ -161,6 +202,17 @@ fn neighbours(interval: f64, ratios: &[u32], step: f64) -> Vec<(f64, Vec<u32>)> 
     found
 }
 
+/// The shortest interval that is worth a try, in seconds: half of the fastest write.
+fn shortest(question: &Question) -> f64 {
+    let write = |level: &Level| question.capture + level.cost + level.background;
+    question
+        .levels
+        .iter()
+        .map(write)
+        .fold(f64::INFINITY, f64::min)
+        / WRITES_APART
+}
+
 /// A subset of levels and the best that was found for it.
 struct Candidate {
     /// Seconds.
@@ -209,7 +261,11 @@ pub fn best(job: &Job, levels: &[Level], classes: &Classes) -> Result<Plan> {
             question: &question,
             rungs: rungs.clone(),
             tries: TRIES_COARSE,
-            slack: COARSE,
+            effort: Effort::COARSE,
+            shortest: shortest(&question),
+            work: 0,
+            work_max: WORK_COARSE,
+            known: BTreeMap::new(),
         };
         let steps = (1.6, STEP_COARSE);
         let (found, interval, ratios) = search.improve(periods[0], ratios, steps);
@@ -227,16 +283,34 @@ pub fn best(job: &Job, levels: &[Level], classes: &Classes) -> Result<Plan> {
     let Some(best) = best else {
         return Err(hopeless(job, levels, classes));
     };
+    let all = levels;
     let (levels, question) = (best.chosen, best.question);
     let mut search = Search {
         question: &question,
         rungs: best.rungs,
         tries: TRIES_FINE,
-        slack: SLACK,
+        effort: Effort::CLOSE,
+        shortest: shortest(&question),
+        work: 0,
+        work_max: WORK_FINE,
+        known: BTreeMap::new(),
     };
-    let (_, interval, ratios) = search.improve(best.interval, best.ratios, (1.2, STEP_FINE));
-    let pattern = search.pattern(interval, &ratios);
-    let lifetime = lifetime(&question, &pattern)?;
+    let steps = (STEP_FIRST, STEP_FINE);
+    let (_, interval, ratios) = search.improve(best.interval, best.ratios.clone(), steps);
+    let improved = search.pattern(interval, &ratios);
+    let first = search.pattern(best.interval, &best.ratios);
+    // The search looks less closely, and may have been led astray.
+    let last = |pattern: Pattern| {
+        let efforts = [Effort::LAST, Effort::CLOSE, Effort::COARSE];
+        let mut found = efforts
+            .iter()
+            .map(|&effort| with_effort(&question, &pattern, effort, &mut 0));
+        Some((found.find_map(Result::ok)?, pattern))
+    };
+    let both = [last(improved), last(first)].into_iter().flatten();
+    let (lifetime, pattern) = both
+        .min_by(|a, b| a.0.total.total_cmp(&b.0.total))
+        .ok_or_else(|| hopeless(job, all, classes))?;
     Ok(Plan {
         levels,
         pattern,
@@ -279,12 +353,12 @@ pub struct Sensitivity {
 /// # Errors
 /// As [`lifetime`].
 pub fn sensitivity(question: &Question, plan: &Pattern) -> Result<Vec<Sensitivity>> {
-    let now = with_slack(question, plan, FINE)?.total;
+    let now = with_effort(question, plan, Effort::FULL.with_slack(FINE), &mut 0)?.total;
     let mut found = Vec::new();
     let mut ask = |input: String, change: &dyn Fn(&mut Question)| -> Result<()> {
         let mut other = question.clone();
         change(&mut other);
-        let saved = now - with_slack(&other, plan, FINE)?.total;
+        let saved = now - with_effort(&other, plan, Effort::FULL.with_slack(FINE), &mut 0)?.total;
         found.push(Sensitivity { input, saved });
         Ok(())
     };

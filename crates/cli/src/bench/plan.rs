@@ -1,6 +1,9 @@
-//! `outlive bench plan`: what a plan costs, and how fast jobs are simulated.
+//! `outlive bench plan`: what a plan costs, on one machine and on random ones, and how fast
+//! jobs are simulated.
 
-use std::time::Instant;
+mod random;
+
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use outlive_base::Result;
 use outlive_planner::classes::classes;
@@ -20,6 +23,51 @@ const NODE_HOURS_MIN: f64 = 1e8;
 /// Intervals of each simulated run.
 const INTERVALS: u64 = 2_000;
 
+/// Random machines in each round.
+const MACHINES: u64 = 10;
+
+/// Plans for random machines.
+#[derive(Default)]
+struct Sample {
+    /// Seconds that each took.
+    seconds: Vec<f64>,
+    /// The overhead that is expected under each plan.
+    overheads: Vec<f64>,
+    hopeless: usize,
+    /// The machine whose plan took longest: its seed, and the seconds.
+    slowest: (u64, f64),
+}
+
+impl Sample {
+    fn plan(&mut self, seed: u64) -> Result<()> {
+        let (machine, job) = random::texts(seed);
+        let machine = machine::machine(&machine, "random machine")?;
+        let job = machine::job(&job, "random job", &machine)?;
+        let levels = machine::priced(&machine, &job);
+        let rates = classes(&machine, &job, &levels, 1);
+        let start = Instant::now();
+        let plan = optimise::best(&job, &levels, &rates);
+        let seconds = start.elapsed().as_secs_f64();
+        self.seconds.push(seconds);
+        if seconds > self.slowest.1 {
+            self.slowest = (seed, seconds);
+        }
+        match plan {
+            Ok(plan) => self.overheads.push(100.0 * plan.lifetime.overhead()),
+            Err(_) => self.hopeless += 1,
+        }
+        Ok(())
+    }
+
+    /// What so large a share of the plans takes at most.
+    fn quantile(&self, share: f64) -> f64 {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        let at = (share * sorted.len() as f64).ceil() as usize;
+        sorted.get(at.max(1) - 1).copied().unwrap_or(0.0)
+    }
+}
+
 /// Runs the benchmark: each round makes a plan and simulates the job under it.
 pub fn measure(options: &BenchOptions) -> Result<Table> {
     let mut table = Table::new("plan", Machine::here());
@@ -27,7 +75,13 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     let job = machine::job(JOB, "job", &machine)?;
     let levels = machine::priced(&machine, &job);
     let (mut seconds, mut rates, mut hours) = (Vec::new(), Vec::new(), Vec::new());
+    let mut sample = Sample::default();
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seed = clock.map_or(0, |since| since.as_secs() % 1_000_000) * 1_000;
     for round in 0..options.rounds.max(1) {
+        for machine in 0..MACHINES {
+            sample.plan(seed + MACHINES * round as u64 + machine)?;
+        }
         let start = Instant::now();
         let rate = classes(&machine, &job, &levels, 1);
         rates.push(start.elapsed().as_secs_f64());
@@ -54,9 +108,28 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     table.rows = vec![
         Row::new("rates of 50,000 nodes and five levels", "s", &rates),
         Row::new("the best plan for them", "s", &seconds).goal(Goal::AtMost(SECONDS_MAX)),
+        Row::new(
+            "the best plan for a random machine: median",
+            "s",
+            &[sample.quantile(0.5)],
+        ),
+        Row::new("99 % of random machines", "s", &[sample.quantile(0.99)]),
+        Row::new("the slowest random machine", "s", &[sample.quantile(1.0)])
+            .goal(Goal::AtMost(SECONDS_MAX)),
+        Row::new(
+            "expected overhead on random machines",
+            "%",
+            &sample.overheads,
+        ),
         Row::new("simulated, exponential lives", "node-hours/s", &hours)
             .goal(Goal::AtLeast(NODE_HOURS_MIN)),
     ];
+    table.notes.push(format!(
+        "plan: {} random machines, seeds from {seed}; slowest: {}; no plan makes headway on {}",
+        sample.seconds.len(),
+        sample.slowest.0,
+        sample.hopeless
+    ));
     table
         .notes
         .push(format!("plan: load {} at the end", here::load()));

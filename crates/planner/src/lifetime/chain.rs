@@ -1,5 +1,8 @@
 //! States of the chain and what follows each.
 
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
 use super::{Pattern, Question};
 use crate::classes::{Mask, Outcome};
 use crate::machine::Scheme;
@@ -8,8 +11,6 @@ use crate::machine::Scheme;
 pub(super) const LEVELS_MAX: usize = 8;
 /// No version.
 const NONE: u32 = u32::MAX;
-/// Branches within a step that are less likely are neglected.
-const NEGLIGIBLE: f64 = 1e-15;
 const NANOS: f64 = 1e9;
 
 /// What is stored where. Ages are in intervals before the state's position.
@@ -36,6 +37,31 @@ impl Held {
             left: [0; LEVELS_MAX],
             degraded: 0,
         }
+    }
+    /// A number that equal ones share.
+    pub fn digest(&self) -> u64 {
+        let ages = self.age.iter().zip(&self.flight);
+        let words = ages.map(|(&age, &flight)| u64::from(age) << 32 | u64::from(flight));
+        let words = words.chain(self.left).chain([u64::from(self.degraded)]);
+        words.fold(0, |sum: u64, word| {
+            (sum.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95)
+        })
+    }
+    /// How far two are from each other: what a failure at each level would lose, as a factor.
+    pub fn distance(&self, other: &Held) -> f64 {
+        let far = |a: u32, b: u32| match (a == NONE, b == NONE) {
+            (true, true) => 0.0,
+            (false, false) => libm::fabs(libm::log(f64::from(a + 1) / f64::from(b + 1))),
+            _ => 20.0,
+        };
+        let levels = 0..LEVELS_MAX;
+        let ages: f64 = levels
+            .map(|level| {
+                let flights = far(self.flight[level], other.flight[level]);
+                far(self.age[level], other.age[level]) + flights
+            })
+            .sum();
+        ages + f64::from((self.degraded ^ other.degraded).count_ones())
     }
     fn lose(&mut self, level: usize) {
         self.age[level] = NONE;
@@ -114,6 +140,12 @@ struct Branch {
     weight: f64,
 }
 
+/// Background writes that take more intervals are not looked at so closely.
+const LONGEST_MAX: f64 = 20_000.0;
+
+/// Levels that survive a stop, whether a node is replaced, and the rate of such stops.
+type Ending = (Mask, bool, f64);
+
 pub(super) struct Chain<'a> {
     question: &'a Question,
     pattern: &'a Pattern,
@@ -122,6 +154,13 @@ pub(super) struct Chain<'a> {
     stops: Vec<(Outcome, f64)>,
     redundant: Mask,
     local: Mask,
+    /// Branches within a step that are less likely are neglected.
+    negligible: f64,
+    /// Stops that do the same to what is held, by the levels that have a version and those
+    /// of them that lack a part: few, and asked for by every state.
+    endings: BTreeMap<(Mask, Mask), Rc<[Ending]>>,
+    /// Of the step that is made: what is held, and for how many seconds a stop finds it so.
+    stopped: Vec<(Held, f64)>,
 }
 
 fn nanos(seconds: f64) -> u64 {
@@ -129,7 +168,8 @@ fn nanos(seconds: f64) -> u64 {
 }
 
 impl<'a> Chain<'a> {
-    pub fn new(question: &'a Question, pattern: &'a Pattern) -> Chain<'a> {
+    /// The chain of a question under a pattern; less likely branches are neglected.
+    pub fn new(question: &'a Question, pattern: &'a Pattern, negligible: f64) -> Chain<'a> {
         let mask = |is: fn(&Scheme) -> bool| {
             let bits = question.levels.iter().enumerate();
             bits.filter(|(_, level)| is(&level.scheme))
@@ -144,11 +184,21 @@ impl<'a> Chain<'a> {
             stops: stops.map(|(outcome, rate)| (*outcome, rate.rate)).collect(),
             redundant: mask(Scheme::is_redundant),
             local: mask(|scheme| *scheme == Scheme::Local),
+            negligible,
+            endings: BTreeMap::new(),
+            stopped: Vec::new(),
         }
     }
 
+    /// The longest background write, in intervals.
+    pub fn longest(&self) -> i64 {
+        let longest = self.question.levels.iter().map(|level| level.background);
+        let longest = longest.fold(0.0, f64::max) / self.pattern.interval;
+        longest.min(LONGEST_MAX).ceil() as i64
+    }
+
     /// What follows `state` at `position`.
-    pub fn step(&self, position: i64, state: &State) -> Step {
+    pub fn step(&mut self, position: i64, state: &State) -> Step {
         let mut step = Step::default();
         let first = match state {
             State::Run(held) => self.branch(held, Phase::Compute, self.pattern.interval),
@@ -159,9 +209,12 @@ impl<'a> Chain<'a> {
         };
         let mut branches = vec![first];
         while let Some(branch) = branches.pop() {
-            if branch.weight >= NEGLIGIBLE {
+            if branch.weight >= self.negligible {
                 self.advance(position, state, branch, &mut branches, &mut step);
             }
+        }
+        for (held, seconds) in std::mem::take(&mut self.stopped) {
+            self.stop(&held, seconds, &mut step);
         }
         step
     }
@@ -179,7 +232,7 @@ impl<'a> Chain<'a> {
 
     /// To the end of the phase or of the next background write.
     fn advance(
-        &self,
+        &mut self,
         position: i64,
         state: &State,
         branch: Branch,
@@ -195,7 +248,7 @@ impl<'a> Chain<'a> {
             let mut held = branch.held.clone();
             let bits = (0..self.question.levels.len()).filter(|bit| lost & (1 << bit) != 0);
             bits.for_each(|level| held.lose(level));
-            self.stop(&held, branch.weight * stopped, step);
+            self.find(&held, branch.weight * stopped);
             held.pass(took);
             let next = Branch {
                 held,
@@ -228,6 +281,10 @@ impl<'a> Chain<'a> {
             })
             .map(|(level, &rate)| (1 << level, rate))
             .collect();
+        if exposed.is_empty() {
+            let passed = -self.rate * seconds;
+            return vec![(0, -libm::expm1(passed) / self.rate, libm::exp(passed))];
+        }
         let all: f64 = exposed.iter().map(|(_, rate)| rate).sum();
         let subset = |of: u32| {
             let picked = exposed
@@ -263,25 +320,54 @@ impl<'a> Chain<'a> {
         found
     }
 
-    /// All stops, from what is held; `seconds` times a stop's rate is its probability.
-    fn stop(&self, held: &Held, seconds: f64, step: &mut Step) {
+    /// Notes for how long a stop finds this held. It ends background writes: what differs
+    /// in them only is the same.
+    fn find(&mut self, held: &Held, seconds: f64) {
+        let mut held = held.clone();
+        (0..self.question.levels.len()).for_each(|level| held.end_flight(level));
+        match self.stopped.iter_mut().find(|(known, _)| *known == held) {
+            Some((_, sum)) => *sum += seconds,
+            None => self.stopped.push((held, seconds)),
+        }
+    }
+
+    /// Stops that do the same to what is held by `present` levels, of which `degraded` lack
+    /// a part.
+    fn endings(&mut self, present: Mask, degraded: Mask) -> Rc<[Ending]> {
+        if let Some(known) = self.endings.get(&(present, degraded)) {
+            return Rc::clone(known);
+        }
+        let mut merged: BTreeMap<(Mask, bool), f64> = BTreeMap::new();
         for (outcome, rate) in &self.stops {
+            let survive = outcome.survive & !(outcome.also & degraded) & present;
+            let replaces = outcome.replaces && survive & self.redundant != 0;
+            *merged.entry((survive, replaces)).or_default() += rate;
+        }
+        let all: Rc<[Ending]> = merged
+            .into_iter()
+            .map(|((survive, replaces), rate)| (survive, replaces, rate))
+            .collect();
+        self.endings.insert((present, degraded), Rc::clone(&all));
+        all
+    }
+
+    /// All stops, from what is held without background writes; `seconds` times a stop's
+    /// rate is its probability.
+    fn stop(&mut self, held: &Held, seconds: f64, step: &mut Step) {
+        let count = self.question.levels.len();
+        let with = (0..count).filter(|&level| held.age[level] != NONE);
+        let present = with.map(|level| 1 << level).sum();
+        for &(survive, replaces, rate) in self.endings(present, held.degraded).iter() {
             let weight = seconds * rate;
-            if weight < NEGLIGIBLE {
+            if weight < self.negligible {
                 continue;
             }
-            let survive = outcome.survive & !(outcome.also & held.degraded);
             let mut left = held.clone();
-            for level in 0..self.question.levels.len() {
-                left.end_flight(level);
-                if survive & (1 << level) == 0 {
-                    left.lose(level);
-                } else if outcome.replaces
-                    && self.redundant & (1 << level) != 0
-                    && left.age[level] != NONE
-                {
-                    left.degraded |= 1 << level;
-                }
+            (0..count)
+                .filter(|level| survive & (1 << level) == 0)
+                .for_each(|level| left.lose(level));
+            if replaces {
+                left.degraded |= survive & self.redundant;
             }
             self.restart(left, weight, step);
         }

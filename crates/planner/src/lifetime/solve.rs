@@ -1,167 +1,43 @@
 //! Expected times of the chain from one end of the pattern to the next.
 //!
 //! A cycle goes from the first time at one end of the pattern to the first time at the next.
-//! The expected visits of each state in a cycle are found by pushing probability along the
-//! chain, in sweeps over ascending positions, until next to nothing is left; what is stored
-//! when a cycle ends is where the next begins, and cycles are repeated until that no longer
-//! changes.
+//! Cycles that begin with the usual versions are followed until one ends so: the time from one
+//! such beginning to the next, over the cycles in it, is the time of a cycle in the long run
+//! (renewal reward theorem). The expected visits of each state are found by pushing
+//! probability along the chain ([`super::graph`]) until next to nothing is left.
+//!
+//! States become known from the likely ones to the unlikely ones, so that a bound on their
+//! number leaves out the least; another stands for each that is left out, and no probability
+//! is lost.
 
-use std::collections::{BTreeMap, BTreeSet};
+use super::chain::{Chain, Held};
+use super::graph::Graph;
+use super::{Effort, Lifetime, Pattern, Question};
 
-use super::chain::{Chain, Held, State};
-use super::{Lifetime, Pattern, Question};
-
-/// Cycles until what is stored at their ends settles.
-const CYCLES_MAX: usize = 60;
-/// No more states, and no more steps along the chain,
-/// in addition to so many for each interval of the pattern.
-const STATES_MAX: usize = 40_000;
-const STEPS_MAX: u64 = 3_000_000;
-const STATES_EACH: usize = 8;
-const STEPS_EACH: u64 = 1_000;
-
-/// A step with numbers in place of states.
-struct Known {
-    to: Vec<(u32, f64)>,
-    /// To the end of the cycle.
-    end: Vec<(Held, f64)>,
-    anew: f64,
-    seconds: [f64; 3],
-}
-
-struct Solver<'a> {
-    /// Probability that may be left at a state.
-    slack: f64,
-    chain: Chain<'a>,
-    length: i64,
-    numbers: BTreeMap<(i64, State), u32>,
-    places: Vec<(i64, State)>,
-    steps: Vec<Option<Known>>,
-    residue: Vec<f64>,
-    /// States with a residue, by position.
-    pending: BTreeMap<i64, BTreeSet<u32>>,
-    pushed: u64,
-    states_max: usize,
-    steps_max: u64,
-}
+/// Cycles until one ends as the first began, which nearly all do; what is left then is so
+/// little that where it begins does not matter.
+const CYCLES_MAX: usize = 300;
+/// What has not returned may be so much more than what is on its way: it differs from what
+/// has in little.
+const RETURNED: f64 = 1e3;
+const RETURNED_MAX: f64 = 1e-3;
+/// If more of the cycles that have begun is not over, there is no result. What is not over
+/// goes about as fast as what is, so that this is far more than the error that it leaves.
+const UNFINISHED_MAX: f64 = 1e-2;
+/// Cycles from versions on all levels to what is usual at the end of one.
+const CYCLES_FIRST: u64 = 4;
+/// The first states that become known have so much probability; then ever less, by this
+/// factor.
+const SLACK_FIRST: f64 = 1e-3;
+const SLACK_STEP: f64 = 0.03;
+/// Meanwhile so much may be left on its way: it is pushed on with what follows.
+const ROUGHLY: f64 = 3e-2;
 
 /// Why there is no expected time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Trouble {
-    /// The chain has too many states that matter.
+    /// Too many steps along the chain.
     TooMany,
-    /// The end of the pattern is not reached.
-    Endless,
-}
-
-/// A cycle's result.
-#[derive(Default)]
-struct Cycle {
-    seconds: [f64; 3],
-    anew: f64,
-    ends: BTreeMap<Held, f64>,
-}
-
-impl Solver<'_> {
-    fn number(&mut self, position: i64, state: State) -> u32 {
-        let key = (position, state);
-        if let Some(&number) = self.numbers.get(&key) {
-            return number;
-        }
-        let number = self.places.len() as u32;
-        self.numbers.insert(key.clone(), number);
-        self.places.push(key);
-        self.steps.push(None);
-        self.residue.push(0.0);
-        number
-    }
-
-    fn give(&mut self, number: u32, mass: f64) {
-        let at = number as usize;
-        let before = self.residue[at];
-        self.residue[at] += mass;
-        if before < self.slack && self.residue[at] >= self.slack {
-            let position = self.places[at].0;
-            self.pending.entry(position).or_default().insert(number);
-        }
-    }
-
-    fn know(&mut self, number: u32) {
-        let (position, state) = self.places[number as usize].clone();
-        let step = self.chain.step(position, &state);
-        let mut known = Known {
-            to: Vec::new(),
-            end: Vec::new(),
-            anew: step.anew,
-            seconds: step.seconds,
-        };
-        for (by, next, p) in step.to {
-            match next {
-                State::Run(held) if position + by >= self.length => known.end.push((held, p)),
-                next => {
-                    let to = self.number(position + by, next);
-                    known.to.push((to, p));
-                }
-            }
-        }
-        self.steps[number as usize] = Some(known);
-    }
-
-    /// From the stored versions at the beginning of a cycle to its end. None if there are
-    /// too many states or steps.
-    fn cycle(&mut self, from: &BTreeMap<Held, f64>) -> Option<Cycle> {
-        let mut cycle = Cycle::default();
-        for (held, &p) in from {
-            let number = self.number(0, State::Run(held.clone()));
-            self.give(number, p);
-        }
-        let mut position = i64::MIN;
-        while !self.pending.is_empty() {
-            // The next position from here on, or the lowest of all.
-            let next = self.pending.range(position..).next().map(|(&at, _)| at);
-            position = next.or_else(|| self.pending.keys().next().copied())?;
-            while let Some(&number) = self.pending.get(&position).and_then(BTreeSet::first) {
-                self.push(number, &mut cycle);
-                if self.pushed > self.steps_max || self.places.len() > self.states_max {
-                    return None;
-                }
-            }
-            self.pending.remove(&position);
-            position += 1;
-        }
-        Some(cycle)
-    }
-
-    fn push(&mut self, number: u32, cycle: &mut Cycle) {
-        let at = number as usize;
-        if let Some(set) = self.pending.get_mut(&self.places[at].0) {
-            set.remove(&number);
-        }
-        let mass = std::mem::take(&mut self.residue[at]);
-        if self.steps[at].is_none() {
-            self.know(number);
-        }
-        let Some(known) = self.steps[at].take() else {
-            return;
-        };
-        self.pushed += known.to.len() as u64 + 1;
-        for (sum, seconds) in cycle.seconds.iter_mut().zip(known.seconds) {
-            *sum += mass * seconds;
-        }
-        cycle.anew += mass * known.anew;
-        for (held, p) in &known.end {
-            match cycle.ends.get_mut(held) {
-                Some(sum) => *sum += mass * p,
-                None => {
-                    cycle.ends.insert(held.clone(), mass * p);
-                }
-            }
-        }
-        for &(to, p) in &known.to {
-            self.give(to, mass * p);
-        }
-        self.steps[at] = Some(known);
-    }
 }
 
 /// Without failures.
@@ -190,65 +66,89 @@ pub(super) fn undisturbed(question: &Question, pattern: &Pattern) -> Lifetime {
     }
 }
 
-/// With failures, up to `slack` of probability per state.
-///
-/// What is left at states when a cycle ends is pushed on in the next: no probability is lost.
+/// With failures: states of less than `effort.slack` of probability are left out. Also what
+/// was done for it, in steps along the chain.
 pub(super) fn expected(
     question: &Question,
     pattern: &Pattern,
-    slack: f64,
-) -> Result<Lifetime, Trouble> {
-    let mut solver = Solver {
-        slack,
-        chain: Chain::new(question, pattern),
-        length: pattern.length() as i64,
-        numbers: BTreeMap::new(),
-        places: Vec::new(),
-        steps: Vec::new(),
-        residue: Vec::new(),
-        pending: BTreeMap::new(),
-        pushed: 0,
-        states_max: STATES_MAX + STATES_EACH * pattern.length() as usize,
-        steps_max: STEPS_MAX + STEPS_EACH * pattern.length(),
-    };
-    let mut from = BTreeMap::from([(Held::everywhere(question.levels.len()), 1.0)]);
-    let mut cycle = Cycle::default();
-    for _ in 0..CYCLES_MAX {
-        cycle = solver.cycle(&from).ok_or(Trouble::TooMany)?;
-        let ended: f64 = cycle.ends.values().sum();
-        if ended <= 0.0 {
-            return Err(Trouble::Endless);
-        }
-        let next: BTreeMap<Held, f64> = cycle
-            .ends
-            .iter()
-            .map(|(held, p)| (held.clone(), p / ended))
-            .collect();
-        let keys: BTreeSet<&Held> = next.keys().chain(from.keys()).collect();
-        let p = |of: &BTreeMap<Held, f64>, held: &Held| of.get(held).copied().unwrap_or(0.0);
-        let change: f64 = keys
-            .iter()
-            .map(|held| (p(&next, held) - p(&from, held)).abs())
-            .sum();
-        from = next;
-        from.retain(|_, p| *p > slack);
-        if change < 1e5 * slack {
+    effort: Effort,
+) -> (Result<Lifetime, Trouble>, u64) {
+    let length = pattern.length();
+    let states_max = effort.states + effort.states_each * length as usize;
+    let pushed_max = effort.steps + effort.steps_each * length;
+    let chain = Chain::new(question, pattern, (effort.slack * 1e-2).clamp(1e-15, 1e-9));
+    let mut graph = Graph::new(chain, length as i64, states_max);
+    let left = effort.left;
+    let mut slack = SLACK_FIRST.max(effort.slack);
+    graph.refine(slack);
+    let everywhere = Held::everywhere(question.levels.len());
+    let mut number = graph.start(&everywhere);
+    for cycle in 1..=CYCLES_FIRST {
+        graph.begin(number, 1.0);
+        let ended = graph.drain(ROUGHLY, pushed_max * cycle / (8 * CYCLES_FIRST));
+        number = graph.usual_end().unwrap_or(number);
+        graph.forget();
+        if !ended {
             break;
         }
     }
-    Ok(whole(question, pattern, &cycle, solver.places.len()))
+    graph.begin(number, 1.0);
+    let mut cycles = 1.0;
+    loop {
+        graph.refine(slack);
+        let ended = graph.drain(ROUGHLY, pushed_max / 2);
+        cycles += graph.wrap(number);
+        if !ended || graph.is_full() || slack <= effort.slack {
+            break;
+        }
+        slack = (slack * SLACK_STEP).max(effort.slack);
+    }
+    if !graph.is_full() {
+        cycles += to_return(&mut graph, number, left, pushed_max / 2);
+    }
+    graph.freeze();
+    cycles += to_return(&mut graph, number, left, pushed_max);
+    let stops = question.classes.total() * graph.sums.seconds.iter().sum::<f64>();
+    let stood = graph.sums.stood > effort.stood * stops;
+    if stood || graph.unfinished() > UNFINISHED_MAX * cycles {
+        return (Err(Trouble::TooMany), graph.work());
+    }
+    let found = whole(question, pattern, &graph, cycles);
+    (Ok(found), graph.work())
+}
+
+/// Cycles until one ends where the first began, or so many edges have been followed; how
+/// many begin.
+fn to_return(graph: &mut Graph, usual: u32, left: f64, pushed_max: u64) -> f64 {
+    let mut cycles = 0.0;
+    for _ in 0..CYCLES_MAX {
+        if !graph.drain(left, pushed_max) {
+            break;
+        }
+        let more = graph.wrap(usual);
+        cycles += more;
+        if more <= (left * RETURNED).min(RETURNED_MAX) {
+            break;
+        }
+    }
+    cycles
 }
 
 /// A job of many cycles, each of which may end with a new beginning.
-fn whole(question: &Question, pattern: &Pattern, cycle: &Cycle, states: usize) -> Lifetime {
+fn whole(question: &Question, pattern: &Pattern, graph: &Graph, begun: f64) -> Lifetime {
     let cycles = question.work / (pattern.length() as f64 * pattern.interval);
-    let fails = cycle.anew.min(1.0);
+    let sums = graph.sums;
+    let ended = begun - sums.again - graph.unfinished();
+    if ended.is_nan() || ended <= 0.0 {
+        return Lifetime::never(question.work);
+    }
+    let fails = (sums.anew / ended).min(1.0);
     let tries = match fails {
         f if f * cycles < 1e-12 => cycles,
         // A run of `cycles` successes in a row: (q^-n - 1) / (1 - q) tries, q = 1 - f.
         f => libm::expm1(-cycles * libm::log1p(-f)) / f,
     };
-    let [compute, checkpoint, restart] = cycle.seconds.map(|seconds| seconds * tries);
+    let [compute, checkpoint, restart] = sums.seconds.map(|seconds| seconds / ended * tries);
     let anew = fails * tries;
     let restart = restart + anew * question.anew;
     let work = question.work;
@@ -260,6 +160,6 @@ fn whole(question: &Question, pattern: &Pattern, cycle: &Cycle, states: usize) -
         restart,
         lost: (compute - work).max(0.0),
         anew,
-        states,
+        states: graph.states,
     }
 }

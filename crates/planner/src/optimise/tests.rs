@@ -1,5 +1,6 @@
 use super::*;
 use crate::classes;
+use crate::lifetime::lifetime;
 use crate::machine::{self, Machine};
 
 /// A machine like that of the seed's evaluation (FFMK 2020, section 3.5; the authors'
@@ -106,7 +107,7 @@ fn the_search_finds_the_best_of_a_grid() {
                 interval,
                 multiples: vec![1, multiple],
             };
-            let other = with_slack(&question, &pattern, SLACK).expect("good");
+            let other = with_effort(&question, &pattern, Effort::CLOSE, &mut 0).expect("good");
             assert!(
                 other.total > plan.lifetime.total * (1.0 - 1e-3),
                 "{pattern:?} {other:?} {plan:?}"

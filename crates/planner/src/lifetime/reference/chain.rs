@@ -1,0 +1,365 @@
+//! States of the chain and what follows each, as first written.
+
+use super::super::{Pattern, Question};
+use crate::classes::{Mask, Outcome};
+use crate::machine::Scheme;
+
+/// No more levels.
+pub(in super::super) const LEVELS_MAX: usize = 8;
+/// No version.
+const NONE: u32 = u32::MAX;
+/// Branches within a step that are less likely are neglected.
+const NEGLIGIBLE: f64 = 1e-15;
+const NANOS: f64 = 1e9;
+
+/// What is stored where. Ages are in intervals before the state's position.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in super::super) struct Held {
+    /// Age of the newest version of each level.
+    age: [u32; LEVELS_MAX],
+    /// Age of the version that is written in the background.
+    flight: [u32; LEVELS_MAX],
+    /// Nanoseconds of that which are left; whole numbers, so that equal states are equal.
+    left: [u64; LEVELS_MAX],
+    /// Levels that lack the part of a node that was replaced.
+    degraded: Mask,
+}
+
+impl Held {
+    /// The version of now on all levels.
+    pub fn everywhere(levels: usize) -> Held {
+        let mut age = [NONE; LEVELS_MAX];
+        age[..levels].fill(0);
+        Held {
+            age,
+            flight: [NONE; LEVELS_MAX],
+            left: [0; LEVELS_MAX],
+            degraded: 0,
+        }
+    }
+    fn lose(&mut self, level: usize) {
+        self.age[level] = NONE;
+        self.degraded &= !(1 << level);
+        self.end_flight(level);
+    }
+    fn end_flight(&mut self, level: usize) {
+        (self.flight[level], self.left[level]) = (NONE, 0);
+    }
+    fn keep(&mut self, level: usize, age: u32) {
+        self.age[level] = age;
+        self.degraded &= !(1 << level);
+    }
+    /// Time until the first background write ends.
+    fn next_end(&self) -> Option<u64> {
+        self.left.iter().copied().filter(|&left| left > 0).min()
+    }
+    /// Lets time pass; writes whose time is up give their level the version.
+    fn pass(&mut self, nanos: u64) {
+        for level in 0..LEVELS_MAX {
+            if self.left[level] > 0 {
+                self.left[level] -= nanos.min(self.left[level]);
+                if self.left[level] == 0 {
+                    let age = self.flight[level];
+                    self.keep(level, age);
+                    self.flight[level] = NONE;
+                }
+            }
+        }
+    }
+    fn older(&mut self, by: u32) {
+        for age in self.age.iter_mut().chain(&mut self.flight) {
+            if *age != NONE {
+                *age = age.saturating_add(by).min(NONE - 1);
+            }
+        }
+    }
+}
+
+/// Where the job is. The order of states at one position is that of this type.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(in super::super) enum State {
+    /// Restarting from the level's version.
+    Restart(u8, Held),
+    /// At the beginning of an interval.
+    Run(Held),
+}
+
+/// What follows a state.
+#[derive(Default, Debug)]
+pub(in super::super) struct Step {
+    /// Position relative to this one, state and probability.
+    pub to: Vec<(i64, State, f64)>,
+    /// Probability to begin anew.
+    pub anew: f64,
+    /// Expected seconds of computing, of checkpoints and of restarts.
+    pub seconds: [f64; 3],
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Phase {
+    Compute,
+    Write,
+    Restart,
+}
+
+/// A branch within a step.
+#[derive(Clone)]
+struct Branch {
+    held: Held,
+    phase: Phase,
+    /// Nanoseconds of the phase that are left.
+    left: u64,
+    /// Levels that this checkpoint is written to.
+    writing: Mask,
+    weight: f64,
+}
+
+pub(in super::super) struct Chain<'a> {
+    question: &'a Question,
+    pattern: &'a Pattern,
+    rate: f64,
+    /// Stops, merged where they do the same.
+    stops: Vec<(Outcome, f64)>,
+    redundant: Mask,
+    local: Mask,
+}
+
+fn nanos(seconds: f64) -> u64 {
+    libm::round(seconds * NANOS).max(0.0) as u64
+}
+
+impl<'a> Chain<'a> {
+    pub fn new(question: &'a Question, pattern: &'a Pattern) -> Chain<'a> {
+        let mask = |is: fn(&Scheme) -> bool| {
+            let bits = question.levels.iter().enumerate();
+            bits.filter(|(_, level)| is(&level.scheme))
+                .map(|(bit, _)| 1 << bit)
+                .sum()
+        };
+        let stops = question.classes.stops.iter();
+        Chain {
+            question,
+            pattern,
+            rate: question.classes.total(),
+            stops: stops.map(|(outcome, rate)| (*outcome, rate.rate)).collect(),
+            redundant: mask(Scheme::is_redundant),
+            local: mask(|scheme| *scheme == Scheme::Local),
+        }
+    }
+
+    /// What follows `state` at `position`.
+    pub fn step(&self, position: i64, state: &State) -> Step {
+        let mut step = Step::default();
+        let first = match state {
+            State::Run(held) => self.branch(held, Phase::Compute, self.pattern.interval),
+            State::Restart(level, held) => {
+                let restart = self.question.levels[usize::from(*level)].restart;
+                self.branch(held, Phase::Restart, restart)
+            }
+        };
+        let mut branches = vec![first];
+        while let Some(branch) = branches.pop() {
+            if branch.weight >= NEGLIGIBLE {
+                self.advance(position, state, branch, &mut branches, &mut step);
+            }
+        }
+        step
+    }
+
+    fn branch(&self, held: &Held, phase: Phase, seconds: f64) -> Branch {
+        let (held, left) = (held.clone(), nanos(seconds));
+        Branch {
+            held,
+            phase,
+            left,
+            writing: 0,
+            weight: 1.0,
+        }
+    }
+
+    /// To the end of the phase or of the next background write.
+    fn advance(
+        &self,
+        position: i64,
+        state: &State,
+        branch: Branch,
+        more: &mut Vec<Branch>,
+        step: &mut Step,
+    ) {
+        let ends = branch.held.next_end().unwrap_or(u64::MAX);
+        let took = branch.left.min(ends);
+        let seconds = took as f64 / NANOS;
+        let alive = -libm::expm1(-self.rate * seconds) / self.rate;
+        step.seconds[branch.phase as usize] += branch.weight * alive;
+        for (lost, stopped, passed) in self.losses(&branch, seconds) {
+            let mut held = branch.held.clone();
+            let bits = (0..self.question.levels.len()).filter(|bit| lost & (1 << bit) != 0);
+            bits.for_each(|level| held.lose(level));
+            self.stop(&held, branch.weight * stopped, step);
+            held.pass(took);
+            let next = Branch {
+                held,
+                left: branch.left - took,
+                writing: branch.writing & !lost,
+                weight: branch.weight * passed,
+                ..branch
+            };
+            match next.left {
+                0 => self.end(position, state, next, more, step),
+                _ => more.push(next),
+            }
+        }
+    }
+
+    /// Which storage is lost without a stop in so many seconds: the levels, the seconds
+    /// during which a stop finds just them lost (times its rate: its probability), and the
+    /// probability that no stop comes and just they are lost at the end.
+    fn losses(&self, branch: &Branch, seconds: f64) -> Vec<(Mask, f64, f64)> {
+        let exposed: Vec<(Mask, f64)> = self
+            .question
+            .classes
+            .losses
+            .iter()
+            .enumerate()
+            .filter(|&(level, &rate)| {
+                let held = &branch.held;
+                let something = held.age[level] != NONE || held.flight[level] != NONE;
+                rate > 0.0 && (something || branch.writing & (1 << level) != 0)
+            })
+            .map(|(level, &rate)| (1 << level, rate))
+            .collect();
+        let all: f64 = exposed.iter().map(|(_, rate)| rate).sum();
+        let subset = |of: u32| {
+            let picked = exposed
+                .iter()
+                .enumerate()
+                .filter(move |(bit, _)| of & (1 << bit) != 0);
+            picked.fold((0, 0.0), |(mask, sum), (_, (bit, rate))| {
+                (mask | bit, sum + rate)
+            })
+        };
+        let mut found = Vec::new();
+        for lost in 0..1_u32 << exposed.len() {
+            let (mask, rates) = subset(lost);
+            // Prod (1 - e^-ut) e^-(rest) t e^-st, expanded over the subsets of the lost.
+            let mut stopped = 0.0;
+            for part in (0..=lost).filter(|part| part & !lost == 0) {
+                let sign = if part.count_ones() % 2 == 0 {
+                    1.0
+                } else {
+                    -1.0
+                };
+                let exponent = self.rate + all - rates + subset(part).1;
+                stopped += sign * -libm::expm1(-exponent * seconds) / exponent;
+            }
+            let mut passed = libm::exp(-(self.rate + all - rates) * seconds);
+            for (bit, (_, rate)) in exposed.iter().enumerate() {
+                if lost & (1 << bit) != 0 {
+                    passed *= -libm::expm1(-rate * seconds);
+                }
+            }
+            found.push((mask, stopped.max(0.0), passed));
+        }
+        found
+    }
+
+    /// All stops, from what is held; `seconds` times a stop's rate is its probability.
+    fn stop(&self, held: &Held, seconds: f64, step: &mut Step) {
+        for (outcome, rate) in &self.stops {
+            let weight = seconds * rate;
+            if weight < NEGLIGIBLE {
+                continue;
+            }
+            let survive = outcome.survive & !(outcome.also & held.degraded);
+            let mut left = held.clone();
+            for level in 0..self.question.levels.len() {
+                left.end_flight(level);
+                if survive & (1 << level) == 0 {
+                    left.lose(level);
+                } else if outcome.replaces
+                    && self.redundant & (1 << level) != 0
+                    && left.age[level] != NONE
+                {
+                    left.degraded |= 1 << level;
+                }
+            }
+            self.restart(left, weight, step);
+        }
+    }
+
+    /// From the newest version that is left.
+    fn restart(&self, mut held: Held, weight: f64, step: &mut Step) {
+        let levels = &self.question.levels;
+        let with = (0..levels.len()).filter(|&level| held.age[level] != NONE);
+        let best = with.min_by(|&a, &b| {
+            let times = levels[a].restart.total_cmp(&levels[b].restart);
+            held.age[a].cmp(&held.age[b]).then(times)
+        });
+        let Some(level) = best else {
+            step.anew += weight;
+            return;
+        };
+        let back = held.age[level];
+        for age in &mut held.age {
+            if *age != NONE {
+                *age -= back;
+            }
+        }
+        step.to
+            .push((-i64::from(back), State::Restart(level as u8, held), weight));
+    }
+
+    /// The end of a phase.
+    fn end(
+        &self,
+        position: i64,
+        state: &State,
+        mut branch: Branch,
+        more: &mut Vec<Branch>,
+        step: &mut Step,
+    ) {
+        let count = self.question.levels.len();
+        match (branch.phase, state) {
+            (Phase::Restart, State::Restart(level, _)) => {
+                let level = usize::from(*level);
+                if branch.held.age[level] == NONE {
+                    return self.restart(branch.held, branch.weight, step);
+                }
+                branch.held.keep(level, 0);
+                let local = (0..count).filter(|bit| self.local & (1 << bit) != 0);
+                local.for_each(|level| branch.held.keep(level, 0));
+                step.to.push((0, State::Run(branch.held), branch.weight));
+            }
+            (Phase::Compute, _) => {
+                let due = |&level: &usize| {
+                    let multiple = i64::from(self.pattern.multiples[level]);
+                    (position + 1).rem_euclid(multiple) == 0 && branch.held.flight[level] == NONE
+                };
+                let levels: Vec<usize> = (0..count).filter(due).collect();
+                branch.phase = Phase::Write;
+                branch.writing = levels.iter().map(|level| 1 << level).sum();
+                let costs: f64 = levels
+                    .iter()
+                    .map(|&level| self.question.levels[level].cost)
+                    .sum();
+                let seconds = if levels.is_empty() {
+                    0.0
+                } else {
+                    costs + self.question.capture
+                };
+                branch.left = nanos(seconds);
+                more.push(branch);
+            }
+            _ => {
+                branch.held.older(1);
+                for level in (0..count).filter(|bit| branch.writing & (1 << bit) != 0) {
+                    match nanos(self.question.levels[level].background) {
+                        0 => branch.held.keep(level, 0),
+                        left => (branch.held.flight[level], branch.held.left[level]) = (0, left),
+                    }
+                }
+                step.to.push((1, State::Run(branch.held), branch.weight));
+            }
+        }
+    }
+}
