@@ -52,6 +52,9 @@ pub struct Checker {
     failures: Vec<(Time, u32)>,
     /// Until then nobody can count on what lies in the shared directory.
     hidden_until: Time,
+    /// Incarnations that a node has recorded by then: who looked may have seen nothing there, and
+    /// what they made void stays so.
+    blind: BTreeSet<u32>,
     opened: BTreeMap<u32, Key>,
     /// What each incarnation restored that a node has recorded, opened or not.
     begun: BTreeMap<u32, Key>,
@@ -103,6 +106,7 @@ impl Checker {
             anew: BTreeSet::new(),
             failures: Vec::new(),
             hidden_until: Time::ZERO,
+            blind: BTreeSet::new(),
             opened: BTreeMap::new(),
             begun: BTreeMap::new(),
         }
@@ -369,21 +373,27 @@ impl Checker {
 
     /// The newest version on the line that must survive what has failed.
     fn must_have(&self, now: Time) -> Option<(Key, Level)> {
-        let readable = |level: Level| level != Level::SHARED || now > self.hidden_until;
+        let newer = |key: Key| self.blind.range(key.0 + 1..);
+        let seen = |key: Key| newer(key).all(|&number| self.on_line_to(number, key));
+        let readable =
+            |key: Key, level| level != Level::SHARED || now > self.hidden_until && seen(key);
         self.stable
             .keys()
             .copied()
             .filter(|&(key, level)| {
                 self.on_line(key)
-                    && readable(level)
+                    && readable(key, level)
                     && self.failed_since(key) <= tolerance(level, self.nodes)
             })
             .max()
     }
 
     /// A node has recorded an incarnation, and what it restored.
-    pub fn begins(&mut self, number: u32, restored: Key) {
+    pub fn begins(&mut self, now: Time, number: u32, restored: Key) {
         self.begun.entry(number).or_insert(restored);
+        if now <= self.hidden_until {
+            self.blind.insert(number);
+        }
     }
 
     /// An incarnation opened (P1, P3, uniqueness). Source 0: from the beginning.
