@@ -157,7 +157,8 @@ def test_copies_lie_under_another_switch_and_one_of_them_may_be_lost(
 def test_nodes_under_one_switch_run_as_before_and_that_is_said(under_switches: Cluster) -> None:
     output = under_switches.dir / "field"
     within = (*OVER_SWITCHES[:4], 3, "--nodelist=n[3-5]", "--ntasks-per-node=2")
-    run = under_switches.start(*OPTIONS, "--spares", 0, *heat(output, 0), within=within)
+    # At a pace that leaves time for copies.
+    run = under_switches.start(*OPTIONS, "--spares", 0, *heat(output), within=within)
     report, text = under_switches.end(run)
     assert text.count("all 3 nodes are under one switch, s2") == 1, text
     assert report["domains"] == [] and report["warnings"] == [], text
