@@ -325,6 +325,9 @@ impl Host {
     /// Starts the keeper: on this thread, whose end the kernel tells it of.
     fn start(&mut self, ready: Result<Box<Ready>>) {
         if self.ending.is_some() {
+            if let Ok(ready) = ready {
+                leave(&ready.begin.run_dir);
+            }
             return;
         }
         match ready.and_then(|ready| Node::start(*ready)) {
@@ -401,7 +404,10 @@ fn alive_ms(node: Option<&Node>) -> u64 {
 }
 
 fn end_leftovers(evict: &Evict) -> Result<()> {
-    lock(&evict.run_dir, &evict.spec, &evict.launchers).map(drop)
+    let lock = lock(&evict.run_dir, &evict.spec, &evict.launchers)?;
+    leave(&evict.run_dir);
+    drop(lock);
+    Ok(())
 }
 
 fn prepare(mut begin: Begin) -> Result<Ready> {
@@ -453,12 +459,23 @@ impl Node {
 
     /// The key that was sent is not left behind; nor is the socket.
     fn remove_files(&self) {
-        // The lock is held until this process ends: who waits for it looks where it is then.
-        for name in [KEY, leftovers::LOCK] {
-            let _ = std::fs::remove_file(self.run_dir.join(name));
-        }
+        remove_key_and_lock(&self.run_dir);
         self.fleet.remove_sockets();
     }
+}
+
+/// Removes what [`lock`] and [`key_file`] made, by their holder: who waits for the lock looks
+/// where it is then.
+fn remove_key_and_lock(run_dir: &Path) {
+    for name in [KEY, leftovers::LOCK] {
+        let _ = std::fs::remove_file(run_dir.join(name));
+    }
+}
+
+/// The same where no keeper was started; the directory too, unless something else is in it.
+fn leave(run_dir: &Path) {
+    remove_key_and_lock(run_dir);
+    let _ = std::fs::remove_dir(run_dir);
 }
 
 /// The lock of this host's node, once nothing older is left. What has one of these launchers is
