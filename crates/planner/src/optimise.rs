@@ -351,7 +351,7 @@ pub struct Sensitivity {
 /// near the best one, to adapt it changes little (envelope theorem).
 ///
 /// # Errors
-/// As [`lifetime`].
+/// As [`crate::lifetime::lifetime`].
 pub fn sensitivity(question: &Question, plan: &Pattern) -> Result<Vec<Sensitivity>> {
     let now = with_effort(question, plan, Effort::FULL.with_slack(FINE), &mut 0)?.total;
     let mut found = Vec::new();
