@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::{Lifetime, Pattern, Question};
 use super::chain::{Chain, Held, State};
 
-/// Cycles until what is stored at their ends settles.
-const CYCLES_MAX: usize = 60;
+/// Cycles until what is stored at their ends settles. Background writes that outlast a cycle keep
+/// its phase until a failure ends them: that takes as many cycles as lie between failures.
+const CYCLES_MAX: usize = 20_000;
 /// No more states, and no more steps along the chain,
 /// in addition to so many for each interval of the pattern.
 const STATES_MAX: usize = 40_000;
@@ -48,7 +49,7 @@ struct Solver<'a> {
 /// Why there is no expected time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in super::super) enum Trouble {
-    /// The chain has too many states that matter.
+    /// The chain has too many states that matter, or does not settle.
     TooMany,
     /// The end of the pattern is not reached.
     Endless,
@@ -186,9 +187,8 @@ pub(in super::super) fn expected(
         steps_max: STEPS_MAX + STEPS_EACH * pattern.length(),
     };
     let mut from = BTreeMap::from([(Held::everywhere(question.levels.len()), 1.0)]);
-    let mut cycle = Cycle::default();
     for _ in 0..CYCLES_MAX {
-        cycle = solver.cycle(&from).ok_or(Trouble::TooMany)?;
+        let cycle = solver.cycle(&from).ok_or(Trouble::TooMany)?;
         let ended: f64 = cycle.ends.values().sum();
         if ended <= 0.0 {
             return Err(Trouble::Endless);
@@ -207,10 +207,10 @@ pub(in super::super) fn expected(
         from = next;
         from.retain(|_, p| *p > slack);
         if change < 1e5 * slack {
-            break;
+            return Ok(whole(question, pattern, &cycle, solver.places.len()));
         }
     }
-    Ok(whole(question, pattern, &cycle, solver.places.len()))
+    Err(Trouble::TooMany)
 }
 
 /// A job of many cycles, each of which may end with a new beginning.
