@@ -303,6 +303,44 @@ pub fn is_at_exec(tid: i32) -> bool {
     asked.is_ok() && info.si_code >> 8 == libc::PTRACE_EVENT_EXEC
 }
 
+/// What has happened to a thread that the caller traces: `None`, nothing. Its end is left to
+/// whoever waits for it: a tracer whose process is also the parent would take it from there.
+///
+/// # Errors
+/// ECHILD if it is not traced.
+pub fn seen(tid: i32) -> io::Result<Option<Change>> {
+    let asked = |what: i32| {
+        // SAFETY: plain data, valid when zero.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        let flags = what | libc::WNOHANG | libc::__WALL;
+        // SAFETY: `info` is valid for one.
+        let asked = unsafe { libc::waitid(libc::P_PID, tid as libc::id_t, &raw mut info, flags) };
+        match asked {
+            0 => Ok(info),
+            _ => Err(io::Error::last_os_error()),
+        }
+    };
+    let there = asked(libc::WEXITED | libc::WSTOPPED | libc::WNOWAIT)?;
+    // SAFETY: what `waitid` fills in, or zero.
+    let (pid, told) = unsafe { (there.si_pid(), there.si_status()) };
+    if pid == 0 {
+        return Ok(None);
+    }
+    match there.si_code {
+        libc::CLD_EXITED => return Ok(Some(Change::Ended(told << 8))),
+        libc::CLD_KILLED => return Ok(Some(Change::Ended(told))),
+        libc::CLD_DUMPED => return Ok(Some(Change::Ended(told | 0x80))),
+        _ => {}
+    }
+    let stopped = asked(libc::WSTOPPED)?;
+    // SAFETY: as above. It may have been killed meanwhile: then nothing is told yet.
+    let (pid, told) = unsafe { (stopped.si_pid(), stopped.si_status()) };
+    Ok((pid != 0).then_some(Change::Stopped {
+        signal: told & 0xff,
+        event: told >> 8,
+    }))
+}
+
 /// Waits for a thread, or for any (-1) that the calling thread traces or made. `None`
 /// with `block` false: nothing has changed.
 ///

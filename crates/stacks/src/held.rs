@@ -61,13 +61,13 @@ fn stop(tid: i32, until: Instant) -> io::Result<i32> {
     sys::interrupt(tid)?;
     let mut pause = Duration::from_micros(20);
     loop {
-        match sys::wait(tid, false)? {
-            Some((_, Change::Ended(_))) => return Err(io::ErrorKind::NotFound.into()),
-            Some((_, Change::Stopped { event, .. })) if event == libc::PTRACE_EVENT_STOP => {
+        match sys::seen(tid)? {
+            Some(Change::Ended(_)) => return Err(io::ErrorKind::NotFound.into()),
+            Some(Change::Stopped { event, .. }) if event == libc::PTRACE_EVENT_STOP => {
                 return Ok(0);
             }
             // In the middle of a delivery.
-            Some((_, Change::Stopped { signal, event: 0 })) => return Ok(signal),
+            Some(Change::Stopped { signal, event: 0 }) => return Ok(signal),
             Some(_) => sys::resume(tid, 0)?,
             None if Instant::now() >= until => return Err(io::ErrorKind::TimedOut.into()),
             None => {
