@@ -186,6 +186,15 @@ def test_a_pair_survives_its_other(tmp_path: Path) -> None:
     assert survivors(ended.stdout) == {0: 4}, ended.stdout + ended.stderr
 
 
+def crashes(stderr: str) -> list[str]:
+    """Stacks of ranks that crashed, but for the one crash that is MPICH's own: while it tells an
+    error, as that of a rank from whose memory it could not read any more
+    (docs/reference/mpi-collectives.md, "A crash at address 0")."""
+    stacks = stderr.split("a rank crashed:\n")[1:]
+    inner = (stack.partition("liboutlive")[0] for stack in stacks)
+    return [stack for stack in inner if "(MPIR_Err_return_comm+" not in stack]
+
+
 @pytest.mark.parametrize("rail", ["mpi", "tcp"])
 def test_an_abort_ends_the_job_and_crashes_nobody(
     mpi: Mpi, tmp_path: Path, seed: int, rail: str
@@ -202,7 +211,7 @@ def test_an_abort_ends_the_job_and_crashes_nobody(
                 one.wait()
         assert "collectives for 4" in ended.stderr, ended.stderr
         assert ended.returncode != 0
-        assert "crashed" not in ended.stderr, ended.stderr
+        assert not crashes(ended.stderr), ended.stderr
 
 
 def test_late_is_not_dead(mpi: Mpi, tmp_path: Path) -> None:
