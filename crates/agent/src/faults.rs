@@ -34,12 +34,15 @@ impl Faults {
     pub fn set_slow(&self, bytes_per_second: u64) {
         self.slow.store(bytes_per_second, Relaxed);
     }
-    /// Reports `id` when `name` is reached for the `nth` time.
+    /// Reports `id` when `name` is reached for the `nth` time. One that waits already counts on.
     pub fn add_point(&self, id: u32, name: String, nth: u32) {
         let mut points = self
             .points
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
+        if points.iter().any(|point| point.id == id) {
+            return;
+        }
         points.push(Point {
             id,
             name,
@@ -119,6 +122,8 @@ mod tests {
         faults.add_point(7, "commit:send".into(), 2);
         assert_eq!(faults.reached("commit:persist"), None);
         assert_eq!(faults.reached("commit:send"), None);
+        // Said again, it is the same one.
+        faults.add_point(7, "commit:send".into(), 2);
         assert_eq!(faults.reached("commit:send"), Some(7));
         assert_eq!(faults.reached("commit:send"), None);
     }

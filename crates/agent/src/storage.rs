@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use outlive_base::level::StoreKind;
-use outlive_base::{Error, Incarnation, Level, Result};
+use outlive_base::{Code, Entity, Error, Incarnation, Level, Result};
 use outlive_vault::Vault;
 
 use crate::places::Places;
@@ -39,6 +39,13 @@ pub fn corrupt(places: &Places, level: Level) -> Result<()> {
     let mut found = vault.found()?;
     found.retain(|found| found.level == level && (!shared || found.id.node == places.node));
     let newest = found.into_iter().max_by_key(|found| found.id);
-    let newest = newest.ok_or_else(|| Error::internal("there is no container to damage"))?;
+    let newest = newest.ok_or_else(|| {
+        Error::new(
+            Code::NotFound,
+            Entity::Node(places.node.0),
+            format!("no container of level {level} is there to be damaged"),
+            "inject it at a later version, or at a level that is in use",
+        )
+    })?;
     outlive_vault::damage(&**vault.store(), &newest.key)
 }

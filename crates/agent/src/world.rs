@@ -2,7 +2,7 @@
 //! [`outlive_control::node::shell::Shell`].
 //!
 //! Invariants: a record's completion is reported in the order of persisting; nothing here
-//! waits but at a fail point, where an injection wants it.
+//! waits but where an injection wants it: at a fail point, and a moment before the node is cut off.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,7 +10,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use outlive_base::control_block::Identity;
 use outlive_base::ipc::ToRank;
@@ -44,6 +44,11 @@ use crate::workers::Pool;
 
 /// What may be put off at a fail point; then its wait is over.
 const PUT_OFF_MAX: usize = 1 << 16;
+
+/// How long an agent that is to be cut off waits at most until what it has said is under way, and
+/// how often it looks.
+const SAY_MAX: Duration = Duration::from_millis(200);
+const SAY_STEP: Duration = Duration::from_millis(1);
 
 /// Free bytes of node storage from which on a short version that is replaced may stay a second.
 const PLENTY_BYTES: u64 = 256 << 20;
@@ -130,6 +135,8 @@ impl World {
         while let Some(event) = self.network.event_until(until) {
             match launchers_order(&event) {
                 Some(Order::InjectDone { id: done }) if done == id => break,
+                // The launcher may not have heard of it: it repeats that this is waited for.
+                Some(Order::Inject { id: known, .. }) if known == id => self.tell_reached(id),
                 // What is to happen here, unless it ends this process.
                 Some(Order::Inject { id, fault }) => ordered.push((id, fault)),
                 _ => self.put_off.push_back(event),
@@ -243,13 +250,36 @@ impl World {
         self.protected(begun);
     }
 
-    fn corrupt(&mut self, level: Level) {
+    /// Hands to the kernel what the launcher is told, as far as that is possible at once: a node
+    /// that is to be cut off has said so before.
+    fn say_all(&mut self) {
+        let until = Instant::now() + SAY_MAX;
+        let endpoint = Arc::clone(&self.places.endpoint);
+        endpoint.flush();
+        while endpoint.queued(NodeId::LAUNCHER) > 0
+            && Instant::now() < until
+            && self.put_off.len() < PUT_OFF_MAX
+        {
+            let next = Instant::now() + SAY_STEP;
+            self.put_off.extend(self.network.event_until(next));
+        }
+    }
+
+    fn tell_reached(&mut self, id: u32) {
+        self.tell(&Notice::InjectReached { id, version: None });
+        self.places.endpoint.flush();
+    }
+
+    fn corrupt(&mut self, id: u32, level: Level) {
         let (places, work) = (Arc::clone(&self.places), self.work.clone());
         let begun = self.incoming.run(move || {
             let result = storage::corrupt(&places, level);
-            let _ = work.send(Work::Protected { result });
+            let _ = work.send(Work::Corrupted { id, level, result });
         });
-        self.protected(begun);
+        if begun.is_err() {
+            let result = begun;
+            let _ = self.work.send(Work::Corrupted { id, level, result });
+        }
     }
 
     /// Where a rank writes its own files of a version.
@@ -375,6 +405,9 @@ impl Shell for World {
     }
 
     fn isolate(&mut self, on: bool) {
+        if on {
+            self.say_all();
+        }
         self.places.endpoint.isolate(on);
     }
 
@@ -454,7 +487,7 @@ impl Shell for World {
                 }
             }
             Ask::Finished(record) => self.finished(record),
-            Ask::Corrupt(level) => self.corrupt(level),
+            Ask::Corrupt { id, level } => self.corrupt(id, level),
             Ask::Route {
                 rank,
                 sequence,
@@ -513,8 +546,7 @@ impl Shell for World {
         let Some(id) = self.places.faults.reached(name) else {
             return Vec::new();
         };
-        self.tell(&Notice::InjectReached { id, version: None });
-        self.places.endpoint.flush();
+        self.tell_reached(id);
         let held = Instant::now();
         let ordered = self.hold(id);
         self.turns.excuse(held.elapsed());

@@ -302,9 +302,10 @@ impl Job {
             && inject <= version
             && self.injected != Some(inject)
         {
-            self.injected = Some(inject);
-            // Either this process ends here, or the answer says that another does.
-            let _ = self.request(&ToAgent::Inject { version: inject }, None);
+            // Either this process ends here, or the answer says that another does. Then the
+            // agent waits for it no more; the next agent may, if the launcher has not heard.
+            let answer = self.request(&ToAgent::Inject { version: inject }, None);
+            self.injected = answer.is_err().then_some(inject);
         }
         self.control.enter(version, self.answered)
     }

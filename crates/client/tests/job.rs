@@ -288,6 +288,27 @@ fn an_agent_that_dies_comes_back_to_the_same_control_block() {
     agent.captured(5);
 }
 
+/// The agent that answered may be gone before its launcher has heard; the next waits for the same
+/// version.
+#[test]
+fn a_rank_asks_again_at_the_version_of_an_injection_that_still_waits() {
+    let agent = TestAgent::start(1);
+    let mut job = open(&agent);
+    let mut u = memory(100, 2);
+    protect(&mut job, "u", &mut u);
+    let asked = || agent.count(|message| matches!(message, ToAgent::Inject { .. }));
+    let waits = |version| agent.control(0, |control| control.set_inject(version));
+    assert_eq!(job.checkpoint(1).unwrap(), Outcome::Skipped);
+    for (version, times) in [(2, 1), (3, 2)] {
+        waits(Some(Version(2)));
+        assert_eq!(job.checkpoint(version).unwrap(), Outcome::Skipped);
+        assert_eq!(asked(), times);
+        waits(None);
+    }
+    assert_eq!(job.checkpoint(4).unwrap(), Outcome::Skipped);
+    assert_eq!(asked(), 2);
+}
+
 #[test]
 fn a_control_block_that_was_lost_is_replaced() {
     let mut agent = TestAgent::start(1);

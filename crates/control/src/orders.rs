@@ -201,6 +201,13 @@ pub enum Fault {
     },
 }
 
+impl Fault {
+    /// True for what happens when it is ordered; the others wait for their time.
+    pub const fn is_effect(&self) -> bool {
+        !matches!(self, Fault::FailPoint { .. } | Fault::AtVersion { .. })
+    }
+}
+
 /// Launcher to agent.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub enum Order {
@@ -230,7 +237,8 @@ pub enum Order {
     },
     /// SIGKILL all ranks registered here; answered by [`Notice::RanksEnded`].
     EndRanks,
-    /// Carry out a fault; `id` comes back in [`Notice::InjectReached`].
+    /// Carry out a fault, or wait for its time: `id` comes back in [`Notice::InjectReached`] and
+    /// [`Notice::Injected`]. Repeated until it is answered, it is the same one.
     Inject {
         /// The launcher's number of the injection.
         id: u32,
@@ -547,6 +555,15 @@ pub enum Notice {
         id: u32,
         /// The version offered, if it was a version.
         version: Option<Version>,
+    },
+    /// A fault was carried out here, or could not be.
+    Injected {
+        /// Its number.
+        id: u32,
+        /// What was ordered.
+        fault: Fault,
+        /// Why not.
+        outcome: std::result::Result<(), Error>,
     },
     /// Something went wrong that does not stop the job.
     Warning(Error),

@@ -45,6 +45,9 @@ pub struct Report {
     pub hangs: Vec<HangEntry>,
     /// Faults that were asked for and carried out, as written.
     pub injected: Vec<String>,
+    /// Failures asked for that were not, as far as is known, as written.
+    #[serde(default)]
+    pub not_injected: Vec<String>,
     /// Checkpoints of this run.
     pub checkpoints: Checkpoints,
     /// When a checkpoint is wanted, and why; `None`: the run did not begin.
@@ -272,6 +275,7 @@ impl Report {
             failures: Vec::new(),
             hangs: Vec::new(),
             injected: Vec::new(),
+            not_injected: Vec::new(),
             checkpoints: Checkpoints::default(),
             policy: None,
             warnings: Vec::new(),

@@ -224,6 +224,10 @@ pub struct Core<S: Shell> {
     asks: Vec<asks::Waiter>,
     /// So many ranks wait for a version to be safe.
     waiting: usize,
+    /// Faults that were carried out here, by number: each once.
+    injected: BTreeSet<u32>,
+    /// What became of damage that was ordered.
+    corrupted: BTreeMap<u32, Result<()>>,
     /// The last record could not be written.
     unwritable: bool,
     /// The job ends: nothing is begun any more.
@@ -276,6 +280,8 @@ impl<S: Shell> Core<S> {
             staging: false,
             asks: Vec::new(),
             waiting: 0,
+            injected: BTreeSet::new(),
+            corrupted: BTreeMap::new(),
             unwritable: false,
             finishing: false,
             stirred: false,

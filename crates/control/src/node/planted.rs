@@ -30,4 +30,6 @@ pub enum Planted {
     TolerateOneLost,
     /// One factor of a parity is another; who adds up heeds it.
     WrongFactor,
+    /// An injection is said to have been carried out, and is not.
+    InjectNothing,
 }

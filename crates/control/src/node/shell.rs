@@ -145,9 +145,10 @@ pub trait Shell {
     /// Begins something that takes time; a [`Done`] answers where one is named.
     fn ask(&mut self, ask: Ask<Self::Slab>);
     /// Puts a fault into force that is one of the shell's: a slow or full disk, a fail point.
+    /// One that is in force already, by its number, stays as it is.
     fn inject(&mut self, id: u32, fault: Fault);
-    /// A place at which an injection may wait. If one does, the launcher is told and this
-    /// process held; what the launcher ordered meanwhile is to happen here.
+    /// A place at which an injection may wait. If one does, the launcher is told, as often as it
+    /// asks, and this process held; what the launcher ordered meanwhile is to happen here.
     fn point(&mut self, name: &'static str) -> Vec<(u32, Fault)>;
 }
 
@@ -333,8 +334,13 @@ pub enum Ask<L> {
     GiveBack(Vec<Arc<L>>),
     /// Leave a record that the job has ended, after those that wait: [`Done::Protected`].
     Finished(Record),
-    /// Damage the newest container at a level: [`Done::Protected`].
-    Corrupt(Level),
+    /// Damage the newest container at a level: [`Done::Corrupted`].
+    Corrupt {
+        /// Comes back.
+        id: u32,
+        /// Where.
+        level: Level,
+    },
     /// Make the directory for a rank's own files of a version: [`Done::Routed`].
     Route {
         /// Whose.
@@ -480,6 +486,15 @@ pub enum Done<L> {
         /// What became of it.
         result: Result<()>,
     },
+    /// The newest container at a level was damaged, as an injection wants, or could not be.
+    Corrupted {
+        /// As it was asked with.
+        id: u32,
+        /// The level.
+        level: Level,
+        /// What became of it.
+        result: Result<()>,
+    },
     /// A copy for another node could not be kept here, or could be.
     Kept {
         /// What became of it.
@@ -504,6 +519,7 @@ impl<L> Done<L> {
             | Done::DiskUsage(_)
             | Done::Stacks { .. }
             | Done::Protected { .. }
+            | Done::Corrupted { .. }
             | Done::Kept { .. } => "small work",
         }
     }

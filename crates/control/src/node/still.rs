@@ -43,6 +43,8 @@ pub struct Still {
     pub answered: Vec<(u32, ToRank)>,
     /// What peers were told.
     pub sent: Vec<(NodeId, PeerMessage)>,
+    /// How often it was cut off.
+    pub isolated: u32,
 }
 
 impl Shell for Still {
@@ -56,7 +58,9 @@ impl Shell for Still {
         self.sent.push((to, message.clone()));
     }
     fn meet(&mut self, _: &Member, _: Option<&Member>) {}
-    fn isolate(&mut self, _: bool) {}
+    fn isolate(&mut self, on: bool) {
+        self.isolated += u32::from(on);
+    }
     fn answer(&mut self, _: Link, sequence: u32, message: &ToRank, _: With<'_, Still>) {
         self.answered.push((sequence, message.clone()));
     }

@@ -134,6 +134,7 @@ impl Supervisor {
 
     pub(super) fn done(&mut self) {
         self.last_words();
+        self.end_injections();
         let verdict = self.verdict.unwrap_or(Verdict::Failed(70));
         let (result, exit_status) = match verdict {
             Verdict::Ok => ("finished", 0),

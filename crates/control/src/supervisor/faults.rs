@@ -266,6 +266,7 @@ impl Supervisor {
         slot.ready = false;
         let epoch = slot.epoch;
         self.forget_words_of(node);
+        self.injections_lost(node);
         self.actions.push_back(Action::Fence {
             node,
             epoch,

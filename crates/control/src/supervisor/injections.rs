@@ -2,16 +2,22 @@
 //!
 //! A trigger that only an agent can see (a version, a fail point) is placed there
 //! with number 2i, again with every agent that takes the place; an effect that only
-//! an agent can have is sent with number 2i + 1.
+//! an agent can have is sent with number 2i + 1. Words can be lost with their connection or
+//! while a node is cut off: what is not answered is repeated with each probe, and agents know
+//! by the number what they have done already. What an agent does counts as done when it says so.
+//!
+//! An agent that ends without having said whether it damaged a file or cut its node off is not
+//! told so again, for that would be twice: the user is told that it is not known. A slow or full
+//! disk goes on with the next agent of the same holder.
 //!
 //! Those at the same version are one event: the first to be reached waits, its rank held
 //! there, for the others, so that a chance of the schedule does not make a failure of two
 //! nodes into two failures of one.
 
-use crate::orders::{Fault, Order};
-use outlive_base::{NodeId, Time, Version};
+use crate::orders::{Fault, Notice, Order};
+use outlive_base::{Code, Entity, Error, NodeId, Time, Version};
 
-use super::{Action, Event, Supervisor};
+use super::{Action, Event, Planted, Supervisor};
 use crate::inject::{Injection, Target, Verb, When};
 
 /// Longest time that a rank is held at a version for the others that are due there: one
@@ -24,6 +30,12 @@ pub(super) struct Tracked {
     state: State,
     /// At which node, when and where its version was reached in this incarnation.
     reached: Option<Reached>,
+    /// The version at which it was fired.
+    version: Option<Version>,
+    /// What an agent was told, until it says that it did it.
+    unanswered: Option<Fault>,
+    /// When it was told.
+    said: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -36,8 +48,10 @@ struct Reached {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum State {
     Waiting,
-    /// Done, and undone at that time.
-    Until(Time),
+    /// An agent is to do it, and has not said that it did.
+    Ordered,
+    /// Done, and undone at that time if it does not last.
+    InForce(Option<Time>),
     Over,
 }
 
@@ -46,6 +60,9 @@ pub(super) fn track(specs: &[Injection]) -> Vec<Tracked> {
         spec: spec.clone(),
         state: State::Waiting,
         reached: None,
+        version: None,
+        unanswered: None,
+        said: Time::ZERO,
     };
     specs.iter().map(track).collect()
 }
@@ -201,7 +218,7 @@ impl Supervisor {
                 (State::Waiting, When::AfterMs(ms)) if now >= start + Time::from_ms(*ms) => {
                     self.fire(now, index, None);
                 }
-                (State::Until(at), _) if now >= at => self.undo(index),
+                (State::InForce(Some(at)), _) if now >= at => self.undo(index),
                 _ => {}
             }
         }
@@ -215,7 +232,7 @@ impl Supervisor {
         };
         let at = |tracked: &Tracked| match (tracked.state, &tracked.spec.when) {
             (State::Waiting, When::AfterMs(ms)) => Some(start + Time::from_ms(*ms)),
-            (State::Until(at), _) => Some(at),
+            (State::InForce(Some(at)), _) => Some(at),
             _ => Self::together_until(tracked),
         };
         let times = self.injections.iter().filter_map(at);
@@ -228,16 +245,25 @@ impl Supervisor {
         if !self.strike(now, index, &spec) {
             return;
         }
-        let for_ms = match spec.verb {
-            Verb::Kill | Verb::Corrupt { .. } => None,
+        self.injections[index].version = version;
+        match self.injections[index].unanswered {
+            Some(_) => self.injections[index].state = State::Ordered,
+            None => self.is_done(now, index),
+        }
+    }
+
+    /// It has happened: the user is told.
+    fn is_done(&mut self, now: Time, index: usize) {
+        let (spec, version) = (
+            self.injections[index].spec.clone(),
+            self.injections[index].version,
+        );
+        self.injections[index].state = match spec.verb {
+            Verb::Kill | Verb::Corrupt { .. } => State::Over,
             Verb::Freeze { for_ms }
             | Verb::Partition { for_ms }
             | Verb::Slow { for_ms, .. }
-            | Verb::Full { for_ms } => for_ms,
-        };
-        self.injections[index].state = match for_ms {
-            Some(ms) => State::Until(now + Time::from_ms(ms)),
-            None => State::Over,
+            | Verb::Full { for_ms } => State::InForce(for_ms.map(|ms| now + Time::from_ms(ms))),
         };
         self.report.injected.push(spec.text.clone());
         self.tell(Event::Injected {
@@ -310,9 +336,8 @@ impl Supervisor {
                 stop: true,
             },
             (..) => {
-                let id = index as u32 * 2 + 1;
                 let fault = fault.unwrap_or(Fault::Full(true));
-                return self.order(node, Order::Inject { id, fault });
+                return self.order_fault(index, node, fault);
             }
         };
         self.actions.push_back(action);
@@ -357,9 +382,128 @@ impl Supervisor {
             slot.hit = None;
         }
         if let Some(fault) = fault {
-            let id = index as u32 * 2 + 1;
-            self.order(node, Order::Inject { id, fault });
+            self.order_fault(index, node, fault);
         }
+    }
+
+    /// Orders what an agent is to do; until it says that it did, with each probe again.
+    fn order_fault(&mut self, index: usize, node: NodeId, fault: Fault) {
+        self.injections[index].unanswered = Some(fault.clone());
+        self.injections[index].said = self.last_seen;
+        let id = index as u32 * 2 + 1;
+        self.order(node, Order::Inject { id, fault });
+    }
+
+    /// Says again what may have been lost.
+    pub(super) fn repeat_injections(&mut self, node: NodeId) {
+        if self.is_planted(Planted::ForgetInjection) {
+            return;
+        }
+        if self.is_running() {
+            self.place_injections(node);
+        }
+        for index in 0..self.injections.len() {
+            let tracked = &self.injections[index];
+            if tracked.spec.target.node() == Some(node)
+                && tracked.said < self.last_seen
+                && let Some(fault) = tracked.unanswered.clone()
+            {
+                self.order_fault(index, node, fault);
+            }
+        }
+    }
+
+    /// An agent says that it carried out what it was told, or cannot.
+    pub(super) fn on_injected(&mut self, now: Time, node: NodeId, said: Notice) {
+        let Notice::Injected { id, fault, outcome } = said else {
+            return;
+        };
+        let index = id as usize / 2;
+        let Some(tracked) = self.injections.get_mut(index) else {
+            return;
+        };
+        let concerned = tracked.spec.target.node() == Some(node);
+        if !concerned || tracked.unanswered.take_if(|it| *it == fault).is_none() {
+            return;
+        }
+        match (tracked.state, outcome) {
+            (State::Ordered, Ok(())) => self.is_done(now, index),
+            (State::Ordered, Err(error)) => {
+                tracked.state = State::Over;
+                let text = tracked.spec.text.clone();
+                self.report.not_injected.push(text);
+                self.warn(error);
+            }
+            // Undone, or said to the next agent.
+            _ => {}
+        }
+    }
+
+    /// The agent of a node was started anew: what it had put into force is over, and nobody
+    /// knows what it did and did not say.
+    pub(super) fn injections_anew(&mut self, node: NodeId) {
+        for index in 0..self.injections.len() {
+            let tracked = &mut self.injections[index];
+            if tracked.spec.target.node() != Some(node) {
+                continue;
+            }
+            let lasting = match tracked.spec.verb {
+                Verb::Slow { rate, .. } => Some(Fault::Slow(rate)),
+                Verb::Full { .. } => Some(Fault::Full(true)),
+                _ => None,
+            };
+            match tracked.state {
+                State::Ordered if lasting.is_none() => self.overtake(index, node),
+                State::InForce(_) => tracked.unanswered = lasting,
+                State::Over => tracked.unanswered = None,
+                State::Waiting | State::Ordered => {}
+            }
+            if self.is_planted(Planted::RepeatInjection) {
+                self.injections[index].state = State::Waiting;
+            }
+        }
+    }
+
+    /// A slot's holder is lost, and all that was in force there with it.
+    pub(super) fn injections_lost(&mut self, node: NodeId) {
+        for index in 0..self.injections.len() {
+            let tracked = &mut self.injections[index];
+            if tracked.spec.target.node() != Some(node) {
+                continue;
+            }
+            tracked.unanswered = None;
+            match tracked.state {
+                State::Ordered => self.overtake(index, node),
+                State::InForce(_) => tracked.state = State::Over,
+                State::Waiting | State::Over => {}
+            }
+        }
+    }
+
+    /// Nobody will know whether it happened: it is not done again.
+    fn overtake(&mut self, index: usize, node: NodeId) {
+        let tracked = &mut self.injections[index];
+        (tracked.state, tracked.unanswered) = (State::Over, None);
+        let text = tracked.spec.text.clone();
+        self.warn(Error::new(
+            Code::AgentTimeout,
+            Entity::Node(node.0),
+            format!("its agent ended before it said whether it carried out '{text}'"),
+            "it is not done twice; give it again in another run",
+        ));
+        self.report.not_injected.push(text);
+    }
+
+    /// The job ends: what was not carried out will not be.
+    pub(super) fn end_injections(&mut self) {
+        let left = |tracked: &&Tracked| matches!(tracked.state, State::Waiting | State::Ordered);
+        let left = self.injections.iter().filter(left);
+        let left = left.map(|tracked| tracked.spec.text.clone());
+        self.report.not_injected.extend(left);
+    }
+
+    fn is_planted(&self, fault: Planted) -> bool {
+        self.set.planted == Some(fault)
     }
 
     /// The processes of a target besides the keeper.

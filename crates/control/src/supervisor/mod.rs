@@ -35,7 +35,9 @@ use crate::orders::{Opened, Order};
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Time, Version, placement};
 
 pub use hang::file_name as hang_file;
-pub use types::{Action, EPOCH_STEP, Event, Input, Outcome, Said, Settings, Storage, Verdict};
+pub use types::{
+    Action, EPOCH_STEP, Event, Input, Outcome, Planted, Said, Settings, Storage, Verdict,
+};
 pub use view::{NodeState, NodeView, Stage, View};
 
 use crate::ended::Ended;

@@ -98,6 +98,7 @@ impl Supervisor {
             }
             Notice::Dead { node: peer, epoch } => self.on_dead(now, node, peer, epoch),
             Notice::InjectReached { id, version } => self.on_reached(now, node, id, version),
+            said @ Notice::Injected { .. } => self.on_injected(now, node, said),
             Notice::Warning(error) => {
                 if error.code() == Code::RankCount {
                     self.restore_errors.insert(None, error.clone());
@@ -204,6 +205,7 @@ impl Supervisor {
             slot.anew = Some(now);
             self.report.agent_restarts += 1;
             self.drop_explained_by(node);
+            self.injections_anew(node);
             // It knows nothing of whom it missed, and would take nothing back.
             self.forget_words_of(node);
             self.tell(Event::AgentRestarted { node, restarts });

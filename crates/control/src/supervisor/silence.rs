@@ -152,6 +152,7 @@ impl Supervisor {
         }
         let up: Vec<NodeId> = self.up().collect();
         for node in up {
+            self.repeat_injections(node);
             self.order(node, Order::Status);
             self.remind_of_ranks(node);
             self.warn_cut_off(now, node);

@@ -4,6 +4,7 @@
 mod endings;
 mod failures;
 mod hangs;
+mod injections;
 mod silences;
 mod views;
 
@@ -48,6 +49,8 @@ pub(super) struct World {
     pub held: BTreeSet<NodeId>,
     /// Nodes that do not say where their ranks are.
     pub blind: BTreeSet<NodeId>,
+    /// What agents that are told of a fault say of it; `None`: nothing.
+    pub injected: Option<Result<(), Error>>,
 }
 
 pub(super) fn settings(nodes: u32) -> Settings {
@@ -76,6 +79,7 @@ impl World {
             outside: BTreeSet::new(),
             held: BTreeSet::new(),
             blind: BTreeSet::new(),
+            injected: Some(Ok(())),
         };
         world.pump();
         world
@@ -340,6 +344,11 @@ impl World {
                 let here = (0..self.ranks).filter(|rank| rank * self.nodes / self.ranks == node.0);
                 let found = hangs::stacks(here);
                 self.say(node, Notice::Stacks { number, found });
+            }
+            Order::Inject { id, fault } if fault.is_effect() => {
+                if let Some(outcome) = self.injected.clone() {
+                    self.say(node, Notice::Injected { id, fault, outcome });
+                }
             }
             Order::EndRanks => self.say(node, Notice::RanksEnded),
             Order::Finish { .. } => self.say(node, Notice::Finished),

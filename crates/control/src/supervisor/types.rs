@@ -82,6 +82,19 @@ pub struct Settings {
     pub apart_ms: Option<u64>,
     /// A fenced node's storage stays in reach (one machine, no emulation).
     pub storage_stays: bool,
+    /// A fault of the supervisor, in tests.
+    #[doc(hidden)]
+    pub planted: Option<Planted>,
+}
+
+/// Faults of a supervisor that the tests plant to prove that the simulator's judge sees them.
+#[doc(hidden)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Planted {
+    /// What was carried out is carried out again when an agent is started anew.
+    RepeatInjection,
+    /// What is lost on its way to an agent is not said again.
+    ForgetInjection,
 }
 
 impl Settings {
@@ -119,6 +132,7 @@ impl Settings {
             epoch_base: 0,
             apart_ms: None,
             storage_stays: nodes == 1,
+            planted: None,
         }
     }
 

@@ -129,7 +129,7 @@ impl Job {
             Ask::DiskUsage => self.later(who, life, 1_000, Done::DiskUsage((0, 0))),
             Ask::Finished(_) => self.later(who, life, 2_000, Done::Protected { result: Ok(()) }),
             Ask::GiveBack(_)
-            | Ask::Corrupt(_)
+            | Ask::Corrupt { .. }
             | Ask::Route { .. }
             | Ask::DropRouted { .. }
             | Ask::EndRouted { .. } => {}

@@ -12,6 +12,7 @@ use outlive_protocols::commit::{self, Commit};
 
 use super::contents::short;
 use super::{Core, News};
+use crate::node::Planted;
 use crate::node::machines::{Driver, Effect};
 use crate::node::shell::{Ask, Done, PeerMessage, Shell};
 use crate::orders::{Fault, JobConfig, Notice, Order};
@@ -129,17 +130,44 @@ impl<S: Shell> Core<S> {
         }
     }
 
-    /// What a fault does to what this node lives in happens here and now.
+    /// What a fault does to what this node lives in happens here and now, once, however often the
+    /// launcher says it.
     fn inject(&mut self, id: u32, fault: Fault) {
+        let once = matches!(fault, Fault::Corrupt(_) | Fault::Isolate { .. });
+        let again = once && !self.injected.insert(id);
         match fault {
-            Fault::Corrupt(level) => return self.shell.ask(Ask::Corrupt(level)),
-            Fault::Slow(_) | Fault::Full(_) | Fault::FailPoint { .. } => {
-                return self.shell.inject(id, fault);
+            _ if self.is_planted(Planted::InjectNothing) && fault.is_effect() => {
+                self.say_injected(id, fault, Ok(()));
             }
-            Fault::Isolate { .. } => self.shell.isolate(true),
-            Fault::AtVersion { .. } => {}
+            // Told when it is done.
+            Fault::Corrupt(_) if again && !self.corrupted.contains_key(&id) => {}
+            Fault::Corrupt(_) if again => self.say_corrupted(id, fault),
+            Fault::Corrupt(level) => self.shell.ask(Ask::Corrupt { id, level }),
+            Fault::FailPoint { .. } => self.shell.inject(id, fault),
+            Fault::Slow(_) | Fault::Full(_) => {
+                self.shell.inject(id, fault.clone());
+                self.say_injected(id, fault, Ok(()));
+            }
+            Fault::Isolate { .. } => {
+                // Before it: nothing goes out afterwards.
+                self.say_injected(id, fault.clone(), Ok(()));
+                if !again {
+                    self.shell.isolate(true);
+                    self.news(News::Injected { id, fault });
+                }
+            }
+            Fault::AtVersion { .. } => self.news(News::Injected { id, fault }),
         }
-        self.news(News::Injected { id, fault });
+    }
+
+    fn say_injected(&mut self, id: u32, fault: Fault, outcome: Result<()>) {
+        self.tell(&Notice::Injected { id, fault, outcome });
+    }
+
+    fn say_corrupted(&mut self, id: u32, fault: Fault) {
+        if let Some(outcome) = self.corrupted.get(&id).cloned() {
+            self.say_injected(id, fault, outcome);
+        }
     }
 
     /// A place at which an injection may wait; what was ordered while it did happens here.
@@ -436,6 +464,10 @@ impl<S: Shell> Core<S> {
                 if let Err(error) = result {
                     self.warn_of_copy(Level::PARTNER, error);
                 }
+            }
+            Done::Corrupted { id, level, result } => {
+                self.corrupted.insert(id, result);
+                self.say_corrupted(id, Fault::Corrupt(level));
             }
             Done::Kept { result } => match result {
                 Ok(()) => self.storage_trouble = None,
