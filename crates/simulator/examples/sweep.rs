@@ -16,11 +16,12 @@ fn main() -> std::process::ExitCode {
         println!("seed {seed}: {violation}");
     }
     println!(
-        "{} histories, {} failed, {} stable, {} incarnations, {} happenings",
+        "{} histories, {} failed, {} stable, {} incarnations, {} injections, {} happenings",
         summary.histories,
         summary.failed.len(),
         summary.stable,
         summary.opened,
+        summary.injected,
         summary.happenings
     );
     std::process::ExitCode::from(u8::from(!summary.failed.is_empty()))

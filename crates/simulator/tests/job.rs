@@ -5,6 +5,7 @@
 use outlive_base::{Level, Levels, Time};
 use outlive_control::node;
 use outlive_control::standstill::{HangRule, OnHang};
+use outlive_control::supervisor;
 use outlive_protocols::commit::Planted;
 use outlive_simulator::job::{Options, Summary, Weights, explain, run_seed, sweep};
 use outlive_simulator::network::LossyOptions;
@@ -216,11 +217,19 @@ fn planted_stable_before_persist_is_caught() {
     caught(Planted::StableBeforePersist, calm);
 }
 
-/// Needs a frozen coordinator that is replaced and wakes up: drawn more often here.
+/// Needs a frozen coordinator that is replaced and wakes up: drawn more often here, with nothing
+/// else that goes wrong, in jobs of few nodes.
 #[test]
 fn planted_forgotten_fencing_is_caught() {
     caught(Planted::ForgetFencing, |options| {
-        options.weights.zombie = 20;
+        options.weights = Weights {
+            zombie: 20,
+            ..Weights::default()
+        };
+        (options.nodes, options.bare, options.coordinator) = (options.nodes.min(3), 0, 0);
+        options.domains.clear();
+        options.levels = Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER]);
+        options.tick = Time::from_ms(800);
     });
 }
 
@@ -297,6 +306,49 @@ fn a_failure_domain_is_lost_and_comes_back_from_partners() {
 #[test]
 fn planted_partner_in_the_same_domain_is_caught() {
     caught_in_node(node::Planted::PartnerAnywhere, pairs_fail_together);
+}
+
+/// Faults that the user asks for, amid all others, and with nothing else that goes wrong.
+#[test]
+fn injections_are_carried_out_once_and_told() {
+    let summary = sweep(some(40), 2, |options| options.weights.injection = 5);
+    good(&summary);
+    assert!(summary.injected > 80, "only {}", summary.injected);
+    let summary = sweep(some(30), 2, |options| {
+        calm(options);
+        options.weights.injection = 5;
+    });
+    good(&summary);
+    assert!(summary.injected > 60, "only {}", summary.injected);
+}
+
+#[test]
+fn planted_injection_that_does_not_happen_is_caught() {
+    caught_in_node(node::Planted::InjectNothing, |options| {
+        options.weights.injection = 5;
+    });
+}
+
+fn caught_in_supervisor(planted: supervisor::Planted, change: impl Fn(&mut Options) + Sync) {
+    let plant = |options: &mut Options| options.planted_supervisor = Some(planted);
+    shows(&format!("{planted:?}"), change, plant);
+}
+
+#[test]
+fn planted_injection_that_is_repeated_is_caught() {
+    caught_in_supervisor(supervisor::Planted::RepeatInjection, |options| {
+        options.weights.injection = 5;
+    });
+}
+
+/// Needs words that are lost, and no end of a start that repeats them.
+#[test]
+fn planted_injection_that_is_forgotten_is_caught() {
+    caught_in_supervisor(supervisor::Planted::ForgetInjection, |options| {
+        calm(options);
+        options.weights.injection = 10;
+        options.breaks = 300_000;
+    });
 }
 
 /// Processes that take themselves for ranks that live.

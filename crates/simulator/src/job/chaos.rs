@@ -6,6 +6,11 @@ use super::checker::CopyAt;
 use super::*;
 use crate::network::LossyOptions;
 
+/// How much longer an act takes at most where storage is slow.
+pub const SLOW_MAX: Time = Time::from_secs(3);
+/// Per million.
+const ALWAYS: u32 = 1_000_000;
+
 impl Job {
     pub(super) fn chaos(&mut self) {
         if self.calm {
@@ -80,6 +85,30 @@ impl Job {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// How much longer storage takes for an act where it is slow.
+    pub(super) fn slowness(&mut self, who: Process) -> Time {
+        let slow = self.home(who).slow;
+        let slow = match slow {
+            _ if self.calm => 0,
+            true => ALWAYS,
+            false => self.options.slow,
+        };
+        match slow > 0 && self.random.chance(slow) {
+            true => Time::from_ms(10) + Time(self.random.below(SLOW_MAX.0)),
+            false => Time::ZERO,
+        }
+    }
+
+    /// How many of a million acts a node's storage refuses.
+    pub(super) fn refusals(&mut self, who: Process) -> u32 {
+        let full = self.home(who).full;
+        match full {
+            _ if self.calm => 0,
+            true => ALWAYS,
+            false => self.options.faults.refuse,
         }
     }
 

@@ -53,6 +53,16 @@ impl Ends {
 }
 
 impl Job {
+    /// When the programs come to their last version: amid the faults, or so long after them that
+    /// the job has become stable again.
+    pub(super) fn latest(&self) -> Time {
+        let last = self.options.last;
+        match last > self.options.heal + CALM {
+            true => last.max(self.healed() + CALM + CALM),
+            false => last,
+        }
+    }
+
     /// Plans how the job comes to its end.
     pub(super) fn plan_end(&mut self) {
         let (heal, last) = (self.options.heal, self.options.last);
@@ -69,9 +79,13 @@ impl Job {
 
     /// The programs have done their work soon.
     pub(super) fn last_versions(&mut self) {
-        let (heal, last) = (self.options.heal, self.options.last);
-        if last > heal + CALM {
-            self.final_checks(heal);
+        let last = self.latest();
+        if last > self.now {
+            // An injection was late: after it, too, the job must become stable again.
+            return self.after(last.since(self.now), Action::LastVersions);
+        }
+        if last > self.options.heal + CALM {
+            self.final_checks(self.healed());
         }
         self.note(|| "the programs come to their end".to_owned());
         self.ends.begun = true;
@@ -177,6 +191,11 @@ impl Job {
         }
     }
 
+    /// Since when it does.
+    pub(super) fn wound_down(&self) -> Option<Time> {
+        self.ends.since
+    }
+
     /// The supervisor winds down.
     pub(super) fn finishing(&mut self) {
         self.ends.since = Some(self.now);
@@ -187,6 +206,7 @@ impl Job {
         let who = self.at(node);
         let delay = match self.is_frozen(who) {
             Some(left) => left,
+            None if self.home(who).keeper_stopped => STOPPED_LOOK,
             None => self.some_us(20_000),
         };
         let epoch = self.home(who).epoch;
@@ -210,6 +230,8 @@ impl Job {
     pub(super) fn done_with(&mut self, outcome: &Outcome) {
         self.ends.done = Some(self.now);
         self.note(|| format!("the launcher ends: {outcome:?}"));
+        let report = self.launcher.report();
+        self.judge_injections(&report);
         if outcome.verdict != Verdict::Ok {
             self.wrong(format!("P5: the job ended with {:?}", outcome.verdict));
         }
@@ -225,7 +247,7 @@ impl Job {
 
     /// The end has begun long after the faults.
     fn is_clean_end(&self) -> bool {
-        let calm = self.options.heal + CALM;
+        let calm = self.healed() + CALM;
         self.ends.since.is_some_and(|since| since >= calm)
     }
 
@@ -252,7 +274,7 @@ impl Job {
     /// An agent says something, perhaps to an order.
     pub(super) fn answers(&mut self, who: Process, notice: &Notice) {
         let now = self.now;
-        let calm = self.options.heal + CALM;
+        let calm = self.healed() + CALM;
         let open = &mut self.home(who).open;
         match notice {
             Notice::Status(_) => open.status -= 1,

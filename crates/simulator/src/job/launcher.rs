@@ -7,6 +7,7 @@ use outlive_base::rng::Sequence;
 use outlive_base::{Incarnation, JobName, NodeId, Time};
 use outlive_control::node::Input as NodeInput;
 use outlive_control::orders::{Bounds, LevelSetting, Notice, Order, Policy, Step};
+use outlive_control::report::Report;
 use outlive_control::steering::Wishes;
 use outlive_control::supervisor::{self, Input, Settings, Storage, Supervisor};
 use outlive_planner::online::learned::Learned;
@@ -62,10 +63,10 @@ pub struct Launcher {
 
 impl Launcher {
     pub fn new(options: &Options, seed: u64) -> Launcher {
-        Launcher::after(options, seed, Kept::default(), Time::ZERO)
+        Launcher::after(options, (seed, 0), Kept::default(), Time::ZERO)
     }
 
-    fn after(options: &Options, seed: u64, kept: Kept, now: Time) -> Launcher {
+    fn after(options: &Options, (seed, run): (u64, u32), kept: Kept, now: Time) -> Launcher {
         let mut random = Sequence::new(seed, 0x706f_6c69);
         let job = JobName::new("history").expect("a good name");
         let mut settings = Settings::new(job, options.nodes);
@@ -91,6 +92,8 @@ impl Launcher {
         settings.epoch_base = kept.epoch;
         settings.history = kept.history;
         settings.hang = options.hang.clone().unwrap_or_default();
+        settings.planted = options.planted_supervisor;
+        settings.injections = injected::specs(options, seed, run);
         settings.policy = match random.chance(500_000) {
             true => Policy {
                 every: Some(1 + random.below(20)),
@@ -129,7 +132,7 @@ impl Launcher {
             asked: BTreeMap::new(),
             zombies: Vec::new(),
             over: None,
-            run: 0,
+            run,
             kept,
         }
     }
@@ -137,6 +140,10 @@ impl Launcher {
     /// The incarnation in which the command runs.
     pub fn running(&self) -> Option<u32> {
         self.running
+    }
+
+    pub fn report(&self) -> Report {
+        self.supervisor.report().clone()
     }
 
     pub fn stop_ranks(&mut self) {
@@ -192,6 +199,7 @@ impl Job {
             A::Fence { node, epoch, .. } => self.fence(node.0, epoch),
             A::StartCommand { incarnation } => {
                 self.launcher.running = Some(incarnation.0);
+                self.injections_begin();
                 let epoch = self.epoch;
                 self.after(Time::from_ms(1), Action::StartRanks { epoch });
             }
@@ -216,13 +224,18 @@ impl Job {
                 self.launcher.over = Some(error.to_string());
             }
             A::Tell(supervisor::Event::Finishing) => self.finishing(),
+            A::Tell(supervisor::Event::Injected { text, .. }) => self.tells_injected(&text),
+            A::Tell(supervisor::Event::Warning(error)) => self.tells_warning(error.reason()),
+            A::Kill { .. } | A::KillNode { .. } | A::KillKeeper { .. } | A::Freeze { .. } => {
+                self.injects(action);
+            }
             A::WriteStacks { .. } => {
                 self.hangs += 1;
                 self.hung = self.now;
             }
             A::StopNode { node } => self.stop_node(node.0),
             A::Done(outcome) => self.done_with(&outcome),
-            // Injections are not used; watching and remembering need nothing here.
+            // Watching and remembering need nothing here.
             _ => {}
         }
     }
@@ -262,8 +275,9 @@ impl Job {
         self.forced = None;
         let kept = self.launcher.kept.clone();
         let run = self.launcher.run + 1;
-        self.launcher = Launcher::after(&self.options, self.seed, kept, self.now);
-        self.launcher.run = run;
+        self.launcher = Launcher::after(&self.options, (self.seed, run), kept, self.now);
+        let specs = injected::specs(&self.options, self.seed, run);
+        self.injections = Injections::after(&specs, &self.injections);
         self.starts_anew();
         self.supervise(Input::Timer);
     }
@@ -275,6 +289,7 @@ impl Job {
         if self.home(who).epoch != epoch {
             return;
         }
+        // Out of reach, other than a process that an injection has stopped.
         let frozen = self.is_frozen(who).is_some();
         self.ranks_fall(node, true);
         if frozen && !self.home(who).lost {
@@ -355,7 +370,10 @@ impl Job {
         {
             self.end_zombies();
         }
-        let breaks = !self.calm && self.random.chance(300);
+        if self.home(who).isolated {
+            return;
+        }
+        let breaks = !self.calm && self.random.chance(self.options.breaks);
         let delay = Time(20_000 + self.random.below(2_000_000));
         let now = self.now;
         let line = self.launcher.lines.entry(who).or_default();
@@ -443,9 +461,12 @@ impl Job {
     pub(super) fn obey(&mut self, who: Process, number: u32, order: Order) {
         let line = self.launcher.lines.get(&who).map(|line| line.number);
         let life = self.home(who).life;
-        if line == Some(number) {
+        if line == Some(number) && !self.home(who).isolated {
             if self.home(who).agent.is_some() {
                 self.ordered(who, &order);
+            }
+            if self.heard_while_held(who, &order) {
+                return;
             }
             self.input(who, life, NodeInput::Order(order));
         }

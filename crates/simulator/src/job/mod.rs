@@ -11,6 +11,7 @@
 mod chaos;
 mod checker;
 mod ends;
+mod injected;
 mod launcher;
 mod node;
 mod options;
@@ -18,6 +19,7 @@ mod parity;
 mod program;
 mod storage;
 mod sweep;
+mod twins;
 mod work;
 
 use std::collections::BTreeMap;
@@ -32,7 +34,7 @@ use outlive_control::node::Input as NodeInput;
 use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{Done, Making, PeerMessage, Rebuild, Target};
 use outlive_control::orders::{Notice, Order};
-use outlive_control::supervisor::Input;
+use outlive_control::supervisor::{self, Input};
 use outlive_ledger::GcPolicy;
 
 use crate::engine::{Happening, Queue, Slab, Trace};
@@ -43,11 +45,14 @@ pub use options::{Options, Weights};
 pub use sweep::{Summary, sweep};
 
 use ends::Ends;
+use injected::Injections;
 use launcher::Launcher;
 use node::{Carry, Home, Process};
 use program::Program;
 use work::Writing;
 
+/// What a stopped rank is to do is looked at again after so long.
+const STOPPED_LOOK: Time = Time::from_ms(20);
 /// Far more than ever happens in a history, unless messages answer each other without end.
 const HAPPENINGS_MAX: u64 = 1_000_000;
 
@@ -108,6 +113,8 @@ enum Action {
         life: u32,
         making: Rc<Making>,
     },
+    /// An agent has waited at a fail point for as long as it may.
+    HoldOver { who: Process, life: u32, id: u32 },
     /// Old copies are removed.
     Collect {
         who: Process,
@@ -207,6 +214,8 @@ pub struct Outcome {
     pub hangs: u64,
     /// Incarnations that opened.
     pub opened: usize,
+    /// Injections that were carried out.
+    pub injected: usize,
     /// Happenings.
     pub happenings: u64,
     /// The printable history, if asked for.
@@ -243,6 +252,7 @@ struct Job {
     /// What each incarnation restored, as it was recorded.
     sources: BTreeMap<u32, Key>,
     launcher: Launcher,
+    injections: Injections,
     ends: Ends,
     /// Ranks' life: grows with every start and stop.
     epoch: u32,
@@ -289,6 +299,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         restored: BTreeMap::new(),
         sources: BTreeMap::new(),
         launcher: Launcher::new(&options, seed),
+        injections: Injections::after(&injected::specs(&options, seed, 0), &Injections::default()),
         ends: Ends::default(),
         epoch: 0,
         forced: None,
@@ -297,7 +308,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         calm: false,
         options,
     };
-    let (heal, last) = (job.options.heal, job.options.last);
+    let heal = job.options.heal;
     for node in 0..job.options.nodes {
         // A holder for everyone who is asked for before its keeper has started.
         let who = job.new_home(node, 0);
@@ -309,7 +320,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
     job.after(tick, Action::Chaos);
     job.after(heal, Action::Heal);
     job.plan_end();
-    job.run(last.max(heal) + ends::ENDING_MAX);
+    job.run();
     job.final_end();
     Outcome {
         seed,
@@ -317,6 +328,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         stable: job.judge.stable_count(),
         hangs: job.hangs,
         opened: job.judge.opened_count(),
+        injected: job.injections.count,
         violations: job.judge.violations,
         trace: job.trace.0,
         happenings: job.happenings,
@@ -337,8 +349,9 @@ impl Job {
         }
     }
 
-    fn run(&mut self, end: Time) {
+    fn run(&mut self) {
         while let Some((at, what)) = self.queue.pop() {
+            let end = self.latest().max(self.options.heal) + ends::ENDING_MAX;
             if at > end || self.ends.is_over() {
                 return;
             }
@@ -378,6 +391,12 @@ impl Job {
         };
         if let Some(left) = directed.and_then(|who| self.is_frozen(who)) {
             return self.after(left, action);
+        }
+        if let Some(who) = directed.filter(|&who| self.home(who).stopped) {
+            return self.home(who).missed.push(action);
+        }
+        if self.is_of_stopped_rank(&action) {
+            return self.after(STOPPED_LOOK, action);
         }
         match action {
             Action::Deliver {
@@ -422,6 +441,7 @@ impl Job {
                 wanted,
             } => self.rebuild(who, life, tries, wanted),
             Action::Restart { who } => self.restart(who),
+            Action::HoldOver { who, life, id } => self.hold_over(who, life, id),
             Action::Timer { at } => self.timer(at),
             Action::StartNode {
                 run,

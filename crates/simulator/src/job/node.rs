@@ -2,7 +2,7 @@
 //! what it wants.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -43,14 +43,29 @@ pub enum Effect {
     Kill(u32),
     KeepBlock(Rank, PlainBlock),
     KeepSlab(Rank, usize, PlainSlab),
+    /// An injection's fault begins or ends.
+    Fault(u32, Fault),
+    Isolate(bool),
+    /// A point is reached at which an injection waits.
+    Hold(u32),
     Ask(Ask<PlainSlab>),
 }
 
 /// The world of a simulated node: wishes are noted and carried out afterwards, one by one.
 #[derive(Default)]
 pub struct Sim {
-    effects: Vec<Effect>,
+    effects: VecDeque<Effect>,
+    /// Points at which injections wait: number, name, and how often it is still passed.
+    points: Vec<(u32, String, u32)>,
+    /// The points that were passed since this was asked.
+    passed: Vec<&'static str>,
     live: Rc<RefCell<BTreeSet<u64>>>,
+}
+
+impl Sim {
+    pub fn take_effects(&mut self) -> VecDeque<Effect> {
+        std::mem::take(&mut self.effects)
+    }
 }
 
 impl Shell for Sim {
@@ -58,15 +73,18 @@ impl Shell for Sim {
     type Slab = PlainSlab;
 
     fn tell(&mut self, notice: &Notice) {
-        self.effects.push(Effect::Tell(notice.clone()));
+        self.effects.push_back(Effect::Tell(notice.clone()));
     }
     fn send(&mut self, to: NodeId, message: &PeerMessage) {
-        self.effects.push(Effect::Send(to, message.clone()));
+        self.effects.push_back(Effect::Send(to, message.clone()));
     }
     fn meet(&mut self, member: &Member, _: Option<&Member>) {
-        self.effects.push(Effect::Meet(member.node, member.epoch));
+        self.effects
+            .push_back(Effect::Meet(member.node, member.epoch));
     }
-    fn isolate(&mut self, _: bool) {}
+    fn isolate(&mut self, on: bool) {
+        self.effects.push_back(Effect::Isolate(on));
+    }
     fn answer(&mut self, link: Link, sequence: u32, message: &ToRank, with: With<'_, Sim>) {
         let carry = match with {
             With::Nothing => Carry::Nothing,
@@ -74,7 +92,7 @@ impl Shell for Sim {
             With::Slab(slab) | With::ReadOnly(slab) => Carry::Slab(slab.clone()),
         };
         let effect = Effect::Answer(link, sequence, message.clone(), carry);
-        self.effects.push(effect);
+        self.effects.push_back(effect);
     }
     fn is_live(&self, link: Link) -> bool {
         self.live.borrow().contains(&link.token)
@@ -83,23 +101,44 @@ impl Shell for Sim {
         None
     }
     fn kill(&mut self, pid: u32) {
-        self.effects.push(Effect::Kill(pid));
+        self.effects.push_back(Effect::Kill(pid));
     }
     fn make_block(&mut self, identity: Identity) -> Result<PlainBlock> {
         let block = PlainBlock::new(identity);
         let kept = Effect::KeepBlock(identity.rank, block.of_agent());
-        self.effects.push(kept);
+        self.effects.push_back(kept);
         Ok(block)
     }
     fn keep_slab(&mut self, rank: Rank, slot: usize, slab: &Arc<PlainSlab>) {
         let kept = Effect::KeepSlab(rank, slot, PlainSlab::clone(slab));
-        self.effects.push(kept);
+        self.effects.push_back(kept);
     }
     fn ask(&mut self, ask: Ask<PlainSlab>) {
-        self.effects.push(Effect::Ask(ask));
+        self.effects.push_back(Effect::Ask(ask));
     }
-    fn inject(&mut self, _: u32, _: Fault) {}
-    fn point(&mut self, _: &'static str) -> Vec<(u32, Fault)> {
+    fn inject(&mut self, id: u32, fault: Fault) {
+        match fault {
+            Fault::FailPoint { point, nth } => {
+                if self.points.iter().all(|(known, ..)| *known != id) {
+                    self.points.push((id, point, nth));
+                }
+            }
+            fault => self.effects.push_back(Effect::Fault(id, fault)),
+        }
+    }
+    /// What follows in this turn waits with it. What is ordered meanwhile happens when it is
+    /// carried out.
+    fn point(&mut self, name: &'static str) -> Vec<(u32, Fault)> {
+        self.passed.push(name);
+        let at = self.points.iter_mut().position(|(_, point, left)| {
+            let here = point == name;
+            *left -= u32::from(here);
+            here && *left == 0
+        });
+        if let Some(at) = at {
+            let (id, ..) = self.points.remove(at);
+            self.effects.push_back(Effect::Hold(id));
+        }
         Vec::new()
     }
 }
@@ -115,6 +154,15 @@ pub struct OpenOrders {
     pub killed: bool,
 }
 
+/// An agent that waits at a fail point.
+pub struct Held {
+    pub id: u32,
+    /// What it was about to do.
+    pub rest: VecDeque<Effect>,
+    /// Faults that it was told of meanwhile: they happen before the rest.
+    pub ordered: Vec<(u32, Fault)>,
+}
+
 /// A holder of a slot: a keeper, and what it and its storage hold.
 pub struct Home {
     pub node: u32,
@@ -124,6 +172,18 @@ pub struct Home {
     pub lost: bool,
     /// What it stored is out of reach.
     pub wiped: bool,
+    /// Its agent was sent SIGSTOP, and its keeper; what the agent was to hear.
+    pub stopped: bool,
+    pub keeper_stopped: bool,
+    pub missed: Vec<Action>,
+    /// It waits at a fail point; what it hears meanwhile.
+    pub held: Option<Held>,
+    pub put_off: VecDeque<NodeInput<PlainSlab>>,
+    /// Its agent drops all traffic.
+    pub isolated: bool,
+    /// Its agent finds storage slow, or full.
+    pub slow: bool,
+    pub full: bool,
     /// Grows with every start of the agent.
     pub life: u32,
     pub paused_until: Time,
@@ -131,7 +191,7 @@ pub struct Home {
     pub incarnation: u32,
     pub storage: Storage,
     /// When the agent was started: its own clock begins there.
-    started: Time,
+    pub started: Time,
     wake: Time,
     pub last_sync: Time,
     /// Orders that were not answered.
@@ -153,6 +213,13 @@ pub(super) fn carried<T: Serialize + DeserializeOwned>(message: &T) -> T {
     read.expect("what nodes say can be sent")
 }
 
+impl Home {
+    /// The process number of its agent.
+    pub const fn agent_pid(&self, who: Process) -> u32 {
+        who * 1_000 + self.life
+    }
+}
+
 impl Job {
     pub(super) fn new_home(&mut self, node: u32, epoch: u64) -> Process {
         self.homes.push(Home {
@@ -161,6 +228,14 @@ impl Job {
             agent: None,
             lost: false,
             wiped: false,
+            stopped: false,
+            keeper_stopped: false,
+            missed: Vec::new(),
+            held: None,
+            put_off: VecDeque::new(),
+            isolated: false,
+            slow: false,
+            full: false,
             life: 0,
             paused_until: Time::ZERO,
             incarnation: 0,
@@ -192,10 +267,7 @@ impl Job {
     }
 
     pub(super) fn ranks_total(&self) -> u32 {
-        match self.options.bare {
-            0 => self.options.nodes * self.options.ranks,
-            bare => self.options.nodes - bare,
-        }
+        self.options.ranks_total()
     }
 
     /// What the agent before this one had decided and recorded here alone is written to the
@@ -260,7 +332,9 @@ impl Job {
         let start = Start {
             spec,
             shell: Sim {
-                effects: Vec::new(),
+                effects: VecDeque::new(),
+                points: Vec::new(),
+                passed: Vec::new(),
                 live: Rc::clone(&home.live),
             },
             now: Time::ZERO,
@@ -272,7 +346,7 @@ impl Job {
             disk_usage: (0, 0),
             hello: Hello {
                 address: (local, 1024 + who as u16).into(),
-                pid: who * 1000 + life,
+                pid: home.agent_pid(who),
                 keeper_pid: who * 1000,
             },
             commit: base,
@@ -292,12 +366,17 @@ impl Job {
         }
         let records = home.storage.records.crash(&mut random);
         home.open.killed = true;
+        // What an injection did to its process ends with it.
+        (home.held, home.isolated) = (None, false);
+        (home.slow, home.full, home.stopped) = (false, false, false);
+        home.put_off.clear();
         let (node, life, lost) = (home.node, home.life, home.lost);
         self.random = random;
         for record in records {
             self.on_durable(who, &record);
         }
         self.note(|| format!("n{node} (p{who}) agent {life} ends"));
+        self.goes_on(who);
         self.cut_links(who, life);
         if !lost {
             let delay = Time::from_ms(2 + self.random.below(150));
@@ -307,7 +386,9 @@ impl Job {
 
     pub(super) fn restart(&mut self, who: Process) {
         let home = self.home(who);
-        if !home.lost && home.agent.is_none() {
+        if home.keeper_stopped && !home.lost {
+            self.after(STOPPED_LOOK, Action::Restart { who });
+        } else if !home.lost && home.agent.is_none() {
             self.launcher_connects(who);
             self.start_agent(who);
         }
@@ -321,6 +402,9 @@ impl Job {
         let Some(node) = home.agent.as_mut().filter(|_| home.life == life) else {
             return;
         };
+        if home.held.is_some() {
+            return home.put_off.push_back(input);
+        }
         node.on(now.since(started), input);
         node.on_time(now.since(started));
         self.carry_out(who);
@@ -334,6 +418,9 @@ impl Job {
             return;
         }
         home.wake = Time::NEVER;
+        if home.held.is_some() {
+            return;
+        }
         if let Some(node) = &mut home.agent {
             node.on_time(now.since(started));
             self.carry_out(who);
@@ -342,11 +429,23 @@ impl Job {
 
     /// Carries out what a node wants. It may end between any two wishes.
     fn carry_out(&mut self, who: Process) {
-        let home = self.home(who);
-        let life = home.life;
-        let Some(node) = &mut home.agent else { return };
-        let effects = std::mem::take(&mut node.shell().effects);
-        for effect in effects {
+        let Some(node) = &mut self.home(who).agent else {
+            return;
+        };
+        let (effects, passed) = (
+            node.shell().take_effects(),
+            std::mem::take(&mut node.shell().passed),
+        );
+        self.passed(who, passed);
+        self.carry_out_all(who, effects);
+    }
+
+    pub(super) fn carry_out_all(&mut self, who: Process, mut effects: VecDeque<Effect>) {
+        let life = self.home(who).life;
+        while let Some(effect) = effects.pop_front() {
+            if let Effect::Hold(id) = effect {
+                return self.hold(who, id, effects);
+            }
             let crash = if self.calm {
                 0
             } else {
@@ -354,6 +453,10 @@ impl Job {
             };
             self.effect(who, life, effect);
             if self.random.chance(crash) {
+                if let Some(Effect::Isolate(true)) = effects.front() {
+                    // It had said so, and is not heard any more.
+                    self.isolates(who, true);
+                }
                 return self.end_agent(who);
             }
             if self.home(who).life != life || self.home(who).agent.is_none() {
@@ -374,11 +477,11 @@ impl Job {
 
     fn effect(&mut self, who: Process, life: u32, effect: Effect) {
         match effect {
-            Effect::Tell(notice) => {
-                self.answers(who, &notice);
-                self.heard(who, &notice);
-                self.notify(who, notice);
-            }
+            Effect::Tell(notice) => self.says(who, notice),
+            Effect::Fault(id, fault) => self.storage_fault(who, id, &fault),
+            Effect::Isolate(on) => self.isolates(who, on),
+            Effect::Hold(_) => {}
+            Effect::Ask(Ask::Corrupt { id, level }) => self.corrupt(who, life, id, level),
             Effect::Send(to, message) => self.post(who, to, message),
             Effect::Meet(node, epoch) => drop(self.home(who).known.insert(node, epoch)),
             Effect::Answer(link, sequence, message, carry) => {
@@ -403,11 +506,20 @@ impl Job {
         }
     }
 
+    /// An agent says something to the launcher.
+    pub(super) fn says(&mut self, who: Process, notice: Notice) {
+        self.answers(who, &notice);
+        self.says_of_injections(&notice);
+        self.heard(who, &notice);
+        self.notify(who, notice);
+    }
+
     // ---- peers ----
 
     fn post(&mut self, who: Process, to: NodeId, message: PeerMessage) {
         let (from, epoch) = (NodeId(self.home(who).node), self.home(who).epoch);
-        let Some(&known) = self.home(who).known.get(&to) else {
+        let isolated = self.home(who).isolated;
+        let Some(&known) = self.home(who).known.get(&to).filter(|_| !isolated) else {
             return;
         };
         let holder = |home: &Home| home.node == to.0 && home.epoch == known;
@@ -431,7 +543,7 @@ impl Job {
         let home = self.home(to);
         let life = home.life;
         // A holder that was replaced is not listened to.
-        if home.known.get(&from).is_none_or(|&known| epoch < known) {
+        if home.isolated || home.known.get(&from).is_none_or(|&known| epoch < known) {
             return;
         }
         let message = message.clone();

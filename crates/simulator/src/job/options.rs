@@ -5,6 +5,7 @@ use outlive_base::rng::Sequence;
 use outlive_base::{Level, Time};
 use outlive_control::node;
 use outlive_control::standstill::HangRule;
+use outlive_control::supervisor;
 use outlive_protocols::commit::{Config, Levels, Planted};
 
 use super::launcher;
@@ -34,6 +35,8 @@ pub struct Options {
     pub torn: u32,
     /// Acts of storage that take up to seconds longer, per million.
     pub slow: u32,
+    /// Words of agents to the launcher at which their connection breaks, per million.
+    pub breaks: u32,
     /// Weights of the faults that are drawn at each tick.
     pub weights: Weights,
     /// Mean time between two drawn faults.
@@ -57,6 +60,8 @@ pub struct Options {
     pub planted: Option<Planted>,
     /// A fault planted in the nodes.
     pub planted_node: Option<node::Planted>,
+    /// A fault planted in the supervisor.
+    pub planted_supervisor: Option<supervisor::Planted>,
     /// When the job is said to stand still, and what follows; `None`: as by default.
     pub hang: Option<HangRule>,
 }
@@ -90,6 +95,9 @@ pub struct Weights {
     pub domain: u32,
     /// The shared directory is full, or out of reach, for a while.
     pub shared: u32,
+    /// So many injections are asked for in each run of the launcher; not drawn at ticks, they have
+    /// times of their own.
+    pub injection: u32,
 }
 
 impl Weights {
@@ -109,6 +117,7 @@ impl Weights {
             twin,
             domain,
             shared,
+            injection: _,
         } = *self;
         [
             agent, node, rank, partition, pause, damage, zombie, all, launcher, several, twin,
@@ -198,7 +207,24 @@ fn slow(seed: u64) -> u32 {
     }
 }
 
+/// In a third of the histories the user asks for faults as well.
+fn injections(seed: u64) -> u32 {
+    let mut random = Sequence::new(seed, 0x696e_6a65);
+    match random.chance(330_000) {
+        true => 1 + random.below(5) as u32,
+        false => 0,
+    }
+}
+
 impl Options {
+    /// Ranks of the job.
+    pub fn ranks_total(&self) -> u32 {
+        match self.bare {
+            0 => self.nodes * self.ranks,
+            bare => self.nodes - bare,
+        }
+    }
+
     /// The options of a seed.
     pub fn from_seed(seed: u64) -> Options {
         let mut random = Sequence::new(seed, 0x6f70_7473);
@@ -241,6 +267,7 @@ impl Options {
             },
             domain: 0,
             shared: 0,
+            injection: injections(seed),
         };
         // Of its own sequence, so that the rest of a seed's history stays as it was.
         let mut sparse = Sequence::new(seed, 0x7374_7269);
@@ -274,6 +301,7 @@ impl Options {
             faults,
             torn: some(&mut random, 100_000),
             slow: slow(seed),
+            breaks: 300,
             weights,
             tick: Time::from_ms(300 + random.below(2000)),
             heal: Time::from_secs(14),
@@ -288,6 +316,7 @@ impl Options {
             commit_ms: launcher::BOUNDS.commit_ms,
             planted: None,
             planted_node: None,
+            planted_supervisor: None,
             hang: None,
         }
     }

@@ -18,13 +18,13 @@ use super::*;
 
 /// Bytes that each rank protects.
 const BYTES: u64 = 8192;
+/// The numbers of the ranks' processes begin here.
+pub const PID_FIRST: u32 = 1_000_000;
 /// How long a rank waits for an answer.
 const PATIENCE: Time = Time::from_secs(5);
 
 /// In the place of the number of a start: a process that is no rank of the job.
-const TWIN: u32 = u32::MAX;
-/// How far the number of such a process is from that of the rank.
-const TWIN_PID: u32 = 1_000_000_000;
+pub const TWIN: u32 = u32::MAX;
 
 /// What a rank is doing.
 #[derive(Clone)]
@@ -39,6 +39,8 @@ pub enum Stage {
     Running,
     /// It has offered a version that needs a look.
     Deciding(Version),
+    /// It has come to the version of an injection, and waits for that.
+    Injected(Version, Version),
     /// It waits for memory.
     Waiting(Version, Option<Armed>),
     /// It copies.
@@ -54,9 +56,13 @@ pub struct Program {
     pub pid: u32,
     epoch: u32,
     pub token: Option<u64>,
-    block: Option<PlainBlock>,
+    pub block: Option<PlainBlock>,
     mapped: BTreeMap<u32, (u32, PlainSlab)>,
     pub stage: Stage,
+    /// It was sent SIGSTOP.
+    pub stopped: bool,
+    /// The version of an injection at which nobody has answered it.
+    injected: Option<Version>,
     state: u64,
     /// The version that it has offered last.
     pub next: u64,
@@ -70,7 +76,7 @@ pub struct Program {
 
 impl Job {
     pub(super) fn pid_of(&self, rank: u32) -> u32 {
-        1_000_000 + self.epoch * 1_000 + rank
+        PID_FIRST + self.epoch * 1_000 + rank
     }
 
     /// The command starts: ranks begin and look for their agents.
@@ -94,6 +100,8 @@ impl Job {
                         block: None,
                         mapped: BTreeMap::new(),
                         stage: Stage::New,
+                        stopped: false,
+                        injected: None,
                         state: 0,
                         next: 0,
                         answered: None,
@@ -153,63 +161,6 @@ impl Job {
             incarnation: Incarnation(running),
         };
         self.say(rank, epoch, hello);
-    }
-
-    /// A second process greets the agent of a rank, as that rank: a fork, or a script whose
-    /// processes know no number of their own.
-    pub(super) fn twin(&mut self) {
-        let met = |program: &&Program| {
-            program.block.is_some() && !matches!(program.stage, Stage::Greeting(_))
-        };
-        let met: Vec<(u32, u32, u64)> = (self.programs.values().filter(met))
-            .filter_map(|program| Some((program.rank, program.pid, program.token?)))
-            .collect();
-        let at = self.random.below(met.len().max(1) as u64) as usize;
-        let (Some(&(rank, pid, held)), Some(running)) = (met.get(at), self.launcher.running())
-        else {
-            return;
-        };
-        let Some(&(who, life, ..)) = self.links.get(&held) else {
-            return;
-        };
-        self.tokens += 1;
-        let token = self.tokens;
-        self.links.insert(token, (who, life, rank, TWIN));
-        self.twins.insert(token, (rank, pid, held));
-        self.joins(who, token, pid + TWIN_PID);
-        let message = ToAgent::Hello {
-            abi: CONTROL_ABI,
-            rank: Rank(rank),
-            ranks: self.ranks_total(),
-            pid: pid + TWIN_PID,
-            incarnation: Incarnation(running),
-        };
-        let delay = self.some_us(200);
-        self.after(
-            delay,
-            Action::Said {
-                who,
-                life,
-                token,
-                sequence: 1,
-                message,
-            },
-        );
-    }
-
-    /// A second process is answered: it is none of the job while the first one lives.
-    fn twin_answered(&mut self, token: u64, message: &ToRank) {
-        let Some((rank, pid, held)) = self.twins.remove(&token) else {
-            return;
-        };
-        let first = self.programs.get(&rank);
-        let lives = first.is_some_and(|it| it.pid == pid && it.token == Some(held));
-        if lives && matches!(message, ToRank::Welcome { .. }) {
-            self.wrong(format!(
-                "P2: rank {rank} lives, and another process is it too"
-            ));
-        }
-        self.leaves(token, false);
     }
 
     /// The connection of a rank is gone: it looks for another if it waits for something.
@@ -277,6 +228,13 @@ impl Job {
         }
         match program.stage.clone() {
             Stage::Waiting(version, _) => self.gives_up(rank, epoch, version, Code::AgentTimeout),
+            Stage::Injected(version, at) => {
+                program.injected = Some(at);
+                if self.now > self.healed() + PATIENCE {
+                    self.wrong(format!("rank {rank} waits at the version of an injection"));
+                }
+                self.enter(rank, epoch, version);
+            }
             Stage::Greeting(_) | Stage::Restoring => {
                 // Nobody answers: the connection is given up.
                 if let Some(token) = program.token.take() {
@@ -339,6 +297,10 @@ impl Job {
                 self.fill_slab(rank, epoch, version, slot, generation, slab);
             }
             (Stage::Closing, ToRank::Ok, _) => self.exits(rank, epoch),
+            (Stage::Injected(version, _), ToRank::Ok, _) => {
+                program.injected = None;
+                self.enter(rank, epoch, version);
+            }
             (Stage::Waiting(version, _), ToRank::Error { error }, _) => {
                 self.gives_up(rank, epoch, version, error.code());
             }
@@ -377,6 +339,7 @@ impl Job {
                 self.say(rank, epoch, ToAgent::Restore);
             }
             Stage::Deciding(version) => self.decide(rank, epoch, version),
+            Stage::Injected(_, at) => self.say(rank, epoch, ToAgent::Inject { version: at }),
             Stage::Waiting(version, armed) => self.ask_slab(rank, epoch, version, armed),
             Stage::Closing => self.say(rank, epoch, ToAgent::Close),
             Stage::Greeting(_) | Stage::Running | Stage::Filling(..) => {}
@@ -452,6 +415,11 @@ impl Job {
         };
         let version = next + if jump { 2 * stride } else { stride };
         program.next = version;
+        let node = program.node;
+        self.offers(node, rank, version);
+        let Some(program) = self.program(rank, epoch) else {
+            return;
+        };
         let incarnation = block.identity().incarnation.0;
         program.state = draw(
             program.state,
@@ -487,8 +455,22 @@ impl Job {
         self.after(delay, Action::Step { rank, epoch });
     }
 
-    /// Whether this version is to be captured: it is armed, or forced.
+    /// An injection may wait for this version.
     fn decide(&mut self, rank: u32, epoch: u32, version: Version) {
+        let Some(program) = self.program(rank, epoch) else {
+            return;
+        };
+        let at = program.block.as_ref().and_then(ControlWords::inject);
+        let at = at.filter(|at| *at <= version && program.injected != Some(*at));
+        let Some(at) = at else {
+            return self.enter(rank, epoch, version);
+        };
+        program.stage = Stage::Injected(version, at);
+        self.say(rank, epoch, ToAgent::Inject { version: at });
+    }
+
+    /// Whether this version is to be captured: it is armed, or forced.
+    fn enter(&mut self, rank: u32, epoch: u32, version: Version) {
         let forced = self.forced == Some((epoch, version.0));
         let Some(program) = self.program(rank, epoch) else {
             return;

@@ -13,6 +13,8 @@ pub struct Summary {
     pub stable: u64,
     /// Incarnations opened, over all.
     pub opened: u64,
+    /// Injections that were carried out, over all.
+    pub injected: u64,
     /// Times at which a job was said to stand still, over all.
     pub hangs: u64,
     /// Happenings, over all.
@@ -51,6 +53,7 @@ pub fn sweep(
             summary.histories += 1;
             summary.stable += outcome.stable as u64;
             summary.opened += outcome.opened as u64;
+            summary.injected += outcome.injected as u64;
             summary.hangs += outcome.hangs;
             summary.happenings += outcome.happenings;
             if let Some(first) = outcome.violations.first() {
@@ -75,6 +78,7 @@ pub fn sweep(
         total.histories += part.histories;
         total.stable += part.stable;
         total.opened += part.opened;
+        total.injected += part.injected;
         total.hangs += part.hangs;
         total.happenings += part.happenings;
         total.failed.extend(part.failed);

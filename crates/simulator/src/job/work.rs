@@ -22,8 +22,6 @@ use super::node::{JOB_HASH, Process};
 use super::storage::Container;
 use super::*;
 
-/// How much longer an act takes at most where storage is slow.
-const SLOW_MAX: Time = Time::from_secs(3);
 /// How often an absent partner is asked again.
 const TRIES_MAX: u32 = 100;
 
@@ -41,15 +39,6 @@ impl Writing {
 }
 
 impl Job {
-    /// How much longer storage takes for an act where it is slow.
-    fn slowness(&mut self) -> Time {
-        let slow = if self.calm { 0 } else { self.options.slow };
-        match slow > 0 && self.random.chance(slow) {
-            true => Time::from_ms(10) + Time(self.random.below(SLOW_MAX.0)),
-            false => Time::ZERO,
-        }
-    }
-
     pub(super) fn later(&mut self, who: Process, life: u32, most_us: u64, done: Done<PlainSlab>) {
         let delay = self.some_us(most_us);
         let done = Box::new(done);
@@ -65,12 +54,12 @@ impl Job {
             Ask::Persist { op, record, shared } => self.persist(who, life, op, record, shared),
             Ask::Flush(flush) => self.flush(who, life, flush),
             Ask::Parity(making) => {
-                let delay = Time(600_000) + self.some_us(60_000) + self.slowness();
+                let delay = Time(600_000) + self.some_us(60_000) + self.slowness(who);
                 let making = Rc::new(making);
                 self.after(delay, Action::Parity { who, life, making });
             }
             Ask::Rebuild(wanted) => {
-                let delay = self.some_us(20_000) + self.slowness();
+                let delay = self.some_us(20_000) + self.slowness(who);
                 let wanted = Rc::new(wanted);
                 self.after(
                     delay,
@@ -88,7 +77,7 @@ impl Job {
             }
             Ask::Collect { policy, shared } => {
                 // By then much may have happened that its rules do not know.
-                let delay = self.some_us(2_000) + self.slowness();
+                let delay = self.some_us(2_000) + self.slowness(who);
                 let policy = Box::new(policy);
                 self.after(
                     delay,
@@ -149,8 +138,8 @@ impl Job {
         let mut delay = self.some_us(if self.calm { 2_000 } else { most });
         let now = self.now;
         // Syncs queue up: not for so long that the faults' end is not their end.
-        if self.home(who).last_sync < now + SLOW_MAX {
-            delay = delay + self.slowness();
+        if self.home(who).last_sync < now + chaos::SLOW_MAX {
+            delay = delay + self.slowness(who);
         }
         let home = self.home(who);
         home.storage.records.write(op, record);
@@ -171,11 +160,7 @@ impl Job {
         if self.home(who).life != life || self.home(who).agent.is_none() {
             return;
         }
-        let refuse = if self.calm {
-            0
-        } else {
-            self.options.faults.refuse
-        };
+        let refuse = self.refusals(who);
         let full = || {
             let entity = Entity::File("records".into());
             Err(Error::new(Code::NoSpace, entity, "no space", "make room"))
@@ -272,7 +257,7 @@ impl Job {
         }
         let (mut last, mut own) = (Time::ZERO, Time::ZERO);
         for &target in &writing.flush.targets {
-            let mut delay = Time(600_000) + self.some_us(60_000) + self.slowness();
+            let mut delay = Time(600_000) + self.some_us(60_000) + self.slowness(who);
             if matches!(target, Target::Partner(_)) {
                 // The partner's copy counts with the node's own.
                 delay = delay.max(own + Time(1_000));
@@ -396,10 +381,8 @@ impl Job {
         if target == Target::Memory {
             return Ok(());
         }
-        let (refuse, torn) = match self.calm {
-            true => (0, 0),
-            false => (self.options.faults.refuse, self.options.torn),
-        };
+        let refuse = self.refusals(who);
+        let torn = if self.calm { 0 } else { self.options.torn };
         if self.random.chance(refuse) {
             return no(Code::NoSpace, "no space is left");
         }
