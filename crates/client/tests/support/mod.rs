@@ -530,7 +530,12 @@ fn answer(
                 None,
             )
         }
-        ToAgent::Inject { .. } | ToAgent::Close => (ToRank::Ok, None),
+        ToAgent::Inject { .. } => {
+            // It waits for it no more, and says so before it answers.
+            state.ranks[&rank].control.set_inject(None);
+            (ToRank::Ok, None)
+        }
+        ToAgent::Close => (ToRank::Ok, None),
         ToAgent::Captured { version, .. } => {
             // Disarm as an agent does, and call the memory level committed.
             let control = &state.ranks[&rank].control;
