@@ -142,6 +142,8 @@ fn write(store: &dyn Store, key: &Key, bytes: &[u8], seal: bool) -> Outcome {
         let others = other.join().unwrap_or_else(|_| Err("panicked".into()));
         mine.and(others)
     })?;
+    let back = told(draft.read_back())?;
+    holds!(all(&*back)? == bytes, "{key:?}: reads back as other bytes");
     match seal {
         true => told(draft.seal()),
         false => Ok(()),

@@ -135,6 +135,11 @@ impl Container {
         }
     }
 
+    /// What was written so far of one that has no name yet.
+    pub(crate) fn of_object(path: &str, object: Box<dyn Object>) -> Result<Container, ReadError> {
+        Container::from_source(path, Source { object, held: None })
+    }
+
     fn from_source(path: &str, source: Source) -> Result<Container, ReadError> {
         let (length, head, plan, header) = read_header(path, &source)?;
         if length < plan.file_bytes {
@@ -371,7 +376,7 @@ impl Container {
     }
 
     /// What `open` may have seen in the page cache is compared with the disk.
-    fn verify_ends(&self, file: &dyn Object) -> Result<(), ReadError> {
+    pub(crate) fn verify_ends(&self, file: &dyn Object) -> Result<(), ReadError> {
         let mut header = Buffer::new(self.header.len());
         let mut index = Buffer::new(self.index.len() + PAGE);
         let read = read_exact(file, &mut header, 0)

@@ -368,6 +368,14 @@ impl Draft for Temporary {
             .map_err(|error| WriteError::io(self.target(), "write", error))
     }
 
+    fn read_back(&self) -> Result<Box<dyn Object>, WriteError> {
+        // What is not synced is in memory alone, where the disk cannot be seen.
+        self.sync()?;
+        let opened = Opened::open(self.path(), true);
+        let opened = opened.map_err(|error| WriteError::io(self.target(), "read back", error))?;
+        Ok(Box::new(opened))
+    }
+
     fn seal(self: Box<Self>) -> Result<(), WriteError> {
         self.sync()?;
         self.publish()

@@ -329,6 +329,14 @@ impl Draft for Watched<dyn Draft> {
         self.inner.write(at, parts)
     }
 
+    fn read_back(&self) -> Result<Box<dyn Object>, WriteError> {
+        Ok(Box::new(Watched {
+            store: self.store.clone(),
+            key: self.key.clone(),
+            inner: self.inner.read_back()?,
+        }))
+    }
+
     fn seal(self: Box<Self>) -> Result<(), WriteError> {
         let (whole, told) = self.store.whole(Act::Seal, &self.key, 1);
         if whole {

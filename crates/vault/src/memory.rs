@@ -199,6 +199,11 @@ impl Draft for Unsealed {
         Ok(())
     }
 
+    fn read_back(&self) -> Result<Box<dyn Object>, WriteError> {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(Box::new(Arc::new(bytes.clone())))
+    }
+
     fn seal(self: Box<Self>) -> Result<(), WriteError> {
         let Unsealed { store, key, bytes } = *self;
         let bytes = bytes.into_inner().unwrap_or_else(PoisonError::into_inner);

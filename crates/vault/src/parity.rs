@@ -182,7 +182,7 @@ impl ParityFile {
     }
 
     /// One that was just written: what the storage holds.
-    fn fresh(store: &dyn Store, key: &Key) -> Result<ParityFile, ReadError> {
+    pub(crate) fn fresh(store: &dyn Store, key: &Key) -> Result<ParityFile, ReadError> {
         ParityFile::with(store, key, true)
     }
 
@@ -214,17 +214,29 @@ impl ParityFile {
     /// # Errors
     /// If its bytes are not those that were written.
     pub fn verify(&self) -> Result<(), ReadError> {
+        self.verify_paced(&mut |_| true).map(drop)
+    }
+
+    /// [`ParityFile::verify`]; asks before each read of so many bytes whether it goes on. False if
+    /// it did not.
+    pub(crate) fn verify_paced(
+        &self,
+        go_on: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<bool, ReadError> {
         let mut digest = Digest::new();
         let mut buffer = Buffer::new(CHUNK);
         let mut at = 0;
         while at < self.parity.length {
             let bytes = (self.parity.length - at).min(CHUNK as u64) as usize;
+            if !go_on(bytes as u64) {
+                return Ok(false);
+            }
             self.read(at, &mut buffer[..bytes])?;
             digest.update(&buffer[..bytes]);
             at += bytes as u64;
         }
         match digest.finish() == self.parity.digest {
-            true => Ok(()),
+            true => Ok(true),
             false => Err(ReadError::corrupt(
                 &self.path,
                 "its bytes do not match its digest",

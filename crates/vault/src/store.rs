@@ -214,6 +214,9 @@ pub trait Store: Send + Sync + fmt::Debug {
 pub trait Draft: Send + Sync {
     /// Writes all slices from `at` on. Threads may write at once.
     fn write(&self, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), WriteError>;
+    /// What was written so far, to be read as with `fresh` in [`Store::open`]: for who wants to see
+    /// what the storage holds before it takes the place of something.
+    fn read_back(&self) -> Result<Box<dyn Object>, WriteError>;
     /// Makes it durable, then gives it its key, in place of what was there.
     fn seal(self: Box<Self>) -> Result<(), WriteError>;
 }

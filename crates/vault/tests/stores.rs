@@ -93,6 +93,9 @@ impl Draft for Lost {
     fn write(&self, _: u64, _: &mut [IoSlice<'_>]) -> Result<(), WriteError> {
         Ok(())
     }
+    fn read_back(&self) -> Result<Box<dyn Object>, WriteError> {
+        Err(WriteError::Input("lost".into()))
+    }
     fn seal(self: Box<Self>) -> Result<(), WriteError> {
         Ok(())
     }
