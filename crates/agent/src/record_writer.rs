@@ -457,7 +457,7 @@ mod tests {
             level: Level::SHARED,
             ballot: 1,
             ranks: 1,
-            parts: Vec::new(),
+            parts: Vec::new().into(),
             groups: Vec::new(),
         }
     }

@@ -12,7 +12,7 @@ use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time};
 use outlive_capture::control::{ControlBlock, Side};
 use outlive_capture::slab::Slab;
 use outlive_control::node::{Hello, Input, Node, Ranks, Start, overwritten};
-use outlive_control::orders::{AgentSpec, decode};
+use outlive_control::orders::{AgentSpec, Order, decode};
 use outlive_ledger::unfinished;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_vault::{Directory, Faulty, Record, Vault, WriteError};
@@ -29,7 +29,7 @@ use crate::storage;
 use crate::turns::Turns;
 use crate::workers::{Pool, THREADS};
 use crate::world::{Process, World};
-use outlive_control::node::shell::Link;
+use outlive_control::node::shell::{Link, PeerMessage};
 
 /// Events that one turn takes at most.
 const TOGETHER_MAX: usize = 16;
@@ -255,6 +255,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         network,
         put_off: VecDeque::new(),
         processes: BTreeMap::new(),
+        traffic: Default::default(),
         turns: Turns::new(),
         plenty: Default::default(),
         has_routed,
@@ -373,13 +374,24 @@ impl Agent {
     fn on_network(&mut self, event: NetEvent) -> &'static str {
         let input = match event {
             NetEvent::Message { from, bytes } if from.peer == NodeId::LAUNCHER => {
-                decode(&bytes).map_or_else(Input::Trouble, Input::Order)
+                match decode::<Order>(&bytes) {
+                    Ok(order) => {
+                        let traffic = &mut self.node.shell().traffic;
+                        traffic.receives(order.is_sign_of_life(), bytes.len());
+                        Input::Order(order)
+                    }
+                    Err(error) => Input::Trouble(error),
+                }
             }
-            NetEvent::Message { from, bytes } => match decode(&bytes) {
-                Ok(message) => Input::Peer {
-                    from: from.peer,
-                    message,
-                },
+            NetEvent::Message { from, bytes } => match decode::<PeerMessage>(&bytes) {
+                Ok(message) => {
+                    let traffic = &mut self.node.shell().traffic;
+                    traffic.receives(message.is_sign_of_life(), bytes.len());
+                    Input::Peer {
+                        from: from.peer,
+                        message,
+                    }
+                }
                 Err(error) => Input::Trouble(error),
             },
             NetEvent::Stream {

@@ -23,6 +23,7 @@ use outlive_control::node::shell::{
 };
 use outlive_control::node::{HOLD_MAX, SHORT_BYTES};
 use outlive_control::orders::{Fault, Member, Notice, Order, decode, encode};
+use outlive_control::traffic::Traffic;
 use outlive_ledger::{GcPolicy, Record};
 use outlive_network::{Driver, Event as NetEvent};
 use outlive_vault::{Inventory, Part, Removal, Trace};
@@ -85,6 +86,8 @@ pub struct World {
     pub put_off: VecDeque<NetEvent>,
     /// The processes that are connected, by token.
     pub processes: BTreeMap<u64, Process>,
+    /// What was sent and received.
+    pub traffic: Traffic,
     /// How long this thread's turns take.
     pub turns: Turns,
     /// What is to be removed is so little, and so much room is left, that it may wait until
@@ -373,6 +376,7 @@ impl Shell for World {
     fn tell(&mut self, notice: &Notice) {
         match encode(notice) {
             Ok(bytes) => {
+                self.traffic.sends(notice.is_sign_of_life(), bytes.len());
                 if let Err(error) = self.places.endpoint.post(NodeId::LAUNCHER, &bytes) {
                     tracing::warn!(%error, "the launcher cannot be told");
                 }
@@ -384,6 +388,7 @@ impl Shell for World {
     fn send(&mut self, to: NodeId, message: &PeerMessage) {
         match encode(message) {
             Ok(bytes) => {
+                self.traffic.sends(message.is_sign_of_life(), bytes.len());
                 if let Err(error) = self.places.endpoint.post(to, &bytes) {
                     tracing::debug!(%error, to = to.0, "a message was not sent");
                 }
@@ -409,6 +414,14 @@ impl Shell for World {
             self.say_all();
         }
         self.places.endpoint.isolate(on);
+    }
+
+    fn traffic(&self) -> Traffic {
+        let connections = self.places.endpoint.connections() as u32;
+        Traffic {
+            connections,
+            ..self.traffic
+        }
     }
 
     fn answer(&mut self, link: Link, sequence: u32, message: &ToRank, with: With<'_, World>) {

@@ -27,6 +27,10 @@ pub fn ranks_of(node: NodeId, ranks: u32, nodes: u32) -> impl Iterator<Item = Ra
 /// partner is the next node.
 pub fn partner_of(node: NodeId, domains: &[u32]) -> Option<NodeId> {
     let domain = *domains.get(node.0 as usize)?;
+    if domains.len() > 1 && domains.iter().zip(0..).all(|(domain, own)| *domain == own) {
+        // As usual: each is its own. The rule below says the same of these, and sorts them.
+        return Some(NodeId((node.0 + 1) % domains.len() as u32));
+    }
     // Of each domain: its first node, and how many it has.
     let mut known: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for (at, domain) in domains.iter().enumerate() {

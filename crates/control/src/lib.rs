@@ -6,6 +6,7 @@
 //! - [`turns`]: which of several jobs writes to storage that they share.
 //! - [`orders`]: what launcher and agents tell each other. [`told`]: what is not said twice.
 //! - [`standstill`]: whether a job stands still. [`whereabouts`]: where its ranks are.
+//! - [`traffic`]: what they send each other, counted.
 //! - [`inject`], [`units`]: what users write. [`report`]: what they read. [`ended`]: how
 //!   processes end.
 
@@ -14,10 +15,12 @@ pub mod inject;
 pub mod node;
 pub mod orders;
 pub mod report;
+mod signs;
 pub mod standstill;
 pub mod steering;
 pub mod supervisor;
 pub mod told;
+pub mod traffic;
 pub mod turns;
 pub mod units;
 pub mod whereabouts;

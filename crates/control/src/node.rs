@@ -44,6 +44,7 @@ use shell::{Done, Link, PeerMessage, Shell};
 pub use self::core::{Ranks, SLOTS, no_memory, overwritten};
 pub use planted::Planted;
 pub use registry::fail_points;
+pub(crate) use silence::word_of_silence;
 
 /// A version of a node that is so short is written by one thread, one copy after the
 /// other: each is over before another thread has begun. Shared storage has a thread of
@@ -181,9 +182,16 @@ impl<S: Shell> Node<S> {
                 }
             }
             Input::Peer { from, message } => match message {
-                PeerMessage::Commit { msg, records } => {
-                    self.core.on_commit_message(from, msg, &records);
+                PeerMessage::Commit {
+                    msg,
+                    records,
+                    named,
+                    left_out,
+                } => {
+                    let keys = (&named[..], &left_out[..]);
+                    self.core.on_commit_message(from, msg, &records, keys);
                 }
+                PeerMessage::Lacks => self.core.on_lacks(from),
                 PeerMessage::Service { service, bytes } => {
                     let said = (service, &bytes[..]);
                     self.services.on_word(&mut self.core, from, said);

@@ -6,11 +6,14 @@
 
 use core::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use outlive_base::{
     Code, Entity, Error, Incarnation, JobName, Level, NodeId, Rank, Result, Version,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::traffic::Traffic;
 
 /// Version of this protocol; both ends of a run come from the same installation.
 pub const PROTOCOL: u8 = 1;
@@ -156,8 +159,8 @@ pub const COORDINATOR: NodeId = NodeId(0);
 /// Everything an agent must know of the job; sent again when the membership changes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobConfig {
-    /// All slots, ascending.
-    pub members: Vec<Member>,
+    /// All slots, ascending. Shared, for it goes to each of them.
+    pub members: Arc<[Member]>,
     /// Levels in use, ascending.
     pub levels: Vec<LevelSetting>,
     /// When a checkpoint is wanted.
@@ -166,6 +169,32 @@ pub struct JobConfig {
     pub bounds: Bounds,
     /// Committed versions to keep per level, at least 1.
     pub keep: u32,
+}
+
+impl JobConfig {
+    /// The member of a slot.
+    pub fn member(&self, node: NodeId) -> Option<&Member> {
+        let at = self
+            .members
+            .binary_search_by_key(&node, |member| member.node);
+        self.members.get(at.ok()?)
+    }
+
+    /// The same with these members in the place of those of their slots. Of slots that it does
+    /// not have nothing is taken.
+    #[must_use]
+    pub fn with(&self, changed: &[Member]) -> JobConfig {
+        let mut members = self.members.to_vec();
+        for member in changed {
+            if let Ok(at) = members.binary_search_by_key(&member.node, |known| known.node) {
+                members[at] = member.clone();
+            }
+        }
+        JobConfig {
+            members: members.into(),
+            ..self.clone()
+        }
+    }
 }
 
 /// A fault that the agent carries out on itself, for tests and rehearsals.
@@ -279,6 +308,9 @@ pub enum Order {
         /// Record that the job ended well.
         success: bool,
     },
+    /// These members have changed since the last [`Order::Configure`] or [`Order::Members`] of
+    /// this connection. Who knows no job leaves it aside, and is told of it when it says so.
+    Members(Vec<Member>),
 }
 
 /// How a rank ended.
@@ -404,6 +436,8 @@ pub struct NodeStatus {
     pub agent_restarts: u32,
     /// What it warned of, oldest first, at most [`STATUS_WARNINGS_MAX`].
     pub warnings: Vec<Error>,
+    /// What it has sent and received.
+    pub traffic: Traffic,
 }
 
 /// Where a rank is, in words. Ranks at the same place have the same words.

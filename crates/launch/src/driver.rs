@@ -376,6 +376,8 @@ impl Driver {
             network::Event::Message { from, bytes } => match orders::decode::<Notice>(&bytes) {
                 Ok(notice) => {
                     let (node, epoch) = (from.peer, from.epoch);
+                    let is_sign = notice.is_sign_of_life();
+                    self.recorder.traffic.receives(is_sign, bytes.len());
                     self.recorder.notice(self.now(), node, epoch, &notice);
                     self.tell(Input::Notice {
                         node,
@@ -575,8 +577,12 @@ impl Driver {
         }
     }
 
-    fn send(&self, node: NodeId, order: &Order) {
-        let sent = orders::encode(order).and_then(|bytes| self.endpoint.send(node, &bytes));
+    fn send(&mut self, node: NodeId, order: &Order) {
+        let sent = orders::encode(order).and_then(|bytes| {
+            let traffic = &mut self.recorder.traffic;
+            traffic.sends(order.is_sign_of_life(), bytes.len());
+            self.endpoint.send(node, &bytes)
+        });
         if let Err(error) = sent {
             tracing::info!(%node, %error, "order not sent");
         }

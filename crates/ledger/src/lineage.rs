@@ -151,7 +151,7 @@ mod tests {
             incarnation: Incarnation(incarnation),
             version: Version(version),
             level,
-            parts: vec![],
+            parts: vec![].into(),
             ranks: 1,
             groups: Vec::new(),
         };

@@ -3,6 +3,8 @@
 //! Invariants: encoding is deterministic; decoding never panics and reserves no more
 //! than a constant times the bytes that it was given (P7); what decodes was whole.
 
+use std::sync::Arc;
+
 use outlive_base::level::{Protection, Scheme, StoreKind};
 use outlive_base::wire::{Reader, WireError, Writer};
 use outlive_base::{Code, ContainerId, Incarnation, Level, NodeId, Rank, Version};
@@ -109,8 +111,8 @@ pub enum Record {
         ballot: u64,
         /// Ranks of the job.
         ranks: u32,
-        /// All copies of the level.
-        parts: Vec<Part>,
+        /// All copies of the level; shared by all who know them, for there is one of each node.
+        parts: Arc<[Part]>,
         /// The groups of nodes that protect each other; empty for a level without.
         groups: Vec<Vec<NodeId>>,
     },
@@ -603,7 +605,7 @@ fn decode_body(format: u16, kind: u16, input: &mut Reader<'_>) -> Result<Record,
             level: level(input)?,
             ballot: input.u64()?,
             ranks: input.u32()?,
-            parts: list(input, 52, part)?,
+            parts: list(input, 52, part)?.into(),
             groups: match format {
                 1 => Vec::new(),
                 _ => list(input, 4, |input| list(input, 4, node))?,

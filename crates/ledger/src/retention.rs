@@ -327,7 +327,7 @@ mod tests {
                 level: Level::DISK,
                 ballot: 1,
                 ranks: 1,
-                parts: vec![],
+                parts: vec![].into(),
                 groups: Vec::new(),
             },
         ];
@@ -421,7 +421,7 @@ mod tests {
                 }
                 for level in set(&version.committed).into_iter().filter(|_| version.recorded) {
                     records.push(Record::Commit {
-                        incarnation, version: number, level, ballot: 1, ranks: 1, parts: vec![],
+                        incarnation, version: number, level, ballot: 1, ranks: 1, parts: vec![].into(),
                         groups: Vec::new(),
                     });
                 }

@@ -268,6 +268,13 @@ impl Endpoint {
             .map_or(0, |entry| entry.queue.len())
     }
 
+    /// How many control connections stand.
+    pub fn connections(&self) -> usize {
+        let desk = self.shared.desk();
+        let standing = desk.peers.values().filter(|peer| peer.linked.is_some());
+        standing.count()
+    }
+
     /// Opens a bulk connection of its own; blocks at most `connect_timeout` +
     /// `handshake_timeout`. Returns once the peer has accepted it; the peer
     /// meets it as [`Event::Stream`].

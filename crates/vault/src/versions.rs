@@ -112,7 +112,7 @@ pub(crate) fn entries(inventories: &[&Inventory]) -> Vec<Entry> {
                 continue;
             };
             ranks_total = *ranks;
-            for part in committed {
+            for part in committed.iter() {
                 let state = parts.entry(part.node).or_insert_with(|| PartState {
                     part: part.clone(),
                     copies: Vec::new(),

@@ -97,7 +97,7 @@ impl Job {
                 level,
                 ballot: 1,
                 ranks: 2 * NODES,
-                parts,
+                parts: parts.into(),
                 groups: Vec::new(),
             };
             if level == Level::SHARED {
@@ -262,7 +262,7 @@ fn the_highest_ballot_wins_and_void_versions_are_passed_over() {
         .unwrap();
     if let Record::Commit { ballot, parts, .. } = &mut record {
         *ballot = 2;
-        parts[1].digest ^= 1;
+        std::sync::Arc::make_mut(parts)[1].digest ^= 1;
     }
     job.nodes[2].records().persist(&record).unwrap();
     let answer = job.rehearse(&[]);
@@ -420,7 +420,7 @@ fn what_another_key_has_committed_is_named_and_not_removed() {
         level: Level::DISK,
         ballot: 1,
         ranks: 1,
-        parts: vec![],
+        parts: vec![].into(),
         groups: Vec::new(),
     };
     anew.records().persist(&commit(50)).unwrap();
@@ -483,7 +483,7 @@ fn records_of_versions_without_a_copy_here_are_forgotten_too() {
             level,
             ballot: 1,
             ranks: 1,
-            parts: vec![],
+            parts: vec![].into(),
             groups: Vec::new(),
         };
         let pin = Record::Pin {

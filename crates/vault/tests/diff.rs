@@ -86,7 +86,7 @@ impl Store {
                 level,
                 ballot: 1,
                 ranks: count,
-                parts,
+                parts: parts.into(),
                 groups: Vec::new(),
             };
             for node in &self.nodes {

@@ -156,7 +156,7 @@ fn record_decode() {
             level,
             ballot,
             ranks: 6,
-            parts,
+            parts: parts.into(),
             groups: vec![vec![NodeId(0), NodeId(1)], vec![]],
         },
         Record::Prepared {

@@ -41,7 +41,8 @@ fn commit(ballot: u64, ranks: u32) -> Record {
             holder: NodeId(1),
             ranks: vec![Rank(0), Rank(1)],
             parity: None,
-        }],
+        }]
+        .into(),
         groups: Vec::new(),
     }
 }
@@ -122,7 +123,7 @@ fn any_record() -> impl Strategy<Value = Record> {
                         level,
                         ballot,
                         ranks,
-                        parts,
+                        parts: parts.into(),
                         groups: groups.into_iter().map(group).collect(),
                     }
                 }
@@ -425,7 +426,7 @@ fn records_of_the_first_format_are_read() {
             level: Level::SHARED,
             ballot: 8,
             ranks: 4,
-            parts: vec![part(0, Part::SHARED), part(1, Part::SHARED)],
+            parts: vec![part(0, Part::SHARED), part(1, Part::SHARED)].into(),
             groups: Vec::new(),
         },
         Record::Abort {

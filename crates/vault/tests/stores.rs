@@ -243,7 +243,7 @@ fn commit(version: u64, ballot: u64) -> Record {
         level: Level::DISK,
         ballot,
         ranks: 1,
-        parts: vec![],
+        parts: vec![].into(),
         groups: Vec::new(),
     }
 }

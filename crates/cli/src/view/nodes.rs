@@ -151,6 +151,7 @@ pub mod tests {
                 ("disk".to_owned(), Version(1_234_550)),
                 ("partner".to_owned(), Version(1_234_550)),
             ]),
+            traffic: Default::default(),
         }
     }
 

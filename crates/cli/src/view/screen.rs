@@ -361,6 +361,7 @@ mod tests {
             stable: BTreeMap::new(),
             versions_per_minute: 12.0,
             bytes_per_second: 3e6,
+            traffic: Default::default(),
             nodes,
         };
         Subject {

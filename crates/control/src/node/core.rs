@@ -10,6 +10,7 @@ mod contents;
 mod ends;
 mod groups;
 mod joining;
+mod leaving;
 mod looking;
 mod memory;
 mod missing;
@@ -37,6 +38,7 @@ use crate::orders::{AgentSpec, Fault, JobConfig, Notice, Rejected, STATUS_WARNIN
 use crate::told::{Said, Told, is_of_connection};
 use contents::Contents;
 pub(super) use ends::abort_error;
+use leaving::Leaving;
 pub(super) use looking::Sight;
 pub use ranks::{Ranks, SLOTS, no_memory, overwritten};
 
@@ -194,6 +196,7 @@ pub struct Core<S: Shell> {
     /// Greetings that came before this agent, started anew, knew what is open.
     early: Vec<(u64, u32, ToAgent)>,
     contents: Contents,
+    leaving: Leaving,
     /// The open incarnation; 0: none.
     incarnation: Incarnation,
     /// What it restored.
@@ -263,6 +266,7 @@ impl<S: Shell> Core<S> {
             strangers: BTreeMap::new(),
             early: Vec::new(),
             contents: Contents::default(),
+            leaving: Leaving::default(),
             incarnation: Incarnation(0),
             restored: None,
             job_ranks: None,

@@ -21,9 +21,13 @@ use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
 use crate::orders::{Fault, Member, Notice, RankStacks};
+use crate::traffic::Traffic;
 
 /// Longest list of records that travels with one message.
 pub const ATTACHMENTS_MAX: usize = 8;
+
+/// What names a decision: where its version was captured, the version, the level.
+pub type DecisionKey = (Incarnation, Version, Level);
 
 /// A message between agents.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -34,8 +38,16 @@ pub enum PeerMessage {
         /// The machine's message.
         msg: commit::Msg,
         /// Encoded [`Record`]s, at most [`ATTACHMENTS_MAX`].
-        records: Vec<Vec<u8>>,
+        records: Vec<Arc<[u8]>>,
+        /// Decisions whose contents the sender has: they need not be told to it.
+        named: Vec<DecisionKey>,
+        /// Decisions that belong to the message too, and whose contents the receiver has, as it
+        /// said.
+        left_out: Vec<DecisionKey>,
     },
+    /// Contents that were left out are not here after all: nothing is to be left out until they
+    /// are named again. The message is repeated, as any that is not answered.
+    Lacks,
     /// Of a service, to itself on another node.
     Service {
         /// Which.
@@ -48,7 +60,7 @@ pub enum PeerMessage {
 impl PeerMessage {
     /// The records of a message; damaged ones are left out: whoever needs them
     /// asks again or takes another copy.
-    pub fn records(encoded: &[Vec<u8>], job_hash: u64) -> Vec<Record> {
+    pub fn records(encoded: &[Arc<[u8]>], job_hash: u64) -> Vec<Record> {
         let sound = encoded.iter().take(ATTACHMENTS_MAX);
         sound
             .filter_map(|bytes| Record::decode(bytes, job_hash).ok())
@@ -123,6 +135,14 @@ pub trait Shell {
     fn meet(&mut self, member: &Member, known: Option<&Member>);
     /// Cuts this node off from all others, or no more.
     fn isolate(&mut self, on: bool);
+    /// Reads the records that came with a message.
+    fn read_records(&self, encoded: &[Arc<[u8]>], job_hash: u64) -> Vec<Record> {
+        PeerMessage::records(encoded, job_hash)
+    }
+    /// What was sent and received so far, where that is counted.
+    fn traffic(&self) -> Traffic {
+        Traffic::default()
+    }
 
     /// Answers a process, if it is there still.
     fn answer(&mut self, link: Link, sequence: u32, message: &ToRank, with: With<'_, Self>);

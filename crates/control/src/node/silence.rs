@@ -13,6 +13,11 @@ use super::service::{self, Service};
 use super::shell::Shell;
 use crate::orders::{Notice, Order};
 
+/// The number under which words about who is silent travel between nodes.
+pub(crate) const fn word_of_silence() -> u8 {
+    <Silence as Service>::NUMBER
+}
+
 /// The detector, once the job is known.
 pub struct Silence {
     detector: Option<Driver<Detector>>,

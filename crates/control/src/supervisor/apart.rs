@@ -115,7 +115,11 @@ impl Supervisor {
             slot.is_some_and(|slot| slot.is_up() && now.since(slot.last_heard) < suspect)
         };
         let mut pairs = Vec::new();
-        for (peer, slot) in self.slots.iter().filter(|(peer, _)| heard(peer)) {
+        let missed = self
+            .slots
+            .iter()
+            .filter(|(_, slot)| !slot.missed.is_empty());
+        for (peer, slot) in missed.filter(|(peer, _)| heard(peer)) {
             for (witness, missed) in &slot.missed {
                 let says = missed.last == Time::NEVER || now.since(missed.last) <= holds;
                 if says && heard(witness) {

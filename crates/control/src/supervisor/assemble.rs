@@ -1,6 +1,6 @@
 //! From "nothing runs" to "the command runs".
 
-use crate::orders::{JobConfig, Member, Order};
+use crate::orders::Order;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Time, Version};
 
 use super::apart::Pace;
@@ -42,6 +42,7 @@ impl Supervisor {
     pub fn deadline(&self) -> Time {
         let probe = self.last_probe + self.probe_every();
         let mut at = probe.min(self.last_seen + Time::from_ms(self.set.look_ms));
+        at = at.min(self.due);
         for until in self.unexplained.values() {
             at = at.min(*until);
         }
@@ -54,11 +55,11 @@ impl Supervisor {
         if let Some(wake) = self.steering.as_ref().and_then(Steering::wake) {
             at = at.min(wake);
         }
-        at = at.min(self.next_word()).min(self.next_hang());
-        at.min(self.next_injection()).min(self.next_silence())
+        at = at.min(self.next_word()).min(self.hang_at);
+        at.min(self.next_injection()).min(self.silence_at)
     }
 
-    fn step(&mut self, now: Time) {
+    pub(super) fn step(&mut self, now: Time) {
         match &self.phase {
             Phase::Assembling { since } => {
                 let since = *since;
@@ -131,33 +132,6 @@ impl Supervisor {
         up.map(|(node, _)| *node)
     }
 
-    /// What all agents must know now.
-    fn job_config(&self) -> JobConfig {
-        let members = self.slots.iter().filter_map(|(node, slot)| {
-            Some(Member {
-                node: *node,
-                epoch: slot.epoch,
-                address: slot.address?,
-                domain: self.set.domain_of(*node),
-            })
-        });
-        JobConfig {
-            members: members.collect(),
-            levels: self.set.levels.clone(),
-            policy: self.set.policy,
-            bounds: self.set.bounds,
-            keep: self.set.keep,
-        }
-    }
-
-    pub(super) fn configure_all(&mut self) {
-        let config = self.job_config();
-        let up: Vec<NodeId> = self.up().collect();
-        for node in up {
-            self.order(node, Order::Configure(config.clone()));
-        }
-    }
-
     fn open(&mut self, now: Time) {
         if self.last_incarnation == 0 || self.first_start.is_none() {
             let nodes = self.set.nodes;
@@ -203,6 +177,7 @@ impl Supervisor {
         let late = |node: &NodeId, slot: &NodeSlot| {
             slot.is_up() && (!slot.ready || (undecided && *node == self.set.coordinator))
         };
+        let changes = self.changes;
         let slots = self.slots.iter();
         let late: Vec<NodeId> = slots
             .filter(|(node, slot)| late(node, slot))
@@ -210,6 +185,9 @@ impl Supervisor {
             .collect();
         for node in late {
             self.order(node, Order::Configure(config.clone()));
+            if let Some(slot) = self.slots.get_mut(&node) {
+                slot.told = Some(changes);
+            }
             let order = self.open_order(incarnation);
             self.order(node, order);
         }
@@ -308,11 +286,15 @@ impl Supervisor {
 
     /// Bounds of everything that others must do (P5).
     fn check_bounds(&mut self, now: Time) {
-        let nodes: Vec<(NodeId, NodeSlotState)> = self
-            .slots
-            .iter()
-            .map(|(node, s)| (*node, s.state))
-            .collect();
+        // Nothing has a bound of a node that is up and takes part.
+        let waits = |slot: &NodeSlot| match slot.state {
+            NodeSlotState::Up => slot.outside.is_some(),
+            NodeSlotState::Fencing { .. } | NodeSlotState::Starting { .. } => true,
+            NodeSlotState::Ended => false,
+        };
+        let nodes = self.slots.iter().filter(|(_, slot)| waits(slot));
+        let nodes: Vec<(NodeId, NodeSlotState)> =
+            nodes.map(|(node, slot)| (*node, slot.state)).collect();
         for (node, state) in nodes {
             match state {
                 NodeSlotState::Fencing { since, .. }

@@ -19,7 +19,9 @@ mod endings;
 mod faults;
 mod hang;
 mod injections;
+mod members;
 mod notices;
+mod routine;
 mod silence;
 mod steered;
 #[cfg(test)]
@@ -132,6 +134,10 @@ struct NodeSlot {
     /// Where the node took the restored bytes from.
     rebuilt_from: Option<Level>,
     finished: bool,
+    /// How often members had changed when its holder last did, and when its agent was last told of
+    /// them all on its present connection.
+    changed: u64,
+    told: Option<u64>,
     /// Storage was lost since the last incarnation.
     replaced: bool,
     /// An injection killed it then.
@@ -151,6 +157,8 @@ pub struct Supervisor {
     /// Since when the command's processes have been killed, until that was told.
     ending_since: Option<Time>,
     slots: BTreeMap<NodeId, NodeSlot>,
+    /// How often a slot has come to live elsewhere.
+    changes: u64,
     ranks_total: Option<u32>,
     /// Registered ranks of this incarnation that ended without failing.
     left: BTreeSet<Rank>,
@@ -204,6 +212,13 @@ pub struct Supervisor {
     rank_hits: BTreeMap<Rank, Time>,
     last_probe: Time,
     last_seen: Time,
+    /// When all slots were looked at, the next time to do so: a [routine](routine) word before
+    /// then changes nothing of that.
+    due: Time,
+    /// Of that, when a node that is silent will be suspected or given up.
+    silence_at: Time,
+    /// And when it may be said that the job stands still.
+    hang_at: Time,
     /// Lost holders of which processes may still run.
     unfenced: BTreeSet<(NodeId, u64)>,
     open_retries: u32,
@@ -230,6 +245,7 @@ impl Supervisor {
             command: CommandState::None,
             ending_since: None,
             slots: (0..set.nodes).map(slot).collect(),
+            changes: 0,
             ranks_total: None,
             left: BTreeSet::new(),
             unexplained: BTreeMap::new(),
@@ -265,6 +281,9 @@ impl Supervisor {
             rank_hits: BTreeMap::new(),
             last_probe: now,
             last_seen: now,
+            due: now,
+            silence_at: now,
+            hang_at: now,
             unfenced: BTreeSet::new(),
             open_retries: 0,
             repeats: 0,
@@ -296,6 +315,9 @@ impl Supervisor {
             return;
         }
         self.excuse_own_stall(now);
+        if now < self.due && self.is_routine(&input) {
+            return self.take_routine(now, input);
+        }
         self.time_at_work(now);
         match input {
             Input::Timer => {}
@@ -334,6 +356,10 @@ impl Supervisor {
             Input::Refused { error } => self.on_refused(error),
         }
         self.advance(now);
+        self.silence_at = self.next_silence();
+        self.hang_at = self.next_hang();
+        self.due = Time::NEVER;
+        self.due = self.deadline();
     }
 
     /// What is to be done, oldest first.
@@ -418,6 +444,8 @@ impl NodeSlot {
             held: false,
             rebuilt_from: None,
             finished: false,
+            changed: 0,
+            told: None,
             replaced: false,
             hit: None,
             wiped: false,

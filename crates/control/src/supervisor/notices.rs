@@ -196,6 +196,12 @@ impl Supervisor {
         let known = slot.is_up();
         let restarted = known && restarts > slot.agent_restarts;
         let moved = slot.address != Some(address);
+        if moved {
+            self.changes += 1;
+            slot.changed = self.changes;
+        }
+        // What it was told on its last connection may not have reached it.
+        slot.told = None;
         slot.state = NodeSlotState::Up;
         slot.address = Some(address);
         slot.agent_pid = Some(pid);

@@ -38,12 +38,22 @@ impl Supervisor {
         if !self.is_alive() {
             return;
         }
-        let up: Vec<NodeId> = self.up().collect();
-        for node in up {
-            let slot = &self.slots[&node];
+        // Looked at often, and rarely true of any.
+        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let concerns = |slot: &NodeSlot| {
             let silent = now.since(slot.last_heard);
-            let suspect = silent >= Time::from_ms(self.set.bounds.suspect_ms);
-            if suspect && slot.suspected.is_none() {
+            let new = silent >= suspect && slot.suspected.is_none();
+            slot.is_up() && (new || self.is_dead(slot, silent))
+        };
+        let found = self.slots.iter().filter(|(_, slot)| concerns(slot));
+        let found: Vec<NodeId> = found.map(|(node, _)| *node).collect();
+        for node in found {
+            let slot = &self.slots[&node];
+            if !slot.is_up() {
+                continue;
+            }
+            let silent = now.since(slot.last_heard);
+            if silent >= suspect && slot.suspected.is_none() {
                 if let Some(slot) = self.slots.get_mut(&node) {
                     slot.suspected = Some(now);
                 }
@@ -137,6 +147,9 @@ impl Supervisor {
     }
 
     pub(super) fn on_link_down(&mut self, node: NodeId, epoch: u64) {
+        if let Some(slot) = self.slots.get_mut(&node) {
+            slot.told = None;
+        }
         // Not death: the keeper may start the agent again. Silence is counted on.
         tracing::info!(%node, epoch, "connection lost");
     }

@@ -7,6 +7,7 @@ use outlive_base::{NodeId, Time, Version};
 use outlive_control::orders::NodeStatus;
 use outlive_control::report::{Checkpoints, Report};
 use outlive_control::supervisor::{EPOCH_STEP, NodeState, NodeView, Stage, View};
+use outlive_control::traffic::Traffic;
 use serde::{Deserialize, Serialize};
 
 use super::lines::Header;
@@ -56,6 +57,9 @@ pub struct Live {
     pub versions_per_minute: f64,
     /// Bytes captured, a second.
     pub bytes_per_second: f64,
+    /// What the launcher has sent and received.
+    #[serde(default)]
+    pub traffic: Traffic,
     /// Of each node, ascending.
     pub nodes: Vec<LiveNode>,
 }
@@ -87,11 +91,14 @@ pub struct LiveNode {
     pub offered: Option<Version>,
     /// The newest version that it knows to be stable, by level.
     pub stable: BTreeMap<String, Version>,
+    /// What its agent has sent and received.
+    #[serde(default)]
+    pub traffic: Traffic,
 }
 
 impl Live {
     pub(super) fn new(
-        header: &Header,
+        (header, traffic): (&Header, &Traffic),
         view: &View,
         report: &Report,
         statuses: &BTreeMap<NodeId, (u64, NodeStatus)>,
@@ -128,6 +135,7 @@ impl Live {
                 .collect(),
             versions_per_minute,
             bytes_per_second,
+            traffic: *traffic,
             nodes: view.nodes.iter().map(node).collect(),
         }
     }
@@ -166,6 +174,7 @@ impl LiveNode {
             stable: stable
                 .map(|(level, version)| (level.name().to_owned(), *version))
                 .collect(),
+            traffic: status.traffic,
         }
     }
 }

@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use outlive_base::{JobName, Result};
 use outlive_control::report::Report;
 use outlive_control::supervisor::{NodeState, Stage};
+use outlive_control::traffic::{Count, Traffic};
 
 use super::live::{Live, LiveNode};
 use crate::files;
@@ -209,6 +210,22 @@ fn nodes(page: &mut Page, live: &Live) {
         let samples: Vec<Sample> = live.nodes.iter().filter_map(sample).collect();
         page.family(name, "gauge", help, &samples);
     }
+    let known: Vec<(String, &Traffic)> = (live.nodes.iter().filter(|node| is_known(node)))
+        .map(|node| (of_node(node), &node.traffic))
+        .collect();
+    traffic(page, "node", "the node's agent", &known);
+    let help = "Control connections of the node's agent that stand.";
+    let connections = known.iter();
+    let connections: Vec<Sample> = connections
+        .map(|(labels, traffic)| (labels.clone(), f64::from(traffic.connections)))
+        .collect();
+    page.family("node_connections", "gauge", help, &connections);
+    traffic(
+        page,
+        "launcher",
+        "the launcher",
+        &[(String::new(), &live.traffic)],
+    );
     let help = "The newest version that the node knows to be stable at a level.";
     let stable = live.nodes.iter().flat_map(|node| {
         let of_level = |(level, version): (&String, &outlive_base::Version)| {
@@ -218,6 +235,42 @@ fn nodes(page: &mut Page, live: &Live) {
     });
     let stable: Vec<Sample> = stable.collect();
     page.family("node_stable_version", "gauge", help, &stable);
+}
+
+/// Messages and their bytes, by what they are.
+fn traffic(page: &mut Page, whose: &str, who: &str, known: &[(String, &Traffic)]) {
+    let kinds = |labels: &str, traffic: &Traffic| {
+        [
+            ("sent", traffic.sent),
+            ("received", traffic.received),
+            ("signs-of-life", traffic.signs),
+        ]
+        .map(|(kind, count)| (labels.to_owned() + &label("kind", kind), count))
+    };
+    let all: Vec<(String, Count)> = known
+        .iter()
+        .flat_map(|(labels, traffic)| kinds(labels, traffic))
+        .collect();
+    let samples = |value: fn(&Count) -> u64| -> Vec<Sample> {
+        let sample = |(labels, count): &(String, Count)| (labels.clone(), value(count) as f64);
+        all.iter().map(sample).collect()
+    };
+    let help = format!("Messages between agents and launcher that {who} has sent and received.");
+    let messages = samples(|count| count.messages);
+    page.family(
+        &format!("{whose}_messages_total"),
+        "counter",
+        &help,
+        &messages,
+    );
+    let help = format!("Bytes of the messages that {who} has sent and received.");
+    let bytes = samples(|count| count.bytes);
+    page.family(
+        &format!("{whose}_message_bytes_total"),
+        "counter",
+        &help,
+        &bytes,
+    );
 }
 
 /// Its agent has said how it is.
@@ -248,10 +301,16 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use outlive_base::Version;
+    use outlive_control::traffic::Traffic;
 
     use super::*;
 
     fn sample() -> (Live, Report) {
+        let mut traffic = Traffic::default();
+        traffic.sends(false, 100);
+        traffic.receives(false, 20);
+        traffic.receives(true, 3);
+        traffic.connections = 4;
         let node = LiveNode {
             node: 1,
             host: Some("a\\b\"c\nd".into()),
@@ -265,6 +324,7 @@ mod tests {
             agent_restarts: 0,
             offered: Some(Version(9)),
             stable: BTreeMap::from([("partner".to_owned(), Version(8))]),
+            traffic,
         };
         let live = Live {
             schema: super::super::live::SCHEMA.into(),
@@ -283,6 +343,7 @@ mod tests {
             stable: BTreeMap::new(),
             versions_per_minute: 0.0,
             bytes_per_second: 0.0,
+            traffic: Traffic::default(),
             nodes: vec![node],
         };
         let mut report = Report::new(&JobName::new("heat").unwrap(), 1);
@@ -369,5 +430,10 @@ mod tests {
         );
         assert_eq!(of("outlive_job_stage").iter().sum::<f64>(), 1.0);
         assert_eq!(of("outlive_node_stable_version"), [8.0]);
+        assert_eq!(of("outlive_node_connections"), [4.0]);
+        assert_eq!(of("outlive_node_messages_total"), [1.0, 1.0, 1.0]);
+        let bytes = of("outlive_node_message_bytes_total");
+        assert_eq!(bytes, [20.0, 100.0, 3.0], "received, sent, signs");
+        assert_eq!(of("outlive_launcher_messages_total").len(), 3);
     }
 }

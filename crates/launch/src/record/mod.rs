@@ -21,6 +21,7 @@ use outlive_base::{JobName, NodeId, Time};
 use outlive_control::orders::{NodeStatus, Notice};
 use outlive_control::report::Report;
 use outlive_control::supervisor::{Event, Supervisor};
+use outlive_control::traffic::Traffic;
 
 use crate::jobs::utc;
 use lines::{Ended, Header, SpanLine};
@@ -42,6 +43,8 @@ pub fn directory(job_dir: &Path) -> PathBuf {
 pub(crate) struct Recorder {
     writer: Writer,
     header: Header,
+    /// What the launcher has sent and received.
+    pub traffic: Traffic,
     /// What each node said of itself last, and which holder of its slot it was.
     statuses: BTreeMap<NodeId, (u64, NodeStatus)>,
     rates: Rates,
@@ -66,6 +69,7 @@ impl Recorder {
         Recorder {
             writer: Writer::start(directory(job_dir), &header, metrics),
             header,
+            traffic: Traffic::default(),
             statuses: BTreeMap::new(),
             rates: Rates::default(),
             looked: None,
@@ -119,7 +123,7 @@ impl Recorder {
         self.rates.note(now, &report.checkpoints);
         let view = supervisor.view(now);
         let live = Live::new(
-            &self.header,
+            (&self.header, &self.traffic),
             &view,
             &report,
             &self.statuses,

@@ -455,14 +455,17 @@ impl Commit {
 
     /// STABLE when enough failure domains hold COMMIT; over when all nodes do.
     fn count(&mut self, cx: &C, version: Version, level: Level) {
-        let needed = domains_needed(cx.config, level);
         let Some(round) = self.rounds.get_mut(&version) else {
             return;
         };
         let Some(tally) = round.tallies.get_mut(&level) else {
             return;
         };
-        if tally.verdict == Verdict::Committed && domains(cx.config, &tally.acked) >= needed {
+        // The domains are counted until there are enough of them, and not at each of the
+        // acknowledgements that follow: that would cost the square of the number of nodes.
+        if tally.verdict == Verdict::Committed
+            && domains(cx.config, &tally.acked) >= domains_needed(cx.config, level)
+        {
             tally.verdict = Verdict::Stable;
             self.say_all(cx, MsgKind::Stable { version, level });
         }

@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 use outlive_base::rng::Sequence;
 use outlive_base::{Incarnation, JobName, NodeId, Time};
 use outlive_control::node::Input as NodeInput;
-use outlive_control::orders::{Bounds, LevelSetting, Notice, Order, Policy, Step};
+use outlive_control::orders::{Bounds, LevelSetting, Notice, Order, Policy, Step, encode};
 use outlive_control::report::Report;
 use outlive_control::steering::Wishes;
 use outlive_control::supervisor::{self, Input, Settings, Storage, Supervisor};
 use outlive_planner::online::learned::Learned;
+use serde::Serialize;
 
 use super::node::carried;
 use super::*;
@@ -124,6 +125,21 @@ impl Launcher {
             });
             settings.policy = Policy::default();
         }
+        Launcher::with(settings, kept, run, now)
+    }
+
+    /// With the bounds of a run, and checkpoints by order alone.
+    pub fn of_run(options: &Options, now: Time) -> Launcher {
+        let job = JobName::new("scale").expect("a good name");
+        let mut settings = Settings::new(job, options.nodes);
+        settings.coordinator = NodeId(options.coordinator);
+        settings.storage_stays = false;
+        let setting = |level| LevelSetting { level, every: 1 };
+        settings.levels = options.levels.iter().map(setting).collect();
+        Launcher::with(settings, Kept::default(), 0, now)
+    }
+
+    fn with(settings: Settings, kept: Kept, run: u32, now: Time) -> Launcher {
         Launcher {
             supervisor: Supervisor::new(settings, now),
             timer: Time::NEVER,
@@ -196,8 +212,16 @@ impl Job {
                 self.after(delay, start);
             }
             A::Order { node, order } => self.send_order(node.0, order),
-            A::Fence { node, epoch, .. } => self.fence(node.0, epoch),
+            A::Fence { node, epoch, .. } => {
+                if let Some(meter) = &mut self.meter {
+                    meter.gives_up();
+                }
+                self.fence(node.0, epoch);
+            }
             A::StartCommand { incarnation } => {
+                if let Some(meter) = &mut self.meter {
+                    meter.starts();
+                }
                 self.launcher.running = Some(incarnation.0);
                 self.injections_begin();
                 let epoch = self.epoch;
@@ -376,6 +400,9 @@ impl Job {
         let breaks = !self.calm && self.random.chance(self.options.breaks);
         let delay = Time(20_000 + self.random.below(2_000_000));
         let now = self.now;
+        let node = NodeId(self.homes[who as usize].node);
+        let sign = notice.is_sign_of_life();
+        let delay = self.metered((&notice, sign), (node, NodeId::LAUNCHER), delay);
         let line = self.launcher.lines.entry(who).or_default();
         if breaks {
             line.number += 1;
@@ -435,7 +462,22 @@ impl Job {
         self.supervise(input);
     }
 
-    fn send_order(&mut self, node: u32, order: Order) {
+    /// Counts a message between launcher and agent, where that is measured; how long it takes.
+    fn metered<T: Serialize>(
+        &mut self,
+        (message, is_sign): (&T, bool),
+        way: (NodeId, NodeId),
+        delay: Time,
+    ) -> Time {
+        let now = self.now;
+        let Some(meter) = &mut self.meter else {
+            return delay;
+        };
+        let bytes = encode(message).map_or(0, |bytes| bytes.len());
+        meter.carries(now, way, (is_sign, bytes), delay).since(now)
+    }
+
+    pub(super) fn send_order(&mut self, node: u32, order: Order) {
         if let Order::Open {
             incarnation,
             fresh: true,
@@ -448,12 +490,18 @@ impl Job {
         let who = self.at(node);
         let delay = Time(20_000 + self.random.below(2_000_000));
         let now = self.now;
+        let sign = order.is_sign_of_life();
+        let delay = self.metered((&order, sign), (NodeId::LAUNCHER, NodeId(node)), delay);
         let Some(line) = self.launcher.lines.get_mut(&who) else {
             return;
         };
         let at = line.to_agent.max(now + delay);
         line.to_agent = at;
-        let (number, order) = (line.number, Box::new(carried(&order)));
+        let number = line.number;
+        let order = Box::new(match self.meter {
+            Some(_) => order,
+            None => carried(&order),
+        });
         self.after(at.since(now), Action::Obey { who, number, order });
     }
 

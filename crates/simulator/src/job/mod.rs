@@ -17,6 +17,7 @@ mod node;
 mod options;
 mod parity;
 mod program;
+mod scale;
 mod storage;
 mod sweep;
 mod twins;
@@ -42,6 +43,7 @@ use crate::network::{Lossy, Network};
 
 pub use checker::{Checker, CopyAt, Key};
 pub use options::{Options, Weights};
+pub use scale::{Phase, Scale, measure};
 pub use sweep::{Summary, sweep};
 
 use ends::Ends;
@@ -49,6 +51,7 @@ use injected::Injections;
 use launcher::Launcher;
 use node::{Carry, Home, Process};
 use program::Program;
+use scale::Meter;
 use work::Writing;
 
 /// What a stopped rank is to do is looked at again after so long.
@@ -263,6 +266,8 @@ struct Job {
     /// The last of them.
     hung: Time,
     calm: bool,
+    /// Counts what is sent, where that is measured.
+    meter: Option<Box<Meter>>,
 }
 
 /// One history of this seed, with the options that the seed gives.
@@ -277,44 +282,10 @@ pub fn explain(seed: u64, options: Options) -> Outcome {
 
 /// One history.
 pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
-    let mut job = Job {
-        now: Time::ZERO,
-        queue: Queue::default(),
-        actions: Slab::default(),
-        happenings: 0,
-        trace: Trace::default(),
-        lines: lines.then(Vec::new),
-        seed,
-        random: Sequence::new(seed, 0x6a6f_6273),
-        net: Lossy::new(options.net.clone(), seed),
-        judge: Checker::new(&options),
-        homes: Vec::new(),
-        slots: Vec::new(),
-        programs: BTreeMap::new(),
-        links: BTreeMap::new(),
-        tokens: 0,
-        twins: BTreeMap::new(),
-        shared: storage::Shared::default(),
-        captured: BTreeMap::new(),
-        restored: BTreeMap::new(),
-        sources: BTreeMap::new(),
-        launcher: Launcher::new(&options, seed),
-        injections: Injections::after(&injected::specs(&options, seed, 0), &Injections::default()),
-        ends: Ends::default(),
-        epoch: 0,
-        forced: None,
-        hangs: 0,
-        hung: Time::ZERO,
-        calm: false,
-        options,
-    };
+    let mut job = Job::new(seed, options);
+    job.lines = lines.then(Vec::new);
+    job.begin_all();
     let heal = job.options.heal;
-    for node in 0..job.options.nodes {
-        // A holder for everyone who is asked for before its keeper has started.
-        let who = job.new_home(node, 0);
-        job.slots.push(who);
-    }
-    job.supervise(Input::Timer);
     job.after(Time::from_ms(500), Action::Force);
     let tick = job.options.tick;
     job.after(tick, Action::Chaos);
@@ -337,6 +308,54 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
 }
 
 impl Job {
+    fn new(seed: u64, options: Options) -> Job {
+        Job {
+            now: Time::ZERO,
+            queue: Queue::default(),
+            actions: Slab::default(),
+            happenings: 0,
+            trace: Trace::default(),
+            lines: None,
+            seed,
+            random: Sequence::new(seed, 0x6a6f_6273),
+            net: Lossy::new(options.net.clone(), seed),
+            judge: Checker::new(&options),
+            homes: Vec::new(),
+            slots: Vec::new(),
+            programs: BTreeMap::new(),
+            links: BTreeMap::new(),
+            tokens: 0,
+            twins: BTreeMap::new(),
+            shared: storage::Shared::default(),
+            captured: BTreeMap::new(),
+            restored: BTreeMap::new(),
+            sources: BTreeMap::new(),
+            launcher: Launcher::new(&options, seed),
+            injections: Injections::after(
+                &injected::specs(&options, seed, 0),
+                &Injections::default(),
+            ),
+            ends: Ends::default(),
+            epoch: 0,
+            forced: None,
+            hangs: 0,
+            hung: Time::ZERO,
+            calm: false,
+            meter: None,
+            options,
+        }
+    }
+
+    /// The launcher asks for all nodes.
+    fn begin_all(&mut self) {
+        for node in 0..self.options.nodes {
+            // A holder for everyone who is asked for before its keeper has started.
+            let who = self.new_home(node, 0);
+            self.slots.push(who);
+        }
+        self.supervise(Input::Timer);
+    }
+
     fn after(&mut self, delay: Time, action: Action) {
         let index = self.actions.put(action);
         self.queue
@@ -355,17 +374,21 @@ impl Job {
             if at > end || self.ends.is_over() {
                 return;
             }
-            self.now = at;
-            let Some(action) = self.actions.take(what.index()) else {
-                continue;
-            };
-            self.happenings += 1;
+            self.happen(at, what);
             if self.happenings == HAPPENINGS_MAX {
                 return self.wrong("P5: messages without end".to_owned());
             }
-            self.trace.add(at.0);
-            self.act(action);
         }
+    }
+
+    fn happen(&mut self, at: Time, what: Happening) {
+        self.now = at;
+        let Some(action) = self.actions.take(what.index()) else {
+            return;
+        };
+        self.happenings += 1;
+        self.trace.add(at.0);
+        self.act(action);
     }
 
     /// True if an agent is frozen: what it is to hear is put off.

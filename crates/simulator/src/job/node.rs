@@ -60,6 +60,8 @@ pub struct Sim {
     /// The points that were passed since this was asked.
     passed: Vec<&'static str>,
     live: Rc<RefCell<BTreeSet<u64>>>,
+    /// Where many nodes are simulated.
+    memo: Option<Rc<RefCell<Memo>>>,
 }
 
 impl Sim {
@@ -84,6 +86,14 @@ impl Shell for Sim {
     }
     fn isolate(&mut self, on: bool) {
         self.effects.push_back(Effect::Isolate(on));
+    }
+    fn read_records(&self, encoded: &[Arc<[u8]>], job_hash: u64) -> Vec<Record> {
+        let Some(memo) = &self.memo else {
+            return PeerMessage::records(encoded, job_hash);
+        };
+        let mut memo = memo.borrow_mut();
+        let read = |bytes| memo.read(bytes, job_hash);
+        encoded.iter().filter_map(read).collect()
     }
     fn answer(&mut self, link: Link, sequence: u32, message: &ToRank, with: With<'_, Sim>) {
         let carry = match with {
@@ -163,6 +173,45 @@ pub struct Held {
     pub ordered: Vec<(u32, Fault)>,
 }
 
+/// The epochs of a node's peers, by slot: every node knows all others.
+#[derive(Default)]
+pub struct Known(Vec<u64>);
+
+impl Known {
+    pub fn insert(&mut self, node: NodeId, epoch: u64) {
+        let at = node.0 as usize;
+        self.0.resize(self.0.len().max(at + 1), 0);
+        self.0[at] = epoch;
+    }
+    /// Numbers begin above 0.
+    pub fn get(&self, node: NodeId) -> Option<u64> {
+        let known = self.0.get(node.0 as usize).copied();
+        known.filter(|epoch| *epoch != 0)
+    }
+    fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
+/// Records as the nodes have read them last: what goes to all of them is read once.
+#[derive(Default)]
+pub struct Memo(VecDeque<(Arc<[u8]>, Option<Record>)>);
+
+impl Memo {
+    const MAX: usize = 16;
+
+    fn read(&mut self, bytes: &Arc<[u8]>, job_hash: u64) -> Option<Record> {
+        let known = self.0.iter().find(|(known, _)| Arc::ptr_eq(known, bytes));
+        if let Some((_, record)) = known {
+            return record.clone();
+        }
+        let record = Record::decode(bytes, job_hash).ok();
+        self.0.truncate(Memo::MAX - 1);
+        self.0.push_front((Arc::clone(bytes), record.clone()));
+        record
+    }
+}
+
 /// A holder of a slot: a keeper, and what it and its storage hold.
 pub struct Home {
     pub node: u32,
@@ -199,7 +248,7 @@ pub struct Home {
     blocks: BTreeMap<Rank, PlainBlock>,
     slabs: BTreeMap<(Rank, usize), PlainSlab>,
     /// The epochs of its peers, as it was told.
-    pub known: BTreeMap<NodeId, u64>,
+    pub known: Known,
     live: Rc<RefCell<BTreeSet<u64>>>,
 }
 
@@ -246,7 +295,7 @@ impl Job {
             open: OpenOrders::default(),
             blocks: BTreeMap::new(),
             slabs: BTreeMap::new(),
-            known: BTreeMap::new(),
+            known: Known::default(),
             live: Rc::default(),
         });
         self.homes.len() as Process - 1
@@ -288,8 +337,13 @@ impl Job {
     /// The keeper starts the agent: it finds what the one before it has left.
     pub(super) fn start_agent(&mut self, who: Process) {
         let now = self.now;
-        let (base, planted) = (self.options.config(), self.options.planted_node);
+        let planted = self.options.planted_node;
+        let base = match self.meter {
+            Some(_) => outlive_protocols::commit::Config::default(),
+            None => self.options.config(),
+        };
         let coordinator = self.options.coordinator;
+        let memo = self.meter.as_ref().map(|meter| Rc::clone(&meter.memo));
         let home = self.home(who);
         home.life += 1;
         home.started = now;
@@ -336,6 +390,7 @@ impl Job {
                 points: Vec::new(),
                 passed: Vec::new(),
                 live: Rc::clone(&home.live),
+                memo,
             },
             now: Time::ZERO,
             ranks,
@@ -483,7 +538,7 @@ impl Job {
             Effect::Hold(_) => {}
             Effect::Ask(Ask::Corrupt { id, level }) => self.corrupt(who, life, id, level),
             Effect::Send(to, message) => self.post(who, to, message),
-            Effect::Meet(node, epoch) => drop(self.home(who).known.insert(node, epoch)),
+            Effect::Meet(node, epoch) => self.home(who).known.insert(node, epoch),
             Effect::Answer(link, sequence, message, carry) => {
                 let delay = self.some_us(200);
                 let token = link.token;
@@ -508,6 +563,11 @@ impl Job {
 
     /// An agent says something to the launcher.
     pub(super) fn says(&mut self, who: Process, notice: Notice) {
+        if let Some(meter) = &mut self.meter
+            && self.homes[who as usize].node == self.options.coordinator
+        {
+            meter.tells(&notice);
+        }
         self.answers(who, &notice);
         self.says_of_injections(&notice);
         self.heard(who, &notice);
@@ -519,15 +579,34 @@ impl Job {
     fn post(&mut self, who: Process, to: NodeId, message: PeerMessage) {
         let (from, epoch) = (NodeId(self.home(who).node), self.home(who).epoch);
         let isolated = self.home(who).isolated;
-        let Some(&known) = self.home(who).known.get(&to).filter(|_| !isolated) else {
+        let Some(known) = self.home(who).known.get(to).filter(|_| !isolated) else {
             return;
         };
         let holder = |home: &Home| home.node == to.0 && home.epoch == known;
-        let Some(there) = self.homes.iter().rposition(holder) else {
+        // The present holder of the slot is the last one.
+        let present = self.at(to.0);
+        let there = match holder(&self.homes[present as usize]) {
+            true => Some(present as usize),
+            false => self.homes.iter().rposition(holder),
+        };
+        let Some(there) = there else {
             return;
         };
-        let message = Rc::new(carried(&message));
-        for at in self.net.carry(self.now, from.0, to.0).into_iter().flatten() {
+        let message = Rc::new(match self.meter {
+            // What its bytes are is shared by all to whom it goes.
+            Some(_) => message,
+            None => carried(&message),
+        });
+        let arrivals = self.net.carry(self.now, from.0, to.0);
+        for at in arrivals.into_iter().flatten() {
+            let now = self.now;
+            let at = match &mut self.meter {
+                Some(meter) => {
+                    let what = (message.is_sign_of_life(), scale::length(&message));
+                    meter.carries(now, (from, to), what, at.since(now))
+                }
+                None => at,
+            };
             let message = Rc::clone(&message);
             let arrives = Action::Deliver {
                 to: there as Process,
@@ -543,7 +622,7 @@ impl Job {
         let home = self.home(to);
         let life = home.life;
         // A holder that was replaced is not listened to.
-        if home.isolated || home.known.get(&from).is_none_or(|&known| epoch < known) {
+        if home.isolated || home.known.get(from).is_none_or(|known| epoch < known) {
             return;
         }
         let message = message.clone();
@@ -565,6 +644,8 @@ impl Job {
             Notice::Checkpoint { version, step } => {
                 let key = (self.home(who).incarnation, version.0);
                 match step {
+                    // Its question is one for each node and level.
+                    Step::Stable(_) if self.meter.is_some() => {}
                     Step::Stable(level) => self.judge.declares_stable(now, key, *level),
                     Step::Aborted { level, .. } => self.judge.declares_aborted(now, key, *level),
                     _ => {}
@@ -666,6 +747,9 @@ impl Job {
     /// was given up. Of a version that it has not come to, the word binds nobody: a
     /// coordinator that is started anew may take it up.
     pub(super) fn judge_block(&mut self, block: &PlainBlock, captured: Option<Version>) {
+        if self.meter.is_some() {
+            return;
+        }
         let incarnation = block.identity().incarnation.0;
         for level in block.levels().iter() {
             if let Some(version) = block.committed(level) {

@@ -357,7 +357,7 @@ impl Job {
         let Target::Partner(partner) = target else {
             return Ok(());
         };
-        if self.home(who).known.get(&partner) == Some(&epoch) {
+        if self.home(who).known.get(partner) == Some(epoch) {
             return Ok(());
         }
         let entity = Entity::Node(partner.0);
@@ -430,7 +430,7 @@ impl Job {
     /// The holder of a node's slot, if it can be talked to from here.
     pub(super) fn partner(&mut self, who: Process, partner: NodeId) -> Option<Process> {
         let there = self.at(partner.0);
-        let known = self.home(who).known.get(&partner).copied();
+        let known = self.home(who).known.get(partner);
         let now = self.now;
         let home = self.home(there);
         let is_up = home.agent.is_some() && home.paused_until <= now && !home.wiped;

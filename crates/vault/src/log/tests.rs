@@ -15,7 +15,7 @@ fn commit(version: u64, ranks: u32) -> Record {
         level: Level::DISK,
         ballot: 1,
         ranks,
-        parts: vec![],
+        parts: vec![].into(),
         groups: Vec::new(),
     }
 }

@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 
 use outlive_base::{Code, Incarnation, Level, NodeId, Version};
 use outlive_ledger::scheme::Group;
@@ -11,11 +12,18 @@ use outlive_protocols::commit::{Ballot, MsgKind, Record as Short};
 
 type Key = (Incarnation, Version, Level);
 
+/// Decisions whose bytes are kept for the next node to which they go.
+const ENCODED_MAX: usize = 16;
+
 /// What is known of versions and where their containers lie.
 #[derive(Debug, Default)]
 pub struct Contents {
+    /// What was said of single parts since the decision, or before there was one.
     parts: BTreeMap<Key, BTreeMap<NodeId, Part>>,
     commits: BTreeMap<Key, Decided>,
+    /// Decisions as they travel, by ballot: each goes to all nodes and has a part of each, so to
+    /// encode it for each of them would cost the square of their number.
+    encoded: BTreeMap<(Key, u64), Arc<[u8]>>,
     members: Vec<NodeId>,
     /// The groups of the job's levels, over its members.
     groups: BTreeMap<Level, Vec<Vec<NodeId>>>,
@@ -27,8 +35,34 @@ pub struct Contents {
 struct Decided {
     ballot: u64,
     ranks: u32,
-    parts: BTreeMap<NodeId, Part>,
+    /// Ascending by node.
+    parts: Arc<[Part]>,
     groups: Vec<Vec<NodeId>>,
+}
+
+impl Decided {
+    fn part(&self, node: NodeId) -> Option<&Part> {
+        let at = self.parts.binary_search_by_key(&node, |part| part.node);
+        self.parts.get(at.ok()?)
+    }
+
+    /// One that was written while its parts were not all known takes nothing away from what is
+    /// known of the others.
+    fn take(&mut self, parts: &Arc<[Part]>) {
+        let ascending = parts.is_sorted_by(|one, other| one.node < other.node);
+        let has = |known: &Part| {
+            let at = parts.binary_search_by_key(&known.node, |part| part.node);
+            at.is_ok()
+        };
+        if ascending && self.parts.iter().all(has) {
+            // As usual: shared with whoever else knows it.
+            self.parts = Arc::clone(parts);
+            return;
+        }
+        let both = self.parts.iter().chain(parts.iter());
+        let all: BTreeMap<NodeId, &Part> = both.map(|part| (part.node, part)).collect();
+        self.parts = all.into_values().cloned().collect();
+    }
 }
 
 /// All keys of a version.
@@ -53,17 +87,20 @@ impl Contents {
     /// The job's members and number of ranks, for incarnation records.
     pub fn set_job(&mut self, members: Vec<NodeId>, ranks: u32) {
         self.members = members;
+        self.encoded.clear();
         self.know_ranks(ranks);
     }
 
     /// The groups of a level over the job's members.
     pub fn set_groups(&mut self, level: Level, groups: Vec<Vec<NodeId>>) {
+        self.encoded.clear();
         self.groups.insert(level, groups);
     }
 
     /// The number of ranks of the job; 0: nothing new.
     pub fn know_ranks(&mut self, ranks: u32) {
-        if ranks != 0 {
+        if ranks != 0 && ranks != self.ranks {
+            self.encoded.clear();
             self.ranks = ranks;
         }
     }
@@ -90,19 +127,18 @@ impl Contents {
                 groups,
             } => {
                 let key = (*incarnation, *version, *level);
+                self.changed(key);
                 let known = self.commits.entry(key).or_default();
                 if known.ballot <= *ballot {
                     (known.ballot, known.ranks) = (*ballot, *ranks);
                     known.groups.clone_from(groups);
                 }
-                // One that was written while its parts were not all known takes nothing away
-                // from what is known of the others.
-                for part in parts {
-                    known.parts.insert(part.node, part.clone());
+                known.take(parts);
+                // What it says of a node is the newest word.
+                if let Some(said) = self.parts.get_mut(&key) {
+                    parts.iter().for_each(|part| drop(said.remove(&part.node)));
                 }
-                for part in parts {
-                    self.add_part(*incarnation, *version, *level, part.clone());
-                }
+                self.parts.retain(|_, said| !said.is_empty());
             }
             _ => {}
         }
@@ -110,10 +146,14 @@ impl Contents {
 
     /// The part of one node.
     pub fn add_part(&mut self, source: Incarnation, version: Version, level: Level, part: Part) {
-        self.parts
-            .entry((source, version, level))
-            .or_default()
-            .insert(part.node, part);
+        let key = (source, version, level);
+        self.changed(key);
+        self.parts.entry(key).or_default().insert(part.node, part);
+    }
+
+    /// What was encoded of it is old.
+    fn changed(&mut self, key: Key) {
+        self.encoded.retain(|(encoded, _), _| *encoded != key);
     }
 
     /// The part of `node` at a level, if known.
@@ -124,7 +164,17 @@ impl Contents {
         level: Level,
         node: NodeId,
     ) -> Option<&Part> {
-        self.parts.get(&(source, version, level))?.get(&node)
+        let key = (source, version, level);
+        let said = self.parts.get(&key).and_then(|said| said.get(&node));
+        said.or_else(|| self.commits.get(&key)?.part(node))
+    }
+
+    /// The levels at which anything is known of a version.
+    fn levels_known(&self, source: Incarnation, version: Version) -> BTreeSet<Level> {
+        let said = self.parts.range(keys(source, version)).map(|(key, _)| key);
+        let decided = self.commits.range(keys(source, version));
+        let decided = decided.map(|(key, _)| key);
+        said.chain(decided).map(|&(.., level)| level).collect()
     }
 
     /// Number of ranks of a committed version.
@@ -140,10 +190,9 @@ impl Contents {
         version: Version,
         node: NodeId,
     ) -> Vec<(Level, &Part)> {
-        let levels = self.parts.range(keys(source, version));
-        levels
-            .filter_map(|(&(_, _, level), parts)| Some((level, parts.get(&node)?)))
-            .collect()
+        let levels = self.levels_known(source, version).into_iter();
+        let part = |level| Some((level, self.part(source, version, level, node)?));
+        levels.filter_map(part).collect()
     }
 
     /// The levels at which a version is known to be committed.
@@ -162,9 +211,8 @@ impl Contents {
         node: NodeId,
     ) -> Option<(Group, Vec<Part>)> {
         let decided = self.commits.get(&(source, version, level))?;
-        let parts: Vec<Part> = decided.parts.values().cloned().collect();
-        let group = Group::of(level, &decided.groups, &parts, node)?;
-        Some((group, parts))
+        let group = Group::of(level, &decided.groups, &decided.parts, node)?;
+        Some((group, decided.parts.to_vec()))
     }
 
     /// All versions that are known to be committed at some level.
@@ -178,18 +226,28 @@ impl Contents {
     /// Versions of which this node has written its part, which is of no rank: also if it has
     /// not heard that they were committed.
     pub fn empty_parts(&self, node: NodeId) -> BTreeSet<(Incarnation, Version)> {
-        let mine = |parts: &BTreeMap<NodeId, Part>| {
-            parts.get(&node).is_some_and(|part| part.ranks.is_empty())
+        let mine = |&&(source, version, level): &&Key| {
+            let part = self.part(source, version, level, node);
+            part.is_some_and(|part| part.ranks.is_empty())
         };
-        let empty = self.parts.iter().filter(|(_, parts)| mine(parts));
+        let all = self.parts.keys().chain(self.commits.keys());
+        let empty = all.filter(mine);
         empty
-            .map(|(&(source, version, _), _)| (source, version))
+            .map(|&(source, version, _)| (source, version))
             .collect()
     }
 
     /// A level ended without a decision: what was about to be one was not recorded.
     pub fn undecided(&mut self, source: Incarnation, version: Version, level: Level) {
-        self.commits.remove(&(source, version, level));
+        self.changed((source, version, level));
+        let Some(decided) = self.commits.remove(&(source, version, level)) else {
+            return;
+        };
+        // What it said of the parts holds.
+        let said = self.parts.entry((source, version, level)).or_default();
+        for part in decided.parts.iter() {
+            said.entry(part.node).or_insert_with(|| part.clone());
+        }
     }
 
     /// Forgets versions that were removed.
@@ -197,6 +255,7 @@ impl Contents {
         let gone = keys(source, version);
         self.parts.retain(|key, _| !gone.contains(key));
         self.commits.retain(|key, _| !gone.contains(key));
+        self.encoded.retain(|(key, _), _| !gone.contains(key));
     }
 
     /// The full commit record of a level; `None` if its parts are not known, or of how many
@@ -210,15 +269,21 @@ impl Contents {
     ) -> Option<Record> {
         let key = (source, version, level);
         let (ranks, parts, groups) = match self.commits.get(&key) {
-            Some(known) => (known.ranks, &known.parts, Some(&known.groups)),
-            None => (self.ranks, self.parts.get(&key)?, self.groups.get(&level)),
+            Some(known) => (known.ranks, Arc::clone(&known.parts), Some(&known.groups)),
+            None => {
+                let said = self.parts.get(&key)?;
+                if said.len() < self.members.len() {
+                    return None;
+                }
+                let parts = said.values().cloned().collect();
+                (self.ranks, parts, self.groups.get(&level))
+            }
         };
         // Whoever is told that it is stable before that it is committed knows its own part
         // alone. A record without the others' would name no copy of theirs.
         if ranks == 0 || parts.len() < self.members.len() {
             return None;
         }
-        let parts = parts.values().cloned().collect();
         Some(Record::Commit {
             incarnation: source,
             version,
@@ -230,51 +295,89 @@ impl Contents {
         })
     }
 
-    /// What has to travel with a message of the commit machine.
+    /// True if the contents of a decision are known whole.
+    pub fn is_whole(&self, key: Key) -> bool {
+        let decided = self.commits.get(&key);
+        decided.is_some_and(|it| it.ranks != 0 && it.parts.len() >= self.members.len())
+    }
+
+    /// The newest decisions of which that is so.
+    pub fn whole(&self, most: usize) -> Vec<Key> {
+        let newest = self.commits.keys().rev().copied();
+        newest
+            .filter(|key| self.is_whole(*key))
+            .take(most)
+            .collect()
+    }
+
+    /// What has to travel with a message of the commit machine to a peer that has the contents of
+    /// `known`, and what of that is left out.
     pub fn attachments(
-        &self,
+        &mut self,
         kind: &MsgKind,
-        me: NodeId,
-        open: Incarnation,
-        ballot: Ballot,
-    ) -> Vec<Record> {
+        (me, known): (NodeId, Option<&BTreeSet<Key>>),
+        (open, ballot): (Incarnation, Ballot),
+        job_hash: u64,
+    ) -> (Vec<Arc<[u8]>>, Vec<Key>) {
         let number = ballot_number(ballot);
+        let left_out = |key: &Key| known.is_some_and(|known| known.contains(key));
         match *kind {
-            MsgKind::Prepared { version, level } => self
-                .part(open, version, level, me)
-                .map(|part| Record::Prepared {
+            MsgKind::Prepared { version, level } => {
+                let part = self.part(open, version, level, me);
+                let record = part.map(|part| Record::Prepared {
                     incarnation: open,
                     version,
                     level,
                     ballot: number,
                     part: part.clone(),
-                })
-                .into_iter()
-                .collect(),
-            MsgKind::Commit { version, level } => self
-                .commit(open, version, level, number)
-                .into_iter()
-                .collect(),
+                });
+                let bytes = record.and_then(|record| record.encode(job_hash));
+                (bytes.map(Arc::from).into_iter().collect(), Vec::new())
+            }
+            MsgKind::Commit { version, level } => {
+                let bytes = self.encoded((open, version, level), number, job_hash);
+                (bytes.into_iter().collect(), Vec::new())
+            }
             MsgKind::ItemCommit {
                 level,
                 source,
                 version,
                 by,
                 ..
-            } => self
-                .commit(source, version, level, ballot_number(by))
-                .into_iter()
-                .collect(),
+            } => {
+                let key = (source, version, level);
+                if left_out(&key) {
+                    return (Vec::new(), vec![key]);
+                }
+                let bytes = self.encoded(key, ballot_number(by), job_hash);
+                (bytes.into_iter().collect(), Vec::new())
+            }
             MsgKind::Rebuild {
                 source, version, ..
             } => {
                 let levels = self.levels_of(source, version).into_iter();
-                levels
-                    .filter_map(|level| self.commit(source, version, level, number))
-                    .collect()
+                let keys = levels.map(|level| (source, version, level));
+                let (without, with): (Vec<Key>, Vec<Key>) = keys.partition(left_out);
+                let with = with.into_iter();
+                let bytes = with.filter_map(|key| self.encoded(key, number, job_hash));
+                (bytes.collect(), without)
             }
-            _ => Vec::new(),
+            _ => (Vec::new(), Vec::new()),
         }
+    }
+
+    /// A decision as it travels, encoded once for all to whom it goes.
+    fn encoded(&mut self, key: Key, ballot: u64, job_hash: u64) -> Option<Arc<[u8]>> {
+        if let Some(bytes) = self.encoded.get(&(key, ballot)) {
+            return Some(Arc::clone(bytes));
+        }
+        let record = self.commit(key.0, key.1, key.2, ballot)?;
+        let bytes: Arc<[u8]> = record.encode(job_hash)?.into();
+        if self.encoded.len() >= ENCODED_MAX {
+            self.encoded.clear();
+        }
+        self.encoded.insert((key, ballot), Arc::clone(&bytes));
+        Some(bytes)
     }
 
     /// A short record with its contents, as it goes to disk.
@@ -423,7 +526,7 @@ mod tests {
             level,
             ballot: 1,
             ranks: 3,
-            parts,
+            parts: parts.into(),
             groups: Vec::new(),
         }
     }
@@ -452,6 +555,58 @@ mod tests {
         assert_eq!(recorded(&contents), None, "and such a record is no help");
         contents.learn(&commit_of((0..3).map(part).collect()));
         assert_eq!(recorded(&contents), Some(3));
+    }
+
+    #[test]
+    fn what_a_peer_has_is_left_out_and_what_changes_is_encoded_anew() {
+        let mut contents = of_three();
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        let (source, version, level) = AT;
+        let kind = MsgKind::Rebuild {
+            source,
+            version,
+            level,
+        };
+        let by = (Incarnation(2), Ballot::default());
+        let attached = |contents: &mut Contents, known: Option<&BTreeSet<Key>>| {
+            let (records, left_out) = contents.attachments(&kind, (NodeId(0), known), by, 7);
+            let read = |bytes: &Arc<[u8]>| match Record::decode(bytes, 7) {
+                Ok(Record::Commit { parts, .. }) => parts[1].digest,
+                other => panic!("{other:?}"),
+            };
+            (records.iter().map(read).collect::<Vec<u128>>(), left_out)
+        };
+        assert_eq!(attached(&mut contents, None), (vec![1], vec![]));
+        let known = BTreeSet::from([AT]);
+        assert_eq!(attached(&mut contents, Some(&known)), (vec![], vec![AT]));
+        let mut parts: Vec<Part> = (0..3).map(part).collect();
+        parts[1].digest = 2;
+        contents.learn(&commit_of(parts));
+        assert_eq!(attached(&mut contents, None), (vec![2], vec![]));
+        assert_eq!(contents.whole(8), [AT]);
+        contents.forget(source, version);
+        assert_eq!(attached(&mut contents, None), (vec![], vec![]));
+    }
+
+    #[test]
+    fn the_newest_word_on_a_part_counts_whoever_says_it() {
+        let mut contents = of_three();
+        let (source, version, level) = AT;
+        contents.learn(&commit_of((0..3).map(part).collect()));
+        let mut newer = part(1);
+        newer.digest = 9;
+        contents.add_part(source, version, level, newer);
+        let digest = |contents: &Contents| {
+            let part = contents.part(source, version, level, NodeId(1));
+            part.map(|part| part.digest)
+        };
+        assert_eq!(digest(&contents), Some(9));
+        contents.learn(&commit_of(vec![part(1)]));
+        assert_eq!(digest(&contents), Some(1), "said after that");
+        // A level that ended without a decision: its parts are known still.
+        contents.undecided(source, version, level);
+        assert_eq!(digest(&contents), Some(1));
+        assert!(contents.levels_of(source, version).is_empty());
     }
 
     #[test]

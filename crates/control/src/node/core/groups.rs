@@ -10,7 +10,7 @@ use crate::node::shell::Shell;
 impl<S: Shell> Core<S> {
     /// The groups of a level over the nodes of this job.
     pub(in crate::node) fn groups_at(&self, level: Level) -> Result<Vec<Vec<NodeId>>> {
-        let members = self.config.iter().flat_map(|config| &config.members);
+        let members = self.config.iter().flat_map(|config| config.members.iter());
         let domains: Vec<u32> = members.map(|member| member.domain).collect();
         groups(level, &domains)
     }

@@ -47,6 +47,7 @@ impl<S: Shell> Core<S> {
             return;
         }
         self.opened.clear();
+        self.leaving.clear();
         self.ranks.end_incarnation();
         // Routed files that no rank of the ended incarnation will capture any more.
         self.shell.ask(Ask::EndRouted { but: incarnation });

@@ -14,7 +14,7 @@ use super::contents::short;
 use super::{Core, News};
 use crate::node::Planted;
 use crate::node::machines::{Driver, Effect};
-use crate::node::shell::{Ask, Done, PeerMessage, Shell};
+use crate::node::shell::{Ask, DecisionKey, Done, PeerMessage, Shell};
 use crate::orders::{Fault, JobConfig, Notice, Order};
 
 impl<S: Shell> Core<S> {
@@ -22,6 +22,12 @@ impl<S: Shell> Core<S> {
     pub(in crate::node) fn on_order(&mut self, order: Order) {
         match order {
             Order::Configure(config) => self.configure(config),
+            Order::Members(changed) => {
+                if let Some(config) = &self.config {
+                    let config = config.with(&changed);
+                    self.configure(config);
+                }
+            }
             Order::Open {
                 incarnation,
                 replaced,
@@ -49,14 +55,13 @@ impl<S: Shell> Core<S> {
 
     fn configure(&mut self, config: JobConfig) {
         let mut joined = Vec::new();
-        for member in &config.members {
+        for member in config.members.iter() {
             if member.node != self.me {
-                let known = self
-                    .config
-                    .as_ref()
-                    .and_then(|known| known.members.iter().find(|other| other.node == member.node));
+                let known = self.config.as_ref();
+                let known = known.and_then(|known| known.member(member.node));
                 if known != Some(member) {
                     self.shell.meet(member, known);
+                    self.leaving.forget(member.node);
                     joined.push(member.node);
                 }
             }
@@ -184,13 +189,22 @@ impl<S: Shell> Core<S> {
         &mut self,
         peer: NodeId,
         msg: commit::Msg,
-        records: &[Vec<u8>],
+        records: &[Arc<[u8]>],
+        keys: (&[DecisionKey], &[DecisionKey]),
     ) {
         tracing::trace!(from = peer.0, ?msg, "message");
-        for record in PeerMessage::records(records, self.spec.job_hash) {
+        for record in self.shell.read_records(records, self.spec.job_hash) {
             self.contents.learn(&record);
         }
-        self.commit_input(|machine, cx| machine.on_message(cx, peer.0, msg, None));
+        if self.takes(peer, &msg.kind, keys) {
+            self.commit_input(|machine, cx| machine.on_message(cx, peer.0, msg, None));
+        }
+        self.news(News::Heard(peer));
+    }
+
+    /// A peer has not what was left out for it.
+    pub(in crate::node) fn on_lacks(&mut self, peer: NodeId) {
+        self.leaving.forget(peer);
         self.news(News::Heard(peer));
     }
 
@@ -259,15 +273,19 @@ impl<S: Shell> Core<S> {
             return self.commit_input(|machine, cx| machine.on_message(cx, to, msg, None));
         }
         let open = msg.ballot.incarnation;
-        let records = self
-            .contents
-            .attachments(&msg.kind, self.me, open, msg.ballot);
         let job = self.spec.job_hash;
-        let records = records
-            .iter()
-            .filter_map(|record| record.encode(job))
-            .collect();
-        let message = PeerMessage::Commit { msg, records };
+        let by = (open, msg.ballot);
+        let named = self.named(NodeId(to), &msg.kind);
+        let known = self.leaving.of(NodeId(to));
+        let (records, left_out) = self
+            .contents
+            .attachments(&msg.kind, (self.me, known), by, job);
+        let message = PeerMessage::Commit {
+            msg,
+            records,
+            named,
+            left_out,
+        };
         self.shell.send(NodeId(to), &message);
     }
 
@@ -380,8 +398,8 @@ impl<S: Shell> Core<S> {
 
     /// The epoch of a node's holder, as far as is known here.
     pub(in crate::node) fn epoch_of(&self, node: NodeId) -> u64 {
-        let mut members = self.config.iter().flat_map(|config| &config.members);
-        let member = members.find(|member| member.node == node);
+        let member = self.config.as_ref();
+        let member = member.and_then(|config| config.member(node));
         member.map_or(0, |member| member.epoch)
     }
 

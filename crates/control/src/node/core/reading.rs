@@ -163,6 +163,7 @@ impl<S: Shell> Core<S> {
             disk,
             agent_restarts: self.restarts.unwrap_or(0),
             warnings: self.warnings(),
+            traffic: self.shell.traffic(),
         }
     }
 }

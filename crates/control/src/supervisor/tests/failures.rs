@@ -286,19 +286,55 @@ fn an_agent_that_its_keeper_starts_anew_does_not_stop_the_job() {
     assert_eq!(world.sup.report().agent_restarts, 1);
     assert!(world.sup.report().failures.is_empty());
     // Its address changed, so every agent is told.
-    let configured = |a: &Action| {
-        matches!(
-            a,
-            Action::Order {
-                order: Order::Configure(_),
-                ..
-            }
-        )
-    };
-    assert_eq!(
-        world.log[before..].iter().filter(|a| configured(a)).count(),
-        2
-    );
+    assert_eq!(told(&world.log[before..], 1), [None]);
+    assert_eq!(told(&world.log[before..], 0), [Some(vec![NodeId(1)])]);
+}
+
+/// What a node was told of the members: all, or who has changed.
+fn told(log: &[Action], of: u32) -> Vec<Option<Vec<NodeId>>> {
+    let orders = log.iter().filter_map(|action| match action {
+        Action::Order { node, order } if node.0 == of => Some(order),
+        _ => None,
+    });
+    let members = orders.filter_map(|order| match order {
+        Order::Configure(_) => Some(None),
+        Order::Members(changed) => Some(Some(changed.iter().map(|it| it.node).collect())),
+        _ => None,
+    });
+    members.collect()
+}
+
+#[test]
+fn who_knows_the_job_is_told_of_what_has_changed_alone() {
+    let mut world = World::running(settings(3), 3);
+    assert!((0..3).all(|node| told(&world.log, node) == [None]));
+    let before = world.log.len();
+    let epoch = world.epochs[&NodeId(1)];
+    world.input(Input::KeeperEnded {
+        node: NodeId(1),
+        epoch,
+        ended: Ended::Signal(9),
+    });
+    world.pass(5_000);
+    assert_eq!(world.sup.incarnation(), 2);
+    let log = &world.log[before..];
+    assert_eq!(told(log, 1), [None], "it is new");
+    for node in [0, 2] {
+        assert_eq!(told(log, node), [Some(vec![NodeId(1)])], "{node}");
+    }
+    // What went over a connection that broke counts for nothing.
+    let before = world.log.len();
+    let (node, epoch) = (NodeId(2), world.epochs[&NodeId(2)]);
+    world.input(Input::LinkDown { node, epoch });
+    world.gone(0, Some(Ended::Signal(6)));
+    world.command_ended(Ended::Code(1));
+    world.pass(60_000);
+    let log = &world.log[before..];
+    // It may be opened more than once in that time.
+    assert_eq!(told(log, 2).first(), Some(&None));
+    let rest = told(log, 2).into_iter().skip(1).chain(told(log, 0));
+    assert!(rest.into_iter().all(|members| members == Some(Vec::new())));
+    assert!(!told(log, 0).is_empty());
 }
 
 #[test]

@@ -430,7 +430,7 @@ fn what_a_lost_node_may_have_committed_is_not_taken_for_replaced() {
         level: Level::MEMORY,
         ballot: 1,
         ranks: 3,
-        parts: Vec::new(),
+        parts: Vec::new().into(),
         groups: Vec::new(),
     });
     agent.restore_line(source, version);
@@ -533,7 +533,7 @@ fn a_version_that_some_ranks_hold_is_rebuilt_into_one_slot_of_each() {
         level: Level::DISK,
         ballot: 1,
         ranks: 2,
-        parts: Vec::new(),
+        parts: Vec::new().into(),
         groups: Vec::new(),
     });
     let full = Use::Full { source, version };
@@ -664,7 +664,7 @@ fn a_decision_that_could_not_be_recorded_is_none_when_its_version_is_restored() 
         level,
         ballot: 1,
         ranks: 1,
-        parts: Vec::new(),
+        parts: Vec::new().into(),
         groups: Vec::new(),
     };
     agent.contents.learn(&commit(level));
