@@ -566,13 +566,14 @@ pub struct BenchOptions {
     /// Pairs of measurements (of balance and collectives-cost: none)
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub rounds: usize,
-    /// Where the job keeps its files: the storage to measure [default: the directory of
-    /// temporary files]
+    /// Where the job keeps its files: the storage to measure [default: that of temporary files]
     #[arg(long, value_name = "DIR")]
     pub dir: Option<PathBuf>,
     /// recovery: a frozen node too, at the default bounds (takes long)
     #[arg(long)]
     pub frozen: bool,
+    #[command(flatten)]
+    pub agents: crate::bench::AgentsBench,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -680,6 +681,8 @@ pub enum Benchmark {
     Recovery,
     /// What keeper, agent and launcher use while nothing happens
     Idle,
+    /// What many agents send each other and the launcher: opening, checkpoint, recovery
+    Agents,
     /// Save, small, skip, recovery and idle, in one table
     All,
     /// Load balancing against the partitioners that are installed

@@ -1,4 +1,5 @@
 //! `outlive bench save|small|skip|recovery|idle|simulate`: what checkpoints cost on this machine;
+//! `outlive bench agents`: see [`agents`];
 //! `outlive bench balance|hybrid`: see [`balance`]; `outlive bench collectives`: see
 //! [`collectives`].
 //!
@@ -7,6 +8,7 @@
 //! that was measured in the same run, in turns with it, on memory that is held and
 //! touched before; medians, with least and most.
 
+mod agents;
 mod balance;
 mod bytes;
 mod collectives;
@@ -22,6 +24,7 @@ mod skip;
 mod small;
 mod table;
 
+pub use agents::AgentsBench;
 use outlive_base::Result;
 
 use crate::args::{BenchOptions, Benchmark};
@@ -50,6 +53,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
         Benchmark::Small => small::measure(options)?,
         Benchmark::Recovery => recovery::measure(options)?,
         Benchmark::Idle => idle::measure(options)?,
+        Benchmark::Agents => agents::measure(options)?,
         Benchmark::Simulate => simulate::measure(options)?,
         Benchmark::Plan => plan::measure(options)?,
         Benchmark::Collectives => collectives::measure(options)?,

@@ -268,6 +268,11 @@ impl Session {
         outlive_launch::job_hash("bench", &self.store.join("key"))
     }
 
+    /// The job's directory.
+    pub fn job_dir(&self) -> &Path {
+        &self.store
+    }
+
     /// Storage of a node.
     pub fn node_dir(&self, node: u32) -> PathBuf {
         self.store.join("nodes").join(format!("node-{node}"))
