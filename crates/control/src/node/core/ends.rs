@@ -1,5 +1,7 @@
 //! How a version ends at this node: stable at a level, or given up.
 
+use std::collections::BTreeSet;
+
 use outlive_base::control_block::ControlWords;
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Version};
@@ -99,6 +101,8 @@ impl<S: Shell> Core<S> {
         let known = |level: &Level| self.stable.get(level) >= Some(&at);
         let stable = used.iter().filter(known);
         round.levels = stable.fold(Levels::NONE, Levels::with);
+        // Known from now on: a rank that waits for more than that waits for nothing.
+        self.line.levels.insert(at, round.levels.iter().collect());
         if round.levels.is_empty() {
             self.withdraw(version);
         }
@@ -107,9 +111,10 @@ impl<S: Shell> Core<S> {
     /// The version will not be taken, a larger one perhaps. A rank may have captured it
     /// all the same, and wait for it.
     pub(super) fn on_disarmed(&mut self, version: Version) {
-        if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
-            known.clear();
-        }
+        // Also where they were not known, after a restart of this agent: that there are none is
+        // known now, and a rank may wait for them.
+        let at = (self.incarnation, version);
+        self.line.levels.insert(at, BTreeSet::new());
         self.withdraw(version);
         self.try_deferred();
         self.news(News::Disarmed(version));

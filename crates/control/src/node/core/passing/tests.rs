@@ -605,14 +605,32 @@ fn a_round_of_unknown_levels_is_over_when_all_levels_have_ended() {
     let used: Vec<Level> = agent.all_levels().iter().collect();
     let (last, first) = used.split_last().unwrap();
     assert!(!first.is_empty());
+    let link = Link { token: 1, pid: 1 };
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(link);
+    let survives = Survives::NodeCrash;
+    let waits = ToAgent::Wait {
+        version,
+        survives,
+        timeout_ms: 600_000,
+    };
+    agent.on_said(1, 7, waits);
     let end = |agent: &mut Node<Still>, level| {
         agent.on_aborted(version, Some(level), Why::NodeLost, None);
+        agent.deliver();
     };
     for level in first {
         end(&mut agent, *level);
         assert!(agent.rounds.contains_key(&version), "some are left");
+        assert!(agent.shell.answered.is_empty());
     }
     end(&mut agent, *last);
+    let state = VersionState::Aborted;
+    let answer = ToRank::State {
+        version,
+        survives,
+        state,
+    };
+    assert_eq!(agent.shell.answered, [(7, answer)], "nobody waits for more");
     assert!(!agent.rounds.contains_key(&version));
     let entry = agent.ranks.get(Rank(0)).unwrap();
     assert_eq!(entry.slots[slot].usage, Use::Free);

@@ -90,3 +90,29 @@ fn an_armed_slot_that_a_rank_has_not_seen_goes_to_what_it_forces() {
     assert_eq!(usage(&agent), Use::Filling(Version(21)));
     assert!(agent.asks.is_empty(), "it has its slab");
 }
+
+/// A version that ranks were forcing when their agent ended cannot be taken up whole, and is
+/// disarmed. Its levels are not known then; a rank that comes back and waits for it hears that
+/// nothing will come.
+#[test]
+fn who_waits_for_a_forced_version_that_a_new_agent_gave_up_hears_at_once() {
+    let (version, survives) = (Version(20), Survives::NodeCrash);
+    let mut agent = alone(0);
+    let _program = with_slots(&mut agent, Version(14));
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+    agent.open_round(version, Levels::NONE);
+    agent.on_commit_event(commit::Event::Disarm { version });
+    let waits = ToAgent::Wait {
+        version,
+        survives,
+        timeout_ms: 600_000,
+    };
+    agent.on_said(1, 7, waits);
+    let state = VersionState::Aborted;
+    let answer = ToRank::State {
+        version,
+        survives,
+        state,
+    };
+    assert_eq!(agent.shell.answered, [(7, answer)]);
+}
