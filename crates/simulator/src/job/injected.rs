@@ -16,7 +16,8 @@ use outlive_control::orders::{Fault, Notice, Order};
 use outlive_control::report::Report;
 
 use super::checker::CopyAt;
-use super::node::{Effect, Held, Process};
+use super::node::{Held, Process};
+use super::shell::Effect;
 use super::*;
 
 /// So long after its time has come an injection is carried out, if nothing else happens: what was

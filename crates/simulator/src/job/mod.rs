@@ -18,6 +18,7 @@ mod options;
 mod parity;
 mod program;
 mod scale;
+mod shell;
 mod storage;
 mod sweep;
 mod twins;
@@ -49,9 +50,10 @@ pub use sweep::{Summary, sweep};
 use ends::Ends;
 use injected::Injections;
 use launcher::Launcher;
-use node::{Carry, Home, Process};
+use node::{Home, Process};
 use program::Program;
 use scale::Meter;
+use shell::Carry;
 use work::Writing;
 
 /// What a stopped rank is to do is looked at again after so long.

@@ -13,7 +13,7 @@ use outlive_control::node::shell::Staging;
 use outlive_control::supervisor::Input;
 
 use super::checker::CopyAt;
-use super::node::Carry;
+use super::shell::Carry;
 use super::*;
 
 /// Bytes that each rank protects.

@@ -15,7 +15,8 @@ use outlive_control::node::shell::PeerMessage;
 use outlive_control::orders::{Notice, Order, Step, encode};
 use outlive_control::traffic::Traffic;
 
-use super::node::{Memo, Process};
+use super::node::Process;
+use super::shell::Memo;
 use super::{Job, Options, Weights};
 use crate::network::LossyOptions;
 use crate::world::Faults;
