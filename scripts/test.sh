@@ -35,7 +35,7 @@ tests_in() { # tests_in DIRECTORY: its pytest files
         skip "$1" "it holds no tests yet"
         return
     fi
-    "$python" -m pytest -q -rsfE -p no:cacheprovider "$1" >"$log" 2>&1
+    "$python" -m pytest -q -rsfE --durations=15 -p no:cacheprovider "$1" >"$log" 2>&1
     judged "$log" $?
 }
 
