@@ -485,6 +485,19 @@ impl Job {
 
     // ---- what the judge hears ----
 
+    /// True for a process that was replaced, as all that it knows were. One that was frozen may find
+    /// answers of them when it wakes up, and open with them what they had promised it; nobody
+    /// who lives has a part in that, or hears of it.
+    fn is_past(&self, who: Process) -> bool {
+        let known = &self.homes[who as usize].known;
+        let replaced = |node: u32| {
+            let holder = self.at(node);
+            let epoch = self.homes[holder as usize].epoch;
+            holder != who && known.get(NodeId(node)) != Some(epoch)
+        };
+        (0..self.options.nodes).all(replaced)
+    }
+
     fn heard(&mut self, who: Process, notice: &Notice) {
         let now = self.now;
         match notice {
@@ -493,7 +506,9 @@ impl Job {
                 let number = incarnation.0;
                 let source = self.sources.get(&number).copied().unwrap_or((0, 0));
                 self.home(who).incarnation = number;
-                self.judge.opens(now, number, source);
+                if !self.is_past(who) {
+                    self.judge.opens(now, number, source);
+                }
             }
             Notice::Checkpoint { version, step } => {
                 let key = (self.home(who).incarnation, version.0);
