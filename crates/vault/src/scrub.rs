@@ -1,6 +1,5 @@
 //! Reading what is stored before it is needed, and putting a sound copy in the place of a damaged
-//! one. No agent asks for
-//! it yet: `docs/design/retention.md`, "What is not there".
+//! one. No agent asks for it yet: `docs/design/retention.md`, "What is not there".
 //!
 //! Invariants: what is read comes from the storage, not from what only remembers it; nothing is
 //! called damaged that was removed or replaced while it was read; what takes the place of a copy
