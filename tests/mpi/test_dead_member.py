@@ -2,6 +2,7 @@
 by cell. A job in which everyone has answered is ended; one that does not answer hangs."""
 
 import os
+import random
 import re
 import select
 import signal
@@ -15,6 +16,7 @@ from conftest import LIBRARY, ROOT, SHIELD, Mpi, library
 
 PAGE = ROOT / "docs/reference/mpi-dead-member.md"
 HANGS_S, BOUND_S = 3.0, 60.0  # a hang is given up after the first, an answer after the second
+HANGS_TRIED = 4
 SURVIVORS = 3
 COLUMNS = {
     "Open MPI": ("openmpi", False),
@@ -83,14 +85,23 @@ def table() -> dict[str, dict[str, set[str]]]:
     return cells
 
 
+def tried(cells: dict[str, set[str]], seed: int) -> dict[str, set[str]]:
+    """All that answer; of those that may hang, which takes its time, some. All in the soak."""
+    hanging = [call for call, wanted in cells.items() if "hang" in wanted]
+    if os.environ.get("OUTLIVE_MPI") == "long" or len(hanging) <= HANGS_TRIED:
+        return cells
+    left_out = set(hanging) - set(random.Random(seed).sample(hanging, HANGS_TRIED))
+    return {call: wanted for call, wanted in cells.items() if call not in left_out}
+
+
 @pytest.mark.parametrize("column", COLUMNS)
-def test_the_table_is_what_happens(tmp_path: Path, column: str) -> None:
+def test_the_table_is_what_happens(tmp_path: Path, column: str, seed: int) -> None:
     name, layer = COLUMNS[column]
     mpi = library(name)
     program = mpi.build("table.c", tmp_path)
     cells = table()[column]
     assert len(cells) >= 15
-    for call, wanted in cells.items():
+    for call, wanted in tried(cells, seed).items():
         found = outcomes(command(mpi, program, call, layer), wanted)
         assert found <= wanted, f"{column}, {call}: {found}, not {wanted}"
 
