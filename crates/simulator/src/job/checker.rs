@@ -291,8 +291,9 @@ impl Checker {
         }
     }
 
-    /// Somebody declared a level stable.
-    pub fn declares_stable(&mut self, now: Time, key: Key, level: Level) {
+    /// Somebody declared a level stable. It binds who comes later only if somebody heard it; what it
+    /// rests on must be there either way.
+    pub fn declares_stable(&mut self, now: Time, key: Key, level: Level, is_heard: bool) {
         let holders = self.committed.get(&(key, level));
         let holders = holders.map_or(0, |holders| self.domains_of(holders));
         let needed = self.needed(level);
@@ -307,6 +308,9 @@ impl Checker {
                 now,
                 format!("split decision: {key:?} {level} aborted, then stable"),
             );
+        }
+        if !is_heard {
+            return;
         }
         let newest = self
             .opened

@@ -515,7 +515,13 @@ impl Job {
                 match step {
                     // Its question is one for each node and level.
                     Step::Stable(_) if self.meter.is_some() => {}
-                    Step::Stable(level) => self.judge.declares_stable(now, key, *level),
+                    // One that was frozen may wake up with all it needs to call a version stable
+                    // at a level whose COMMIT lies with itself, while the next incarnation opens
+                    // without it. Nobody listens to it any more.
+                    Step::Stable(level) => {
+                        let is_heard = self.at(self.homes[who as usize].node) == who;
+                        self.judge.declares_stable(now, key, *level, is_heard);
+                    }
                     Step::Aborted { level, .. } => self.judge.declares_aborted(now, key, *level),
                     _ => {}
                 }
@@ -626,7 +632,7 @@ impl Job {
                 // What was restored is told to ranks with its version, and was judged before.
                 let mut captured = self.captured.range((key, 0)..=(key, u32::MAX));
                 if captured.next().is_some() {
-                    self.judge.declares_stable(self.now, key, level);
+                    self.judge.declares_stable(self.now, key, level, true);
                 }
             }
         }
