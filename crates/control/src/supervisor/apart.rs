@@ -84,10 +84,10 @@ impl Supervisor {
             return;
         }
         let pairs = self.apart(now);
-        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let rule = self.rule();
         for (witness, peer, since) in &pairs {
             // One that all its peers miss is told of otherwise, a moment later.
-            if now.since(*since) >= suspect && self.slots[peer].dead_by.is_empty() {
+            if rule.suspects(now.since(*since)) && self.slots[peer].dead_by.is_empty() {
                 self.tell_apart(*witness, *peer);
             }
         }
@@ -109,10 +109,10 @@ impl Supervisor {
     /// Who misses whom since when, of those that the launcher hears.
     fn apart(&self, now: Time) -> Vec<(NodeId, NodeId, Time)> {
         let holds = Time::from_ms(self.set.bounds.heartbeat_ms * WORD_HOLDS);
-        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let rule = self.rule();
         let heard = |node: &NodeId| {
             let slot = self.slots.get(node);
-            slot.is_some_and(|slot| slot.is_up() && now.since(slot.last_heard) < suspect)
+            slot.is_some_and(|slot| slot.is_up() && !rule.suspects(now.since(slot.last_heard)))
         };
         let mut pairs = Vec::new();
         let missed = self

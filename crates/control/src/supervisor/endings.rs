@@ -5,7 +5,7 @@ use outlive_base::{Code, Entity, Error, NodeId, Time};
 
 use super::faults::Found;
 use super::{
-    Action, CommandState, Event, NodeSlotState, Outcome, Phase, Site, Supervisor, Verdict,
+    Action, CommandState, Event, NodeSlot, NodeSlotState, Outcome, Phase, Site, Supervisor, Verdict,
 };
 use crate::ended::{Ended, SIGUSR1};
 
@@ -99,11 +99,12 @@ impl Supervisor {
             };
         }
         // Nobody replaces a silent node any more, so nobody waits for it.
-        let dead = Time::from_ms(self.set.bounds.silence_ms());
+        let rule = self.rule();
+        let silent = |slot: &NodeSlot| rule.is_witness(now.since(slot.last_heard));
         let waiting = self
             .slots
             .values()
-            .any(|slot| slot.is_up() && !slot.finished && now.since(slot.last_heard) < dead);
+            .any(|slot| slot.is_up() && !slot.finished && !silent(slot));
         // A little longer than the agents' own bound, so that they can say what was late.
         let late = asked && self.over(now, since, self.set.bounds.drain_ms + 1_000);
         if waiting && !late {

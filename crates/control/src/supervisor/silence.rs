@@ -1,14 +1,9 @@
 //! Who is silent, and when silence is death.
 //!
-//! The launcher hears the heartbeats of every agent, asks for its status each
-//! `probe_ms`, and so is a witness of its own. A node is dead when
-//! - the launcher has not heard it for [`silence_ms`](crate::orders::Bounds::silence_ms),
-//!   a little less than `dead_ms`, by when its replacement is to have begun, and a
-//!   peer misses it too (or there is no peer), or
-//! - peers agreed that it is dead and the launcher has not heard it for
-//!   `suspect_ms`, or
-//! - the launcher has not heard it for twice that: it can kill it, so a second
-//!   witness is no matter of safety, only of cost.
+//! The launcher hears the heartbeats of every agent, asks for its status each `probe_ms`, and so
+//! is a witness of its own. What it calls dead is [`Rule::is_dead_to_launcher`], with
+//! [`silence_ms`](crate::orders::Bounds::silence_ms), a little less than `dead_ms`, by when the
+//! replacement is to have begun.
 //!
 //! A node that peers miss while the launcher hears it is cut off from them, not
 //! dead: the job goes on and a warning says what protection is missing (P4); what follows
@@ -17,6 +12,7 @@
 
 use crate::orders::Order;
 use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Time};
+use outlive_protocols::detector::rule::{Rule, Words, excused};
 
 use super::faults::Found;
 use super::{Event, NodeSlot, Phase, Site, Storage, Supervisor};
@@ -28,7 +24,7 @@ impl Supervisor {
         let gap = now.since(self.last_seen);
         if gap > expected {
             for slot in self.slots.values_mut() {
-                slot.last_heard = (slot.last_heard + gap).min(now);
+                slot.last_heard = excused(slot.last_heard, gap, now);
             }
         }
         self.last_seen = now;
@@ -39,10 +35,10 @@ impl Supervisor {
             return;
         }
         // Looked at often, and rarely true of any.
-        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let rule = self.rule();
         let concerns = |slot: &NodeSlot| {
             let silent = now.since(slot.last_heard);
-            let new = silent >= suspect && slot.suspected.is_none();
+            let new = rule.suspects(silent) && slot.suspected.is_none();
             slot.is_up() && (new || self.is_dead(slot, silent))
         };
         let found = self.slots.iter().filter(|(_, slot)| concerns(slot));
@@ -53,7 +49,7 @@ impl Supervisor {
                 continue;
             }
             let silent = now.since(slot.last_heard);
-            if silent >= suspect && slot.suspected.is_none() {
+            if rule.suspects(silent) && slot.suspected.is_none() {
                 if let Some(slot) = self.slots.get_mut(&node) {
                     slot.suspected = Some(now);
                 }
@@ -68,24 +64,26 @@ impl Supervisor {
 
     /// When the next node that is silent now will be suspected or given up.
     pub(super) fn next_silence(&self) -> Time {
-        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
-        let dead = Time::from_ms(self.set.bounds.silence_ms());
+        let rule = self.rule();
         let up = self.slots.values().filter(|slot| slot.is_up());
-        let next = |slot: &NodeSlot| {
-            let steps = [suspect, dead, dead + dead];
-            let at = steps.map(|step| slot.last_heard + step);
-            at.into_iter().find(|at| *at > self.last_seen)
-        };
+        let next = |slot: &NodeSlot| rule.next(slot.last_heard, self.last_seen);
         up.filter_map(next).min().unwrap_or(Time::NEVER)
     }
 
+    /// The bounds by which silence is judged.
+    pub(super) fn rule(&self) -> Rule {
+        Rule {
+            suspect: Time::from_ms(self.set.bounds.suspect_ms),
+            dead: Time::from_ms(self.set.bounds.silence_ms()),
+        }
+    }
+
     fn is_dead(&self, slot: &NodeSlot, silent: Time) -> bool {
-        let dead = Time::from_ms(self.set.bounds.silence_ms());
-        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
-        let witness = !slot.suspected_by.is_empty() || self.set.nodes == 1;
-        (silent >= dead && witness)
-            || (silent >= suspect && !slot.dead_by.is_empty())
-            || silent >= dead + dead
+        let words = Words {
+            missed: !slot.suspected_by.is_empty() || self.set.nodes == 1,
+            dead: !slot.dead_by.is_empty(),
+        };
+        self.rule().is_dead_to_launcher(silent, words)
     }
 
     fn bury(&mut self, now: Time, node: NodeId, silent: Time) {
@@ -116,12 +114,12 @@ impl Supervisor {
     /// An agent asks for the second witness. A node that the launcher has not heard
     /// for `suspect_ms` either is silent for both.
     pub(super) fn on_silent_for(&mut self, now: Time, witness: NodeId, peer: NodeId) {
-        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let rule = self.rule();
         let Some(slot) = self.slots.get_mut(&peer) else {
             return;
         };
         slot.suspected_by.insert(witness);
-        if slot.is_up() && now.since(slot.last_heard) >= suspect {
+        if slot.is_up() && rule.suspects(now.since(slot.last_heard)) {
             self.order(witness, Order::Silent { node: peer });
         }
     }
@@ -194,17 +192,17 @@ impl Supervisor {
     }
 
     fn warn_cut_off(&mut self, now: Time, node: NodeId) {
-        let suspect = Time::from_ms(self.set.bounds.suspect_ms);
+        let rule = self.rule();
         let Some(slot) = self.slots.get_mut(&node) else {
             return;
         };
-        if slot.dead_by.is_empty() || now.since(slot.last_heard) >= suspect {
+        if slot.dead_by.is_empty() || rule.suspects(now.since(slot.last_heard)) {
             slot.cut_off = None;
             return;
         }
         // One that was frozen is heard here first, by its peers a moment later.
         let since = *slot.cut_off.get_or_insert(now);
-        if now.since(since) >= suspect {
+        if rule.suspects(now.since(since)) {
             let error = Error::new(
                 Code::NodeSilent,
                 Entity::Node(node.0),

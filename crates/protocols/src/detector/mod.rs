@@ -18,6 +18,7 @@
 //! A false suspicion costs nothing: the node is asked ([`Msg::Watch`]) at every
 //! interval while it is silent, and one answer clears it.
 
+pub mod rule;
 mod types;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -25,6 +26,7 @@ use std::collections::{BTreeSet, VecDeque};
 use outlive_base::machine::{Body, Cx, Fault, Machine, Op, Output, Peer, Ready};
 use outlive_base::{NodeId, Time};
 
+use rule::{Rule, excused};
 pub use types::*;
 
 /// The launcher as a peer.
@@ -125,7 +127,7 @@ impl Detector {
         let late = cx.now.since(self.tick);
         if late > Time(cx.config.interval.0 * LATE_AFTER) {
             for watched in &mut self.watched {
-                watched.heard = (watched.heard + late).min(cx.now);
+                watched.heard = excused(watched.heard, late, cx.now);
                 watched.witness = None;
             }
             self.tick = cx.now;
@@ -186,6 +188,11 @@ impl Detector {
 
     fn judge(&mut self, cx: &C) {
         let config = cx.config;
+        let rule = Rule {
+            suspect: config.suspect_timeout,
+            dead: config.dead_timeout,
+        };
+        let holds = Time(config.interval.0 * WITNESS_HOLDS);
         let mut dead = Vec::new();
         let mut silent = Vec::new();
         for watched in &mut self.watched {
@@ -194,18 +201,17 @@ impl Detector {
             if silent_for >= Time(config.interval.0 * ASK_AFTER) {
                 self.out.push_back((watched.node, Msg::Watch));
             }
-            if silent_for >= config.suspect_timeout && !watched.suspected {
+            if rule.suspects(silent_for) && !watched.suspected {
                 watched.suspected = true;
                 self.events.push_back(Event::Suspected { node, silent_for });
             }
-            if silent_for >= config.dead_timeout {
+            if rule.is_witness(silent_for) {
                 silent.push(watched.node);
-                let holds = Time(config.interval.0 * WITNESS_HOLDS);
-                if let Some((witness, at)) = watched.witness
-                    && cx.now.since(at) <= holds
-                {
-                    dead.push((watched.node, witness));
-                }
+            }
+            let fresh = |&(_, at): &(Peer, Time)| cx.now.since(at) <= holds;
+            let witness = watched.witness.filter(fresh);
+            if rule.is_dead_to_peer(silent_for, witness.is_some()) {
+                dead.extend(witness.map(|(witness, _)| (watched.node, witness)));
             }
         }
         for node in silent {
