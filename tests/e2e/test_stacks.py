@@ -72,6 +72,10 @@ def program(tmp_path: Path, request: pytest.FixtureRequest):
     with subprocess.Popen([built], stdout=subprocess.PIPE) as running:
         try:
             assert running.stdout and running.stdout.readline() == b"ready\n"
+            # The line comes before the call that wrote it returns.
+            before = used(running.pid)
+            until("it spins", lambda: used(running.pid) > before + 1)
+            until("its thread reads", lambda: any(map(reads, threads(running.pid))))
             yield running
         finally:
             running.kill()
@@ -111,7 +115,8 @@ def test_a_stopped_process_stays_stopped_and_a_running_one_runs(
     until("it has stopped", lambda: state(program.pid) == "T")
     (found,) = stacks(program.pid)["processes"]
     assert functions(found["threads"][0])[0] == "spins_for_ever", found
-    assert state(program.pid) == "T"
+    # Left by its tracer it wakes up in the kernel, and stops again before it computes.
+    until("it is stopped again", lambda: state(program.pid) == "T")
     os.kill(program.pid, signal.SIGCONT)
     for _ in range(20):
         stacks(program.pid)
@@ -122,6 +127,15 @@ def test_a_stopped_process_stays_stopped_and_a_running_one_runs(
 
 def state(pid: int) -> str:
     return Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1][0]
+
+
+def threads(pid: int) -> list[Path]:
+    return list(Path(f"/proc/{pid}/task").iterdir())
+
+
+def reads(thread: Path) -> bool:
+    """True if it is in a call of read (on x86-64 number 0)."""
+    return (thread / "syscall").read_text().split()[0] == "0"
 
 
 def used(pid: int) -> int:
