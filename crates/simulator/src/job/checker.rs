@@ -41,7 +41,8 @@ pub struct Checker {
     copies: BTreeMap<CopyAt, Copy>,
     prepared: BTreeMap<(Key, Level), BTreeSet<u32>>,
     committed: BTreeMap<(Key, Level), BTreeSet<u32>>,
-    aborted: BTreeSet<(Key, Level)>,
+    /// Who said so; none: a rank was told.
+    aborted: BTreeMap<(Key, Level), Option<u32>>,
     stable: BTreeMap<(Key, Level), Time>,
     /// Versions of which a node has removed its records, for newer ones had replaced them.
     forgotten: BTreeSet<Key>,
@@ -99,7 +100,7 @@ impl Checker {
             copies: BTreeMap::new(),
             prepared: BTreeMap::new(),
             committed: BTreeMap::new(),
-            aborted: BTreeSet::new(),
+            aborted: BTreeMap::new(),
             stable: BTreeMap::new(),
             forgotten: BTreeSet::new(),
             told: BTreeSet::new(),
@@ -215,7 +216,7 @@ impl Checker {
                 );
             }
         }
-        if self.aborted.contains(&(key, level)) && self.failed_since(key) == 0 {
+        if self.aborted.contains_key(&(key, level)) && self.failed_since(key) == 0 {
             self.wrong(
                 now,
                 format!("split decision: {key:?} {level} aborted, then committed"),
@@ -303,7 +304,7 @@ impl Checker {
                 format!("{key:?} {level} stable with {holders} of {needed} records"),
             );
         }
-        if self.aborted.contains(&(key, level)) && self.failed_since(key) == 0 {
+        if self.aborted.contains_key(&(key, level)) && self.failed_since(key) == 0 {
             self.wrong(
                 now,
                 format!("split decision: {key:?} {level} aborted, then stable"),
@@ -355,13 +356,14 @@ impl Checker {
         self.forgotten.contains(&key) && self.stable.keys().any(newer)
     }
 
-    /// Somebody declared a version, or one level, aborted.
-    pub fn declares_aborted(&mut self, now: Time, key: Key, level: Option<Level>) {
+    /// An agent (by its number) or a rank's block declared a version, or one level, aborted.
+    pub fn declares_aborted(&mut self, now: Time, key: Key, level: Option<Level>, by: Option<u32>) {
         for one in self.levels.iter() {
             if level.is_some_and(|level| level != one) {
                 continue;
             }
-            self.aborted.insert((key, one));
+            let said = self.aborted.entry((key, one)).or_insert(by);
+            *said = said.and(by);
             let failed = self.failed_since(key);
             let committed = self.committed.contains_key(&(key, one)) && failed == 0;
             let stable =
@@ -373,6 +375,12 @@ impl Checker {
                 );
             }
         }
+    }
+
+    /// An agent has ended, and with it what it had given up: that is not recorded. The next may
+    /// ask all again, and decide by what they have then; that this is all is judged there (P1).
+    pub fn agent_ends(&mut self, who: u32) {
+        self.aborted.retain(|_, by| *by != Some(who));
     }
 
     /// The newest version on the line that must survive what has failed.

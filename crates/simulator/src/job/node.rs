@@ -285,6 +285,7 @@ impl Job {
             self.on_durable(who, &record);
         }
         self.note(|| format!("n{node} (p{who}) agent {life} ends"));
+        self.judge.agent_ends(who);
         self.goes_on(who);
         self.cut_links(who, life);
         if !lost {
@@ -522,7 +523,9 @@ impl Job {
                         let is_heard = self.at(self.homes[who as usize].node) == who;
                         self.judge.declares_stable(now, key, *level, is_heard);
                     }
-                    Step::Aborted { level, .. } => self.judge.declares_aborted(now, key, *level),
+                    Step::Aborted { level, .. } => {
+                        self.judge.declares_aborted(now, key, *level, Some(who));
+                    }
                     _ => {}
                 }
             }
@@ -638,7 +641,7 @@ impl Job {
         }
         if let Some(version) = block.aborted().filter(|it| Some(*it) == captured) {
             self.judge
-                .declares_aborted(self.now, (incarnation, version.0), None);
+                .declares_aborted(self.now, (incarnation, version.0), None, None);
         }
     }
 }
