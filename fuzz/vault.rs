@@ -128,7 +128,8 @@ pub fn container_open(bytes: &[u8]) {
     }
 }
 
-/// Decodes a record; what decodes encodes to the same bytes.
+/// Decodes a record; what decodes encodes to the same bytes, or if an earlier version wrote them to
+/// bytes that are the same record.
 pub fn record_decode(bytes: &[u8]) {
     let (fix, mut bytes) = input(bytes);
     if fix {
@@ -137,7 +138,11 @@ pub fn record_decode(bytes: &[u8]) {
     }
     let job = number(&bytes, 16, 8) as u64;
     if let Ok(record) = Record::decode(&bytes, job) {
-        assert_eq!(record.encode(job).unwrap(), bytes);
+        let encoded = record.encode(job).unwrap();
+        match encoded[8..10] == bytes[8..10] {
+            true => assert_eq!(encoded, bytes),
+            false => assert_eq!(Record::decode(&encoded, job), Ok(record.clone())),
+        }
         assert!(!record.file_name(false).contains('/'));
     }
 }

@@ -176,6 +176,17 @@ fn vaults(spec: &AgentSpec, faults: &Arc<Faults>) -> Result<(Vault, Vault, Optio
     ))
 }
 
+/// Where peers reach the agent, and what it takes of them.
+fn listening(spec: &AgentSpec) -> Options {
+    Options {
+        bind: (spec.bind, 0).into(),
+        encrypt_streams: spec.encrypt,
+        message_bytes_max: outlive_control::orders::MESSAGE_BYTES_MAX,
+        queue_bytes_max: outlive_control::orders::QUEUE_BYTES_MAX,
+        ..Options::default()
+    }
+}
+
 /// What a node begins with.
 fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let deposit = Deposit::from_env()?.map(Arc::new);
@@ -193,12 +204,8 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         peer: spec.node,
         epoch: spec.epoch + u64::from(restarts.unwrap_or(0)),
     };
-    let options = Options {
-        bind: (spec.bind, 0).into(),
-        encrypt_streams: spec.encrypt,
-        ..Options::default()
-    };
-    let (endpoint, network) = Endpoint::bind_driven(identity, spec.job_hash, key, options)?;
+    let (endpoint, network) =
+        Endpoint::bind_driven(identity, spec.job_hash, key, listening(&spec))?;
     let (work, done) = unbounded::<Work>();
     let work = Reports::new(work, network.waker());
     endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
@@ -259,6 +266,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         turns: Turns::new(),
         plenty: Default::default(),
         has_routed,
+        told_too_long: false,
     };
     let start = Start {
         spec,

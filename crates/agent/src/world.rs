@@ -95,6 +95,8 @@ pub struct World {
     pub plenty: Arc<AtomicBool>,
     /// There may be routed files: some were left here, or a rank has asked for a place.
     pub has_routed: bool,
+    /// The launcher was told that a message is too long.
+    pub told_too_long: bool,
 }
 
 /// The order in a message of the launcher.
@@ -393,8 +395,13 @@ impl Shell for World {
                     tracing::debug!(%error, to = to.0, "a message was not sent");
                 }
             }
-            // It would be repeated in vain: a fault of the program, not of the network.
-            Err(error) => tracing::error!(%error, to = to.0, "a message cannot be encoded"),
+            // It is repeated in vain, so that no version becomes stable: that must be known.
+            Err(error) => {
+                tracing::error!(%error, to = to.0, "a message cannot be encoded");
+                if !core::mem::replace(&mut self.told_too_long, true) {
+                    self.tell(&Notice::Warning(error));
+                }
+            }
         }
     }
 

@@ -59,7 +59,7 @@ pub fn run(options: &DiffOptions) -> Result<u8> {
             entry
                 .parts
                 .iter()
-                .any(|it| it.part.ranks.contains(&Rank(rank)))
+                .any(|it| it.part.ranks.contains(Rank(rank)))
         };
         if !known(older) && !known(newer) {
             return Err(Error::new(

@@ -17,8 +17,11 @@ use crate::traffic::Traffic;
 
 /// Version of this protocol; both ends of a run come from the same installation.
 pub const PROTOCOL: u8 = 1;
-/// Longest encoded message, in bytes.
-pub const MESSAGE_BYTES_MAX: usize = 1 << 20;
+/// Longest encoded message, in bytes: a decision that names 10,000 nodes at several levels is a small
+/// part of it.
+pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
+/// Most bytes that wait for one peer.
+pub const QUEUE_BYTES_MAX: usize = 4 * MESSAGE_BYTES_MAX;
 /// Environment variable that carries an [`AgentSpec`] as JSON to keeper and agent.
 pub const SPEC_VARIABLE: &str = "OUTLIVE_AGENT_SPEC";
 /// The first word of the command line of keepers and agents, which reads in `ps` as
@@ -623,10 +626,15 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>> {
     let bytes = postcard::to_extend(message, vec![PROTOCOL])
         .map_err(|error| Error::internal(format!("cannot encode a message: {error}")))?;
     if bytes.len() > MESSAGE_BYTES_MAX {
-        return Err(Error::internal(format!(
-            "message of {} bytes is too long",
-            bytes.len()
-        )));
+        return Err(Error::new(
+            Code::Network,
+            Entity::Call,
+            format!(
+                "a message of {} bytes, of at most {MESSAGE_BYTES_MAX}: the job has more nodes and ranks than a decision can name",
+                bytes.len()
+            ),
+            "place ranks in blocks or in turn, which is named in few bytes; else use fewer nodes",
+        ));
     }
     Ok(bytes)
 }
@@ -658,35 +666,4 @@ pub fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn messages_round_trip_and_hostile_bytes_are_refused() {
-        let notice = Notice::Checkpoint {
-            version: Version(7),
-            step: Step::Aborted {
-                level: Some(Level::PARTNER),
-                error: Error::internal("x"),
-            },
-        };
-        let bytes = encode(&notice).unwrap();
-        assert_eq!(decode::<Notice>(&bytes).unwrap(), notice);
-        for cut in 0..bytes.len() {
-            assert_eq!(
-                decode::<Notice>(&bytes[..cut]).unwrap_err().code(),
-                Code::PeerVersion
-            );
-        }
-        let mut source = outlive_base::rng::Sequence::new(outlive_base::seed!(), 2);
-        for _ in 0..20_000 {
-            let mut mutated = bytes.clone();
-            let at = source.below(mutated.len() as u64) as usize;
-            mutated[at] ^= 1 << source.below(8);
-            let _ = decode::<Notice>(&mutated);
-            let _ = decode::<Order>(&mutated);
-        }
-        let long_vector = [PROTOCOL, 1, 0xff, 0xff, 0xff, 0xff, 0x0f];
-        assert!(decode::<Order>(&long_vector).is_err());
-    }
-}
+mod tests;

@@ -162,11 +162,16 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
 
 /// Where agents reach the launcher.
 fn listening(run: &Run) -> network::Options {
+    let options = network::Options {
+        message_bytes_max: orders::MESSAGE_BYTES_MAX,
+        queue_bytes_max: orders::QUEUE_BYTES_MAX,
+        ..network::Options::default()
+    };
     match &run.hosts {
-        None => network::Options::default(),
+        None => options,
         Some(_) => network::Options {
             bind: (hosts::address::any_address(), 0).into(),
-            ..network::Options::default()
+            ..options
         },
     }
 }

@@ -7,6 +7,7 @@
 mod hex128;
 mod lineage;
 mod pieces;
+mod ranks;
 mod record;
 mod reed_solomon;
 pub mod retention;
@@ -15,9 +16,10 @@ mod sealed;
 mod xor;
 
 pub use lineage::{Lineage, unfinished};
+pub use ranks::RankList;
 pub use record::{
-    LIST_MAX, Parity, Part, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX, put_level,
-    read_level, word,
+    LIST_MAX, Parity, Part, RANKS_MAX, RECORD_BYTES_MAX, Record, RecordError, TEXT_BYTES_MAX,
+    put_level, read_level, word,
 };
 pub use retention::{Checkpoint, GcPolicy, Rules};
 pub use sealed::{Sealed, put_id, read_id};

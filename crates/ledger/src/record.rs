@@ -7,11 +7,12 @@ use std::sync::Arc;
 
 use outlive_base::level::{Protection, Scheme, StoreKind};
 use outlive_base::wire::{Reader, WireError, Writer};
-use outlive_base::{Code, ContainerId, Incarnation, Level, NodeId, Rank, Version};
+use outlive_base::{Code, ContainerId, Incarnation, Level, NodeId, Version};
 use outlive_codec::crc64;
 use serde::{Deserialize, Serialize};
 use thiserror::Error as ThisError;
 
+use crate::ranks::RankList;
 use crate::sealed::{Sealed, put_id, read_id};
 
 /// Longest record, in bytes.
@@ -21,9 +22,13 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 /// Most parts of a commit, members of an incarnation and ranks of a part.
 pub const LIST_MAX: usize = 1 << 20;
 
+/// Most ranks of all parts of a commit.
+pub const RANKS_MAX: usize = RECORD_BYTES_MAX / 4;
+
 const MAGIC: &[u8; 8] = b"OLREC01\0";
-/// Version of the format that is written. Version 1 had four levels by number.
-const RECORD_VERSION: u16 = 2;
+/// Version of the format that is written. Version 1 had four levels by number, versions 1 and 2
+/// ranks one by one.
+const RECORD_VERSION: u16 = 3;
 const FIXED: usize = 24;
 
 /// A copy of one node's container, as PREPARED and COMMIT name it.
@@ -41,7 +46,7 @@ pub struct Part {
     /// The node where this copy lies; [`Part::SHARED`] for the shared directory.
     pub holder: NodeId,
     /// The ranks in it.
-    pub ranks: Vec<Rank>,
+    pub ranks: RankList,
     /// The parity of others' containers that the node keeps for the level.
     #[serde(default)]
     pub parity: Option<Parity>,
@@ -244,7 +249,7 @@ impl Record {
                 out.u32(incarnation.0).u64(version.0);
                 put_level(out, *level);
                 out.u64(*ballot).u32(*ranks);
-                let mut good = Some(());
+                let mut good = (ranks_of(parts) <= RANKS_MAX).then_some(());
                 put_list(out, parts, |out, part| good = good.and(put_part(out, part)))?;
                 put_list(out, groups, |out, members| {
                     let put = put_list(out, members, |out, node| {
@@ -471,9 +476,7 @@ fn put_part(out: &mut Writer, part: &Part) -> Option<()> {
     out.u32(part.node.0);
     put_id(out, part.id);
     out.u64(part.length).u128(part.digest).u32(part.holder.0);
-    put_list(out, &part.ranks, |out, rank| {
-        out.u32(rank.0);
-    })?;
+    part.ranks.put(out)?;
     out.u8(u8::from(part.parity.is_some()));
     if let Some(parity) = part.parity {
         out.u64(parity.length).u128(parity.digest);
@@ -569,12 +572,30 @@ fn part(format: u16, input: &mut Reader<'_>) -> Result<Part, WireError> {
         length: input.u64()?,
         digest: input.u128()?,
         holder: NodeId(input.u32()?),
-        ranks: list(input, 4, |input| Ok(Rank(input.u32()?)))?,
+        ranks: match format {
+            1 | 2 => RankList::read_plain(input)?,
+            _ => RankList::read(input)?,
+        },
         parity: match format {
             1 => None,
             _ => option(input, parity)?,
         },
     })
+}
+
+fn ranks_of(parts: &[Part]) -> usize {
+    parts.iter().map(|part| part.ranks.len()).sum()
+}
+
+/// Few bytes may name many ranks, so the bytes of a record alone do not bound them.
+fn bounded(parts: Vec<Part>) -> Result<Arc<[Part]>, WireError> {
+    match ranks_of(&parts) {
+        ranks if ranks > RANKS_MAX => Err(WireError::TooLong {
+            length: ranks as u64,
+            bound: RANKS_MAX as u64,
+        }),
+        _ => Ok(parts.into()),
+    }
 }
 
 fn decode_body(format: u16, kind: u16, input: &mut Reader<'_>) -> Result<Record, WireError> {
@@ -605,7 +626,7 @@ fn decode_body(format: u16, kind: u16, input: &mut Reader<'_>) -> Result<Record,
             level: level(input)?,
             ballot: input.u64()?,
             ranks: input.u32()?,
-            parts: list(input, 52, part)?.into(),
+            parts: bounded(list(input, 52, part)?)?,
             groups: match format {
                 1 => Vec::new(),
                 _ => list(input, 4, |input| list(input, 4, node))?,

@@ -238,7 +238,11 @@ pub(crate) fn offered(entry: &Entry) -> Result<(), String> {
             None => "not committed at any level".into(),
         });
     }
-    let ranks: BTreeSet<_> = entry.parts.iter().flat_map(|it| &it.part.ranks).collect();
+    let ranks: BTreeSet<_> = entry
+        .parts
+        .iter()
+        .flat_map(|it| it.part.ranks.iter())
+        .collect();
     if ranks.len() != entry.ranks as usize {
         return Err(format!(
             "the commit names {} of {}",

@@ -98,8 +98,8 @@ impl Catalogue {
     pub fn diff(&self, older: &Entry, newer: &Entry, only: Option<Rank>) -> Diff {
         let wanted = |rank: &Rank| only.is_none_or(|only| only == *rank);
         let ranks = |entry: &Entry| -> BTreeSet<Rank> {
-            let all = entry.parts.iter().flat_map(|it| &it.part.ranks);
-            all.copied().filter(wanted).collect()
+            let all = entry.parts.iter().flat_map(|it| it.part.ranks.iter());
+            all.filter(wanted).collect()
         };
         let (before, after) = (ranks(older), ranks(newer));
         let mut comparison = Comparison {
@@ -116,13 +116,13 @@ impl Catalogue {
         // Ranks may have moved to other nodes since.
         let mut of_newer: BTreeMap<Rank, usize> = BTreeMap::new();
         for (at, state) in newer.parts.iter().enumerate() {
-            of_newer.extend(state.part.ranks.iter().map(|rank| (*rank, at)));
+            of_newer.extend(state.part.ranks.iter().map(|rank| (rank, at)));
         }
         for one in &older.parts {
             let mut common: BTreeMap<usize, Vec<Rank>> = BTreeMap::new();
             for rank in one.part.ranks.iter().filter(|rank| wanted(rank)) {
-                if let Some(at) = of_newer.get(rank) {
-                    common.entry(*at).or_default().push(*rank);
+                if let Some(at) = of_newer.get(&rank) {
+                    common.entry(*at).or_default().push(rank);
                 }
             }
             for (at, mut ranks) in common {

@@ -11,6 +11,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Version};
+use outlive_ledger::RankList;
 use outlive_ledger::scheme::Piece;
 use serde::{Deserialize, Serialize};
 
@@ -310,7 +311,7 @@ fn rebuild_part(
             source: copy.clone(),
         });
     }
-    let named: Vec<Rank> = proofs.iter().map(|proof| proof.rank).collect();
+    let named: RankList = proofs.iter().map(|proof| proof.rank).collect();
     if named != state.part.ranks {
         let what = "the container holds other ranks than its record says";
         return Err(ReadError::corrupt(container.path(), what).into());

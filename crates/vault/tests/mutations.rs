@@ -142,7 +142,7 @@ fn record_decode() {
         length: 4096,
         digest: 7,
         holder: NodeId(2),
-        ranks: vec![Rank(1), Rank(2)],
+        ranks: vec![Rank(1), Rank(2)].into(),
         parity: Some(Parity {
             length: 8192,
             digest: 3,

@@ -39,7 +39,7 @@ fn commit(ballot: u64, ranks: u32) -> Record {
             length: 4096,
             digest: u128::MAX - 3,
             holder: NodeId(1),
-            ranks: vec![Rank(0), Rank(1)],
+            ranks: vec![Rank(0), Rank(1)].into(),
             parity: None,
         }]
         .into(),
@@ -63,7 +63,7 @@ fn any_part() -> impl Strategy<Value = Part> {
                 length,
                 digest,
                 holder: NodeId(holder),
-                ranks,
+                ranks: ranks.into(),
                 parity: parity.map(|(length, digest)| Parity { length, digest }),
             },
         )
@@ -384,11 +384,10 @@ fn records_that_share_their_syncs_fail_and_stand_each_by_itself() {
     assert!(store.persist_all(&[]).is_empty());
 }
 
-/// Records of the first format, as an earlier version wrote them.
-#[test]
-fn records_of_the_first_format_are_read() {
-    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/v1.records");
-    let bytes = std::fs::read(golden).unwrap();
+/// The records of a golden file, each behind its length.
+fn golden(name: &str) -> Vec<Record> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    let bytes = std::fs::read(directory.join(name)).unwrap();
     let mut rest = &bytes[..];
     let mut found = Vec::new();
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
@@ -396,6 +395,58 @@ fn records_of_the_first_format_are_read() {
         found.push(Record::decode(record, 7).unwrap());
         rest = after;
     }
+    found
+}
+
+/// Records of the second format, as an earlier version wrote them: ranks are one number each.
+#[test]
+fn records_of_the_second_format_are_read() {
+    assert_eq!(golden("v2.records"), second_format());
+}
+
+fn second_format() -> [Record; 2] {
+    let (incarnation, version) = (Incarnation(2), Version(30));
+    let level = Level::xor(3).unwrap();
+    let part = |node: u32, ranks: &[u32]| Part {
+        node: NodeId(node),
+        id: id(2, 30, node),
+        length: 8192,
+        digest: 5 << 100 | u128::from(node),
+        holder: NodeId(node),
+        ranks: ranks.iter().copied().map(Rank).collect(),
+        parity: Some(Parity {
+            length: 4096,
+            digest: 9 << 90 | u128::from(node),
+        }),
+    };
+    let prepared = Record::Prepared {
+        incarnation,
+        version,
+        level,
+        ballot: 7,
+        part: part(1, &[2, 3, 9]),
+    };
+    let commit = Record::Commit {
+        incarnation,
+        version,
+        level,
+        ballot: 8,
+        ranks: 9,
+        parts: vec![
+            part(0, &[0, 3, 6]),
+            part(1, &[1, 4, 7]),
+            part(2, &[8, 2, 5]),
+        ]
+        .into(),
+        groups: vec![vec![NodeId(0), NodeId(1), NodeId(2)]],
+    };
+    [prepared, commit]
+}
+
+/// Records of the first format, as an earlier version wrote them.
+#[test]
+fn records_of_the_first_format_are_read() {
+    let found = golden("v1.records");
     let (incarnation, version) = (Incarnation(2), Version(30));
     let part = |node: u32, holder| Part {
         node: NodeId(node),
@@ -403,7 +454,7 @@ fn records_of_the_first_format_are_read() {
         length: 8192,
         digest: 5 << 100 | u128::from(node),
         holder,
-        ranks: vec![Rank(2 * node), Rank(2 * node + 1)],
+        ranks: vec![Rank(2 * node), Rank(2 * node + 1)].into(),
         parity: None,
     };
     let expected = [
@@ -442,4 +493,46 @@ fn records_of_the_first_format_are_read() {
         },
     ];
     assert_eq!(found, expected);
+}
+
+/// The bytes of a COMMIT of so many nodes with 128 ranks each, placed so.
+fn commit_bytes(nodes: u32, placed: impl Fn(u32, u32) -> u32) -> usize {
+    let part = |node: u32| Part {
+        node: NodeId(node),
+        id: ContainerId {
+            incarnation: Incarnation(1),
+            version: Version(1),
+            node: NodeId(node),
+        },
+        length: 1 << 30,
+        digest: u128::from(node),
+        holder: NodeId(node),
+        ranks: (0..128).map(|at| Rank(placed(node, at))).collect(),
+        parity: None,
+    };
+    let record = Record::Commit {
+        incarnation: Incarnation(1),
+        version: Version(1),
+        level: Level::DISK,
+        ballot: 1,
+        ranks: nodes * 128,
+        parts: (0..nodes).map(part).collect(),
+        groups: Vec::new(),
+    };
+    record.encode(7).expect("within bounds").len()
+}
+
+/// A message has at most 16 MiB, and one may carry several of them.
+#[test]
+fn a_decision_of_many_nodes_is_small() {
+    let head = 71;
+    let nodes = 10_000;
+    let block = commit_bytes(nodes, |node, at| node * 128 + at);
+    let in_turn = commit_bytes(nodes, |node, at| at * nodes + node);
+    assert_eq!([block, in_turn], [head + 66 * 10_000; 2]);
+    // In no order: one number for each.
+    let mixed = commit_bytes(2_000, |node, at| {
+        (node * 128 + at).wrapping_mul(0x9e37_79b1)
+    });
+    assert!(mixed <= head + (54 + 4 * 128) * 2_000, "{mixed}");
 }

@@ -97,7 +97,7 @@ pub fn part_of((incarnation, version): (Incarnation, Version), node: u32) -> Par
         length: 4096 * (1 + u64::from(node.0)),
         digest: u128::from(node.0),
         holder: node,
-        ranks: vec![Rank(node.0)],
+        ranks: vec![Rank(node.0)].into(),
         parity: None,
     }
 }

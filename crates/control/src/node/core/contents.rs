@@ -513,7 +513,7 @@ mod tests {
             length: 4096,
             digest: 1,
             holder: node,
-            ranks: vec![Rank(node.0)],
+            ranks: vec![Rank(node.0)].into(),
             parity: None,
         }
     }
@@ -622,7 +622,7 @@ mod tests {
         let mut contents = of_three();
         let (incarnation, version, level) = AT;
         let mut part = part(1);
-        part.ranks.clear();
+        part.ranks = Vec::new().into();
         contents.learn(&Record::Prepared {
             incarnation,
             version,

@@ -113,7 +113,7 @@ fn levels_of_a_short_version_are_prepared_together_or_soon() {
             length: 4096,
             digest: 1,
             holder: NodeId(2),
-            ranks: vec![],
+            ranks: vec![].into(),
             parity: None,
         };
         agent.on_level_done(source, version, level, Ok(part));
@@ -379,7 +379,7 @@ fn a_commit_of_an_agent_started_anew_names_the_number_of_ranks() {
         length: 4096,
         digest: 1,
         holder: NodeId(0),
-        ranks: vec![Rank(0)],
+        ranks: vec![Rank(0)].into(),
         parity: None,
     };
     agent.contents.add_part(source, version, level, part);
