@@ -11,8 +11,8 @@ use outlive_base::Rank;
 use outlive_base::wire::{Reader, WireError, Writer};
 use serde::{Deserialize, Serialize};
 
-/// Most ranks of a list.
-const RANKS_MAX: usize = 1 << 20;
+/// Most ranks of a part.
+const PART_RANKS_MAX: usize = 1 << 20;
 
 /// Ranks in equal steps.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -103,7 +103,7 @@ impl RankList {
     /// Writes them in rows or one by one, whatever is less. `None` if there are too many.
     pub(crate) fn put(&self, out: &mut Writer) -> Option<()> {
         let count = self.len();
-        if count > RANKS_MAX {
+        if count > PART_RANKS_MAX {
             return None;
         }
         if self.is_less_in_rows() {
@@ -174,11 +174,11 @@ impl RankList {
 }
 
 fn bounded(count: usize) -> Result<(), WireError> {
-    match count > RANKS_MAX {
+    match count > PART_RANKS_MAX {
         false => Ok(()),
         true => Err(WireError::TooLong {
             length: count as u64,
-            bound: RANKS_MAX as u64,
+            bound: PART_RANKS_MAX as u64,
         }),
     }
 }
@@ -255,7 +255,7 @@ mod tests {
             read(out.as_slice())
         };
         assert_eq!(rows(&[[5, 4, 2]]), Ok(of([5, 7, 9, 11])));
-        let most = RANKS_MAX as u32;
+        let most = PART_RANKS_MAX as u32;
         for bad in [
             // No ranks; no step; a step of one alone; beyond the last number.
             &[[5, 0, 1]][..],
