@@ -36,6 +36,16 @@ pub(super) struct Tracked {
     unanswered: Option<Fault>,
     /// When it was told.
     said: Time,
+    /// What it has frozen.
+    frozen: Frozen,
+}
+
+/// Processes that are stopped.
+#[derive(Clone, Debug, Default)]
+struct Frozen {
+    pids: Vec<u32>,
+    /// The keeper of this node and epoch.
+    keeper: Option<(NodeId, u64)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -63,6 +73,7 @@ pub(super) fn track(specs: &[Injection]) -> Vec<Tracked> {
         version: None,
         unanswered: None,
         said: Time::ZERO,
+        frozen: Frozen::default(),
     };
     specs.iter().map(track).collect()
 }
@@ -281,15 +292,10 @@ impl Supervisor {
                 };
                 self.rank_hits.insert(rank, now);
                 let pids = vec![pid];
-                self.actions.push_back(match verb {
-                    Verb::Kill => Action::Kill { node, pids },
-                    _ => Action::Freeze {
-                        node,
-                        keeper: false,
-                        pids,
-                        stop: true,
-                    },
-                });
+                match verb {
+                    Verb::Kill => self.actions.push_back(Action::Kill { node, pids }),
+                    _ => self.freeze(index, node, pids, false),
+                }
                 true
             }
             (Target::Node(node) | Target::Agent(node) | Target::Keeper(node), verb) => {
@@ -329,18 +335,48 @@ impl Supervisor {
             (Verb::Kill, Target::Node(_)) => Action::KillNode { node, pids },
             (Verb::Kill, Target::Keeper(_)) => Action::KillKeeper { node },
             (Verb::Kill, _) => Action::Kill { node, pids },
-            (Verb::Freeze { .. }, _) => Action::Freeze {
-                node,
-                keeper,
-                pids,
-                stop: true,
-            },
+            (Verb::Freeze { .. }, _) => return self.freeze(index, node, pids, keeper),
             (..) => {
                 let fault = fault.unwrap_or(Fault::Full(true));
                 return self.order_fault(index, node, fault);
             }
         };
         self.actions.push_back(action);
+    }
+
+    fn freeze(&mut self, index: usize, node: NodeId, pids: Vec<u32>, keeper: bool) {
+        let epoch = self.slots.get(&node).map_or(0, |slot| slot.epoch);
+        self.injections[index].frozen = Frozen {
+            pids: pids.clone(),
+            keeper: keeper.then_some((node, epoch)),
+        };
+        let stop = true;
+        self.actions.push_back(Action::Freeze {
+            node,
+            keeper,
+            pids,
+            stop,
+        });
+    }
+
+    /// Wakes what no other injection in force has frozen too: an agent that answers for a
+    /// frozen node would hide that nothing else there does.
+    fn thaw(&mut self, node: NodeId, mut pids: Vec<u32>, keeper: bool) {
+        let epoch = self.slots.get(&node).map_or(0, |slot| slot.epoch);
+        let in_force = |it: &&Tracked| matches!(it.state, State::InForce(_));
+        let others = self.injections.iter().filter(in_force);
+        let held: Vec<&Frozen> = others.map(|it| &it.frozen).collect();
+        pids.retain(|pid| !held.iter().any(|it| it.pids.contains(pid)));
+        let keeper = keeper && !held.iter().any(|it| it.keeper == Some((node, epoch)));
+        if keeper || !pids.is_empty() {
+            let stop = false;
+            self.actions.push_back(Action::Freeze {
+                node,
+                keeper,
+                pids,
+                stop,
+            });
+        }
     }
 
     fn undo(&mut self, index: usize) {
@@ -350,12 +386,7 @@ impl Supervisor {
             self.rank_hits.remove(&rank);
             // One that is gone meanwhile needs no waking.
             if let Some(node) = self.node_of(rank) {
-                self.actions.push_back(Action::Freeze {
-                    node,
-                    keeper: false,
-                    pids: self.pids_of(spec.target),
-                    stop: false,
-                });
+                self.thaw(node, self.pids_of(spec.target), false);
             }
             return;
         }
@@ -364,13 +395,8 @@ impl Supervisor {
         };
         let fault = match spec.verb {
             Verb::Freeze { .. } => {
-                let pids = self.pids_of(spec.target);
-                self.actions.push_back(Action::Freeze {
-                    node,
-                    keeper: !matches!(spec.target, Target::Agent(_)),
-                    pids,
-                    stop: false,
-                });
+                let keeper = !matches!(spec.target, Target::Agent(_));
+                self.thaw(node, self.pids_of(spec.target), keeper);
                 None
             }
             Verb::Slow { .. } => Some(Fault::Slow(0)),

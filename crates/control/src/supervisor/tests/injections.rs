@@ -123,3 +123,22 @@ fn what_a_job_does_not_come_to_is_reported_as_not_done() {
     assert_eq!(report.not_injected, ["rank:1@version=60"]);
     assert!(report.injected.is_empty() && report.warnings.is_empty());
 }
+
+/// An agent that is frozen for a while, of a node that is frozen for good.
+#[test]
+fn what_two_injections_have_frozen_is_woken_by_the_last() {
+    let mut set = settings(2);
+    let parse = |spec: &str| inject::parse(spec, 2).unwrap();
+    set.injections = vec![
+        parse("freeze:node:1@1s"),
+        parse("freeze:agent:1@1s,for=500ms"),
+    ];
+    let mut world = World::running(set, 2);
+    world.pass(1_900);
+    let woken = |it: &Action| matches!(it, Action::Freeze { stop: false, .. });
+    let stopped = |it: &Action| matches!(it, Action::Freeze { stop: true, .. });
+    assert_eq!((world.count(stopped), world.count(woken)), (2, 0));
+    let mut world = asked("freeze:agent:1@1s,for=500ms");
+    world.pass(1_900);
+    assert_eq!((world.count(stopped), world.count(woken)), (1, 1));
+}
