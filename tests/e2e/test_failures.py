@@ -1,5 +1,7 @@
 """Ranks, nodes, agents and keepers are killed, alone, together and again."""
 
+from pathlib import Path
+
 import pytest
 from harness import Job, kill, until
 
@@ -78,6 +80,30 @@ def test_a_node_and_its_partner_fall_back_to_shared_storage(job: Job) -> None:
     assert last["level"] == "shared" and last["version"] is not None, result.err
     # The first opening after it succeeds: what is collected then keeps its records.
     assert result.report["incarnations"] == [1, 2], result.err
+
+
+def test_shared_storage_is_out_of_reach_while_two_nodes_are_lost(job: Job) -> None:
+    """Nothing is decided without sight: neither that all is lost, nor for an older version."""
+    door = job.dir / "door"
+    program = job.program("--force", 10, "--wait", "all-nodes", "--pause", 65, door)
+    options = ("--levels", ALL, "--every", "1000000", "--backoff", "300ms")
+    faults = ("node:1@version=70", "node:2@version=70")
+    run = job.start(*options, program=program, inject=faults)
+    until("the pause", Path(f"{door}.reached").exists)
+    until("a version", lambda: job.stable("shared") >= 60)
+    shared, away = job.home / "shared", job.dir / "away"
+    shared.rename(away)
+    shared.touch()
+    door.touch()
+    until("the refusal", lambda: "cannot read the shared directory" in run.text())
+    shared.unlink()
+    away.rename(shared)
+    result = run.end()
+    assert result.status == 0, result.err
+    job.check(program)
+    assert set(result.said("restored")) == {60}, result.err
+    # An outage of what all share is no node's fault.
+    assert {failure["place"] for failure in result.failures} == {"node:1", "node:2"}
 
 
 def test_a_node_and_its_partner_without_shared_storage(job: Job) -> None:

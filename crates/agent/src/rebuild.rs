@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outlive_base::{ContainerId, Error, Level, NodeId, Rank, Result};
+use outlive_base::{Code, ContainerId, Error, Level, NodeId, Rank, Result};
 use outlive_capture::slab::Slab;
 use outlive_control::node::overwritten;
 use outlive_control::node::shell::{Rebuild, Rebuilt};
@@ -77,16 +77,27 @@ impl Rebuilding {
         {
             return Err(error);
         }
+        let (code, remedy) = match self.is_blind() {
+            true => (Code::Io, "make the shared directory readable here"),
+            false => (Code::NoValidCheckpoint, "an older version is taken"),
+        };
         Err(Error::new(
-            outlive_base::Code::NoValidCheckpoint,
+            code,
             outlive_base::Entity::Version(self.wanted.version.0),
             if rejected.is_empty() {
                 "no copy is known".into()
             } else {
                 reasons(&rejected)
             },
-            "an older version is taken",
+            remedy,
         ))
+    }
+
+    /// True if a copy may lie in the shared directory, and not even its list can be read: a file
+    /// in it that cannot be is one copy less, and no more.
+    fn is_blind(&self) -> bool {
+        let mut levels = self.wanted.parts.iter().map(|(level, _)| *level);
+        levels.any(|level| level == Level::SHARED) && self.places.shared.found().is_err()
     }
 
     fn fetch(&self, level: Level, part: &Part) -> Result<Fetched> {
@@ -114,7 +125,7 @@ impl Rebuilding {
             }
             None => {
                 return Err(Error::new(
-                    outlive_base::Code::NotFound,
+                    Code::NotFound,
                     outlive_base::Entity::Node(self.places.node.0),
                     "the slots hold other versions",
                     "nothing: the next copy is tried",
@@ -125,7 +136,7 @@ impl Rebuilding {
             return Ok(());
         }
         Err(Error::new(
-            outlive_base::Code::Corrupt,
+            Code::Corrupt,
             outlive_base::Entity::Node(self.places.node.0),
             "staging memory does not match its digest",
             "check the node's memory; the next copy is tried",
@@ -175,7 +186,7 @@ impl Rebuilding {
     fn make(&self, level: Level, sealed: &Sealed) -> Result<Fetched> {
         let missing = || {
             Error::new(
-                outlive_base::Code::NotFound,
+                Code::NotFound,
                 outlive_base::Entity::Node(self.places.node.0),
                 format!("nothing is known of its group at {level}"),
                 "the next copy is tried",
@@ -266,7 +277,7 @@ impl Sink for Intake<'_> {
             || head.ranks_total != self.rebuild.wanted.ranks_total
         {
             return Err(Error::new(
-                outlive_base::Code::Corrupt,
+                Code::Corrupt,
                 outlive_base::Entity::Node(self.rebuild.places.node.0),
                 format!("the container says that it is {}, wanted {wanted}", head.id),
                 "the next copy is tried",

@@ -175,6 +175,7 @@ impl RecordWriter {
                 let _ = self.work.send(Work::Persisted {
                     op: wish.op,
                     result,
+                    by_shared: false,
                 });
             }
         }
@@ -297,6 +298,7 @@ impl Means {
                 }
                 (result, _) => result.map(|()| None),
             };
+            let stands_here = result.is_ok();
             let result = result.and_then(|kept| match &wish.shared {
                 Some(shared) => {
                     let marked = &mut self.marked[1];
@@ -309,7 +311,12 @@ impl Means {
                 None => Ok(kept),
             });
             let op = wish.op;
-            told.push(Work::Persisted { op, result });
+            let by_shared = stands_here && result.is_err();
+            told.push(Work::Persisted {
+                op,
+                result,
+                by_shared,
+            });
         }
         if !told.is_empty() {
             let _ = self.work.send(Work::Together(told));
@@ -521,7 +528,7 @@ mod tests {
                 panic!("nothing was told");
             };
             let op = |work| match work {
-                Work::Persisted { op, result } => {
+                Work::Persisted { op, result, .. } => {
                     assert_eq!(result.unwrap(), None);
                     op
                 }

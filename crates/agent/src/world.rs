@@ -603,6 +603,7 @@ fn look(places: &Places) -> Found {
         newest,
         text,
         errors: here.errors.iter().chain(&there.errors).cloned().collect(),
+        is_blind: !there.errors.is_empty(),
         records: there.records,
     }
 }

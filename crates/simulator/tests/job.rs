@@ -248,6 +248,22 @@ fn planted_forgotten_history_is_caught() {
     caught(Planted::ForgetHistory, all_lost);
 }
 
+/// Needs more lost than the partner makes good, while the shared directory cannot be read.
+#[test]
+fn planted_decision_without_sight_is_caught() {
+    caught(Planted::DecideBlind, |options| {
+        options.weights = Weights {
+            shared: 12,
+            domain: 8,
+            ..Weights::default()
+        };
+        (options.nodes, options.bare) = (options.nodes.max(3), 0);
+        options.domains.clear();
+        options.levels = Levels::of(&[Level::MEMORY, Level::PARTNER, Level::SHARED]);
+        options.tick = Time::from_ms(700);
+    });
+}
+
 #[test]
 fn planted_early_slot_reuse_is_caught() {
     caught_in_node(node::Planted::ReuseSlotEarly, calm);

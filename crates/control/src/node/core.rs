@@ -233,6 +233,8 @@ pub struct Core<S: Shell> {
     corrupted: BTreeMap<u32, Result<()>>,
     /// The last record could not be written.
     unwritable: bool,
+    /// The last record that was refused was refused by shared storage.
+    refused_by_shared: bool,
     /// The job ends: nothing is begun any more.
     finishing: bool,
     /// Something happened since the last look.
@@ -287,6 +289,7 @@ impl<S: Shell> Core<S> {
             injected: BTreeSet::new(),
             corrupted: BTreeMap::new(),
             unwritable: false,
+            refused_by_shared: false,
             finishing: false,
             stirred: false,
             look_now: false,

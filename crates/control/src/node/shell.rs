@@ -423,6 +423,8 @@ pub enum Done<L> {
         op: Op,
         /// What became of it.
         result: Result<Option<Error>>,
+        /// True if it is shared storage that refused it.
+        by_shared: bool,
     },
     /// Nothing is recorded of a decision of which too little is known here: it is asked for
     /// again.
@@ -474,7 +476,8 @@ pub enum Done<L> {
         source: Incarnation,
         /// The version.
         version: Version,
-        /// The bytes.
+        /// The bytes. An error of code [`outlive_base::Code::Io`]: shared storage, where a copy may
+        /// lie, cannot be read now.
         result: Result<Rebuilt<L>>,
     },
     /// Old containers were removed.
@@ -559,6 +562,8 @@ pub struct Found {
     pub text: Option<String>,
     /// What could not be read.
     pub errors: Vec<Error>,
+    /// True if shared storage could not be: what was found there is not all.
+    pub is_blind: bool,
 }
 
 /// What a collection has removed.

@@ -263,6 +263,7 @@ impl Supervisor {
         self.open.clear();
         self.collateral.clear();
         self.open_retries = 0;
+        self.shared_out_since = None;
         self.unfenced.clear();
         self.newest_stable = opened.restored;
         self.stable_here.clear();
@@ -443,7 +444,17 @@ impl Supervisor {
                 return self.leave_incarnation(now);
             }
         }
-        self.open_retries += 1;
+        // What all nodes share is out of reach, or full: no other node would do better, and it may
+        // come back.
+        let of_all = error.code() == Code::Io && matches!(error.entity(), Entity::Job(_));
+        let since = *self.shared_out_since.get_or_insert(now);
+        let may_return = of_all && now.since(since) < Time::from_ms(self.set.shared_patience_ms);
+        if !of_all {
+            self.shared_out_since = None;
+        }
+        if !may_return || self.open_retries < self.set.open_tries_max {
+            self.open_retries += 1;
+        }
         let hopeless = matches!(
             error.code(),
             Code::NoValidCheckpoint | Code::FormatUnknown | Code::MemoryBudget

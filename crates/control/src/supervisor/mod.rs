@@ -222,6 +222,8 @@ pub struct Supervisor {
     /// Lost holders of which processes may still run.
     unfenced: BTreeSet<(NodeId, u64)>,
     open_retries: u32,
+    /// Since when no incarnation opens for what all nodes share.
+    shared_out_since: Option<Time>,
     /// How often the orders of this opening were repeated.
     repeats: u32,
     /// When they are repeated next.
@@ -286,6 +288,7 @@ impl Supervisor {
             hang_at: now,
             unfenced: BTreeSet::new(),
             open_retries: 0,
+            shared_out_since: None,
             repeats: 0,
             repeat_at: now,
             fresh: set.fresh,

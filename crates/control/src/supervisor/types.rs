@@ -47,6 +47,9 @@ pub struct Settings {
     pub quick_max: u32,
     /// Tries in a row to open an incarnation, after the first.
     pub open_tries_max: u32,
+    /// How long storage that all nodes share, and that cannot be read or written, is waited for
+    /// before the job is given up.
+    pub shared_patience_ms: u64,
     /// Between two looks at the clock: a longer gap is the launcher's own stall.
     pub look_ms: u64,
     /// Between two questions to each agent.
@@ -115,6 +118,7 @@ impl Settings {
             quick_ms: 5_000,
             quick_max: 3,
             open_tries_max: 3,
+            shared_patience_ms: 600_000,
             look_ms: 250,
             probe_ms: 1_000,
             bounds: Bounds::default(),

@@ -66,6 +66,7 @@ pub(super) fn numbered(item: MsgKind, index: u16) -> MsgKind {
             version,
         },
         MsgKind::ItemTrace { number, .. } => MsgKind::ItemTrace { index, number },
+        MsgKind::ItemBlind { .. } => MsgKind::ItemBlind { index },
         other => other,
     }
 }

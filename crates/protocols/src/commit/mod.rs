@@ -333,6 +333,7 @@ impl Commit {
             | MsgKind::ItemPrepared { .. }
             | MsgKind::ItemIncarnation { .. }
             | MsgKind::ItemTrace { .. }
+            | MsgKind::ItemBlind { .. }
             | MsgKind::ItemEnd { .. }
             | MsgKind::Rebuild { .. }
             | MsgKind::Rebuilt { .. }
@@ -407,12 +408,13 @@ impl Commit {
                 index: 0,
                 number: incarnation,
             }),
+            Command::Blind => self.inventory(MsgKind::ItemBlind { index: 0 }),
             Command::InventoryDone { incarnation } => self.inventory_done(cx, incarnation),
             Command::Rebuilt {
                 source,
                 version,
-                ok,
-            } => self.rebuilt(cx, source, version, ok),
+                outcome,
+            } => self.rebuilt(cx, source, version, outcome),
             Command::Want {
                 at_least,
                 levels,

@@ -74,7 +74,7 @@ pub(super) struct Opening {
     /// The coordinator asked for this item before the inventory was there.
     asked: Option<u16>,
     rebuild: Option<(Incarnation, Version)>,
-    result: Option<bool>,
+    result: Option<Rebuilding>,
     chosen: (Incarnation, Version),
     again: Backoff,
     bound: Time,
@@ -205,13 +205,11 @@ impl Commit {
         opening.collected = true;
         let asked = opening.asked.take();
         items.append(&mut opening.items);
-        // If the bound cuts the list, copies are lost and not the word that there were any.
-        let trace = items
-            .iter()
-            .position(|item| matches!(item, MsgKind::ItemTrace { .. }));
-        if let Some(at) = trace {
-            items.swap(0, at);
-        }
+        // If the bound cuts the list, copies are lost and not the word that there were any, or
+        // that there may be.
+        let is_word =
+            |it: &MsgKind| matches!(it, MsgKind::ItemTrace { .. } | MsgKind::ItemBlind { .. });
+        items.sort_by_key(|item| !is_word(item));
         items.truncate(usize::from(ITEMS_MAX));
         self.items = Some(items);
         if cx.me == cx.config.coordinator {
@@ -378,14 +376,14 @@ impl Commit {
             return;
         }
         if opening.rebuild == Some((source, version)) {
-            if let Some(ok) = opening.result {
+            if let Some(outcome) = opening.result {
                 self.say(
                     cx,
                     cx.config.coordinator,
                     MsgKind::Rebuilt {
                         source,
                         version,
-                        ok,
+                        outcome,
                     },
                 );
             }
@@ -401,19 +399,25 @@ impl Commit {
         });
     }
 
-    pub(super) fn rebuilt(&mut self, cx: &C, source: Incarnation, version: Version, ok: bool) {
+    pub(super) fn rebuilt(
+        &mut self,
+        cx: &C,
+        source: Incarnation,
+        version: Version,
+        outcome: Rebuilding,
+    ) {
         let Some(opening) = self.opening() else {
             return;
         };
         if opening.rebuild == Some((source, version)) && opening.result.is_none() {
-            opening.result = Some(ok);
+            opening.result = Some(outcome);
             self.say(
                 cx,
                 cx.config.coordinator,
                 MsgKind::Rebuilt {
                     source,
                     version,
-                    ok,
+                    outcome,
                 },
             );
         }

@@ -48,6 +48,11 @@ impl Candidate {
         let copies = self.copies.as_ref();
         copies.is_some_and(|set| set.is_full(nodes)) || self.planned == Some(true)
     }
+
+    /// True if nobody has said yet whether parity makes good what is missing.
+    fn may_be_planned(&self) -> bool {
+        self.planned.is_none() && !self.parity.is_empty()
+    }
 }
 
 /// What the coordinator knows while it asks.
@@ -59,6 +64,8 @@ pub(super) struct Lead {
     fresh: bool,
     /// The newest incarnation of which something shows that versions were committed.
     trace: Incarnation,
+    /// Nodes that could not read the storage that all share.
+    blind: NodeSet,
     stage: Stage,
     /// Next item of each node.
     next: Vec<u16>,
@@ -87,6 +94,7 @@ impl Lead {
             fenced,
             fresh,
             trace,
+            blind: NodeSet::new(cx.config.nodes),
             stage: Stage::Waiting,
             next: vec![0; cx.config.nodes as usize],
             answered: NodeSet::new(cx.config.nodes),
@@ -201,6 +209,7 @@ impl Lead {
                 self.lines.insert(number, (source, version));
             }
             MsgKind::ItemTrace { number, .. } => self.trace = self.trace.max(number),
+            MsgKind::ItemBlind { .. } => drop(self.blind.insert(from)),
             _ => {}
         }
     }
@@ -263,6 +272,34 @@ impl Lead {
         (None, skipped)
     }
 
+    /// A node that must read the storage that all share before anything is decided. The
+    /// coordinator: only there may the decisions lie. Another: if an older version were taken
+    /// than one of which its part may lie there, what follows would make that one void for good.
+    fn unread(&self, config: &Config) -> Option<NodeId> {
+        if config.planted == Some(Planted::DecideBlind) {
+            return None;
+        }
+        if self.blind.contains(config.coordinator) {
+            return Some(NodeId(config.coordinator));
+        }
+        let blind = self.blind.iter().next().map(NodeId)?;
+        let line = Line::to(self.newest_incarnation(), &self.lines);
+        let offered = |(key, it): &(&(Incarnation, Version), &Candidate)| {
+            !it.levels.is_empty() && line.holds(key.0, key.1)
+        };
+        let mut offered = self.candidates.iter().rev().filter(offered);
+        let can_be_had =
+            |it: &Candidate| !it.unusable && (it.is_whole(config.nodes) || it.may_be_planned());
+        let newest = offered.find(|(_, it)| {
+            can_be_had(it)
+                || it
+                    .levels
+                    .iter()
+                    .any(|level| level.store() == StoreKind::Shared)
+        });
+        newest.filter(|(_, it)| !can_be_had(it)).map(|_| blind)
+    }
+
     /// A version of which copies are missing that parity may make good, if none newer can be
     /// rebuilt without.
     fn to_plan(&self, config: &Config) -> Option<(Incarnation, Version)> {
@@ -275,9 +312,7 @@ impl Lead {
             .iter()
             .rev()
             .filter(offered)
-            .find(|(_, it)| {
-                it.is_whole(config.nodes) || (it.planned.is_none() && !it.parity.is_empty())
-            });
+            .find(|(_, it)| it.is_whole(config.nodes) || it.may_be_planned());
         let (key, candidate) = first?;
         (!candidate.is_whole(config.nodes)).then_some(*key)
     }
@@ -377,13 +412,14 @@ impl Commit {
             | MsgKind::ItemCommit { index, .. }
             | MsgKind::ItemPrepared { index, .. }
             | MsgKind::ItemIncarnation { index, .. }
-            | MsgKind::ItemTrace { index, .. } => self.on_item(cx, from, index, kind),
+            | MsgKind::ItemTrace { index, .. }
+            | MsgKind::ItemBlind { index } => self.on_item(cx, from, index, kind),
             MsgKind::ItemEnd { index } => self.on_end(cx, from, index),
             MsgKind::Rebuilt {
                 source,
                 version,
-                ok,
-            } => self.on_rebuilt(cx, from, source, version, ok),
+                outcome,
+            } => self.on_rebuilt(cx, from, (source, version), outcome),
             MsgKind::Recall { index } => {
                 if let Some(lead) = self.leading()
                     && let Some(&item) = lead.forward.get(usize::from(index))
@@ -442,6 +478,9 @@ impl Commit {
         if lead.fresh {
             return self.record(cx, (Incarnation(0), Version(0)));
         }
+        if let Some(blind) = lead.unread(cx.config) {
+            return self.open_failed(Why::Unreadable, Some(blind));
+        }
         if let Some((source, version)) = lead.to_plan(cx.config) {
             lead.enter(cx, Stage::Planning { source, version });
             return self.out.event(Event::Plan { source, version });
@@ -494,7 +533,13 @@ impl Commit {
         self.choose(cx);
     }
 
-    fn on_rebuilt(&mut self, cx: &C, from: Peer, source: Incarnation, version: Version, ok: bool) {
+    fn on_rebuilt(
+        &mut self,
+        cx: &C,
+        from: Peer,
+        (source, version): (Incarnation, Version),
+        outcome: Rebuilding,
+    ) {
         let Some(lead) = self.leading() else { return };
         match lead.stage {
             Stage::Rebuilding {
@@ -504,7 +549,10 @@ impl Commit {
             } if (s, v) == (source, version) => {}
             _ => return,
         }
-        if !ok {
+        if outcome != Rebuilding::Done {
+            if outcome == Rebuilding::Unreadable {
+                lead.blind.insert(from);
+            }
             if let Some(candidate) = lead.candidates.get_mut(&(source, version)) {
                 candidate.unusable = true;
             }

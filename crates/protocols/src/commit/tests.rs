@@ -493,3 +493,70 @@ fn a_commit_whose_record_was_collected_is_not_asked_for_again() {
     node.hear_from(1, MsgKind::CommitAck { version, level });
     assert!(node.events.contains(&Event::Stable { version, level }));
 }
+
+/// Node 1 knows that version 20 is at `shared`, where node 2's part may lie, and has all of 10.
+#[test]
+fn an_older_version_than_may_lie_where_nobody_sees_is_not_taken() {
+    let (source, by) = (Incarnation(1), BALLOT);
+    let copy = |version, node| MsgKind::ItemCopy {
+        index: 0,
+        source,
+        version: Version(version),
+        node,
+    };
+    let commit = |version, level| MsgKind::ItemCommit {
+        index: 0,
+        level,
+        source,
+        version: Version(version),
+        by,
+    };
+    let known = [
+        copy(10, 1),
+        copy(10, 2),
+        copy(20, 1),
+        commit(10, Level::DISK),
+        commit(20, Level::SHARED),
+    ];
+    let opened = |of_two: &[MsgKind]| {
+        let mut node = opening(&own_copies()[..2]);
+        for (from, items) in [(1, &known[..]), (2, of_two)] {
+            for (index, item) in (0..).zip(items) {
+                node.hear_from(from, items::numbered(*item, index));
+            }
+            let index = items.len() as u16;
+            node.hear_from(from, MsgKind::ItemEnd { index });
+        }
+        node
+    };
+    let refused = |node: &Node, culprit| {
+        let refused = |event: &Event| match event {
+            Event::OpenFailed { why, culprit, .. } => Some((*why, *culprit)),
+            _ => None,
+        };
+        let found: Vec<_> = node.events.iter().filter_map(refused).collect();
+        found == [(Why::Unreadable, Some(NodeId(culprit)))]
+    };
+    let blind = MsgKind::ItemBlind { index: 0 };
+    assert_eq!(rebuilt(&opened(&[])), [10], "it is not there");
+    let node = opened(&[blind]);
+    assert!(refused(&node, 2) && rebuilt(&node).is_empty());
+    // A copy elsewhere will do, if it is one.
+    let mut node = opened(&[blind, copy(20, 2)]);
+    assert_eq!(rebuilt(&node), [20]);
+    node.hear_from(
+        2,
+        MsgKind::Rebuilt {
+            source,
+            version: Version(20),
+            outcome: Rebuilding::Unusable,
+        },
+    );
+    assert!(refused(&node, 2) && rebuilt(&node) == [20]);
+    // Where the decisions may lie, nobody else sees for the coordinator.
+    let mut inventory = own_copies();
+    inventory.insert(0, Command::Blind);
+    let mut node = opening(&inventory);
+    they_answer(&mut node);
+    assert!(refused(&node, 0) && rebuilt(&node).is_empty());
+}

@@ -105,6 +105,8 @@ pub enum Planted {
     ForgetForeignCommits,
     /// An opening takes versions whose records are all lost for none.
     ForgetHistory,
+    /// An opening takes an older version while a newer one cannot be read.
+    DecideBlind,
 }
 
 /// What the driver (agent) tells the machine.
@@ -179,15 +181,18 @@ pub enum Command {
         /// The incarnation of the event.
         incarnation: Incarnation,
     },
-    /// Answer to [`Event::Rebuild`]: all local ranks' bytes are in memory and
-    /// verified, or cannot be had from any copy.
+    /// Answer to [`Event::CollectInventory`]: the storage that all nodes share could not be
+    /// read. Versions that may lie there are not passed over for older ones: the opening fails
+    /// with [`Why::Unreadable`].
+    Blind,
+    /// Answer to [`Event::Rebuild`].
     Rebuilt {
         /// The incarnation in which the version was captured.
         source: Incarnation,
         /// The version.
         version: Version,
-        /// True if everything was verified.
-        ok: bool,
+        /// What came of it.
+        outcome: Rebuilding,
     },
     /// The policy wants a checkpoint. Only on the coordinator.
     Want {
@@ -310,6 +315,20 @@ pub enum Why {
     NothingUsable,
     /// Versions were committed, and no record of one can be read.
     NoRecord,
+    /// The storage that all nodes share cannot be read, and a newer version may lie there than
+    /// any that can be rebuilt without it.
+    Unreadable,
+}
+
+/// What came of bringing a node's part of a version into memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub enum Rebuilding {
+    /// All local ranks' bytes are there and verified.
+    Done,
+    /// No copy can be used.
+    Unusable,
+    /// None that can be read now, and the storage that all nodes share cannot be.
+    Unreadable,
 }
 
 /// What the machine tells the driver.
@@ -627,6 +646,8 @@ pub enum MsgKind {
     },
     /// P: versions were committed, up to this incarnation, whose records cannot be read.
     ItemTrace { index: u16, number: Incarnation },
+    /// P: the storage that all nodes share could not be read here.
+    ItemBlind { index: u16 },
     /// P: the inventory has `index` items.
     ItemEnd { index: u16 },
     /// C: rebuild this version.
@@ -639,7 +660,7 @@ pub enum MsgKind {
     Rebuilt {
         source: Incarnation,
         version: Version,
-        ok: bool,
+        outcome: Rebuilding,
     },
     /// C: record the incarnation, after the `commits` decisions that roll forward.
     Begin {

@@ -79,10 +79,6 @@ impl Job {
                 let hidden = self.random.chance(500_000);
                 let until = self.now + length;
                 (self.shared.out_until, self.shared.hidden) = (until, hidden);
-                if hidden {
-                    let opening = Time::from_ms(2 * launcher::BOUNDS.recovery_ms);
-                    self.judge.hides(until, opening);
-                }
             }
             _ => {}
         }

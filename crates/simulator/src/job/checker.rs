@@ -51,11 +51,6 @@ pub struct Checker {
     /// Incarnations that the user asked to begin anew, opened or not.
     anew: BTreeSet<u32>,
     failures: Vec<(Time, u32)>,
-    /// Until then nobody can count on what lies in the shared directory.
-    hidden_until: Time,
-    /// Incarnations that a node has recorded by then: who looked may have seen nothing there, and
-    /// what they made void stays so.
-    blind: BTreeSet<u32>,
     opened: BTreeMap<u32, Key>,
     /// What each incarnation restored that a node has recorded, opened or not.
     begun: BTreeMap<u32, Key>,
@@ -106,8 +101,6 @@ impl Checker {
             told: BTreeSet::new(),
             anew: BTreeSet::new(),
             failures: Vec::new(),
-            hidden_until: Time::ZERO,
-            blind: BTreeSet::new(),
             opened: BTreeMap::new(),
             begun: BTreeMap::new(),
         }
@@ -167,12 +160,6 @@ impl Checker {
     /// A failure domain lost or damaged what it stored.
     pub fn fails(&mut self, now: Time, node: u32) {
         self.failures.push((now, node));
-    }
-
-    /// The shared directory cannot be read until then; who looked meanwhile decides later, within
-    /// so long.
-    pub fn hides(&mut self, until: Time, decides: Time) {
-        self.hidden_until = self.hidden_until.max(until + decides);
     }
 
     /// A PREPARED record became durable.
@@ -384,28 +371,19 @@ impl Checker {
     }
 
     /// The newest version on the line that must survive what has failed.
-    fn must_have(&self, now: Time) -> Option<(Key, Level)> {
-        let newer = |key: Key| self.blind.range(key.0 + 1..);
-        let seen = |key: Key| newer(key).all(|&number| self.on_line_to(number, key));
-        let readable =
-            |key: Key, level| level != Level::SHARED || now > self.hidden_until && seen(key);
+    fn must_have(&self) -> Option<(Key, Level)> {
         self.stable
             .keys()
             .copied()
             .filter(|&(key, level)| {
-                self.on_line(key)
-                    && readable(key, level)
-                    && self.failed_since(key) <= tolerance(level, self.nodes)
+                self.on_line(key) && self.failed_since(key) <= tolerance(level, self.nodes)
             })
             .max()
     }
 
     /// A node has recorded an incarnation, and what it restored.
-    pub fn begins(&mut self, now: Time, number: u32, restored: Key) {
+    pub fn begins(&mut self, number: u32, restored: Key) {
         self.begun.entry(number).or_insert(restored);
-        if now <= self.hidden_until {
-            self.blind.insert(number);
-        }
     }
 
     /// An incarnation opened (P1, P3, uniqueness). Source 0: from the beginning.
@@ -441,7 +419,7 @@ impl Checker {
         let anew = self.anew.clone();
         let asked = |key: Key| anew.iter().any(|&anew| key.0 < anew && anew <= number);
         // To begin anew was asked for when nothing could be restored, which was judged then.
-        if let Some((key, level)) = self.must_have(now)
+        if let Some((key, level)) = self.must_have()
             && restored < key
             && !(restored.0 == 0 && asked(key))
         {
@@ -468,7 +446,7 @@ impl Checker {
 
     /// The job was told that nothing can be restored.
     pub fn gives_up(&mut self, now: Time) {
-        if let Some((key, level)) = self.must_have(now) {
+        if let Some((key, level)) = self.must_have() {
             self.wrong(
                 now,
                 format!("P3: nothing offered, {key:?} was stable at {level}"),

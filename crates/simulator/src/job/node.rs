@@ -566,7 +566,7 @@ impl Job {
             } => {
                 let source = restored.map_or((0, 0), |(source, version, _)| (source.0, version.0));
                 self.sources.entry(number.0).or_insert(source);
-                self.judge.begins(self.now, number.0, source);
+                self.judge.begins(number.0, source);
             }
             _ => {}
         }

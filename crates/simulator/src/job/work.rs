@@ -165,13 +165,20 @@ impl Job {
             let entity = Entity::File("records".into());
             Err(Error::new(Code::NoSpace, entity, "no space", "make room"))
         };
-        let result = if self.random.chance(refuse) {
+        let refused = self.random.chance(refuse);
+        let result = if refused {
             self.home(who).storage.records.refuse(op);
             full()
         } else {
             self.durable(who, op, shared).map(|()| None)
         };
-        self.input(who, life, NodeInput::Done(Done::Persisted { op, result }));
+        let by_shared = !refused && result.is_err();
+        let done = Done::Persisted {
+            op,
+            result,
+            by_shared,
+        };
+        self.input(who, life, NodeInput::Done(done));
     }
 
     /// A record has become durable; then it goes to the shared directory, if it belongs there too.
@@ -501,12 +508,21 @@ impl Job {
         }
         let result = match found {
             Some((level, container)) => Ok(self.fill(node, &wanted, level, &container)),
-            None => Err(Error::new(
-                Code::NoValidCheckpoint,
-                Entity::Version(wanted.version.0),
-                "no copy can be used",
-                "an older version is taken",
-            )),
+            None => {
+                let mut levels = wanted.parts.iter().map(|(level, _)| *level);
+                let is_blind = levels.any(|it| it == Level::SHARED) && self.shared_is_hidden();
+                let code = match is_blind {
+                    true => Code::Io,
+                    false => Code::NoValidCheckpoint,
+                };
+                let entity = Entity::Version(wanted.version.0);
+                Err(Error::new(
+                    code,
+                    entity,
+                    "no copy can be used",
+                    "see the storage",
+                ))
+            }
         };
         let done = Done::Rebuilt {
             incarnation: wanted.incarnation,
@@ -581,6 +597,7 @@ impl Job {
             parities: parities.collect(),
             records: there.to_vec(),
             newest,
+            is_blind: hidden,
             text: (!committed).then(|| "no record of a version".to_owned()),
             errors: hidden
                 .then(|| self.shared_refuses())

@@ -6,7 +6,7 @@ use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Version};
 use outlive_ledger::Part;
-use outlive_protocols::commit::{Command, Why};
+use outlive_protocols::commit::{Command, Rebuilding, Why};
 use outlive_protocols::nodes::NodeSet;
 
 use super::contents::short;
@@ -109,6 +109,9 @@ impl<S: Shell> Core<S> {
         if let Some(incarnation) = found.newest {
             self.command(Command::Trace { incarnation });
         }
+        if found.is_blind && self.all_levels().contains(Level::SHARED) {
+            self.command(Command::Blind);
+        }
         if let Some(text) = found.text {
             self.tell(&Notice::Trace { text });
         }
@@ -170,14 +173,14 @@ impl<S: Shell> Core<S> {
             return self.command(Command::Rebuilt {
                 source,
                 version,
-                ok: false,
+                outcome: Rebuilding::Unusable,
             });
         };
         if self.is_empty_at(source, version) {
             return self.command(Command::Rebuilt {
                 source,
                 version,
-                ok: true,
+                outcome: Rebuilding::Done,
             });
         }
         let rebuild = self.rebuild_of(source, version, ranks_total);
@@ -288,7 +291,7 @@ impl<S: Shell> Core<S> {
         version: Version,
         result: Result<Rebuilt<S::Slab>>,
     ) {
-        let ok = match result {
+        let outcome = match result {
             Ok(rebuilt) => {
                 let Rebuilt {
                     level,
@@ -313,7 +316,7 @@ impl<S: Shell> Core<S> {
                         self.warn(error);
                     }
                 }
-                true
+                Rebuilding::Done
             }
             Err(error) if self.was_checking(source, version) => {
                 self.warn(error);
@@ -326,14 +329,18 @@ impl<S: Shell> Core<S> {
                         reason: error.reason().to_owned(),
                     });
                 }
+                let outcome = match error.code() {
+                    Code::Io => Rebuilding::Unreadable,
+                    _ => Rebuilding::Unusable,
+                };
                 self.warn(error);
-                false
+                outcome
             }
         };
         self.command(Command::Rebuilt {
             source,
             version,
-            ok,
+            outcome,
         });
     }
 
@@ -475,9 +482,14 @@ impl<S: Shell> Core<S> {
         known: Incarnation,
     ) {
         let opening = self.opening.take();
-        let entity = culprit.map_or(Entity::Job(self.spec.job.to_string()), |n| {
-            Entity::Node(n.0)
-        });
+        // Not the node's own storage, for which another could take its place.
+        let refused = why == Why::Storage && culprit == Some(self.me) && self.refused_by_shared;
+        let of_all = why == Why::Unreadable || refused;
+        let entity = culprit
+            .filter(|_| !of_all)
+            .map_or(Entity::Job(self.spec.job.to_string()), |n| {
+                Entity::Node(n.0)
+            });
         let number = incarnation.0;
         let (code, reason, remedy) = match why {
             Why::NothingUsable => {
@@ -506,10 +518,25 @@ impl<S: Shell> Core<S> {
                 format!("start {number} did not open: too few nodes of the last start answer"),
                 "end all processes of the job, then start it again",
             ),
+            Why::Storage if refused => (
+                Code::Io,
+                format!("start {number} did not open: the shared directory takes no record of it"),
+                "see the warnings: it is full or out of reach; this is tried again",
+            ),
             Why::Storage => (
                 Code::Io,
                 format!("start {number} did not open: a record could not be written"),
                 "see the warnings: the node's storage is full or broken",
+            ),
+            Why::Unreadable => (
+                Code::Io,
+                format!(
+                    "start {number} did not open: {} cannot read the shared directory, and an \
+                     older version than may lie in it is not taken",
+                    culprit.map_or_else(|| "a node".to_owned(), |node| node.to_string())
+                ),
+                "bring it back: this is tried again; or name levels without shared (--levels), \
+                 and what lies elsewhere is taken",
             ),
             Why::Stale => (
                 Code::JobBusy,

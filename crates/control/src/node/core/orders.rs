@@ -431,8 +431,13 @@ impl<S: Shell> Core<S> {
                 sequence,
                 message,
             } => self.answer(rank, sequence, message),
-            Done::Persisted { op, result } => {
+            Done::Persisted {
+                op,
+                result,
+                by_shared,
+            } => {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
+                self.refused_by_shared = by_shared;
                 let trouble = result.as_ref().map_or_else(Some, Option::as_ref);
                 self.unwritable = trouble.is_some();
                 match trouble.cloned() {
