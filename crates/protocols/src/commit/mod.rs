@@ -33,6 +33,7 @@ mod local;
 mod log;
 mod opening;
 mod outbox;
+mod planted;
 mod recovery;
 mod round;
 mod types;
@@ -51,6 +52,7 @@ use outbox::Outbox;
 use recovery::Lead;
 use round::Round;
 
+pub use planted::Planted;
 pub use types::*;
 
 /// See `Commit::given_up`.
