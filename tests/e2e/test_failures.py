@@ -82,7 +82,8 @@ def test_a_node_and_its_partner_fall_back_to_shared_storage(job: Job) -> None:
     assert result.report["incarnations"] == [1, 2], result.err
 
 
-def test_shared_storage_is_out_of_reach_while_two_nodes_are_lost(job: Job) -> None:
+@pytest.mark.parametrize("how", ["unreadable", "unmounted"])
+def test_shared_storage_is_out_of_reach_while_two_nodes_are_lost(job: Job, how: str) -> None:
     """Nothing is decided without sight: neither that all is lost, nor for an older version."""
     door = job.dir / "door"
     program = job.program("--force", 10, "--wait", "all-nodes", "--pause", 65, door)
@@ -93,10 +94,11 @@ def test_shared_storage_is_out_of_reach_while_two_nodes_are_lost(job: Job) -> No
     until("a version", lambda: job.stable("shared") >= 60)
     shared, away = job.home / "shared", job.dir / "away"
     shared.rename(away)
-    shared.touch()
+    if how == "unreadable":
+        shared.touch()
     door.touch()
     until("the refusal", lambda: "cannot read the shared directory" in run.text())
-    shared.unlink()
+    shared.unlink(missing_ok=True)
     away.rename(shared)
     result = run.end()
     assert result.status == 0, result.err

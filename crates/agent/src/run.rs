@@ -167,7 +167,7 @@ fn finish_shared(found: &mut Vec<Record>, shared: &Vault) -> Result<()> {
 fn vaults(spec: &AgentSpec, faults: &Arc<Faults>) -> Result<(Vault, Vault, Option<WriteError>)> {
     let (store, refused) = Directory::own_or_read(&spec.node_dir)?;
     let store = Faulty::new(Arc::new(store), Arc::<Faults>::clone(faults));
-    let shared = Directory::at(&spec.job_dir.join("shared"));
+    let shared = Directory::of_all(&spec.job_dir.join("shared"));
     let shared = Faulty::new(Arc::new(shared), Arc::new(OfShared(Arc::clone(faults))));
     Ok((
         Vault::own(Arc::new(store), spec.job_hash),

@@ -602,8 +602,8 @@ fn look(places: &Places) -> Found {
         parities,
         newest,
         text,
-        errors: here.errors.iter().chain(&there.errors).cloned().collect(),
-        is_blind: !there.errors.is_empty(),
+        errors: here.errors,
+        unseen: there.errors,
         records: there.records,
     }
 }

@@ -33,6 +33,8 @@ pub struct Directory {
     spares: Option<Spares>,
     /// Room for records on a full disk.
     reserve: Option<Reserve>,
+    /// Somebody else has made it: if it is missing, it is out of reach, and not empty.
+    of_all: bool,
 }
 
 impl Directory {
@@ -43,6 +45,17 @@ impl Directory {
             root: root.to_owned(),
             spares: None,
             reserve: None,
+            of_all: false,
+        }
+    }
+
+    /// The objects in the directory that all nodes of a job share. It must exist. Where its file
+    /// system is not mounted any more there is none: it is then not read as empty, nor made anew
+    /// in the place of the mount, where nobody else would ever find what is written.
+    pub fn of_all(root: &Path) -> Directory {
+        Directory {
+            of_all: true,
+            ..Directory::at(root)
         }
     }
 
@@ -127,6 +140,10 @@ impl Directory {
         }
     }
 
+    fn is_in_reach(&self) -> bool {
+        !self.of_all || self.root.is_dir()
+    }
+
     fn path(&self, key: &Key) -> PathBuf {
         self.directory(key.kind()).join(key.name())
     }
@@ -134,7 +151,7 @@ impl Directory {
     /// Begins a file; its directory is made if it is missing.
     fn create_file(&self, path: &Path, direct: bool) -> Result<Temporary, WriteError> {
         match Temporary::create(path, direct) {
-            Err(error) if error.is_absent() => {
+            Err(error) if error.is_absent() && self.is_in_reach() => {
                 disk::create_directory(parent(path))?;
                 Temporary::create(path, direct)
             }
@@ -310,8 +327,9 @@ impl Store for Directory {
     fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {
         let entries = match std::fs::read_dir(self.directory(kind)) {
             Ok(entries) => entries,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(error) => return Err(error),
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            Err(_) if self.is_in_reach() => return Ok(Vec::new()),
+            Err(_) => return Err(io::Error::other("the directory of all nodes is not there")),
         };
         let mut items = Vec::new();
         for entry in entries {
@@ -396,5 +414,25 @@ mod tests {
             };
             crate::conform(&store).unwrap();
         }
+    }
+
+    /// As where a file system is not mounted any more.
+    #[test]
+    fn a_directory_of_all_nodes_that_is_gone_is_not_empty_and_not_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path().join("shared");
+        let store = Directory::of_all(&root);
+        let key = Key::new(ObjectKind::Mark, "x").unwrap();
+        let put = Put {
+            key,
+            bytes: b"x",
+            space: Space::Free,
+        };
+        store.list(ObjectKind::Record).unwrap_err();
+        store.put_all(&[put]).remove(0).unwrap_err();
+        assert!(!root.exists());
+        std::fs::create_dir(&root).unwrap();
+        assert!(store.list(ObjectKind::Record).unwrap().is_empty());
+        crate::conform(&store).unwrap();
     }
 }

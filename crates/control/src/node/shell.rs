@@ -562,8 +562,8 @@ pub struct Found {
     pub text: Option<String>,
     /// What could not be read.
     pub errors: Vec<Error>,
-    /// True if shared storage could not be: what was found there is not all.
-    pub is_blind: bool,
+    /// Why shared storage could not be: what was found there is not all.
+    pub unseen: Vec<Error>,
 }
 
 /// What a collection has removed.

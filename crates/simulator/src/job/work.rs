@@ -597,13 +597,13 @@ impl Job {
             parities: parities.collect(),
             records: there.to_vec(),
             newest,
-            is_blind: hidden,
-            text: (!committed).then(|| "no record of a version".to_owned()),
-            errors: hidden
+            unseen: hidden
                 .then(|| self.shared_refuses())
                 .into_iter()
                 .filter_map(Result::err)
                 .collect(),
+            text: (!committed).then(|| "no record of a version".to_owned()),
+            errors: Vec::new(),
         }
     }
 

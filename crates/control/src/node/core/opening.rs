@@ -109,8 +109,16 @@ impl<S: Shell> Core<S> {
         if let Some(incarnation) = found.newest {
             self.command(Command::Trace { incarnation });
         }
-        if found.is_blind && self.all_levels().contains(Level::SHARED) {
+        // A job without that level may have nodes from which it was never to be seen.
+        let uses = self.all_levels().contains(Level::SHARED);
+        if uses && !found.unseen.is_empty() {
             self.command(Command::Blind);
+        }
+        for error in found.unseen {
+            match uses {
+                true => self.warn(error),
+                false => tracing::info!(%error, "shared storage is not looked at"),
+            }
         }
         if let Some(text) = found.text {
             self.tell(&Notice::Trace { text });
