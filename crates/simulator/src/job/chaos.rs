@@ -79,6 +79,7 @@ impl Job {
                 let hidden = self.random.chance(500_000);
                 let until = self.now + length;
                 (self.shared.out_until, self.shared.hidden) = (until, hidden);
+                self.shared.only = self.random.chance(300_000).then_some(node);
             }
             _ => {}
         }
@@ -108,9 +109,10 @@ impl Job {
         }
     }
 
-    /// The shared directory takes nothing.
-    pub(super) fn shared_refuses(&self) -> Result<()> {
-        if self.calm || self.shared.out_until <= self.now {
+    /// The shared directory takes nothing of this node.
+    pub(super) fn shared_refuses(&self, node: u32) -> Result<()> {
+        let others = self.shared.only.is_some_and(|only| only != node);
+        if self.calm || others || self.shared.out_until <= self.now {
             return Ok(());
         }
         let (code, reason, remedy) = match self.shared.hidden {
@@ -122,8 +124,8 @@ impl Job {
     }
 
     /// Nor can it be read.
-    pub(super) fn shared_is_hidden(&self) -> bool {
-        self.shared.hidden && self.shared_refuses().is_err()
+    pub(super) fn shared_is_hidden(&self, node: u32) -> bool {
+        self.shared.hidden && self.shared_refuses(node).is_err()
     }
 
     /// Something stored at a node goes bad: its domain counts as failed.

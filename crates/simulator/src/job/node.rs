@@ -176,12 +176,13 @@ impl Job {
     /// What the agent before this one had decided and recorded here alone is written to the
     /// shared directory; what that does not take is decided anew.
     fn finish_shared(&mut self, found: &mut Vec<Record>) {
-        if self.shared_is_hidden() {
+        let node = self.options.coordinator;
+        if self.shared_is_hidden(node) {
             return;
         }
         let missing = outlive_ledger::unfinished(found, &self.shared.records);
         for record in missing.into_iter().cloned().collect::<Vec<_>>() {
-            if self.persist_shared(record.clone()).is_err() {
+            if self.persist_shared(node, record.clone()).is_err() {
                 found.retain(|other| *other != record);
                 return;
             }

@@ -94,6 +94,8 @@ pub struct Shared {
     pub out_until: Time,
     /// So that it cannot be read either; else it takes nothing more.
     pub hidden: bool,
+    /// Whose mount it is, if not everybody's.
+    pub only: Option<u32>,
     pub tombs: Tombs,
     pub records: Vec<Record>,
     pub containers: BTreeMap<(Key, u32), Container>,

@@ -192,7 +192,8 @@ impl Job {
         if !shared {
             return Ok(());
         }
-        let there = self.persist_shared(record.clone());
+        let node = self.home(who).node;
+        let there = self.persist_shared(node, record.clone());
         // A decision that was reported nowhere is taken back.
         if let (
             Err(_),
@@ -206,7 +207,6 @@ impl Job {
             && !before.contains(&record)
         {
             self.home(who).storage.records.remove(|it| *it == record);
-            let node = self.home(who).node;
             let key = (incarnation.0, version.0);
             self.judge.takes_back(node, key, *level);
         }
@@ -214,8 +214,8 @@ impl Job {
     }
 
     /// Created exclusively: what another run has decided stands.
-    pub(super) fn persist_shared(&mut self, record: Record) -> Result<()> {
-        self.shared_refuses()?;
+    pub(super) fn persist_shared(&mut self, node: u32, record: Record) -> Result<()> {
+        self.shared_refuses(node)?;
         let name = |record: &Record| match *record {
             Record::Commit {
                 incarnation,
@@ -394,7 +394,7 @@ impl Job {
             return no(Code::NoSpace, "no space is left");
         }
         if target == Target::Shared {
-            self.shared_refuses()?;
+            self.shared_refuses(owner)?;
         }
         let mut container = good.clone();
         if self.random.chance(torn) {
@@ -476,7 +476,7 @@ impl Job {
                         .map(Container::new)
                 }),
                 Level::DISK => self.home(who).storage.own.get(&key).cloned(),
-                Level::SHARED if self.shared_is_hidden() => None,
+                Level::SHARED if self.shared_is_hidden(node) => None,
                 Level::SHARED => self.shared.containers.get(&(key, node)).cloned(),
                 _ => match self.partner(who, part.holder) {
                     Some(there) => self.home(there).storage.partner.get(&(key, node)).cloned(),
@@ -510,7 +510,7 @@ impl Job {
             Some((level, container)) => Ok(self.fill(node, &wanted, level, &container)),
             None => {
                 let mut levels = wanted.parts.iter().map(|(level, _)| *level);
-                let is_blind = levels.any(|it| it == Level::SHARED) && self.shared_is_hidden();
+                let is_blind = levels.any(|it| it == Level::SHARED) && self.shared_is_hidden(node);
                 let code = match is_blind {
                     true => Code::Io,
                     false => Code::NoValidCheckpoint,
@@ -574,7 +574,7 @@ impl Job {
     pub(super) fn look(&mut self, who: Process) -> Found {
         let node = self.home(who).node;
         let named = |(key, owner): (Key, u32)| (Incarnation(key.0), Version(key.1), NodeId(owner));
-        let hidden = self.shared_is_hidden();
+        let hidden = self.shared_is_hidden(node);
         let there = match hidden {
             true => &[][..],
             false => &self.shared.records,
@@ -598,7 +598,7 @@ impl Job {
             records: there.to_vec(),
             newest,
             unseen: hidden
-                .then(|| self.shared_refuses())
+                .then(|| self.shared_refuses(node))
                 .into_iter()
                 .filter_map(Result::err)
                 .collect(),
@@ -618,8 +618,8 @@ impl Job {
     /// Removes what the ledger's rules let go.
     fn collect(&mut self, who: Process, policy: &GcPolicy, shared: bool) -> Collected {
         // What cannot be removed there stays; the node's own goes.
-        let shared = shared && !self.shared_is_hidden();
         let node = self.home(who).node;
+        let shared = shared && !self.shared_is_hidden(node);
         let records = self.home(who).storage.records.replay();
         let rules = Rules::new(records.iter(), policy);
         let may = |key: &Key, level| rules.may_go((Incarnation(key.0), Version(key.1)), level);
