@@ -25,6 +25,7 @@ use std::time::{Duration, Instant};
 use outlive_base::level::StoreKind;
 use outlive_base::machine::Op;
 use outlive_base::{Code, Entity, Error, Incarnation, Result};
+use outlive_ledger::unfinished;
 use outlive_vault::{Record, RecordStore, Vault};
 
 use crate::kept::Kept;
@@ -433,6 +434,33 @@ pub fn persist_shared(shared: &Vault, marked: &mut Incarnation, record: &Record)
     }
 }
 
+/// Writes to shared storage what the agent before this one had recorded at its node alone, `own`,
+/// when it ended: what is found is taken for decided, and told.
+///
+/// # Errors
+/// Those of shared storage. What that lacks was told to nobody: it is left out of what was found,
+/// and decided anew, and is not left at the node, where the next agent would find it decided.
+pub fn finish_shared(found: &mut Vec<Record>, own: &Vault, shared: &Vault) -> Result<()> {
+    if unfinished(found, &[]).is_empty() {
+        return Ok(());
+    }
+    let there = shared.records().scan()?.records;
+    let missing: Vec<Record> = unfinished(found, &there).into_iter().cloned().collect();
+    for (at, record) in missing.iter().enumerate() {
+        let Err(error) = persist_shared(shared, &mut Incarnation(0), record) else {
+            continue;
+        };
+        for record in &missing[at..] {
+            found.retain(|other| other != record);
+            if let Err(error) = own.records().remove(record) {
+                tracing::warn!(%error, "a decision that shared storage refused stays recorded here");
+            }
+        }
+        return Err(error);
+    }
+    Ok(())
+}
+
 /// A decision that was replicated again has a higher ballot and is the same.
 fn same_decision(found: &Record, new: &Record) -> bool {
     match (found, new) {
@@ -507,6 +535,34 @@ mod tests {
         let found = store.records().scan().unwrap().records;
         assert!(found.contains(&commit(2)), "{found:?}");
         assert!(!found.contains(&commit(3)), "{found:?}");
+    }
+
+    /// An agent ended between the two places of two decisions, and shared storage is full.
+    #[test]
+    fn what_the_agent_before_could_not_finish_is_decided_by_nobody() {
+        let folder = tempfile::tempdir().unwrap();
+        let own = Vault::create(&folder.path().join("node"), 7).unwrap();
+        let faults = Arc::new(crate::faults::Faults::default());
+        let directory = Arc::new(outlive_vault::Directory::at(&folder.path().join("shared")));
+        let refusing =
+            outlive_vault::Faulty::new(directory, Arc::<crate::faults::Faults>::clone(&faults));
+        let shared = Vault::shared(Arc::new(refusing), 7);
+        persist_shared(&shared, &mut Incarnation(0), &commit(2)).unwrap();
+        for version in 2..=4 {
+            own.records().persist(&commit(version)).unwrap();
+        }
+        let mut found = own.records().scan().unwrap().records;
+        faults.set_full(true);
+        finish_shared(&mut found, &own, &shared).unwrap_err();
+        assert_eq!(found, [commit(2)]);
+        assert_eq!(own.records().scan().unwrap().records, [commit(2)]);
+        own.records().persist(&commit(5)).unwrap();
+        found.push(commit(5));
+        faults.set_full(false);
+        finish_shared(&mut found, &own, &shared).unwrap();
+        assert_eq!(found, [commit(2), commit(5)]);
+        let there = shared.records().scan().unwrap().records;
+        assert!(there.contains(&commit(5)) && !there.contains(&commit(4)));
     }
 
     #[test]

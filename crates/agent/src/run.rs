@@ -13,7 +13,6 @@ use outlive_capture::control::{ControlBlock, Side};
 use outlive_capture::slab::Slab;
 use outlive_control::node::{Hello, Input, Node, Ranks, Start, overwritten};
 use outlive_control::orders::{AgentSpec, Order, decode};
-use outlive_ledger::unfinished;
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_vault::{Directory, Faulty, Record, Vault, WriteError};
 
@@ -142,26 +141,6 @@ fn records_of(store: &Vault) -> Result<Vec<Record>> {
     Ok(scan.records)
 }
 
-/// Writes to shared storage what the agent before this one had recorded here alone when it
-/// ended: what is found is taken for decided, and told.
-///
-/// # Errors
-/// Those of shared storage; what it lacks is then left out of what was found, and decided anew.
-fn finish_shared(found: &mut Vec<Record>, shared: &Vault) -> Result<()> {
-    if unfinished(found, &[]).is_empty() {
-        return Ok(());
-    }
-    let there = shared.records().scan()?.records;
-    let missing = unfinished(found, &there).into_iter().cloned();
-    for record in missing.collect::<Vec<_>>() {
-        if let Err(error) = record_writer::persist_shared(shared, &mut Incarnation(0), &record) {
-            found.retain(|other| *other != record);
-            return Err(error);
-        }
-    }
-    Ok(())
-}
-
 /// Node storage and shared storage, with the faults that may be ordered in front of them; and
 /// what node storage refuses.
 fn vaults(spec: &AgentSpec, faults: &Arc<Faults>) -> Result<(Vault, Vault, Option<WriteError>)> {
@@ -215,7 +194,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         && spec.node == spec.coordinator
         && restarts.is_some_and(|restarts| restarts > 0)
     {
-        troubles.extend(finish_shared(found, &shared).err());
+        troubles.extend(record_writer::finish_shared(found, &store, &shared).err());
     }
     let store = Arc::new(store);
     let recorder = RecordWriter::start(Means {

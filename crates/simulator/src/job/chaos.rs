@@ -137,6 +137,7 @@ impl Job {
         let place = match random.below(if parities { 4 } else { 3 }) {
             0 => {
                 home.storage.records.damage(&mut random);
+                home.damaged = true;
                 None
             }
             1 => {

@@ -90,6 +90,8 @@ pub struct Home {
     /// Grows with every start of the agent.
     pub life: u32,
     pub paused_until: Time,
+    /// A fault has damaged its records: an agent that is started anew may know less than it did.
+    pub damaged: bool,
     /// The incarnation that its agent has said to have opened.
     pub incarnation: u32,
     pub storage: Storage,
@@ -141,6 +143,7 @@ impl Job {
             full: false,
             life: 0,
             paused_until: Time::ZERO,
+            damaged: false,
             incarnation: 0,
             storage: Storage::default(),
             started: Time::ZERO,
@@ -175,16 +178,18 @@ impl Job {
 
     /// What the agent before this one had decided and recorded here alone is written to the
     /// shared directory; what that does not take is decided anew.
-    fn finish_shared(&mut self, found: &mut Vec<Record>) {
+    fn finish_shared(&mut self, who: Process, found: &mut Vec<Record>) {
         let node = self.options.coordinator;
         if self.shared_is_hidden(node) {
             return;
         }
         let missing = outlive_ledger::unfinished(found, &self.shared.records);
+        let mut refused = false;
         for record in missing.into_iter().cloned().collect::<Vec<_>>() {
-            if self.persist_shared(node, record.clone()).is_err() {
+            refused = refused || self.persist_shared(node, record.clone()).is_err();
+            if refused {
                 found.retain(|other| *other != record);
-                return;
+                self.takes_back(who, &record);
             }
         }
     }
@@ -210,7 +215,7 @@ impl Job {
         home.live = Rc::default();
         let mut found_records = home.storage.records.replay();
         if home.node == coordinator && home.life > 1 {
-            self.finish_shared(&mut found_records);
+            self.finish_shared(who, &mut found_records);
         }
         let home = self.home(who);
         let mut ranks = Ranks::default();

@@ -195,22 +195,27 @@ impl Job {
         let node = self.home(who).node;
         let there = self.persist_shared(node, record.clone());
         // A decision that was reported nowhere is taken back.
-        if let (
-            Err(_),
-            Record::Commit {
-                incarnation,
-                version,
-                level,
-                ..
-            },
-        ) = (&there, &record)
-            && !before.contains(&record)
+        if there.is_err() && !before.contains(&record) {
+            self.takes_back(who, &record);
+        }
+        there
+    }
+
+    /// A decision that shared storage refused, and that nobody was told of, is none.
+    pub(super) fn takes_back(&mut self, who: Process, record: &Record) {
+        if let Record::Commit {
+            incarnation,
+            version,
+            level,
+            ..
+        } = record
         {
-            self.home(who).storage.records.remove(|it| *it == record);
+            let home = self.home(who);
+            home.storage.records.remove(|it| it == record);
+            let node = home.node;
             let key = (incarnation.0, version.0);
             self.judge.takes_back(node, key, *level);
         }
-        there
     }
 
     /// Created exclusively: what another run has decided stands.
