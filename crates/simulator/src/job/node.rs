@@ -194,6 +194,23 @@ impl Job {
         }
     }
 
+    /// A decision that shared storage refused, and that nobody was told of, is none.
+    pub(super) fn takes_back(&mut self, who: Process, record: &Record) {
+        if let Record::Commit {
+            incarnation,
+            version,
+            level,
+            ..
+        } = record
+        {
+            let home = self.home(who);
+            home.storage.records.remove(|it| it == record);
+            let node = home.node;
+            let key = (incarnation.0, version.0);
+            self.judge.takes_back(node, key, *level);
+        }
+    }
+
     /// The keeper starts the agent: it finds what the one before it has left.
     pub(super) fn start_agent(&mut self, who: Process) {
         let now = self.now;

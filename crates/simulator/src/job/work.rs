@@ -201,23 +201,6 @@ impl Job {
         there
     }
 
-    /// A decision that shared storage refused, and that nobody was told of, is none.
-    pub(super) fn takes_back(&mut self, who: Process, record: &Record) {
-        if let Record::Commit {
-            incarnation,
-            version,
-            level,
-            ..
-        } = record
-        {
-            let home = self.home(who);
-            home.storage.records.remove(|it| it == record);
-            let node = home.node;
-            let key = (incarnation.0, version.0);
-            self.judge.takes_back(node, key, *level);
-        }
-    }
-
     /// Created exclusively: what another run has decided stands.
     pub(super) fn persist_shared(&mut self, node: u32, record: Record) -> Result<()> {
         self.shared_refuses(node)?;

@@ -337,8 +337,10 @@ impl<S: Shell> Core<S> {
                         reason: error.reason().to_owned(),
                     });
                 }
+                // Copies are looked for there whatever the levels: a job without that level goes on.
+                let uses_shared = self.all_levels().contains(Level::SHARED);
                 let outcome = match error.code() {
-                    Code::Io => Rebuilding::Unreadable,
+                    Code::Io if uses_shared => Rebuilding::Unreadable,
                     _ => Rebuilding::Unusable,
                 };
                 self.warn(error);
