@@ -657,7 +657,8 @@ fn collect(
     let much = room.is_ok_and(|room| room >= PLENTY_BYTES);
     plenty.store(short && much, Ordering::Relaxed);
     let forgotten = reports[0].forgotten.iter().copied().collect();
-    if shared {
+    // Where that is not there nothing can go; who needs it says so.
+    if shared && places.shared.store().room().is_ok() {
         reports.push(places.shared.gc(removal.policy())?);
     }
     let removed = reports.iter().flat_map(|report| &report.removed);
