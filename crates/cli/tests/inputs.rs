@@ -164,6 +164,14 @@ fn a_doctor_that_is_ended_leaves_no_file() {
         let line = line.replace("cat-without-words", shell.to_str().unwrap());
         let mut command = outlive(&line);
         command.stdout(Stdio::null()).stderr(Stdio::null());
+        // Where the tests run in the background of a script, SIGINT is ignored.
+        // SAFETY: signal(2) may be called between fork and exec.
+        unsafe {
+            std::os::unix::process::CommandExt::pre_exec(&mut command, || {
+                libc::signal(libc::SIGINT, libc::SIG_DFL);
+                Ok(())
+            });
+        }
         command.spawn().unwrap()
     };
     for (signal, left) in [
