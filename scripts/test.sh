@@ -15,6 +15,8 @@ results=$PWD/build/results
 python=$PWD/.deps/python/bin/python
 system_python=/usr/bin/python3
 [ -x "$system_python" ] || system_python=python3
+# What is built once gains nothing from being prepared for the next build: a fifth of the time.
+[ "${CI:-}" != true ] || export CARGO_INCREMENTAL=0
 export PATH="$PWD/.deps/python/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 # The Python extension is checked against one known interpreter.
 [ ! -x "$python" ] || export PYO3_PYTHON=$python

@@ -12,7 +12,7 @@ from conftest import ROOT, SHIELD, library, with_ucx
 LINES = (ROOT / "crates/collectives/tests/conformance.jsonl").read_text().splitlines()
 SCENARIOS = [json.loads(line) for line in LINES]
 # OUTLIVE_MPI=long, as in the soak: all of them on each rail.
-SHARE = {} if os.environ.get("OUTLIVE_MPI") == "long" else {"mpi": 2, "tcp": 2, "ucx": 4}
+SHARE = {} if os.environ.get("OUTLIVE_MPI") == "long" else {"mpi": 4, "tcp": 4, "ucx": 8}
 """On a rail one scenario of so many, others with each seed: each is a job. The suite in Rust
 runs all of them, over TCP and UCX."""
 FAMILIES = sorted({scenario["family"] for scenario in SCENARIOS})

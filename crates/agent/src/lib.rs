@@ -19,6 +19,7 @@ mod rebuild;
 mod record_writer;
 mod reports;
 mod run;
+mod scrub;
 mod slabs;
 mod stacks;
 mod storage;

@@ -46,7 +46,8 @@ pub fn run(places: &Arc<Places>, making: &Making, work: &Reports<Work>) {
     });
 }
 
-fn make(places: &Arc<Places>, making: &Making) -> Result<Parity> {
+/// Makes a parity, and puts it in the place of one that is there.
+pub fn make(places: &Arc<Places>, making: &Making) -> Result<Parity> {
     let group = &making.group;
     let id = ContainerId {
         incarnation: making.source,

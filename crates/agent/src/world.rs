@@ -18,6 +18,7 @@ use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::control::ControlBlock;
 use outlive_capture::ipc::Connection;
 use outlive_capture::slab::Slab;
+use outlive_control::node::copies::{Reading, Scrubbed};
 use outlive_control::node::shell::{
     Ask, Collected, CommandLine, Flush, Found, Link, Making, PeerMessage, Rebuild, Shell, With,
 };
@@ -38,6 +39,7 @@ use crate::places::Places;
 use crate::rebuild::Rebuilding;
 use crate::record_writer::{Beside, RecordWriter};
 use crate::reports::Reports;
+use crate::scrub;
 use crate::stacks;
 use crate::storage;
 use crate::turns::Turns;
@@ -76,6 +78,8 @@ pub struct World {
     pub recorder: RecordWriter,
     /// Makes and gives back slabs, in order.
     pub memory_maker: Pool,
+    /// Reads copies before they are needed.
+    pub scrubber: Pool,
     /// Hands descriptors to the keeper, in order.
     pub keeping: Pool,
     /// Where workers report.
@@ -273,6 +277,18 @@ impl World {
     fn tell_reached(&mut self, id: u32) {
         self.tell(&Notice::InjectReached { id, version: None });
         self.places.endpoint.flush();
+    }
+
+    fn scrub(&self, reading: Box<Reading>) {
+        let (places, work) = (Arc::clone(&self.places), self.work.clone());
+        let copy = reading.copy;
+        let begun = self
+            .scrubber
+            .run(move || scrub::run(&places, &reading, &work));
+        if let Err(error) = begun {
+            let outcome = Scrubbed::Unreadable(error);
+            let _ = self.work.send(Work::Scrubbed { copy, outcome });
+        }
     }
 
     fn corrupt(&mut self, id: u32, level: Level) {
@@ -535,6 +551,7 @@ impl Shell for World {
                 ranks,
                 within,
             } => stacks::look(number, ranks, within.into(), self.work.clone()),
+            Ask::Scrub(reading) => self.scrub(reading),
             Ask::DiskUsage => {
                 let (places, work) = (Arc::clone(&self.places), self.work.clone());
                 let job = move || {

@@ -196,6 +196,12 @@ pub struct Settings {
     /// Versions to keep on each level
     #[arg(long, value_name = "N")]
     pub keep: Option<String>,
+    /// Read stored copies again after so long, and mend what is damaged; off: never
+    #[arg(long, value_name = "TIME|off")]
+    pub scrub_every: Option<String>,
+    /// Bytes a second that each node reads for it at most
+    #[arg(long, value_name = "SIZE")]
+    pub scrub_rate: Option<String>,
     /// Encrypt bulk data between nodes too
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub encrypt: Option<String>,

@@ -112,6 +112,8 @@ pub const KEYS: &[Key] = &[
     key(NODES, "backoff", "1s", ""),
     key(NODES, "kill-grace", "2s", ""),
     key(SAVES, "keep", "2", ""),
+    key(SAVES, "scrub-every", "1h", ""),
+    key(SAVES, "scrub-rate", "32MiB", ""),
     key(SAVES, "encrypt", "false", ""),
     key(SEEN, "metrics", "", "none"),
     key(BOUNDS, "heartbeat", "250ms", ""),
@@ -258,7 +260,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 33] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 35] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -282,6 +284,8 @@ impl Settings {
             ("backoff", &self.backoff),
             ("kill-grace", &self.kill_grace),
             ("keep", &self.keep),
+            ("scrub-every", &self.scrub_every),
+            ("scrub-rate", &self.scrub_rate),
             ("encrypt", &self.encrypt),
             ("metrics", &self.metrics),
             ("heartbeat", &self.heartbeat),

@@ -24,6 +24,7 @@ mod plan;
 mod prune;
 mod reproducible;
 mod run;
+mod scrub;
 mod service;
 mod simulate;
 mod stacks;

@@ -14,6 +14,7 @@ use crate::args::{CoordinatorOptions, JobChoice, Settings, StatusOptions};
 use crate::config::Config;
 use crate::jobs::{self, Known, Newest};
 use crate::output;
+use crate::scrub;
 
 #[derive(Serialize)]
 struct Status {
@@ -192,6 +193,10 @@ fn describe(status: &Status) -> String {
         }
         for (level, version) in &report.checkpoints.last {
             lines.push(format!("{:<12} version {version} is stable", level));
+        }
+        for (nth, text) in scrub::describe(report).into_iter().enumerate() {
+            let name = if nth == 0 { "scrub" } else { "" };
+            lines.push(format!("{name:<12} {text}"));
         }
         for failure in &report.failures {
             lines.push(format!("failure      {}: {}", failure.place, failure.cause));

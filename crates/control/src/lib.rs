@@ -6,7 +6,7 @@
 //! - [`turns`]: which of several jobs writes to storage that they share.
 //! - [`orders`]: what launcher and agents tell each other. [`told`]: what is not said twice.
 //! - [`standstill`]: whether a job stands still. [`whereabouts`]: where its ranks are.
-//! - [`traffic`]: what they send each other, counted.
+//! - [`scrubbing`]: what is read before it is needed. [`traffic`]: what they send, counted.
 //! - [`inject`], [`units`]: what users write. [`report`]: what they read. [`ended`]: how
 //!   processes end.
 
@@ -15,6 +15,7 @@ pub mod inject;
 pub mod node;
 pub mod orders;
 pub mod report;
+pub mod scrubbing;
 mod signs;
 pub mod standstill;
 pub mod steering;

@@ -11,6 +11,7 @@
 //! their side; no step takes long.
 
 mod collection;
+pub mod copies;
 mod core;
 mod ending;
 mod injection;
@@ -22,6 +23,7 @@ mod planted;
 mod policy;
 mod registry;
 mod room;
+mod scrub;
 mod service;
 pub mod shell;
 mod silence;

@@ -13,6 +13,7 @@ use outlive_base::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::scrubbing::{ScrubSetting, ScrubStatus};
 use crate::traffic::Traffic;
 
 /// Version of this protocol; both ends of a run come from the same installation.
@@ -172,6 +173,8 @@ pub struct JobConfig {
     pub bounds: Bounds,
     /// Committed versions to keep per level, at least 1.
     pub keep: u32,
+    /// How copies are read before they are needed.
+    pub scrub: ScrubSetting,
 }
 
 impl JobConfig {
@@ -441,6 +444,8 @@ pub struct NodeStatus {
     pub warnings: Vec<Error>,
     /// What it has sent and received.
     pub traffic: Traffic,
+    /// What it has read before it was needed.
+    pub scrub: ScrubStatus,
 }
 
 /// Where a rank is, in words. Ranks at the same place have the same words.

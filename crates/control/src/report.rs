@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use outlive_base::{Error, JobName};
 use serde::{Deserialize, Serialize};
 
+use crate::scrubbing::ScrubEntry;
 use crate::standstill::OnHang;
 use crate::whereabouts::Group;
 
@@ -50,6 +51,9 @@ pub struct Report {
     pub not_injected: Vec<String>,
     /// Checkpoints of this run.
     pub checkpoints: Checkpoints,
+    /// What was read before it was needed, and what was found.
+    #[serde(default)]
+    pub scrub: ScrubEntry,
     /// When a checkpoint is wanted, and why; `None`: the run did not begin.
     #[serde(default)]
     pub policy: Option<PolicyEntry>,
@@ -277,6 +281,7 @@ impl Report {
             injected: Vec::new(),
             not_injected: Vec::new(),
             checkpoints: Checkpoints::default(),
+            scrub: ScrubEntry::default(),
             policy: None,
             warnings: Vec::new(),
             errors: Vec::new(),

@@ -442,6 +442,31 @@ fn what_rots_is_not_spread_by_parities() {
     good(&summary);
 }
 
+/// The same histories with and without a reading of copies before they are needed.
+#[test]
+fn what_rots_is_mended_before_it_is_needed() {
+    let seeds = some(60);
+    let rotting = |scrub: Option<Time>| {
+        let summary = sweep(seeds.clone(), 2, |options| {
+            calm(options);
+            options.levels = Levels::of(&[Level::PARTNER]);
+            (options.weights.node, options.weights.damage) = (2, 40);
+            options.tick = Time::from_ms(200);
+            options.scrub = scrub;
+        });
+        good(&summary);
+        summary
+    };
+    let (without, with) = (rotting(None), rotting(Some(Time::from_ms(50))));
+    println!(
+        "behind: {} without, {} with; {} mended",
+        without.behind, with.behind, with.mended
+    );
+    assert_eq!(without.mended, 0);
+    assert!(with.mended > 100, "only {} were mended", with.mended);
+    assert!(with.behind < without.behind);
+}
+
 #[test]
 fn two_nodes_are_lost_at_once_and_come_back_from_their_groups() {
     let summary = sweep(some(60), 2, |options| {

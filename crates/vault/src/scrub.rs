@@ -1,5 +1,5 @@
 //! Reading what is stored before it is needed, and putting a sound copy in the place of a damaged
-//! one. No agent asks for it yet: `docs/design/retention.md`, "What is not there".
+//! one.
 //!
 //! Invariants: what is read comes from the storage, not from what only remembers it; nothing is
 //! called damaged that was removed or replaced while it was read; what takes the place of a copy
@@ -25,7 +25,7 @@ pub type Pace<'a> = dyn FnMut(u64) -> bool + 'a;
 
 /// What came of reading a copy.
 #[derive(Debug)]
-pub enum Read {
+pub enum Scrubbing {
     /// All of it is there and is what was recorded: so many bytes.
     Whole(u64),
     /// Nothing stands there, or something else than when the reading began.
@@ -44,12 +44,17 @@ pub fn read_container(
     key: &Key,
     expected: &Sealed,
     pace: &mut Pace<'_>,
-) -> Read {
+) -> Scrubbing {
     judged(store, key, || container(store, key, expected, pace))
 }
 
 /// Reads all of a parity.
-pub fn read_parity(store: &dyn Store, key: &Key, expected: Parity, pace: &mut Pace<'_>) -> Read {
+pub fn read_parity(
+    store: &dyn Store,
+    key: &Key,
+    expected: Parity,
+    pace: &mut Pace<'_>,
+) -> Scrubbing {
     judged(store, key, || {
         let file = ParityFile::fresh(store, key)?;
         if file.parity != expected {
@@ -95,21 +100,21 @@ fn judged(
     store: &dyn Store,
     key: &Key,
     read: impl FnOnce() -> Result<Option<u64>, ReadError>,
-) -> Read {
+) -> Scrubbing {
     let Some(before) = store.tag(key) else {
-        return Read::Gone;
+        return Scrubbing::Gone;
     };
     let error = match read() {
-        Ok(Some(bytes)) => return Read::Whole(bytes),
-        Ok(None) => return Read::Stopped,
+        Ok(Some(bytes)) => return Scrubbing::Whole(bytes),
+        Ok(None) => return Scrubbing::Stopped,
         Err(error) => error,
     };
     match store.tag(key) {
         Some(after) if after == before => match is_damage(&error) {
-            true => Read::Damaged(error.into()),
-            false => Read::Unreadable(error.into()),
+            true => Scrubbing::Damaged(error.into()),
+            false => Scrubbing::Unreadable(error.into()),
         },
-        _ => Read::Gone,
+        _ => Scrubbing::Gone,
     }
 }
 

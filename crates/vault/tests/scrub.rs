@@ -11,7 +11,7 @@ use common::{FRAME, at, bytes, head, id, rank};
 use outlive_base::rng::Sequence;
 use outlive_base::{Code, Level};
 use outlive_vault::{
-    Directory, Faulty, Key, Layout, Odds, ParityHead, Read, Sealed, Store, WriteOptions,
+    Directory, Faulty, Key, Layout, Odds, ParityHead, Scrubbing, Sealed, Store, WriteOptions,
     mend_container, read_container, read_parity, write_container, write_parity,
 };
 
@@ -32,7 +32,7 @@ fn flip(path: &Path, random: &mut Sequence) {
     std::fs::write(path, bytes).unwrap();
 }
 
-fn look(store: &dyn Store, key: &Key, sealed: &Sealed) -> Read {
+fn look(store: &dyn Store, key: &Key, sealed: &Sealed) -> Scrubbing {
     read_container(store, key, sealed, &mut |_| true)
 }
 
@@ -41,11 +41,11 @@ fn each_flipped_bit_is_found_and_mended_from_a_sound_copy_alone() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("a.olc");
     let (store, key, good, sealed) = written(&path);
-    assert!(matches!(look(&store, &key, &sealed), Read::Whole(all) if all == sealed.length));
+    assert!(matches!(look(&store, &key, &sealed), Scrubbing::Whole(all) if all == sealed.length));
     let mut random = Sequence::new(outlive_base::seed!(), 0);
     for _ in 0..100 {
         flip(&path, &mut random);
-        assert!(matches!(look(&store, &key, &sealed), Read::Damaged(_)));
+        assert!(matches!(look(&store, &key, &sealed), Scrubbing::Damaged(_)));
         let before = std::fs::read(&path).unwrap();
         // One that is damaged itself, and one that ends early, take no place.
         let other = dir.path().join("other");
@@ -59,7 +59,7 @@ fn each_flipped_bit_is_found_and_mended_from_a_sound_copy_alone() {
         assert_eq!(std::fs::read(&path).unwrap(), before, "it stays as it is");
         mend_container(&store, &key, &sealed, &mut &good[..]).unwrap();
         assert_eq!(std::fs::read(&path).unwrap(), good);
-        assert!(matches!(look(&store, &key, &sealed), Read::Whole(_)));
+        assert!(matches!(look(&store, &key, &sealed), Scrubbing::Whole(_)));
     }
 }
 
@@ -79,8 +79,8 @@ fn what_is_removed_while_it_is_read_is_gone_and_not_damaged() {
         }
         true
     });
-    assert!(calls >= 2 && matches!(read, Read::Gone), "{read:?}");
-    assert!(matches!(look(&store, &key, &sealed), Read::Gone));
+    assert!(calls >= 2 && matches!(read, Scrubbing::Gone), "{read:?}");
+    assert!(matches!(look(&store, &key, &sealed), Scrubbing::Gone));
     // Nor does it come back.
     let gone = mend_container(&store, &key, &sealed, &mut &good[..]).unwrap_err();
     assert_eq!(gone.code(), Code::NotFound, "{gone}");
@@ -96,7 +96,7 @@ fn a_reading_ends_when_it_is_not_wanted_any_more() {
         left -= 1;
         left > 0
     });
-    assert!(matches!(read, Read::Stopped), "{read:?}");
+    assert!(matches!(read, Scrubbing::Stopped), "{read:?}");
 }
 
 /// What the storage does not hold as it was written takes no place.
@@ -130,12 +130,12 @@ fn parities_are_read_as_containers_are() {
     let sum = vec![3; 8192];
     let parity = write_parity(&store, &key, &head, (8192, None), &mut &sum[..]).unwrap();
     let read = |go_on: bool| read_parity(&store, &key, parity, &mut |_| go_on);
-    assert!(matches!(read(true), Read::Whole(_)));
-    assert!(matches!(read(false), Read::Stopped));
+    assert!(matches!(read(true), Scrubbing::Whole(_)));
+    assert!(matches!(read(false), Scrubbing::Stopped));
     let mut random = Sequence::new(outlive_base::seed!(), 2);
     let path = store.locate(&key);
     flip(Path::new(&path), &mut random);
-    assert!(matches!(read(true), Read::Damaged(_)));
+    assert!(matches!(read(true), Scrubbing::Damaged(_)));
     std::fs::remove_file(&path).unwrap();
-    assert!(matches!(read(true), Read::Gone));
+    assert!(matches!(read(true), Scrubbing::Gone));
 }

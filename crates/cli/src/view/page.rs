@@ -11,6 +11,8 @@ use outlive_launch::record::Run;
 use outlive_launch::record::lines::{Kind, SpanLine};
 use outlive_node::picture::escape;
 
+use crate::scrub;
+
 use super::history::{History, Part, by_level};
 use super::{Seen, picture, show_seconds};
 
@@ -282,6 +284,9 @@ fn checkpoints(body: &mut String, report: &Report, run: Option<&Run>) {
         count(counts.taken, "version"),
         counts.aborted
     );
+    for text in scrub::describe(report) {
+        let _ = writeln!(body, "<p>{}</p>", escape(&text));
+    }
     let mut took: BTreeMap<(&str, Kind), Vec<f64>> = BTreeMap::new();
     let spans = run.map_or(&[][..], |run| &run.spans);
     for (level, span) in spans.iter().filter_map(of_level) {

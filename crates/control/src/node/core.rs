@@ -35,6 +35,7 @@ use super::machines::{Driver, Effect};
 use super::shell::{CommandLine, Done, Link, Shell};
 use super::{Hello, Planted, Start};
 use crate::orders::{AgentSpec, Fault, JobConfig, Notice, Rejected, STATUS_WARNINGS_MAX};
+use crate::scrubbing::ScrubStatus;
 use crate::told::{Said, Told, is_of_connection};
 use contents::Contents;
 pub(super) use ends::abort_error;
@@ -235,6 +236,8 @@ pub struct Core<S: Shell> {
     unwritable: bool,
     /// The last record that was refused was refused by shared storage.
     refused_by_shared: bool,
+    /// What was read before it was needed, for `outlive status`.
+    scrub_said: ScrubStatus,
     /// The job ends: nothing is begun any more.
     finishing: bool,
     /// Something happened since the last look.
@@ -290,6 +293,7 @@ impl<S: Shell> Core<S> {
             corrupted: BTreeMap::new(),
             unwritable: false,
             refused_by_shared: false,
+            scrub_said: ScrubStatus::default(),
             finishing: false,
             stirred: false,
             look_now: false,

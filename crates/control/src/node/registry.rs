@@ -103,6 +103,8 @@ services! {
     injection: Injection,
     /// What is removed, and when.
     collection: Collection,
+    /// What is read before it is needed.
+    scrub: Scrub,
     /// The end of the job.
     ending: Ending,
     /// Room for the next version.

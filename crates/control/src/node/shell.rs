@@ -20,6 +20,7 @@ use outlive_protocols::commit;
 use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
+use super::copies::{CopyId, Reading, Scrubbed};
 use crate::orders::{Fault, Member, Notice, RankStacks};
 use crate::traffic::Traffic;
 
@@ -388,6 +389,8 @@ pub enum Ask<L> {
         /// The start.
         but: Incarnation,
     },
+    /// Read a copy from its storage, and mend it if it is damaged: [`Done::Scrubbed`].
+    Scrub(Box<Reading>),
     /// Count the bytes in node storage: [`Done::DiskUsage`].
     DiskUsage,
     /// Look at what these ranks are doing: [`Done::Stacks`].
@@ -509,6 +512,13 @@ pub enum Done<L> {
         /// What became of it.
         result: Result<()>,
     },
+    /// A copy was read, or not.
+    Scrubbed {
+        /// Which.
+        copy: CopyId,
+        /// What came of it.
+        outcome: Scrubbed,
+    },
     /// The newest container at a level was damaged, as an injection wants, or could not be.
     Corrupted {
         /// As it was asked with.
@@ -538,6 +548,7 @@ impl<L> Done<L> {
             Done::Inventory { .. } => "what lies in storage",
             Done::Rebuilt { .. } => "a version that was rebuilt",
             Done::Collected { .. } => "old versions that were removed",
+            Done::Scrubbed { .. } => "a copy that was read before it is needed",
             Done::Routed { .. }
             | Done::DiskUsage(_)
             | Done::Stacks { .. }

@@ -17,6 +17,7 @@ use super::plain::{PlainBlock, PlainSlab};
 use super::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
 use super::{Hello, Node, Ranks, Start};
 use crate::orders::{AgentSpec, Bounds, Fault, JobConfig, LevelSetting, Member, Notice, Policy};
+use crate::scrubbing::ScrubSetting;
 
 /// What tests look at.
 impl Deref for Node<Still> {
@@ -155,6 +156,7 @@ pub fn alone_at(node: u32, level: Level) -> Node<Still> {
         policy: Policy::default(),
         bounds: Bounds::default(),
         keep: 1,
+        scrub: ScrubSetting::default(),
     });
     agent
 }

@@ -143,6 +143,7 @@ impl Supervisor {
             Verdict::Interrupted(status) => ("interrupted", status),
         };
         self.report.result = result.to_owned();
+        self.report.scrub = self.scrubs.entry();
         self.report.exit_status = exit_status;
         self.phase = Phase::Done;
         self.actions.push_back(Action::Done(Outcome {

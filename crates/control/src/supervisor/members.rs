@@ -18,6 +18,7 @@ impl Supervisor {
             policy: self.set.policy,
             bounds: self.set.bounds,
             keep: self.set.keep,
+            scrub: self.set.scrub,
         }
     }
 

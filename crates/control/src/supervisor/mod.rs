@@ -44,6 +44,7 @@ pub use view::{NodeState, NodeView, Stage, View};
 
 use crate::ended::Ended;
 use crate::report::{FailureEntry, Report};
+use crate::scrubbing::Scrubs;
 use crate::standstill::Judge;
 use crate::steering::Steering;
 
@@ -233,6 +234,7 @@ pub struct Supervisor {
     history: Incarnation,
     /// What each node said that it has, if it is no committed version.
     traces: BTreeMap<NodeId, String>,
+    scrubs: Scrubs,
     report: Report,
     actions: VecDeque<Action>,
 }
@@ -294,6 +296,7 @@ impl Supervisor {
             fresh: set.fresh,
             history: set.history,
             traces: BTreeMap::new(),
+            scrubs: Scrubs::default(),
             report: Report {
                 domains: set.domains.clone(),
                 ..Report::new(&set.job, set.nodes)

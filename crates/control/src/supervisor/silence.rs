@@ -158,6 +158,7 @@ impl Supervisor {
             return;
         }
         self.last_probe = now;
+        self.report.scrub = self.scrubs.entry();
         if matches!(self.phase, Phase::Finishing { asked: true, .. }) {
             self.order_finish();
         }

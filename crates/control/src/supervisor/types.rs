@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::ended::Ended;
 use crate::inject::Injection;
+use crate::scrubbing::ScrubSetting;
 use crate::standstill::HangRule;
 use crate::steering::Wishes;
 use crate::turns::{Answer, Ask};
@@ -66,6 +67,8 @@ pub struct Settings {
     pub auto: Option<Wishes>,
     /// Versions to keep.
     pub keep: u32,
+    /// How copies are read before they are needed.
+    pub scrub: ScrubSetting,
     /// Restore nothing at the first start.
     pub fresh: bool,
     /// Begin anew by itself when nothing can be restored (`--on-nothing-usable fresh`).
@@ -127,6 +130,7 @@ impl Settings {
             policy: Policy::default(),
             auto: None,
             keep: 2,
+            scrub: ScrubSetting::default(),
             fresh: false,
             anew_if_nothing: false,
             history: Incarnation(0),

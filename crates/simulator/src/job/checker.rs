@@ -37,6 +37,8 @@ pub struct Checker {
     domains: Vec<u32>,
     /// What was found wrong; empty is good.
     pub violations: Vec<String>,
+    /// Openings that went back behind what was stable.
+    pub behind: u64,
     captured: BTreeMap<(Key, u32), (Time, Vec<u64>)>,
     copies: BTreeMap<CopyAt, Copy>,
     prepared: BTreeMap<(Key, Level), BTreeSet<u32>>,
@@ -91,6 +93,7 @@ impl Checker {
                 false => options.domains.clone(),
             },
             violations: Vec::new(),
+            behind: 0,
             captured: BTreeMap::new(),
             copies: BTreeMap::new(),
             prepared: BTreeMap::new(),
@@ -441,6 +444,9 @@ impl Checker {
                 format!("P2: begun anew in silence, {key:?} was stable"),
             );
         }
+        let newest = self.stable.keys().map(|(key, _)| *key);
+        let newest = newest.filter(|key| self.on_line(*key)).max();
+        self.behind += u64::from(newest > Some(restored));
         self.opened.insert(number, restored);
     }
 

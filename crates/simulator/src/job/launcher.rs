@@ -88,6 +88,7 @@ impl Launcher {
             ..BOUNDS
         };
         settings.anew_if_nothing = true;
+        settings.scrub.every_ms = options.scrub.map(|every| every.as_ms() as u64);
         settings.storage_stays = false;
         settings.last_incarnation = kept.incarnation;
         settings.epoch_base = kept.epoch;

@@ -18,6 +18,7 @@ mod options;
 mod parity;
 mod program;
 mod scale;
+mod scrub;
 mod shell;
 mod storage;
 mod sweep;
@@ -33,6 +34,7 @@ use outlive_base::rng::Sequence;
 use outlive_base::{NodeId, Time};
 use outlive_control::ended::{Ended, SIGKILL};
 use outlive_control::node::Input as NodeInput;
+use outlive_control::node::copies::Reading;
 use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{Done, Making, PeerMessage, Rebuild, Target};
 use outlive_control::orders::{Notice, Order};
@@ -117,6 +119,12 @@ enum Action {
         who: Process,
         life: u32,
         making: Rc<Making>,
+    },
+    /// A copy is read.
+    Scrub {
+        who: Process,
+        life: u32,
+        reading: Rc<Reading>,
     },
     /// An agent has waited at a fail point for as long as it may.
     HoldOver { who: Process, life: u32, id: u32 },
@@ -221,6 +229,10 @@ pub struct Outcome {
     pub opened: usize,
     /// Injections that were carried out.
     pub injected: usize,
+    /// Copies that had rotted and were mended before they were needed.
+    pub mended: u64,
+    /// Openings that went back behind what was stable.
+    pub behind: u64,
     /// Happenings.
     pub happenings: u64,
     /// The printable history, if asked for.
@@ -267,6 +279,8 @@ struct Job {
     hangs: u64,
     /// The last of them.
     hung: Time,
+    /// Copies that were mended.
+    mended: u64,
     calm: bool,
     /// Counts what is sent, where that is measured.
     meter: Option<Box<Meter>>,
@@ -302,6 +316,8 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         hangs: job.hangs,
         opened: job.judge.opened_count(),
         injected: job.injections.count,
+        mended: job.mended,
+        behind: job.judge.behind,
         violations: job.judge.violations,
         trace: job.trace.0,
         happenings: job.happenings,
@@ -342,6 +358,7 @@ impl Job {
             forced: None,
             hangs: 0,
             hung: Time::ZERO,
+            mended: 0,
             calm: false,
             meter: None,
             options,
@@ -409,6 +426,7 @@ impl Job {
             | Action::Copy { who, .. }
             | Action::Written { who, .. }
             | Action::Parity { who, .. }
+            | Action::Scrub { who, .. }
             | Action::Collect { who, .. }
             | Action::Rebuild { who, .. }
             | Action::Said { who, .. } => Some(*who),
@@ -453,6 +471,7 @@ impl Job {
             } => self.copy(who, life, &writing, target),
             Action::Written { who, life, writing } => self.written(who, life, writing),
             Action::Parity { who, life, making } => self.make_parity(who, life, &making),
+            Action::Scrub { who, life, reading } => self.scrub(who, life, &reading),
             Action::Collect {
                 who,
                 life,

@@ -33,6 +33,8 @@ pub struct Options {
     pub faults: Faults,
     /// Containers whose write is torn without an error, per million.
     pub torn: u32,
+    /// A copy is read again after so long; `None`: never.
+    pub scrub: Option<Time>,
     /// Acts of storage that take up to seconds longer, per million.
     pub slow: u32,
     /// Words of agents to the launcher at which their connection breaks, per million.
@@ -207,6 +209,13 @@ fn slow(seed: u64) -> u32 {
     }
 }
 
+/// In two thirds of the histories copies are read before they are needed, some of them all the time.
+fn scrub(seed: u64) -> Option<Time> {
+    let mut random = Sequence::new(seed, 0x7363_7275);
+    let on = random.chance(660_000);
+    on.then(|| Time::from_ms(50 + random.below(3_000)))
+}
+
 /// In a third of the histories the user asks for faults as well.
 fn injections(seed: u64) -> u32 {
     let mut random = Sequence::new(seed, 0x696e_6a65);
@@ -300,6 +309,7 @@ impl Options {
             net,
             faults,
             torn: some(&mut random, 100_000),
+            scrub: scrub(seed),
             slow: slow(seed),
             breaks: 300,
             weights,

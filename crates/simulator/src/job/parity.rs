@@ -31,7 +31,7 @@ pub(super) fn bytes_of(words: &[(Rank, u64)]) -> Vec<u8> {
     .collect()
 }
 
-fn words_of(bytes: &[u8]) -> Vec<(Rank, u64)> {
+pub(super) fn words_of(bytes: &[u8]) -> Vec<(Rank, u64)> {
     let word = |bytes: &[u8]| {
         let (rank, word) = bytes.split_first_chunk::<4>()?;
         let (word, _) = word.split_first_chunk::<8>()?;
@@ -41,7 +41,7 @@ fn words_of(bytes: &[u8]) -> Vec<(Rank, u64)> {
 }
 
 /// A parity as records name it.
-fn parity_of(bytes: &[u8]) -> Parity {
+pub(super) fn digest_of(bytes: &[u8]) -> Parity {
     Parity {
         length: bytes.len() as u64,
         digest: name(bytes),
@@ -64,24 +64,8 @@ impl Job {
         if self.home(who).life != life || self.home(who).agent.is_none() {
             return;
         }
-        let node = NodeId(self.home(who).node);
-        let group = &making.group;
-        let (source, version, level) = (making.source, making.version, group.level);
-        let key = (source.0, version.0);
-        // While a version is being protected there are no parities yet.
-        let have = |piece| making.quiet || matches!(piece, Piece::Whole(_));
-        let mut own = making.parts.iter().filter(|part| part.node == node);
-        let expected = own.next().and_then(|part| part.parity);
-        let is_right = |bytes: &[u8]| expected.is_none_or(|it| it == parity_of(bytes));
-        let wanted = Wanted {
-            key,
-            group,
-            parts: &making.parts,
-            want: Piece::Parity(node),
-            length: group.parity_bytes(),
-        };
-        let sum = self.made(who, &wanted, &have, &is_right);
-        let result = sum.and_then(|bytes| self.write_parity(who, key, level, bytes));
+        let (source, version, level) = (making.source, making.version, making.group.level);
+        let result = self.parity(who, making);
         let done = match making.quiet {
             true => Done::Protected {
                 result: result.map(drop),
@@ -94,6 +78,28 @@ impl Job {
             },
         };
         self.input(who, life, NodeInput::Done(done));
+    }
+
+    /// The parity, as it was written and read back.
+    pub(super) fn parity(&mut self, who: Process, making: &Making) -> Result<Parity> {
+        let node = NodeId(self.home(who).node);
+        let group = &making.group;
+        let (source, version, level) = (making.source, making.version, group.level);
+        let key = (source.0, version.0);
+        // While a version is being protected there are no parities yet.
+        let have = |piece| making.quiet || matches!(piece, Piece::Whole(_));
+        let mut own = making.parts.iter().filter(|part| part.node == node);
+        let expected = own.next().and_then(|part| part.parity);
+        let is_right = |bytes: &[u8]| expected.is_none_or(|it| it == digest_of(bytes));
+        let wanted = Wanted {
+            key,
+            group,
+            parts: &making.parts,
+            want: Piece::Parity(node),
+            length: group.parity_bytes(),
+        };
+        let sum = self.made(who, &wanted, &have, &is_right);
+        sum.and_then(|bytes| self.write_parity(who, key, level, bytes))
     }
 
     fn write_parity(
@@ -115,7 +121,7 @@ impl Job {
         if self.random.chance(refuse) {
             return no(Code::NoSpace, "no space is left");
         }
-        let parity = parity_of(&bytes);
+        let parity = digest_of(&bytes);
         if self.random.chance(torn) && self.options.planted != Some(Planted::SkipReadBack) {
             return no(Code::Corrupt, "reads back with another digest");
         }
@@ -162,7 +168,7 @@ impl Job {
 
     /// A piece, of what there is of its group: what cannot be had is left out, and if the sum is
     /// not what was wanted, so is what is not sound.
-    fn made(
+    pub(super) fn made(
         &mut self,
         who: Process,
         wanted: &Wanted<'_>,
@@ -210,7 +216,7 @@ impl Job {
             }
             Piece::Parity(_) => {
                 let parity = storage.parity.get(&(wanted.key, wanted.group.level));
-                parity.is_some_and(|bytes| Some(parity_of(bytes)) == part.parity)
+                parity.is_some_and(|bytes| Some(digest_of(bytes)) == part.parity)
             }
         }
     }
@@ -259,13 +265,13 @@ impl Job {
 }
 
 /// What is to be made.
-struct Wanted<'a> {
-    key: Key,
-    group: &'a Group,
+pub(super) struct Wanted<'a> {
+    pub key: Key,
+    pub group: &'a Group,
     /// The members' parts, as they were committed.
-    parts: &'a [Part],
-    want: Piece,
-    length: u64,
+    pub parts: &'a [Part],
+    pub want: Piece,
+    pub length: u64,
 }
 
 fn no(node: NodeId, code: Code, reason: &str) -> Error {

@@ -198,6 +198,7 @@ fn options(nodes: u32) -> Options {
             sync_max: Time::from_ms(2),
         },
         torn: 0,
+        scrub: None,
         slow: 0,
         weights: Weights::default(),
         tick: Time::NEVER,

@@ -17,6 +17,10 @@ pub struct Summary {
     pub injected: u64,
     /// Times at which a job was said to stand still, over all.
     pub hangs: u64,
+    /// Copies that were mended before they were needed, over all.
+    pub mended: u64,
+    /// Openings that went back behind what was stable, over all.
+    pub behind: u64,
     /// Happenings, over all.
     pub happenings: u64,
 }
@@ -55,6 +59,8 @@ pub fn sweep(
             summary.opened += outcome.opened as u64;
             summary.injected += outcome.injected as u64;
             summary.hangs += outcome.hangs;
+            summary.mended += outcome.mended;
+            summary.behind += outcome.behind;
             summary.happenings += outcome.happenings;
             if let Some(first) = outcome.violations.first() {
                 summary.failed.push((seed, first.clone()));
@@ -80,6 +86,8 @@ pub fn sweep(
         total.opened += part.opened;
         total.injected += part.injected;
         total.hangs += part.hangs;
+        total.mended += part.mended;
+        total.behind += part.behind;
         total.happenings += part.happenings;
         total.failed.extend(part.failed);
     }

@@ -58,6 +58,11 @@ impl Job {
                 let making = Rc::new(making);
                 self.after(delay, Action::Parity { who, life, making });
             }
+            Ask::Scrub(reading) => {
+                let delay = self.some_us(50_000) + self.slowness(who);
+                let reading = Rc::from(reading);
+                self.after(delay, Action::Scrub { who, life, reading });
+            }
             Ask::Rebuild(wanted) => {
                 let delay = self.some_us(20_000) + self.slowness(who);
                 let wanted = Rc::new(wanted);

@@ -201,6 +201,20 @@ impl Contents {
         decided.map(|(&(_, _, level), _)| level).collect()
     }
 
+    /// The parts of other nodes at a level at which a version was committed, of which this node
+    /// keeps a copy.
+    pub fn held_for_others(
+        &self,
+        source: Incarnation,
+        version: Version,
+        level: Level,
+        me: NodeId,
+    ) -> impl Iterator<Item = &Part> {
+        let decided = self.commits.get(&(source, version, level));
+        let parts = decided.into_iter().flat_map(|decided| decided.parts.iter());
+        parts.filter(move |part| part.holder == me && part.node != me)
+    }
+
     /// The group of a node at a level at which a version was committed, and the parts of its
     /// members.
     pub fn group(

@@ -12,6 +12,7 @@ use super::{Core, Line, Ranks, Round};
 use crate::node::Planted;
 use crate::node::shell::{Ask, PeerMessage, Shell, With};
 use crate::orders::{AgentSpec, JobConfig, NodeStatus};
+use crate::scrubbing::ScrubStatus;
 
 impl<S: Shell> Core<S> {
     /// This node.
@@ -122,6 +123,15 @@ impl<S: Shell> Core<S> {
     pub(in crate::node) fn isolate(&mut self, on: bool) {
         self.shell.isolate(on);
     }
+    /// As if a record had been found.
+    #[cfg(test)]
+    pub(in crate::node) fn learn(&mut self, record: &outlive_ledger::Record) {
+        self.contents.learn(record);
+    }
+    /// What is said from now on of reading before it is needed.
+    pub(in crate::node) fn note_scrub(&mut self, said: ScrubStatus) {
+        self.scrub_said = said;
+    }
     /// Nothing is begun from now on: the job ends.
     pub(in crate::node) const fn begin_to_finish(&mut self) {
         self.finishing = true;
@@ -164,6 +174,7 @@ impl<S: Shell> Core<S> {
             agent_restarts: self.restarts.unwrap_or(0),
             warnings: self.warnings(),
             traffic: self.shell.traffic(),
+            scrub: self.scrub_said.clone(),
         }
     }
 }

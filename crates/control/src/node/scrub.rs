@@ -1,0 +1,353 @@
+//! Reading copies before they are needed, one at a time, the one that was read least lately, and
+//! mending what has rotted.
+//!
+//! Invariants: one copy is read at a time, and none while an incarnation is opened or the job
+//! ends; what is read slows down while a version is on its way here; what is damaged is told, once
+//! for each copy until it is whole again.
+
+use std::collections::BTreeMap;
+
+use outlive_base::{Code, Error, Level, Time};
+use outlive_ledger::Part;
+
+use super::copies::{Brake, CopyId, Expected, Place, Reading, Scrubbed};
+use super::core::{Core, News};
+use super::service::{Service, Silent};
+use super::shell::{Ask, Done, Shell};
+use crate::orders::Order;
+use crate::scrubbing::{ReadAt, ScrubSetting, ScrubStatus, TOLD_MAX};
+
+/// How often what is kept is listed, of the time after which a copy is read again.
+const LISTS_PER_PERIOD: u64 = 8;
+/// It is listed so often at least, and at most.
+const LISTED_EVERY: (Time, Time) = (Time::from_ms(10), Time::from_secs(60));
+
+/// What is known of a copy.
+#[derive(Clone, Copy)]
+struct Known {
+    /// When it was first seen: it was read back when it was written.
+    since: Time,
+    /// When it was last read whole by this agent.
+    read: Option<Time>,
+    /// When that was last tried.
+    tried: Option<Time>,
+    /// It was damaged then, and was not mended.
+    damaged: bool,
+}
+
+impl Known {
+    fn due(&self, every: Time) -> Time {
+        self.tried.unwrap_or(self.since) + every
+    }
+}
+
+/// What is read, and what was.
+pub struct Scrub {
+    copies: BTreeMap<CopyId, Known>,
+    under_way: Option<(CopyId, Brake)>,
+    /// When to look next at what is kept.
+    next: Time,
+    counts: ScrubStatus,
+}
+
+impl Service for Scrub {
+    type Word = Silent;
+
+    fn new(now: Time) -> Scrub {
+        Scrub {
+            copies: BTreeMap::new(),
+            under_way: None,
+            next: now,
+            counts: ScrubStatus::default(),
+        }
+    }
+
+    fn on_news<S: Shell>(&mut self, _: &mut Core<S>, news: &News) {
+        if matches!(news, News::Opening) {
+            self.stop();
+        }
+    }
+
+    fn on_order<S: Shell>(&mut self, core: &mut Core<S>, order: Order) -> Option<Order> {
+        match order {
+            Order::Finish { .. } => self.stop(),
+            Order::Status => {
+                let said = self.status(core);
+                core.note_scrub(said);
+            }
+            _ => {}
+        }
+        Some(order)
+    }
+
+    fn on_done<S: Shell>(
+        &mut self,
+        core: &mut Core<S>,
+        done: Done<S::Slab>,
+    ) -> Option<Done<S::Slab>> {
+        match done {
+            Done::Scrubbed { copy, outcome } => {
+                self.on_scrubbed(core, copy, outcome);
+                None
+            }
+            done => Some(done),
+        }
+    }
+
+    fn on_time<S: Shell>(&mut self, core: &mut Core<S>) {
+        let setting = setting(core);
+        let Some(every) = period(setting) else {
+            return;
+        };
+        self.next = core.now() + listed_every(every);
+        if core.is_opening() || core.is_finishing() || core.incarnation().0 == 0 {
+            return;
+        }
+        self.list(core);
+        self.begin_next(core, setting, every);
+    }
+
+    fn deadline<S: Shell>(&self, core: &Core<S>) -> Option<Time> {
+        period(setting(core))?;
+        self.under_way.is_none().then_some(self.next)
+    }
+
+    fn on_look<S: Shell>(&mut self, core: &mut Core<S>) {
+        if let Some((_, brake)) = &self.under_way {
+            brake.slow(!core.rounds().is_empty());
+        }
+    }
+}
+
+/// What the job wants; of none nothing.
+fn setting<S: Shell>(core: &Core<S>) -> ScrubSetting {
+    let none = ScrubSetting {
+        every_ms: None,
+        bytes_per_s: 0,
+    };
+    core.config().map_or(none, |config| config.scrub)
+}
+
+fn period(setting: ScrubSetting) -> Option<Time> {
+    let every = setting.every_ms.filter(|_| setting.bytes_per_s > 0)?;
+    Some(Time::from_ms(every.max(1)))
+}
+
+fn listed_every(every: Time) -> Time {
+    Time(every.0 / LISTS_PER_PERIOD).clamp(LISTED_EVERY.0, LISTED_EVERY.1)
+}
+
+impl Scrub {
+    fn stop(&self) {
+        if let Some((_, brake)) = &self.under_way {
+            brake.stop();
+        }
+    }
+
+    /// Takes up what is kept now, and forgets what is not any more.
+    fn list<S: Shell>(&mut self, core: &Core<S>) {
+        let now = core.now();
+        let before = core::mem::take(&mut self.copies);
+        for (copy, _) in kept(core) {
+            let known = before.get(&copy).copied().unwrap_or(Known {
+                since: now,
+                read: None,
+                tried: None,
+                damaged: false,
+            });
+            self.copies.insert(copy, known);
+        }
+    }
+
+    /// Begins with the copy that was read least lately, if its time has come.
+    fn begin_next<S: Shell>(&mut self, core: &mut Core<S>, setting: ScrubSetting, every: Time) {
+        if self.under_way.is_some() {
+            return;
+        }
+        let first = self
+            .copies
+            .iter()
+            .map(|(copy, known)| (known.due(every), *copy));
+        let Some((due, copy)) = first.min() else {
+            return;
+        };
+        if due > core.now() {
+            self.next = self.next.min(due);
+            return;
+        }
+        let Some(reading) = reading_of(core, copy, setting.bytes_per_s) else {
+            // It is not kept any more; the list says so next time.
+            self.copies.remove(&copy);
+            return;
+        };
+        reading.brake.slow(!core.rounds().is_empty());
+        self.under_way = Some((copy, reading.brake.clone()));
+        core.begin(Ask::Scrub(Box::new(reading)));
+    }
+
+    fn on_scrubbed<S: Shell>(&mut self, core: &mut Core<S>, copy: CopyId, outcome: Scrubbed) {
+        self.under_way = None;
+        let now = core.now();
+        self.next = now;
+        let Some(known) = self.copies.get_mut(&copy) else {
+            return;
+        };
+        if matches!(outcome, Scrubbed::Stopped) {
+            // As if it had not begun; what stopped it is first.
+            self.next = now + LISTED_EVERY.0;
+            return;
+        }
+        known.tried = Some(now);
+        let (error, is_mended) = match outcome {
+            Scrubbed::Whole(bytes) => {
+                (known.read, known.damaged) = (Some(now), false);
+                self.counts.read += 1;
+                self.counts.read_bytes += bytes;
+                return;
+            }
+            Scrubbed::Gone | Scrubbed::Stopped => {
+                known.read = None;
+                return;
+            }
+            Scrubbed::Unreadable(error) => {
+                tracing::info!(%error, "a copy could not be read before it is needed");
+                return;
+            }
+            Scrubbed::Mended { damage, from } => {
+                (known.read, known.damaged) = (Some(now), false);
+                (mended(&damage, from), true)
+            }
+            Scrubbed::Damaged { damage, why } => {
+                let told = core::mem::replace(&mut known.damaged, true);
+                known.read = None;
+                if told {
+                    return;
+                }
+                (not_mended(&damage, &why), false)
+            }
+        };
+        self.counts.damaged += 1;
+        self.counts.mended += u64::from(is_mended);
+        core.warn_of_copy(level_of(copy.place), error);
+    }
+
+    fn status<S: Shell>(&self, core: &Core<S>) -> ScrubStatus {
+        let now = core.now();
+        let mut versions: BTreeMap<_, Option<Time>> = BTreeMap::new();
+        for (copy, levels) in kept(core) {
+            let read = self.copies.get(&copy).and_then(|known| known.read);
+            for level in levels {
+                let key = (copy.id.incarnation, copy.id.version, level);
+                let known = versions.entry(key).or_insert(Some(now));
+                *known = known.zip(read).map(|(one, other)| one.min(other));
+            }
+        }
+        let newest = versions.into_iter().rev().take(TOLD_MAX);
+        let told = newest.map(|((_, version, level), read)| ReadAt {
+            version,
+            level,
+            ago_ms: read.map(|read| now.since(read).as_ms() as u64),
+        });
+        ScrubStatus {
+            versions: told.collect(),
+            ..self.counts.clone()
+        }
+    }
+}
+
+/// The level whose storage a copy lies in, for who is warned.
+const fn level_of(place: Place) -> Level {
+    match place {
+        Place::Own => Level::DISK,
+        Place::Kept => Level::PARTNER,
+        Place::Parity(level) => level,
+        Place::Shared => Level::SHARED,
+    }
+}
+
+/// The copies that this node reads, by the records, with the levels that each of them is for.
+fn kept<S: Shell>(core: &Core<S>) -> BTreeMap<CopyId, Vec<Level>> {
+    let me = core.me();
+    let contents = core.contents();
+    let mut kept: BTreeMap<CopyId, Vec<Level>> = BTreeMap::new();
+    for (source, version) in contents.versions() {
+        for level in contents.levels_of(source, version) {
+            let mut keep = |part: &Part, place| {
+                let id = part.id;
+                kept.entry(CopyId { id, place }).or_default().push(level);
+            };
+            let own = contents.part(source, version, level, me);
+            match level {
+                Level::MEMORY => {}
+                Level::SHARED => own.into_iter().for_each(|part| keep(part, Place::Shared)),
+                _ => {
+                    own.into_iter().for_each(|part| keep(part, Place::Own));
+                    if level.members().is_some() {
+                        let with = own.filter(|part| part.parity.is_some());
+                        with.into_iter()
+                            .for_each(|part| keep(part, Place::Parity(level)));
+                    }
+                    let held = contents.held_for_others(source, version, level, me);
+                    held.for_each(|part| keep(part, Place::Kept));
+                }
+            }
+        }
+    }
+    kept
+}
+
+/// How a copy is read and mended; `None` if the records do not name it any more.
+fn reading_of<S: Shell>(core: &Core<S>, copy: CopyId, bytes_per_s: u64) -> Option<Reading> {
+    let (source, version, node) = (copy.id.incarnation, copy.id.version, copy.id.node);
+    let contents = core.contents();
+    let levels = contents.levels_of(source, version);
+    let part_at = |level| contents.part(source, version, level, node);
+    let expected = match copy.place {
+        Place::Parity(level) => Expected::Parity(part_at(level)?.parity?),
+        Place::Shared => Expected::Container(part_at(Level::SHARED)?.sealed()),
+        Place::Kept => Expected::Container(part_at(Level::PARTNER)?.sealed()),
+        Place::Own => {
+            let here = |level: &&Level| **level != Level::MEMORY && **level != Level::SHARED;
+            let mut parts = levels
+                .iter()
+                .filter(here)
+                .filter_map(|level| part_at(*level));
+            Expected::Container(parts.next()?.sealed())
+        }
+    };
+    let parts = contents.parts_of(source, version, node).into_iter();
+    let made_of = levels.iter().filter_map(|&level| {
+        let group = contents.group(source, version, level, node)?;
+        Some((level, group))
+    });
+    Some(Reading {
+        copy,
+        expected,
+        sources: parts.map(|(level, part)| (level, part.clone())).collect(),
+        made_of: made_of.collect(),
+        bytes_per_s,
+        brake: Brake::default(),
+    })
+}
+
+const REMEDY: &str = "look at the device that it lies on: bytes change there by themselves";
+
+fn mended(damage: &Error, from: Level) -> Error {
+    let reason = format!("{}; it was mended from the copy at {from}", damage.reason());
+    Error::new(Code::Corrupt, damage.entity().clone(), reason, REMEDY)
+}
+
+fn not_mended(damage: &Error, why: &[Error]) -> Error {
+    let each = why
+        .iter()
+        .map(|error| format!("{}: {}", error.entity(), error.reason()));
+    let why = match why {
+        [] => "there is no other copy".to_owned(),
+        _ => each.collect::<Vec<_>>().join("; "),
+    };
+    let reason = format!("{}; it could not be mended: {why}", damage.reason());
+    Error::new(Code::Corrupt, damage.entity().clone(), reason, REMEDY)
+}
+
+#[cfg(test)]
+mod tests;
