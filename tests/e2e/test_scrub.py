@@ -1,0 +1,134 @@
+"""Copies are read before they are needed; what has rotted is mended, or told."""
+
+import json
+from pathlib import Path
+
+import pytest
+from harness import Job, Run, damage, until
+
+OFTEN = ("--scrub-every", "300ms", "--scrub-rate", "256MiB")
+
+
+def entry(job: Job) -> dict:
+    """What the running report says of it."""
+    path = job.home / "report.json"
+    return json.loads(path.read_text())["scrub"] if path.exists() else {}
+
+
+def paused(job: Job, *options: str, force: int = 10) -> tuple[Run, Path, int]:
+    """A job that waits after a version that is stable everywhere: its run, the file that lets it
+    go on, and the version."""
+    go = job.dir / "go"
+    words = job.program("--force", force, "--pause", force + 4, go)
+    run = job.start(*options, "--every", "1000000", program=words)
+    until("it waits", lambda: (job.dir / "go.reached").exists())
+    return run, go, job.settled(force)
+
+
+def newest(job: Job, node: int, kind: str) -> Path:
+    return max(job.containers(node, kind), key=lambda path: path.stat().st_mtime_ns)
+
+
+def goes_on(job: Job, run: Run, go: Path, force: int = 10):
+    go.touch()
+    result = run.end()
+    assert result.status == 0, result.err
+    words = job.program("--force", force, "--pause", force + 4, go)
+    job.check(words)
+    return result
+
+
+def test_a_sound_job_is_read_and_says_when(job: Job) -> None:
+    run, go, version = paused(job, *OFTEN)
+    levels = ("disk", "partner")
+
+    def read() -> bool:
+        found = entry(job).get("versions", [])
+        at = {it["level"]: it["read_seconds"] for it in found if it["version"] == version}
+        return all(at.get(level) is not None for level in levels)
+
+    until("it is read whole", read)
+    text = job.outlive("status", "--job", "test")
+    assert f"version {version} at partner: read whole" in text, text
+    assert entry(job)["damaged"] == 0 and entry(job)["read"] >= 6
+    result = goes_on(job, run, go)
+    assert result.report["warnings"] == []
+
+
+# What rots, at which levels: the own container, the one that is kept for a partner, a parity, and
+# the copy in the shared directory.
+ROTS = [
+    ("memory,disk,partner", "containers"),
+    ("disk,partner", "partner"),
+    ("disk,xor:3", "containers"),
+    ("disk,xor:3", "parity"),
+    ("disk,shared", "containers"),
+    ("disk,shared", "shared"),
+]
+
+
+@pytest.mark.parametrize(("levels", "kind"), ROTS)
+def test_what_rots_is_mended(job: Job, levels: str, kind: str) -> None:
+    job.beyond = levels.rpartition(",")[2]
+    run, go, _ = paused(job, *OFTEN, "--levels", levels)
+    if kind == "shared":
+        files = (job.home / "shared" / "containers").glob("*-n1*")
+        path = max(files, key=lambda path: path.stat().st_mtime_ns)
+    else:
+        path = newest(job, 1, kind)
+    sound = path.read_bytes()
+    damage(path)
+    until("it is mended", lambda: entry(job).get("mended", 0) >= 1)
+    assert path.read_bytes() == sound
+    result = goes_on(job, run, go)
+    (warning,) = [it for it in result.report["warnings"] if it["code"] == "OL-403"]
+    assert "mended" in warning["reason"] and path.name in warning["entity"], warning
+
+
+def test_what_was_mended_is_what_is_restored(job: Job) -> None:
+    """Both copies of a node rot one after the other; then the node that keeps the second is lost."""
+    run, go, version = paused(job, *OFTEN, "--levels", "disk,partner")
+    kept = job.node(2) / "partner" / newest(job, 1, "containers").name
+    damage(newest(job, 1, "containers"))
+    until("the first is mended", lambda: entry(job)["mended"] >= 1)
+    damage(kept)
+    until("the second is mended", lambda: entry(job)["mended"] >= 2)
+    for pid in [*run.pids("keeper").values(), *run.pids("agent").values()]:
+        assert pid
+    damage(newest(job, 1, "containers"))
+    run.signal(9)
+    run.process.wait(20)
+    result = job.survive("--levels", "disk,partner", "--scrub-every", "off")
+    assert set(result.said("restored")) == {version}
+    go.touch()
+
+
+def test_what_nothing_mends_is_told_once(job: Job) -> None:
+    run, go, version = paused(job, *OFTEN, "--levels", "disk,partner")
+    path = newest(job, 1, "containers")
+    damage(job.node(2) / "partner" / path.name)
+    damage(path)
+    until("both are told", lambda: entry(job).get("damaged", 0) >= 2)
+
+    def unread() -> bool:
+        found = [it for it in entry(job)["versions"] if it["version"] == version]
+        return any(it["read_seconds"] is None for it in found)
+
+    until("the version is not whole", unread)
+    result = goes_on(job, run, go)
+    told = [it for it in result.report["warnings"] if it["code"] == "OL-403"]
+    assert len(told) == 2 and all("not be mended" in it["reason"] for it in told), told
+    assert result.report["scrub"]["mended"] == 0
+
+
+def test_it_can_be_switched_off_and_bad_words_are_refused(job: Job) -> None:
+    run, go, _ = paused(job, "--scrub-every", "off")
+    assert entry(job)["read"] == 0
+    goes_on(job, run, go)
+    for options, word in [
+        (("--scrub-every", "soon"), "scrub-every"),
+        (("--scrub-every", "0s"), "off"),
+        (("--scrub-rate", "0"), "scrub-rate"),
+    ]:
+        result = job.run(*options)
+        assert result.status == 64 and word in result.err, result.err
