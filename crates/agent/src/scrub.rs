@@ -119,8 +119,12 @@ fn mend_of_copies(
             Err(error) => why.push(error),
         }
     }
-    // What is kept for another node has that node itself.
-    if reading.copy.place == Place::Kept {
+    // What is kept for another node has that node itself, named or not.
+    let is_named = reading
+        .sources
+        .iter()
+        .any(|(level, _)| *level == Level::DISK);
+    if reading.copy.place == Place::Kept && !is_named {
         let mut take = |reader: &mut dyn Read| mend_container(store, key, &sealed, reader);
         match fetch(places, sealed.id.node, sealed.id, &mut take) {
             Ok(()) => return Ok(Level::DISK),

@@ -34,8 +34,8 @@ pub struct ReadAt {
     pub version: Version,
     /// The level.
     pub level: Level,
-    /// Milliseconds since the copy that was read least lately was read whole; `None`: one was not
-    /// read since this agent began, or is damaged.
+    /// Milliseconds since the copy that was read least lately was read whole, or read back when it was
+    /// written; `None`: one was not since this agent began, or is damaged.
     pub ago_ms: Option<u64>,
 }
 

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use outlive_base::{Code, Error, Level, Time};
+use outlive_base::{Code, Error, Incarnation, Level, Time, Version};
 use outlive_ledger::Part;
 
 use super::copies::{Brake, CopyId, Expected, Place, Reading, Scrubbed};
@@ -27,7 +27,7 @@ const LISTED_EVERY: (Time, Time) = (Time::from_ms(10), Time::from_secs(60));
 struct Known {
     /// When it was first seen: it was read back when it was written.
     since: Time,
-    /// When it was last read whole by this agent.
+    /// When this agent last read it whole, or had it read back.
     read: Option<Time>,
     /// When that was last tried.
     tried: Option<Time>,
@@ -62,9 +62,13 @@ impl Service for Scrub {
         }
     }
 
-    fn on_news<S: Shell>(&mut self, _: &mut Core<S>, news: &News) {
-        if matches!(news, News::Opening) {
-            self.stop();
+    fn on_news<S: Shell>(&mut self, core: &mut Core<S>, news: &News) {
+        match news {
+            News::Opening => self.stop(),
+            News::Stable { version, .. } if period(setting(core)).is_some() => {
+                self.take_written(core, *version);
+            }
+            _ => {}
         }
     }
 
@@ -141,6 +145,21 @@ impl Scrub {
     fn stop(&self) {
         if let Some((_, brake)) = &self.under_way {
             brake.stop();
+        }
+    }
+
+    /// What has just become stable was read back when it was written.
+    fn take_written<S: Shell>(&mut self, core: &Core<S>, version: Version) {
+        let now = core.now();
+        let written =
+            |copy: &CopyId| (copy.id.incarnation, copy.id.version) == (core.incarnation(), version);
+        for (copy, _) in kept(core).into_iter().filter(|(copy, _)| written(copy)) {
+            self.copies.entry(copy).or_insert(Known {
+                since: now,
+                read: Some(now),
+                tried: None,
+                damaged: false,
+            });
         }
     }
 
@@ -267,29 +286,36 @@ const fn level_of(place: Place) -> Level {
 
 /// The copies that this node reads, by the records, with the levels that each of them is for.
 fn kept<S: Shell>(core: &Core<S>) -> BTreeMap<CopyId, Vec<Level>> {
-    let me = core.me();
-    let contents = core.contents();
+    let versions = core.contents().versions().into_iter();
+    versions
+        .flat_map(|(source, version)| kept_of(core, source, version))
+        .collect()
+}
+
+/// The same of one version.
+fn kept_of<S: Shell>(
+    core: &Core<S>,
+    source: Incarnation,
+    version: Version,
+) -> BTreeMap<CopyId, Vec<Level>> {
+    let (me, contents) = (core.me(), core.contents());
     let mut kept: BTreeMap<CopyId, Vec<Level>> = BTreeMap::new();
-    for (source, version) in contents.versions() {
-        for level in contents.levels_of(source, version) {
-            let mut keep = |part: &Part, place| {
-                let id = part.id;
-                kept.entry(CopyId { id, place }).or_default().push(level);
-            };
-            let own = contents.part(source, version, level, me);
-            match level {
-                Level::MEMORY => {}
-                Level::SHARED => own.into_iter().for_each(|part| keep(part, Place::Shared)),
-                _ => {
-                    own.into_iter().for_each(|part| keep(part, Place::Own));
-                    if level.members().is_some() {
-                        let with = own.filter(|part| part.parity.is_some());
-                        with.into_iter()
-                            .for_each(|part| keep(part, Place::Parity(level)));
-                    }
-                    let held = contents.held_for_others(source, version, level, me);
-                    held.for_each(|part| keep(part, Place::Kept));
-                }
+    for level in contents.levels_of(source, version) {
+        let mut keep = |part: &Part, place| {
+            let id = part.id;
+            kept.entry(CopyId { id, place }).or_default().push(level);
+        };
+        let own = contents.part(source, version, level, me);
+        match level {
+            Level::MEMORY => {}
+            Level::SHARED => own.into_iter().for_each(|part| keep(part, Place::Shared)),
+            _ => {
+                own.into_iter().for_each(|part| keep(part, Place::Own));
+                let with = own.filter(|part| level.members().is_some() && part.parity.is_some());
+                with.into_iter()
+                    .for_each(|part| keep(part, Place::Parity(level)));
+                let held = contents.held_for_others(source, version, level, me);
+                held.for_each(|part| keep(part, Place::Kept));
             }
         }
     }
