@@ -352,7 +352,7 @@ fn text(found: &Comparison) -> String {
     let mut lines = vec![output::table(&rows), String::new()];
     for kernel in &found.kernels {
         lines.push(format!(
-            "{}: {:.2} times as fast with huge pages ({:.2} to {:.2}); times are for a {}",
+            "{}: {:.2} times as fast with huge pages ({:.2} to {:.2}); time per {}",
             kernel.name, kernel.ratio, kernel.ratio_min, kernel.ratio_max, kernel.unit
         ));
     }

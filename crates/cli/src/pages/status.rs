@@ -39,7 +39,7 @@ struct Process {
 }
 
 pub(super) fn run(options: &StatusOptions) -> Result<u8> {
-    let process = options.pid.map(|pid| {
+    let process = options.pid.map(|pid| -> Result<Process> {
         let parts = process::look(pid)?;
         let amounts = parts.iter().map(|part| part.amount);
         let total = amounts.fold(Amount::default(), Amount::and);
