@@ -64,12 +64,15 @@ pub struct Kernel {
     pub unit: String,
     /// Each way.
     pub ways: Vec<Figures>,
-    /// Normal over huge: how many times as fast huge pages are; median over rounds.
+    /// Processor time with normal over that with huge pages: how many times as fast these are;
+    /// median over rounds.
     pub ratio: f64,
     /// The least and the most of a round.
     pub ratio_min: f64,
     /// See above.
     pub ratio_max: f64,
+    /// The same by the clock, median.
+    pub ratio_wall: f64,
 }
 
 /// One way.
@@ -77,12 +80,14 @@ pub struct Kernel {
 pub struct Figures {
     /// Which.
     pub way: Way,
-    /// Time of a unit, ns: median over rounds of the medians over calls.
+    /// Processor time of a unit, ns: median over rounds of the medians over calls.
     pub unit_ns: f64,
     /// The least and the most of a round.
     pub unit_ns_min: f64,
     /// See above.
     pub unit_ns_max: f64,
+    /// Its time by the clock, the same medians.
+    pub wall_ns: f64,
     /// Memory at the end, bytes, median.
     pub resident_bytes: u64,
     /// What of it was huge.
@@ -122,6 +127,7 @@ pub fn judge(name: &str, ways: &[Way], rounds: &[Vec<Run>]) -> Result<Kernel> {
         return Err(Error::new(Code::Corrupt, entity, reason, remedy));
     }
     let time = |run: &Run| median(run.unit_ns.iter().copied());
+    let wall = |run: &Run| median(run.wall_ns.iter().copied());
     let figures = |at: usize| {
         let runs = || rounds.iter().filter_map(|round| round.get(at));
         let times: Vec<f64> = runs().map(time).collect();
@@ -133,6 +139,7 @@ pub fn judge(name: &str, ways: &[Way], rounds: &[Vec<Run>]) -> Result<Kernel> {
             unit_ns: median(times.into_iter()),
             unit_ns_min,
             unit_ns_max,
+            wall_ns: median(runs().map(wall)),
             resident_bytes: whole(|run| run.resident_bytes),
             huge_bytes: whole(|run| run.huge_bytes),
             faults: whole(|run| run.faults),
@@ -141,8 +148,11 @@ pub fn judge(name: &str, ways: &[Way], rounds: &[Vec<Run>]) -> Result<Kernel> {
     };
     let place = |way| ways.iter().position(|one| *one == way);
     let (normal, huge) = (place(Way::Normal), place(Way::Huge));
-    let ratio = |round: &Vec<Run>| Some(time(round.get(normal?)?) / time(round.get(huge?)?));
-    let ratios: Vec<f64> = rounds.iter().filter_map(ratio).collect();
+    let ratios = |of: &dyn Fn(&Run) -> f64| -> Vec<f64> {
+        let ratio = |round: &Vec<Run>| Some(of(round.get(normal?)?) / of(round.get(huge?)?));
+        rounds.iter().filter_map(ratio).collect()
+    };
+    let (ratios, walls) = (ratios(&time), ratios(&wall));
     let (ratio_min, ratio_max) = bounds(&ratios);
     Ok(Kernel {
         name: name.to_owned(),
@@ -151,6 +161,7 @@ pub fn judge(name: &str, ways: &[Way], rounds: &[Vec<Run>]) -> Result<Kernel> {
         ratio: median(ratios.into_iter()),
         ratio_min,
         ratio_max,
+        ratio_wall: median(walls.into_iter()),
     })
 }
 
@@ -161,6 +172,7 @@ mod tests {
     fn run(unit_ns: &[f64], result: u64, misses: Option<f64>) -> Run {
         Run {
             unit_ns: unit_ns.to_vec(),
+            wall_ns: vec![result as f64],
             result,
             resident_bytes: 100,
             huge_bytes: 50,
@@ -186,6 +198,7 @@ mod tests {
             (kernel.ratio, kernel.ratio_min, kernel.ratio_max),
             (2.5, 2.0, 3.0)
         );
+        assert_eq!(kernel.ratio_wall, 1.0);
         let normal = &kernel.ways[0];
         assert_eq!((normal.unit_ns, normal.unit_ns_max), (10.0, 30.0));
         assert_eq!((normal.misses, kernel.ways[1].misses), (Some(2.0), None));

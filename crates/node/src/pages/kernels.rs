@@ -10,7 +10,7 @@ use outlive_base::rng::Sequence;
 use serde::{Deserialize, Serialize};
 
 use super::misses::Misses;
-use super::process::{Amount, sum_of};
+use super::process::sum_of;
 
 /// The names of all kernels.
 pub const NAMES: [&str; 4] = ["chase", "update", "is", "cg"];
@@ -98,18 +98,23 @@ fn update(bytes: usize) -> Kernel {
     }
 }
 
+/// Keys below `values`: means of four draws, as in NPB, so that those in the middle are more
+/// frequent.
+fn draw_keys(keys: usize, values: usize) -> Vec<u32> {
+    let mut random = Sequence::new(2, keys as u64);
+    let draw = |_| {
+        let sum: u64 = (0..4).map(|_| random.below(values as u64)).sum();
+        (sum / 4) as u32
+    };
+    (0..keys).map(draw).collect()
+}
+
 /// Counts keys, adds the counts up and puts each key in its place.
 fn integer_sort(bytes: usize) -> Kernel {
     // Keys, sorted keys, and a count for each of a fourth as many values.
     let keys = bytes / 9;
     let values = (keys / 4).max(1);
-    let mut random = Sequence::new(2, keys as u64);
-    // The sum of four draws, as in NPB: places in the middle are more frequent.
-    let draw = |_| {
-        let sum: u64 = (0..4).map(|_| random.below(values as u64)).sum();
-        (sum / 4) as u32
-    };
-    let mut unsorted: Vec<u32> = (0..keys).map(draw).collect();
+    let mut unsorted = draw_keys(keys, values);
     let mut sorted = vec![0u32; keys];
     let mut counts = vec![0u32; values];
     let mut iteration = 0u32;
@@ -259,8 +264,11 @@ fn build(name: &str, mib: u64) -> Option<Kernel> {
 /// What a process found that ran a kernel.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Run {
-    /// Time of each call over what it does, ns.
+    /// Processor time of each call over what it does, ns: others on the machine disturb it less
+    /// than the clock's.
     pub unit_ns: Vec<f64>,
+    /// The same by the clock.
+    pub wall_ns: Vec<f64>,
     /// What was computed.
     pub result: u64,
     /// Memory, bytes, and what of it is huge.
@@ -285,24 +293,27 @@ pub fn run(name: &str, mib: u64, calls: u32, collapse: bool) -> Option<Run> {
         collapse_all();
     }
     let mut misses = Misses::open(false);
-    let (mut unit_ns, mut counted) = (Vec::new(), Some(0));
+    let (mut unit_ns, mut wall_ns, mut counted) = (Vec::new(), Vec::new(), Some(0));
     let before = faults();
     for _ in 0..calls {
-        let start = Instant::now();
+        let (start, used) = (Instant::now(), processor_ns());
         let (one, missed) = match &mut misses {
             Ok(misses) => misses.during(&mut kernel.call),
             Err(_) => ((kernel.call)(), None),
         };
-        unit_ns.push(start.elapsed().as_nanos() as f64 / kernel.units as f64);
+        let units = kernel.units as f64;
+        wall_ns.push(start.elapsed().as_nanos() as f64 / units);
+        unit_ns.push(processor_ns().saturating_sub(used) as f64 / units);
         // The counter goes on counting from call to call.
         counted = missed;
         result = result.rotate_left(1) ^ one;
     }
     let faults = faults().saturating_sub(before);
-    let amount = sum_of(std::process::id()).unwrap_or(Amount::default());
+    let amount = sum_of(std::process::id()).unwrap_or_default();
     let units = (kernel.units * u64::from(calls)).max(1) as f64;
     Some(Run {
         unit_ns,
+        wall_ns,
         result,
         resident_bytes: amount.resident_bytes,
         huge_bytes: amount.huge_bytes,
@@ -310,6 +321,12 @@ pub fn run(name: &str, mib: u64, calls: u32, collapse: bool) -> Option<Run> {
         misses: counted.map(|count| count as f64 / units),
         why: misses.err().map(|error| error.to_string()),
     })
+}
+
+/// Processor time of this thread so far, ns.
+fn processor_ns() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// Page faults of this process so far.
@@ -387,14 +404,15 @@ mod tests {
         // here the sum is compared with that of a sort of the standard library.
         let mut kernel = integer_sort(9 * 50_000);
         let said = (kernel.call)();
-        let (keys, values) = (50_000, 12_500u64);
-        let mut random = Sequence::new(2, keys);
-        let draw = |_| (0..4).map(|_| random.below(values)).sum::<u64>() / 4;
-        let mut all: Vec<u64> = (0..keys).map(draw).collect();
-        (all[1], all[1 + 25_000]) = (1, values - 2);
+        let (keys, values) = (50_000, 12_500);
+        let mut all = draw_keys(keys, values);
+        (all[1], all[1 + 25_000]) = (1, values as u32 - 2);
         all.sort_unstable();
         let places = all.iter().step_by(4_099).zip(1u64..);
-        assert_eq!(said, places.map(|(key, n)| n * key).sum::<u64>());
+        assert_eq!(
+            said,
+            places.map(|(key, n)| n * u64::from(*key)).sum::<u64>()
+        );
         let (next, mut at) = (circle(1_000), 0);
         for step in 1..=1_000 {
             at = next[at * LINE_WORDS] as usize;
