@@ -10,6 +10,9 @@ use outlive_node::pages::{LIBRARY, LIBRARY_NAME};
 
 use super::refuse;
 
+/// Directories of one process number that may be there already.
+const LEFT_MAX: u32 = 1_000;
+
 /// Writes a library; a program that has mapped the file of before keeps that.
 pub(super) fn write(file: &Path, bytes: &[u8]) -> Result<()> {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
@@ -56,10 +59,7 @@ impl Folder {
     pub(super) fn new() -> Result<Folder> {
         let base = std::env::temp_dir();
         let base = std::path::absolute(&base).map_err(|error| Error::io(&base, "find", &error))?;
-        let path = base.join(format!("outlive-pages-{}", std::process::id()));
-        // Programs that become another user still find the library.
-        let made = fs::DirBuilder::new().mode(0o755).create(&path);
-        made.map_err(|error| Error::io(&path, "create", &error))?;
+        let path = create(&base)?;
         // It goes from here on, whatever fails.
         let mut folder = Folder {
             account: path.join("account"),
@@ -84,6 +84,22 @@ impl Folder {
         let written = fs::write(&self.account, "")
             .and_then(|()| fs::set_permissions(&self.account, fs::Permissions::from_mode(0o600)));
         written.map_err(|error| Error::io(&self.account, "write", &error))
+    }
+}
+
+/// A new directory; one that a killed run of the same number left is no obstacle.
+fn create(base: &Path) -> Result<PathBuf> {
+    let mut tries = 0;
+    loop {
+        let path = base.join(format!("outlive-pages-{}-{tries}", std::process::id()));
+        // Programs that become another user still find the library.
+        match fs::DirBuilder::new().mode(0o755).create(&path) {
+            Ok(()) => return Ok(path),
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists && tries < LEFT_MAX => {
+                tries += 1;
+            }
+            Err(error) => return Err(Error::io(&path, "create", &error)),
+        }
     }
 }
 
