@@ -73,6 +73,7 @@ struct piece {
 
 /* ---- the program's own mappings ---- */
 
+#ifdef __LP64__ /* elsewhere off_t and the system call have other forms: no hooks */
 EXPORTED void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t offset)
 {
     void *got = (void *)syscall(SYS_mmap, at, bytes, prot, flags, fd, offset);
@@ -87,6 +88,7 @@ EXPORTED void *mmap(void *at, size_t bytes, int prot, int flags, int fd, off_t o
 }
 
 EXPORTED void *mmap64(void *, size_t, int, int, int, off_t) __attribute__((alias("mmap")));
+#endif
 
 /* ---- reading what the kernel says ---- */
 
