@@ -247,3 +247,41 @@ def test_the_library_can_be_had_for_settings_of_ones_own(tmp_path: Path, program
     environment = {"LD_PRELOAD": str(library), "OUTLIVE_PAGES_REPORT": str(account)}
     assert run(program, env=os.environ | environment).stdout == run(program).stdout
     assert account.read_text().startswith("begin ")
+
+
+def test_data_stays_where_threads_could_write_it(tmp_path: Path) -> None:
+    library = tmp_path / "early.c"
+    library.write_text(
+        "#include <pthread.h>\n#include <unistd.h>\n"
+        "static void *rest(void *none) { for (;;) pause(); return none; }\n"
+        "__attribute__((constructor)) static void early(void)\n"
+        "{ pthread_t thread; pthread_create(&thread, 0, rest, 0); }\n"
+        "int given(void) { return 3; }\n"
+    )
+    compile_into(tmp_path / "libearly.so", library, "-shared", "-fPIC", "-pthread")
+    source = tmp_path / "late.c"
+    source.write_text(
+        "extern int given(void);\nint data[4 << 20] = {1};\n"
+        "int main(int count, char **words) { (void)words; return data[count] + given(); }\n"
+    )
+    rest = ["-L", str(tmp_path), "-learly", f"-Wl,-rpath,{tmp_path}"]
+    built = tmp_path / "late"
+    subprocess.run(["cc", *STRICT, str(source), "-o", str(built), *rest], check=True, timeout=60)
+    report = tmp_path / "report.json"
+    assert pages("run", "--report", report, "--", built).returncode == 3
+    data = json.loads(report.read_text())["data"]
+    assert (data["done_bytes"], data["fits_bytes"] > 10 * MIB) == (0, True)
+    assert "threads" in data["reasons"][0]
+
+
+def test_reserved_pages_are_taken_where_there_are_some_and_else_the_line_is_said(
+    program: Path,
+) -> None:
+    pools = json.loads(pages("status", "--json").stdout)["machine"]["pools"]
+    free = sum(p["free"] - p["reserved"] for p in pools if p["bytes"] == 2 * MIB)
+    done = pages("run", "--hugetlbfs", "--", program)
+    if free == 0 and not any(pool["overcommit"] for pool in pools):
+        assert (done.returncode, done.stdout) == (74, "")
+        assert "OL-404" in done.stderr and "nr_hugepages" in done.stderr
+    elif free >= 200:  # enough for both sides of its fork
+        assert (done.returncode, done.stdout) == (7, run(program).stdout)
