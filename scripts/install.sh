@@ -34,6 +34,11 @@ place 755 crates/mpi/tools/outlive-shield "$root/bin"
 for library in "${libraries[@]}"; do
     place 755 "$built/$library" "$root/lib"
 done
+# A part of the command, as a file: a copy in a directory of temporary files would go with its run.
+if ! said=$($built/outlive pages library "$root/lib/liboutlive_pages.so" 2>&1); then
+    echo "$said" >&2
+    exit 1
+fi
 for header in crates/{balance-mpi,mpi,sessions}/include/*.h; do
     place 644 "$header" "$root/include"
 done

@@ -1,6 +1,7 @@
 """What commands answer as JSON is what docs/reference/json.md says, field by field."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -26,6 +27,7 @@ RESEARCH = (
     "outlive.bench",
     "outlive.minickpt",
     "outlive.noise",
+    "outlive.pages",
     "outlive.plan",
 )
 # Compared with a job that runs: test_view.py.
@@ -34,6 +36,8 @@ OF_A_JOB_THAT_RUNS = ("outlive.top/", "outlive.events/")
 OF_THE_MODULE = {"outlive.minickpt.status/1", "outlive.minickpt.last/1"}
 # Compared under each MPI that is here: test_noise_mpi.py.
 OF_AN_MPI = {"outlive.noise-mpi/1"}
+# Written into a file: test_pages.py.
+OF_A_RUN = {"outlive.pages-run/1"}
 
 
 def documented() -> dict[str, set[str]]:
@@ -165,6 +169,8 @@ def test_research_commands_answer_as_documented(tmp_path: Path) -> None:
     ask("noise fwq --samples 50 --quantum-us 100")
     ask("noise ftq --samples 50 --quantum-us 100")
     ask("noise variation --runs 2 --run-ms 1")
+    ask(f"pages status --pid {os.getpid()}")
+    ask("pages bench --kernels chase --mib 8 --rounds 1 --calls 1")
     ask("simulate reduce --processes 8")
     ask("simulate barrier --processes 8")
     ask("balance --graph path.graph --parts 2")
@@ -181,7 +187,7 @@ def test_research_commands_answer_as_documented(tmp_path: Path) -> None:
                 names.difference_update(figures, FIGURES)
                 names.update(told)
     said = {name: names for name, names in said.items() if name.startswith(RESEARCH)}
-    assert set(found) == set(said) - OF_THE_MODULE - OF_AN_MPI
+    assert set(found) == set(said) - OF_THE_MODULE - OF_AN_MPI - OF_A_RUN
     goals = {name for name in said["outlive.bench.balance/1"] if name.startswith("goals[]")}
     found["outlive.bench.balance/1"] |= goals  # without a peer there may be none
     for name, names in found.items():

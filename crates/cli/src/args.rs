@@ -88,6 +88,8 @@ pub enum Command {
     Minickpt(Box<crate::minickpt::Minickpt>),
     /// Measure how quiet the cores are, what disturbs them, and what it costs a large job
     Noise(crate::noise::NoiseOptions),
+    /// Run programs with their memory on huge pages, unchanged; tell what is huge; compare
+    Pages(Box<crate::pages::PagesOptions>),
     /// Measure on this machine
     Bench(BenchOptions),
     /// Print completions for a shell
@@ -281,12 +283,8 @@ pub struct RunOptions {
     #[arg(long, value_name = "HOW", help_heading = "Collectives of MPI programs")]
     pub collectives: Option<Collectives>,
     /// What the collectives' messages travel on [default: the library chooses]
-    #[arg(
-        long,
-        value_name = "RAIL",
-        requires = "collectives",
-        help_heading = "Collectives of MPI programs"
-    )]
+    #[arg(long, value_name = "RAIL", requires = "collectives")]
+    #[arg(help_heading = "Collectives of MPI programs")]
     pub collectives_rail: Option<CollectivesRail>,
     /// Corrected collectives: how many failures they tolerate [default: 1]
     #[arg(

@@ -19,6 +19,7 @@ mod memory;
 mod minickpt;
 mod noise;
 mod output;
+mod pages;
 mod pins;
 mod plan;
 mod prune;
@@ -77,6 +78,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Balance(options) => balance::run(&options).map(|()| 0),
         Command::Minickpt(options) => minickpt::run(*options),
         Command::Noise(options) => noise::run(&options),
+        Command::Pages(options) => pages::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();

@@ -1,6 +1,7 @@
 //! How quiet the cores of a node are: fixed work and fixed time quanta, what hit the samples
 //! that took long, kernels that show how much the hardware itself varies, and what the noise
-//! of one core costs a job of many ranks; and how an MPI job fares that really runs.
+//! of one core costs a job of many ranks; and how an MPI job fares that really runs. Beside them
+//! [`pages`]: huge pages for programs that were not changed.
 //!
 //! [`stats`], [`spectrum`], [`trace`], [`counters`], [`attribute`], [`extrapolate`], [`model`],
 //! [`text`], [`picture`], [`ranks`] and [`page`] have no input or output. [`cores`], [`cycles`],
@@ -16,6 +17,7 @@ pub mod kernels;
 pub mod measure;
 pub mod model;
 pub mod page;
+pub mod pages;
 pub mod picture;
 pub mod ranks;
 pub mod spectrum;

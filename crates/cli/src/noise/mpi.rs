@@ -17,6 +17,7 @@ use outlive_control::units::{duration_ms, duration_ns};
 use outlive_launch::input;
 use outlive_node::cores;
 use outlive_node::measure::{QUANTUM_NS, SAMPLES, SECONDS_MAX};
+use outlive_node::pages::program::find;
 use outlive_node::ranks::judge::{Asked, BYTES_A_STEP, judge};
 use outlive_node::ranks::record::{self, HEAD};
 use outlive_node::ranks::{Daemon, Mode, PROGRAM, Phase, show};
@@ -259,19 +260,6 @@ fn words(asked: &Asked, options: &MpiOptions, folder: &Path, bound_ms: u64) -> V
         .into_iter()
         .chain(rest)
         .collect()
-}
-
-/// The program of this name in PATH, or at this path.
-fn find(name: &OsStr) -> Option<PathBuf> {
-    let runs = |path: &PathBuf| {
-        path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
-    };
-    if name.as_encoded_bytes().contains(&b'/') {
-        return Some(PathBuf::from(name)).filter(runs);
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut places = std::env::split_paths(&path).map(|dir| dir.join(name));
-    places.find(runs)
 }
 
 /// The compiler beside a launcher: that of the same ending first, as in mpirun.openmpi.
