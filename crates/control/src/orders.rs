@@ -13,6 +13,7 @@ use outlive_base::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::health::{Change, NodeHealth, Settings};
 use crate::traffic::Traffic;
 
 /// Version of this protocol; both ends of a run come from the same installation.
@@ -33,7 +34,7 @@ pub const TITLE: &str = "outlive:";
 pub const LAUNCHER_VARIABLE: &str = "OUTLIVE_LAUNCHER_PID";
 
 /// Who an agent is and where its things are. Holds no secret.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AgentSpec {
     /// The job's name.
     pub job: JobName,
@@ -62,6 +63,9 @@ pub struct AgentSpec {
     pub memory_bytes: u64,
     /// Encrypt bulk data too.
     pub encrypt: bool,
+    /// How its machine's sensors are read and judged.
+    #[serde(default)]
+    pub health: Settings,
 }
 
 impl AgentSpec {
@@ -441,6 +445,8 @@ pub struct NodeStatus {
     pub warnings: Vec<Error>,
     /// What it has sent and received.
     pub traffic: Traffic,
+    /// How its machine is.
+    pub health: NodeHealth,
 }
 
 /// Where a rank is, in words. Ranks at the same place have the same words.
@@ -619,6 +625,8 @@ pub enum Notice {
     RanksEnded,
     /// The answer to [`Order::Finish`].
     Finished,
+    /// Sensors of its machine are worse than they were, or well again.
+    Health(Vec<Change>),
 }
 
 /// Encodes a message.

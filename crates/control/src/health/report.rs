@@ -9,6 +9,9 @@ use super::sensors::{Judged, Sensor};
 /// Findings that travel with a node's status.
 pub const FINDINGS_MAX: usize = 8;
 
+/// Changes that are told of one reading; the rest is seen in the status.
+pub const CHANGES_MAX: usize = 16;
+
 /// What is to be thought of something. The greater, the worse.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

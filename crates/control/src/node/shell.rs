@@ -20,6 +20,7 @@ use outlive_protocols::commit;
 use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
+use crate::health::Sample;
 use crate::orders::{Fault, Member, Notice, RankStacks};
 use crate::traffic::Traffic;
 
@@ -390,6 +391,8 @@ pub enum Ask<L> {
     },
     /// Count the bytes in node storage: [`Done::DiskUsage`].
     DiskUsage,
+    /// Read the sensors of this machine: [`Done::Health`].
+    Health,
     /// Look at what these ranks are doing: [`Done::Stacks`].
     Stacks {
         /// Comes back.
@@ -496,6 +499,8 @@ pub enum Done<L> {
     },
     /// Bytes in node storage, and free bytes there.
     DiskUsage((u64, u64)),
+    /// What the sensors of this machine say.
+    Health(Vec<Sample>),
     /// What ranks are doing.
     Stacks {
         /// As it was asked with.
@@ -540,6 +545,7 @@ impl<L> Done<L> {
             Done::Collected { .. } => "old versions that were removed",
             Done::Routed { .. }
             | Done::DiskUsage(_)
+            | Done::Health(_)
             | Done::Stacks { .. }
             | Done::Protected { .. }
             | Done::Corrupted { .. }

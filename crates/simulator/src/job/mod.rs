@@ -11,6 +11,7 @@
 mod chaos;
 mod checker;
 mod ends;
+mod health;
 mod injected;
 mod launcher;
 mod node;
@@ -32,6 +33,7 @@ use outlive_base::machine::Op;
 use outlive_base::rng::Sequence;
 use outlive_base::{NodeId, Time};
 use outlive_control::ended::{Ended, SIGKILL};
+use outlive_control::health::Finding;
 use outlive_control::node::Input as NodeInput;
 use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{Done, Making, PeerMessage, Rebuild, Target};
@@ -43,6 +45,7 @@ use crate::engine::{Happening, Queue, Slab, Trace};
 use crate::network::{Lossy, Network};
 
 pub use checker::{Checker, CopyAt, Key};
+pub use health::Unwell;
 pub use options::{Options, Weights};
 pub use scale::{Phase, Scale, measure};
 pub use sweep::{Summary, sweep};
@@ -217,6 +220,8 @@ pub struct Outcome {
     pub stable: usize,
     /// Times at which the job was said to stand still.
     pub hangs: u64,
+    /// What people were told of the health of nodes: the node, and a sensor of it.
+    pub health: Vec<(u32, Finding)>,
     /// Incarnations that opened.
     pub opened: usize,
     /// Injections that were carried out.
@@ -263,6 +268,8 @@ struct Job {
     epoch: u32,
     /// A forced checkpoint: ranks' life and version.
     forced: Option<(u32, u64)>,
+    /// What was told of the health of nodes.
+    health: Vec<(u32, Finding)>,
     /// Times at which it was said to stand still.
     hangs: u64,
     /// The last of them.
@@ -300,6 +307,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         options: job.options,
         stable: job.judge.stable_count(),
         hangs: job.hangs,
+        health: job.health,
         opened: job.judge.opened_count(),
         injected: job.injections.count,
         violations: job.judge.violations,
@@ -340,6 +348,7 @@ impl Job {
             ends: Ends::default(),
             epoch: 0,
             forced: None,
+            health: Vec::new(),
             hangs: 0,
             hung: Time::ZERO,
             calm: false,

@@ -419,6 +419,7 @@ impl<S: Shell> Core<S> {
             | Done::ParityMade { .. }
             | Done::Collected { .. }
             | Done::DiskUsage(_)
+            | Done::Health(_)
             | Done::Stacks { .. } => {}
             Done::SlabMade {
                 rank,
