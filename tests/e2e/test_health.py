@@ -62,9 +62,10 @@ def test_a_planted_fault_is_seen_while_the_job_runs(job: Job) -> None:
     assert "HEALTH" in ask(job, "top", "--once")
     line = 'sensor="ecc-uncorrected",source="mc0",verdict="failing"} 2'
     until("metrics have it", lambda: line in metrics.read_text())
-    # A device that is gone is not well.
+    # A device that is gone has not become well.
     (root / UNCORRECTED).unlink()
-    until("it is unknown", lambda: health(job)[1]["unknown"] > 0)
+    until("it is gone", lambda: "is gone" in (health(job)[1]["findings"][0]["reason"] or ""))
+    assert all_are("failing")
     enough.touch()
     result = run.end()
     assert result.status == 0, result.err

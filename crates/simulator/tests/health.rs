@@ -16,7 +16,7 @@ fn unwell(seed: u64, until: Time) -> Options {
     options.torn = 0;
     options.slow = 0;
     options.breaks = 0;
-    options.end = Time::from_secs(80);
+    options.end = Time::from_secs(40);
     options.last = options.end;
     options.late_restarts = 0;
     options.unwell = Some(Unwell {
@@ -57,10 +57,7 @@ fn what_sensors_say_decides_nothing_yet() {
         options.unwell = None;
         let well = run_history(seed, options, false);
         assert!(well.health.is_empty());
-        assert_eq!(
-            (planted.stable, planted.opened),
-            (well.stable, well.opened),
-            "seed {seed}"
-        );
+        assert!(planted.violations.is_empty() && well.violations.is_empty());
+        assert_eq!(planted.opened, well.opened, "seed {seed}");
     }
 }

@@ -94,8 +94,8 @@ impl Judge {
             };
             let before = kept.verdict;
             kept.settle(finding.verdict);
-            // What is shown is what is believed.
-            if finding.verdict != Verdict::Unknown {
+            // What is shown is what is believed. A disk that was failing and is gone is not well.
+            if finding.verdict != Verdict::Unknown || kept.verdict.is_bad() {
                 finding.verdict = kept.verdict;
             }
             if kept.verdict != before && (kept.verdict.is_bad() || before.is_bad()) {
@@ -400,23 +400,26 @@ mod tests {
         let mut judge = judge();
         let disk = |errors| [Sample::of(Sensor::DiskErrors, "sdb", errors)];
         judge.judge(at(0), &disk(5.0));
-        judge.judge(at(1), &disk(7.0));
-        let (report, told) = judge.judge(at(2), &[]);
+        let (report, _) = judge.judge(at(1), &[]);
         assert_eq!(report.findings[0].verdict, Verdict::Unknown);
         assert_eq!(
             report.findings[0].reason.as_deref(),
             Some("was there, and is gone")
         );
-        assert!(told.is_empty());
-        let (report, told) = judge.judge(at(3), &disk(7.0));
+        judge.judge(at(2), &disk(7.0));
+        let (report, told) = judge.judge(at(3), &[]);
+        let (verdict, worst) = (report.findings[0].verdict, report.worst());
         assert_eq!(
-            report.findings[0].verdict,
-            Verdict::Warning,
-            "not told anew"
+            (verdict, worst),
+            (Verdict::Warning, Verdict::Warning),
+            "not well by going"
         );
         assert!(told.is_empty());
-        judge.judge(at(4), &[]);
-        let (report, _) = judge.judge(at(4) + GONE_FOR, &[]);
+        let (report, told) = judge.judge(at(4), &disk(7.0));
+        assert_eq!(report.findings[0].verdict, Verdict::Warning);
+        assert!(told.is_empty(), "not told anew");
+        judge.judge(at(5), &[]);
+        let (report, _) = judge.judge(at(5) + GONE_FOR, &[]);
         assert!(report.findings.is_empty() && judge.kept.is_empty());
     }
 
