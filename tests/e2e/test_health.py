@@ -73,4 +73,6 @@ def test_a_planted_fault_is_seen_while_the_job_runs(job: Job) -> None:
     assert not result.report["warnings"], "a machine's health is no fault of the job"
     told = [text for text in ask(job, "logs").splitlines() if "ecc-uncorrected" in text]
     assert len(told) == job.nodes, told
+    of_one = [text for text in ask(job, "logs", "--node", "1").splitlines() if "ecc-" in text]
+    assert len(of_one) == 1 and "health of node 1: failing" in of_one[0]
     assert result.err.count("failing: ecc-uncorrected of mc0") == job.nodes
