@@ -446,7 +446,7 @@ pub struct NodeStatus {
     /// What it has sent and received.
     pub traffic: Traffic,
     /// How its machine is.
-    pub health: NodeHealth,
+    pub health: Box<NodeHealth>,
 }
 
 /// Where a rank is, in words. Ranks at the same place have the same words.

@@ -135,7 +135,7 @@ mod tests {
         node.on(node.core.now(), Input::Order(Order::Status));
         let mut told = node.core.shell().told.iter().rev();
         let status = told.find_map(|notice| match notice {
-            Notice::Status(status) => Some(status.health.clone()),
+            Notice::Status(status) => Some(NodeHealth::clone(&status.health)),
             _ => None,
         });
         status.unwrap()

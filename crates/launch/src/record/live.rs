@@ -179,7 +179,7 @@ impl LiveNode {
                 .map(|(level, version)| (level.name().to_owned(), *version))
                 .collect(),
             traffic: status.traffic,
-            health: status.health.clone(),
+            health: NodeHealth::clone(&status.health),
         }
     }
 }

@@ -88,7 +88,8 @@ fn mounts(text: &str, storage: Option<&Path>, samples: &mut Vec<Sample>) {
     for mount in &all {
         let is_own = own.is_some_and(|own| std::ptr::eq(own, mount));
         let on_device = mount.device.starts_with("/dev/");
-        if !is_own && !(on_device && told.insert(mount.device)) {
+        let is_shown = is_own || (on_device && told.insert(mount.device));
+        if !is_shown {
             continue;
         }
         let bad = mount.failed() || (is_own && mount.has("ro"));

@@ -164,7 +164,7 @@ impl<S: Shell> Core<S> {
             agent_restarts: self.restarts.unwrap_or(0),
             warnings: self.warnings(),
             traffic: self.shell.traffic(),
-            health: self.health(),
+            health: Box::new(self.health()),
         }
     }
 }
