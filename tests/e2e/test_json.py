@@ -10,7 +10,9 @@ from harness import OUTLIVE, ROOT, Job, damage
 from sample_report import REPORT
 
 # Described elsewhere: in report.md, under Errors, in words.
-ELSEWHERE = set("learned attribution report problem refusal error damaged limit goal".split())
+ELSEWHERE = set(
+    "learned attribution report problem refusal error damaged limit goal findings".split()
+)
 # Of each balancing.
 FIGURES = set(
     """imbalance imbalance_before migration migration_total migration_least
@@ -117,6 +119,7 @@ def test_every_field_is_documented_and_every_documented_field_appears(job: Job) 
     ask("checkpoints", "diff", older, newest, *store, *named)
     ask("config", "explain")
     ask("doctor")
+    ask("health", "--interval", "100ms")
     ask("doctor", "--hosts", *two_names_of_this_machine(job.dir))
     # A program that has lines.
     with subprocess.Popen([OUTLIVE, "coordinator", *store], cwd=job.dir) as running:

@@ -7,6 +7,7 @@
 
 mod faults;
 mod flush;
+mod health;
 mod ipc_server;
 pub mod keeper;
 mod kept;

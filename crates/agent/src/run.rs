@@ -17,6 +17,7 @@ use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
 use outlive_vault::{Directory, Faulty, Record, Vault, WriteError};
 
 use crate::faults::{Faults, OfShared};
+use crate::health::Sensors;
 use crate::ipc_server::{CONNECTIONS_MAX, IpcEvent, IpcServer};
 use crate::keeper::{Caught, Deposit};
 use crate::kept::{KEPT_TAG, Kept};
@@ -243,6 +244,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         put_off: VecDeque::new(),
         processes: BTreeMap::new(),
         traffic: Default::default(),
+        sensors: Sensors::new(spec.node_dir.clone()),
         turns: Turns::new(),
         plenty: Default::default(),
         has_routed,

@@ -31,6 +31,7 @@ use outlive_vault::{Inventory, Part, Removal, Trace};
 use rustix::process::{Pid, Signal};
 
 use crate::flush::Writing;
+use crate::health::Sensors;
 use crate::ipc_server::is_readable;
 use crate::keeper::Deposit;
 use crate::memory::{Block, Memory, Work, control_tag, share, slab_tag};
@@ -92,6 +93,8 @@ pub struct World {
     pub processes: BTreeMap<u64, Process>,
     /// What was sent and received.
     pub traffic: Traffic,
+    /// Reads the machine's sensors.
+    pub sensors: Sensors,
     /// How long this thread's turns take.
     pub turns: Turns,
     /// What is to be removed is so little, and so much room is left, that it may wait until
@@ -552,6 +555,7 @@ impl Shell for World {
                 within,
             } => stacks::look(number, ranks, within.into(), self.work.clone()),
             Ask::Scrub(reading) => self.scrub(reading),
+            Ask::Health => self.sensors.begin(&self.work),
             Ask::DiskUsage => {
                 let (places, work) = (Arc::clone(&self.places), self.work.clone());
                 let job = move || {

@@ -61,7 +61,7 @@ pub enum Command {
     /// a job
     Checkpoints(CheckpointsOptions),
     /// List all jobs of a store, or tell what is known of one job, running or not
-    Status(StatusOptions),
+    Status(crate::status::StatusOptions),
     /// Watch a running job: nodes, ranks, versions, rates, failures, and what it waits for
     Top(crate::view::top::TopOptions),
     /// Tell what happened to a job, or what happens while it runs
@@ -74,12 +74,14 @@ pub enum Command {
     Stacks(crate::stacks::StacksOptions),
     /// Check what this machine offers, with a remedy for what it lacks
     Doctor(DoctorOptions),
+    /// Tell how this machine is: its sensors, judged by limits that you can set
+    Health(crate::health::HealthOptions),
     /// Explain the configuration: each value and where it comes from
     Config(ConfigOptions),
     /// Plan levels and intervals: what to do, what it costs, what would help
     Plan(Box<crate::plan::PlanOptions>),
     /// Let the jobs of a store take turns on its shared storage
-    Coordinator(CoordinatorOptions),
+    Coordinator(crate::status::CoordinatorOptions),
     /// Run the protocols in simulation
     Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time
@@ -238,6 +240,8 @@ pub struct Settings {
     /// Time without a newer version after which the ranks make no progress (--on-hang)
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     pub hang_timeout: Option<String>,
+    #[command(flatten)]
+    pub health: crate::health::HealthSettings,
 }
 
 #[derive(Args, Debug)]
@@ -374,28 +378,6 @@ pub struct JobChoice {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct CoordinatorOptions {
-    /// Directory of all jobs [default: from the configuration]
-    #[arg(long, value_name = "DIR")]
-    pub store: Option<String>,
-    /// Address at which jobs of other machines reach it
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
-    pub bind: std::net::IpAddr,
-    /// Configuration file, read after the system's and the user's [default: only those]
-    #[arg(long, value_name = "FILE")]
-    pub config: Option<PathBuf>,
-    /// Say nothing but errors
-    #[arg(short, long)]
-    pub quiet: bool,
-}
-
-#[derive(Args, Debug)]
-pub struct StatusOptions {
-    #[command(flatten)]
-    pub choice: JobChoice,
 }
 
 #[derive(Args, Debug)]

@@ -116,6 +116,8 @@ pub const KEYS: &[Key] = &[
     key(SAVES, "scrub-rate", "32MiB", ""),
     key(SAVES, "encrypt", "false", ""),
     key(SEEN, "metrics", "", "none"),
+    key(SEEN, "health-interval", "10s", ""),
+    key(SEEN, "health-limits", "", "those that outlive health shows"),
     key(BOUNDS, "heartbeat", "250ms", ""),
     key(BOUNDS, "suspect-timeout", "1s", ""),
     key(BOUNDS, "dead-timeout", "10s", ""),
@@ -260,7 +262,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 35] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 37] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -288,6 +290,8 @@ impl Settings {
             ("scrub-rate", &self.scrub_rate),
             ("encrypt", &self.encrypt),
             ("metrics", &self.metrics),
+            ("health-interval", &self.health.health_interval),
+            ("health-limits", &self.health.health_limits),
             ("heartbeat", &self.heartbeat),
             ("suspect-timeout", &self.suspect_timeout),
             ("dead-timeout", &self.dead_timeout),

@@ -13,6 +13,7 @@ mod config;
 mod delete;
 mod diff;
 mod doctor;
+mod health;
 mod jobs;
 mod machines;
 mod memory;
@@ -71,6 +72,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Trace(options) => view::trace::run(&options),
         Command::Stacks(options) => stacks::run(&options),
         Command::Doctor(options) => doctor::run(&options),
+        Command::Health(options) => health::run(&options),
         Command::Config(options) => config::explain(options),
         Command::Plan(options) => plan::run(&options),
         Command::Coordinator(options) => status::coordinator(&options),

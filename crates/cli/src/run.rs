@@ -181,6 +181,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         hosts,
         memory_bytes,
         encrypt: boolean(config, "encrypt")?,
+        health: crate::health::settings(config)?,
         report: options.report,
         metrics: Some(config.get("metrics"))
             .filter(|path| !path.is_empty())

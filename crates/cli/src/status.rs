@@ -2,19 +2,44 @@
 
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use outlive_base::{Code, Entity, Error, JobName, Result, Version};
+use outlive_control::health::NodeHealth;
 use outlive_control::report::Report;
 use outlive_control::units::{show_bytes, show_ms};
 use outlive_launch::delete;
 use outlive_launch::jobs::{Job, State, utc};
+use outlive_launch::record::live::{Live, LiveNode};
 use outlive_launch::store::JobFile;
 use serde::Serialize;
 
-use crate::args::{CoordinatorOptions, JobChoice, Settings, StatusOptions};
+use crate::args::{JobChoice, Settings};
 use crate::config::Config;
 use crate::jobs::{self, Known, Newest};
 use crate::output;
 use crate::scrub;
+
+#[derive(Args, Debug)]
+pub struct CoordinatorOptions {
+    /// Directory of all jobs [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// Address at which jobs of other machines reach it
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
+    pub bind: std::net::IpAddr,
+    /// Configuration file, read after the system's and the user's [default: only those]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Say nothing but errors
+    #[arg(short, long)]
+    pub quiet: bool,
+}
+
+#[derive(Args, Debug)]
+pub struct StatusOptions {
+    #[command(flatten)]
+    pub choice: JobChoice,
+}
 
 #[derive(Serialize)]
 struct Status {
@@ -33,8 +58,28 @@ struct Status {
     changed: String,
     /// The running report, or that of the last run.
     report: Option<Report>,
+    /// How the machines of its nodes are, while it runs.
+    health: Vec<OfNode>,
     /// Why the next run would be refused, if it would.
     refusal: Option<Error>,
+}
+
+#[derive(Serialize)]
+struct OfNode {
+    node: u32,
+    host: Option<String>,
+    #[serde(flatten)]
+    health: NodeHealth,
+}
+
+impl From<LiveNode> for OfNode {
+    fn from(node: LiveNode) -> OfNode {
+        OfNode {
+            node: node.node,
+            host: node.host,
+            health: node.health,
+        }
+    }
 }
 
 /// The directory of all jobs.
@@ -125,7 +170,10 @@ pub fn run(options: &StatusOptions) -> Result<u8> {
         ..Known::default()
     });
     let report = job.report.take();
+    let live = Live::read(&job.dir).filter(|_| job.state == State::Running);
+    let nodes = live.map_or_else(Vec::new, |live| live.nodes);
     let status = Status {
+        health: nodes.into_iter().map(OfNode::from).collect(),
         refusal: known.refusal,
         schema: "outlive.status/1",
         newest: known.newest,
@@ -182,6 +230,11 @@ fn describe(status: &Status) -> String {
         let pinned = status.pinned.iter().map(|version| version.0.to_string());
         let pinned = pinned.collect::<Vec<_>>().join(", ");
         lines.push(format!("pinned       {pinned}"));
+    }
+    for OfNode { node, health, .. } in &status.health {
+        if health.verdict.is_bad() {
+            lines.push(format!("health       node {node} {}", health.words()));
+        }
     }
     if let Some(error) = &status.refusal {
         lines.push(format!("next run     would be refused: {error}"));

@@ -6,11 +6,13 @@
 //! - [`turns`]: which of several jobs writes to storage that they share.
 //! - [`orders`]: what launcher and agents tell each other. [`told`]: what is not said twice.
 //! - [`standstill`]: whether a job stands still. [`whereabouts`]: where its ranks are.
-//! - [`scrubbing`]: what is read before it is needed. [`traffic`]: what they send, counted.
+//! - [`health`]: what a node's sensors say, judged. [`scrubbing`]: what is read before it is needed.
+//! - [`traffic`]: what they send each other, counted.
 //! - [`inject`], [`units`]: what users write. [`report`]: what they read. [`ended`]: how
 //!   processes end.
 
 pub mod ended;
+pub mod health;
 pub mod inject;
 pub mod node;
 pub mod orders;

@@ -14,6 +14,7 @@ mod collection;
 pub mod copies;
 mod core;
 mod ending;
+mod health;
 mod injection;
 mod looks;
 mod machines;
@@ -173,6 +174,8 @@ impl<S: Shell> Node<S> {
         let stirs = match &input {
             // The launcher's regular question is nothing new.
             Input::Order(order) => !matches!(order, Order::Status),
+            // Nor is how the machine is, to those who take versions.
+            Input::Done(Done::Health(_)) => false,
             Input::Joined(_) | Input::Said { .. } | Input::Gone { .. } | Input::Done(_) => true,
             Input::Peer { .. } | Input::Up(_) | Input::Trouble(_) => false,
         };

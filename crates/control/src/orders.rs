@@ -13,6 +13,7 @@ use outlive_base::{
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
+use crate::health::{Change, NodeHealth, Settings};
 use crate::scrubbing::{ScrubSetting, ScrubStatus};
 use crate::traffic::Traffic;
 
@@ -34,7 +35,7 @@ pub const TITLE: &str = "outlive:";
 pub const LAUNCHER_VARIABLE: &str = "OUTLIVE_LAUNCHER_PID";
 
 /// Who an agent is and where its things are. Holds no secret.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AgentSpec {
     /// The job's name.
     pub job: JobName,
@@ -63,6 +64,9 @@ pub struct AgentSpec {
     pub memory_bytes: u64,
     /// Encrypt bulk data too.
     pub encrypt: bool,
+    /// How its machine's sensors are read and judged.
+    #[serde(default)]
+    pub health: Settings,
 }
 
 impl AgentSpec {
@@ -446,6 +450,8 @@ pub struct NodeStatus {
     pub traffic: Traffic,
     /// What it has read before it was needed.
     pub scrub: ScrubStatus,
+    /// How its machine is.
+    pub health: Box<NodeHealth>,
 }
 
 /// Where a rank is, in words. Ranks at the same place have the same words.
@@ -624,6 +630,8 @@ pub enum Notice {
     RanksEnded,
     /// The answer to [`Order::Finish`].
     Finished,
+    /// Sensors of its machine are worse than they were, or well again.
+    Health(Vec<Change>),
 }
 
 /// Encodes a message.

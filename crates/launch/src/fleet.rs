@@ -13,6 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 
 use outlive_base::{Error, JobName, NodeId, Result, Time};
+use outlive_control::health;
 use outlive_control::orders::{AgentSpec, COORDINATOR, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
 use rustix::process::Signal;
 
@@ -43,6 +44,8 @@ pub struct Common {
     pub memory_bytes: u64,
     /// Encrypt bulk data.
     pub encrypt: bool,
+    /// How the machine's sensors are read and judged.
+    pub health: health::Settings,
     /// The program that has the subcommands `keeper` and `agent`.
     pub executable: PathBuf,
     /// What all keepers and agents inherit: [`store::Store::nodes_lock`].
@@ -113,6 +116,7 @@ impl Fleet {
             socket: self.common.socket(node),
             memory_bytes: self.common.memory_bytes,
             encrypt: self.common.encrypt,
+            health: self.common.health.clone(),
         };
         let title = spec.title();
         let spec = serde_json::to_string(&spec)

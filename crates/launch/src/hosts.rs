@@ -40,7 +40,7 @@ use crate::host_words::{Begin, Evict, FromHost, Heard, ToHost};
 use crate::nodes::{Happened, Nodes};
 use crate::process::{self, Group, Process};
 use crate::watch::Watcher;
-use call::{Call, Purpose, Stage};
+use call::{Call, Purpose, REACHED_WITHIN, Stage};
 use homes::Homes;
 use install::Install;
 use line::Line;
@@ -49,8 +49,6 @@ use source::{Host, Source};
 
 /// How much later than its host a launcher takes a lease for over.
 const LEASE_MARGIN: Duration = Duration::from_millis(700);
-/// How long a host whose line broke has to let itself be reached, though its lease is over.
-const REACHED_WITHIN: Duration = Duration::from_secs(3);
 
 /// What the nodes of a job on hosts have in common.
 #[derive(Clone, Debug)]
@@ -66,6 +64,7 @@ pub(crate) struct Common {
     /// Bound of the staging memory of each node, in bytes; 0: half of what its host has.
     pub memory_bytes: u64,
     pub encrypt: bool,
+    pub health: outlive_control::health::Settings,
     /// The program on each host.
     pub executable: PathBuf,
     /// Names of the variables that ranks must have.
@@ -205,6 +204,7 @@ impl Hosts {
             socket: self.socket(),
             memory_bytes: self.common.memory_bytes,
             encrypt: self.common.encrypt,
+            health: self.common.health.clone(),
         }
     }
 

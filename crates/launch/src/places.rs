@@ -66,6 +66,7 @@ impl Lives<'_> {
             nodes: run.settings.nodes,
             memory_bytes: run.memory_bytes,
             encrypt: run.encrypt,
+            health: run.health.clone(),
             executable: run.executable.clone(),
             nodes_lock: store.nodes_lock().clone(),
         })))
@@ -88,6 +89,7 @@ impl Lives<'_> {
             key_file: store.key_file(),
             memory_bytes: run.memory_bytes,
             encrypt: run.encrypt,
+            health: run.health.clone(),
             executable,
             passed: passed(run),
             lease: Duration::from_millis(set.bounds.silence_ms()),

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use outlive_control::health;
 use outlive_control::supervisor::Settings;
 
 use crate::hosts::address::Subnet;
@@ -37,6 +38,8 @@ pub struct Run {
     pub memory_bytes: u64,
     /// Encrypt bulk data.
     pub encrypt: bool,
+    /// How the machines' sensors are read and judged.
+    pub health: health::Settings,
     /// Where the report goes besides the job's directory.
     pub report: Option<PathBuf>,
     /// Where numbers for a monitoring system go: a file, or a directory of such files.

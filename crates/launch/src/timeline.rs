@@ -6,8 +6,9 @@
 
 use std::io::{IsTerminal, Write};
 
-use outlive_base::{Entity, Error, Time, count};
+use outlive_base::{Entity, Error, NodeId, Time, count};
 
+use outlive_control::health::{self, Change};
 use outlive_control::report::Report;
 use outlive_control::supervisor::{Event, Verdict};
 use outlive_control::units::{show_bytes, show_ms};
@@ -270,6 +271,7 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             (Plain, Usual, text.to_owned())
         }
         Event::Finishing => (Verbose, Dim, "finishing flushes".to_owned()),
+        Event::Health { node, change } => of_health(*node, change),
         Event::Warning(error) => (Plain, Bad, format!("warning: {error}")),
         Event::More { error, more } => {
             let (code, entity, reason) = (error.code(), error.entity(), error.reason());
@@ -277,6 +279,25 @@ fn describe(event: &Event) -> (Detail, Tone, String) {
             (Plain, Bad, text)
         }
         Event::Fatal(error) => (Quiet, Bad, error.to_string()),
+    }
+}
+
+/// What warns is of interest to who looks; what is failing belongs in a log.
+fn of_health(node: NodeId, change: &Change) -> (Detail, Tone, String) {
+    let words = change.now.words();
+    match change.now.verdict {
+        health::Verdict::Failing => {
+            let text = format!("health of {node}: failing: {words}");
+            (Detail::Plain, Tone::Bad, text)
+        }
+        health::Verdict::Warning => {
+            let text = format!("health of {node}: warning: {words}");
+            (Detail::Live, Tone::Bad, text)
+        }
+        health::Verdict::Ok | health::Verdict::Unknown => {
+            let text = format!("health of {node}: no longer {}: {words}", change.before);
+            (Detail::Live, Tone::Good, text)
+        }
     }
 }
 
@@ -316,7 +337,7 @@ fn opened(event: &Event) -> (Detail, Tone, String) {
 
 #[cfg(test)]
 mod tests {
-    use outlive_base::{Code, Incarnation, Level, NodeId, Version};
+    use outlive_base::{Code, Incarnation, Level, Version};
 
     use super::*;
 

@@ -201,6 +201,7 @@ fn job(words: &[String]) -> ExitCode {
         unnamed: false,
         memory_bytes: 1 << 20,
         encrypt: false,
+        health: Default::default(),
         report: Some(dir.join("report.json")),
         metrics: None,
         executable: std::env::current_exe().unwrap(),

@@ -160,7 +160,8 @@ fn concerns(told: &Told, node: u32) -> bool {
             Event::Replaced { node: of, .. }
             | Event::Suspected { node: of, .. }
             | Event::Heard { node: of }
-            | Event::AgentRestarted { node: of, .. },
+            | Event::AgentRestarted { node: of, .. }
+            | Event::Health { node: of, .. },
         ) => of.0 == node,
         Some(
             Event::Aborted { error, .. }

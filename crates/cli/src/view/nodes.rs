@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use outlive_base::{Level, Version};
+use outlive_control::health::Verdict;
 use outlive_control::supervisor::NodeState;
 use outlive_control::units::show_bytes;
 use outlive_launch::record::live::LiveNode;
@@ -87,6 +88,10 @@ fn columns(nodes: &[&LiveNode]) -> Vec<Column> {
         }),
         column("HEARD", 2, true, &|node| heard(node)),
     ]);
+    // Where all machines are well there is nothing to say.
+    if nodes.iter().any(|node| node.health.verdict.is_bad()) {
+        columns.push(column("HEALTH", 0, false, &|node| health(node)));
+    }
     let levels: BTreeSet<Level> = nodes
         .iter()
         .flat_map(|node| node.stable.keys())
@@ -116,6 +121,16 @@ fn state(state: NodeState) -> (Tone, String) {
         NodeState::Ended => (Tone::Dim, "ended"),
     };
     (tone, text.to_owned())
+}
+
+fn health(node: &LiveNode) -> (Tone, String) {
+    let tone = match node.health.verdict {
+        Verdict::Ok => Tone::Good,
+        Verdict::Unknown => Tone::Dim,
+        Verdict::Warning => Tone::Warn,
+        Verdict::Failing => Tone::Bad,
+    };
+    (tone, node.health.verdict.to_string())
 }
 
 /// Less than a second is now: states are written so often.
@@ -152,7 +167,23 @@ pub mod tests {
                 ("partner".to_owned(), Version(1_234_550)),
             ]),
             traffic: Default::default(),
+            health: Default::default(),
         }
+    }
+
+    #[test]
+    fn health_is_a_column_once_a_machine_is_not_well() {
+        let mut all = vec![node(0, NodeState::Up), node(1, NodeState::Up)];
+        let room = Room {
+            width: 80,
+            height: 10,
+            scroll: 0,
+        };
+        let heading = |all: &[LiveNode]| table(all, room)[0].show(80, false);
+        assert!(!heading(&all).contains("HEALTH"));
+        all[1].health.verdict = Verdict::Failing;
+        assert!(heading(&all).contains("HEALTH"));
+        assert!(table(&all, room)[2].show(80, false).contains("failing"));
     }
 
     #[test]

@@ -9,6 +9,7 @@ mod asks;
 mod contents;
 mod ends;
 mod groups;
+mod health;
 mod joining;
 mod leaving;
 mod looking;
@@ -34,6 +35,7 @@ use outlive_protocols::commit::{self, Commit, Levels, Pieces, Why};
 use super::machines::{Driver, Effect};
 use super::shell::{CommandLine, Done, Link, Shell};
 use super::{Hello, Planted, Start};
+use crate::health::NodeHealth;
 use crate::orders::{AgentSpec, Fault, JobConfig, Notice, Rejected, STATUS_WARNINGS_MAX};
 use crate::scrubbing::ScrubStatus;
 use crate::told::{Said, Told, is_of_connection};
@@ -152,6 +154,8 @@ pub enum News {
     Declined,
     /// Something that held a version here is over.
     Released,
+    /// How the machine is has changed: see [`Core::health`].
+    Health,
     /// A fault is one that a service carries out.
     Injected { id: u32, fault: Fault },
 }
@@ -220,6 +224,8 @@ pub struct Core<S: Shell> {
     /// What is wrong with the node's storage, until it takes a container again.
     storage_trouble: Option<Code>,
     memory_warned: bool,
+    /// How the machine is, and when that was read.
+    health: (Time, NodeHealth),
     /// The command of the only rank, once others took themselves for it.
     contested: Option<CommandLine>,
     /// There is memory for one slot a rank: it is a way to the other levels, no level.
@@ -285,6 +291,10 @@ impl<S: Shell> Core<S> {
             told: Told::of(start.troubles),
             storage_trouble: None,
             memory_warned: false,
+            health: (
+                now,
+                NodeHealth::unknown("the sensors have not been read yet"),
+            ),
             contested: None,
             staging: false,
             asks: Vec::new(),

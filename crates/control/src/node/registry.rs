@@ -109,6 +109,8 @@ services! {
     ending: Ending,
     /// Room for the next version.
     room: Room,
+    /// How the machine is.
+    health: Health,
     /// What `outlive status` says.
     status: Status,
     /// What the ranks are doing.

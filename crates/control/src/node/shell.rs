@@ -21,6 +21,7 @@ use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
 use super::copies::{CopyId, Reading, Scrubbed};
+use crate::health::Sample;
 use crate::orders::{Fault, Member, Notice, RankStacks};
 use crate::traffic::Traffic;
 
@@ -393,6 +394,8 @@ pub enum Ask<L> {
     Scrub(Box<Reading>),
     /// Count the bytes in node storage: [`Done::DiskUsage`].
     DiskUsage,
+    /// Read the sensors of this machine: [`Done::Health`].
+    Health,
     /// Look at what these ranks are doing: [`Done::Stacks`].
     Stacks {
         /// Comes back.
@@ -499,6 +502,8 @@ pub enum Done<L> {
     },
     /// Bytes in node storage, and free bytes there.
     DiskUsage((u64, u64)),
+    /// What the sensors of this machine say.
+    Health(Vec<Sample>),
     /// What ranks are doing.
     Stacks {
         /// As it was asked with.
@@ -551,6 +556,7 @@ impl<L> Done<L> {
             Done::Scrubbed { .. } => "a copy that was read before it is needed",
             Done::Routed { .. }
             | Done::DiskUsage(_)
+            | Done::Health(_)
             | Done::Stacks { .. }
             | Done::Protected { .. }
             | Done::Corrupted { .. }

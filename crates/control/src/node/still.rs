@@ -125,6 +125,7 @@ pub fn alone_at(node: u32, level: Level) -> Node<Still> {
         socket: "socket".into(),
         memory_bytes: 1 << 20,
         encrypt: false,
+        health: Default::default(),
     };
     let mut agent = Node::new(Start {
         spec,

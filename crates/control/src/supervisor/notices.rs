@@ -7,6 +7,7 @@ use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Time, 
 
 use super::{Action, Event, NodeSlotState, Phase, Site, Supervisor};
 use crate::ended::Ended;
+use crate::health::{CHANGES_MAX, Change};
 
 /// What an agent says of itself.
 struct Agent {
@@ -107,6 +108,7 @@ impl Supervisor {
             }
             Notice::Status(status) => self.on_status(now, node, status),
             Notice::Stacks { number, found } => self.on_stacks(node, number, found),
+            Notice::Health(changes) => self.on_health(node, changes),
             // People look at these; nothing is decided by them.
             Notice::Spans(_) | Notice::RanksEnded => {}
             Notice::Finished => {
@@ -410,6 +412,13 @@ impl Supervisor {
         self.restore_errors.clear();
         self.kept_again(version, Some(level));
         self.tell(Event::Stable { version, level });
+    }
+
+    /// Sensors of a node say something else than before: people are told, and nothing else yet.
+    fn on_health(&mut self, node: NodeId, changes: Vec<Change>) {
+        for change in changes.into_iter().take(CHANGES_MAX) {
+            self.tell(Event::Health { node, change });
+        }
     }
 
     fn on_status(&mut self, now: Time, node: NodeId, status: NodeStatus) {

@@ -6,6 +6,7 @@ use outlive_base::{Error, Incarnation, JobName, Level, NodeId, Rank, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::ended::Ended;
+use crate::health::Change;
 use crate::inject::Injection;
 use crate::scrubbing::ScrubSetting;
 use crate::standstill::HangRule;
@@ -560,6 +561,14 @@ pub enum Event {
     },
     /// The job is over; flushes are being finished.
     Finishing,
+    /// A sensor of a node's machine is worse than it was, or well again. Nothing follows of it
+    /// yet.
+    Health {
+        /// The node.
+        node: NodeId,
+        /// What has changed.
+        change: Change,
+    },
     /// Something went wrong that stops nothing.
     Warning(Error),
     /// So many more like one that was told.

@@ -1,13 +1,16 @@
 //! One line to a host and what it is for.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use outlive_base::NodeId;
 use outlive_control::ended::Ended;
 use outlive_control::supervisor::{Input, Storage};
 
 use super::line::Line;
+
+/// How long a host whose line broke has to let itself be reached, though its lease is over.
+pub(super) const REACHED_WITHIN: Duration = Duration::from_secs(3);
 
 /// How far a line is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

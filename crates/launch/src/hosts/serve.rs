@@ -434,6 +434,7 @@ fn prepare(mut begin: Begin) -> Result<Ready> {
         nodes: 1,
         memory_bytes: memory,
         encrypt: spec.encrypt,
+        health: spec.health.clone(),
         executable: "/proc/self/exe".into(),
         nodes_lock: lock,
     };

@@ -71,6 +71,7 @@ impl World {
             key_file: "/nowhere/key".into(),
             memory_bytes: 0,
             encrypt: false,
+            health: Default::default(),
             executable: PROGRAM.into(),
             passed: Vec::new(),
             lease: Duration::from_secs(600),

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
 
 use outlive_base::{NodeId, Time, Version};
+use outlive_control::health::NodeHealth;
 use outlive_control::orders::NodeStatus;
 use outlive_control::report::{Checkpoints, Report};
 use outlive_control::supervisor::{EPOCH_STEP, NodeState, NodeView, Stage, View};
@@ -94,6 +95,9 @@ pub struct LiveNode {
     /// What its agent has sent and received.
     #[serde(default)]
     pub traffic: Traffic,
+    /// How its machine is.
+    #[serde(default)]
+    pub health: NodeHealth,
 }
 
 impl Live {
@@ -175,6 +179,7 @@ impl LiveNode {
                 .map(|(level, version)| (level.name().to_owned(), *version))
                 .collect(),
             traffic: status.traffic,
+            health: NodeHealth::clone(&status.health),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use outlive_base::{JobName, Result};
+use outlive_control::health::Verdict;
 use outlive_control::report::Report;
 use outlive_control::supervisor::{NodeState, Stage};
 use outlive_control::traffic::{Count, Traffic};
@@ -214,6 +215,7 @@ fn nodes(page: &mut Page, live: &Live) {
         .map(|node| (of_node(node), &node.traffic))
         .collect();
     traffic(page, "node", "the node's agent", &known);
+    health(page, live);
     let help = "Control connections of the node's agent that stand.";
     let connections = known.iter();
     let connections: Vec<Sample> = connections
@@ -235,6 +237,41 @@ fn nodes(page: &mut Page, live: &Live) {
     });
     let stable: Vec<Sample> = stable.collect();
     page.family("node_stable_version", "gauge", help, &stable);
+}
+
+/// How machines are: the worst that their sensors say, and what warns or is failing.
+fn health(page: &mut Page, live: &Live) {
+    let verdicts = [
+        Verdict::Ok,
+        Verdict::Unknown,
+        Verdict::Warning,
+        Verdict::Failing,
+    ];
+    let known = || live.nodes.iter().filter(|node| is_known(node));
+    let each = known().flat_map(|node| {
+        verdicts.map(|verdict| {
+            let is = u8::from(node.health.verdict == verdict);
+            let labels = of_node(node) + &label("verdict", verdict.name());
+            (labels, f64::from(is))
+        })
+    });
+    let help = "1 for the worst that the sensors of the node's machine say.";
+    page.family("node_health", "gauge", help, &each.collect::<Vec<_>>());
+    let findings = known().flat_map(|node| node.health.findings.iter().map(move |it| (node, it)));
+    let findings = findings.filter_map(|(node, finding)| {
+        let labels = of_node(node)
+            + &label("sensor", finding.sensor.kind().name)
+            + &label("source", &finding.source)
+            + &label("verdict", finding.verdict.name());
+        Some((labels, finding.judged?))
+    });
+    let help = "What a sensor that has reached a limit says, in the unit of the sensor.";
+    page.family(
+        "node_health_finding",
+        "gauge",
+        help,
+        &findings.collect::<Vec<_>>(),
+    );
 }
 
 /// Messages and their bytes, by what they are.
@@ -301,9 +338,23 @@ mod tests {
     use std::collections::{BTreeMap, BTreeSet};
 
     use outlive_base::Version;
+    use outlive_control::health::{Finding, NodeHealth, Sensor};
     use outlive_control::traffic::Traffic;
 
     use super::*;
+
+    fn finding() -> Finding {
+        Finding {
+            sensor: Sensor::CpuSteal,
+            source: String::new(),
+            verdict: Verdict::Warning,
+            judged: Some(12.0),
+            value: Some(100.0),
+            per_second: Some(12.0),
+            limit: Some(10.0),
+            reason: None,
+        }
+    }
 
     fn sample() -> (Live, Report) {
         let mut traffic = Traffic::default();
@@ -325,6 +376,11 @@ mod tests {
             offered: Some(Version(9)),
             stable: BTreeMap::from([("partner".to_owned(), Version(8))]),
             traffic,
+            health: NodeHealth {
+                verdict: Verdict::Warning,
+                findings: vec![finding()],
+                ..NodeHealth::default()
+            },
         };
         let live = Live {
             schema: super::super::live::SCHEMA.into(),
@@ -430,6 +486,8 @@ mod tests {
         );
         assert_eq!(of("outlive_job_stage").iter().sum::<f64>(), 1.0);
         assert_eq!(of("outlive_node_stable_version"), [8.0]);
+        assert_eq!(of("outlive_node_health"), [0.0, 0.0, 0.0, 1.0]);
+        assert_eq!(of("outlive_node_health_finding"), [12.0]);
         assert_eq!(of("outlive_node_connections"), [4.0]);
         assert_eq!(of("outlive_node_messages_total"), [1.0, 1.0, 1.0]);
         let bytes = of("outlive_node_message_bytes_total");

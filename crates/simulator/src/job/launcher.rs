@@ -248,6 +248,9 @@ impl Job {
                 self.note(|| format!("the supervisor gives up: {error}"));
                 self.launcher.over = Some(error.to_string());
             }
+            A::Tell(supervisor::Event::Health { node, change }) => {
+                self.health.push((node.0, change.now));
+            }
             A::Tell(supervisor::Event::Finishing) => self.finishing(),
             A::Tell(supervisor::Event::Injected { text, .. }) => self.tells_injected(&text),
             A::Tell(supervisor::Event::Warning(error)) => self.tells_warning(error.reason()),

@@ -11,6 +11,7 @@
 mod chaos;
 mod checker;
 mod ends;
+mod health;
 mod injected;
 mod launcher;
 mod node;
@@ -33,6 +34,7 @@ use outlive_base::machine::Op;
 use outlive_base::rng::Sequence;
 use outlive_base::{NodeId, Time};
 use outlive_control::ended::{Ended, SIGKILL};
+use outlive_control::health::Finding;
 use outlive_control::node::Input as NodeInput;
 use outlive_control::node::copies::Reading;
 use outlive_control::node::plain::PlainSlab;
@@ -45,6 +47,7 @@ use crate::engine::{Happening, Queue, Slab, Trace};
 use crate::network::{Lossy, Network};
 
 pub use checker::{Checker, CopyAt, Key};
+pub use health::Unwell;
 pub use options::{Options, Weights};
 pub use scale::{Phase, Scale, measure};
 pub use sweep::{Summary, sweep};
@@ -225,6 +228,8 @@ pub struct Outcome {
     pub stable: usize,
     /// Times at which the job was said to stand still.
     pub hangs: u64,
+    /// What people were told of the health of nodes: the node, and a sensor of it.
+    pub health: Vec<(u32, Finding)>,
     /// Incarnations that opened.
     pub opened: usize,
     /// Injections that were carried out.
@@ -275,6 +280,8 @@ struct Job {
     epoch: u32,
     /// A forced checkpoint: ranks' life and version.
     forced: Option<(u32, u64)>,
+    /// What was told of the health of nodes.
+    health: Vec<(u32, Finding)>,
     /// Times at which it was said to stand still.
     hangs: u64,
     /// The last of them.
@@ -314,6 +321,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         options: job.options,
         stable: job.judge.stable_count(),
         hangs: job.hangs,
+        health: job.health,
         opened: job.judge.opened_count(),
         injected: job.injections.count,
         mended: job.mended,
@@ -356,6 +364,7 @@ impl Job {
             ends: Ends::default(),
             epoch: 0,
             forced: None,
+            health: Vec::new(),
             hangs: 0,
             hung: Time::ZERO,
             mended: 0,

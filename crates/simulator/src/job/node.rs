@@ -259,6 +259,7 @@ impl Job {
             socket: "socket".into(),
             memory_bytes: MEMORY_BYTES,
             encrypt: false,
+            health: Default::default(),
         };
         let start = Start {
             spec,

@@ -8,6 +8,7 @@ use outlive_control::standstill::HangRule;
 use outlive_control::supervisor;
 use outlive_protocols::commit::{Config, Levels, Planted};
 
+use super::health::Unwell;
 use super::launcher;
 use crate::network::LossyOptions;
 use crate::world::Faults;
@@ -66,6 +67,8 @@ pub struct Options {
     pub planted_supervisor: Option<supervisor::Planted>,
     /// When the job is said to stand still, and what follows; `None`: as by default.
     pub hang: Option<HangRule>,
+    /// What a node's sensors say for a while; `None`: all is well.
+    pub unwell: Option<Unwell>,
 }
 
 /// Relative weights of faults.
@@ -328,6 +331,7 @@ impl Options {
             planted_node: None,
             planted_supervisor: None,
             hang: None,
+            unwell: None,
         }
     }
 

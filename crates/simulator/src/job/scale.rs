@@ -212,6 +212,7 @@ fn options(nodes: u32) -> Options {
         planted: None,
         planted_node: None,
         planted_supervisor: None,
+        unwell: None,
         breaks: 0,
         hang: None,
     }

@@ -120,6 +120,7 @@ impl Job {
                 let ranks = ranks.into_iter().map(found).collect();
                 self.later(who, life, 5_000, Done::Stacks { number, ranks });
             }
+            Ask::Health => self.read_sensors(who, life),
             Ask::DiskUsage => self.later(who, life, 1_000, Done::DiskUsage((0, 0))),
             Ask::Finished(_) => self.later(who, life, 2_000, Done::Protected { result: Ok(()) }),
             Ask::GiveBack(_)

@@ -420,6 +420,7 @@ impl<S: Shell> Core<S> {
             | Done::Collected { .. }
             | Done::DiskUsage(_)
             | Done::Scrubbed { .. }
+            | Done::Health(_)
             | Done::Stacks { .. } => {}
             Done::SlabMade {
                 rank,

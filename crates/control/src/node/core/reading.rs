@@ -175,6 +175,7 @@ impl<S: Shell> Core<S> {
             warnings: self.warnings(),
             traffic: self.shell.traffic(),
             scrub: self.scrub_said.clone(),
+            health: Box::new(self.health()),
         }
     }
 }
