@@ -449,7 +449,7 @@ pub struct NodeStatus {
     /// What it has sent and received.
     pub traffic: Traffic,
     /// What it has read before it was needed.
-    pub scrub: ScrubStatus,
+    pub scrub: Box<ScrubStatus>,
     /// How its machine is.
     pub health: Box<NodeHealth>,
 }

@@ -432,7 +432,7 @@ impl Supervisor {
             self.note_offered(now, offered.max());
         }
         self.scrubs
-            .note(now, node.0, status.agent_restarts, status.scrub);
+            .note(now, node.0, status.agent_restarts, *status.scrub);
         // What is known is repeated here, for a word that was lost on its way.
         for warning in status.warnings.into_iter().take(STATUS_WARNINGS_MAX) {
             if !self.is_known(node, &warning) {

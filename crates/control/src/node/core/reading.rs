@@ -174,7 +174,7 @@ impl<S: Shell> Core<S> {
             agent_restarts: self.restarts.unwrap_or(0),
             warnings: self.warnings(),
             traffic: self.shell.traffic(),
-            scrub: self.scrub_said.clone(),
+            scrub: Box::new(self.scrub_said.clone()),
             health: Box::new(self.health()),
         }
     }

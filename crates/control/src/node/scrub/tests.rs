@@ -81,7 +81,7 @@ fn status(node: &mut Node<Still>) -> ScrubStatus {
     node.on(node.core.now(), Input::Order(Order::Status));
     let told = node.core.shell().told.iter().rev();
     let mut statuses = told.filter_map(|notice| match notice {
-        Notice::Status(status) => Some(status.scrub.clone()),
+        Notice::Status(status) => Some((*status.scrub).clone()),
         _ => None,
     });
     statuses.next().unwrap()
