@@ -78,7 +78,7 @@ mod tests {
     fn what_was_read_is_shown_with_its_age() {
         let mut report = Report::new(&JobName::new("job").unwrap(), 2);
         assert!(describe(&report).is_empty());
-        report.seconds = 100.0;
+        report.seconds = 400.0;
         let version = |version, read_seconds| ReadVersion {
             version,
             level: "disk".into(),
@@ -93,7 +93,7 @@ mod tests {
         };
         let lines = describe(&report);
         assert!(lines[0].contains("3 copies") && lines[0].contains("2 damaged, 1 of them mended"));
-        assert_eq!(lines[1], "version 8 at disk: read whole 1.0 min ago");
+        assert_eq!(lines[1], "version 8 at disk: read whole 6.0 min ago");
         assert_eq!(lines[2], "version 7 at disk: not read whole");
     }
 }
