@@ -21,6 +21,7 @@ pub mod page;
 pub mod pages;
 pub mod picture;
 pub mod ranks;
+mod rows;
 pub mod spectrum;
 pub mod stats;
 pub mod text;

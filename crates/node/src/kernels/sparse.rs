@@ -3,6 +3,8 @@
 
 use outlive_base::rng::Sequence;
 
+use crate::rows::{Matrix, solve};
+
 type Call = Box<dyn FnMut() -> f64 + Send>;
 
 /// Iterations of one call.
@@ -10,79 +12,32 @@ const ITERATIONS: usize = 10;
 /// Of a row: 7 values of 8 bytes and places of 4, its end, and four vectors.
 const ROW_BYTES: u64 = 7 * 12 + 4 + 4 * 8;
 
-/// A sparse matrix in rows.
-struct Matrix {
-    ends: Vec<u32>,
-    places: Vec<u32>,
-    values: Vec<f64>,
-}
-
-impl Matrix {
-    /// The 7-point stencil on a grid: 8 in the diagonal, -1 for each neighbour.
-    fn stencil(nx: usize, ny: usize, nz: usize) -> Matrix {
-        let (mut ends, mut places, mut values) = (Vec::new(), Vec::new(), Vec::new());
-        let rows = nx * ny * nz;
-        for row in 0..rows {
-            let (x, y, z) = (row % nx, row / nx % ny, row / (nx * ny));
-            let neighbours = [
-                (z > 0, row.wrapping_sub(nx * ny)),
-                (y > 0, row.wrapping_sub(nx)),
-                (x > 0, row.wrapping_sub(1)),
-                (true, row),
-                (x + 1 < nx, row + 1),
-                (y + 1 < ny, row + nx),
-                (z + 1 < nz, row + nx * ny),
-            ];
-            for (_, place) in neighbours.into_iter().filter(|one| one.0) {
-                places.push(place as u32);
-                values.push(if place == row { 8.0 } else { -1.0 });
-            }
-            ends.push(places.len() as u32);
+/// The 7-point stencil on a grid: 8 in the diagonal, -1 for each neighbour.
+fn stencil(nx: usize, ny: usize, nz: usize) -> Matrix {
+    let (mut ends, mut places, mut values) = (Vec::new(), Vec::new(), Vec::new());
+    let rows = nx * ny * nz;
+    for row in 0..rows {
+        let (x, y, z) = (row % nx, row / nx % ny, row / (nx * ny));
+        let neighbours = [
+            (z > 0, row.wrapping_sub(nx * ny)),
+            (y > 0, row.wrapping_sub(nx)),
+            (x > 0, row.wrapping_sub(1)),
+            (true, row),
+            (x + 1 < nx, row + 1),
+            (y + 1 < ny, row + nx),
+            (z + 1 < nz, row + nx * ny),
+        ];
+        for (_, place) in neighbours.into_iter().filter(|one| one.0) {
+            places.push(place as u32);
+            values.push(if place == row { 8.0 } else { -1.0 });
         }
-        Matrix {
-            ends,
-            places,
-            values,
-        }
+        ends.push(places.len() as u32);
     }
-
-    fn times(&self, x: &[f64], y: &mut [f64]) {
-        let mut from = 0;
-        for (y, &end) in y.iter_mut().zip(&self.ends) {
-            let row = from..end as usize;
-            let terms = self.places[row.clone()].iter().zip(&self.values[row]);
-            *y = terms.map(|(&place, value)| value * x[place as usize]).sum();
-            from = end as usize;
-        }
+    Matrix {
+        ends,
+        places,
+        values,
     }
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-/// Solves for the right-hand side of a solution of ones; the solution.
-fn solve(matrix: &Matrix, iterations: usize, [x, r, p, q]: &mut [Vec<f64>; 4]) -> f64 {
-    p.fill(1.0);
-    matrix.times(p, r);
-    x.fill(0.0);
-    p.copy_from_slice(r);
-    let mut norm = dot(r, r);
-    for _ in 0..iterations {
-        matrix.times(p, q);
-        let along = dot(p, q);
-        if along <= 0.0 || norm <= 0.0 {
-            break;
-        }
-        let alpha = norm / along;
-        x.iter_mut().zip(&*p).for_each(|(x, p)| *x += alpha * p);
-        r.iter_mut().zip(&*q).for_each(|(r, q)| *r -= alpha * q);
-        let before = std::mem::replace(&mut norm, dot(r, r));
-        p.iter_mut()
-            .zip(&*r)
-            .for_each(|(p, r)| *p = r + norm / before * *p);
-    }
-    x.iter().sum::<f64>() / x.len() as f64
 }
 
 pub(super) fn cg(bytes: u64) -> (u64, Call) {
@@ -90,7 +45,7 @@ pub(super) fn cg(bytes: u64) -> (u64, Call) {
     // A flat grid whose size follows the working set closely.
     let side = (rows as f64).cbrt() as usize;
     let deep = rows / (side * side);
-    let matrix = Matrix::stencil(side, side, deep);
+    let matrix = stencil(side, side, deep);
     let rows = side * side * deep;
     let mut vectors = [(); 4].map(|()| vec![0.0; rows]);
     let call = move || solve(&matrix, ITERATIONS, &mut vectors);
@@ -139,7 +94,7 @@ mod tests {
 
     #[test]
     fn conjugate_gradients_find_the_solution_of_ones() {
-        let matrix = Matrix::stencil(5, 4, 3);
+        let matrix = stencil(5, 4, 3);
         let mut vectors = [(); 4].map(|()| vec![0.0; 60]);
         let mean = solve(&matrix, 60, &mut vectors);
         assert!((mean - 1.0).abs() < 1e-9, "{mean}");

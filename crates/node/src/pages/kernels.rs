@@ -9,6 +9,8 @@ use std::time::Instant;
 use outlive_base::rng::Sequence;
 use serde::{Deserialize, Serialize};
 
+use crate::rows::{Matrix, solve};
+
 use super::misses::Misses;
 use super::process::sum_of;
 
@@ -149,100 +151,55 @@ fn integer_sort(bytes: usize) -> Kernel {
     }
 }
 
-/// A symmetric matrix with random places, strictly dominated by its diagonal, in rows.
-struct Matrix {
-    ends: Vec<u32>,
-    places: Vec<u32>,
-    values: Vec<f64>,
-}
+/// In each row so many entries on average beside the diagonal.
+const ENTRIES: usize = 14;
 
-impl Matrix {
-    /// In each row so many entries on average beside the diagonal.
-    const ENTRIES: usize = 14;
-
-    fn random(rows: usize) -> Matrix {
-        let pairs = rows * Self::ENTRIES / 2;
-        let row_of = |random: &mut Sequence| random.below(rows as u64) as usize;
-        // The same draws twice: first how long rows are, then what is in them.
-        let mut lengths = vec![1u32; rows];
-        let mut random = Sequence::new(3, rows as u64);
-        for _ in 0..pairs {
-            lengths[row_of(&mut random)] += 1;
-            lengths[row_of(&mut random)] += 1;
-        }
-        let mut next: Vec<u32> = Vec::with_capacity(rows);
-        let mut end = 0;
-        for length in &lengths {
-            next.push(end);
-            end += length;
-        }
-        let mut places = vec![0; end as usize];
-        let mut values = vec![0.0; end as usize];
-        let mut put = |row: usize, place: usize, value: f64| {
-            places[next[row] as usize] = place as u32;
-            values[next[row] as usize] = value;
-            next[row] += 1;
-        };
-        for (row, length) in lengths.iter().enumerate() {
-            put(row, row, f64::from(*length));
-        }
-        let mut random = Sequence::new(3, rows as u64);
-        for _ in 0..pairs {
-            let (one, other) = (row_of(&mut random), row_of(&mut random));
-            put(one, other, -0.5);
-            put(other, one, -0.5);
-        }
-        Matrix {
-            ends: next,
-            places,
-            values,
-        }
+/// Symmetric, with entries at random places, strictly dominated by its diagonal.
+fn random(rows: usize) -> Matrix {
+    let pairs = rows * ENTRIES / 2;
+    let row_of = |random: &mut Sequence| random.below(rows as u64) as usize;
+    // The same draws twice: first how long rows are, then what is in them.
+    let mut lengths = vec![1u32; rows];
+    let mut random = Sequence::new(3, rows as u64);
+    for _ in 0..pairs {
+        lengths[row_of(&mut random)] += 1;
+        lengths[row_of(&mut random)] += 1;
     }
-
-    fn times(&self, x: &[f64], y: &mut [f64]) {
-        let mut from = 0;
-        for (y, &end) in y.iter_mut().zip(&self.ends) {
-            let row = from..end as usize;
-            let terms = self.places[row.clone()].iter().zip(&self.values[row]);
-            *y = terms.map(|(&place, value)| value * x[place as usize]).sum();
-            from = end as usize;
-        }
+    let mut next: Vec<u32> = Vec::with_capacity(rows);
+    let mut end = 0;
+    for length in &lengths {
+        next.push(end);
+        end += length;
     }
-}
-
-fn dot(a: &[f64], b: &[f64]) -> f64 {
-    a.iter().zip(b).map(|(a, b)| a * b).sum()
-}
-
-/// Solves for the right-hand side of a solution of ones, from zero; the mean of the solution.
-fn solve(matrix: &Matrix, iterations: usize, [x, r, p, q]: &mut [Vec<f64>; 4]) -> f64 {
-    p.fill(1.0);
-    matrix.times(p, r);
-    x.fill(0.0);
-    p.copy_from_slice(r);
-    let mut norm = dot(r, r);
-    for _ in 0..iterations {
-        matrix.times(p, q);
-        let along = dot(p, q);
-        if along <= 0.0 || norm <= 0.0 {
-            break;
-        }
-        let alpha = norm / along;
-        x.iter_mut().zip(&*p).for_each(|(x, p)| *x += alpha * p);
-        r.iter_mut().zip(&*q).for_each(|(r, q)| *r -= alpha * q);
-        let before = std::mem::replace(&mut norm, dot(r, r));
-        let beta = norm / before;
-        p.iter_mut().zip(&*r).for_each(|(p, r)| *p = r + beta * *p);
+    let mut places = vec![0; end as usize];
+    let mut values = vec![0.0; end as usize];
+    let mut put = |row: usize, place: usize, value: f64| {
+        places[next[row] as usize] = place as u32;
+        values[next[row] as usize] = value;
+        next[row] += 1;
+    };
+    for (row, length) in lengths.iter().enumerate() {
+        put(row, row, f64::from(*length));
     }
-    x.iter().sum::<f64>() / x.len() as f64
+    let mut random = Sequence::new(3, rows as u64);
+    for _ in 0..pairs {
+        let (one, other) = (row_of(&mut random), row_of(&mut random));
+        put(one, other, -0.5);
+        put(other, one, -0.5);
+    }
+    Matrix {
+        ends: next,
+        places,
+        values,
+    }
 }
 
 fn conjugate_gradients(bytes: usize) -> Kernel {
     /// Products with the matrix in a call.
     const ITERATIONS: usize = 4;
     // Entries of 12 bytes, the end of the row, and four vectors.
-    let rows = bytes / ((Matrix::ENTRIES + 1) * 12 + 4 + 4 * 8);
-    let matrix = Matrix::random(rows);
+    let rows = bytes / ((ENTRIES + 1) * 12 + 4 + 4 * 8);
+    let matrix = random(rows);
     let mut vectors = [(); 4].map(|()| vec![0.0; rows]);
     Kernel {
         units: (matrix.values.len() * (ITERATIONS + 1)) as u64,
@@ -386,7 +343,7 @@ mod tests {
 
     #[test]
     fn conjugate_gradients_find_the_solution_of_ones() {
-        let matrix = Matrix::random(500);
+        let matrix = random(500);
         let mut vectors = [(); 4].map(|()| vec![0.0; 500]);
         let mean = solve(&matrix, 200, &mut vectors);
         assert!((mean - 1.0).abs() < 1e-9, "{mean}");
