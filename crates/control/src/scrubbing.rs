@@ -37,6 +37,9 @@ pub struct ReadAt {
     /// Milliseconds since the copy that was read least lately was read whole, or read back when it was
     /// written; `None`: one was not since this agent began, or is damaged.
     pub ago_ms: Option<u64>,
+    /// No copy that records name here was there: of a version that newer ones have replaced the records
+    /// stay longer.
+    pub gone: bool,
 }
 
 /// What a node says of its reading.
@@ -110,24 +113,26 @@ impl Scrubs {
         let each = || self.last.values().map(|(_, _, said)| said);
         let before = &self.before;
         let sum = |of: fn(&ScrubStatus) -> u64| of(before) + each().map(of).sum::<u64>();
-        let mut versions: BTreeMap<(Version, Level), Option<Time>> = BTreeMap::new();
+        let mut versions: BTreeMap<(Version, Level), (Option<Time>, bool)> = BTreeMap::new();
         for (_, at, said) in self.last.values() {
             for read in &said.versions {
                 let when = read.ago_ms.map(|ago| at.since(Time::from_ms(ago)));
-                let known = versions
+                let (known, is_there) = versions
                     .entry((read.version, read.level))
-                    .or_insert(Some(Time(u64::MAX)));
+                    .or_insert((Some(Time(u64::MAX)), false));
                 *known = known.zip(when).map(|(one, other)| one.min(other));
+                *is_there |= !read.gone;
             }
         }
-        let newest = versions.into_iter().rev().take(TOLD_MAX);
+        let there = versions.into_iter().filter(|(_, (_, is_there))| *is_there);
+        let newest = there.rev().take(TOLD_MAX);
         ScrubEntry {
             read: sum(|said| said.read),
             read_bytes: sum(|said| said.read_bytes),
             damaged: sum(|said| said.damaged),
             mended: sum(|said| said.mended),
             versions: newest
-                .map(|((version, level), when)| ReadVersion {
+                .map(|((version, level), (when, _))| ReadVersion {
                     version: version.0,
                     level: level.name().to_owned(),
                     read_seconds: when.map(Time::as_secs),
@@ -146,6 +151,7 @@ mod tests {
             version: Version(version),
             level: Level::DISK,
             ago_ms,
+            gone: false,
         };
         ScrubStatus {
             read,
@@ -166,6 +172,22 @@ mod tests {
         let versions = entry.versions.iter();
         let versions: Vec<_> = versions.map(|it| (it.version, it.read_seconds)).collect();
         assert_eq!(versions, [(5, Some(70.0)), (4, None)]);
+    }
+
+    #[test]
+    fn a_version_that_is_gone_everywhere_is_not_told() {
+        let mut all = Scrubs::default();
+        let gone = |versions: &[(u64, Option<u64>)]| {
+            let mut said = said(0, versions);
+            said.versions.iter_mut().for_each(|it| it.gone = true);
+            said
+        };
+        all.note(Time::ZERO, 0, 0, gone(&[(5, None), (4, None)]));
+        all.note(Time::ZERO, 1, 0, gone(&[(4, None)]));
+        all.note(Time::ZERO, 2, 0, said(1, &[(5, Some(0))]));
+        let versions = all.entry().versions;
+        assert_eq!(versions.len(), 1, "of one a copy is there, and not all are");
+        assert_eq!((versions[0].version, versions[0].read_seconds), (5, None));
     }
 
     #[test]

@@ -33,6 +33,8 @@ struct Known {
     tried: Option<Time>,
     /// It was damaged then, and was not mended.
     damaged: bool,
+    /// It was not there then.
+    gone: bool,
 }
 
 impl Known {
@@ -159,6 +161,7 @@ impl Scrub {
                 read: Some(now),
                 tried: None,
                 damaged: false,
+                gone: false,
             });
         }
     }
@@ -173,6 +176,7 @@ impl Scrub {
                 read: None,
                 tried: None,
                 damaged: false,
+                gone: false,
             });
             self.copies.insert(copy, known);
         }
@@ -217,6 +221,7 @@ impl Scrub {
             return;
         }
         known.tried = Some(now);
+        known.gone = matches!(outcome, Scrubbed::Gone);
         let (error, is_mended) = match outcome {
             Scrubbed::Whole(bytes) => {
                 (known.read, known.damaged) = (Some(now), false);
@@ -252,20 +257,23 @@ impl Scrub {
 
     fn status<S: Shell>(&self, core: &Core<S>) -> ScrubStatus {
         let now = core.now();
-        let mut versions: BTreeMap<_, Option<Time>> = BTreeMap::new();
+        let mut versions: BTreeMap<_, (Option<Time>, bool)> = BTreeMap::new();
         for (copy, levels) in kept(core) {
-            let read = self.copies.get(&copy).and_then(|known| known.read);
+            let known = self.copies.get(&copy);
+            let (read, gone) = known.map_or((None, false), |known| (known.read, known.gone));
             for level in levels {
                 let key = (copy.id.incarnation, copy.id.version, level);
-                let known = versions.entry(key).or_insert(Some(now));
+                let (known, all_gone) = versions.entry(key).or_insert((Some(now), true));
                 *known = known.zip(read).map(|(one, other)| one.min(other));
+                *all_gone &= gone;
             }
         }
         let newest = versions.into_iter().rev().take(TOLD_MAX);
-        let told = newest.map(|((_, version, level), read)| ReadAt {
+        let told = newest.map(|((_, version, level), (read, gone))| ReadAt {
             version,
             level,
             ago_ms: read.map(|read| now.since(read).as_ms() as u64),
+            gone,
         });
         ScrubStatus {
             versions: told.collect(),
