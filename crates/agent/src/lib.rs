@@ -20,6 +20,7 @@ mod rebuild;
 mod record_writer;
 mod reports;
 mod run;
+mod shared_records;
 mod scrub;
 mod slabs;
 mod stacks;

@@ -8,6 +8,7 @@ use outlive_network::{Endpoint, Stream};
 use outlive_vault::Vault;
 
 use crate::faults::Faults;
+use crate::shared_records::SharedRecords;
 
 /// Where a node's things are.
 pub struct Places {
@@ -21,6 +22,8 @@ pub struct Places {
     pub files: PathBuf,
     /// Shared storage.
     pub shared: Arc<Vault>,
+    /// Who records decisions there, and removes what may go.
+    pub shared_records: SharedRecords,
     /// The network.
     pub endpoint: Arc<Endpoint>,
     /// The stream to the partner, while nothing is sent on it.

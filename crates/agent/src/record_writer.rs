@@ -12,26 +12,25 @@
 //! or the disk may not be written to at all, they are left with the keeper too and owed
 //! to the disk: nothing newer is written there before them.
 //!
-//! A decision that shared storage does not take is taken back here too: the agent calls it void,
-//! and the next one must not find it. An end of the agent in between has told nobody.
+//! What concerns shared storage is recorded there next, by another thread (`shared_records.rs`).
 //!
 //! Invariants: nothing is reported before it is durable or kept; a batch holds at most
 //! [`BATCH_MAX`] records, and those that go beside it.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use outlive_base::level::StoreKind;
 use outlive_base::machine::Op;
-use outlive_base::{Code, Entity, Error, Incarnation, Result};
-use outlive_ledger::unfinished;
-use outlive_vault::{Record, RecordStore, Vault};
+use outlive_base::{Code, Error, Incarnation, Result};
+use outlive_vault::{Record, Vault};
 
 use crate::kept::Kept;
 use crate::memory::Work;
 use crate::queue::{Inlet, Outlet, Refused, queue};
 use crate::reports::Reports;
+use crate::shared_records::{Elsewhere, Here, SharedRecords, mark};
 
 /// Records whose syncs are shared.
 const BATCH_MAX: usize = 64;
@@ -90,13 +89,14 @@ pub struct Means {
     pub job_hash: u64,
     /// What the keeper holds; `None` without a keeper.
     pub kept: Option<Kept>,
-    /// The newest incarnations in which it is marked that versions were committed: in the
-    /// node's storage and in shared storage.
-    pub marked: [Incarnation; 2],
+    /// The newest incarnation in which it is marked that versions were committed.
+    pub marked: Incarnation,
     /// Records with the keeper that the disk must have before others.
     pub owed: Vec<Record>,
     /// Where completions go.
     pub work: Reports<Work>,
+    /// What is to be recorded in shared storage too.
+    pub shared: SharedRecords,
 }
 
 impl RecordWriter {
@@ -190,7 +190,16 @@ fn no_room(refused: &Refused<Job>) -> Error {
     }
 }
 
-fn work_off(waiting: &Outlet<Job>, mut means: Means) {
+fn work_off(waiting: &Outlet<Job>, means: Means) {
+    let mut means = Thread {
+        kept: Arc::new(Mutex::new(means.kept)),
+        store: means.store,
+        job_hash: means.job_hash,
+        marked: means.marked,
+        owed: means.owed,
+        work: means.work,
+        shared: means.shared,
+    };
     let mut next = None;
     while let Some(job) = next.take().or_else(|| waiting.take()) {
         let (mut wishes, mut beside) = match job {
@@ -255,7 +264,18 @@ fn is_owed(record: &Record) -> bool {
     matches!(record, Record::Promise { .. } | Record::Incarnation { .. })
 }
 
-impl Means {
+/// [`Means`], of which others may hold a part meanwhile.
+struct Thread {
+    store: Arc<Vault>,
+    job_hash: u64,
+    kept: Arc<Mutex<Option<Kept>>>,
+    marked: Incarnation,
+    owed: Vec<Record>,
+    work: Reports<Work>,
+    shared: SharedRecords,
+}
+
+impl Thread {
     /// Writes a batch and what goes beside it; then the rest of that is done.
     fn write_beside(&mut self, batch: Vec<Wish>, beside: Option<Beside>) {
         let Some(Beside(begin)) = beside else {
@@ -275,7 +295,7 @@ impl Means {
         let stood: Vec<bool> = batch.iter().map(|wish| self.stands_already(wish)).collect();
         // The mark comes before the commit that it tells of.
         for record in &records {
-            mark(&mut self.marked[0], self.store.mark(), record);
+            mark(&mut self.marked, self.store.mark(), record);
         }
         records.extend(more);
         let results: Vec<Result<()>> = match self.pay() {
@@ -283,8 +303,11 @@ impl Means {
             Err(error) => records.iter().map(|_| Err(error.clone())).collect(),
         };
         let mut told = Vec::with_capacity(batch.len());
+        let mut elsewhere = Vec::new();
+        let keeper = Arc::clone(&self.kept);
+        let mut keeper = keeper.lock().unwrap_or_else(PoisonError::into_inner);
         for ((wish, result), stood) in batch.into_iter().zip(results).zip(stood) {
-            let result = match (result, &mut self.kept) {
+            let result = match (result, &mut *keeper) {
                 (Err(error), Some(kept)) if wish.may_be_kept() => {
                     if is_owed(&wish.record) {
                         owe(&mut self.owed, &wish.record);
@@ -299,25 +322,30 @@ impl Means {
                 }
                 (result, _) => result.map(|()| None),
             };
-            let stands_here = result.is_ok();
-            let result = result.and_then(|kept| match &wish.shared {
-                Some(shared) => {
-                    let marked = &mut self.marked[1];
-                    let there = persist_shared(shared, marked, &wish.record);
-                    if there.is_err() && !stood {
-                        self.take_back(&wish.record);
-                    }
-                    there.map(|()| kept)
-                }
-                None => Ok(kept),
-            });
             let op = wish.op;
-            let by_shared = stands_here && result.is_err();
-            told.push(Work::Persisted {
-                op,
-                result,
-                by_shared,
-            });
+            match (wish.shared, result) {
+                (Some(shared), Ok(kept)) => elsewhere.push(Elsewhere {
+                    op,
+                    record: wish.record,
+                    shared,
+                    stood,
+                    kept,
+                }),
+                (_, result) => told.push(Work::Persisted {
+                    op,
+                    result,
+                    by_shared: false,
+                }),
+            }
+        }
+        drop(keeper);
+        for what in elsewhere {
+            let here = Here {
+                store: Arc::clone(&self.store),
+                kept: Arc::clone(&self.kept),
+                job_hash: self.job_hash,
+            };
+            self.shared.decide(what, here, self.work.clone());
         }
         if !told.is_empty() {
             let _ = self.work.send(Work::Together(told));
@@ -325,7 +353,7 @@ impl Means {
     }
 }
 
-impl Means {
+impl Thread {
     fn persist(&self, records: &[&Record]) -> Vec<Result<()>> {
         let results = self.store.records().persist_all(records).into_iter();
         results.map(|result| result.map_err(Error::from)).collect()
@@ -339,21 +367,6 @@ impl Means {
         }
         let scan = self.store.records().scan();
         scan.map_or(true, |scan| scan.records.contains(&wish.record))
-    }
-
-    /// Removes a decision that was reported nowhere.
-    fn take_back(&mut self, record: &Record) {
-        if !matches!(record, Record::Commit { .. }) {
-            return;
-        }
-        let removed = self.store.records().remove(record).map_err(Error::from);
-        let kept = match &mut self.kept {
-            Some(kept) => kept.remove(record, self.job_hash),
-            None => Ok(()),
-        };
-        for error in [removed, kept].into_iter().filter_map(Result::err) {
-            tracing::warn!(%error, "a decision that shared storage refused stays recorded here");
-        }
     }
 
     /// Writes what is owed to the disk.
@@ -391,84 +404,6 @@ pub fn owed_of(kept: &[Record], store: &Vault) -> Vec<Record> {
     owed
 }
 
-/// Leaves the mark that versions were committed, before the first commit of an incarnation
-/// is: who finds no record later must not take that for none.
-fn mark(marked: &mut Incarnation, place: &RecordStore, record: &Record) {
-    let Record::Commit {
-        incarnation,
-        version,
-        ..
-    } = *record
-    else {
-        return;
-    };
-    if incarnation <= *marked {
-        return;
-    }
-    let mark = Record::History {
-        incarnation,
-        version,
-    };
-    match place.persist(&mark) {
-        Ok(()) => *marked = incarnation,
-        // The commit itself will tell whether the place takes anything.
-        Err(error) => tracing::info!(%error, "no mark of a history"),
-    }
-}
-
-/// Records a decision in shared storage too, exclusively.
-///
-/// # Errors
-/// [`Code::JobBusy`] if another decision stands there; those of the storage.
-pub fn persist_shared(shared: &Vault, marked: &mut Incarnation, record: &Record) -> Result<()> {
-    mark(marked, shared.mark(), record);
-    match shared.records().persist_exclusive(record)? {
-        outlive_vault::Exclusive::Created => Ok(()),
-        outlive_vault::Exclusive::Stands(found) if same_decision(&found, record) => Ok(()),
-        outlive_vault::Exclusive::Stands(_) => Err(Error::new(
-            Code::JobBusy,
-            Entity::File(shared.store().name()),
-            "another run of the job has written a different decision there",
-            "let one run at a time use a job's store",
-        )),
-    }
-}
-
-/// Writes to shared storage what the agent before this one had recorded at its node alone, `own`,
-/// when it ended: what is found is taken for decided, and told.
-///
-/// # Errors
-/// Those of shared storage. What that lacks was told to nobody: it is left out of what was found,
-/// and decided anew, and is not left at the node, where the next agent would find it decided.
-pub fn finish_shared(found: &mut Vec<Record>, own: &Vault, shared: &Vault) -> Result<()> {
-    if unfinished(found, &[]).is_empty() {
-        return Ok(());
-    }
-    let there = shared.records().scan()?.records;
-    let missing: Vec<Record> = unfinished(found, &there).into_iter().cloned().collect();
-    for (at, record) in missing.iter().enumerate() {
-        let Err(error) = persist_shared(shared, &mut Incarnation(0), record) else {
-            continue;
-        };
-        for record in &missing[at..] {
-            found.retain(|other| other != record);
-            if let Err(error) = own.records().remove(record) {
-                tracing::warn!(%error, "a decision that shared storage refused stays recorded here");
-            }
-        }
-        return Err(error);
-    }
-    Ok(())
-}
-
-/// A decision that was replicated again has a higher ballot and is the same.
-fn same_decision(found: &Record, new: &Record) -> bool {
-    match (found, new) {
-        (Record::Commit { parts: found, .. }, Record::Commit { parts: new, .. }) => found == new,
-        _ => found == new,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -485,86 +420,6 @@ mod tests {
         }
     }
 
-    fn commit(version: u64) -> Record {
-        Record::Commit {
-            incarnation: Incarnation(1),
-            version: Version(version),
-            level: Level::SHARED,
-            ballot: 1,
-            ranks: 1,
-            parts: Vec::new().into(),
-            groups: Vec::new(),
-        }
-    }
-
-    /// The agent calls it void: one that is started anew must not find it decided.
-    #[test]
-    fn a_decision_that_shared_storage_refuses_is_not_left_in_the_nodes() {
-        let folder = tempfile::tempdir().unwrap();
-        let (work, done) = crossbeam_channel::unbounded();
-        let at = |name: &str| Arc::new(Vault::create(&folder.path().join(name), 7).unwrap());
-        let (store, shared) = (at("node"), at("shared"));
-        let mut recorder = RecordWriter::start(Means {
-            store: Arc::clone(&store),
-            job_hash: 7,
-            kept: None,
-            owed: Vec::new(),
-            marked: [Incarnation(0); 2],
-            work: Reports::unwatched(work),
-        })
-        .unwrap();
-        let mut persist = |record: Record| -> Result<()> {
-            recorder.persist(Op(1), record, Some(Arc::clone(&shared)));
-            recorder.turn(false);
-            let told = done.recv_timeout(Duration::from_secs(20));
-            let Ok(Work::Together(mut told)) = told else {
-                panic!("nothing was told");
-            };
-            match told.pop() {
-                Some(Work::Persisted { result, .. }) => result.map(drop),
-                _ => panic!("something else was told"),
-            }
-        };
-        persist(commit(2)).unwrap();
-        let there = folder.path().join("shared");
-        std::fs::remove_dir_all(&there).unwrap();
-        std::fs::write(&there, "no directory").unwrap();
-        persist(commit(3)).unwrap_err();
-        // One that was reported before is not taken back.
-        persist(commit(2)).unwrap_err();
-        let found = store.records().scan().unwrap().records;
-        assert!(found.contains(&commit(2)), "{found:?}");
-        assert!(!found.contains(&commit(3)), "{found:?}");
-    }
-
-    /// An agent ended between the two places of two decisions, and shared storage is full.
-    #[test]
-    fn what_the_agent_before_could_not_finish_is_decided_by_nobody() {
-        let folder = tempfile::tempdir().unwrap();
-        let own = Vault::create(&folder.path().join("node"), 7).unwrap();
-        let faults = Arc::new(crate::faults::Faults::default());
-        let directory = Arc::new(outlive_vault::Directory::at(&folder.path().join("shared")));
-        let refusing =
-            outlive_vault::Faulty::new(directory, Arc::<crate::faults::Faults>::clone(&faults));
-        let shared = Vault::shared(Arc::new(refusing), 7);
-        persist_shared(&shared, &mut Incarnation(0), &commit(2)).unwrap();
-        for version in 2..=4 {
-            own.records().persist(&commit(version)).unwrap();
-        }
-        let mut found = own.records().scan().unwrap().records;
-        faults.set_full(true);
-        finish_shared(&mut found, &own, &shared).unwrap_err();
-        assert_eq!(found, [commit(2)]);
-        assert_eq!(own.records().scan().unwrap().records, [commit(2)]);
-        own.records().persist(&commit(5)).unwrap();
-        found.push(commit(5));
-        faults.set_full(false);
-        finish_shared(&mut found, &own, &shared).unwrap();
-        assert_eq!(found, [commit(2), commit(5)]);
-        let there = shared.records().scan().unwrap().records;
-        assert!(there.contains(&commit(5)) && !there.contains(&commit(4)));
-    }
-
     #[test]
     fn records_asked_for_together_are_written_together_and_told_in_order() {
         let folder = tempfile::tempdir().unwrap();
@@ -574,8 +429,9 @@ mod tests {
             job_hash: 7,
             kept: None,
             owed: Vec::new(),
-            marked: [Incarnation(0); 2],
+            marked: Incarnation(0),
             work: Reports::unwatched(work),
+            shared: SharedRecords::start().unwrap(),
         })
         .unwrap();
         let patience = Duration::from_secs(20);
@@ -622,8 +478,9 @@ mod tests {
             job_hash: 7,
             kept: None,
             owed: Vec::new(),
-            marked: [Incarnation(0); 2],
+            marked: Incarnation(0),
             work: Reports::unwatched(work),
+            shared: SharedRecords::start().unwrap(),
         })
         .unwrap();
         let (done, order) = crossbeam_channel::unbounded();

@@ -14,7 +14,8 @@ use outlive_capture::slab::Slab;
 use outlive_control::node::{Hello, Input, Node, Ranks, Start, overwritten};
 use outlive_control::orders::{AgentSpec, Order, decode};
 use outlive_network::{Endpoint, Event as NetEvent, Identity, JobKey, Options};
-use outlive_vault::{Directory, Faulty, Record, Vault, WriteError};
+use outlive_objects::Objects;
+use outlive_vault::{Directory, Faulty, Record, Store, Vault, WriteError};
 
 use crate::faults::{Faults, OfShared};
 use crate::health::Sensors;
@@ -23,8 +24,9 @@ use crate::keeper::{Caught, Deposit};
 use crate::kept::{KEPT_TAG, Kept};
 use crate::memory::{Block, Memory, Work, share};
 use crate::places::Places;
-use crate::record_writer::{self, Means, RecordWriter, owed_of};
+use crate::record_writer::{Means, RecordWriter, owed_of};
 use crate::reports::Reports;
+use crate::shared_records::{self, SharedRecords};
 use crate::storage;
 use crate::turns::Turns;
 use crate::workers::{Pool, THREADS};
@@ -147,8 +149,11 @@ fn records_of(store: &Vault) -> Result<Vec<Record>> {
 fn vaults(spec: &AgentSpec, faults: &Arc<Faults>) -> Result<(Vault, Vault, Option<WriteError>)> {
     let (store, refused) = Directory::own_or_read(&spec.node_dir)?;
     let store = Faulty::new(Arc::new(store), Arc::<Faults>::clone(faults));
-    let shared = Directory::of_all(&spec.job_dir.join("shared"));
-    let shared = Faulty::new(Arc::new(shared), Arc::new(OfShared(Arc::clone(faults))));
+    let shared: Arc<dyn Store> = match &spec.object_store {
+        None => Arc::new(Directory::of_all(&spec.job_dir.join("shared"))),
+        Some(place) => Arc::new(Objects::open(&place.parse()?, &spec.job)?),
+    };
+    let shared = Faulty::new(shared, Arc::new(OfShared(Arc::clone(faults))));
     Ok((
         Vault::own(Arc::new(store), spec.job_hash),
         Vault::shared(Arc::new(shared), spec.job_hash),
@@ -195,16 +200,18 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         && spec.node == spec.coordinator
         && restarts.is_some_and(|restarts| restarts > 0)
     {
-        troubles.extend(record_writer::finish_shared(found, &store, &shared).err());
+        troubles.extend(shared_records::finish_shared(found, &store, &shared).err());
     }
     let store = Arc::new(store);
+    let shared_records = SharedRecords::start()?;
     let recorder = RecordWriter::start(Means {
         store: Arc::clone(&store),
         job_hash: spec.job_hash,
         owed: owed_of(&kept_records, &store),
         kept,
-        marked: [Incarnation(0); 2],
+        marked: Incarnation(0),
         work: work.clone(),
+        shared: shared_records.clone(),
     })?;
     if let Some(error) = refused {
         // Told as what comes back from storage.
@@ -226,6 +233,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         store,
         files: Directory::routed(&spec.node_dir),
         shared: Arc::new(shared),
+        shared_records,
         endpoint: Arc::new(endpoint),
         line_out: Default::default(),
         faults,

@@ -669,22 +669,19 @@ fn collect(
     shared: bool,
     plenty: &AtomicBool,
 ) -> Result<Collected> {
-    let mut reports = vec![places.store.remove(removal)?];
-    let short = reports[0]
+    let report = places.store.remove(removal)?;
+    let short = report
         .removed
         .iter()
         .all(|(_, _, length)| *length <= SHORT_BYTES);
     let room = places.store.store().room();
     let much = room.is_ok_and(|room| room >= PLENTY_BYTES);
     plenty.store(short && much, Ordering::Relaxed);
-    let forgotten = reports[0].forgotten.iter().copied().collect();
-    // Where that is not there nothing can go; who needs it says so.
-    if shared && places.shared.store().room().is_ok() {
-        reports.push(places.shared.gc(removal.policy())?);
+    if shared {
+        places.shared_records.collect(&places.shared, removal.policy().clone());
     }
-    let removed = reports.iter().flat_map(|report| &report.removed);
     Ok(Collected {
-        removed: removed.map(|(id, ..)| *id).collect(),
-        forgotten,
+        removed: report.removed.iter().map(|(id, ..)| *id).collect(),
+        forgotten: report.forgotten.into_iter().collect(),
     })
 }

@@ -136,6 +136,9 @@ pub struct Settings {
     /// Directory on each node for its own data
     #[arg(long, value_name = "DIR")]
     pub node_storage: Option<String>,
+    /// Keep the level shared in an object store: s3://BUCKET/DIRECTORY, gs://... or az://...
+    #[arg(long, value_name = "URL")]
+    pub object_store: Option<String>,
     /// Split this machine into N nodes by rank, each with its own agent and storage
     #[arg(long, value_name = "N")]
     pub emulate_nodes: Option<String>,

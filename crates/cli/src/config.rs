@@ -62,6 +62,12 @@ pub const KEYS: &[Key] = &[
         "",
         "nodes/ in the job's directory; with --hosts /var/tmp/outlive-UID",
     ),
+    key(
+        PLACES,
+        "object-store",
+        "",
+        "none: the level shared lies in the job's directory",
+    ),
     key(NODES, "emulate-nodes", "1", ""),
     key(NODES, "hosts", "", "none: this machine"),
     key(NODES, "remote-shell", "", "ssh without questions"),
@@ -262,10 +268,11 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 37] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 38] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
+            ("object-store", &self.object_store),
             ("emulate-nodes", &self.emulate_nodes),
             ("hosts", &self.hosts),
             ("remote-shell", &self.remote_shell),

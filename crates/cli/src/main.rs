@@ -19,6 +19,7 @@ mod machines;
 mod memory;
 mod minickpt;
 mod noise;
+mod objects;
 mod output;
 mod pages;
 mod pins;

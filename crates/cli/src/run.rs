@@ -169,6 +169,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
             .fence_ms
             .max(settings.bounds.silence_ms() + LEASE_MORE_MS);
     }
+    let settings_levels = settings.levels.clone();
     let quiet = options.quiet;
     let mut environment = collectives::environment(&options)?;
     let is_set = |name: &str| std::env::var_os(name).is_some();
@@ -177,6 +178,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         settings,
         store: PathBuf::from(config.get("store")),
         node_storage: node_storage.map(PathBuf::from),
+        object_store: crate::objects::wanted(config, &settings_levels, options.job.is_some())?,
         unnamed: options.job.is_none(),
         hosts,
         memory_bytes,
@@ -251,7 +253,7 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
     Ok((count - spares, spares, Some(machines)))
 }
 
-fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error {
+pub(crate) fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error {
     let entity = Entity::Option(key.to_owned());
     config.blame(
         key,

@@ -58,6 +58,9 @@ pub struct AgentSpec {
     pub node_dir: PathBuf,
     /// `STORE/JOB`, which all nodes share.
     pub job_dir: PathBuf,
+    /// Where the level shared lies, if not in that directory: `s3://BUCKET/PREFIX`.
+    #[serde(default)]
+    pub object_store: Option<String>,
     /// The Unix socket for the ranks.
     pub socket: PathBuf,
     /// Bound of the staging memory, in bytes.

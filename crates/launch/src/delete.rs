@@ -21,11 +21,12 @@ use crate::marks::MARK;
 pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
 use crate::pins;
+use crate::shared;
 use crate::store;
 
 /// What goes last, in this order: where the nodes' storage lies must be known until that
 /// is gone, and the lock is held until nothing is left.
-const LAST: [&str; 5] = ["key", "job.json", "nodes.lock", "lock", MARK];
+const LAST: [&str; 6] = ["key", shared::IDENTITY, "job.json", "nodes.lock", "lock", MARK];
 
 /// A job that may be deleted: nobody runs it while this lives.
 #[derive(Debug)]
@@ -34,6 +35,8 @@ pub struct Deletion {
     name: JobName,
     /// Storage of the nodes outside the job's directory: `NODE/JOB`.
     outside: Option<PathBuf>,
+    /// What `job.json` says, if it can be read.
+    job: Option<JobFile>,
     _locks: (File, OwnedFd),
 }
 
@@ -64,12 +67,13 @@ impl Deletion {
         let outside = base.filter(|base| *base != dir.join("nodes"));
         let deletion = Deletion {
             outside: outside.map(|base| base.join(name.as_str())),
+            job,
             dir,
             name: name.clone(),
             _locks: (lock, nodes_lock),
         };
         deletion.refuse_links()?;
-        let hash = job.and_then(|job| job.key_hash);
+        let hash = deletion.job.as_ref().and_then(|job| job.key_hash);
         let hash = hash.or_else(|| job_hash(name.as_str(), &deletion.dir.join("key")).ok());
         if let (Some(outside), Some(hash)) = (&deletion.outside, hash)
             && owner::of(outside).is_some_and(|owner| owner != hash)
@@ -115,6 +119,10 @@ impl Deletion {
     pub fn carry_out(self) -> Result<Vec<PathBuf>> {
         self.mark()?;
         crate::segments::sweep(&self.dir);
+        let objects = self.job.as_ref().map(shared::objects).transpose()?.flatten();
+        if let Some(objects) = objects {
+            objects.remove_all()?;
+        }
         for path in self.steps() {
             files::remove(&path)?;
         }
@@ -127,7 +135,12 @@ impl Deletion {
     /// Those of [`Deletion::carry_out`].
     pub(crate) fn carry_out_unless_pinned(self) -> Result<bool> {
         let hash = job_hash(self.name.as_str(), &self.dir.join("key"));
-        let is_pinned = || hash.as_ref().is_ok_and(|hash| pins::any(&self.dir, *hash));
+        let job = self.job.as_ref();
+        let shared = job.map(|job| shared::place(job, &self.dir)).transpose()?;
+        let is_pinned = || {
+            let place = shared.as_ref().zip(hash.as_ref().ok());
+            place.is_some_and(|(shared, hash)| pins::any(shared, *hash))
+        };
         if is_pinned() {
             return Ok(false);
         }
@@ -246,7 +259,7 @@ mod tests {
         for name in ["job", "other"] {
             let name = JobName::new(name).unwrap();
             let mut store =
-                Store::open(&store, &name, 2, outside.then_some(&*nodes), false).unwrap();
+                Store::open_plain(&store, &name, 2, outside.then_some(&*nodes), false).unwrap();
             store.key(false, true).unwrap();
             for n in 0..2 {
                 let dir = store.node_dir(NodeId(n));
@@ -302,7 +315,7 @@ mod tests {
                     files::remove(&path).unwrap();
                 }
                 drop(first);
-                let opened = Store::open(&store, &name(), 2, None, false);
+                let opened = Store::open_plain(&store, &name(), 2, None, false);
                 if cut == 0 {
                     drop(opened.expect("whole"));
                     assert_eq!(files(dir.path()), whole);
@@ -318,7 +331,7 @@ mod tests {
                 let gone = Deletion::prepare(&store, &name(), None).unwrap_err();
                 assert_eq!(gone.code(), Code::NotFound);
                 // And the name is free.
-                drop(Store::open(&store, &name(), 3, None, false).unwrap());
+                drop(Store::open_plain(&store, &name(), 3, None, false).unwrap());
                 cut += 1;
                 if cut > steps.len() {
                     break;
@@ -356,13 +369,13 @@ mod tests {
         let (theirs, nodes) = (dir.path().join("theirs"), dir.path().join("nodes"));
         let whole = files(&nodes);
         for fresh in [false, true] {
-            let error = Store::open(&theirs, &name(), 2, Some(&nodes), fresh).unwrap_err();
+            let error = Store::open_plain(&theirs, &name(), 2, Some(&nodes), fresh).unwrap_err();
             assert_eq!(error.code(), Code::KeyMismatch);
         }
         // A job of another store that was run there before anybody asked whose it is.
         let aside = dir.path().join("aside");
         fs::rename(&nodes, &aside).unwrap();
-        let mut other = Store::open(&theirs, &name(), 2, Some(&nodes), false).unwrap();
+        let mut other = Store::open_plain(&theirs, &name(), 2, Some(&nodes), false).unwrap();
         other.key(false, true).unwrap();
         drop(other);
         fs::remove_dir_all(&nodes).unwrap();
@@ -379,7 +392,7 @@ mod tests {
     fn a_job_that_runs_and_links_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let store = make(dir.path(), true);
-        let held = Store::open(&store, &name(), 2, None, false).unwrap();
+        let held = Store::open_plain(&store, &name(), 2, None, false).unwrap();
         let error = Deletion::prepare(&store, &name(), None).unwrap_err();
         assert_eq!(error.code(), Code::JobBusy);
         drop(held);

@@ -34,6 +34,10 @@ pub struct Common {
     pub bind: IpAddr,
     /// `STORE/JOB`.
     pub job_dir: PathBuf,
+    /// Where the level shared lies, if not there.
+    pub object_store: Option<String>,
+    /// Variables that keepers and agents have besides those of this process.
+    pub environment: Vec<(String, String)>,
     /// The key's file.
     pub key_file: PathBuf,
     /// The agents' sockets, with `{node}` in place of the number where a machine has several.
@@ -113,6 +117,7 @@ impl Fleet {
             key_file: self.common.key_file.clone(),
             node_dir: dir.to_owned(),
             job_dir: self.common.job_dir.clone(),
+            object_store: self.common.object_store.clone(),
             socket: self.common.socket(node),
             memory_bytes: self.common.memory_bytes,
             encrypt: self.common.encrypt,
@@ -126,6 +131,7 @@ impl Fleet {
             .arg0(TITLE)
             .arg("keeper")
             .args(title)
+            .envs(self.common.environment.iter().cloned())
             .env(SPEC_VARIABLE, spec)
             .env(LAUNCHER_VARIABLE, std::process::id().to_string())
             .stdin(Stdio::null())

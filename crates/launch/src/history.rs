@@ -7,10 +7,11 @@
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result};
-use outlive_vault::{Catalogue, Inventory, Mark, Record, Trace};
+use outlive_vault::{Catalogue, Inventory, Mark, Part, Record, Trace};
 
 use crate::job_file::{JobFile, Known, job_hash, node_dir, read_job_of};
 use crate::owner;
+use crate::shared;
 
 /// What stands in for a job file that is gone: `new` with what the records say. With what
 /// the user should know.
@@ -32,7 +33,7 @@ pub(crate) fn without_job_file(
             return Err(owner::of_another(&nodes));
         }
     }
-    let places = places(&new, dir, hash);
+    let places = places(&new, dir, hash)?;
     let entity = Entity::File(dir.join("job.json").display().to_string());
     if let Some(job) = from_records(&new, &places) {
         let reason = format!(
@@ -92,7 +93,7 @@ pub fn job_of(dir: &Path, name: &JobName) -> Result<JobFile> {
 }
 
 /// The shared directory and the nodes' that are there, however many.
-fn places(job: &JobFile, dir: &Path, hash: u64) -> Vec<Inventory> {
+fn places(job: &JobFile, dir: &Path, hash: u64) -> Result<Vec<Inventory>> {
     let first = node_dir(job, dir, NodeId(0));
     let parent = first.parent().map(std::fs::read_dir);
     let entries = parent.into_iter().flatten().flatten().flatten();
@@ -106,9 +107,14 @@ fn places(job: &JobFile, dir: &Path, hash: u64) -> Vec<Inventory> {
     let nodes = nodes
         .iter()
         .map(|(node, root)| Inventory::of_node(*node, root, hash));
-    std::iter::once(Inventory::of_shared(&dir.join("shared"), hash))
-        .chain(nodes)
-        .collect()
+    let shared = shared::place(job, dir)?.vault(hash);
+    let shared = Inventory::of(Part::SHARED, &shared);
+    // A directory that is not read is found out when it is used; of an object store nobody knows
+    // whether it holds the job.
+    match shared.errors.first().filter(|_| job.object_store.is_some()) {
+        Some(error) => Err(error.clone()),
+        None => Ok(std::iter::once(shared).chain(nodes).collect()),
+    }
 }
 
 /// The job file that the records tell; `None` if none of them says that the job was run.

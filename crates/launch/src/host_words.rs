@@ -59,6 +59,9 @@ pub(crate) struct Begin {
     /// The bytes of the key's file in hexadecimal digits, if the line keeps secrets; else the
     /// file is read at its path.
     pub key: Option<String>,
+    /// Variables that agents are started with, under the same condition.
+    #[serde(default)]
+    pub credentials: Vec<(String, String)>,
     /// The directory of the socket, on this host.
     pub run_dir: PathBuf,
     /// What the slot's directory is to hold.

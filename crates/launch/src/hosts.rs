@@ -11,6 +11,7 @@
 pub mod address;
 mod answer;
 mod call;
+mod common;
 mod homes;
 pub mod hostfile;
 mod install;
@@ -25,14 +26,12 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crossbeam_channel::Sender;
-use outlive_base::{Code, Entity, Error, JobName, NodeId, Rank, Result, Time};
+use outlive_base::{Code, Entity, Error, NodeId, Rank, Result, Time};
 use outlive_control::ended::Ended;
-use outlive_control::orders::{AgentSpec, COORDINATOR};
 use outlive_control::supervisor::{Input, Storage};
 use rustix::process::Signal;
 
@@ -41,6 +40,7 @@ use crate::nodes::{Happened, Nodes};
 use crate::process::{self, Group, Process};
 use crate::watch::Watcher;
 use call::{Call, Purpose, REACHED_WITHIN, Stage};
+pub(crate) use common::Common;
 use homes::Homes;
 use install::Install;
 use line::Line;
@@ -49,29 +49,6 @@ use source::{Host, Source};
 
 /// How much later than its host a launcher takes a lease for over.
 const LEASE_MARGIN: Duration = Duration::from_millis(700);
-
-/// What the nodes of a job on hosts have in common.
-#[derive(Clone, Debug)]
-pub(crate) struct Common {
-    pub job: JobName,
-    pub job_hash: u64,
-    /// The same before this run, if that is known: whose storage the hosts may hold.
-    pub known: Option<u64>,
-    /// Where the launcher may be reached.
-    pub launchers: Vec<SocketAddr>,
-    pub job_dir: PathBuf,
-    pub key_file: PathBuf,
-    /// Bound of the staging memory of each node, in bytes; 0: half of what its host has.
-    pub memory_bytes: u64,
-    pub encrypt: bool,
-    pub health: outlive_control::health::Settings,
-    /// The program on each host.
-    pub executable: PathBuf,
-    /// Names of the variables that ranks must have.
-    pub passed: Vec<String>,
-    /// Silence after which a host ends everything of the job.
-    pub lease: Duration,
-}
 
 /// The call that follows when a host has the program: slot, epoch and host, directory, storage.
 type Next = ((NodeId, u64, usize), PathBuf, Storage);
@@ -189,25 +166,6 @@ impl Hosts {
         Ok(())
     }
 
-    fn spec(&self, call: &Call) -> AgentSpec {
-        AgentSpec {
-            job: self.common.job.clone(),
-            job_hash: self.common.job_hash,
-            node: call.node,
-            coordinator: COORDINATOR,
-            epoch: call.epoch,
-            launcher: self.common.launchers[0],
-            bind: self.common.launchers[0].ip(),
-            key_file: self.common.key_file.clone(),
-            node_dir: call.dir.clone(),
-            job_dir: self.common.job_dir.clone(),
-            socket: self.socket(),
-            memory_bytes: self.common.memory_bytes,
-            encrypt: self.common.encrypt,
-            health: self.common.health.clone(),
-        }
-    }
-
     fn run_dir(&self) -> PathBuf {
         crate::files::run_dir_of_hosts(self.common.job_hash)
     }
@@ -240,7 +198,7 @@ impl Hosts {
                 "install the same one everywhere, or say where it lies with --remote-executable",
             ));
         }
-        let spec = self.spec(call);
+        let spec = self.common.spec(call, self.socket());
         let run_dir = self.run_dir();
         let launchers = self.common.launchers.clone();
         let word = match call.purpose {
@@ -254,6 +212,7 @@ impl Hosts {
                 launchers,
                 known: self.common.known,
                 key: self.key()?,
+                credentials: self.credentials(),
                 run_dir,
                 storage: call.storage,
                 lease_ms: self.common.lease.as_millis() as u64,
@@ -275,6 +234,14 @@ impl Hosts {
         }
         let bytes = crate::input::read(&self.common.key_file, crate::input::TEXT_BYTES_MAX)?;
         Ok(Some(serve::to_hex(&bytes)))
+    }
+
+    /// What opens the object store, under the same condition. Slurm hands variables on by itself.
+    fn credentials(&self) -> Vec<(String, String)> {
+        match self.source.keeps_secrets() {
+            true => self.common.credentials.clone(),
+            false => Vec::new(),
+        }
     }
 
     fn on_word(&mut self, number: u64, word: FromHost) -> Vec<Input> {

@@ -50,6 +50,9 @@ pub struct JobFile {
     /// The host of each slot in the last run, where nodes are machines of their own.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
+    /// Where the level shared lies, if not in the job's directory: `s3://BUCKET/PREFIX`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub object_store: Option<String>,
     /// XXH3-64 of this file without this line: a flipped bit must not be another number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<u64>,
@@ -72,6 +75,7 @@ impl JobFile {
             learned: None,
             directory: None,
             hosts: Vec::new(),
+            object_store: None,
             checksum: None,
         }
     }
@@ -97,11 +101,15 @@ pub struct Known {
 }
 
 /// A hash of name and key: differs between jobs of the same name in two stores, and
-/// says nothing useful about the 256 bits of the key.
+/// says nothing useful about the 256 bits of the key. Of a job that was found in an object store
+/// the number that it has there.
 ///
 /// # Errors
 /// Those of reading the key's file.
 pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
+    if let Some(number) = crate::shared::adopted(key_file)? {
+        return Ok(number);
+    }
     let mut bytes = input::read(key_file, input::TEXT_BYTES_MAX)?;
     bytes.extend_from_slice(name.as_bytes());
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes);

@@ -185,7 +185,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let name = |name: &str| JobName::new(name).unwrap();
         let make = |job: &str, result: Option<&str>| {
-            let store = Store::open(dir.path(), &name(job), 1, None, false).unwrap();
+            let store = Store::open_plain(dir.path(), &name(job), 1, None, false).unwrap();
             if let Some(result) = result {
                 let mut report = Report::new(&name(job), 1);
                 report.result = result.to_owned();

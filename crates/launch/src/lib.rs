@@ -34,6 +34,7 @@ pub mod prune;
 pub mod record;
 mod run;
 pub mod segments;
+pub mod shared;
 pub mod store;
 pub mod sys;
 pub mod timeline;

@@ -10,16 +10,14 @@
 //! the process was killed on the way: then it stands at some places, is listed so, and can be
 //! set or taken away by the same commands.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, NodeId, Result, Version};
-use outlive_vault::{Catalogue, Checkpoint, Directory, Entry, Part, Record, RecordStore, Vault};
+use outlive_vault::{Catalogue, Checkpoint, Entry, Record, RecordStore};
 
 use crate::jobs::{Job, hash};
-use crate::{marks, store, versions};
+use crate::{marks, shared, store, versions};
 
 /// How long a removal that a running job has begun may take to end, or to be taken back.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -40,19 +38,15 @@ pub struct Pinned {
 /// What is asked of a place.
 struct Place {
     node: NodeId,
-    dir: PathBuf,
+    shown: String,
     records: RecordStore,
 }
 
 fn places(job: &Job, hash: u64) -> Result<Vec<Place>> {
-    let place = |(node, dir): (NodeId, PathBuf)| {
-        let directory = Arc::new(Directory::at(&dir));
-        let vault = match node {
-            Part::SHARED => Vault::shared(directory, hash),
-            _ => Vault::of_node(directory, hash),
-        };
-        let records = vault.records().clone();
-        Place { node, dir, records }
+    let place = |place: shared::Place| Place {
+        node: place.node,
+        shown: place.at.shown(),
+        records: place.vault(hash).records().clone(),
     };
     Ok(versions::places(job)?.into_iter().map(place).collect())
 }
@@ -101,7 +95,7 @@ fn withdraw(record: &Record, written: &[Place], error: Error) -> Error {
         let removed = place.records.remove(record).map_err(Error::from);
         Some(format!(
             "{}: {}",
-            place.dir.display(),
+            place.shown,
             removed.err()?.reason()
         ))
     });
@@ -246,8 +240,7 @@ pub fn unpin(job: &Job, version: Version) -> Result<usize> {
 }
 
 /// True if a version of the job in `dir` is pinned, or it cannot be told.
-pub(crate) fn any(dir: &Path, hash: u64) -> bool {
-    let shared = Vault::shared(Arc::new(Directory::at(&dir.join("shared"))), hash);
-    let pinned = shared.records().pinned();
+pub(crate) fn any(shared: &shared::Place, hash: u64) -> bool {
+    let pinned = shared.vault(hash).records().pinned();
     pinned.map_or(true, |pinned| !pinned.is_empty())
 }

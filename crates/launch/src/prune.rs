@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use outlive_base::level::StoreKind;
-use outlive_base::{Code, Error, Incarnation, Level, Levels, NodeId, Result, Version};
+use outlive_base::{Code, Error, Incarnation, Level, Levels, Result, Version};
 use outlive_vault::{
     Catalogue, Checkpoint, Directory, Entry, Found, GcPolicy, Part, Removal, Vault,
 };
@@ -22,6 +22,7 @@ use outlive_vault::{
 use serde::Serialize;
 
 use crate::jobs::{self, Job, hash};
+use crate::shared::Place;
 use crate::{files, leftovers, marks, store, versions};
 
 /// A directory of a rehearsal, before the process that carries it out.
@@ -81,7 +82,7 @@ pub struct Freed {
 /// What would go, while nobody runs the job.
 #[derive(Debug)]
 pub struct Prune {
-    removals: Vec<(NodeId, PathBuf, Removal)>,
+    removals: Vec<(Place, Removal)>,
     rubbish: Vec<(PathBuf, u64)>,
     freed: Vec<Freed>,
     /// What could not be looked at, and is left.
@@ -103,25 +104,29 @@ impl Prune {
         let locks = lock(job)?;
         marks::refuse_begun(&job.dir, &job.name)?;
         let places = versions::places(job)?;
-        for (_, dir) in places.iter().filter(|(_, dir)| dir.exists()) {
+        let directories = places.iter().filter_map(|place| place.at.directory());
+        for dir in directories.filter(|dir| dir.exists()) {
             store::check_owned(dir, 0o022)?;
         }
         let job_hash = hash(job)?;
         let catalogue = versions::on_this_machine(job)?;
         let policy = policy(&catalogue, wanted.keep);
         let mut removals = Vec::new();
-        for (node, dir) in places {
-            let vault = reader(node, &dir, job_hash);
+        for place in places {
+            let vault = place.vault(job_hash);
             let mut removal = vault.removal(vault.found()?, policy.clone())?;
             removal.keep_to(|copy| wanted.level.is_none_or(|level| level == copy.level));
-            removals.push((node, dir, removal));
+            removals.push((place, removal));
         }
         if let Some(before) = wanted.before {
             keep_young(&mut removals, before);
         }
         let rubbish = match wanted.level {
             Some(_) => Vec::new(),
-            None => rubbish(job, removals.iter().map(|(_, dir, _)| &**dir)),
+            None => {
+                let places = removals.iter();
+                rubbish(job, places.filter_map(|(place, _)| place.at.directory()))
+            }
         };
         Ok(Prune {
             freed: freed(&removals, &catalogue),
@@ -149,18 +154,20 @@ impl Prune {
     /// # Errors
     /// Those of the file system; what is left then goes the next time.
     pub fn carry_out(self) -> Result<()> {
-        for (node, dir, removal) in &self.removals {
+        for (place, removal) in &self.removals {
             if removal.doomed().is_empty() {
                 continue;
             }
-            let vault = match *node {
-                Part::SHARED => reader(*node, dir, self.job_hash),
-                _ => Vault::own(Arc::new(Directory::own(dir)?), self.job_hash),
+            let vault = match (place.node, place.at.directory()) {
+                (Part::SHARED, _) | (_, None) => place.vault(self.job_hash),
+                (_, Some(dir)) => Vault::own(Arc::new(Directory::own(dir)?), self.job_hash),
             };
             vault.remove(removal)?;
             // What makes removals durable; files that were kept for the next containers go too.
             vault.settle()?;
-            Directory::sweep(dir);
+            if let Some(dir) = place.at.directory() {
+                Directory::sweep(dir);
+            }
         }
         for (path, _) in &self.rubbish {
             files::remove(path)?;
@@ -184,14 +191,6 @@ fn lock(job: &Job) -> Result<(File, OwnedFd)> {
     let lock = store::take_lock(&job.dir.join("lock"), &job.name).map_err(busy)?;
     let nodes = leftovers::take(&job.dir, &job.dir, &job.name, &|_| false).map_err(busy)?;
     Ok((lock, nodes))
-}
-
-fn reader(node: NodeId, dir: &Path, hash: u64) -> Vault {
-    let directory = Arc::new(Directory::at(dir));
-    match node {
-        Part::SHARED => Vault::shared(directory, hash),
-        _ => Vault::of_node(directory, hash),
-    }
 }
 
 /// What nodes are told too, of a job that nobody runs: nothing is in use, and nothing more will
@@ -226,24 +225,25 @@ fn policy(catalogue: &Catalogue, keep: usize) -> GcPolicy {
 }
 
 /// Keeps versions of which anything was written since `before`, or is of unknown age.
-fn keep_young(removals: &mut [(NodeId, PathBuf, Removal)], before: SystemTime) {
-    let is_young = |copy: &&Found| {
-        let written = fs::metadata(&copy.path).and_then(|data| data.modified());
-        written.map_or(true, |written| written >= before)
-    };
-    let doomed = removals.iter().flat_map(|(.., removal)| removal.doomed());
-    let young = doomed.filter(is_young);
-    let young: BTreeSet<Checkpoint> = young
-        .map(|copy| (copy.id.incarnation, copy.id.version))
-        .collect();
-    for (.., removal) in removals {
+fn keep_young(removals: &mut [(Place, Removal)], before: SystemTime) {
+    let mut young: BTreeSet<Checkpoint> = BTreeSet::new();
+    for (place, removal) in &*removals {
+        let store = place.at.store();
+        let is_young = |copy: &&Found| {
+            let written = store.written(&copy.key);
+            written.map_or(true, |written| written >= before)
+        };
+        let found = removal.doomed().iter().filter(is_young);
+        young.extend(found.map(|copy| (copy.id.incarnation, copy.id.version)));
+    }
+    for (_, removal) in removals {
         removal.keep_to(|copy| !young.contains(&(copy.id.incarnation, copy.id.version)));
     }
 }
 
-fn freed(removals: &[(NodeId, PathBuf, Removal)], catalogue: &Catalogue) -> Vec<Freed> {
+fn freed(removals: &[(Place, Removal)], catalogue: &Catalogue) -> Vec<Freed> {
     let mut found: BTreeMap<Checkpoint, Freed> = BTreeMap::new();
-    for copy in removals.iter().flat_map(|(.., removal)| removal.doomed()) {
+    for copy in removals.iter().flat_map(|(_, removal)| removal.doomed()) {
         let at = (copy.id.incarnation, copy.id.version);
         let mut entries = catalogue.entries.iter();
         let entry = entries.find(|entry| (entry.incarnation, entry.version) == at);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use outlive_control::health;
 use outlive_control::supervisor::Settings;
+use outlive_objects::Place as ObjectPlace;
 
 use crate::hosts::address::Subnet;
 use crate::hosts::source::Source;
@@ -32,6 +33,8 @@ pub struct Run {
     pub hosts: Option<Machines>,
     /// Where the nodes' directories go; `None`: in the job's.
     pub node_storage: Option<PathBuf>,
+    /// Where the level shared lies, if not in the job's directory.
+    pub object_store: Option<ObjectPlace>,
     /// The name was made up for this run: nothing of the job stays when it ends well.
     pub unnamed: bool,
     /// Bound of the staging memory of each node, in bytes; 0: half of what its host has.

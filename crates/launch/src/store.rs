@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Result, count};
 use outlive_network::JobKey;
+use outlive_objects::Place as ObjectPlace;
 use outlive_planner::online::learned::Learned;
 use outlive_vault::Directory;
 use rustix::fs::FlockOperation;
@@ -24,6 +25,20 @@ pub use crate::files::{make_private, prepare_node_dir, run_dir, wipe, write_atom
 use crate::history;
 pub use crate::job_file::{JobFile, Known, node_dir, read_job_of};
 use crate::job_file::{check_name, elsewhere, job_hash, read_job, renamed};
+use crate::shared;
+
+/// What a run wants of its job's store.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// Number of slots.
+    pub nodes: u32,
+    /// Directory for the nodes' data, if not in the job's own.
+    pub node_storage: Option<&'a Path>,
+    /// Where the level shared lies, if not in the job's directory.
+    pub object_store: Option<&'a ObjectPlace>,
+    /// The owner's word that the job begins anew.
+    pub fresh: bool,
+}
 
 /// A job's directory, held by this process.
 #[derive(Debug)]
@@ -47,13 +62,8 @@ impl Store {
     /// [`Code::InvalidArgument`] if the job has another number of nodes or another
     /// node storage; [`Code::NoValidCheckpoint`] if what is there is another job's, or
     /// this one's without anything that can be read; those of the file system.
-    pub fn open(
-        store: &Path,
-        name: &JobName,
-        nodes: u32,
-        node_storage: Option<&Path>,
-        fresh: bool,
-    ) -> Result<Store> {
+    pub fn open(store: &Path, name: &JobName, wanted: &Wanted<'_>) -> Result<Store> {
+        let Wanted { nodes, fresh, .. } = *wanted;
         let store = absolute(store)?;
         let dir = store.join(name.as_str());
         crate::marks::refuse_begun(&dir, name)?;
@@ -67,32 +77,37 @@ impl Store {
         // It may have been begun before the lock was ours.
         crate::marks::refuse_begun(&dir, name)?;
         let nodes_lock = Arc::new(crate::leftovers::take(&dir, &dir, name, &|_| false)?);
-        for sub in ["shared", "nodes"] {
+        let known = read_job(&dir)?;
+        let object_store = shared::choose(known.as_ref(), wanted.object_store, &dir)?;
+        let shared = object_store.is_none().then_some("shared");
+        for sub in shared.into_iter().chain(["nodes"]) {
             make_private(&dir.join(sub))?;
             must_list(&dir.join(sub))?;
         }
-        for part in Directory::parts(&dir.join("shared")) {
+        for part in shared.map(|it| Directory::parts(&dir.join(it))).into_iter().flatten() {
             must_list(&part)?;
         }
-        let wanted = node_storage.map(absolute).transpose()?;
+        let storage = wanted.node_storage.map(absolute).transpose()?;
         let mut notes = Vec::new();
-        let mut job = match read_job(&dir)? {
+        let mut job = match known {
             Some(job) if job.name != *name && fresh => JobFile {
                 // The directory is this job's now; numbers go on, for what is in it.
                 key_hash: None,
-                node_storage: wanted.clone().unwrap_or_else(|| dir.join("nodes")),
+                node_storage: storage.clone().unwrap_or_else(|| dir.join("nodes")),
                 nodes,
                 ..job
             },
-            Some(job) => check_same(check_name(job, &dir)?, nodes, wanted.as_deref())?,
+            Some(job) => check_same(check_name(job, &dir)?, nodes, storage.as_deref())?,
             None => {
-                let storage = wanted.clone().unwrap_or_else(|| dir.join("nodes"));
-                let new = JobFile::new(name.clone(), nodes, storage);
-                let (job, note) = history::without_job_file(new, &dir, fresh)?;
+                let storage = storage.clone().unwrap_or_else(|| dir.join("nodes"));
+                let mut new = JobFile::new(name.clone(), nodes, storage);
+                new.object_store.clone_from(&object_store);
+                let (job, note) = without_job_file(new, &dir, fresh)?;
                 notes.extend(note);
                 check_same(job, nodes, None)?
             }
         };
+        job.object_store = object_store;
         job.name = name.clone();
         job.directory = Some(dir.clone());
         let store = Store {
@@ -180,6 +195,7 @@ impl Store {
     pub fn key(&mut self, fresh: bool, here: bool) -> Result<(JobKey, u64)> {
         let file = self.key_file();
         let was_run = self.job.incarnation > 0 || self.job.key_hash.is_some();
+        let found = shared::adopted(&file)?.is_some();
         let refuse = |reason: &str| {
             Err(Error::new(
                 Code::KeyMismatch,
@@ -191,7 +207,7 @@ impl Store {
         };
         let key = match file.exists() {
             true => JobKey::load(&file)?,
-            false if was_run && !fresh => {
+            false if was_run && !fresh && !found => {
                 return refuse("the key of the job's checkpoints is gone");
             }
             false => JobKey::create(&file)?,
@@ -207,6 +223,7 @@ impl Store {
         if self.job.key_hash.replace(hash) != Some(hash) {
             self.write_job()?;
         }
+        shared::begin(&self.job, hash)?;
         Ok((key, hash))
     }
     /// Remembers durably that an incarnation is being opened.
@@ -258,7 +275,9 @@ impl Store {
     /// no agent of the job lives.
     pub fn tidy(&self) {
         crate::files::sweep_unfinished(&self.dir);
-        Directory::sweep(&self.dir.join("shared"));
+        if self.job.object_store.is_none() {
+            Directory::sweep(&self.dir.join("shared"));
+        }
         for node in (0..self.job.nodes).map(NodeId) {
             Directory::sweep(&self.node_dir(node));
         }
@@ -354,6 +373,20 @@ fn read_pid(file: &mut File) -> u32 {
         .unwrap_or(0)
 }
 
+/// What stands in for a job file that is not there: of a job that its object store knows what that
+/// says, and of one whose file is gone what its records say.
+fn without_job_file(new: JobFile, dir: &Path, fresh: bool) -> Result<(JobFile, Option<Error>)> {
+    let found = shared::adopt(&new, dir)?;
+    let (job, note) = history::without_job_file(new, dir, fresh)?;
+    Ok(match found && job.incarnation > 0 {
+        true => {
+            let note = shared::found(&job);
+            (job, Some(note))
+        }
+        false => (job, note),
+    })
+}
+
 fn check_same(job: JobFile, nodes: u32, node_storage: Option<&Path>) -> Result<JobFile> {
     if job.nodes != nodes {
         return Err(Error::new(
@@ -378,6 +411,26 @@ fn check_same(job: JobFile, nodes: u32, node_storage: Option<&Path>) -> Result<J
 }
 
 #[cfg(test)]
+impl Store {
+    /// [`Store::open`] of a job without an object store.
+    pub(crate) fn open_plain(
+        store: &Path,
+        name: &JobName,
+        nodes: u32,
+        node_storage: Option<&Path>,
+        fresh: bool,
+    ) -> Result<Store> {
+        let wanted = Wanted {
+            nodes,
+            node_storage,
+            object_store: None,
+            fresh,
+        };
+        Store::open(store, name, &wanted)
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt;
@@ -389,20 +442,20 @@ mod tests {
     #[test]
     fn a_job_is_the_same_job_later_and_only_once_at_a_time() {
         let dir = tempfile::tempdir().unwrap();
-        let mut store = Store::open(dir.path(), &name(), 4, None, false).unwrap();
+        let mut store = Store::open_plain(dir.path(), &name(), 4, None, false).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(store.dir()), 0o700);
         store.record(3, 77, Some(8)).unwrap();
         let job_dir = store.dir().to_owned();
         assert_eq!(running(&job_dir), Some(std::process::id()));
-        let error = Store::open(dir.path(), &name(), 4, None, false).unwrap_err();
+        let error = Store::open_plain(dir.path(), &name(), 4, None, false).unwrap_err();
         assert_eq!(error.code(), Code::JobBusy);
         assert!(error.reason().contains(&std::process::id().to_string()));
         drop(store);
         assert_eq!(running(&job_dir), None);
-        let error = Store::open(dir.path(), &name(), 2, None, false).unwrap_err();
+        let error = Store::open_plain(dir.path(), &name(), 2, None, false).unwrap_err();
         assert_eq!(error.code(), Code::InvalidArgument);
-        let store = Store::open(dir.path(), &name(), 4, None, false).unwrap();
+        let store = Store::open_plain(dir.path(), &name(), 4, None, false).unwrap();
         assert_eq!((store.job().incarnation, store.job().epoch), (3, 77));
         assert_eq!(store.job().ranks, Some(8));
     }
@@ -410,7 +463,7 @@ mod tests {
     #[test]
     fn a_job_that_was_run_is_not_begun_anew_under_another_key() {
         let dir = tempfile::tempdir().unwrap();
-        let open = || Store::open(dir.path(), &name(), 1, None, false).unwrap();
+        let open = || Store::open_plain(dir.path(), &name(), 1, None, false).unwrap();
         let hash = open().key(false, true).unwrap().1;
         assert_eq!(open().key(false, true).unwrap().1, hash);
         let file = open().key_file();
@@ -454,7 +507,7 @@ mod tests {
     #[test]
     fn a_flipped_bit_in_the_job_file_is_no_other_number() {
         let dir = tempfile::tempdir().unwrap();
-        drop(Store::open(dir.path(), &name(), 3, None, false).unwrap());
+        drop(Store::open_plain(dir.path(), &name(), 3, None, false).unwrap());
         let path = dir.path().join("job/job.json");
         let good = fs::read(&path).unwrap();
         assert_eq!(read_job(&dir.path().join("job")).unwrap().unwrap().nodes, 3);
@@ -472,12 +525,12 @@ mod tests {
     #[test]
     fn a_damaged_job_file_is_a_coded_error() {
         let dir = tempfile::tempdir().unwrap();
-        drop(Store::open(dir.path(), &name(), 1, None, false).unwrap());
+        drop(Store::open_plain(dir.path(), &name(), 1, None, false).unwrap());
         let other = JobName::new("good").unwrap();
-        drop(Store::open(dir.path(), &other, 1, None, false).unwrap());
+        drop(Store::open_plain(dir.path(), &other, 1, None, false).unwrap());
         for text in ["", "{", "{\"schema\":\"outlive.job/9\"}"] {
             fs::write(dir.path().join("job/job.json"), text).unwrap();
-            let error = Store::open(dir.path(), &name(), 1, None, false).unwrap_err();
+            let error = Store::open_plain(dir.path(), &name(), 1, None, false).unwrap_err();
             assert_eq!(error.code(), Code::FormatUnknown, "{text}");
         }
         let good = fs::read_to_string(dir.path().join("good/job.json")).unwrap();
@@ -499,12 +552,12 @@ mod tests {
     #[test]
     fn what_a_killed_launcher_left_is_swept() {
         let dir = tempfile::tempdir().unwrap();
-        drop(Store::open(dir.path(), &name(), 1, None, false).unwrap());
+        drop(Store::open_plain(dir.path(), &name(), 1, None, false).unwrap());
         let nodes = dir.path().join("job/nodes");
         for name in ["node-0", "node-0.lost-12-3"] {
             fs::create_dir(nodes.join(name)).unwrap();
         }
-        drop(Store::open(dir.path(), &name(), 1, None, false).unwrap());
+        drop(Store::open_plain(dir.path(), &name(), 1, None, false).unwrap());
         let left = |name: &str| nodes.join(name).exists();
         assert!(left("node-0") && !left("node-0.lost-12-3"));
     }

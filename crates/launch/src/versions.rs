@@ -3,10 +3,11 @@
 use std::path::PathBuf;
 
 use outlive_base::{Code, Entity, Error, NodeId, Result, Version};
-use outlive_vault::{Catalogue, Entry, Part};
+use outlive_vault::{Catalogue, Entry, Inventory, Part};
 
 use crate::job_file::node_dir;
 use crate::jobs::{Job, hash};
+use crate::shared::{self, At, Place};
 
 /// Reads the versions of a job.
 ///
@@ -23,7 +24,11 @@ pub fn all(job: &Job) -> Result<Catalogue> {
 /// # Errors
 /// If `job.json` or the key cannot be read.
 pub fn on_this_machine(job: &Job) -> Result<Catalogue> {
-    Ok(Catalogue::scan(&job.dir, &nodes(job)?, hash(job)?))
+    let hash = hash(job)?;
+    let nodes = nodes(job)?;
+    let nodes = nodes.iter().map(|(node, dir)| Inventory::of_node(*node, dir, hash));
+    let shared = Inventory::of(Part::SHARED, &shared(job)?.vault(hash));
+    Ok(Catalogue::new(std::iter::once(shared).chain(nodes).collect()))
 }
 
 /// Refuses a job whose nodes are other machines.
@@ -43,6 +48,10 @@ pub(crate) fn refuse_hosts(job: &Job) -> Result<()> {
     ))
 }
 
+fn shared(job: &Job) -> Result<Place> {
+    shared::place(job.file.as_ref().map_err(Clone::clone)?, &job.dir)
+}
+
 fn nodes(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
     let file = job.file.as_ref().map_err(Clone::clone)?;
     let node = |n| (NodeId(n), node_dir(file, &job.dir, NodeId(n)));
@@ -51,8 +60,8 @@ fn nodes(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
 
 /// Where something is kept: the shared directory, which comes first, and the nodes that have
 /// recorded anything.
-pub(crate) fn places(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
-    let shared = (Part::SHARED, job.dir.join("shared"));
+pub(crate) fn places(job: &Job) -> Result<Vec<Place>> {
+    let shared = shared(job)?;
     let used = nodes(job)?;
     let used = used.into_iter().filter(|(_, dir)| {
         let records = std::fs::read_dir(dir.join("records"));
@@ -61,6 +70,10 @@ pub(crate) fn places(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
             |error| error.kind() != std::io::ErrorKind::NotFound,
             |mut records| records.next().is_some(),
         )
+    });
+    let used = used.map(|(node, dir)| Place {
+        node,
+        at: At::Directory(dir),
     });
     Ok(std::iter::once(shared).chain(used).collect())
 }

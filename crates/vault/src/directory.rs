@@ -9,6 +9,7 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, IoSlice, Read};
 use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -322,6 +323,10 @@ impl Store for Directory {
         std::fs::metadata(self.path(key))
             .ok()
             .map(|data| data.ino())
+    }
+
+    fn written(&self, key: &Key) -> io::Result<SystemTime> {
+        std::fs::metadata(self.path(key))?.modified()
     }
 
     fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {

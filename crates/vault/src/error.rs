@@ -62,6 +62,11 @@ impl WriteError {
         matches!(self, WriteError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
     }
 
+    /// True if this storage cannot do that at all.
+    pub(crate) fn is_unsupported(&self) -> bool {
+        matches!(self, WriteError::Io { source, .. } if source.kind() == io::ErrorKind::Unsupported)
+    }
+
     /// True if the storage refuses to be written to, for lack of room or of permission.
     pub fn is_refusal(&self) -> bool {
         use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};

@@ -276,6 +276,11 @@ impl Store for Faulty {
         self.look(key).ok().and_then(|()| self.inner.tag(key))
     }
 
+    fn written(&self, key: &Key) -> io::Result<std::time::SystemTime> {
+        self.look(key)?;
+        self.inner.written(key)
+    }
+
     fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {
         match self.is_off() {
             true => Err(cut()),

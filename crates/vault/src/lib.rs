@@ -46,7 +46,7 @@ mod write;
 
 pub use aligned::{Buffer, PAGE, Page, is_aligned};
 pub use catalogue::{Catalogue, CopyCheck, Rejected};
-pub use conformance::conform;
+pub use conformance::{conform, conform_of_all};
 pub use container::{Container, RankEntry, verify_written};
 pub use diff::{BLOCK, Diff, RegionDiff, Uncompared};
 pub use directory::Directory;

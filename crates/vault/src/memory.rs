@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
 
 use crate::error::WriteError;
 use crate::store::{Draft, Item, Key, Object, ObjectKind, Put, Space, Store, Unappended};
@@ -143,6 +144,11 @@ impl Store for Memory {
 
     fn tag(&self, key: &Key) -> Option<u64> {
         self.lock().1.get(key).map(|(tag, _)| *tag)
+    }
+
+    fn written(&self, key: &Key) -> io::Result<SystemTime> {
+        // It has no clock.
+        self.find(key).map(|_| SystemTime::UNIX_EPOCH)
     }
 
     fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {

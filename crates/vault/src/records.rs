@@ -285,6 +285,13 @@ impl RecordStore {
         }
     }
 
+    /// The newest incarnation of which there is a record, by the names of records: one listing.
+    pub fn newest_opened(&self) -> Result<Option<Incarnation>, ReadError> {
+        let items = self.items()?;
+        let opened = items.iter().filter(|item| item.key.is_incarnation());
+        Ok(opened.filter_map(|item| item.key.incarnation()).max())
+    }
+
     /// Reads all records. A store that was never written to holds none.
     pub fn scan(&self) -> Result<Scan, ReadError> {
         let mut known = Known::new();

@@ -1,5 +1,5 @@
-//! The one seam for whatever keeps the bytes of checkpoints: a directory, memory, later an
-//! object store or a memory server. `docs/design/store.md` says why it is cut here.
+//! The one seam for whatever keeps the bytes of checkpoints: a directory, memory, an object store
+//! (`outlive-objects`), later a memory server. `docs/design/store.md` says why it is cut here.
 //!
 //! Invariants, checked for every store by [`crate::conform`]: an object is there whole or
 //! not at all, under its own key and no other; what was answered with `Ok` outlives a power
@@ -8,6 +8,7 @@
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
+use std::time::SystemTime;
 
 use outlive_base::{ContainerId, Incarnation, Level, NodeId, Version};
 use outlive_ledger::word;
@@ -104,6 +105,11 @@ impl Key {
         Some((Incarnation(incarnation), Version(version)))
     }
 
+    /// True for the name of an incarnation's record.
+    pub(crate) fn is_incarnation(&self) -> bool {
+        self.word(0) == Some("incarnation")
+    }
+
     /// True for the name of a pin, [`outlive_ledger::Record::Pin`].
     pub(crate) fn is_pin(&self) -> bool {
         self.word(0) == Some("pin")
@@ -198,6 +204,8 @@ pub trait Store: Send + Sync + fmt::Debug {
     fn get_still(&self, key: &Key, most: u64) -> io::Result<Option<Vec<u8>>>;
     /// The tag of an object, if it is there.
     fn tag(&self, key: &Key) -> Option<u64>;
+    /// When an object was written, by the clock of the store.
+    fn written(&self, key: &Key) -> io::Result<SystemTime>;
     /// All objects of a kind, in no order. None if the store was never written to.
     fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>>;
 
@@ -215,7 +223,8 @@ pub trait Draft: Send + Sync {
     /// Writes all slices from `at` on. Threads may write at once.
     fn write(&self, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), WriteError>;
     /// What was written so far, to be read as with `fresh` in [`Store::open`]: for who wants to see
-    /// what the storage holds before it takes the place of something.
+    /// what the storage holds before it takes the place of something. Where nothing stands under its
+    /// key a store may refuse ([`io::ErrorKind::Unsupported`]).
     fn read_back(&self) -> Result<Box<dyn Object>, WriteError>;
     /// Makes it durable, then gives it its key, in place of what was there.
     fn seal(self: Box<Self>) -> Result<(), WriteError>;

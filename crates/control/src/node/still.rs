@@ -122,6 +122,7 @@ pub fn alone_at(node: u32, level: Level) -> Node<Still> {
         key_file: "key".into(),
         node_dir: "node".into(),
         job_dir: "job".into(),
+        object_store: None,
         socket: "socket".into(),
         memory_bytes: 1 << 20,
         encrypt: false,

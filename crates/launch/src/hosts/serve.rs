@@ -429,6 +429,8 @@ fn prepare(mut begin: Begin) -> Result<Ready> {
         launcher,
         bind: own,
         job_dir: spec.job_dir.clone(),
+        object_store: spec.object_store.clone(),
+        environment: std::mem::take(&mut begin.credentials),
         key_file: spec.key_file.clone(),
         sockets: spec.socket.clone(),
         nodes: 1,
@@ -506,7 +508,8 @@ fn key_file(spec: &AgentSpec, key: Option<String>, run_dir: &Path) -> Result<Pat
             let bytes = from_hex(&digits).ok_or_else(|| Error::internal("key of odd digits"))?;
             let path = run_dir.join(KEY);
             files::write_atomic(&path, &bytes)?;
-            path
+            // The launcher says which job it is of.
+            return Ok(path);
         }
         None => spec.key_file.clone(),
     };

@@ -68,6 +68,8 @@ impl World {
             known: None,
             launchers: vec!["127.0.0.1:1".parse().unwrap()],
             job_dir: "/nowhere/job".into(),
+            object_store: None,
+            credentials: Vec::new(),
             key_file: "/nowhere/key".into(),
             memory_bytes: 0,
             encrypt: false,

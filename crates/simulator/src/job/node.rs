@@ -256,6 +256,7 @@ impl Job {
             key_file: "key".into(),
             node_dir: "node".into(),
             job_dir: "job".into(),
+            object_store: None,
             socket: "socket".into(),
             memory_bytes: MEMORY_BYTES,
             encrypt: false,

@@ -1,0 +1,216 @@
+//! Where the level `shared` of a job lies: in a directory of its own, or in an object store.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use outlive_base::{Code, Entity, Error, JobName, NodeId, Result};
+use outlive_objects::Objects;
+pub use outlive_objects::Place as ObjectPlace;
+use outlive_vault::{Directory, Part, Store, Vault};
+
+use crate::job_file::JobFile;
+
+/// The number of a job that was found in an object store by one that did not know it: beside the
+/// key, which is another one here.
+pub(crate) const IDENTITY: &str = "identity";
+
+/// A place where a job keeps containers and records.
+#[derive(Clone, Debug)]
+pub(crate) enum At {
+    /// A directory of this machine.
+    Directory(PathBuf),
+    /// A job's objects.
+    Objects(Objects),
+}
+
+/// A place, and whose it is: a node's, or [`Part::SHARED`].
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    pub node: NodeId,
+    pub at: At,
+}
+
+impl At {
+    /// The directory, if it is one.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            At::Directory(dir) => Some(dir),
+            At::Objects(_) => None,
+        }
+    }
+
+    /// What people find it by.
+    pub fn shown(&self) -> String {
+        match self {
+            At::Directory(dir) => dir.display().to_string(),
+            At::Objects(objects) => objects.name(),
+        }
+    }
+
+    /// Its store, for any reader.
+    pub fn store(&self) -> Arc<dyn Store> {
+        match self {
+            At::Directory(dir) => Arc::new(Directory::at(dir)),
+            At::Objects(objects) => Arc::new(objects.clone()),
+        }
+    }
+}
+
+impl Place {
+    /// What is kept there, for any reader.
+    pub fn vault(&self, job_hash: u64) -> Vault {
+        match self.node {
+            Part::SHARED => Vault::shared(self.at.store(), job_hash),
+            _ => Vault::of_node(self.at.store(), job_hash),
+        }
+    }
+}
+
+/// The place that all nodes of the job in `dir` share.
+///
+/// # Errors
+/// If the job's object store is no such, or the environment does not say enough.
+pub(crate) fn place(job: &JobFile, dir: &Path) -> Result<Place> {
+    let at = match &job.object_store {
+        None => At::Directory(dir.join("shared")),
+        Some(_) => At::Objects(objects(job)?.ok_or_else(|| Error::internal("no object store"))?),
+    };
+    Ok(Place {
+        node: Part::SHARED,
+        at,
+    })
+}
+
+/// The job's objects, if it has an object store.
+///
+/// # Errors
+/// Those of [`place`].
+pub(crate) fn objects(job: &JobFile) -> Result<Option<Objects>> {
+    let Some(url) = &job.object_store else {
+        return Ok(None);
+    };
+    Objects::open(&url.parse()?, &job.name).map(Some)
+}
+
+/// Which object store the job has, of what its file says and what is wanted now.
+///
+/// # Errors
+/// [`Code::InvalidArgument`] if these are two places.
+pub(crate) fn choose(
+    known: Option<&JobFile>,
+    wanted: Option<&ObjectPlace>,
+    dir: &Path,
+) -> Result<Option<String>> {
+    let wanted = wanted.map(ToString::to_string);
+    let Some(known) = known else {
+        return Ok(wanted);
+    };
+    match (&known.object_store, wanted) {
+        (there, None) => Ok(there.clone()),
+        (Some(there), Some(wanted)) if *there == wanted => Ok(Some(wanted)),
+        (there, Some(_)) => {
+            let there = there.clone();
+            let lies = there.unwrap_or_else(|| dir.join("shared").display().to_string());
+            Err(Error::new(
+                Code::InvalidArgument,
+                Entity::Option("object-store".into()),
+                format!("what the job's nodes share lies in {lies}"),
+                "leave the option out, or use another --job",
+            ))
+        }
+    }
+}
+
+/// Finds a job that this store does not know in its object store, and takes its number from
+/// there. True if it was there.
+///
+/// # Errors
+/// Those of the object store.
+pub(crate) fn adopt(job: &JobFile, dir: &Path) -> Result<bool> {
+    let begun = ["key", IDENTITY].iter().any(|file| dir.join(file).exists());
+    let objects = objects(job)?.filter(|_| !begun);
+    let Some(identity) = objects.map(|it| it.identity()).transpose()?.flatten() else {
+        return Ok(false);
+    };
+    let text = format!("{}\n", identity.number);
+    crate::files::write_atomic(&dir.join(IDENTITY), text.as_bytes())?;
+    Ok(true)
+}
+
+/// The number beside a key's file, if the job was found in an object store.
+///
+/// # Errors
+/// If it is there and cannot be understood.
+pub(crate) fn adopted(key_file: &Path) -> Result<Option<u64>> {
+    let path = key_file.with_file_name(IDENTITY);
+    let text = match crate::input::read(&path, crate::input::TEXT_BYTES_MAX) {
+        Err(error) if error.code() == Code::NotFound => return Ok(None),
+        read => read?,
+    };
+    let text = String::from_utf8_lossy(&text);
+    let digits = text.trim();
+    let number = u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16);
+    number.map(Some).ok_or_else(|| {
+        Error::new(
+            Code::Corrupt,
+            Entity::File(path.display().to_string()),
+            "no number of a job",
+            "remove the job's directory here: its next run finds it in its object store again",
+        )
+    })
+}
+
+/// What is said of a job that was found.
+pub(crate) fn found(job: &JobFile) -> Error {
+    Error::new(
+        Code::NotFound,
+        Entity::Job(job.name.to_string()),
+        format!(
+            "this store does not know it; it goes on from what lies in {}/{}: start {}",
+            job.object_store.as_deref().unwrap_or_default(),
+            job.name,
+            job.incarnation + 1
+        ),
+        "nothing, if it runs nowhere else; whoever else runs it commits nothing there any more",
+    )
+}
+
+/// Makes sure that the job may use its object store, before anything starts: that it keeps to
+/// conditional puts, and is nobody else's. Removes what killed agents have left there.
+///
+/// # Errors
+/// Those of the object store.
+pub(crate) fn begin(job: &JobFile, job_hash: u64) -> Result<()> {
+    let Some(objects) = objects(job)? else {
+        return Ok(());
+    };
+    objects.probe()?;
+    objects.claim(job.name.as_str(), job_hash)?;
+    objects.sweep()
+}
+
+/// The words by which [`crate::Run`] names a place.
+///
+/// # Errors
+/// [`Code::InvalidArgument`].
+pub fn parse(text: &str) -> Result<ObjectPlace> {
+    text.parse()
+}
+
+/// The variables of this process that hold credentials and endpoints of object stores.
+pub(crate) fn credentials(job: &JobFile) -> Vec<(String, String)> {
+    if job.object_store.is_none() {
+        return Vec::new();
+    }
+    let ours = |name: &str| outlive_objects::VARIABLES.iter().any(|it| name.starts_with(it));
+    std::env::vars().filter(|(name, _)| ours(name)).collect()
+}
+
+/// Whether an object store can be used with what the environment says: for `outlive doctor`.
+///
+/// # Errors
+/// Why not.
+pub fn try_out(place: &ObjectPlace) -> Result<()> {
+    let name = JobName::new("outlive-doctor").map_err(|_| Error::internal("a name"))?;
+    Objects::open(place, &name)?.probe()
+}

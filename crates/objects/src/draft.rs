@@ -1,0 +1,245 @@
+//! An object on its way: a put if it is short, else an upload in parts.
+//!
+//! Invariants: parts are of one size but for the last, as some stores ask for; a part is sent by
+//! the thread that completes it, which is what holds up who writes faster than the store takes;
+//! memory is what has been written of parts that are not complete.
+
+use std::collections::BTreeMap;
+use std::io::IoSlice;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use object_store::multipart::PartId;
+use object_store::path::Path;
+use object_store::{MultipartId, ObjectStoreExt, PutPayload};
+use outlive_vault::{Draft, Object, WriteError};
+
+use crate::client::{Client, wait};
+use crate::error::write_error;
+use crate::object::Stored;
+
+/// Most parts that an object may have: S3's limit, with some left.
+const PARTS_MAX: u64 = 9_900;
+
+/// A part of which not all was written.
+struct Partial {
+    bytes: Vec<u8>,
+    written: u64,
+}
+
+#[derive(Default)]
+struct State {
+    partial: BTreeMap<u64, Partial>,
+    sent: BTreeMap<u64, PartId>,
+}
+
+/// An upload. Dropped, it is aborted, and what stands under its name stays.
+pub(crate) struct Upload {
+    client: Client,
+    /// Where its bytes go.
+    path: Path,
+    /// Where it belongs, if that is elsewhere: something stands there, which stays until this was
+    /// looked at.
+    place: Option<Path>,
+    /// What people know it by.
+    shown: String,
+    length: u64,
+    part_bytes: u64,
+    id: Mutex<Option<MultipartId>>,
+    state: Mutex<State>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Parts of so many bytes at least, so many more that they suffice.
+fn part_bytes(length: u64, least: u64) -> u64 {
+    let needed = length.div_ceil(PARTS_MAX);
+    needed.next_multiple_of(1 << 20).max(least)
+}
+
+impl Upload {
+    pub fn new(
+        client: &Client,
+        (path, place): (Path, Option<Path>),
+        shown: String,
+        (length, least): (u64, u64),
+    ) -> Upload {
+        let part_bytes = match length > least {
+            true => part_bytes(length, least),
+            false => least,
+        };
+        Upload {
+            client: client.clone(),
+            path,
+            place,
+            shown,
+            length,
+            part_bytes,
+            id: Mutex::default(),
+            state: Mutex::default(),
+        }
+    }
+
+    /// One request carries all.
+    fn is_short(&self) -> bool {
+        self.length <= self.part_bytes
+    }
+
+    fn length_of(&self, part: u64) -> u64 {
+        (self.length - part * self.part_bytes).min(self.part_bytes)
+    }
+
+    /// Takes what is written, and hands out the parts that are complete with it.
+    fn take(&self, mut at: u64, parts: &[IoSlice<'_>]) -> Vec<(u64, Vec<u8>)> {
+        let mut state = lock(&self.state);
+        let mut complete = Vec::new();
+        for mut rest in parts.iter().map(|part| &part[..]) {
+            while !rest.is_empty() {
+                let part = at / self.part_bytes;
+                let (length, from) = (self.length_of(part), at % self.part_bytes);
+                let count = (length - from).min(rest.len() as u64);
+                let partial = state.partial.entry(part).or_insert_with(|| Partial {
+                    bytes: vec![0; length as usize],
+                    written: 0,
+                });
+                let (now, later) = rest.split_at(count as usize);
+                partial.bytes[from as usize..][..now.len()].copy_from_slice(now);
+                partial.written += count;
+                let done = partial.written >= length && !self.is_short();
+                if let Some(all) = done.then(|| state.partial.remove(&part)).flatten() {
+                    complete.push((part, all.bytes));
+                }
+                (rest, at) = (later, at + count);
+            }
+        }
+        complete
+    }
+
+    /// The upload's name at the store; begins it.
+    fn id(&self) -> Result<MultipartId, WriteError> {
+        let mut id = lock(&self.id);
+        if let Some(known) = &*id {
+            return Ok(known.clone());
+        }
+        let made = wait(self.client.parts.create_multipart(&self.path));
+        let made = made.map_err(|error| write_error(&self.shown, "begin the upload of", &error))?;
+        *id = Some(made.clone());
+        Ok(made)
+    }
+
+    fn send(&self, part: u64, bytes: Vec<u8>) -> Result<(), WriteError> {
+        let id = self.id()?;
+        let payload = PutPayload::from(bytes);
+        let request = self.client.parts.put_part(&self.path, &id, part as usize, payload);
+        let sent = wait(request).map_err(|error| write_error(&self.shown, "upload", &error))?;
+        lock(&self.state).sent.insert(part, sent);
+        Ok(())
+    }
+
+    /// The bytes of a short one.
+    fn whole(&self) -> Vec<u8> {
+        let state = lock(&self.state);
+        let partial = state.partial.get(&0);
+        partial.map_or_else(|| vec![0; self.length as usize], |it| it.bytes.clone())
+    }
+
+    /// Puts it where its bytes go, all of it.
+    fn complete(&self) -> Result<(), WriteError> {
+        if self.is_short() {
+            let put = self.client.objects.put(&self.path, self.whole().into());
+            return wait(put).map(drop).map_err(|error| write_error(&self.shown, "put", &error));
+        }
+        for part in 0..self.length.div_ceil(self.part_bytes) {
+            let left = {
+                let mut state = lock(&self.state);
+                match state.sent.contains_key(&part) {
+                    true => continue,
+                    false => state.partial.remove(&part),
+                }
+            };
+            // What nobody wrote is zero, as in a file.
+            let bytes = left.map_or_else(|| vec![0; self.length_of(part) as usize], |it| it.bytes);
+            self.send(part, bytes)?;
+        }
+        let id = self.id()?;
+        let parts: Vec<PartId> = std::mem::take(&mut lock(&self.state).sent).into_values().collect();
+        let done = wait(self.client.parts.complete_multipart(&self.path, &id, parts));
+        done.map_err(|error| write_error(&self.shown, "complete the upload of", &error))?;
+        lock(&self.id).take();
+        Ok(())
+    }
+}
+
+impl Draft for Upload {
+    fn write(&self, at: u64, parts: &mut [IoSlice<'_>]) -> Result<(), WriteError> {
+        let bytes: u64 = parts.iter().map(|part| part.len() as u64).sum();
+        if at.checked_add(bytes).is_none_or(|end| end > self.length) {
+            return Err(WriteError::Input(format!(
+                "{}: {bytes} bytes at {at} of {}",
+                self.shown, self.length
+            )));
+        }
+        let complete = self.take(at, parts);
+        complete.into_iter().try_for_each(|(part, bytes)| self.send(part, bytes))
+    }
+
+    fn read_back(&self) -> Result<Box<dyn Object>, WriteError> {
+        let failed = |source| WriteError::Io {
+            path: self.shown.clone(),
+            doing: "read back",
+            source,
+        };
+        if self.place.is_none() {
+            // It has no other place to be looked at than its own, where it would be seen.
+            let kind = std::io::ErrorKind::Unsupported;
+            return Err(failed(kind.into()));
+        }
+        self.complete()?;
+        let found = Stored::find(&self.client, &self.path).map_err(failed)?;
+        Ok(Box::new(found))
+    }
+
+    fn seal(self: Box<Self>) -> Result<(), WriteError> {
+        let Some(place) = &self.place else {
+            return self.complete();
+        };
+        if wait(self.client.objects.head(&self.path)).is_err() {
+            self.complete()?;
+        }
+        // One request of the store itself: what stood there is replaced at once.
+        let copied = wait(self.client.objects.copy(&self.path, place));
+        copied.map_err(|error| write_error(&self.shown, "put in its place", &error))
+    }
+}
+
+impl Drop for Upload {
+    fn drop(&mut self) {
+        // Parts that nobody asks for any more cost room until the store's owner removes them.
+        if let Some(id) = lock(&self.id).take() {
+            let aborted = wait(self.client.parts.abort_multipart(&self.path, &id));
+            if let Err(error) = aborted {
+                let error = crate::error::io_error(&error);
+                tracing::warn!(object = self.shown, %error, "an upload was not aborted");
+            }
+        }
+        if self.place.is_some() {
+            let _ = wait(self.client.objects.delete(&self.path));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_suffice_and_are_long_enough() {
+        let least = 8 << 20;
+        for length in [least + 1, 1 << 30, 80 << 30, 5 << 40] {
+            let part = part_bytes(length, least);
+            assert!(part >= least && length.div_ceil(part) <= 10_000, "{length}");
+        }
+        assert_eq!(part_bytes(1 << 30, least), least);
+    }
+}
