@@ -17,6 +17,8 @@ system_python=/usr/bin/python3
 [ -x "$system_python" ] || system_python=python3
 # What is built once gains nothing from being prepared for the next build: a fifth of the time.
 [ "${CI:-}" != true ] || export CARGO_INCREMENTAL=0
+# Nor from being optimised over all crates: as long again as the rest of that build.
+[ "${CI:-}" != true ] || export CARGO_PROFILE_RELEASE_LTO=off
 export PATH="$PWD/.deps/python/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 # The Python extension is checked against one known interpreter.
 [ ! -x "$python" ] || export PYO3_PYTHON=$python

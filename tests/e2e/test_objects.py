@@ -1,37 +1,237 @@
 """The level shared in an object store: a job that outlives its cluster."""
 
+import json
 import shutil
+import signal
+import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import Job
-from objects import Objects, served
+from harness import OUTLIVE, Job, Run, processes, until
+from objects import SECRET, Objects, served
 
 
 @pytest.fixture
 def bucket(job: Job, tmp_path: Path) -> Iterator[Objects]:
     """An empty bucket; the job has its credentials."""
     with served(tmp_path) as objects:
-        job.extra |= objects.environment()
-        job.beyond = "shared"
-        job.levels = "memory,disk,shared"
+        use(job, objects)
         yield objects
+
+
+def use(job: Job, objects: Objects) -> None:
+    job.extra |= objects.environment()
+    job.beyond = "shared"
+    job.levels = "memory,disk,shared"
 
 
 def options(bucket: Objects) -> tuple[str, ...]:
     return ("--object-store", bucket.url)
 
 
-def test_a_job_goes_on_where_nothing_but_the_bucket_is_left(job: Job, bucket: Objects) -> None:
+def half(job: Job, bucket: Objects) -> int:
+    """A job that ends half way; the newest version in the bucket."""
     job.steps, steps = 60, job.steps
     job.hold(55, 40, "all-nodes")
-    first = job.survive(*options(bucket))
-    saved = first.report["checkpoints"]["last"]["shared"]
+    saved = job.survive(*options(bucket)).report["checkpoints"]["last"]["shared"]
     assert saved >= 40
-    shutil.rmtree(job.store)
     job.steps = steps
+    job.holds.clear()
+    return saved
+
+
+def paused(job: Job, bucket: Objects, *more: str, force: int = 10) -> tuple[Run, Path]:
+    """A job that waits after a version that is stable in the bucket: its run, and the file that
+    lets it go on."""
+    go = job.dir / "go"
+    words = job.program("--force", force, "--pause", force + 4, go)
+    run = job.start(*options(bucket), "--every", "1000000", *more, program=words)
+    until("it waits", lambda: (job.dir / "go.reached").exists())
+    assert job.settled(force) == force
+    return run, go
+
+
+def test_a_job_goes_on_where_nothing_but_the_bucket_is_left(job: Job, bucket: Objects) -> None:
+    saved = half(job, bucket)
+    assert not (job.home / "shared").exists()
+    assert {name.split("/")[0] for name in bucket.names()} == {
+        "containers",
+        "history.rec",
+        "identity.json",
+        "records",
+    }
+    shutil.rmtree(job.store)
     second = job.survive(*options(bucket))
     assert second.said("restored") == [saved] * job.ranks, second.out
     (note,) = [it for it in second.report["warnings"] if it["code"] == "OL-404"]
     assert bucket.url in note["reason"], note
+    # It is the same job from then on, without being told where its objects are.
+    job.steps += 20
+    third = job.survive()
+    assert third.said("restored")[0] > saved
+    assert not [it for it in third.report["warnings"] if it["code"] == "OL-404"]
+    for command in (["list"], ["verify"]):
+        job.outlive("checkpoints", *command)
+    assert bucket.uploads() == 0
+
+
+def test_nodes_that_lose_their_storage_have_the_bucket(job: Job, bucket: Objects) -> None:
+    job.hold(28, 10, "all-nodes")
+    job.hold(58, 40, "all-nodes")
+    result = job.survive(*options(bucket), inject=("node:1@version=30", "node:2@version=60"))
+    levels = {failure["level"] for failure in result.failures}
+    assert len(result.failures) == 2 and levels == {"shared"}, result.failures
+
+
+def test_what_rots_there_is_mended(job: Job, bucket: Objects) -> None:
+    run, go = paused(job, bucket, "--scrub-every", "300ms", "--scrub-rate", "256MiB")
+    (name,) = [name for name in bucket.names("containers/") if "-v10-n1" in name]
+    sound = bucket.get(name)
+    bucket.put(name, sound[:5000] + bytes([sound[5000] ^ 4]) + sound[5001:])
+    until("it is mended", lambda: bucket.get(name) == sound)
+    go.touch()
+    result = run.end()
+    assert result.status == 0, result.err
+    (warning,) = [it for it in result.report["warnings"] if it["code"] == "OL-403"]
+    assert f"{bucket.url}/test/{name}" in warning["entity"], warning
+    assert not bucket.names("drafts/")
+
+
+@pytest.mark.parametrize("mode", ["cuts", "busy", "holds"])
+def test_a_store_that_is_away_costs_its_own_level_alone(
+    job: Job, bucket: Objects, mode: str
+) -> None:
+    """Versions go on to be stable on disk; when it is back, in the bucket too."""
+    job.extra |= {"AWS_TIMEOUT": "1 seconds", "AWS_MAX_RETRIES": "2"}
+    where = {"disk": 0, "shared": 0}
+
+    def goes(run: Run) -> bool:
+        last = job.running("last")
+        if bucket.between.mode == "passes" and last.get("shared", 0) >= 20:
+            if where["disk"] == 0:
+                where.update(last)
+                bucket.between.set(mode)
+            return last["shared"] >= where["shared"] + 100 and where["disk"] > 0
+        if bucket.between.mode != "passes" and last.get("disk", 0) >= where["disk"] + 40:
+            bucket.between.set("passes")
+        return False
+
+    result = job.goes_on(*options(bucket), "--commit-timeout", "5s", when=goes)
+    assert result.failures == []
+    assert SECRET not in result.out + result.err + json.dumps(result.report)
+
+
+def test_a_job_that_was_moved_while_it_runs_decides_nothing_any_more(
+    job: Job, bucket: Objects, tmp_path: Path
+) -> None:
+    run, go = paused(job, bucket)
+    here = Job(tmp_path / "other", job.ring, job.token)
+    here.dir.mkdir()
+    use(here, bucket)
+    here.extra["XDG_RUNTIME_DIR"] = str(here.dir)
+    moved = here.survive(*options(bucket))
+    assert moved.said("restored") == [10] * here.ranks
+    newest = moved.report["checkpoints"]["last"]["shared"]
+    before = set(bucket.names())
+    # The one that was left behind goes on to its end, with what its own nodes keep.
+    go.touch()
+    result = run.end()
+    assert result.status == 0, result.err
+    assert "OL-502" in {it["code"] for it in result.report["warnings"]}, result.report
+    assert before <= set(bucket.names())
+    here.steps += 20
+    assert here.survive(*options(bucket)).said("restored") == [newest] * here.ranks
+
+
+def test_a_launcher_and_an_agent_killed_while_they_write(job: Job, bucket: Objects) -> None:
+    job.goes_on(
+        *options(bucket),
+        when=job.counts(4, "shared"),
+        inject=("agent:0@phase=commit:persist", "agent:1@phase=flush:prepared"),
+    )
+    run = job.start(*options(bucket))
+    until("it saves", lambda: job.running("stable").get("shared", 0) >= 2)
+    run.signal(signal.SIGKILL)
+    run.process.wait()
+    until("all ended", lambda: not processes(job.token))
+    job.survive(*options(bucket))
+
+
+def test_prune_pin_and_delete_reach_the_bucket(job: Job, bucket: Objects) -> None:
+    saved = half(job, bucket)
+    job.outlive("checkpoints", "pin", saved)
+    assert [name for name in bucket.names("records/") if "pin-" in name]
+    said = job.outlive("checkpoints", "prune", "--keep", "1", "--yes")
+    assert "freed" in said or "nothing" in said, said
+    versions = {name.split("-")[1] for name in bucket.names("containers/")}
+    assert f"v{saved}" in versions
+    job.outlive("checkpoints", "unpin", saved)
+    words = [OUTLIVE, "checkpoints", "delete", "test", "--store", job.store, "--yes"]
+    subprocess.run(words, check=True, env=job.environment(), timeout=20, capture_output=True)
+    assert bucket.names() == []
+
+
+def test_a_store_without_conditional_puts_is_refused(job: Job, tmp_path: Path) -> None:
+    with served(tmp_path, "rclone") as objects:
+        use(job, objects)
+        result = job.run(*options(objects))
+        assert result.status == 74 and "OL-408" in result.err, result.err
+        assert "conditional puts" in result.err
+        wrong = f"not-{SECRET}"
+        job.extra["AWS_SECRET_ACCESS_KEY"] = wrong
+        result = job.run(*options(objects))
+        assert result.status == 74 and "OL-402" in result.err, result.err
+        assert "AWS_SECRET_ACCESS_KEY" in result.err and wrong not in result.err
+        said = doctor(job, objects)
+        assert "object store" in said and "FAIL" in said and wrong not in said, said
+    started = time.monotonic()
+    job.extra |= {"AWS_MAX_RETRIES": "1", "AWS_RETRY_TIMEOUT": "1"}
+    result = job.run(*options(objects), bound_s=100)
+    assert result.status == 74 and "OL-400" in result.err, result.err
+    assert time.monotonic() - started < 90
+
+
+def doctor(job: Job, bucket: Objects) -> str:
+    words = [OUTLIVE, "doctor", "--store", job.store, *options(bucket)]
+    done = subprocess.run(
+        words, capture_output=True, text=True, env=job.environment(), timeout=60, check=False
+    )
+    return done.stdout
+
+
+def test_doctor_tries_it_out_and_leaves_nothing(job: Job, bucket: Objects) -> None:
+    said = doctor(job, bucket)
+    assert f"ok    object store   {bucket.url}" in said, said
+    assert b"<Key>" not in bucket.ask("GET", "?list-type=2")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("--object-store", "s3://k:s@bucket/x"), "credentials belong in the environment"),
+        (("--object-store", "ftp://bucket/x"), "no kind of object store"),
+        (("--object-store", "s3://bucket/x", "--levels", "memory,disk"), "--levels"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_starts(
+    job: Job, words: tuple[str, ...], text: str
+) -> None:
+    job.levels = "memory,disk,shared"
+    result = job.run(*words)
+    assert result.status == 64 and text in result.err, result.err
+    assert not job.store.exists()
+
+
+def test_another_place_than_the_jobs_is_refused(job: Job, bucket: Objects) -> None:
+    half(job, bucket)
+    other = job.run("--object-store", "s3://bucket/elsewhere")
+    assert other.status == 64 and bucket.url in other.err, other.err
+    # Another job of this name, with another key.
+    stranger = job.store.with_name("stranger")
+    words = ("--object-store", bucket.url, "--store", str(stranger))
+    shutil.copytree(job.store, stranger)
+    (stranger / "test" / "key").unlink()
+    result = job.run(*words, "--fresh")
+    assert result.status != 0 and "OL-306" in result.err, result.err

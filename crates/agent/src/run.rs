@@ -175,10 +175,8 @@ fn listening(spec: &AgentSpec) -> Options {
 /// What a node begins with.
 fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let deposit = Deposit::from_env()?.map(Arc::new);
-    let mut left = match &deposit {
-        Some(deposit) => deposit.adopt()?,
-        None => Vec::new(),
-    };
+    let left = deposit.as_ref().map(|deposit| deposit.adopt());
+    let mut left = left.transpose()?.unwrap_or_default();
     let (kept, kept_records) = kept_records(&mut left, deposit.as_deref(), spec.job_hash)?;
     let (ranks, mut troubles) = adopt(left);
     let key = JobKey::load(&spec.key_file)?;

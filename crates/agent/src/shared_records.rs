@@ -389,7 +389,10 @@ mod tests {
         new.persist(&shared, &opened(4)).unwrap();
         let refused = |result: Result<()>| result.unwrap_err().code() == Code::JobBusy;
         assert!(refused(old.persist(&shared, &commit_of(3, 3))));
-        assert!(refused(old.persist(&shared, &opened(4))), "it is another one's");
+        assert!(
+            refused(old.persist(&shared, &opened(4))),
+            "it is another one's"
+        );
         let policy = GcPolicy {
             stable: Default::default(),
             keep: 1,

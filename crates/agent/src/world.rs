@@ -678,7 +678,9 @@ fn collect(
     let much = room.is_ok_and(|room| room >= PLENTY_BYTES);
     plenty.store(short && much, Ordering::Relaxed);
     if shared {
-        places.shared_records.collect(&places.shared, removal.policy().clone());
+        places
+            .shared_records
+            .collect(&places.shared, removal.policy().clone());
     }
     Ok(Collected {
         removed: report.removed.iter().map(|(id, ..)| *id).collect(),

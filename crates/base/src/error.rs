@@ -107,6 +107,8 @@ codes! {
     FormatUnknown = 406, "format unknown";
     /// A process image was made under another build of the kernel.
     ImageForeign = 407, "image of another kernel";
+    /// A store does not keep to what decisions depend on.
+    StoreUnfit = 408, "store cannot be relied on";
 
     /// No committed version can be rebuilt.
     NoValidCheckpoint = 500, "no valid checkpoint";
@@ -150,7 +152,7 @@ impl Code {
             | Code::FormatUnknown
             | Code::ImageForeign
             | Code::RankCount => 65,
-            Code::Io | Code::NoSpace | Code::Permission | Code::NotFound => 74,
+            Code::Io | Code::NoSpace | Code::Permission | Code::NotFound | Code::StoreUnfit => 74,
             Code::JobBusy | Code::AddressInUse => 75,
             Code::Config | Code::MemoryBudget => 78,
             Code::RestartsExhausted => 79,
@@ -255,10 +257,16 @@ impl Error {
     /// An input/output error on `path`, with the code that its kind deserves.
     pub fn io(path: impl AsRef<std::path::Path>, doing: &str, source: &std::io::Error) -> Error {
         use std::io::ErrorKind as K;
+        let path = path.as_ref().display().to_string();
+        let of_objects = path.contains("://");
         let (code, remedy) = match source.kind() {
             K::StorageFull | K::QuotaExceeded | K::FileTooLarge => (
                 Code::NoSpace,
                 "free space there, raise the quota or choose another directory",
+            ),
+            K::PermissionDenied if of_objects => (
+                Code::Permission,
+                "check the credentials in the environment of outlive run, and what they allow",
             ),
             K::PermissionDenied | K::ReadOnlyFilesystem => (
                 Code::Permission,
@@ -269,9 +277,12 @@ impl Error {
                 Code::Truncated,
                 "use another copy: see outlive checkpoints verify",
             ),
+            _ if of_objects => (
+                Code::Io,
+                "check the server and the way to it; the next version is tried again",
+            ),
             _ => (Code::Io, "check the device and the system log"),
         };
-        let path = path.as_ref().display().to_string();
         Error::new(
             code,
             Entity::File(path),

@@ -388,6 +388,9 @@ pub struct DoctorOptions {
     /// Directory of all jobs [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
+    /// The object store of a job: written to, and a decision made there
+    #[arg(long, value_name = "URL")]
+    pub object_store: Option<String>,
     /// Check all hosts of this file, or those of the Slurm allocation, and the ways between them
     /// [default: from the configuration; else this machine alone]
     #[arg(long, value_name = "FILE|slurm", help_heading = "Hosts")]

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use outlive_base::{NodeId, Result};
 use outlive_control::units::show_bytes;
-use outlive_launch::store;
+use outlive_launch::{shared, store};
 use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
@@ -49,6 +49,7 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
     }
     let flags = Settings {
         store: options.store.clone(),
+        object_store: options.object_store.clone(),
         hosts: options.hosts.clone(),
         node_storage: options.node_storage.clone(),
         remote_shell: options.remote_shell.clone(),
@@ -61,7 +62,7 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
         return hosts::run(options, &config);
     }
     let store = PathBuf::from(config.get("store"));
-    let checks = vec![
+    let mut checks = vec![
         kernel(),
         memfd(),
         capture(),
@@ -76,6 +77,7 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
         mpirun(),
         clock(),
     ];
+    checks.extend(object_store(&config));
     let grade = worst(&checks);
     let status = status(grade);
     if options.json {
@@ -96,6 +98,19 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
     }
     output::text(&lines.join("\n"))?;
     Ok(status)
+}
+
+/// The object store, if there is one: it is written to, and a decision is made there.
+fn object_store(config: &Config) -> Option<Check> {
+    let text = Some(config.get("object-store")).filter(|text| !text.is_empty())?;
+    let tried = shared::parse(text).and_then(|place| shared::try_out(&place));
+    Some(match tried {
+        Ok(()) => check("object store", Grade::Ok, text, ""),
+        Err(error) => {
+            let found = format!("{}: {}", error.entity(), error.reason());
+            check("object store", Grade::Fail, found, error.remedy())
+        }
+    })
 }
 
 fn worst(checks: &[Check]) -> Grade {

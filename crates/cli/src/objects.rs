@@ -20,8 +20,14 @@ pub fn wanted(
         "" => return Ok(None),
         text => text,
     };
-    let place = shared::parse(text)
-        .map_err(|error| refuse(config, "object-store", error.reason().to_owned(), error.remedy()))?;
+    let place = shared::parse(text).map_err(|error| {
+        refuse(
+            config,
+            "object-store",
+            error.reason().to_owned(),
+            error.remedy(),
+        )
+    })?;
     if !named {
         let reason = "a job without a name leaves nothing behind".to_owned();
         let remedy = "name it with --job: by its name another cluster finds it";

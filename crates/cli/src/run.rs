@@ -169,17 +169,16 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
             .fence_ms
             .max(settings.bounds.silence_ms() + LEASE_MORE_MS);
     }
-    let settings_levels = settings.levels.clone();
-    let quiet = options.quiet;
     let mut environment = collectives::environment(&options)?;
     let is_set = |name: &str| std::env::var_os(name).is_some();
     environment.extend(reproducible::environment(&options, is_set));
+    let named = options.job.is_some();
     Ok(Run {
+        object_store: crate::objects::wanted(config, &settings.levels, named)?,
         settings,
         store: PathBuf::from(config.get("store")),
         node_storage: node_storage.map(PathBuf::from),
-        object_store: crate::objects::wanted(config, &settings_levels, options.job.is_some())?,
-        unnamed: options.job.is_none(),
+        unnamed: !named,
         hosts,
         memory_bytes,
         encrypt: boolean(config, "encrypt")?,
@@ -191,7 +190,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         executable: PathBuf::from("/proc/self/exe"),
         environment,
         words: options.command,
-        timeline: Timeline::new(quiet, options.verbose),
+        timeline: Timeline::new(options.quiet, options.verbose),
     })
 }
 

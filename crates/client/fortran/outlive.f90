@@ -71,6 +71,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_TRUNCATED = 405
     integer, parameter, public :: OUTLIVE_E_FORMAT_UNKNOWN = 406
     integer, parameter, public :: OUTLIVE_E_IMAGE_FOREIGN = 407
+    integer, parameter, public :: OUTLIVE_E_STORE_UNFIT = 408
     integer, parameter, public :: OUTLIVE_E_NO_VALID_CHECKPOINT = 500
     integer, parameter, public :: OUTLIVE_E_COMMIT_ABORTED = 501
     integer, parameter, public :: OUTLIVE_E_JOB_BUSY = 502

@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, JobName, Result};
 
 use crate::files;
-use crate::job_file::{JobFile, job_hash};
+use crate::job_file::{IDENTITY, JobFile, job_hash};
 use crate::marks::MARK;
 pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
@@ -26,7 +26,7 @@ use crate::store;
 
 /// What goes last, in this order: where the nodes' storage lies must be known until that
 /// is gone, and the lock is held until nothing is left.
-const LAST: [&str; 6] = ["key", shared::IDENTITY, "job.json", "nodes.lock", "lock", MARK];
+const LAST: [&str; 6] = ["key", IDENTITY, "job.json", "nodes.lock", "lock", MARK];
 
 /// A job that may be deleted: nobody runs it while this lives.
 #[derive(Debug)]
@@ -119,7 +119,12 @@ impl Deletion {
     pub fn carry_out(self) -> Result<Vec<PathBuf>> {
         self.mark()?;
         crate::segments::sweep(&self.dir);
-        let objects = self.job.as_ref().map(shared::objects).transpose()?.flatten();
+        let objects = self
+            .job
+            .as_ref()
+            .map(shared::objects)
+            .transpose()?
+            .flatten();
         if let Some(objects) = objects {
             objects.remove_all()?;
         }

@@ -26,7 +26,7 @@ use crate::places;
 use crate::record::{self, Recorder};
 use crate::run::Run;
 use crate::segments::Segments;
-use crate::store::{self, Known, Store, Wanted};
+use crate::store::{self, Known, Store};
 use crate::timeline::{Timeline, summary_words};
 use crate::unnamed::Unnamed;
 use crate::watch::{Seen, Watcher};
@@ -69,17 +69,8 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     let unknown = domains::ask(&mut run);
     let (happened_to, happened) = unbounded::<Happened>();
     let watcher = Watcher::start(happened_to.clone())?;
+    let mut store = Store::open(&run.store, &run.settings.job, &run.wanted())?;
     let set = &mut run.settings;
-    let mut store = Store::open(
-        &run.store,
-        &set.job,
-        &Wanted {
-            nodes: set.nodes,
-            node_storage: run.node_storage.as_deref(),
-            object_store: run.object_store.as_ref(),
-            fresh: set.fresh,
-        },
-    )?;
     let known = store.job().history;
     set.history = known.map_or(Incarnation(0), |known| known.incarnation);
     set.last_incarnation = store.job().incarnation;

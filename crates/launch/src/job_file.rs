@@ -14,6 +14,10 @@ pub(crate) const JOB_SCHEMA: &str = "outlive.job/1";
 /// Most nodes that a job can have.
 pub(crate) const NODES_MAX: u32 = 1 << 16;
 
+/// The number of a job that was found in an object store by one that did not know it: beside the
+/// key, which is another one here.
+pub(crate) const IDENTITY: &str = "identity";
+
 /// What `job.json` says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct JobFile {
@@ -107,7 +111,7 @@ pub struct Known {
 /// # Errors
 /// Those of reading the key's file.
 pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
-    if let Some(number) = crate::shared::adopted(key_file)? {
+    if let Some(number) = adopted(key_file)? {
         return Ok(number);
     }
     let mut bytes = input::read(key_file, input::TEXT_BYTES_MAX)?;
@@ -115,6 +119,31 @@ pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes);
     bytes.fill(0);
     Ok(hash)
+}
+
+/// The number beside a key's file, if the job was found in an object store.
+///
+/// # Errors
+/// If it is there and cannot be understood.
+pub(crate) fn adopted(key_file: &Path) -> Result<Option<u64>> {
+    let path = key_file.with_file_name(IDENTITY);
+    let text = match input::read(&path, input::TEXT_BYTES_MAX) {
+        Err(error) if error.code() == Code::NotFound => return Ok(None),
+        read => read?,
+    };
+    let text = String::from_utf8_lossy(&text);
+    let digits = text.trim();
+    let number = u64::from_str_radix(digits, 16)
+        .ok()
+        .filter(|_| digits.len() == 16);
+    number.map(Some).ok_or_else(|| {
+        Error::new(
+            Code::Corrupt,
+            Entity::File(path.display().to_string()),
+            "no number of a job",
+            "remove the job's directory here: its next run finds it in its object store again",
+        )
+    })
 }
 
 /// The directory of a slot: in the job's own directory by default, else

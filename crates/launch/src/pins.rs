@@ -93,11 +93,7 @@ pub fn pin(job: &Job, version: Version) -> Result<Pinned> {
 fn withdraw(record: &Record, written: &[Place], error: Error) -> Error {
     let left = written.iter().filter_map(|place| {
         let removed = place.records.remove(record).map_err(Error::from);
-        Some(format!(
-            "{}: {}",
-            place.shown,
-            removed.err()?.reason()
-        ))
+        Some(format!("{}: {}", place.shown, removed.err()?.reason()))
     });
     let left: Vec<String> = left.collect();
     if left.is_empty() {

@@ -9,6 +9,7 @@ use outlive_objects::Place as ObjectPlace;
 
 use crate::hosts::address::Subnet;
 use crate::hosts::source::Source;
+use crate::store::Wanted;
 use crate::timeline::Timeline;
 
 /// Machines of their own, a node on each.
@@ -55,4 +56,16 @@ pub struct Run {
     pub environment: Vec<(OsString, OsString)>,
     /// What is shown.
     pub timeline: Timeline,
+}
+
+impl Run {
+    /// What it wants of the job's store.
+    pub(crate) fn wanted(&self) -> Wanted<'_> {
+        Wanted {
+            nodes: self.settings.nodes,
+            node_storage: self.node_storage.as_deref(),
+            object_store: self.object_store.as_ref(),
+            fresh: self.settings.fresh,
+        }
+    }
 }

@@ -8,11 +8,7 @@ use outlive_objects::Objects;
 pub use outlive_objects::Place as ObjectPlace;
 use outlive_vault::{Directory, Part, Store, Vault};
 
-use crate::job_file::JobFile;
-
-/// The number of a job that was found in an object store by one that did not know it: beside the
-/// key, which is another one here.
-pub(crate) const IDENTITY: &str = "identity";
+use crate::job_file::{IDENTITY, JobFile};
 
 /// A place where a job keeps containers and records.
 #[derive(Clone, Debug)]
@@ -137,29 +133,6 @@ pub(crate) fn adopt(job: &JobFile, dir: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// The number beside a key's file, if the job was found in an object store.
-///
-/// # Errors
-/// If it is there and cannot be understood.
-pub(crate) fn adopted(key_file: &Path) -> Result<Option<u64>> {
-    let path = key_file.with_file_name(IDENTITY);
-    let text = match crate::input::read(&path, crate::input::TEXT_BYTES_MAX) {
-        Err(error) if error.code() == Code::NotFound => return Ok(None),
-        read => read?,
-    };
-    let text = String::from_utf8_lossy(&text);
-    let digits = text.trim();
-    let number = u64::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 16);
-    number.map(Some).ok_or_else(|| {
-        Error::new(
-            Code::Corrupt,
-            Entity::File(path.display().to_string()),
-            "no number of a job",
-            "remove the job's directory here: its next run finds it in its object store again",
-        )
-    })
-}
-
 /// What is said of a job that was found.
 pub(crate) fn found(job: &JobFile) -> Error {
     Error::new(
@@ -202,7 +175,11 @@ pub(crate) fn credentials(job: &JobFile) -> Vec<(String, String)> {
     if job.object_store.is_none() {
         return Vec::new();
     }
-    let ours = |name: &str| outlive_objects::VARIABLES.iter().any(|it| name.starts_with(it));
+    let ours = |name: &str| {
+        outlive_objects::VARIABLES
+            .iter()
+            .any(|it| name.starts_with(it))
+    };
     std::env::vars().filter(|(name, _)| ours(name)).collect()
 }
 

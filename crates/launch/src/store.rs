@@ -24,7 +24,7 @@ use crate::files::{absolute, must_list};
 pub use crate::files::{make_private, prepare_node_dir, run_dir, wipe, write_atomic, write_named};
 use crate::history;
 pub use crate::job_file::{JobFile, Known, node_dir, read_job_of};
-use crate::job_file::{check_name, elsewhere, job_hash, read_job, renamed};
+use crate::job_file::{adopted, check_name, elsewhere, job_hash, read_job, renamed};
 use crate::shared;
 
 /// What a run wants of its job's store.
@@ -84,7 +84,11 @@ impl Store {
             make_private(&dir.join(sub))?;
             must_list(&dir.join(sub))?;
         }
-        for part in shared.map(|it| Directory::parts(&dir.join(it))).into_iter().flatten() {
+        for part in shared
+            .map(|it| Directory::parts(&dir.join(it)))
+            .into_iter()
+            .flatten()
+        {
             must_list(&part)?;
         }
         let storage = wanted.node_storage.map(absolute).transpose()?;
@@ -195,7 +199,7 @@ impl Store {
     pub fn key(&mut self, fresh: bool, here: bool) -> Result<(JobKey, u64)> {
         let file = self.key_file();
         let was_run = self.job.incarnation > 0 || self.job.key_hash.is_some();
-        let found = shared::adopted(&file)?.is_some();
+        let found = adopted(&file)?.is_some();
         let refuse = |reason: &str| {
             Err(Error::new(
                 Code::KeyMismatch,

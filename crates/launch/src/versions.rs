@@ -26,9 +26,13 @@ pub fn all(job: &Job) -> Result<Catalogue> {
 pub fn on_this_machine(job: &Job) -> Result<Catalogue> {
     let hash = hash(job)?;
     let nodes = nodes(job)?;
-    let nodes = nodes.iter().map(|(node, dir)| Inventory::of_node(*node, dir, hash));
+    let nodes = nodes
+        .iter()
+        .map(|(node, dir)| Inventory::of_node(*node, dir, hash));
     let shared = Inventory::of(Part::SHARED, &shared(job)?.vault(hash));
-    Ok(Catalogue::new(std::iter::once(shared).chain(nodes).collect()))
+    Ok(Catalogue::new(
+        std::iter::once(shared).chain(nodes).collect(),
+    ))
 }
 
 /// Refuses a job whose nodes are other machines.

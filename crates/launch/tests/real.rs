@@ -198,6 +198,7 @@ fn job(words: &[String]) -> ExitCode {
         store: dir.join("store"),
         hosts: None,
         node_storage: None,
+        object_store: None,
         unnamed: false,
         memory_bytes: 1 << 20,
         encrypt: false,

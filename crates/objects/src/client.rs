@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
-use object_store::multipart::MultipartStore;
 use object_store::ObjectStore;
+use object_store::multipart::MultipartStore;
 use tokio::runtime::Runtime;
 
 /// Threads that move bytes between sockets and requests. Who makes a request waits for it in a

@@ -131,7 +131,10 @@ impl Upload {
     fn send(&self, part: u64, bytes: Vec<u8>) -> Result<(), WriteError> {
         let id = self.id()?;
         let payload = PutPayload::from(bytes);
-        let request = self.client.parts.put_part(&self.path, &id, part as usize, payload);
+        let request = self
+            .client
+            .parts
+            .put_part(&self.path, &id, part as usize, payload);
         let sent = wait(request).map_err(|error| write_error(&self.shown, "upload", &error))?;
         lock(&self.state).sent.insert(part, sent);
         Ok(())
@@ -148,7 +151,9 @@ impl Upload {
     fn complete(&self) -> Result<(), WriteError> {
         if self.is_short() {
             let put = self.client.objects.put(&self.path, self.whole().into());
-            return wait(put).map(drop).map_err(|error| write_error(&self.shown, "put", &error));
+            return wait(put)
+                .map(drop)
+                .map_err(|error| write_error(&self.shown, "put", &error));
         }
         for part in 0..self.length.div_ceil(self.part_bytes) {
             let left = {
@@ -163,7 +168,9 @@ impl Upload {
             self.send(part, bytes)?;
         }
         let id = self.id()?;
-        let parts: Vec<PartId> = std::mem::take(&mut lock(&self.state).sent).into_values().collect();
+        let parts: Vec<PartId> = std::mem::take(&mut lock(&self.state).sent)
+            .into_values()
+            .collect();
         let done = wait(self.client.parts.complete_multipart(&self.path, &id, parts));
         done.map_err(|error| write_error(&self.shown, "complete the upload of", &error))?;
         lock(&self.id).take();
@@ -181,7 +188,9 @@ impl Draft for Upload {
             )));
         }
         let complete = self.take(at, parts);
-        complete.into_iter().try_for_each(|(part, bytes)| self.send(part, bytes))
+        complete
+            .into_iter()
+            .try_for_each(|(part, bytes)| self.send(part, bytes))
     }
 
     fn read_back(&self) -> Result<Box<dyn Object>, WriteError> {

@@ -65,10 +65,17 @@ fn public(text: &str) -> String {
         rest.split_once(&format!("</{name}>")).map(|it| it.0)
     };
     let mut words: Vec<String> = before.split_whitespace().map(without_query).collect();
-    words.extend([of("Code"), of("Message")].into_iter().flatten().map(str::to_owned));
+    words.extend(
+        [of("Code"), of("Message")]
+            .into_iter()
+            .flatten()
+            .map(str::to_owned),
+    );
     let mut text = words.join(" ");
     if text.len() > TOLD_BYTES_MAX {
-        let end = (0..=TOLD_BYTES_MAX).rev().find(|at| text.is_char_boundary(*at));
+        let end = (0..=TOLD_BYTES_MAX)
+            .rev()
+            .find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or(0));
         text.push_str(" ...");
     }
@@ -93,9 +100,18 @@ mod tests {
                     <Code>SignatureDoesNotMatch</Code><Message>it does not match</Message>\
                     <AWSAccessKeyId>AKIA1</AWSAccessKeyId><StringToSign>SECRET</StringToSign></Error>";
         let told = public(text);
-        assert!(told.ends_with("403 Forbidden: SignatureDoesNotMatch it does not match"), "{told}");
-        assert!(told.contains("https://b.s3.amazonaws.com/x in 2ms"), "{told}");
-        assert!(!told.contains("SECRET") && !told.contains("AKIA1"), "{told}");
+        assert!(
+            told.ends_with("403 Forbidden: SignatureDoesNotMatch it does not match"),
+            "{told}"
+        );
+        assert!(
+            told.contains("https://b.s3.amazonaws.com/x in 2ms"),
+            "{told}"
+        );
+        assert!(
+            !told.contains("SECRET") && !told.contains("AKIA1"),
+            "{told}"
+        );
         let long = public(&"ä".repeat(TOLD_BYTES_MAX));
         assert!(long.len() < TOLD_BYTES_MAX + 10);
     }

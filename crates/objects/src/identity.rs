@@ -32,7 +32,9 @@ pub struct Identity {
 impl Identity {
     /// The number of the job in its records.
     pub fn job_hash(&self) -> Option<u64> {
-        u64::from_str_radix(&self.number, 16).ok().filter(|_| self.number.len() == 16)
+        u64::from_str_radix(&self.number, 16)
+            .ok()
+            .filter(|_| self.number.len() == 16)
     }
 }
 

@@ -56,7 +56,11 @@ impl Object for Stored {
         if got.len() as u64 != end - at {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidData,
-                format!("{} bytes came of {} that were asked for", got.len(), end - at),
+                format!(
+                    "{} bytes came of {} that were asked for",
+                    got.len(),
+                    end - at
+                ),
             ));
         }
         let mut rest = &got[..];

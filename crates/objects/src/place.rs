@@ -24,7 +24,7 @@ const REQUEST: &str = "60 seconds";
 const CONNECT: &str = "5 seconds";
 /// Of a request with its repetitions: what is busy (503, 429) or breaks is asked again, with pauses
 /// that grow.
-const REPEATED: Duration = Duration::from_secs(120);
+const REPEATED: Duration = Duration::from_secs(60);
 const REPEATED_MAX: usize = 12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -189,8 +189,19 @@ mod tests {
             assert_eq!(place.to_string(), text.trim_end_matches('/'));
         }
         for text in [
-            "", "s3", "s3:/b", "s3://", "s3:///x", "ftp://b/x", "/srv/x", "s3://k:s@b/x",
-            "s3://b/x?sig=1", "s3://b/../x", "s3://b//x", "s3://b/a#b", "s3://a b/x",
+            "",
+            "s3",
+            "s3:/b",
+            "s3://",
+            "s3:///x",
+            "ftp://b/x",
+            "/srv/x",
+            "s3://k:s@b/x",
+            "s3://b/x?sig=1",
+            "s3://b/../x",
+            "s3://b//x",
+            "s3://b/a#b",
+            "s3://a b/x",
         ] {
             let error = text.parse::<Place>().unwrap_err();
             assert_eq!(error.code(), Code::InvalidArgument, "{text}");

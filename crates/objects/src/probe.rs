@@ -19,7 +19,7 @@ impl Objects {
     /// anything depends on it.
     ///
     /// # Errors
-    /// [`Code::Unsupported`] if several of those who create one object succeed: of two supervisors
+    /// [`Code::StoreUnfit`] if several of those who create one object succeed: of two supervisors
     /// that decide differently both would be right. Those of the store.
     pub fn probe(&self) -> Result<()> {
         let name = format!("probe-{:016x}", crate::client::nonce());
@@ -55,7 +55,7 @@ impl Objects {
         match made[..] {
             [one] if found[..] == [one] => Ok(()),
             _ => Err(Error::new(
-                Code::Unsupported,
+                Code::StoreUnfit,
                 Entity::File(self.name()),
                 format!(
                     "of {RACERS} who created one object at once {} were told that they had: this \
@@ -77,6 +77,11 @@ mod tests {
     fn a_store_that_keeps_to_conditions_is_trusted() {
         let store = Objects::in_memory(1 << 20);
         store.probe().unwrap();
-        assert!(store.list(outlive_vault::ObjectKind::Mark).unwrap().is_empty());
+        assert!(
+            store
+                .list(outlive_vault::ObjectKind::Mark)
+                .unwrap()
+                .is_empty()
+        );
     }
 }

@@ -6,9 +6,7 @@ use std::time::SystemTime;
 use object_store::path::Path;
 use object_store::{ObjectMeta, ObjectStoreExt, PutMode, PutOptions, PutPayload};
 use outlive_base::{Error, JobName, Result};
-use outlive_vault::{
-    Draft, Item, Key, Object, ObjectKind, Put, Store, Unappended, WriteError,
-};
+use outlive_vault::{Draft, Item, Key, Object, ObjectKind, Put, Store, Unappended, WriteError};
 
 use crate::client::{Client, wait};
 use crate::draft::Upload;
@@ -121,7 +119,12 @@ impl Objects {
     /// An error for people, with what to look at.
     pub(crate) fn failed(&self, doing: &str, error: &object_store::Error) -> Error {
         let error = Error::io(&self.shown, doing, &io_error(error));
-        Error::new(error.code(), error.entity().clone(), error.reason(), self.remedy)
+        Error::new(
+            error.code(),
+            error.entity().clone(),
+            error.reason(),
+            self.remedy,
+        )
     }
 }
 
@@ -221,13 +224,17 @@ impl Store for Objects {
 
     fn written(&self, key: &Key) -> io::Result<SystemTime> {
         let meta = wait(self.client.objects.head(&self.path(key)));
-        meta.map(|meta| meta.last_modified.into()).map_err(|error| io_error(&error))
+        meta.map(|meta| meta.last_modified.into())
+            .map_err(|error| io_error(&error))
     }
 
     fn list(&self, kind: ObjectKind) -> io::Result<Vec<Item>> {
         let directory = self.directory(kind);
         let listed = wait(self.client.objects.list_with_delimiter(Some(&directory)));
-        let listed = listed.map_err(|error| io_error(&error))?.objects.into_iter();
+        let listed = listed
+            .map_err(|error| io_error(&error))?
+            .objects
+            .into_iter();
         let item = |meta: ObjectMeta| {
             Some(Item {
                 key: Key::new(kind, meta.location.filename()?)?,
@@ -239,19 +246,21 @@ impl Store for Objects {
     }
 
     fn remove(&self, keys: &[Key]) -> std::result::Result<(), WriteError> {
-        keys.iter().try_for_each(|key| {
-            match wait(self.client.objects.delete(&self.path(key))) {
+        keys.iter().try_for_each(
+            |key| match wait(self.client.objects.delete(&self.path(key))) {
                 Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(()),
                 Err(error) => Err(write_error(&self.locate(key), "remove", &error)),
-            }
-        })
+            },
+        )
     }
 
     fn settle(&self, _: ObjectKind, keys: &[Key]) -> std::result::Result<(), WriteError> {
         // What was answered is durable.
         keys.iter().try_for_each(|key| {
             let there = wait(self.client.objects.head(&self.path(key)));
-            there.map(drop).map_err(|error| write_error(&self.locate(key), "look for", &error))
+            there
+                .map(drop)
+                .map_err(|error| write_error(&self.locate(key), "look for", &error))
         })
     }
 

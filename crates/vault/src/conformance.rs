@@ -110,7 +110,10 @@ fn absent(store: &dyn Store, key: &Key) -> Outcome {
     let still = store.get_still(key, 9);
     holds!(still.is_err_and(missing), "{key:?}: got still");
     holds!(store.tag(key).is_none(), "{key:?}: has a tag");
-    holds!(store.written(key).is_err_and(missing), "{key:?}: has an age");
+    holds!(
+        store.written(key).is_err_and(missing),
+        "{key:?}: has an age"
+    );
     let items = told(store.list(key.kind()))?;
     holds!(items.iter().all(|item| item.key != *key), "{key:?}: listed");
     Ok(())
@@ -159,7 +162,10 @@ fn write(store: &dyn Store, key: &Key, bytes: &[u8], seal: bool) -> Outcome {
     })?;
     match draft.read_back() {
         Err(error) if error.is_unsupported() && store.tag(key).is_none() => {}
-        back => holds!(all(&*told(back)?)? == bytes, "{key:?}: reads back as other bytes"),
+        back => holds!(
+            all(&*told(back)?)? == bytes,
+            "{key:?}: reads back as other bytes"
+        ),
     }
     match seal {
         true => told(draft.seal()),

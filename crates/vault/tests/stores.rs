@@ -170,6 +170,9 @@ impl Store for Broken {
     fn get_still(&self, key: &Key, most: u64) -> io::Result<Option<Vec<u8>>> {
         self.0.get_still(&self.key(key), most)
     }
+    fn written(&self, key: &Key) -> io::Result<std::time::SystemTime> {
+        self.0.written(&self.key(key))
+    }
     fn tag(&self, key: &Key) -> Option<u64> {
         let tag = self.0.tag(&self.key(key))?;
         Some(if self.1 == Breaks::TagsStay { 1 } else { tag })

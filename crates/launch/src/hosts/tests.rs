@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
+use outlive_base::JobName;
+
 use super::*;
 
 /// Commands that end at once; what was to be run where.
