@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import OUTLIVE, Job, Run, processes, until
+from harness import OUTLIVE, Job, Run, kill, processes, until
 from objects import SECRET, Objects, served
 
 
@@ -142,7 +142,27 @@ def test_a_job_that_was_moved_while_it_runs_decides_nothing_any_more(
     assert "OL-502" in {it["code"] for it in result.report["warnings"]}, result.report
     assert before <= set(bucket.names())
     here.steps += 20
-    assert here.survive(*options(bucket)).said("restored") == [newest] * here.ranks
+    there = here.survive(*options(bucket))
+    assert there.said("restored") == [newest] * here.ranks
+    # Moved back, it goes on from what was decided elsewhere.
+    newest = there.report["checkpoints"]["last"]["shared"]
+    job.steps = here.steps + 20
+    assert job.survive(*options(bucket)).said("restored") == [newest] * job.ranks
+
+
+def test_a_job_that_was_moved_while_it_runs_cannot_start_again(
+    job: Job, bucket: Objects, tmp_path: Path
+) -> None:
+    run, _ = paused(job, bucket)
+    here = Job(tmp_path / "other", job.ring, job.token)
+    here.dir.mkdir()
+    use(here, bucket)
+    here.extra["XDG_RUNTIME_DIR"] = str(here.dir)
+    here.survive(*options(bucket))
+    ranks = [pid for pid, line in processes(job.token).items() if "/ring " in line.split("--")[0]]
+    kill(ranks[0])
+    result = run.end()
+    assert result.status != 0 and "OL-502" in result.err, result.err
 
 
 def test_a_launcher_and_an_agent_killed_while_they_write(job: Job, bucket: Objects) -> None:

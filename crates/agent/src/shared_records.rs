@@ -60,7 +60,7 @@ struct State {
     marked: Mutex<Incarnation>,
     /// The newest incarnation that this agent decides in; 0: not known yet.
     opened: AtomicU32,
-    /// Something is being removed, or waits for that.
+    /// A removal waits for its turn.
     collects: AtomicBool,
 }
 
@@ -92,17 +92,17 @@ impl SharedRecords {
         }
     }
 
-    /// Removes what may go of shared storage, unless that is under way. Nobody waits for it.
+    /// Removes what may go of shared storage, unless that is about to be done. Nobody waits for it.
     pub fn collect(&self, shared: &Arc<Vault>, policy: GcPolicy) {
         if self.state.collects.swap(true, Ordering::Relaxed) {
             return;
         }
         let (state, shared) = (Arc::clone(&self.state), Arc::clone(shared));
         let job = move || {
+            state.collects.store(false, Ordering::Relaxed);
             if let Err(error) = state.collect(&shared, &policy) {
                 tracing::warn!(%error, "what is not needed any more stays in shared storage");
             }
-            state.collects.store(false, Ordering::Relaxed);
         };
         if self.line.run(job).is_err() {
             self.state.collects.store(false, Ordering::Relaxed);

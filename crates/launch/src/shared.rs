@@ -133,6 +133,28 @@ pub(crate) fn adopt(job: &JobFile, dir: &Path) -> Result<bool> {
     Ok(true)
 }
 
+/// The newest start of the job that shared storage has a record of: another cluster may have run the
+/// job meanwhile, and numbers go on from there.
+///
+/// # Errors
+/// Those of an object store. A directory that cannot be read is found out when it is used.
+pub(crate) fn newest_start(job: &JobFile, dir: &Path) -> Result<u32> {
+    let place = place(job, dir)?;
+    let newest = match place.vault(0).records().newest_opened() {
+        Err(error) if job.object_store.is_some() => {
+            let error = Error::from(error);
+            return Err(match objects(job)? {
+                Some(objects) => objects.with_remedy(&error),
+                None => error,
+            });
+        }
+        newest => newest.ok().flatten(),
+    };
+    // What is counted up must not overflow, whatever a name says.
+    let sound = newest.filter(|newest| newest.0 < u32::MAX / 2);
+    Ok(sound.map_or(0, |newest| newest.0))
+}
+
 /// What is said of a job that was found.
 pub(crate) fn found(job: &JobFile) -> Error {
     Error::new(

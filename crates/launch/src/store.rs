@@ -112,6 +112,7 @@ impl Store {
             }
         };
         job.object_store = object_store;
+        job.incarnation = job.incarnation.max(shared::newest_start(&job, &dir)?);
         job.name = name.clone();
         job.directory = Some(dir.clone());
         let store = Store {

@@ -118,13 +118,13 @@ impl Objects {
 
     /// An error for people, with what to look at.
     pub(crate) fn failed(&self, doing: &str, error: &object_store::Error) -> Error {
-        let error = Error::io(&self.shown, doing, &io_error(error));
-        Error::new(
-            error.code(),
-            error.entity().clone(),
-            error.reason(),
-            self.remedy,
-        )
+        self.with_remedy(&Error::io(&self.shown, doing, &io_error(error)))
+    }
+
+    /// An error of this store, with what to look at before a start.
+    pub fn with_remedy(&self, error: &Error) -> Error {
+        let (entity, reason) = (error.entity().clone(), error.reason());
+        Error::new(error.code(), entity, reason, self.remedy)
     }
 }
 
