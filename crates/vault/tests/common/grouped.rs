@@ -227,6 +227,11 @@ impl Job {
         }
     }
 
+    /// What a commit names of a node.
+    pub fn part_of(&self, version: u64, level: Level, node: u32) -> Part {
+        self.parts[&(version, level)][node as usize].clone()
+    }
+
     fn parts_of(&self, version: u64) -> impl Iterator<Item = (&(u64, Level), &Vec<Part>)> {
         self.parts
             .range((version, Level::FIRST)..=(version, Level::LAST))
