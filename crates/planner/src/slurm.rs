@@ -314,20 +314,19 @@ impl Cluster {
         }
         out.push_str(
             "\n[[servers]]\nname = \"files\"\ncount = 1\n\n\
-             [[levels]]\nkind = \"local\"\nwrite = \"1 GB/s\"  # a guess: measure with outlive bench save\nread = \"1 GB/s\"\n\n\
-             [[levels]]\nkind = \"partner\"\n",
+             [[levels]]\nkind = \"local\"\nwrite = \"1 GB/s\"  # a guess: measure with outlive bench save\nread = \"1 GB/s\"\n",
         );
-        let distance = self
-            .switches
-            .iter()
-            .map(|(_, members)| members.len())
-            .max()
-            .unwrap_or(1);
-        let distance = distance.min(self.nodes.len().saturating_sub(1)).max(1);
-        let _ = writeln!(
-            out,
-            "distance = {distance}  # beyond the largest switch\nwrite = \"0.5 GB/s\"  # a guess\nread = \"0.5 GB/s\"\nasynchronous = true\n\n\
-             [[levels]]\nkind = \"shared\"\nservers = \"files\"\nwrite = \"20 GB/s\"  # of all nodes together: a guess\nread = \"20 GB/s\"\nasynchronous = true"
+        let largest = self.switches.iter().map(|(_, members)| members.len()).max();
+        // A node alone has no partner.
+        if let Some(most) = self.nodes.len().checked_sub(1).filter(|most| *most > 0) {
+            let distance = largest.unwrap_or(1).clamp(1, most);
+            let _ = writeln!(
+                out,
+                "\n[[levels]]\nkind = \"partner\"\ndistance = {distance}  # beyond the largest switch\nwrite = \"0.5 GB/s\"  # a guess\nread = \"0.5 GB/s\"\nasynchronous = true"
+            );
+        }
+        out.push_str(
+            "\n[[levels]]\nkind = \"shared\"\nservers = \"files\"\nwrite = \"20 GB/s\"  # of all nodes together: a guess\nread = \"20 GB/s\"\nasynchronous = true\n",
         );
         out
     }
