@@ -1,5 +1,5 @@
-"""What is rehearsed before a loss is what happens after it: jobs of ten nodes at rest, some of which
-lose all that they stored, and that are started again.
+"""What is rehearsed before a loss is what happens after it: jobs of ten nodes at rest, of which
+some lose all that they stored, and that are started again.
 
 The whole of it, byte by byte, is `crates/vault/tests/losses.rs`; what nodes decide,
 `crates/simulator/tests/losses.rs`. This is a sample with the processes that run; all protections,
