@@ -151,9 +151,21 @@ pub fn run(
     (fixed, each): (usize, usize),
     entry: impl Fn(&[u8]),
 ) {
-    let mut random = Sequence::new(outlive_base::seed!(), 0);
     let mut inputs = kept(target);
     inputs.extend(good);
+    let random = Sequence::new(outlive_base::seed!(), 0);
+    run_with(random, target, &inputs, count, (fixed, each), entry);
+}
+
+/// The same with these numbers, and these inputs alone.
+pub fn run_with(
+    mut random: Sequence,
+    target: &str,
+    inputs: &[Vec<u8>],
+    count: usize,
+    (fixed, each): (usize, usize),
+    entry: impl Fn(&[u8]),
+) {
     assert!(!inputs.is_empty(), "nothing to begin with");
     let one = |bytes: &[u8]| {
         let _said = Input(target, bytes);
@@ -171,7 +183,7 @@ pub fn run(
     let long = long.map(|seconds| Duration::from_secs(seconds.parse().unwrap()));
     let (begun, mut done) = (Instant::now(), 0);
     while long.map_or(done < count, |long| begun.elapsed() < long) {
-        one(&mutate(&mut random, &inputs));
+        one(&mutate(&mut random, inputs));
         done += 1;
     }
     println!("{target}: {done} mutations of {} inputs", inputs.len());
