@@ -162,7 +162,7 @@ pub fn log(bytes: &[u8]) {
     const JOB: u64 = 9;
     let store = Memory::new(u64::MAX);
     let put = [Put {
-        key: Key::new(ObjectKind::Record, &format!("decisions-i1-{JOB:016x}.log")).unwrap(),
+        key: Key::new(ObjectKind::Record, format!("decisions-i1-{JOB:016x}.log")).unwrap(),
         bytes: &bytes,
         space: Space::Free,
     }];

@@ -11,6 +11,7 @@ mod outside;
 
 use mutate::{run, run_with};
 use outlive_base::ipc::{self, ToAgent, ToRank, VersionState};
+use outlive_base::rng::Sequence;
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Survives, Version, control_block};
 use outlive_control::node::shell::PeerMessage;
 use outlive_control::orders::{
@@ -100,13 +101,10 @@ fn orders() {
     good.extend(peers.iter().map(|it| marked(2, encode(it).unwrap())));
     // A machine's message with a record, found by what its encoding says: any that decodes.
     let first = encode(&PeerMessage::Lacks).unwrap()[0];
-    for kind in 0..24 {
-        let mut bytes = vec![first, 0, 1, kind];
-        for _ in 0..40 {
-            bytes.push(1);
-            if decode::<PeerMessage>(&bytes).is_ok() {
-                good.push(marked(2, bytes.clone()));
-            }
+    for (kind, fields) in (0..24).flat_map(|kind| (1..40).map(move |fields| (kind, fields))) {
+        let bytes = [&[first, 0, 1, kind][..], &vec![1; fields]].concat();
+        if decode::<PeerMessage>(&bytes).is_ok() {
+            good.push(marked(2, bytes));
         }
     }
     run("orders", good, SOME * 3, SMALL, outside::orders);
@@ -243,5 +241,5 @@ fn a_target_that_takes_too_much_or_panics_is_caught() {
             .fold(0, |sum, it| sum << 8 | usize::from(*it));
         drop(std::hint::black_box(vec![1u8; length]));
     });
-    caught(|bytes| assert_ne!(bytes.first(), Some(&0xff)));
+    caught(|bytes| assert!(!bytes.contains(&0xff)));
 }
