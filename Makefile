@@ -43,13 +43,15 @@ test-minickpt: deps build ## every way for a kernel to die, in emulated machines
 
 soak: deps build ## no false alarm under full load (OUTLIVE_SOAK_MINUTES=20), jobs hurt at random (SOAK_MINUTES=30)
 	OUTLIVE_SESSION_SEEDS=$(or $(SESSION_SEEDS),5000) $(CARGO) test --locked -p outlive-network --test session_sim
+	scripts/fuzz.sh $(or $(FUZZ_SECONDS),60)
+	OUTLIVE_LOSSES=all $(CARGO) test --locked -p outlive-vault -p outlive-simulator --test losses
 	scripts/sweep-broadcast.sh 100000 $(SEED)
 	$(CARGO) run --release --locked -q -p outlive-simulator --example sweep -- $(SEED) $(or $(HISTORIES),100000)
 	$(CARGO) run --release --locked -q -p outlive-simulator --example collectives_sweep -- $(SEED) 100000
 	$(CARGO) run --release --locked -q -p outlive-simulator --example corrected_sweep -- $(SEED) 100000
 	scripts/soak.py --minutes $(or $(SOAK_MINUTES),30) --calm-minutes $(or $(OUTLIVE_SOAK_MINUTES),20)
 	OUTLIVE_MPI=long scripts/test.sh mpi
-	OUTLIVE_RANKS=long scripts/test.sh e2e
+	OUTLIVE_RANKS=long OUTLIVE_LOSSES=all scripts/test.sh e2e
 	OUTLIVE_CUTS=50 scripts/test.sh cluster
 	OUTLIVE_MINICKPT=soak scripts/test.sh minickpt
 

@@ -2,11 +2,13 @@
 //! bytes (P7), and what passes is consistent.
 #![allow(dead_code, clippy::unwrap_used)]
 
+use std::sync::Arc;
+
 use outlive_base::{ContainerId, Incarnation, Level, NodeId, Rank, Version};
 use outlive_codec::crc64;
 use outlive_vault::{
     Buffer, Container, Key, Memory, ObjectKind, PAGE, ParityFile, Put, Record, Sink, Space, Store,
-    receive as receive_stream, verify_written,
+    Vault, receive as receive_stream, verify_written,
 };
 
 /// Splits off the first byte; odd means: put the checksums right.
@@ -144,6 +146,35 @@ pub fn record_decode(bytes: &[u8]) {
             false => assert_eq!(Record::decode(&encoded, job), Ok(record.clone())),
         }
         assert!(!record.file_name(false).contains('/'));
+    }
+}
+
+/// Reads a log of decisions.
+pub fn log(bytes: &[u8]) {
+    let (fix, mut bytes) = input(bytes);
+    let starts: Vec<usize> = (0..bytes.len()).step_by(8).collect();
+    for start in starts.into_iter().filter(|_| fix) {
+        if bytes[start..].starts_with(b"OLREC01\0") {
+            let end = start.saturating_add(24 + number(&bytes, start + 12, 4));
+            reseal(&mut bytes, start, end);
+        }
+    }
+    const JOB: u64 = 9;
+    let store = Memory::new(u64::MAX);
+    let put = [Put {
+        key: Key::new(ObjectKind::Record, format!("decisions-i1-{JOB:016x}.log")).unwrap(),
+        bytes: &bytes,
+        space: Space::Free,
+    }];
+    store.put_all(&put).pop().unwrap().unwrap();
+    let vault = Vault::of_node(Arc::new(store), JOB);
+    let scan = vault.records().scan().unwrap();
+    let found = scan.records.len() + scan.damaged.len() + scan.foreign.len();
+    assert!(found <= bytes.len() / 8 + 2);
+    assert!(found > 0, "nothing in it, and nothing said");
+    for record in &scan.records {
+        let encoded = record.encode(JOB).unwrap();
+        assert_eq!(Record::decode(&encoded, JOB).as_ref(), Ok(record));
     }
 }
 

@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import OUTLIVE, Job, damage, until
+from harness import OUTLIVE, Job, damage, logged, until
 
 
 def test_a_corrupt_container_costs_one_copy(job: Job) -> None:
@@ -92,6 +92,35 @@ def test_damaged_records(job: Job) -> None:
     assert result.status in (0, 80), result.err
     if result.status == 0:
         job.check()
+
+
+def test_a_commit_that_is_damaged_everywhere_is_told(job: Job) -> None:
+    """No node can read the decision about the newest version: an older one is restored, and not
+    in silence."""
+    newest = stopped(job)
+    for node in range(job.nodes):
+        for path in job.containers(node, "records"):
+            if path.suffix == ".log":
+                hide(path, newest)
+    assert "record damaged" in job.outlive("checkpoints", "verify", status=65)
+    result = job.survive()
+    (restored,) = set(result.said("restored"))
+    assert restored < newest
+    told = [it for it in result.report["warnings"] if it["code"] == "OL-403"]
+    assert len({it["entity"] for it in told}) == job.nodes, result.report["warnings"]
+    assert all("damaged record" in it["reason"] for it in told), told
+
+
+def hide(path: Path, version: int) -> None:
+    """Damages each record of a log that speaks of this version or a later one."""
+    data = bytearray(path.read_bytes())
+    for start, length in logged(data):
+        kind = int.from_bytes(data[start + 10 : start + 12], "little")
+        said = int.from_bytes(data[start + 28 : start + 36], "little")
+        # Prepared, commit and abort: incarnation u32, version u64.
+        if kind in (2, 3, 4) and said >= version:
+            data[start + length - 4] ^= 0x10
+    path.write_bytes(data)
 
 
 def test_records_of_one_node_gone(job: Job) -> None:

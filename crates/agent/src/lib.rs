@@ -7,6 +7,7 @@
 
 mod faults;
 mod flush;
+pub mod fuzz;
 mod health;
 mod ipc_server;
 pub mod keeper;

@@ -618,12 +618,17 @@ fn look(places: &Places) -> Found {
         .map(|found| (found.id.incarnation, found.id.version, found.id.node))
         .collect();
     let (newest, text) = traces(&here, &there);
+    let damage = [here.damage(), there.damage()];
     Found {
         available,
         parities,
         newest,
         text,
-        errors: here.errors,
+        errors: here
+            .errors
+            .into_iter()
+            .chain(damage.into_iter().flatten())
+            .collect(),
         unseen: there.errors,
         records: there.records,
     }

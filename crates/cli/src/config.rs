@@ -432,6 +432,25 @@ pub fn explain(options: ConfigOptions) -> Result<u8> {
 mod tests {
     use super::*;
 
+    /// Whatever stands in a file of settings.
+    #[test]
+    fn settings_of_all_kinds_are_understood_or_refused_with_a_remedy() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("config.toml");
+        let bounds = (3 << 20, 4_000);
+        crate::fuzzed::run("settings", Vec::new(), 3_000, bounds, |bytes| {
+            std::fs::write(&path, bytes).expect("it is written");
+            let files = [(path.clone(), true)];
+            match Config::from_sources(&Settings::default(), &files, |_| None) {
+                Ok(config) => assert!(KEYS.iter().all(|key| config.0.contains_key(key.name))),
+                Err(error) => {
+                    assert!(matches!(error.code(), Code::Config | Code::InvalidArgument));
+                    assert!(!error.reason().is_empty() && !error.remedy().is_empty());
+                }
+            }
+        });
+    }
+
     #[test]
     fn later_sources_win_and_are_named() {
         let dir = tempfile::tempdir().unwrap();

@@ -13,6 +13,8 @@ mod config;
 mod delete;
 mod diff;
 mod doctor;
+#[cfg(test)]
+mod fuzzed;
 mod health;
 mod jobs;
 mod machines;

@@ -18,6 +18,8 @@ use outlive_base::{Code, Entity, Error, Result};
 
 /// No more nodes.
 pub const NODES_MAX: usize = 1 << 20;
+/// No longer names: so long is a name of the DNS at most.
+const NAME_BYTES_MAX: usize = 255;
 
 /// What was read.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -40,7 +42,8 @@ fn refuse(file: &str, line: usize, seen: String, remedy: &str) -> Error {
 /// The names of a host list: `tux[0-3,07],login`.
 ///
 /// # Errors
-/// What was seen: unbalanced brackets, ranges that go down, more than [`NODES_MAX`] names.
+/// What was seen: unbalanced brackets, ranges that go down, more than [`NODES_MAX`] names, names that
+/// nothing has.
 pub fn hosts(list: &str) -> std::result::Result<Vec<String>, String> {
     let mut found = Vec::new();
     for part in split(list)? {
@@ -93,8 +96,9 @@ fn expand(part: &str, found: &mut Vec<String>) -> std::result::Result<(), String
         if from > to || (to - from) as usize >= NODES_MAX {
             return Err(format!("'{range}' in '{part}' goes down, or is too long"));
         }
+        // A number of zeros would make each name as long.
+        let width = low.len().min(NAME_BYTES_MAX + 1);
         for at in from..=to {
-            let width = low.len();
             expand(&format!("{before}{at:0width$}{after}"), found)?;
         }
     }
@@ -104,6 +108,12 @@ fn expand(part: &str, found: &mut Vec<String>) -> std::result::Result<(), String
 fn push(name: String, found: &mut Vec<String>) -> std::result::Result<(), String> {
     if found.len() >= NODES_MAX {
         return Err(format!("more than {NODES_MAX} nodes"));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        let begin: String = name.chars().take(20).collect();
+        return Err(format!(
+            "'{begin}...' is longer than {NAME_BYTES_MAX} bytes"
+        ));
     }
     found.push(name);
     Ok(())
@@ -314,20 +324,19 @@ impl Cluster {
         }
         out.push_str(
             "\n[[servers]]\nname = \"files\"\ncount = 1\n\n\
-             [[levels]]\nkind = \"local\"\nwrite = \"1 GB/s\"  # a guess: measure with outlive bench save\nread = \"1 GB/s\"\n\n\
-             [[levels]]\nkind = \"partner\"\n",
+             [[levels]]\nkind = \"local\"\nwrite = \"1 GB/s\"  # a guess: measure with outlive bench save\nread = \"1 GB/s\"\n",
         );
-        let distance = self
-            .switches
-            .iter()
-            .map(|(_, members)| members.len())
-            .max()
-            .unwrap_or(1);
-        let distance = distance.min(self.nodes.len().saturating_sub(1)).max(1);
-        let _ = writeln!(
-            out,
-            "distance = {distance}  # beyond the largest switch\nwrite = \"0.5 GB/s\"  # a guess\nread = \"0.5 GB/s\"\nasynchronous = true\n\n\
-             [[levels]]\nkind = \"shared\"\nservers = \"files\"\nwrite = \"20 GB/s\"  # of all nodes together: a guess\nread = \"20 GB/s\"\nasynchronous = true"
+        let largest = self.switches.iter().map(|(_, members)| members.len()).max();
+        // A node alone has no partner.
+        if let Some(most) = self.nodes.len().checked_sub(1).filter(|most| *most > 0) {
+            let distance = largest.unwrap_or(1).clamp(1, most);
+            let _ = writeln!(
+                out,
+                "\n[[levels]]\nkind = \"partner\"\ndistance = {distance}  # beyond the largest switch\nwrite = \"0.5 GB/s\"  # a guess\nread = \"0.5 GB/s\"\nasynchronous = true"
+            );
+        }
+        out.push_str(
+            "\n[[levels]]\nkind = \"shared\"\nservers = \"files\"\nwrite = \"20 GB/s\"  # of all nodes together: a guess\nread = \"20 GB/s\"\nasynchronous = true\n",
         );
         out
     }
@@ -381,6 +390,23 @@ TIMEOUT|7200|2
         cluster.topology(TOPOLOGY, "topology.conf").expect("good");
         cluster.accounting(SACCT, "sacct.txt").expect("good");
         cluster
+    }
+
+    /// Not only their number is bounded: a short list could ask for gigabytes.
+    #[test]
+    fn names_that_are_too_long_are_refused_before_they_are_made() {
+        let zeros = "0".repeat(10_000);
+        let long = "x".repeat(10_000);
+        for list in [
+            format!("n[{zeros}-1048575]"),
+            format!("{long}[0-1048575]"),
+            long,
+        ] {
+            let refused = hosts(&list).expect_err("too long");
+            assert!(refused.contains("longer than 255 bytes"), "{refused}");
+            assert!(refused.len() < 200, "{refused}");
+        }
+        assert_eq!(hosts("n[007-008]").expect("good"), ["n007", "n008"]);
     }
 
     #[test]

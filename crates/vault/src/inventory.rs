@@ -114,6 +114,19 @@ impl Inventory {
         self.place == Part::SHARED || !self.records.is_empty()
     }
 
+    /// What of the records cannot be read: what they decided, nobody may know any more.
+    pub fn damage(&self) -> Option<Error> {
+        let first = self.damaged.first()?;
+        let number = count(self.damaged.len() as u64, "damaged record");
+        Some(Error::new(
+            Code::Corrupt,
+            Entity::File(self.store.locate(first)),
+            format!("{number} left out"),
+            "look at the device; a version whose decision no other place has cannot be restored, \
+             and an older one is taken: outlive checkpoints verify",
+        ))
+    }
+
     /// The records of another job or key, if there are any: ignored, but not in silence,
     /// for a job whose key was lost has no other trace of what it has saved.
     pub(crate) fn of_others(&self) -> Option<Error> {

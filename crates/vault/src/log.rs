@@ -118,15 +118,23 @@ impl Content {
                     continue;
                 }
             }
+            // A record follows the one before it, or begins the next batch: zeroes between them
+            // stand where others were.
+            let follows = at == end || at == end.next_multiple_of(PAGE64 as usize);
+            content.damaged += usize::from(!lost && !follows);
             lost = false;
-            at += record.len().next_multiple_of(STEP);
+            let padded = at + record.len().next_multiple_of(STEP);
+            let padding = bytes.get(at + record.len()..padded).unwrap_or_default();
+            content.damaged += usize::from(padding.iter().any(|byte| *byte != 0));
+            at = padded;
             end = at;
         }
         let rest = bytes.len() % STEP;
         if bytes[bytes.len() - rest..].iter().any(|byte| *byte != 0) {
             content.damaged += usize::from(!lost);
             end = bytes.len();
-        } else if !ends_with_a_page_of_zeros(bytes) {
+        } else if !ends_with_a_page_of_zeros(bytes) || end == 0 {
+            // One that holds nothing at all is none that anybody has written.
             content.damaged += usize::from(!lost);
         }
         content.end = (end as u64).next_multiple_of(PAGE64);

@@ -12,7 +12,7 @@ use std::path::Path;
 
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Version};
 use outlive_ledger::RankList;
-use outlive_ledger::scheme::Piece;
+use outlive_ledger::scheme::{self, Piece};
 use serde::{Deserialize, Serialize};
 
 use crate::aligned::Buffer;
@@ -130,13 +130,37 @@ fn rebuild(
             } else {
                 tried.join(", ")
             };
-            return Ok(Some(format!(
-                "no sound copy of {}: {tried}",
-                state.part.node
-            )));
+            let mut reason = format!("no sound copy of {}: {tried}", state.part.node);
+            for group in short_groups(entry, state.part.node) {
+                reason += &format!("; {group}");
+            }
+            return Ok(Some(reason));
         }
     }
     Ok(None)
+}
+
+/// The groups of a node of which more is gone than they tolerate, in the words in which an agent
+/// says it.
+fn short_groups(entry: &Entry, node: NodeId) -> Vec<String> {
+    let told = |group: scheme::Group| {
+        let tolerated = usize::from(group.level.protection().m);
+        let is_there = |piece| entry.piece(group.level, piece).is_some();
+        let whole = |node: &NodeId| is_there(Piece::Whole(*node)) && is_there(Piece::Parity(*node));
+        let gone = group.members.iter().filter(|node| !whole(node));
+        let gone: Vec<String> = gone.map(ToString::to_string).collect();
+        (gone.len() > tolerated).then(|| {
+            format!(
+                "{} of the {} nodes of a group of {} have lost what they stored ({}), and it \
+                 tolerates {tolerated}",
+                gone.len(),
+                group.members.len(),
+                group.level,
+                gone.join(", ")
+            )
+        })
+    };
+    entry.groups_of(node).filter_map(told).collect()
 }
 
 /// Makes a node's part of what the others of its groups have; false if no group can.
@@ -203,9 +227,11 @@ impl Pieces for Stored<'_> {
     fn open(&mut self, piece: Piece, range: Range<u64>) -> io::Result<Box<dyn Read>> {
         let found = self.entry.piece(self.level, piece);
         let (state, copy) = found.ok_or(io::ErrorKind::NotFound)?;
+        // A reader's memory is filled with zeroes before it is used: no more than there is to read.
+        let ahead = range.end.saturating_sub(range.start).min(CHUNK as u64);
         let bytes = self.catalogue.bytes_of(copy, &state.part, range);
         let bytes = bytes.map_err(|error| io::Error::other(Error::from(error)))?;
-        Ok(Box::new(BufReader::with_capacity(CHUNK, bytes)))
+        Ok(Box::new(BufReader::with_capacity(ahead as usize, bytes)))
     }
 
     fn check(&mut self, piece: Piece) -> Result<(), Error> {

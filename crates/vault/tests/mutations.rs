@@ -6,12 +6,15 @@ mod common;
 #[path = "../../../fuzz/vault.rs"]
 mod fuzz;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{bytes, id, layout, rank};
 use outlive_base::rng::Sequence;
 use outlive_base::{Incarnation, Level, NodeId, Rank, Version};
-use outlive_vault::{Key, Memory, Parity, ParityHead, Part, Record, Sealed, Store, write_parity};
+use outlive_vault::{
+    Key, Memory, ObjectKind, Parity, ParityHead, Part, Record, Sealed, Store, Vault, write_parity,
+};
 
 struct Random(Sequence);
 
@@ -133,8 +136,7 @@ fn region_table() {
     run(&tables, false, fuzz::region_table);
 }
 
-#[test]
-fn record_decode() {
+fn records() -> [Record; 4] {
     let (incarnation, version) = (Incarnation(1), Version(2));
     let part = Part {
         node: NodeId(1),
@@ -149,7 +151,7 @@ fn record_decode() {
         }),
     };
     let (level, ballot, parts) = (Level::PARTNER, 3, vec![part.clone(); 3]);
-    let records = [
+    [
         Record::Commit {
             incarnation,
             version,
@@ -179,7 +181,35 @@ fn record_decode() {
             members: vec![NodeId(0), NodeId(1)],
             ranks: 6,
         },
-    ];
-    let records = records.map(|record| record.encode(9).unwrap());
+    ]
+}
+
+#[test]
+fn record_decode() {
+    let records = records().map(|record| record.encode(9).unwrap());
     run(&records, true, fuzz::record_decode);
+}
+
+#[test]
+fn log() {
+    let store = Arc::new(Memory::new(1 << 20));
+    let vault = Vault::own(store.clone(), 9);
+    for record in &records()[..3] {
+        vault.records().persist(record).unwrap();
+    }
+    let items = store.list(ObjectKind::Record).unwrap();
+    let logs = items
+        .iter()
+        .filter(|item| item.key.name().ends_with(".log"));
+    let good: Vec<Vec<u8>> = logs
+        .map(|item| {
+            let mut bytes = store.get(&item.key, u64::MAX).unwrap();
+            // Of the empty room behind the last batch a page.
+            let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+            bytes.truncate(used.next_multiple_of(4096) + 4096);
+            bytes
+        })
+        .collect();
+    assert_eq!(good.len(), 1);
+    run(&good, true, fuzz::log);
 }

@@ -292,6 +292,25 @@ mod tests {
     use super::*;
 
     #[test]
+    fn records_of_failures_of_all_kinds_are_understood_or_refused_with_a_remedy() {
+        let bounds = (3 << 20, 4_000);
+        crate::fuzzed::run("failures", Vec::new(), 3_000, bounds, |bytes| {
+            match parse(&String::from_utf8_lossy(bytes), "trace.csv", 8) {
+                Ok(trace) => {
+                    let sound = |it: &(f64, u32, bool, Option<f64>)| {
+                        it.0.is_finite() && it.1 < 8 && it.3.is_none_or(f64::is_finite)
+                    };
+                    assert!(trace.failures.iter().all(sound), "{trace:?}");
+                }
+                Err(error) => {
+                    assert_eq!(error.code(), Code::Config);
+                    assert!(!error.reason().is_empty() && !error.remedy().is_empty());
+                }
+            }
+        });
+    }
+
+    #[test]
     fn a_record_is_read() {
         let text = "start,node,end,kind\n2001-10-28T01:30:00-06:00,3,2001-10-28T01:40:00-06:00,\n2001-10-28T01:30:00-07:00,0,,light\n";
         let trace = parse(text, "t.csv", 4).expect("good");

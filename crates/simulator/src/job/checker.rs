@@ -481,6 +481,23 @@ impl Checker {
             .any(|(&(key, l), &at)| key.0 == number && l == level && at >= since)
     }
 
+    /// What was declared stable.
+    pub fn all_stable(&self) -> BTreeSet<(Key, Level)> {
+        self.stable.keys().copied().collect()
+    }
+
+    /// What one of these nodes has recorded as committed.
+    pub fn committed_at(&self, node: impl Fn(u32) -> bool) -> BTreeSet<(Key, Level)> {
+        let known = self.committed.iter();
+        let known = known.filter(|(_, nodes)| nodes.iter().any(|it| node(*it)));
+        known.map(|(what, _)| *what).collect()
+    }
+
+    /// What the newest incarnation restored.
+    pub fn newest_opening(&self) -> Option<Key> {
+        self.opened.last_key_value().map(|(_, from)| *from)
+    }
+
     /// How many (version, level) pairs were declared stable.
     pub fn stable_count(&self) -> usize {
         self.stable.len()

@@ -14,6 +14,7 @@ mod ends;
 mod health;
 mod injected;
 mod launcher;
+mod losses;
 mod node;
 mod options;
 mod parity;
@@ -48,6 +49,7 @@ use crate::network::{Lossy, Network};
 
 pub use checker::{Checker, CopyAt, Key};
 pub use health::Unwell;
+pub use losses::{AfterLoss, Loss, lose};
 pub use options::{Options, Weights};
 pub use scale::{Phase, Scale, measure};
 pub use sweep::{Summary, sweep};
@@ -282,6 +284,8 @@ struct Job {
     forced: Option<(u32, u64)>,
     /// What was told of the health of nodes.
     health: Vec<(u32, Finding)>,
+    /// Why nothing could be restored, if so.
+    nothing: Option<String>,
     /// Times at which it was said to stand still.
     hangs: u64,
     /// The last of them.
@@ -365,6 +369,7 @@ impl Job {
             epoch: 0,
             forced: None,
             health: Vec::new(),
+            nothing: None,
             hangs: 0,
             hung: Time::ZERO,
             mended: 0,

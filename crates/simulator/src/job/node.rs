@@ -558,6 +558,7 @@ impl Job {
                 if error.code() == Code::NoValidCheckpoint
                     && self.at(self.homes[who as usize].node) == who =>
             {
+                self.nothing = Some(error.reason().to_owned());
                 self.judge.gives_up(now);
             }
             _ => {}
