@@ -116,6 +116,7 @@ void omk_cpu_exit(void);
 void omk_cpu_reset(void);
 void omk_cpu_save_self(void);
 bool omk_cpu_stopped(void);
+bool omk_cpu_hooked(void);
 void omk_cpu_wait(void);
 bool omk_wait(bool (*done)(void), unsigned int ms);
 bool omk_cpu_has(const struct task_struct *t);

@@ -9,6 +9,7 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/kdev_t.h>
+#include <linux/magic.h>
 #include <linux/maple_tree.h>
 #include <linux/mm.h>
 #include <linux/sched/mm.h>
@@ -178,13 +179,18 @@ static bool __dying put_fd(struct omk_fd *r, const struct omk_entry *e, u32 fd, 
 {
 	static struct file file;
 	static struct inode inode;
+	unsigned long magic;
 	dev_t dev;
 
 	if (omk_peek(&file, f) || omk_peek(&inode, file.f_inode) ||
-	    omk_peek(&dev, &inode.i_sb->s_dev))
+	    omk_peek(&dev, &inode.i_sb->s_dev) || omk_peek(&magic, &inode.i_sb->s_magic))
 		return false;
 	r->fd = fd;
-	r->cloexec = cloexec;
+	r->flags = cloexec ? OMK_FD_CLOEXEC : 0;
+	if (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC || magic == HUGETLBFS_MAGIC)
+		r->flags |= OMK_FD_VOLATILE;
+	if (S_ISREG(inode.i_mode) && !inode.i_nlink)
+		r->flags |= OMK_FD_UNLINKED;
 	r->description = (u64)f;
 	r->pos = file.f_pos;
 	r->ino = inode.i_ino;

@@ -331,7 +331,12 @@ fn status(json: bool) -> Result<u8> {
         ("processes kept", module.registered.to_string()),
         (
             "panics caught",
-            if module.armed { "yes" } else { "no" }.to_owned(),
+            match (module.armed, module.blind) {
+                (true, false) => "yes",
+                (true, true) => "not of what runs: kprobes are switched off",
+                (false, _) => "no",
+            }
+            .to_owned(),
         ),
         (
             "next kernel loaded",
@@ -380,6 +385,14 @@ fn last(memory: &Path, json: bool) -> Result<u8> {
         vec!["processes".to_owned(), report["processes"].to_string()],
         vec!["threads".to_owned(), report["threads"].to_string()],
     ];
+    for lost in report["death"]["lost"].as_array().into_iter().flatten() {
+        let why = lost[1].as_str().unwrap_or_default();
+        rows.push(vec![format!("process {} lost", lost[0]), why.to_owned()]);
+    }
+    for gone in report["gone"].as_array().into_iter().flatten() {
+        let what = gone.as_str().unwrap_or_default();
+        rows.push(vec!["lost".to_owned(), what.to_owned()]);
+    }
     if let Some(error) = report["error"].as_str() {
         rows.push(vec!["not restored".to_owned(), error.to_owned()]);
         let waits = report["waits"].as_bool() == Some(true);
@@ -432,6 +445,7 @@ mod tests {
                     image_bytes: 0,
                     registered: 0,
                     armed: false,
+                    blind: false,
                     retries: 0,
                     panics: 0,
                 },

@@ -17,6 +17,8 @@ pub mod gate;
 pub mod model;
 pub mod procfs;
 pub mod restore;
+mod owner;
+mod rights;
 mod rseq;
 mod skeleton;
 pub mod source;

@@ -55,6 +55,9 @@ pub struct Process {
     pub exit_signal: i32,
     /// Who it is.
     pub credentials: Credentials,
+    /// `PR_SET_DUMPABLE`, as far as it is known; not in an image that was written to a file.
+    #[serde(skip)]
+    pub dumpable: Option<bool>,
     /// The file creation mask.
     pub umask: u32,
     /// The working directory.
@@ -121,6 +124,9 @@ pub struct Credentials {
     pub capabilities: [u64; 5],
     /// True if `exec` cannot gain privileges.
     pub no_new_privs: bool,
+    /// `PR_SET_SECUREBITS`; 0 in an image that was written to a file.
+    #[serde(skip)]
+    pub securebits: u32,
 }
 
 /// The kernel's notes about an address space (`prctl(PR_SET_MM)`, proc_pid_stat(5)).
@@ -214,6 +220,10 @@ pub struct Description {
     pub flags: u32,
     /// The position in bytes.
     pub position: u64,
+    /// True if a file that is not there will not come back, for its file system was in memory;
+    /// not in an image that was written to a file.
+    #[serde(skip)]
+    pub volatile: bool,
     /// What is open.
     pub kind: OpenFile,
 }
@@ -254,6 +264,8 @@ pub enum OpenFile {
     Event(u64),
     /// A socket: comes back as one whose peer is gone.
     Socket,
+    /// What was open is gone with the kernel: its name. Each call on it fails with EBADF.
+    Gone(String),
 }
 
 /// A thread.

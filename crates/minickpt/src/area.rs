@@ -313,6 +313,7 @@ fn process(
         return Err("its record is cut off".into());
     }
     const EXITING: u32 = 1 << 5;
+    const UNDUMPABLE: u32 = 1 << 7;
     if head.u32(16) & EXITING != 0 {
         return Err("it was ending".into());
     }
@@ -372,7 +373,9 @@ fn process(
             }),
             capabilities: caps,
             no_new_privs,
+            securebits: head.u32(16) >> 16 & 0xff,
         },
+        dumpable: Some(head.u32(16) & UNDUMPABLE == 0),
         umask: head.u32(56),
         cwd: path(records.strings, head.u32(60)).unwrap_or_else(|| "/".into()),
         exe: path(records.strings, head.u32(68)).unwrap_or_default(),
@@ -581,6 +584,11 @@ fn mappings(
     Ok(found)
 }
 
+// Of a descriptor.
+const CLOEXEC: u32 = 1;
+const VOLATILE: u32 = 1 << 1;
+const UNLINKED: u32 = 1 << 2;
+
 /// The open file descriptions of all processes, by the module's number for them.
 #[derive(Default)]
 struct Open {
@@ -588,6 +596,7 @@ struct Open {
 }
 
 impl Open {
+    /// Of one process.
     fn of(&mut self, records: &Records<'_>) -> std::result::Result<Vec<Descriptor>, String> {
         let mut descriptors = Vec::new();
         for entry in records.fds.chunks_exact(64) {
@@ -596,7 +605,14 @@ impl Open {
             let known = self.found.iter().position(|(other, _, _)| *other == id);
             let index = known.unwrap_or_else(|| {
                 let name = path(records.strings, bytes.u32(56));
-                let kind = kind(bytes, name, fd, records.terminals);
+                let about = bytes.u32(4);
+                let kind = match kind(bytes, name, fd, records.terminals) {
+                    // Another file may have its name now.
+                    OpenFile::Path(path) if about & UNLINKED != 0 => {
+                        OpenFile::Gone(format!("{path} was removed while it was open"))
+                    }
+                    kind => kind,
+                };
                 let flags = bytes.u32(40) & !(libc::O_CLOEXEC as u32);
                 let position = bytes.u64(16);
                 self.found.push((
@@ -605,6 +621,7 @@ impl Open {
                     Description {
                         flags,
                         position,
+                        volatile: about & VOLATILE != 0,
                         kind,
                     },
                 ));
@@ -612,7 +629,7 @@ impl Open {
             });
             descriptors.push(Descriptor {
                 fd,
-                close_on_exec: bytes.u32(4) != 0,
+                close_on_exec: bytes.u32(4) & CLOEXEC != 0,
                 description: index as u32,
             });
         }

@@ -13,7 +13,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use outlive_image::calls::reg;
@@ -23,7 +23,7 @@ use outlive_image::procfs;
 use outlive_image::sys;
 
 use crate::journal::Journal;
-use crate::space::{FILE_BYTES, Space};
+use crate::space::{FILE_BYTES, Space, unguessable};
 use crate::stacks::{Stacks, is_stack};
 
 const PAGE: u64 = 4096;
@@ -104,6 +104,14 @@ impl Guest<'_> {
         self.run(&list).map(|results| results[0])
     }
 
+    /// What the program is about to see is durable.
+    fn commit(&self, address: u64, length: u64) -> io::Result<()> {
+        if self.dax {
+            self.space.commit(address, length)?;
+        }
+        Ok(())
+    }
+
     fn shared(&self) -> u64 {
         let flags = if self.dax {
             libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC
@@ -177,6 +185,9 @@ impl Guest<'_> {
         let results = self.run(&list)?;
         let at = if replace { address as i64 } else { results[0] };
         let mut file = results[opened];
+        if common.is_none() {
+            file = self.opened(file, guess)?;
+        }
         if (-4095..0).contains(&at) || file < 0 {
             if file >= 0 {
                 self.one(libc::SYS_close, &[file as u64])?;
@@ -197,7 +208,7 @@ impl Guest<'_> {
             self.one(libc::SYS_close, &[file as u64])?;
             let mut list = List::new();
             self.open_call(&mut list, at, None);
-            file = self.run(&list)?[0];
+            file = self.opened(self.run(&list)?[0], at)?;
         }
         self.space.clear(at, length)?;
         if let Some(source) = source.flatten() {
@@ -205,6 +216,7 @@ impl Guest<'_> {
                 source.read_at(buffer, offset + done)
             })?;
         }
+        self.commit(at, length)?;
         if fresh && !has(libc::MAP_NORESERVE) {
             self.ahead(at, length)?;
         } else if stack {
@@ -241,7 +253,7 @@ impl Guest<'_> {
         let guess = 31 * FILE_BYTES;
         self.open_call(&mut list, guess, None);
         let results = self.run(&list)?;
-        let (lows, file) = (&results[..count], results[count]);
+        let (lows, file) = (&results[..count], self.opened(results[count], guess)?);
         let flags = self.shared() | (libc::MAP_FIXED | libc::MAP_STACK) as u64;
         let (mut list, mut made) = (List::new(), Vec::new());
         for low in lows.iter().filter(|low| **low > 0) {
@@ -254,6 +266,7 @@ impl Guest<'_> {
                 continue;
             };
             self.space.clear(at, length)?;
+            self.commit(at, length)?;
             self.ahead(at + length - THREAD_AHEAD, THREAD_AHEAD)?;
             let arguments = [at, length, 0, flags, file as u64, place];
             made.push((list.attempt(libc::SYS_mmap, &arguments), at));
@@ -349,19 +362,40 @@ impl Guest<'_> {
 
     /// A file for memory that a program shares with its children.
     fn new_common(&self, length: u64) -> io::Result<PathBuf> {
-        for number in 0u64.. {
-            let path = self.common.join(format!("shared-{number}"));
-            match File::options().write(true).create_new(true).open(&path) {
-                Ok(file) => {
-                    file.set_len(length)?;
-                    file.sync_all()?;
-                    return Ok(path);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
+        let number = unguessable()?;
+        let path = self.common.join(format!("shared-{number}"));
+        let mut options = File::options();
+        let file = options.write(true).create_new(true).mode(0o600).open(&path)?;
+        file.set_len(length)?;
+        let user = self.user()?;
+        if user != 0 && crate::sys::is_root() {
+            fchown(&file, Some(user), None)?;
         }
-        Err(io::Error::from_raw_os_error(libc::ENOMEM))
+        file.sync_all()?;
+        Ok(path)
+    }
+
+    /// Whose rights the guest has on files.
+    fn user(&self) -> io::Result<u32> {
+        Ok(procfs::status(self.tid, self.tid)?.credentials.uid[3])
+    }
+
+    /// A file of the space that the guest opened for an address, by the result of that call.
+    fn opened(&self, result: i64, address: u64) -> io::Result<i64> {
+        if result != -i64::from(libc::EACCES) {
+            return Ok(result);
+        }
+        // It has another user than when it executed its program.
+        let user = self.user()?;
+        self.space.give(address, user)?;
+        let mut list = List::new();
+        self.open_call(&mut list, address, None);
+        let result = self.run(&list)?[0];
+        if result == -i64::from(libc::EACCES) {
+            let what = format!("user {user} may not enter {}", self.common.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        }
+        Ok(result)
     }
 
     /// munmap(2).
@@ -383,6 +417,7 @@ impl Guest<'_> {
         }
         if advice != libc::MADV_FREE as u64 {
             self.space.clear(address, round(length))?;
+            self.commit(address, round(length))?;
         }
         Ok(Done::Result(0))
     }
@@ -413,8 +448,12 @@ impl Guest<'_> {
             if result >= 0 && new_length < old_length {
                 self.space
                     .clear(old + new_length, old_length - new_length)?;
-            } else if result >= 0 && mapping.protection & libc::PROT_WRITE as u32 != 0 {
-                self.ahead(old + old_length, new_length - old_length)?;
+            } else if result >= 0 && new_length > old_length {
+                // What was unmapped there may not be dropped for good.
+                self.commit(old + old_length, new_length - old_length)?;
+                if mapping.protection & libc::PROT_WRITE as u32 != 0 {
+                    self.ahead(old + old_length, new_length - old_length)?;
+                }
             }
             if result != ENOMEM || flags & libc::MREMAP_MAYMOVE as u64 == 0 {
                 return Ok(Done::Result(result));
@@ -440,6 +479,7 @@ impl Guest<'_> {
         }
         self.space
             .copy(old, new as u64, old_length.min(new_length))?;
+        self.commit(new as u64, new_length)?;
         // Made again, it would no longer find what it moves.
         if let Some(journal) = self.journal {
             journal.decided(new)?;
@@ -472,12 +512,13 @@ impl Guest<'_> {
 
     /// Maps ranges onto the files of the space.
     pub fn remap_all(&self, maps: &[Mapping]) -> io::Result<()> {
+        self.commit(0, u64::MAX)?;
         let mut indices: Vec<u64> = maps.iter().map(|m| m.start / FILE_BYTES).collect();
         indices.dedup();
         for index in indices {
             let mut list = List::new();
             self.open_call(&mut list, index * FILE_BYTES, None);
-            let fd = self.run(&list)?[0];
+            let fd = self.opened(self.run(&list)?[0], index * FILE_BYTES)?;
             if fd < 0 {
                 return Err(gate::failed(libc::SYS_openat as u64, fd));
             }

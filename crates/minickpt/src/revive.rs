@@ -121,6 +121,7 @@ pub fn run(
             "run outlive minickpt restore first, or give it up with restore --discard",
         ));
     }
+    query.check_sight()?;
     if !policy.dax {
         return Err(Error::new(
             Code::KernelUnready,
@@ -211,6 +212,8 @@ pub struct Report {
     pub processes: usize,
     /// Threads of them.
     pub threads: usize,
+    /// Descriptors on which each call now fails with EBADF, a line each.
+    pub gone: Vec<String>,
     /// Why nothing was restored, if so.
     pub error: Option<String>,
     /// The image waits for another attempt.
@@ -325,7 +328,13 @@ pub fn restore(policy: &Policy, next: &Next, mut report: impl FnMut(&Report)) ->
         revive(&device, query, policy, next, &mut register, said)
     });
     report(&said);
+    for error in losses(&said) {
+        eprintln!("outlive: {error}");
+    }
     let mut supervisor = revived?;
+    if let Err(error) = query_again(&device) {
+        eprintln!("outlive: {error}");
+    }
     sys::stand_aside();
     device.mark(Mark::Resumed);
     supervisor.start()?;
@@ -334,6 +343,33 @@ pub fn restore(policy: &Policy, next: &Next, mut report: impl FnMut(&Report)) ->
         status,
         counts: supervisor.counts,
     })
+}
+
+/// The programs go on either way; but that the next panic would end them is told.
+fn query_again(device: &Device) -> Result<()> {
+    device.query()?.check_sight()
+}
+
+/// What did not come back although the rest did, one by one.
+fn losses(report: &Report) -> Vec<Error> {
+    let process = |(pid, why): &(i32, String)| {
+        Error::new(
+            Code::Unsupported,
+            Entity::Call,
+            format!("process {pid} could not be kept: {why}"),
+            "start that program again",
+        )
+    };
+    let file = |what: &String| {
+        Error::new(
+            Code::Unsupported,
+            Entity::Call,
+            format!("{what}; each call on it fails with EBADF"),
+            "let the program open it again, or start it again",
+        )
+    };
+    let processes = report.death.lost.iter().map(process);
+    processes.chain(report.gone.iter().map(file)).collect()
 }
 
 /// Everything up to the moment before the first thread runs.
@@ -348,6 +384,7 @@ fn revive<'a>(
     let mut image = read(device, query, policy, said)?;
     let restored = rebuild(policy, &mut image)?;
     device.mark(Mark::Restored);
+    said.gone = restored.gone.clone();
     let taken = take_over(device, query, policy, next, register, (&image, &restored));
     match taken {
         Ok(supervisor) => {
@@ -547,6 +584,7 @@ mod tests {
                 image_bytes: image.len() as u64,
                 registered: 0,
                 armed: true,
+                blind: false,
                 retries: 4,
                 panics: 5,
             },

@@ -27,7 +27,7 @@ use crate::filter::{SPECIAL, Special};
 use crate::journal::Journal;
 use crate::memory::{self, Done, Guest, answer, put_back, set_answer};
 pub use crate::register::{Counts, Native, Register};
-use crate::space::Space;
+use crate::space::{Space, unguessable};
 use crate::stacks::Stacks;
 
 /// What a plain fork does.
@@ -102,7 +102,6 @@ pub struct Supervisor<'a> {
     others: Option<Others>,
     root: i32,
     status: Option<i32>,
-    next: u64,
     said: BTreeSet<&'static str>,
     /// How often it was called.
     pub counts: Counts,
@@ -112,6 +111,11 @@ pub struct Supervisor<'a> {
 
 fn broken(doing: &str, error: &io::Error) -> Error {
     let what = format!("supervise: {doing}: {error}");
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        let remedy = "programs map their memory themselves: let all users enter that directory \
+                      and those above it (chmod o+x)";
+        return Error::new(Code::Permission, Entity::Call, what, remedy);
+    }
     let remedy = "the programs were ended; their output tells how far they came";
     Error::new(Code::Io, Entity::Call, what, remedy)
 }
@@ -138,7 +142,6 @@ impl<'a> Supervisor<'a> {
             queue: VecDeque::new(),
             root: 0,
             status: None,
-            next: 0,
             said: BTreeSet::new(),
             counts: Counts::default(),
             say: Box::new(|error| eprintln!("outlive: {error}")),
@@ -552,14 +555,11 @@ impl<'a> Supervisor<'a> {
         self.tell("fork", &error);
     }
 
-    fn new_name(&mut self, pid: i32) -> String {
-        loop {
-            self.next += 1;
-            let name = format!("p{pid}-{}", self.next);
-            if !self.policy.memory.join(&name).exists() {
-                return name;
-            }
-        }
+    /// Files for the memory of a process, which its user may open.
+    fn new_space(&self, pid: i32) -> io::Result<Space> {
+        let name = format!("p{pid}-{}", unguessable()?);
+        let user = procfs::status(pid, pid)?.credentials.uid[3];
+        Space::create(&self.policy.memory, &name, user)
     }
 
     fn announce(&mut self, pid: i32) {
@@ -582,15 +582,15 @@ impl<'a> Supervisor<'a> {
         let mut saved = (sys::registers(tid)?, sys::mask(tid)?);
         saved.0[reg::ORIG_RAX] = u64::MAX;
         gate::quiet(tid)?;
-        let name = self.new_name(tid);
-        let space = Space::create(&self.policy.memory, &name)?;
+        let space = self.new_space(tid)?;
         let memory = gate::memory(tid)?;
         let vdso = outlive_image::dump::vdso(&procfs::mappings(tid)?)?;
         gate::open(tid, &memory, vdso)?;
         let guest = self.policy.guest(tid, &memory, &space);
         let adopted = guest.adopt();
         if let Err(error) = adopted {
-            if Gone::of(&error).is_none() {
+            let denied = error.kind() == io::ErrorKind::PermissionDenied;
+            if !denied && Gone::of(&error).is_none() {
                 self.full(0);
             }
             return Err(error);

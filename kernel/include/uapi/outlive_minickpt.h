@@ -146,6 +146,8 @@ struct omk_rec {
 #define OMK_PROC_MM_REPLACED	(1U << 6)	/* it ran another program (execve): its memory
 						 * is not what was registered
 						 */
+#define OMK_PROC_UNDUMPABLE	(1U << 7)	/* PR_SET_DUMPABLE is not 1 */
+#define OMK_PROC_SECUREBITS	16		/* shift of 8 bits: PR_SET_SECUREBITS */
 
 #define OMK_NO_PATH		0xffffffffU	/* *_path: not recorded */
 
@@ -255,9 +257,14 @@ struct omk_vma {
 	__u32 reserved;
 };
 
+/* fd.flags */
+#define OMK_FD_CLOEXEC		(1U << 0)
+#define OMK_FD_VOLATILE		(1U << 1)	/* its file system was in memory */
+#define OMK_FD_UNLINKED		(1U << 2)	/* its file has no name any more */
+
 struct omk_fd {
 	__u32 fd;
-	__u32 cloexec;
+	__u32 flags;		/* OMK_FD_* */
 	__u64 description;	/* equal for descriptors that share a position */
 	__u64 pos;
 	__u64 ino;
@@ -359,7 +366,7 @@ struct omk_query {
 	__u64 image_off;	/* of the newest image in the area */
 	__u64 image_len;	/* header and records */
 	__u32 registered;	/* processes */
-	__u32 armed;		/* 1: a panic saves (whether a next kernel is loaded:
+	__u32 armed;		/* OMK_ARMED_* (whether a next kernel is loaded:
 				 * /sys/kernel/kexec_crash_loaded)
 				 */
 	__u32 retries;
@@ -368,6 +375,11 @@ struct omk_query {
 	__u32 xstate_size;
 	__u32 damage;		/* why OMK_STATE_DAMAGED: OMK_DAMAGE_* */
 };
+
+#define OMK_ARMED_SAVES		(1U << 0)	/* a panic saves */
+#define OMK_ARMED_BLIND		(1U << 1)	/* kprobes do not fire: threads that run at
+						 * the panic are OMK_THREAD_UNSEEN
+						 */
 
 #define OMK_DAMAGE_SUPER	1
 #define OMK_DAMAGE_HEADER	2
