@@ -9,6 +9,7 @@ use outlive_minickpt::filter::Special;
 use outlive_minickpt::placement::Placement;
 use outlive_minickpt::revive::{self, Ended, Next};
 use outlive_minickpt::setup;
+use outlive_minickpt::supervisor::files::Files;
 use outlive_minickpt::supervisor::{Fork, Policy};
 use serde::Serialize;
 
@@ -70,6 +71,10 @@ struct How {
     /// ...): the call fails with a message, or the descriptor is lost at a panic
     #[arg(long, value_enum, default_value_t = SpecialChoice::Refuse, help_heading = PROGRAM)]
     special: SpecialChoice,
+    /// What happens to files that the program writes to: each call is durable when it returns,
+    /// and files in memory are refused with a message, or what was not synced may be lost
+    #[arg(long, value_enum, default_value_t = FilesChoice::Through, help_heading = PROGRAM)]
+    files: FilesChoice,
     /// The kernel to start after a panic: the same build as the running one
     /// [default: the one that is loaded already]
     #[arg(long, value_name = "FILE", requires = "initrd", help_heading = KERNEL)]
@@ -96,6 +101,12 @@ enum ForkChoice {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum SpecialChoice {
     Refuse,
+    Lose,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum FilesChoice {
+    Through,
     Lose,
 }
 
@@ -185,7 +196,11 @@ fn prepare(how: &How) -> Result<(Policy, Next)> {
         SpecialChoice::Refuse => Special::Refuse,
         SpecialChoice::Lose => Special::Lose,
     };
-    let policy = revive::policy(&how.memory.memory, fork, special)?;
+    let files = match how.files {
+        FilesChoice::Through => Files::Through,
+        FilesChoice::Lose => Files::Lose,
+    };
+    let policy = revive::policy(&how.memory.memory, (fork, special, files))?;
     let line = match &how.line_from {
         Some(path) => Some(input::read_text(path, input::TEXT_BYTES_MAX)?),
         None => None,

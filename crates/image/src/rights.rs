@@ -65,7 +65,11 @@ fn set_file_rights(uid: u32, gid: u32, groups: &[u32]) -> io::Result<()> {
     // SAFETY: plain numbers and an array with its length. Made directly, the calls are for
     // this thread alone.
     let set = unsafe {
-        answer(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()))?;
+        answer(libc::syscall(
+            libc::SYS_setgroups,
+            groups.len(),
+            groups.as_ptr(),
+        ))?;
         libc::syscall(libc::SYS_setfsgid, gid);
         libc::syscall(libc::SYS_setfsgid, u32::MAX)
     };

@@ -135,7 +135,13 @@ fn each_ambient(ambient: u64, list: &mut List) {
     let clear = [change, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0, 0, 0];
     list.call(libc::SYS_prctl, &clear);
     for bit in (0..CAPABILITIES).filter(|bit| ambient & 1 << bit != 0) {
-        let raise = [change, libc::PR_CAP_AMBIENT_RAISE as u64, u64::from(bit), 0, 0];
+        let raise = [
+            change,
+            libc::PR_CAP_AMBIENT_RAISE as u64,
+            u64::from(bit),
+            0,
+            0,
+        ];
         list.call(libc::SYS_prctl, &raise);
     }
 }

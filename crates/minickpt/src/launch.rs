@@ -67,7 +67,7 @@ pub fn start_on(
     };
     let (mut number, number_to) = pipe().map_err(failed)?;
     let (go_from, go) = pipe().map_err(failed)?;
-    let code = filter::program(policy.special);
+    let code = filter::program(policy.special, policy.files);
     let mut command = Command::new(program);
     command.args(arguments);
     for (name, value) in ALLOCATOR {

@@ -13,6 +13,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
@@ -62,10 +63,12 @@ pub struct Guest<'a> {
     pub journal: Option<&'a Journal>,
     /// Where stacks that are made ahead go.
     pub(crate) stacks: Option<&'a Stacks>,
+    /// True if what is written to files must outlive a panic.
+    pub(crate) through: bool,
 }
 
 /// What became of a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Done {
     /// It was made; its result.
     Result(i64),
@@ -73,6 +76,8 @@ pub enum Done {
     Pass,
     /// There is not enough protected memory; bytes that were asked for.
     Full(u64),
+    /// It would map what a panic takes away; what that is.
+    Unkept(String),
 }
 
 fn refused(error: &io::Error) -> i64 {
@@ -134,17 +139,15 @@ impl Guest<'_> {
             return Ok(Done::Result(EINVAL));
         }
         let shared = has(libc::MAP_SHARED);
-        let anonymous = has(libc::MAP_ANONYMOUS);
+        let mut anonymous = has(libc::MAP_ANONYMOUS);
         let source = if anonymous { None } else { self.source(fd)? };
+        // /dev/zero, shared, is anonymous memory, and stands in files of ours.
+        anonymous |= shared && matches!(source, Some(None));
         if has(libc::MAP_HUGETLB) {
             return Ok(Done::Result(ENOMEM));
         }
         if !anonymous && (shared || source.is_none()) {
-            // A file of the program's own stays its own; a bad descriptor is its error.
-            if fixed && has(libc::MAP_FIXED) {
-                self.space.clear(address, length)?;
-            }
-            return Ok(Done::Pass);
+            return self.map_shared(arguments);
         }
         if protection & libc::PROT_WRITE as u64 != 0 && self.space.free()? < length {
             return Ok(Done::Full(length));
@@ -239,6 +242,34 @@ impl Guest<'_> {
             }
         }
         Ok(Done::Result(self.run(&list)?[0]))
+    }
+
+    /// mmap(2) of a file of the program's own, which stays its own; a bad descriptor is its
+    /// error. On DAX its pages are durable as the program's memory is.
+    fn map_shared(&self, arguments: [u64; 6]) -> io::Result<Done> {
+        let [address, length, protection, flags, fd, offset] = arguments;
+        let path = format!("/proc/{}/fd/{}", self.tid, fd as i32);
+        let shared = flags & libc::MAP_SHARED as u64 != 0;
+        let file = File::open(&path).ok().filter(|_| shared && self.dax);
+        let kept = file.map(|file| sys::maps_synchronously(file.as_raw_fd()));
+        let writes = protection & libc::PROT_WRITE as u64 != 0;
+        if self.through && writes && kept == Some(false) {
+            let name = std::fs::read_link(&path)?;
+            let what = format!(
+                "{} is mapped shared and writable, and not on DAX",
+                name.display()
+            );
+            return Ok(Done::Unkept(what));
+        }
+        if flags & libc::MAP_FIXED as u64 != 0 && address.is_multiple_of(PAGE) {
+            self.space.clear(address, round(length))?;
+        }
+        if kept != Some(true) {
+            return Ok(Done::Pass);
+        }
+        let flags = flags & !(libc::MAP_TYPE as u64) | self.shared();
+        let arguments = [address, length, protection, flags, fd, offset];
+        self.one(libc::SYS_mmap, &arguments).map(Done::Result)
     }
 
     /// Makes up to `count` inaccessible stacks of `length` bytes; none if something is short.
@@ -365,7 +396,11 @@ impl Guest<'_> {
         let number = unguessable()?;
         let path = self.common.join(format!("shared-{number}"));
         let mut options = File::options();
-        let file = options.write(true).create_new(true).mode(0o600).open(&path)?;
+        let file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
         file.set_len(length)?;
         let user = self.user()?;
         if user != 0 && crate::sys::is_root() {

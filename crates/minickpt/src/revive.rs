@@ -15,6 +15,7 @@ use crate::filter;
 use crate::journal::Journal;
 use crate::launch;
 use crate::placement::{self, Cpus, Decision, Placement};
+use crate::supervisor::files::{self, Files};
 use crate::supervisor::{Counts, Native, Policy, Supervisor};
 use crate::sys;
 use crate::warm;
@@ -69,8 +70,7 @@ impl Ended {
 /// The directory cannot be made or written to.
 pub fn policy(
     memory: &Path,
-    fork: crate::supervisor::Fork,
-    special: filter::Special,
+    (fork, special, files): (crate::supervisor::Fork, filter::Special, Files),
 ) -> Result<Policy> {
     std::fs::create_dir_all(memory).map_err(|error| Error::io(memory, "make", &error))?;
     let probe = memory.join("probe");
@@ -92,6 +92,7 @@ pub fn policy(
         dax,
         fork,
         special,
+        files,
     })
 }
 
@@ -109,7 +110,12 @@ pub fn run(
 ) -> Result<Ended> {
     if native {
         let cpus = place(policy, placement)?;
-        return supervise(policy, cpus.as_ref(), &mut Native, words);
+        // Nothing survives a panic, so nothing is refused for its sake.
+        let policy = Policy {
+            files: Files::Lose,
+            ..policy.clone()
+        };
+        return supervise(&policy, cpus.as_ref(), &mut Native, words);
     }
     let device = Device::open()?;
     let query = device.query()?;
@@ -145,6 +151,14 @@ pub fn run(
             "no next kernel is loaded: a panic would end in an ordinary boot",
             "give --kernel and --initrd",
         ));
+    }
+    if policy.files == Files::Through {
+        for (fd, name) in files::inherited() {
+            eprintln!(
+                "outlive: descriptor {fd} is {name}, opened without O_DSYNC: what is not synced \
+                 when the kernel dies is lost; let the program open it, or use chattr +S"
+            );
+        }
     }
     device.arm()?;
     // This start has clocks of its own.
@@ -484,7 +498,7 @@ fn rebuild(policy: &Policy, image: &mut Image) -> std::result::Result<Restored, 
     let options = Options {
         numbers: true,
         synchronous: policy.dax,
-        filter: filter::program(policy.special),
+        filter: filter::program(policy.special, policy.files),
         keep_gate: true,
         ..Options::default()
     };
@@ -600,6 +614,7 @@ mod tests {
             dax,
             fork: crate::supervisor::Fork::Refuse,
             special: filter::Special::Refuse,
+            files: Files::Through,
         }
     }
 

@@ -90,7 +90,7 @@ pub fn checks(memory: Option<&Path>) -> Vec<Check> {
         Err(error) => found.push(check("module", false, error.to_string())),
     }
     if let Some(memory) = memory {
-        let policy = crate::revive::policy(memory, Default::default(), Default::default());
+        let policy = crate::revive::policy(memory, Default::default());
         let seen = match &policy {
             Ok(policy) if policy.dax => format!("{} is on DAX", memory.display()),
             Ok(_) => format!(

@@ -138,7 +138,11 @@ impl Space {
         for index in 0..FILES {
             let path = dir.join(index.to_string());
             let mut options = File::options();
-            let file = options.write(true).create_new(true).mode(0o600).open(path)?;
+            let file = options
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path)?;
             file.set_len(FILE_BYTES - PAGE as u64)?;
             if user != 0 && sys::is_root() {
                 fchown(&file, Some(user), None)?;

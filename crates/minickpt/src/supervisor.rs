@@ -6,6 +6,7 @@
 //! never run with memory that is not kept.
 
 mod born;
+pub mod files;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -22,6 +23,7 @@ use outlive_image::procfs;
 use outlive_image::restore::Restored;
 use outlive_image::sys::{self, Change, Others};
 
+use self::files::Files;
 use crate::births::{makes_thread, shares};
 use crate::filter::{SPECIAL, Special};
 use crate::journal::Journal;
@@ -51,6 +53,8 @@ pub struct Policy {
     pub fork: Fork,
     /// What special descriptors do.
     pub special: Special,
+    /// What files that are written to do.
+    pub files: Files,
 }
 
 impl Policy {
@@ -64,6 +68,7 @@ impl Policy {
             dax: self.dax,
             journal: None,
             stacks: None,
+            through: self.files == Files::Through,
         }
     }
 }
@@ -98,6 +103,10 @@ pub struct Supervisor<'a> {
     /// Newborns that stopped (or ended: false) before their birth was reported.
     early: BTreeMap<i32, bool>,
     queue: VecDeque<(i32, Change)>,
+    /// Threads that are in a call on a file.
+    files: BTreeMap<i32, files::Open>,
+    /// Names of files that were refused.
+    refused: BTreeSet<String>,
     /// Until its processes are another's.
     others: Option<Others>,
     root: i32,
@@ -140,6 +149,8 @@ impl<'a> Supervisor<'a> {
             early: BTreeMap::new(),
             others: Some(Others::new()),
             queue: VecDeque::new(),
+            files: BTreeMap::new(),
+            refused: BTreeSet::new(),
             root: 0,
             status: None,
             said: BTreeSet::new(),
@@ -379,9 +390,10 @@ impl<'a> Supervisor<'a> {
                 if jobs.contains(&signal) {
                     sys::listen(tid)
                 } else {
-                    sys::resume(tid, 0)
+                    self.let_run(tid)
                 }
             }
+            0 if Self::is_end_of_call(change) => self.call_ended(tid),
             0 if signal & 0x80 == 0 => {
                 self.counts.signals += 1;
                 if signal == libc::SIGBUS {
@@ -398,6 +410,7 @@ impl<'a> Supervisor<'a> {
             self.early.insert(tid, false);
             return;
         };
+        self.files.remove(&tid);
         // A word that stays names nobody who is there.
         let _ = self.journal.forget(tid);
         if tid == self.root {
@@ -457,6 +470,9 @@ impl<'a> Supervisor<'a> {
             // Before the first exec the program is still the launcher's copy.
             return sys::resume(tid, 0);
         };
+        if Self::is_file_call(number) {
+            return self.file_call(tid, registers);
+        }
         if let Some((_, name)) = SPECIAL.iter().find(|(special, _)| *special == number) {
             self.refuse_special(name);
             return answer(tid, &mut registers, -i64::from(libc::ENOSYS));
@@ -515,6 +531,10 @@ impl<'a> Supervisor<'a> {
                 self.full(bytes);
                 -i64::from(libc::ENOMEM)
             }
+            Done::Unkept(why) => {
+                self.refuse_file(&why);
+                -i64::from(libc::ENODEV)
+            }
             Done::Pass => self.pass(tid, &registers, &body)?,
         };
         self.journal.decided(result)?;
@@ -572,6 +592,7 @@ impl<'a> Supervisor<'a> {
     fn executed(&mut self, tid: i32) -> io::Result<()> {
         self.counts.programs += 1;
         self.queue.retain(|(other, _)| *other != tid);
+        self.files.remove(&tid);
         self.threads
             .retain(|other, pid| *pid != tid || *other == tid);
         let former = self.bodies.contains_key(&tid);

@@ -108,6 +108,32 @@ pub(crate) fn commit(file: &File, at: u64) -> io::Result<()> {
     }
 }
 
+/// The kind of the file system of a file, as statfs(2) numbers it.
+pub(crate) fn file_system(file: &File) -> io::Result<i64> {
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the kernel fills the structure, which is valid when zero.
+    unsafe {
+        answer(libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()).into())?;
+        Ok(stat.assume_init().f_type)
+    }
+}
+
+/// Opens a file only to look where it is.
+pub(crate) fn open_place(path: &std::path::Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_PATH).open(path)
+}
+
+/// True if each write to an open file is durable when it returns: `chattr +S`.
+pub(crate) fn writes_through(fd: i32) -> bool {
+    const FS_SYNC_FL: libc::c_long = 8;
+    let mut flags: libc::c_long = 0;
+    // SAFETY: the kernel writes at most a long.
+    let got = unsafe { libc::ioctl(fd, libc::FS_IOC_GETFLAGS, &raw mut flags) };
+    got == 0 && flags & FS_SYNC_FL != 0
+}
+
 /// True if this process may do what root may to files.
 pub(crate) fn is_root() -> bool {
     // SAFETY: no arguments.

@@ -97,7 +97,7 @@ impl Supervisor<'_> {
         let held = self.hold(tid, parent)?;
         let copied = self.copy(child, &body);
         for other in held {
-            if let Err(error) = sys::resume(other, 0) {
+            if let Err(error) = self.let_run(other) {
                 self.lost(other, error)?;
             }
         }
