@@ -150,6 +150,7 @@ void omk_terminal_note(const struct omk_entry *e, const struct file *f, const st
 u32 omk_save_terminals(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_queued(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_posix_timers(struct omk_writer *w, const struct omk_entry *e);
+u32 omk_save_ended(struct omk_writer *w, const struct omk_entry *e);
 
 /* omk_path.c */
 void omk_strings_begin(void);

@@ -11,6 +11,7 @@
 pub mod calls;
 pub mod descriptors;
 pub mod dump;
+mod ended;
 mod finish;
 pub mod freeze;
 pub mod gate;

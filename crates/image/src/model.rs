@@ -33,11 +33,28 @@ pub struct Image {
     pub monotonic_ns: u64,
     /// CLOCK_BOOTTIME as the processes saw it, in ns.
     pub boottime_ns: u64,
-    /// The processes, parents first; the first one is the root of the tree. Others with
-    /// its parent are orphans that fell to that parent.
+    /// The processes, parents first. One whose parent is not here is the root of a tree: the
+    /// first one, orphans, and what was started beside it.
     pub processes: Vec<Process>,
     /// Open file descriptions, to which descriptors point: `dup` and `fork` share them.
     pub descriptions: Vec<Description>,
+    /// Children of these processes that ended and were not waited for; not in an image that was
+    /// written to a file.
+    #[serde(skip)]
+    pub ended: Vec<Ended>,
+}
+
+/// A process that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ended {
+    /// Its number.
+    pub pid: i32,
+    /// The number of its parent.
+    pub ppid: i32,
+    /// The signal that its parent gets.
+    pub exit_signal: i32,
+    /// How it ended, as wait4(2) tells it.
+    pub status: i32,
 }
 
 /// One process.
@@ -317,12 +334,14 @@ impl Image {
         }
         let mut ids = std::collections::BTreeSet::new();
         for (index, process) in self.processes.iter().enumerate() {
-            if index > 0
-                && !self.processes[..index]
-                    .iter()
-                    .any(|p| p.pid == process.ppid)
+            if self.processes[index..]
+                .iter()
+                .any(|p| p.pid == process.ppid)
             {
-                return Err(bad(format!("process {}: no parent before it", process.pid)));
+                return Err(bad(format!(
+                    "process {}: its parent is not before it",
+                    process.pid
+                )));
             }
             process.check(self.descriptions.len())?;
             for thread in &process.threads {

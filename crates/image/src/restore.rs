@@ -310,6 +310,7 @@ impl<'a> Restorer<'a> {
     fn all(&mut self, restored: &mut Restored) -> io::Result<()> {
         let parked = self.tree(&mut restored.processes)?;
         self.bodies(&parked, &mut restored.processes)?;
+        self.end_children(&restored.processes)?;
         self.write_all(&restored.processes)?;
         self.finish_all(&restored.processes)
     }
@@ -318,15 +319,28 @@ impl<'a> Restorer<'a> {
     fn tree(&self, built: &mut Vec<Built>) -> io::Result<Parked> {
         let processes = &self.image.processes;
         let mut children: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
-        for (index, process) in processes.iter().enumerate().skip(1) {
-            children.entry(process.ppid).or_default().push(index);
+        let mut generation = Vec::new();
+        for (index, process) in processes.iter().enumerate() {
+            if processes[..index].iter().any(|p| p.pid == process.ppid) {
+                children.entry(process.ppid).or_default().push(index);
+            } else {
+                generation.push(index);
+            }
         }
-        let root = self.root(&processes[0])?;
-        built.push((root, vec![root]));
-        // Before it has children: what is not there is not copied.
-        let parked = empty(root)?;
-        let mut pids = vec![root; processes.len()];
-        let mut generation = vec![0];
+        let mut pids = vec![0; processes.len()];
+        let mut parked = None;
+        for index in &generation {
+            let root = self.root(&processes[*index])?;
+            built.push((root, vec![root]));
+            pids[*index] = root;
+            // Before it has children: what is not there is not copied. All are copies of this
+            // process, so their mappings of the kernel are parked at the same places.
+            let places = empty(root)?;
+            if parked.get_or_insert_with(|| places.clone()) != &places {
+                return Err(io::Error::other("mappings of the kernel differ"));
+            }
+        }
+        let parked = parked.unwrap_or_default();
         while !generation.is_empty() {
             let of = |index: usize| children.get(&processes[index].pid).map_or(&[][..], |c| c);
             let (born, result) = together::run(generation.iter().map(|index| {
@@ -399,7 +413,7 @@ impl<'a> Restorer<'a> {
         opened
     }
 
-    fn clone_call(&self, list: &mut List, flags: u64, signal: u64, tid: i32) {
+    pub(crate) fn clone_call(&self, list: &mut List, flags: u64, signal: u64, tid: i32) {
         let wanted = list.bytes(&tid.to_le_bytes());
         let mut arguments = [0u64; 11];
         arguments[0] = flags;

@@ -70,8 +70,6 @@ pub const SPECIAL: &[(i64, &str)] = &[
     (libc::SYS_fanotify_init, "fanotify"),
     (libc::SYS_perf_event_open, "perf_event"),
     (libc::SYS_pidfd_open, "pidfd"),
-    (libc::SYS_pipe, "pipe"),
-    (libc::SYS_pipe2, "pipe"),
 ];
 
 /// The program as `struct sock_filter`s: code u16, jumps u8 u8, value u32.

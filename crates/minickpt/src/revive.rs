@@ -14,6 +14,7 @@ use crate::device::{Device, Keeper, Mark, Query, State};
 use crate::filter;
 use crate::journal::Journal;
 use crate::launch;
+use crate::losses;
 use crate::placement::{self, Cpus, Decision, Placement};
 use crate::supervisor::files::{self, Files};
 use crate::supervisor::{Counts, Native, Policy, Supervisor};
@@ -342,7 +343,7 @@ pub fn restore(policy: &Policy, next: &Next, mut report: impl FnMut(&Report)) ->
         revive(&device, query, policy, next, &mut register, said)
     });
     report(&said);
-    for error in losses(&said) {
+    for error in losses::told(&said.death.lost, &said.gone) {
         eprintln!("outlive: {error}");
     }
     let mut supervisor = revived?;
@@ -362,28 +363,6 @@ pub fn restore(policy: &Policy, next: &Next, mut report: impl FnMut(&Report)) ->
 /// The programs go on either way; but that the next panic would end them is told.
 fn query_again(device: &Device) -> Result<()> {
     device.query()?.check_sight()
-}
-
-/// What did not come back although the rest did, one by one.
-fn losses(report: &Report) -> Vec<Error> {
-    let process = |(pid, why): &(i32, String)| {
-        Error::new(
-            Code::Unsupported,
-            Entity::Call,
-            format!("process {pid} could not be kept: {why}"),
-            "start that program again",
-        )
-    };
-    let file = |what: &String| {
-        Error::new(
-            Code::Unsupported,
-            Entity::Call,
-            format!("{what}; each call on it fails with EBADF"),
-            "let the program open it again, or start it again",
-        )
-    };
-    let processes = report.death.lost.iter().map(process);
-    processes.chain(report.gone.iter().map(file)).collect()
 }
 
 /// Everything up to the moment before the first thread runs.

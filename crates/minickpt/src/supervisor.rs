@@ -470,7 +470,7 @@ impl<'a> Supervisor<'a> {
             // Before the first exec the program is still the launcher's copy.
             return sys::resume(tid, 0);
         };
-        if Self::is_file_call(number) {
+        if files::is_file_call(number) {
             return self.file_call(tid, registers);
         }
         if let Some((_, name)) = SPECIAL.iter().find(|(special, _)| *special == number) {

@@ -120,6 +120,7 @@ enum omk_rec_type {
 	OMK_REC_TERMINALS = 10,	/* struct omk_terminal[] */
 	OMK_REC_QUEUED = 11,	/* struct omk_queued[] */
 	OMK_REC_POSIX_TIMERS = 12,	/* struct omk_posix_timer[] */
+	OMK_REC_ENDED = 13,	/* struct omk_ended[] */
 };
 
 /* rec.flags */
@@ -272,7 +273,9 @@ struct omk_fd {
 	__u32 rdev;
 	__u32 f_flags;		/* O_* */
 	__u32 mode;		/* st_mode */
-	__u64 size;		/* of a regular file, as that kernel knew it */
+	__u64 size;		/* of a regular file, as that kernel knew it; of a pipe, 0 if
+				 * it was empty
+				 */
 	__u32 path;
 	__u32 f_mode;
 };
@@ -311,6 +314,14 @@ struct omk_terminal {
 	__u8 cc[19];
 	__u16 rows, columns;
 	__u32 foreground;	/* process group, 0: not the controlling terminal */
+	__u32 reserved;
+};
+
+/* A child that ended and was not yet waited for. */
+struct omk_ended {
+	__u32 pid;
+	__u32 status;		/* as wait4(2) gives it */
+	__u32 exit_signal;
 	__u32 reserved;
 };
 

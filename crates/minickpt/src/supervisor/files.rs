@@ -9,7 +9,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error};
@@ -76,6 +76,20 @@ pub(crate) fn changes() -> impl Iterator<Item = i64> {
     CHANGES.iter().map(|(number, _)| *number)
 }
 
+/// True if this call is one of ours.
+pub(crate) fn is_file_call(number: i64) -> bool {
+    OPENS.iter().any(|(open, _)| *open == number) || changes().any(|other| other == number)
+}
+
+/// A thread that was met at the end of such a call has its result, but what it did may not have
+/// been synced: until the supervisor takes its number away it is in flight.
+pub(crate) fn still_in_flight(registers: &mut [u64]) {
+    let done = registers[reg::RAX] as i64 >= 0;
+    if done && is_file_call(registers[reg::ORIG_RAX] as i64) {
+        registers[reg::RAX] = -i64::from(libc::ENOSYS) as u64;
+    }
+}
+
 const ARGUMENTS: [usize; 6] = [reg::RDI, reg::RSI, reg::RDX, reg::R10, reg::R8, reg::R9];
 const PATH_BYTES: usize = 4096;
 
@@ -105,13 +119,6 @@ fn objection(tid: i32, fd: i64) -> io::Result<Option<(i32, String)>> {
     let through = format!("/proc/{tid}/fd/{fd}");
     let kind = std::fs::metadata(&through)?.file_type();
     let name = || -> io::Result<String> { Ok(std::fs::read_link(&through)?.display().to_string()) };
-    if kind.is_fifo() {
-        let why = format!(
-            "{} is a pipe, and what it holds is lost in a panic",
-            name()?
-        );
-        return Ok(Some((libc::ENXIO, why)));
-    }
     // Devices stand in memory, too, and are none.
     if kind.is_file() && is_volatile(&crate::sys::open_place(Path::new(&through))?)? {
         let why = format!(
@@ -124,11 +131,6 @@ fn objection(tid: i32, fd: i64) -> io::Result<Option<(i32, String)>> {
 }
 
 impl Supervisor<'_> {
-    /// True if this call is one of ours.
-    pub(super) fn is_file_call(number: i64) -> bool {
-        OPENS.iter().any(|(open, _)| *open == number) || changes().any(|other| other == number)
-    }
-
     /// A thread is about to make a call on a file: it makes it, and stops at its end.
     pub(super) fn file_call(&mut self, tid: i32, registers: Vec<u64>) -> io::Result<()> {
         let number = registers[reg::ORIG_RAX] as i64;
@@ -350,4 +352,49 @@ pub(crate) fn inherited() -> Vec<(i32, String)> {
         (file && writes && !through).then(|| (*fd, path.display().to_string()))
     };
     numbers.iter().filter_map(loses).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn a_change_that_was_not_synced_is_in_flight() {
+        let met = |number: i64, result: i64| {
+            let mut registers = vec![0; 27];
+            registers[reg::ORIG_RAX] = number as u64;
+            registers[reg::RAX] = result as u64;
+            still_in_flight(&mut registers);
+            registers[reg::RAX] as i64
+        };
+        let enosys = -i64::from(libc::ENOSYS);
+        assert_eq!(met(libc::SYS_rmdir, 0), enosys);
+        assert_eq!(met(libc::SYS_openat, 3), enosys);
+        // It failed, it is over (the supervisor has synced), or it is another call.
+        assert_eq!(met(libc::SYS_rmdir, -2), -2);
+        assert_eq!(met(-1, 0), 0);
+        assert_eq!(met(libc::SYS_write, 5), 5);
+    }
+
+    #[test]
+    fn what_is_in_memory_and_what_is_synced_are_told_apart() {
+        let own = std::process::id() as i32;
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let path = dir.path().join("file");
+        let file = File::create(&path).unwrap();
+        if !is_volatile(&file).unwrap() {
+            assert_eq!(objection(own, file.as_raw_fd().into()).unwrap(), None);
+            durable(&path).unwrap();
+            durable(dir.path()).unwrap();
+        }
+        durable(Path::new("/proc/self")).unwrap();
+        if Path::new("/dev/shm").is_dir() {
+            let held = tempfile::tempfile_in("/dev/shm").unwrap();
+            let (error, why) = objection(own, held.as_raw_fd().into()).unwrap().unwrap();
+            assert_eq!(error, libc::EROFS);
+            assert!(why.contains("/dev/shm"), "{why}");
+        }
+    }
 }
