@@ -16,6 +16,7 @@ Make = Callable[..., Machine]
 NO_SEQUENCES = "export GLIBC_TUNABLES=glibc.pthread.rseq=0"
 LIBRARIES = ("libstdc++.so.6", "libgomp.so.1", "libgcc_s.so.1")
 
+
 def with_loading(outlive: dict[str, Path]) -> tuple[dict[str, Path], list[str]]:
     """Files of the machine, and the libraries that the program loads."""
     files = {**outlive, **with_libraries(WORK / "dynamic/loading")}

@@ -400,6 +400,9 @@ fn last(memory: &Path, json: bool) -> Result<u8> {
         vec!["processes".to_owned(), report["processes"].to_string()],
         vec!["threads".to_owned(), report["threads"].to_string()],
     ];
+    if let Some(missing @ 1..) = report["death"]["cpus_missing"].as_u64() {
+        rows.push(vec!["silent processors".to_owned(), missing.to_string()]);
+    }
     for lost in report["death"]["lost"].as_array().into_iter().flatten() {
         let why = lost[1].as_str().unwrap_or_default();
         rows.push(vec![format!("process {} lost", lost[0]), why.to_owned()]);

@@ -72,11 +72,42 @@ pub const SPECIAL: &[(i64, &str)] = &[
     (libc::SYS_pidfd_open, "pidfd"),
 ];
 
+type Step = (u16, u8, u8, u32);
+
+/// What is done about calls on files, by their numbers.
+fn file_calls() -> Vec<(i64, Vec<Step>)> {
+    // What is opened for writing; what is only read is allowed.
+    let open = |flags| {
+        vec![
+            (LOAD, 0, 0, flags),
+            (ANY_BIT, 0, 1, libc::O_ACCMODE as u32),
+            (RETURN, 0, 0, TRACE),
+            (RETURN, 0, 0, ALLOW),
+        ]
+    };
+    let place = |place| {
+        if place == reg::RSI {
+            ARGUMENT_1
+        } else {
+            ARGUMENT_2
+        }
+    };
+    let opens = OPENS
+        .iter()
+        .map(|(number, flags)| (*number, open(place(*flags))));
+    let changes = changes().map(|number| (number, vec![(RETURN, 0, 0, TRACE)]));
+    // Their flags are elsewhere: programs fall back to the others.
+    let absent = [libc::SYS_openat2, libc::SYS_open_by_handle_at];
+    let none = vec![(RETURN, 0, 0, ERRNO | libc::ENOSYS as u32)];
+    let absent = absent.map(|number| (number, none.clone()));
+    opens.chain(changes).chain(absent).collect()
+}
+
 /// The program as `struct sock_filter`s: code u16, jumps u8 u8, value u32.
 pub fn program(special: Special, files: Files) -> Vec<u8> {
     let mut numbers = Vec::new();
-    let mut code: Vec<(u16, u8, u8, u32)> = Vec::new();
-    let mut on = |number: i64, then: &[(u16, u8, u8, u32)]| {
+    let mut code: Vec<Step> = Vec::new();
+    let mut on = |number: i64, then: &[Step]| {
         numbers.push(number as u32);
         code.push((EQUAL, 0, then.len() as u8, number as u32));
         code.extend_from_slice(then);
@@ -133,27 +164,8 @@ pub fn program(special: Special, files: Files) -> Vec<u8> {
         }
     }
     if files == Files::Through {
-        // What is opened for writing; what is only read is allowed.
-        for (number, flags) in OPENS {
-            let flags = if flags == reg::RSI {
-                ARGUMENT_1
-            } else {
-                ARGUMENT_2
-            };
-            let open = [
-                (LOAD, 0, 0, flags),
-                (ANY_BIT, 0, 1, libc::O_ACCMODE as u32),
-                (RETURN, 0, 0, TRACE),
-                (RETURN, 0, 0, ALLOW),
-            ];
-            on(number, &open);
-        }
-        for number in changes() {
-            on(number, &[(RETURN, 0, 0, TRACE)]);
-        }
-        // Their flags are elsewhere: programs fall back to the others.
-        for number in [libc::SYS_openat2, libc::SYS_open_by_handle_at] {
-            on(number, &[(RETURN, 0, 0, ERRNO | libc::ENOSYS as u32)]);
+        for (number, steps) in file_calls() {
+            on(number, &steps);
         }
     }
     code.push((RETURN, 0, 0, ALLOW));
