@@ -592,9 +592,12 @@ impl<'a> Supervisor<'a> {
     fn executed(&mut self, tid: i32) -> io::Result<()> {
         self.counts.programs += 1;
         self.queue.retain(|(other, _)| *other != tid);
-        self.files.remove(&tid);
         self.threads
             .retain(|other, pid| *pid != tid || *other == tid);
+        // The end of the others may not be told; their numbers come again.
+        let threads = &self.threads;
+        self.files
+            .retain(|other, _| *other != tid && threads.contains_key(other));
         let former = self.bodies.contains_key(&tid);
         if former {
             self.forget(tid);
