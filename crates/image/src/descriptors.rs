@@ -75,6 +75,7 @@ impl Descriptions {
                         flags,
                         position,
                         volatile: false,
+                        device: None,
                         kind,
                     };
                     self.found.push((pid, fd, link, description));
@@ -254,9 +255,23 @@ pub fn open<'o>(
     Ok(inherited)
 }
 
+/// True if the file system that held a file is there, and the directory that held its name.
+fn is_mounted(description: &Description) -> bool {
+    let (OpenFile::Path(path), Some(device)) = (&description.kind, description.device) else {
+        return false;
+    };
+    let parent = std::path::Path::new(path).parent();
+    parent.is_some_and(|dir| {
+        std::fs::metadata(dir).is_ok_and(|meta| {
+            let number = meta.dev();
+            (libc::major(number), libc::minor(number)) == device
+        })
+    })
+}
+
 fn is_gone(description: &Description, owner: Option<&Owner>, error: &io::Error) -> bool {
     match error.kind() {
-        io::ErrorKind::NotFound => description.volatile,
+        io::ErrorKind::NotFound => description.volatile || is_mounted(description),
         io::ErrorKind::PermissionDenied => owner.is_some(),
         _ => false,
     }

@@ -241,6 +241,10 @@ pub struct Description {
     /// not in an image that was written to a file.
     #[serde(skip)]
     pub volatile: bool,
+    /// Major and minor number of its file system's device, if it has one: a name that is not in
+    /// a directory there will not come back either; not in an image that was written to a file.
+    #[serde(skip)]
+    pub device: Option<(u32, u32)>,
     /// What is open.
     pub kind: OpenFile,
 }

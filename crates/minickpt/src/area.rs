@@ -360,18 +360,21 @@ fn process(
         return Err("its tables did not fit or could not be read".into());
     }
     let pid = head.i32(0);
-    let (mut threads, mut making) = (Vec::new(), Vec::new());
+    let (mut threads, mut making, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     for bytes in &records.threads {
         let tid = Bytes(bytes).i32(4);
         let queued = queued(records.queued, tid);
-        if let Some((thread, birth, fork)) = thread(Bytes(bytes), queued, noted.pending.as_ref())? {
-            threads.push(thread);
-            making.extend(birth);
-            forks.extend(fork);
+        if let Some(read) = thread(Bytes(bytes), queued, noted.pending.as_ref())? {
+            threads.push(read.0);
+            making.extend(read.1);
+            forks.extend(read.2);
+            unknown.extend(read.3);
         }
     }
     births::finish(&mut threads, &making);
     threads.sort_by_key(|thread| (thread.tid != pid, thread.tid));
+    let mut descriptors = open.of(records)?;
+    descriptors.retain(|descriptor| !unknown.contains(&descriptor.fd));
     let four = |at: usize| [0, 4, 8, 12].map(|step| head.u32(at + step));
     let caps = [2, 1, 0, 3, 4].map(|index| head.u64(184 + index * 8));
     let mut auxv = Vec::new();
@@ -429,7 +432,7 @@ fn process(
         posix_timers: posix_timers(records.posix_timers, &threads),
         layout: Layout { bounds, auxv },
         mappings: mappings(records, special)?,
-        descriptors: open.of(records)?,
+        descriptors,
         threads,
     })
 }
@@ -508,8 +511,9 @@ fn without_trap(pending: u64, queued: &mut Vec<Vec<u8>>) -> u64 {
     pending & !bit
 }
 
-/// A thread, and the call by which it was making another or a process.
-type Read = (Thread, Option<Birth>, Option<Fork>);
+/// A thread, the call by which it was making another or a process, and a descriptor that it has
+/// not been told of.
+type Read = (Thread, Option<Birth>, Option<Fork>, Option<i32>);
 
 fn thread(
     bytes: Bytes<'_>,
@@ -550,7 +554,7 @@ fn thread(
     } else if (GATE..GATE + GATE_BYTES).contains(&registers[SIP]) {
         return Err(format!("thread {tid} was in the middle of fork or exec"));
     }
-    files::still_in_flight(&mut registers);
+    let unknown = files::still_in_flight(&mut registers);
     let (birth, fork) = (Birth::of(tid, &registers), Fork::of(tid, &registers));
     outlive_image::calls::settle(&mut registers);
     let (at, length) = (bytes.u32(544) as usize, bytes.u32(548) as usize);
@@ -571,7 +575,7 @@ fn thread(
         name: bytes.text(520, 16),
         affinity: bytes.0[384..512].to_vec(),
     };
-    Ok(Some((thread, birth, fork)))
+    Ok(Some((thread, birth, fork, unknown)))
 }
 
 fn mappings(

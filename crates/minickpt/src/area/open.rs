@@ -11,6 +11,12 @@ const CLOEXEC: u32 = 1;
 const VOLATILE: u32 = 1 << 1;
 const UNLINKED: u32 = 1 << 2;
 
+/// Major and minor number; `None` for file systems without a device.
+fn device(number: u32) -> Option<(u32, u32)> {
+    let (major, minor) = (number >> 8 & 0xfff, number & 0xff | number >> 12 & 0xf_ff00);
+    (major != 0).then_some((major, minor))
+}
+
 /// The open file descriptions of all processes, by the module's number for them.
 #[derive(Default)]
 pub(super) struct Open {
@@ -54,6 +60,7 @@ impl Open {
                         flags,
                         position,
                         volatile: about & VOLATILE != 0,
+                        device: device(bytes.u32(32)),
                         kind,
                     },
                 ));

@@ -83,11 +83,16 @@ pub(crate) fn is_file_call(number: i64) -> bool {
 
 /// A thread that was met at the end of such a call has its result, but what it did may not have
 /// been synced: until the supervisor takes its number away it is in flight.
-pub(crate) fn still_in_flight(registers: &mut [u64]) {
-    let done = registers[reg::RAX] as i64 >= 0;
-    if done && is_file_call(registers[reg::ORIG_RAX] as i64) {
-        registers[reg::RAX] = -i64::from(libc::ENOSYS) as u64;
+/// Gives the descriptor that such an open made: nobody knows it, and its file may not be there.
+pub(crate) fn still_in_flight(registers: &mut [u64]) -> Option<i32> {
+    let result = registers[reg::RAX] as i64;
+    let number = registers[reg::ORIG_RAX] as i64;
+    if result < 0 || !is_file_call(number) {
+        return None;
     }
+    registers[reg::RAX] = -i64::from(libc::ENOSYS) as u64;
+    let opened = OPENS.iter().any(|(open, _)| *open == number);
+    opened.then_some(result as i32)
 }
 
 const ARGUMENTS: [usize; 6] = [reg::RDI, reg::RSI, reg::RDX, reg::R10, reg::R8, reg::R9];
@@ -366,16 +371,16 @@ mod tests {
             let mut registers = vec![0; 27];
             registers[reg::ORIG_RAX] = number as u64;
             registers[reg::RAX] = result as u64;
-            still_in_flight(&mut registers);
-            registers[reg::RAX] as i64
+            let unknown = still_in_flight(&mut registers);
+            (registers[reg::RAX] as i64, unknown)
         };
         let enosys = -i64::from(libc::ENOSYS);
-        assert_eq!(met(libc::SYS_rmdir, 0), enosys);
-        assert_eq!(met(libc::SYS_openat, 3), enosys);
+        assert_eq!(met(libc::SYS_rmdir, 0), (enosys, None));
+        assert_eq!(met(libc::SYS_openat, 3), (enosys, Some(3)));
         // It failed, it is over (the supervisor has synced), or it is another call.
-        assert_eq!(met(libc::SYS_rmdir, -2), -2);
-        assert_eq!(met(-1, 0), 0);
-        assert_eq!(met(libc::SYS_write, 5), 5);
+        assert_eq!(met(libc::SYS_rmdir, -2), (-2, None));
+        assert_eq!(met(-1, 0), (0, None));
+        assert_eq!(met(libc::SYS_write, 5), (5, None));
     }
 
     #[test]
