@@ -116,6 +116,7 @@ void omk_cpu_exit(void);
 void omk_cpu_reset(void);
 void omk_cpu_save_self(void);
 bool omk_cpu_stopped(void);
+bool omk_cpu_hooked(void);
 void omk_cpu_wait(void);
 bool omk_wait(bool (*done)(void), unsigned int ms);
 bool omk_cpu_has(const struct task_struct *t);
@@ -149,6 +150,7 @@ void omk_terminal_note(const struct omk_entry *e, const struct file *f, const st
 u32 omk_save_terminals(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_queued(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_posix_timers(struct omk_writer *w, const struct omk_entry *e);
+u32 omk_save_ended(struct omk_writer *w, const struct omk_entry *e);
 
 /* omk_path.c */
 void omk_strings_begin(void);

@@ -180,16 +180,17 @@ void __dying omk_cpu_wait(void)
 		omk_wait(none_missing, LATE_MS);
 }
 
-/* True for a thread that runs on a processor that saved nothing: what is known
- * of it is of its last way into the kernel.
+/* True for a thread that runs on a processor that saved nothing, be it that none was
+ * asked because the hooks are switched off: what is known of it is of its last way into
+ * the kernel.
  */
 bool __dying omk_cpu_has(const struct task_struct *t)
 {
 	unsigned int cpu = task_cpu(t);
 
 	/* Pairs with the release in omk_cpu_save_self(). */
-	return READ_ONCE(t->on_cpu) && READ_ONCE(stopping) && cpu < nr_cpu_ids &&
-	       cpu_online(cpu) && !smp_load_acquire(&live[cpu].done);
+	return READ_ONCE(t->on_cpu) && cpu < nr_cpu_ids && cpu_online(cpu) &&
+	       !smp_load_acquire(&live[cpu].done);
 }
 
 const struct omk_live __dying *omk_live_of(const struct task_struct *t, const void **xstate)
@@ -211,6 +212,34 @@ void omk_cpu_reset(void)
 {
 	if (!stopping)
 		memset(live, 0, nr_cpu_ids * sizeof(*live));
+}
+
+/* Whether hooks fire: all of them can be switched off while they are registered
+ * (debugfs, kprobes/enabled; kernel.ftrace_enabled). This one is on a function of ours.
+ */
+static u32 canary_seen;
+
+static noinline u32 canary(void)
+{
+	return READ_ONCE(canary_seen);
+}
+
+static int in_canary(struct kprobe *p, struct pt_regs *regs)
+{
+	WRITE_ONCE(canary_seen, canary_seen + 1);
+	return 0;
+}
+
+static struct kprobe on_canary = {
+	.addr = (kprobe_opcode_t *)canary,
+	.pre_handler = in_canary,
+};
+
+bool omk_cpu_hooked(void)
+{
+	u32 before = READ_ONCE(canary_seen);
+
+	return canary() != before;
 }
 
 int omk_cpu_init(void)
@@ -239,11 +268,16 @@ int omk_cpu_init(void)
 	if (err)
 		goto no_memory;
 	err = register_kprobe(&on_nmi);
-	if (err) {
-		unregister_kprobe(&on_stop);
-		goto no_memory;
-	}
+	if (err)
+		goto no_nmi;
+	err = register_kprobe(&on_canary);
+	if (err)
+		goto no_canary;
 	return 0;
+no_canary:
+	unregister_kprobe(&on_nmi);
+no_nmi:
+	unregister_kprobe(&on_stop);
 no_memory:
 	if (xstates)
 		free_pages_exact(xstates, nr_cpu_ids * xstate_stride);
@@ -253,6 +287,7 @@ no_memory:
 
 void omk_cpu_exit(void)
 {
+	unregister_kprobe(&on_canary);
 	unregister_kprobe(&on_nmi);
 	unregister_kprobe(&on_stop);
 	free_pages_exact(xstates, nr_cpu_ids * xstate_stride);

@@ -187,7 +187,9 @@ static void do_query(struct omk_query *q)
 	q->generation = omk.super->generation;
 	q->area_addr = omk.addr;
 	q->area_size = omk.size;
-	q->armed = omk.armed;
+	q->armed = omk.armed ? OMK_ARMED_SAVES : 0;
+	if (!omk_cpu_hooked())
+		q->armed |= OMK_ARMED_BLIND;
 	q->retries = omk.marks->retries;
 	q->panics = omk.marks->panics;
 	q->xcr0 = omk.xcr0;

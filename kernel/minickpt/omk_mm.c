@@ -9,8 +9,10 @@
 #include <linux/file.h>
 #include <linux/fs.h>
 #include <linux/kdev_t.h>
+#include <linux/magic.h>
 #include <linux/maple_tree.h>
 #include <linux/mm.h>
+#include <linux/pipe_fs_i.h>
 #include <linux/sched/mm.h>
 
 #include "omk.h"
@@ -173,18 +175,33 @@ u32 __dying omk_save_vmas(struct omk_writer *out, const struct omk_entry *e)
 	return 1;
 }
 
+/* Whether a pipe holds something: how many buffers. What cannot be read counts as one. */
+static u64 __dying held(const struct pipe_inode_info *pipe)
+{
+	unsigned int head, tail;
+
+	if (omk_peek(&head, &pipe->head) || omk_peek(&tail, &pipe->tail))
+		return 1;
+	return head - tail;
+}
+
 static bool __dying put_fd(struct omk_fd *r, const struct omk_entry *e, u32 fd, bool cloexec,
 			   const struct file *f)
 {
 	static struct file file;
 	static struct inode inode;
+	unsigned long magic;
 	dev_t dev;
 
 	if (omk_peek(&file, f) || omk_peek(&inode, file.f_inode) ||
-	    omk_peek(&dev, &inode.i_sb->s_dev))
+	    omk_peek(&dev, &inode.i_sb->s_dev) || omk_peek(&magic, &inode.i_sb->s_magic))
 		return false;
 	r->fd = fd;
-	r->cloexec = cloexec;
+	r->flags = cloexec ? OMK_FD_CLOEXEC : 0;
+	if (magic == TMPFS_MAGIC || magic == RAMFS_MAGIC || magic == HUGETLBFS_MAGIC)
+		r->flags |= OMK_FD_VOLATILE;
+	if (S_ISREG(inode.i_mode) && !inode.i_nlink)
+		r->flags |= OMK_FD_UNLINKED;
 	r->description = (u64)f;
 	r->pos = file.f_pos;
 	r->ino = inode.i_ino;
@@ -194,6 +211,8 @@ static bool __dying put_fd(struct omk_fd *r, const struct omk_entry *e, u32 fd, 
 	r->f_mode = (__force u32)file.f_mode;
 	r->mode = inode.i_mode;
 	r->size = inode.i_size;
+	if (S_ISFIFO(inode.i_mode))
+		r->size = held(file.private_data);
 	if (S_ISCHR(inode.i_mode))
 		omk_terminal_note(e, f, &file, inode.i_rdev);
 	r->path = S_ISSOCK(inode.i_mode) ? OMK_NO_PATH : omk_path(&file.f_path);

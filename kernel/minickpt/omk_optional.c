@@ -337,3 +337,53 @@ u32 __dying omk_save_queued(struct omk_writer *w, const struct omk_entry *e)
 	omk_rec_end(w, n, n * sizeof(*r), n == QUEUED_MAX ? OMK_REC_TRUNCATED : 0);
 	return 1;
 }
+
+#define CHILDREN_MAX	4096	/* of a thread: bounds the walk of a broken list */
+#define ENDED_MAX	256	/* that are kept of a process */
+
+/* True if a child has ended and waits for its parent; as wait4() would tell it. */
+static bool __dying put_ended(struct omk_ended *r, const struct task_struct *child)
+{
+	struct signal_struct *signal;
+	int state, code, group, pid, exit_signal;
+	unsigned int flags;
+
+	if (omk_peek(&state, &child->exit_state) || !(state & EXIT_ZOMBIE) ||
+	    omk_peek(&code, &child->exit_code) || omk_peek(&pid, &child->tgid) ||
+	    omk_peek(&exit_signal, &child->exit_signal) || omk_peek(&signal, &child->signal) ||
+	    omk_peek(&flags, &signal->flags) || omk_peek(&group, &signal->group_exit_code))
+		return false;
+	r->pid = pid;
+	r->status = flags & SIGNAL_GROUP_EXIT ? group : code;
+	r->exit_signal = exit_signal;
+	return true;
+}
+
+u32 __dying omk_save_ended(struct omk_writer *w, const struct omk_entry *e)
+{
+	struct task_struct *t = NULL;
+	struct omk_ended *r;
+	u32 threads, steps, count = 0;
+
+	r = omk_rec_begin(w, OMK_REC_ENDED, e->tgid, 0, ENDED_MAX * sizeof(*r));
+	if (!r)
+		return 0;
+	for (threads = 0; threads < OMK_THREADS_MAX; threads++) {
+		struct list_head *head, *at;
+
+		t = omk_next_thread(e, t);
+		if (!t)
+			break;
+		head = &t->children;
+		if (omk_peek(&at, &head->next))
+			continue;
+		for (steps = 0; at != head && steps < CHILDREN_MAX && count < ENDED_MAX; steps++) {
+			if (put_ended(&r[count], list_entry(at, struct task_struct, sibling)))
+				count++;
+			if (omk_peek(&at, &at->next))
+				break;
+		}
+	}
+	omk_rec_end(w, count, count * sizeof(*r), 0);
+	return 1;
+}

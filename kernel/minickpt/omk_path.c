@@ -27,6 +27,15 @@ struct mount_head {
 	struct vfsmount mnt;
 };
 
+/* Most mappings of a process are of a few files: their paths are held once. */
+#define KNOWN_MAX	64
+
+static struct {
+	const struct dentry *dentry;
+	const struct vfsmount *mnt;
+	u32 offset;
+} known[KNOWN_MAX];
+static u32 known_next;
 static char strings[STRINGS_MAX];
 static u32 strings_len;
 static bool strings_full;
@@ -36,6 +45,8 @@ void __dying omk_strings_begin(void)
 {
 	strings_len = 0;
 	strings_full = false;
+	memset(known, 0, sizeof(known));
+	known_next = 0;
 }
 
 static int __dying prepend(char *buf, u32 *at, const struct dentry *d)
@@ -84,10 +95,13 @@ static int __dying walk(char *buf, u32 *at, const struct path *path)
 u32 __dying omk_path(const struct path *path)
 {
 	static char buf[PATH_MAX];
-	u32 at = sizeof(buf) - 1, len, offset = strings_len;
+	u32 at = sizeof(buf) - 1, len, offset = strings_len, i;
 
 	if (!usable || !path->dentry || !path->mnt)
 		return OMK_NO_PATH;
+	for (i = 0; i < KNOWN_MAX; i++)
+		if (known[i].dentry == path->dentry && known[i].mnt == path->mnt)
+			return known[i].offset;
 	buf[at] = 0;
 	if (walk(buf, &at, path))
 		return OMK_NO_PATH;
@@ -100,6 +114,10 @@ u32 __dying omk_path(const struct path *path)
 	}
 	memcpy(strings + strings_len, buf + at, len);
 	strings_len += len;
+	known[known_next].dentry = path->dentry;
+	known[known_next].mnt = path->mnt;
+	known[known_next].offset = offset;
+	known_next = (known_next + 1) % KNOWN_MAX;
 	return offset;
 }
 

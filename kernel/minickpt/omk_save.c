@@ -33,6 +33,7 @@ enum step {
 	STEP_TERMINALS,
 	STEP_QUEUED,
 	STEP_POSIX_TIMERS,
+	STEP_ENDED,
 	STEPS,
 };
 
@@ -109,6 +110,9 @@ static void __dying run_step(const struct omk_entry *e)
 		break;
 	case STEP_POSIX_TIMERS:
 		omk_save_posix_timers(&st.w, e);
+		break;
+	case STEP_ENDED:
+		omk_save_ended(&st.w, e);
 		break;
 	case STEPS:
 		break;

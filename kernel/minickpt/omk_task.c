@@ -11,6 +11,7 @@
 #include <linux/mm.h>
 #include <linux/regset.h>
 #include <linux/restart_block.h>
+#include <linux/sched/coredump.h>
 #include <linux/sched/signal.h>
 #include <linux/sched/task_stack.h>
 #include <linux/tty.h>
@@ -300,6 +301,7 @@ static void __dying put_ids(struct omk_process *r, const struct omk_entry *e)
 	memcpy(&r->cap_inheritable, &cred->cap_inheritable, 8);
 	memcpy(&r->cap_bset, &cred->cap_bset, 8);
 	memcpy(&r->cap_ambient, &cred->cap_ambient, 8);
+	r->flags |= (cred->securebits & 0xff) << OMK_PROC_SECUREBITS;
 }
 
 static void __dying put_tty(struct omk_process *r, const struct omk_entry *e)
@@ -341,6 +343,8 @@ static void __dying put_mm(struct omk_process *r, const struct omk_entry *e)
 	r->env_end = mm->env_end;
 	for (i = 0; i < min_t(size_t, ARRAY_SIZE(r->auxv), AT_VECTOR_SIZE); i++)
 		r->auxv[i] = mm->saved_auxv[i];
+	if ((mm->flags & MMF_DUMPABLE_MASK) != SUID_DUMP_USER)
+		r->flags |= OMK_PROC_UNDUMPABLE;
 	/* A writer holds the lock, or its owner died with it. */
 	if (atomic_long_read(&mm->mmap_lock.count) & 1)
 		r->flags |= OMK_PROC_MMAP_LOCKED;

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(ROOT / "tests"), str(HERE)]
 from machine import WORK, Machine, with_libraries
+from seed import seed as seed
 from skip import skip
 
 LONG = os.environ.get("OUTLIVE_MINICKPT", "") in ("long", "soak")

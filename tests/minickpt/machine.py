@@ -104,6 +104,14 @@ def network_modules() -> dict[str, Path]:
     return {f"modules/net/{n:02}.ko": path for n, path in enumerate(found.values())}
 
 
+def disk_modules() -> dict[str, Path]:
+    """What a disk of its own needs: modules/disk/NN.ko in the order of loading."""
+    root = WORK / "root/lib/modules" / release() / "kernel/drivers"
+    names = [f"virtio/{name.removeprefix('virtio/')}" for name in NETWORK if "virtio/" in name]
+    found = [root / f"{name}.ko" for name in (*names, "block/virtio_blk")]
+    return {f"modules/disk/{n:02}.ko": path for n, path in enumerate(found) if path.exists()}
+
+
 def with_libraries(program: Path) -> dict[str, Path]:
     """A dynamically linked program with its loader and libraries, at their paths."""
     said = subprocess.run(["ldd", program], capture_output=True, text=True, check=False).stdout

@@ -104,6 +104,6 @@ mkdir -p "$work/dynamic"
 for source in tests/minickpt/programs/dynamic/*.c; do
     out=$work/dynamic/$(basename "$source" .c)
     [ "$out" -nt "$source" ] && continue
-    gcc -std=gnu11 -O2 -Wall -Wextra -Werror -fopenmp -o "$out" "$source" -lm
+    gcc -std=gnu11 -O2 -Wall -Wextra -Werror -fopenmp -Ikernel/include -o "$out" "$source" -lm
 done
 [ -n "${OUTLIVE_KERNEL:-}" ] || printf '%s\n' "$release" >"$work/release"

@@ -9,6 +9,7 @@ use outlive_minickpt::filter::Special;
 use outlive_minickpt::placement::Placement;
 use outlive_minickpt::revive::{self, Ended, Next};
 use outlive_minickpt::setup;
+use outlive_minickpt::supervisor::files::Files;
 use outlive_minickpt::supervisor::{Fork, Policy};
 use serde::Serialize;
 
@@ -70,6 +71,10 @@ struct How {
     /// ...): the call fails with a message, or the descriptor is lost at a panic
     #[arg(long, value_enum, default_value_t = SpecialChoice::Refuse, help_heading = PROGRAM)]
     special: SpecialChoice,
+    /// What happens to files that the program writes to: each call is durable when it returns,
+    /// and files in memory are refused with a message, or what was not synced may be lost
+    #[arg(long, value_enum, default_value_t = FilesChoice::Through, help_heading = PROGRAM)]
+    files: FilesChoice,
     /// The kernel to start after a panic: the same build as the running one
     /// [default: the one that is loaded already]
     #[arg(long, value_name = "FILE", requires = "initrd", help_heading = KERNEL)]
@@ -96,6 +101,12 @@ enum ForkChoice {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum SpecialChoice {
     Refuse,
+    Lose,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+enum FilesChoice {
+    Through,
     Lose,
 }
 
@@ -185,7 +196,11 @@ fn prepare(how: &How) -> Result<(Policy, Next)> {
         SpecialChoice::Refuse => Special::Refuse,
         SpecialChoice::Lose => Special::Lose,
     };
-    let policy = revive::policy(&how.memory.memory, fork, special)?;
+    let files = match how.files {
+        FilesChoice::Through => Files::Through,
+        FilesChoice::Lose => Files::Lose,
+    };
+    let policy = revive::policy(&how.memory.memory, (fork, special, files))?;
     let line = match &how.line_from {
         Some(path) => Some(input::read_text(path, input::TEXT_BYTES_MAX)?),
         None => None,
@@ -331,7 +346,12 @@ fn status(json: bool) -> Result<u8> {
         ("processes kept", module.registered.to_string()),
         (
             "panics caught",
-            if module.armed { "yes" } else { "no" }.to_owned(),
+            match (module.armed, module.blind) {
+                (true, false) => "yes",
+                (true, true) => "not of what runs: kprobes are switched off",
+                (false, _) => "no",
+            }
+            .to_owned(),
         ),
         (
             "next kernel loaded",
@@ -380,6 +400,17 @@ fn last(memory: &Path, json: bool) -> Result<u8> {
         vec!["processes".to_owned(), report["processes"].to_string()],
         vec!["threads".to_owned(), report["threads"].to_string()],
     ];
+    if let Some(missing @ 1..) = report["death"]["cpus_missing"].as_u64() {
+        rows.push(vec!["silent processors".to_owned(), missing.to_string()]);
+    }
+    for lost in report["death"]["lost"].as_array().into_iter().flatten() {
+        let why = lost[1].as_str().unwrap_or_default();
+        rows.push(vec![format!("process {} lost", lost[0]), why.to_owned()]);
+    }
+    for gone in report["gone"].as_array().into_iter().flatten() {
+        let what = gone.as_str().unwrap_or_default();
+        rows.push(vec!["lost".to_owned(), what.to_owned()]);
+    }
     if let Some(error) = report["error"].as_str() {
         rows.push(vec!["not restored".to_owned(), error.to_owned()]);
         let waits = report["waits"].as_bool() == Some(true);
@@ -432,6 +463,7 @@ mod tests {
                     image_bytes: 0,
                     registered: 0,
                     armed: false,
+                    blind: false,
                     retries: 0,
                     panics: 0,
                 },

@@ -106,6 +106,14 @@ pub fn repeatable(number: u64) -> bool {
         libc::SYS_lseek,
         libc::SYS_fstat,
         libc::SYS_newfstatat,
+        libc::SYS_stat,
+        libc::SYS_lstat,
+        libc::SYS_statx,
+        libc::SYS_readlink,
+        libc::SYS_readlinkat,
+        libc::SYS_faccessat,
+        libc::SYS_faccessat2,
+        libc::SYS_getcwd,
         libc::SYS_access,
         libc::SYS_getrandom,
         libc::SYS_clock_gettime,
@@ -125,12 +133,24 @@ pub fn repeatable(number: u64) -> bool {
     waits.contains(&number) || harmless.contains(&number)
 }
 
+/// True for an open(2) that may be made once more: one that must make its file may have. Programs
+/// expect no EINTR from it.
+fn opens(registers: &[u64]) -> bool {
+    let flags = match registers[reg::ORIG_RAX] as i64 {
+        libc::SYS_open => registers[reg::RSI],
+        libc::SYS_openat => registers[reg::RDX],
+        _ => return false,
+    };
+    flags & libc::O_EXCL as u64 == 0
+}
+
 /// Makes registers ready to run in user mode, and says what became of a call.
 pub fn settle(registers: &mut [u64]) -> Outcome {
     let number = registers[reg::ORIG_RAX];
     if (number as i64) < 0 {
         return Outcome::None;
     }
+    let opens = opens(registers);
     registers[reg::ORIG_RAX] = u64::MAX;
     let result = registers[reg::RAX] as i64;
     let again = match result {
@@ -138,7 +158,7 @@ pub fn settle(registers: &mut [u64]) -> Outcome {
         -514..=-512 => true,
         // ERESTART_RESTARTBLOCK keeps its state in the kernel, which is gone: the call
         // runs again from its arguments.
-        -516 | ENOSYS => repeatable(number),
+        -516 | ENOSYS => opens || repeatable(number),
         _ => return Outcome::Finished,
     };
     // rt_sigsuspend and pause wait for a signal: they wait again.
@@ -179,6 +199,23 @@ mod tests {
             assert_eq!(registers[reg::RAX], number as u64);
             // The kernel must not restart it once more.
             assert_eq!(registers[reg::ORIG_RAX], u64::MAX);
+        }
+    }
+
+    #[test]
+    fn a_file_is_opened_again_unless_it_must_be_new() {
+        for (number, place) in [(libc::SYS_open, reg::RSI), (libc::SYS_openat, reg::RDX)] {
+            for (flags, outcome) in [
+                (libc::O_RDWR | libc::O_CREAT, Outcome::Again),
+                (
+                    libc::O_RDWR | libc::O_CREAT | libc::O_EXCL,
+                    Outcome::Interrupted,
+                ),
+            ] {
+                let mut registers = in_call(number, ENOSYS);
+                registers[place] = flags as u64;
+                assert_eq!(settle(&mut registers), outcome);
+            }
         }
     }
 

@@ -11,6 +11,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
 use crate::model::{Description, Descriptor, OpenFile};
+use crate::owner::{self, Owner};
 use crate::procfs;
 use crate::sys;
 
@@ -73,6 +74,8 @@ impl Descriptions {
                     let description = Description {
                         flags,
                         position,
+                        volatile: false,
+                        device: None,
                         kind,
                     };
                     self.found.push((pid, fd, link, description));
@@ -212,6 +215,8 @@ impl Default for Stdio {
 pub struct Inherited {
     /// By index of the description.
     pub numbers: Vec<i32>,
+    /// Descriptions of which only the number came back, with their names and the reason.
+    pub gone: Vec<(usize, String)>,
 }
 
 impl Drop for Inherited {
@@ -224,14 +229,52 @@ impl Drop for Inherited {
 ///
 /// # Errors
 /// What cannot be opened, with its path.
-pub fn open(descriptions: &[Description], stdio: Stdio, least: i32) -> io::Result<Inherited> {
+pub fn open<'o>(
+    descriptions: &[Description],
+    owner: impl Fn(usize) -> Option<&'o Owner>,
+    stdio: Stdio,
+    least: i32,
+) -> io::Result<Inherited> {
     let mut inherited = Inherited::default();
     let mut pipes: BTreeMap<u64, (File, File)> = BTreeMap::new();
-    for description in descriptions {
-        let number = open_one(description, stdio, least, &mut pipes)?;
-        inherited.numbers.push(number);
+    for (index, description) in descriptions.iter().enumerate() {
+        let owner = owner(index);
+        let number = match open_one(description, owner, stdio, least, &mut pipes) {
+            // No later attempt can do better: one program's file does not hold up all.
+            Err(error) if is_gone(description, owner, &error) => {
+                inherited.gone.push((index, error.to_string()));
+                sys::useless_above(least)
+            }
+            other => other,
+        };
+        inherited.numbers.push(number?);
+        if let OpenFile::Gone(name) = &description.kind {
+            inherited.gone.push((index, name.clone()));
+        }
     }
     Ok(inherited)
+}
+
+/// True if the file system that held a file is there, and the directory that held its name.
+fn is_mounted(description: &Description) -> bool {
+    let (OpenFile::Path(path), Some(device)) = (&description.kind, description.device) else {
+        return false;
+    };
+    let parent = std::path::Path::new(path).parent();
+    parent.is_some_and(|dir| {
+        std::fs::metadata(dir).is_ok_and(|meta| {
+            let number = meta.dev();
+            (libc::major(number), libc::minor(number)) == device
+        })
+    })
+}
+
+fn is_gone(description: &Description, owner: Option<&Owner>, error: &io::Error) -> bool {
+    match error.kind() {
+        io::ErrorKind::NotFound => description.volatile || is_mounted(description),
+        io::ErrorKind::PermissionDenied => owner.is_some(),
+        _ => false,
+    }
 }
 
 fn above(file: &File, least: i32) -> io::Result<i32> {
@@ -240,6 +283,7 @@ fn above(file: &File, least: i32) -> io::Result<i32> {
 
 fn open_one(
     description: &Description,
+    owner: Option<&Owner>,
     stdio: Stdio,
     least: i32,
     pipes: &mut BTreeMap<u64, (File, File)>,
@@ -247,7 +291,7 @@ fn open_one(
     let flags = description.flags as i32;
     match &description.kind {
         OpenFile::Path(path) => {
-            let mut file = reopen(path, flags)?;
+            let mut file = owner::open(owner, path, flags)?;
             if file.metadata()?.is_file() {
                 file.seek(SeekFrom::Start(description.position))?;
             }
@@ -259,7 +303,7 @@ fn open_one(
             size,
             ..
         } => {
-            let file = reopen(path, flags | libc::O_NOCTTY)?;
+            let file = owner::open(owner, path, flags | libc::O_NOCTTY)?;
             sys::set_terminal(file.as_raw_fd(), termios, *size)?;
             above(&file, least)
         }
@@ -287,6 +331,7 @@ fn open_one(
             let (mine, _) = owned(mine, peer);
             above(&mine, least)
         }
+        OpenFile::Gone(_) => sys::useless_above(least),
         OpenFile::Event(counter) => {
             let fd = sys::event(*counter)?;
             let number = sys::duplicate_above(fd, least)?;

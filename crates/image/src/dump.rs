@@ -101,6 +101,7 @@ fn one(
         sid: stat.sid,
         exit_signal: stat.exit_signal,
         credentials: status.credentials,
+        dumpable: None,
         umask: status.umask,
         cwd: procfs::link(pid, "cwd")?,
         exe: procfs::link(pid, "exe")?,

@@ -11,12 +11,15 @@
 pub mod calls;
 pub mod descriptors;
 pub mod dump;
+mod ended;
 mod finish;
 pub mod freeze;
 pub mod gate;
 pub mod model;
+mod owner;
 pub mod procfs;
 pub mod restore;
+mod rights;
 mod rseq;
 mod skeleton;
 pub mod source;

@@ -33,11 +33,28 @@ pub struct Image {
     pub monotonic_ns: u64,
     /// CLOCK_BOOTTIME as the processes saw it, in ns.
     pub boottime_ns: u64,
-    /// The processes, parents first; the first one is the root of the tree. Others with
-    /// its parent are orphans that fell to that parent.
+    /// The processes, parents first. One whose parent is not here is the root of a tree: the
+    /// first one, orphans, and what was started beside it.
     pub processes: Vec<Process>,
     /// Open file descriptions, to which descriptors point: `dup` and `fork` share them.
     pub descriptions: Vec<Description>,
+    /// Children of these processes that ended and were not waited for; not in an image that was
+    /// written to a file.
+    #[serde(skip)]
+    pub ended: Vec<Ended>,
+}
+
+/// A process that has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ended {
+    /// Its number.
+    pub pid: i32,
+    /// The number of its parent.
+    pub ppid: i32,
+    /// The signal that its parent gets.
+    pub exit_signal: i32,
+    /// How it ended, as wait4(2) tells it.
+    pub status: i32,
 }
 
 /// One process.
@@ -55,6 +72,9 @@ pub struct Process {
     pub exit_signal: i32,
     /// Who it is.
     pub credentials: Credentials,
+    /// `PR_SET_DUMPABLE`, as far as it is known; not in an image that was written to a file.
+    #[serde(skip)]
+    pub dumpable: Option<bool>,
     /// The file creation mask.
     pub umask: u32,
     /// The working directory.
@@ -121,6 +141,9 @@ pub struct Credentials {
     pub capabilities: [u64; 5],
     /// True if `exec` cannot gain privileges.
     pub no_new_privs: bool,
+    /// `PR_SET_SECUREBITS`; 0 in an image that was written to a file.
+    #[serde(skip)]
+    pub securebits: u32,
 }
 
 /// The kernel's notes about an address space (`prctl(PR_SET_MM)`, proc_pid_stat(5)).
@@ -214,6 +237,14 @@ pub struct Description {
     pub flags: u32,
     /// The position in bytes.
     pub position: u64,
+    /// True if a file that is not there will not come back, for its file system was in memory;
+    /// not in an image that was written to a file.
+    #[serde(skip)]
+    pub volatile: bool,
+    /// Major and minor number of its file system's device, if it has one: a name that is not in
+    /// a directory there will not come back either; not in an image that was written to a file.
+    #[serde(skip)]
+    pub device: Option<(u32, u32)>,
     /// What is open.
     pub kind: OpenFile,
 }
@@ -254,6 +285,8 @@ pub enum OpenFile {
     Event(u64),
     /// A socket: comes back as one whose peer is gone.
     Socket,
+    /// What was open is gone with the kernel: its name. Each call on it fails with EBADF.
+    Gone(String),
 }
 
 /// A thread.
@@ -305,12 +338,14 @@ impl Image {
         }
         let mut ids = std::collections::BTreeSet::new();
         for (index, process) in self.processes.iter().enumerate() {
-            if index > 0
-                && !self.processes[..index]
-                    .iter()
-                    .any(|p| p.pid == process.ppid)
+            if self.processes[index..]
+                .iter()
+                .any(|p| p.pid == process.ppid)
             {
-                return Err(bad(format!("process {}: no parent before it", process.pid)));
+                return Err(bad(format!(
+                    "process {}: its parent is not before it",
+                    process.pid
+                )));
             }
             process.check(self.descriptions.len())?;
             for thread in &process.threads {

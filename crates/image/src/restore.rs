@@ -18,6 +18,7 @@ use outlive_base::{Code, Entity, Error, Result};
 use crate::descriptors::{self, Inherited, Stdio};
 use crate::gate::{self, List};
 use crate::model::{Backing, Credentials, Image, Mapping, OpenFile, Process};
+use crate::owner::{self, Owner};
 use crate::procfs;
 use crate::skeleton::{expect, filter, first_stops, layout, open_skeleton};
 use crate::source::Contents;
@@ -55,6 +56,8 @@ pub struct Options {
 pub struct Restored {
     /// Processes with their threads, leader first, as this process knows them.
     pub processes: Vec<(i32, Vec<i32>)>,
+    /// Descriptors on which each call now fails, a line each: who has it, what it was, and why.
+    pub gone: Vec<String>,
 }
 
 impl Restored {
@@ -159,8 +162,10 @@ pub fn restore(image: &Image, contents: &Contents, options: &Options) -> Result<
     image.check()?;
     check_kernel(image)?;
     let mut restored = Restored::default();
-    let result = Restorer::new(image, contents, options)
-        .and_then(|mut restorer| restorer.all(&mut restored));
+    let result = Restorer::new(image, contents, options).and_then(|mut restorer| {
+        restored.gone = restorer.gone();
+        restorer.all(&mut restored)
+    });
     if let Err(error) = result {
         restored.kill();
         return Err(wrap("restore", &error));
@@ -180,6 +185,8 @@ pub(crate) struct Restorer<'a> {
     /// Of them, those that can be mapped with MAP_SYNC: others lie on no DAX.
     pub(crate) synchronous: BTreeSet<i32>,
     executables: Vec<Option<i32>>,
+    /// Working directories of other users' processes.
+    directories: Vec<Option<i32>>,
     /// What children inherit from us.
     pub(crate) own: Credentials,
 }
@@ -187,6 +194,7 @@ pub(crate) struct Restorer<'a> {
 impl Drop for Restorer<'_> {
     fn drop(&mut self) {
         let files = self.files.values().chain(self.executables.iter().flatten());
+        let files = files.chain(self.directories.iter().flatten());
         files.for_each(|fd| sys::close(*fd));
     }
 }
@@ -199,30 +207,55 @@ impl<'a> Restorer<'a> {
         // Our own numbers must reach beyond all of theirs.
         let hard = sys::limits(own)?[libc::RLIMIT_NOFILE as usize].1;
         sys::set_limit(own, libc::RLIMIT_NOFILE, hard, hard)?;
+        let credentials = procfs::status(own, own)?.credentials;
+        let owners: Vec<Option<Owner>> = image
+            .processes
+            .iter()
+            .map(|process| Owner::of(&credentials, &process.credentials))
+            .collect();
+        // What root and another share is opened with the other's rights.
+        let owner = |description: usize| {
+            let has = |process: &Process| {
+                let mut all = process.descriptors.iter();
+                all.any(|d| d.description as usize == description)
+            };
+            let mut both = image.processes.iter().zip(&owners);
+            both.find_map(|(process, owner)| owner.as_ref().filter(|_| has(process)))
+        };
         let mut restorer = Restorer {
             image,
             contents,
             options,
             least,
-            descriptions: descriptors::open(&image.descriptions, options.stdio, least)?,
+            descriptions: descriptors::open(&image.descriptions, owner, options.stdio, least)?,
             files: BTreeMap::new(),
             synchronous: BTreeSet::new(),
             executables: Vec::new(),
-            own: procfs::status(own, own)?.credentials,
+            directories: Vec::new(),
+            own: credentials,
         };
-        for process in &image.processes {
-            for mapping in &process.mappings {
-                restorer.open_mapped(mapping)?;
-            }
-            let exe = File::open(&process.exe).ok();
+        let mut both: Vec<_> = image.processes.iter().zip(&owners).collect();
+        for (process, owner) in &both {
+            let exe = owner::open(owner.as_ref(), &process.exe, libc::O_RDONLY).ok();
             let exe = exe.map(|file| descriptors::give(file, least)).transpose()?;
             restorer.executables.push(exe);
+            let cwd = owner.as_ref().map(|owner| {
+                let place = libc::O_PATH | libc::O_DIRECTORY;
+                descriptors::give(owner::open(Some(owner), &process.cwd, place)?, least)
+            });
+            restorer.directories.push(cwd.transpose()?);
+        }
+        both.sort_by_key(|(_, owner)| owner.is_none());
+        for (process, owner) in both {
+            for mapping in &process.mappings {
+                restorer.open_mapped(mapping, owner.as_ref())?;
+            }
         }
         Ok(restorer)
     }
 
     /// Opens the file under a mapping, once.
-    fn open_mapped(&mut self, mapping: &Mapping) -> io::Result<()> {
+    fn open_mapped(&mut self, mapping: &Mapping, owner: Option<&Owner>) -> io::Result<()> {
         let Backing::File {
             path,
             size,
@@ -246,10 +279,10 @@ impl<'a> Restorer<'a> {
         } else {
             libc::O_RDONLY
         };
-        let file = match descriptors::reopen(path, flags) {
+        let file = match owner::open(owner, path, flags) {
             // Shared and only read.
             Err(_) if mapping.protection & libc::PROT_WRITE as u32 == 0 => {
-                descriptors::reopen(path, libc::O_RDONLY)?
+                owner::open(owner, path, libc::O_RDONLY)?
             }
             other => other?,
         };
@@ -261,9 +294,23 @@ impl<'a> Restorer<'a> {
         Ok(())
     }
 
+    /// What [`Restored::gone`] says.
+    fn gone(&self) -> Vec<String> {
+        let lines = self.descriptions.gone.iter().flat_map(|(index, why)| {
+            let holders = self.image.processes.iter().flat_map(|process| {
+                let all = process.descriptors.iter();
+                let found = all.filter(|d| d.description as usize == *index);
+                found.map(|d| (process.pid, d.fd))
+            });
+            holders.map(move |(pid, fd)| format!("descriptor {fd} of process {pid}: {why}"))
+        });
+        lines.collect()
+    }
+
     fn all(&mut self, restored: &mut Restored) -> io::Result<()> {
         let parked = self.tree(&mut restored.processes)?;
         self.bodies(&parked, &mut restored.processes)?;
+        self.end_children(&restored.processes)?;
         self.write_all(&restored.processes)?;
         self.finish_all(&restored.processes)
     }
@@ -272,15 +319,28 @@ impl<'a> Restorer<'a> {
     fn tree(&self, built: &mut Vec<Built>) -> io::Result<Parked> {
         let processes = &self.image.processes;
         let mut children: BTreeMap<i32, Vec<usize>> = BTreeMap::new();
-        for (index, process) in processes.iter().enumerate().skip(1) {
-            children.entry(process.ppid).or_default().push(index);
+        let mut generation = Vec::new();
+        for (index, process) in processes.iter().enumerate() {
+            if processes[..index].iter().any(|p| p.pid == process.ppid) {
+                children.entry(process.ppid).or_default().push(index);
+            } else {
+                generation.push(index);
+            }
         }
-        let root = self.root(&processes[0])?;
-        built.push((root, vec![root]));
-        // Before it has children: what is not there is not copied.
-        let parked = empty(root)?;
-        let mut pids = vec![root; processes.len()];
-        let mut generation = vec![0];
+        let mut pids = vec![0; processes.len()];
+        let mut parked = None;
+        for index in &generation {
+            let root = self.root(&processes[*index])?;
+            built.push((root, vec![root]));
+            pids[*index] = root;
+            // Before it has children: what is not there is not copied. All are copies of this
+            // process, so their mappings of the kernel are parked at the same places.
+            let places = empty(root)?;
+            if parked.get_or_insert_with(|| places.clone()) != &places {
+                return Err(io::Error::other("mappings of the kernel differ"));
+            }
+        }
+        let parked = parked.unwrap_or_default();
         while !generation.is_empty() {
             let of = |index: usize| children.get(&processes[index].pid).map_or(&[][..], |c| c);
             let (born, result) = together::run(generation.iter().map(|index| {
@@ -353,7 +413,7 @@ impl<'a> Restorer<'a> {
         opened
     }
 
-    fn clone_call(&self, list: &mut List, flags: u64, signal: u64, tid: i32) {
+    pub(crate) fn clone_call(&self, list: &mut List, flags: u64, signal: u64, tid: i32) {
         let wanted = list.bytes(&tid.to_le_bytes());
         let mut arguments = [0u64; 11];
         arguments[0] = flags;
@@ -369,11 +429,11 @@ impl<'a> Restorer<'a> {
 
     /// Memory maps, what the kernel knows of each process, descriptors, threads.
     fn bodies(&self, parked: &Parked, built: &mut [Built]) -> io::Result<()> {
-        let all = self.image.processes.iter().zip(&self.executables);
-        let (born, result) = together::run(all.zip(built.iter()).map(|((process, exe), built)| {
+        let all = self.image.processes.iter().zip(built.iter()).enumerate();
+        let (born, result) = together::run(all.map(|(index, (process, built))| {
             let mut lane = Calls::new(built.0)?;
             self.map_all(process, parked, &mut lane)?;
-            self.rebuild(process, *exe, &mut lane);
+            self.rebuild(index, process, &mut lane);
             Ok(lane)
         }));
         for (built, born) in built.iter_mut().zip(&born) {
@@ -386,8 +446,8 @@ impl<'a> Restorer<'a> {
             .try_for_each(|(process, built)| expect(&built.1, process.threads.len()))
     }
 
-    fn rebuild(&self, process: &Process, exe: Option<i32>, lane: &mut Calls) {
-        layout(process, exe, lane);
+    fn rebuild(&self, index: usize, process: &Process, lane: &mut Calls) {
+        layout(process, self.executables[index], lane);
         for (index, action) in process.actions.iter().enumerate() {
             let signal = index as u64 + 1;
             if [libc::SIGKILL, libc::SIGSTOP].contains(&(signal as i32)) {
@@ -399,7 +459,7 @@ impl<'a> Restorer<'a> {
             let at = lane.list.bytes(&bytes);
             lane.list.call(libc::SYS_rt_sigaction, &[signal, at, 0, 8]);
         }
-        self.files(process, lane);
+        self.files(process, self.directories[index], lane);
         self.session(process, lane);
         if !self.options.filter.is_empty() {
             filter(&self.options.filter, lane);
@@ -417,10 +477,14 @@ impl<'a> Restorer<'a> {
     }
 
     /// Working directory, mask, descriptors; nothing of ours stays open.
-    fn files(&self, process: &Process, lane: &mut Calls) {
+    fn files(&self, process: &Process, directory: Option<i32>, lane: &mut Calls) {
         lane.room(2, process.cwd.len());
-        let cwd = lane.list.path(&process.cwd);
-        lane.list.call(libc::SYS_chdir, &[cwd]);
+        if let Some(directory) = directory {
+            lane.list.call(libc::SYS_fchdir, &[directory as u64]);
+        } else {
+            let cwd = lane.list.path(&process.cwd);
+            lane.list.call(libc::SYS_chdir, &[cwd]);
+        }
         lane.list.call(libc::SYS_umask, &[u64::from(process.umask)]);
         let mut next = 0;
         let close = |lane: &mut Calls, from: u64, to: u64| {

@@ -53,17 +53,47 @@ pub(crate) fn pending(
     Ok(())
 }
 
-/// Users, groups and capabilities of one thread, if they differ from our `own`.
+/// Who has it, may set all of this.
+const CAP_SETPCAP: u32 = 8;
+/// `SECBIT_NO_SETUID_FIXUP`: users change, capabilities stay.
+const NO_FIXUP: u64 = 1 << 2;
+const CAPABILITIES: u32 = 64;
+
+/// Users, groups and capabilities of one thread, if they differ from our `own`, and whether its
+/// process may be looked into.
 pub(crate) fn credentials(own: &Credentials, process: &Process, list: &mut List) {
     let want = &process.credentials;
-    if own == want {
-        return;
+    if own != want {
+        identity(own, want, list);
     }
+    if let Some(dumpable) = process.dumpable {
+        // A change of users ends it, so it comes after.
+        let value = u64::from(dumpable);
+        list.attempt(libc::SYS_prctl, &[libc::PR_SET_DUMPABLE as u64, value]);
+    }
+}
+
+fn identity(own: &Credentials, want: &Credentials, list: &mut List) {
     if want.no_new_privs {
         list.call(
             libc::SYS_prctl,
             &[libc::PR_SET_NO_NEW_PRIVS as u64, 1, 0, 0, 0],
         );
+    }
+    let [inheritable, permitted, effective, bounding, ambient] = want.capabilities;
+    let all = own.capabilities[2] & 1 << CAP_SETPCAP != 0;
+    if all {
+        let bits = NO_FIXUP | u64::from(own.securebits);
+        list.call(libc::SYS_prctl, &[libc::PR_SET_SECUREBITS as u64, bits]);
+        // What is inherited and ambient may be set while we have it, what is bounded after.
+        let [_, held, usable, ..] = own.capabilities;
+        capset([usable, held, inheritable], list, List::call);
+        each_ambient(ambient, list);
+        let gone = own.capabilities[3] & !bounding;
+        for bit in (0..CAPABILITIES).filter(|bit| gone & 1 << bit != 0) {
+            let drop = libc::PR_CAPBSET_DROP as u64;
+            list.call(libc::SYS_prctl, &[drop, u64::from(bit)]);
+        }
     }
     if own.groups != want.groups {
         let groups: Vec<u8> = want.groups.iter().flat_map(|g| g.to_le_bytes()).collect();
@@ -73,20 +103,46 @@ pub(crate) fn credentials(own: &Credentials, process: &Process, list: &mut List)
     let three = |ids: [u32; 4]| [u64::from(ids[0]), u64::from(ids[1]), u64::from(ids[2])];
     if own.gid != want.gid {
         list.call(libc::SYS_setresgid, &three(want.gid));
+        // The number of before comes back, never an error.
+        list.call(libc::SYS_setfsgid, &[u64::from(want.gid[3])]);
     }
     if own.uid != want.uid {
         list.call(libc::SYS_setresuid, &three(want.uid));
+        list.call(libc::SYS_setfsuid, &[u64::from(want.uid[3])]);
     }
-    if own.uid == want.uid && own.capabilities != want.capabilities {
-        // Version 3 of capset(2): effective, permitted, inheritable, low words first.
-        let header = list.bytes(&[0x2008_0522u32.to_le_bytes(), 0u32.to_le_bytes()].concat());
-        let [inheritable, permitted, effective, ..] = want.capabilities;
-        let words = [0, 32]
-            .into_iter()
-            .flat_map(|shift| [effective, permitted, inheritable].map(|set| (set >> shift) as u32));
-        let bytes: Vec<u8> = words.flat_map(|w| w.to_le_bytes()).collect();
-        let data = list.bytes(&bytes);
-        list.attempt(libc::SYS_capset, &[header, data]);
+    if all {
+        let bits = u64::from(want.securebits);
+        list.call(libc::SYS_prctl, &[libc::PR_SET_SECUREBITS as u64, bits]);
+        capset([effective, permitted, inheritable], list, List::call);
+    } else if own.uid == want.uid && own.capabilities != want.capabilities {
+        capset([effective, permitted, inheritable], list, List::attempt);
+    }
+}
+
+/// Version 3 of capset(2): effective, permitted, inheritable, low words first.
+fn capset(sets: [u64; 3], list: &mut List, add: fn(&mut List, i64, &[u64]) -> usize) {
+    let header = list.bytes(&[0x2008_0522u32.to_le_bytes(), 0u32.to_le_bytes()].concat());
+    let words = [0, 32]
+        .into_iter()
+        .flat_map(|shift| sets.map(|set| (set >> shift) as u32));
+    let bytes: Vec<u8> = words.flat_map(|w| w.to_le_bytes()).collect();
+    let data = list.bytes(&bytes);
+    add(list, libc::SYS_capset, &[header, data]);
+}
+
+fn each_ambient(ambient: u64, list: &mut List) {
+    let change = libc::PR_CAP_AMBIENT as u64;
+    let clear = [change, libc::PR_CAP_AMBIENT_CLEAR_ALL as u64, 0, 0, 0];
+    list.call(libc::SYS_prctl, &clear);
+    for bit in (0..CAPABILITIES).filter(|bit| ambient & 1 << bit != 0) {
+        let raise = [
+            change,
+            libc::PR_CAP_AMBIENT_RAISE as u64,
+            u64::from(bit),
+            0,
+            0,
+        ];
+        list.call(libc::SYS_prctl, &raise);
     }
 }
 

@@ -1,5 +1,6 @@
 //! The kernel interfaces that no safe library offers: ptrace, kcmp, clone3 with
-//! chosen numbers. All `unsafe` of this crate is here, but for taking descriptors over.
+//! chosen numbers. All `unsafe` of this crate is here and in `rights`, but for taking
+//! descriptors over.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -23,7 +24,7 @@ const XSTATE_MAX: usize = 65_536;
 const NT_PRSTATUS: usize = 1;
 const NT_X86_XSTATE: usize = 0x202;
 
-fn answer(value: c_long) -> io::Result<c_long> {
+pub(crate) fn answer(value: c_long) -> io::Result<c_long> {
     if value < 0 {
         Err(io::Error::last_os_error())
     } else {
@@ -597,6 +598,15 @@ pub fn close(fd: i32) {
 pub fn set_status_flags(fd: i32, flags: i32) -> io::Result<()> {
     // SAFETY: plain numbers.
     answer(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }.into()).map(drop)
+}
+
+/// A descriptor, at or above a number, on which each call fails with EBADF.
+pub fn useless_above(least: i32) -> io::Result<i32> {
+    // SAFETY: a path that ends with zero, and plain numbers.
+    let fd = answer(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_PATH) }.into())? as i32;
+    let number = duplicate_above(fd, least);
+    close(fd);
+    number
 }
 
 /// A new eventfd with its counter.

@@ -4,17 +4,21 @@
 //! number here comes from memory that a dying kernel wrote: lengths are checked against
 //! what is there, and both checksums must fit before anything is believed.
 
-use std::collections::BTreeMap;
+mod open;
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_image::gate::{GATE, GATE_BYTES};
 use outlive_image::model::{
-    Action, Backing, Credentials, Description, Descriptor, Image, Layout, Mapping, OpenFile,
-    PosixTimer, Process, TIMERS_MAX, Thread,
+    Action, Backing, Credentials, Ended, Image, Layout, Mapping, PosixTimer, Process, TIMERS_MAX,
+    Thread,
 };
 
+use self::open::Open;
 use crate::births::{self, Birth, Fork};
 use crate::journal::{Noted, Pending};
+use crate::supervisor::files;
 
 const IMAGE_MAGIC: u64 = 0x0031_474d_494b_4d4f;
 const RECORD_MAGIC: u32 = 0x4352_4d4f;
@@ -128,6 +132,7 @@ struct Records<'a> {
     terminals: &'a [u8],
     queued: &'a [u8],
     posix_timers: &'a [u8],
+    ended: &'a [u8],
     cut: bool,
 }
 
@@ -207,13 +212,23 @@ pub fn decode(
         ..Image::default()
     };
     let mut open = Open::default();
-    let mut forks = Vec::new();
+    let (mut forks, mut killed) = (Vec::new(), Vec::new());
     for (tgid, records) in group(body)? {
         match process(&records, special, noted, &mut open, &mut forks) {
             Ok(process) => image.processes.push(process),
-            Err(reason) => death.lost.push((tgid as i32, reason)),
+            Err(reason) => {
+                death.lost.push((tgid as i32, reason));
+                killed.extend(records.process.map(|head| killed_of(Bytes(head))));
+            }
         }
+        image.ended.extend(ended(records.ended, tgid as i32));
     }
+    // One that had ended before the kernel died is not lost; of the others their parents are
+    // told as of a kill.
+    let told: BTreeSet<i32> = image.ended.iter().map(|ended| ended.pid).collect();
+    death.lost.retain(|(pid, _)| !told.contains(pid));
+    killed.retain(|killed| !told.contains(&killed.pid));
+    image.ended.extend(killed);
     births::finish_forks(&mut image.processes, &forks, &noted.children);
     sort(&mut image.processes);
     image.descriptions = open.finish();
@@ -232,6 +247,29 @@ pub fn decode(
     }
     image.check()?;
     Ok((death, image))
+}
+
+/// A process that could not be kept, to its parent.
+fn killed_of(head: Bytes<'_>) -> Ended {
+    Ended {
+        pid: head.i32(0),
+        ppid: head.i32(4),
+        exit_signal: head.i32(76),
+        status: libc::SIGKILL,
+    }
+}
+
+/// The children of process `ppid` that ended and were not waited for.
+fn ended(records: &[u8], ppid: i32) -> Vec<Ended> {
+    let read = |entry: &[u8]| Ended {
+        pid: Bytes(entry).i32(0),
+        ppid,
+        exit_signal: Bytes(entry).i32(8),
+        status: Bytes(entry).i32(4) & 0xffff,
+    };
+    let all = records.chunks_exact(16).map(read);
+    all.filter(|ended| ended.pid > 0 && (0..=64).contains(&ended.exit_signal))
+        .collect()
 }
 
 /// Parents before children.
@@ -283,6 +321,7 @@ fn group(body: &[u8]) -> Result<BTreeMap<u32, Records<'_>>> {
             10 => of.or_default().terminals = payload,
             11 => of.or_default().queued = payload,
             12 => of.or_default().posix_timers = payload,
+            13 => of.or_default().ended = payload,
             8 | 9 => {}
             other => return Err(bad(format!("record of kind {other}"))),
         }
@@ -313,6 +352,7 @@ fn process(
         return Err("its record is cut off".into());
     }
     const EXITING: u32 = 1 << 5;
+    const UNDUMPABLE: u32 = 1 << 7;
     if head.u32(16) & EXITING != 0 {
         return Err("it was ending".into());
     }
@@ -320,18 +360,21 @@ fn process(
         return Err("its tables did not fit or could not be read".into());
     }
     let pid = head.i32(0);
-    let (mut threads, mut making) = (Vec::new(), Vec::new());
+    let (mut threads, mut making, mut unknown) = (Vec::new(), Vec::new(), Vec::new());
     for bytes in &records.threads {
         let tid = Bytes(bytes).i32(4);
         let queued = queued(records.queued, tid);
-        if let Some((thread, birth, fork)) = thread(Bytes(bytes), queued, noted.pending.as_ref())? {
-            threads.push(thread);
-            making.extend(birth);
-            forks.extend(fork);
+        if let Some(read) = thread(Bytes(bytes), queued, noted.pending.as_ref())? {
+            threads.push(read.0);
+            making.extend(read.1);
+            forks.extend(read.2);
+            unknown.extend(read.3);
         }
     }
     births::finish(&mut threads, &making);
     threads.sort_by_key(|thread| (thread.tid != pid, thread.tid));
+    let mut descriptors = open.of(records)?;
+    descriptors.retain(|descriptor| !unknown.contains(&descriptor.fd));
     let four = |at: usize| [0, 4, 8, 12].map(|step| head.u32(at + step));
     let caps = [2, 1, 0, 3, 4].map(|index| head.u64(184 + index * 8));
     let mut auxv = Vec::new();
@@ -372,7 +415,9 @@ fn process(
             }),
             capabilities: caps,
             no_new_privs,
+            securebits: head.u32(16) >> 16 & 0xff,
         },
+        dumpable: Some(head.u32(16) & UNDUMPABLE == 0),
         umask: head.u32(56),
         cwd: path(records.strings, head.u32(60)).unwrap_or_else(|| "/".into()),
         exe: path(records.strings, head.u32(68)).unwrap_or_default(),
@@ -387,7 +432,7 @@ fn process(
         posix_timers: posix_timers(records.posix_timers, &threads),
         layout: Layout { bounds, auxv },
         mappings: mappings(records, special)?,
-        descriptors: open.of(records)?,
+        descriptors,
         threads,
     })
 }
@@ -466,8 +511,9 @@ fn without_trap(pending: u64, queued: &mut Vec<Vec<u8>>) -> u64 {
     pending & !bit
 }
 
-/// A thread, and the call by which it was making another or a process.
-type Read = (Thread, Option<Birth>, Option<Fork>);
+/// A thread, the call by which it was making another or a process, and a descriptor that it has
+/// not been told of.
+type Read = (Thread, Option<Birth>, Option<Fork>, Option<i32>);
 
 fn thread(
     bytes: Bytes<'_>,
@@ -508,6 +554,7 @@ fn thread(
     } else if (GATE..GATE + GATE_BYTES).contains(&registers[SIP]) {
         return Err(format!("thread {tid} was in the middle of fork or exec"));
     }
+    let unknown = files::still_in_flight(&mut registers);
     let (birth, fork) = (Birth::of(tid, &registers), Fork::of(tid, &registers));
     outlive_image::calls::settle(&mut registers);
     let (at, length) = (bytes.u32(544) as usize, bytes.u32(548) as usize);
@@ -528,7 +575,7 @@ fn thread(
         name: bytes.text(520, 16),
         affinity: bytes.0[384..512].to_vec(),
     };
-    Ok(Some((thread, birth, fork)))
+    Ok(Some((thread, birth, fork, unknown)))
 }
 
 fn mappings(
@@ -579,102 +626,6 @@ fn mappings(
         });
     }
     Ok(found)
-}
-
-/// The open file descriptions of all processes, by the module's number for them.
-#[derive(Default)]
-struct Open {
-    found: Vec<(u64, i32, Description)>,
-}
-
-impl Open {
-    fn of(&mut self, records: &Records<'_>) -> std::result::Result<Vec<Descriptor>, String> {
-        let mut descriptors = Vec::new();
-        for entry in records.fds.chunks_exact(64) {
-            let bytes = Bytes(entry);
-            let (fd, id) = (bytes.i32(0), bytes.u64(8));
-            let known = self.found.iter().position(|(other, _, _)| *other == id);
-            let index = known.unwrap_or_else(|| {
-                let name = path(records.strings, bytes.u32(56));
-                let kind = kind(bytes, name, fd, records.terminals);
-                let flags = bytes.u32(40) & !(libc::O_CLOEXEC as u32);
-                let position = bytes.u64(16);
-                self.found.push((
-                    id,
-                    fd,
-                    Description {
-                        flags,
-                        position,
-                        kind,
-                    },
-                ));
-                self.found.len() - 1
-            });
-            descriptors.push(Descriptor {
-                fd,
-                close_on_exec: bytes.u32(4) != 0,
-                description: index as u32,
-            });
-        }
-        Ok(descriptors)
-    }
-
-    fn finish(self) -> Vec<Description> {
-        let end = |id: u64, want: bool| {
-            self.found.iter().any(|(_, _, d)| {
-                matches!(d.kind, OpenFile::Pipe { id: i, write, .. } if i == id && write == want)
-            })
-        };
-        let found = self.found.iter().map(|(_, fd, description)| {
-            let mut description = description.clone();
-            if let OpenFile::Pipe { id, .. } = description.kind
-                && !(end(id, true) && end(id, false))
-            {
-                description.kind = OpenFile::Outside { stdio: *fd };
-            }
-            description
-        });
-        found.collect()
-    }
-}
-
-/// A terminal with the settings that it had, if they could be saved.
-fn terminal(path: String, description: u64, terminals: &[u8]) -> OpenFile {
-    let mut entries = terminals.chunks_exact(56).map(Bytes);
-    let found = entries.find(|entry| entry.u64(0) == description);
-    let (termios, size, foreground) = found.map_or_else(Default::default, |entry| {
-        let size = entry.u32(44);
-        let size = (size as u16, (size >> 16) as u16);
-        (entry.0[8..44].to_vec(), size, entry.i32(48))
-    });
-    OpenFile::Terminal {
-        path,
-        termios,
-        size,
-        foreground,
-    }
-}
-
-fn kind(bytes: Bytes<'_>, path: Option<String>, fd: i32, terminals: &[u8]) -> OpenFile {
-    let (mode, rdev) = (bytes.u32(44), u64::from(bytes.u32(36)));
-    let closed = OpenFile::Outside { stdio: fd };
-    match (mode & libc::S_IFMT, path) {
-        (libc::S_IFIFO, _) => {
-            let write = bytes.u32(40) & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32;
-            OpenFile::Pipe {
-                id: bytes.u64(24),
-                write,
-                held: Vec::new(),
-            }
-        }
-        (libc::S_IFSOCK, _) if fd > 2 => OpenFile::Socket,
-        (libc::S_IFREG | libc::S_IFDIR, Some(path)) => OpenFile::Path(path),
-        (libc::S_IFCHR, Some(path)) if outlive_image::descriptors::is_terminal(rdev) => {
-            terminal(path, bytes.u64(8), terminals)
-        }
-        (libc::S_IFCHR, Some(path)) if path.starts_with("/dev/") => OpenFile::Path(path),
-        _ => closed,
-    }
 }
 
 #[cfg(test)]

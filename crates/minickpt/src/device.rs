@@ -57,6 +57,8 @@ pub struct Query {
     pub registered: u32,
     /// True if a panic is caught.
     pub armed: bool,
+    /// True if kprobes do not fire: what runs on another processor at a panic is lost.
+    pub blind: bool,
     /// Panics during the restore of this image.
     pub retries: u32,
     /// Panics since the area was formatted.
@@ -154,6 +156,24 @@ fn failed(doing: &str, error: &io::Error) -> Error {
     )
 }
 
+impl Query {
+    /// Refuses a kernel that could not save what runs.
+    ///
+    /// # Errors
+    /// [`Code::KernelUnready`].
+    pub fn check_sight(&self) -> Result<()> {
+        if !self.blind {
+            return Ok(());
+        }
+        Err(Error::new(
+            Code::KernelUnready,
+            Entity::File(PATH.into()),
+            "kprobes are switched off in this kernel: programs that run at a panic would be lost",
+            "write 1 to /sys/kernel/debug/kprobes/enabled and to /proc/sys/kernel/ftrace_enabled",
+        ))
+    }
+}
+
 impl Device {
     /// Opens it.
     ///
@@ -190,7 +210,8 @@ impl Device {
             image_at: long(&bytes, 32),
             image_bytes: long(&bytes, 40),
             registered: word(&bytes, 48),
-            armed: word(&bytes, 52) != 0,
+            armed: word(&bytes, 52) & 1 != 0,
+            blind: word(&bytes, 52) & 2 != 0,
             retries: word(&bytes, 56),
             panics: word(&bytes, 60),
         })

@@ -5,9 +5,11 @@
 //! is allowed by its number alone, so that since Linux 5.11 the kernel has it in a bitmap
 //! and does not run the program. Calls from the gate are the supervisor's own and pass.
 
+use outlive_image::calls::reg;
 use outlive_image::gate::GATE;
 
 use crate::memory::PROTECT_AHEAD;
+use crate::supervisor::files::{Files, OPENS, changes};
 
 /// What to do when a program makes a descriptor that cannot be brought back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -31,6 +33,7 @@ const POINTER_HIGH: u32 = 12;
 const ARGUMENT_0: u32 = 16;
 const LENGTH_LOW: u32 = 24;
 const LENGTH_HIGH: u32 = 28;
+const ARGUMENT_1: u32 = 24;
 const ARGUMENT_2: u32 = 32;
 // Instructions of classic BPF.
 const LOAD: u16 = 0x20;
@@ -69,11 +72,42 @@ pub const SPECIAL: &[(i64, &str)] = &[
     (libc::SYS_pidfd_open, "pidfd"),
 ];
 
+type Step = (u16, u8, u8, u32);
+
+/// What is done about calls on files, by their numbers.
+fn file_calls() -> Vec<(i64, Vec<Step>)> {
+    // What is opened for writing; what is only read is allowed.
+    let open = |flags| {
+        vec![
+            (LOAD, 0, 0, flags),
+            (ANY_BIT, 0, 1, libc::O_ACCMODE as u32),
+            (RETURN, 0, 0, TRACE),
+            (RETURN, 0, 0, ALLOW),
+        ]
+    };
+    let place = |place| {
+        if place == reg::RSI {
+            ARGUMENT_1
+        } else {
+            ARGUMENT_2
+        }
+    };
+    let opens = OPENS
+        .iter()
+        .map(|(number, flags)| (*number, open(place(*flags))));
+    let changes = changes().map(|number| (number, vec![(RETURN, 0, 0, TRACE)]));
+    // Their flags are elsewhere: programs fall back to the others.
+    let absent = [libc::SYS_openat2, libc::SYS_open_by_handle_at];
+    let none = vec![(RETURN, 0, 0, ERRNO | libc::ENOSYS as u32)];
+    let absent = absent.map(|number| (number, none.clone()));
+    opens.chain(changes).chain(absent).collect()
+}
+
 /// The program as `struct sock_filter`s: code u16, jumps u8 u8, value u32.
-pub fn program(special: Special) -> Vec<u8> {
+pub fn program(special: Special, files: Files) -> Vec<u8> {
     let mut numbers = Vec::new();
-    let mut code: Vec<(u16, u8, u8, u32)> = Vec::new();
-    let mut on = |number: i64, then: &[(u16, u8, u8, u32)]| {
+    let mut code: Vec<Step> = Vec::new();
+    let mut on = |number: i64, then: &[Step]| {
         numbers.push(number as u32);
         code.push((EQUAL, 0, then.len() as u8, number as u32));
         code.extend_from_slice(then);
@@ -129,6 +163,11 @@ pub fn program(special: Special) -> Vec<u8> {
             on(*number, &[(RETURN, 0, 0, TRACE)]);
         }
     }
+    if files == Files::Through {
+        for (number, steps) in file_calls() {
+            on(number, &steps);
+        }
+    }
     code.push((RETURN, 0, 0, ALLOW));
     // Nothing but architecture and number may be looked at before the others are allowed.
     let mut whole = vec![
@@ -170,7 +209,7 @@ mod tests {
         for word in [pointer, arguments[0], arguments[1], arguments[2]] {
             data.extend([word as u32, (word >> 32) as u32]);
         }
-        let code = program(Special::Refuse);
+        let code = program(Special::Refuse, Files::Through);
         let (mut at, mut word, mut constant) = (0, 0, true);
         loop {
             let step: &[u8; 8] = code[at * 8..][..8].try_into().unwrap();
@@ -218,6 +257,12 @@ mod tests {
             (libc::SYS_clone, [0; 3], TRACE),
             (libc::SYS_shmat, [0; 3], refused),
             (libc::SYS_pidfd_open, [0; 3], TRACE),
+            (libc::SYS_open, [0, libc::O_RDONLY as u64, 0], ALLOW),
+            (libc::SYS_open, [0, libc::O_RDWR as u64, 0], TRACE),
+            (libc::SYS_openat, [0, 0, libc::O_WRONLY as u64], TRACE),
+            (libc::SYS_openat, [0, 0, libc::O_CLOEXEC as u64], ALLOW),
+            (libc::SYS_renameat2, [0; 3], TRACE),
+            (libc::SYS_openat2, [0; 3], refused),
         ] {
             for place in [program, GATE - 2, GATE + 0x1000, GATE + (1 << 32)] {
                 assert_eq!(run(number, place, arguments).0, expected, "{number}");

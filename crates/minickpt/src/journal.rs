@@ -13,7 +13,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 use outlive_image::calls::reg;
@@ -94,6 +94,8 @@ impl Journal {
             .write(true)
             .create(true)
             .truncate(false)
+            // It holds registers.
+            .mode(0o600)
             .open(memory.join("journal"))?;
         if file.metadata()?.len() != LENGTH as u64 {
             file.set_len(0)?;

@@ -67,7 +67,7 @@ pub fn start_on(
     };
     let (mut number, number_to) = pipe().map_err(failed)?;
     let (go_from, go) = pipe().map_err(failed)?;
-    let code = filter::program(policy.special);
+    let code = filter::program(policy.special, policy.files);
     let mut command = Command::new(program);
     command.args(arguments);
     for (name, value) in ALLOCATOR {
@@ -149,6 +149,12 @@ fn find(program: &str) -> Result<()> {
 /// Refuses a directory in which memory cannot be executed or made.
 fn check_memory(dir: &Path) -> Result<()> {
     std::fs::create_dir_all(dir).map_err(|error| Error::io(dir, "make", &error))?;
+    if sys::is_root() {
+        // Programs of all users enter it, and find only what they know the name of.
+        use std::os::unix::fs::PermissionsExt;
+        let mode = std::fs::Permissions::from_mode(0o711);
+        std::fs::set_permissions(dir, mode).map_err(|error| Error::io(dir, "protect", &error))?;
+    }
     let probe = dir.join(format!("probe-{}", std::process::id()));
     let made = File::options()
         .read(true)

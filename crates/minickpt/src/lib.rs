@@ -13,6 +13,7 @@ pub mod device;
 pub mod filter;
 pub mod journal;
 pub mod launch;
+mod losses;
 pub mod memory;
 pub mod placement;
 mod register;

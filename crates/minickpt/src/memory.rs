@@ -13,7 +13,8 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use outlive_image::calls::reg;
@@ -23,7 +24,7 @@ use outlive_image::procfs;
 use outlive_image::sys;
 
 use crate::journal::Journal;
-use crate::space::{FILE_BYTES, Space};
+use crate::space::{FILE_BYTES, Space, unguessable};
 use crate::stacks::{Stacks, is_stack};
 
 const PAGE: u64 = 4096;
@@ -62,10 +63,12 @@ pub struct Guest<'a> {
     pub journal: Option<&'a Journal>,
     /// Where stacks that are made ahead go.
     pub(crate) stacks: Option<&'a Stacks>,
+    /// True if what is written to files must outlive a panic.
+    pub(crate) through: bool,
 }
 
 /// What became of a call.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Done {
     /// It was made; its result.
     Result(i64),
@@ -73,6 +76,8 @@ pub enum Done {
     Pass,
     /// There is not enough protected memory; bytes that were asked for.
     Full(u64),
+    /// It would map what a panic takes away; what that is.
+    Unkept(String),
 }
 
 fn refused(error: &io::Error) -> i64 {
@@ -104,6 +109,14 @@ impl Guest<'_> {
         self.run(&list).map(|results| results[0])
     }
 
+    /// What the program is about to see is durable.
+    fn commit(&self, address: u64, length: u64) -> io::Result<()> {
+        if self.dax {
+            self.space.commit(address, length)?;
+        }
+        Ok(())
+    }
+
     fn shared(&self) -> u64 {
         let flags = if self.dax {
             libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC
@@ -126,17 +139,15 @@ impl Guest<'_> {
             return Ok(Done::Result(EINVAL));
         }
         let shared = has(libc::MAP_SHARED);
-        let anonymous = has(libc::MAP_ANONYMOUS);
+        let mut anonymous = has(libc::MAP_ANONYMOUS);
         let source = if anonymous { None } else { self.source(fd)? };
+        // /dev/zero, shared, is anonymous memory, and stands in files of ours.
+        anonymous |= shared && matches!(source, Some(None));
         if has(libc::MAP_HUGETLB) {
             return Ok(Done::Result(ENOMEM));
         }
         if !anonymous && (shared || source.is_none()) {
-            // A file of the program's own stays its own; a bad descriptor is its error.
-            if fixed && has(libc::MAP_FIXED) {
-                self.space.clear(address, length)?;
-            }
-            return Ok(Done::Pass);
+            return self.map_shared(arguments);
         }
         if protection & libc::PROT_WRITE as u64 != 0 && self.space.free()? < length {
             return Ok(Done::Full(length));
@@ -177,6 +188,9 @@ impl Guest<'_> {
         let results = self.run(&list)?;
         let at = if replace { address as i64 } else { results[0] };
         let mut file = results[opened];
+        if common.is_none() {
+            file = self.opened(file, guess)?;
+        }
         if (-4095..0).contains(&at) || file < 0 {
             if file >= 0 {
                 self.one(libc::SYS_close, &[file as u64])?;
@@ -197,7 +211,7 @@ impl Guest<'_> {
             self.one(libc::SYS_close, &[file as u64])?;
             let mut list = List::new();
             self.open_call(&mut list, at, None);
-            file = self.run(&list)?[0];
+            file = self.opened(self.run(&list)?[0], at)?;
         }
         self.space.clear(at, length)?;
         if let Some(source) = source.flatten() {
@@ -205,6 +219,7 @@ impl Guest<'_> {
                 source.read_at(buffer, offset + done)
             })?;
         }
+        self.commit(at, length)?;
         if fresh && !has(libc::MAP_NORESERVE) {
             self.ahead(at, length)?;
         } else if stack {
@@ -229,6 +244,34 @@ impl Guest<'_> {
         Ok(Done::Result(self.run(&list)?[0]))
     }
 
+    /// mmap(2) of a file of the program's own, which stays its own; a bad descriptor is its
+    /// error. On DAX its pages are durable as the program's memory is.
+    fn map_shared(&self, arguments: [u64; 6]) -> io::Result<Done> {
+        let [address, length, protection, flags, fd, offset] = arguments;
+        let path = format!("/proc/{}/fd/{}", self.tid, fd as i32);
+        let shared = flags & libc::MAP_SHARED as u64 != 0;
+        let file = File::open(&path).ok().filter(|_| shared && self.dax);
+        let kept = file.map(|file| sys::maps_synchronously(file.as_raw_fd()));
+        let writes = protection & libc::PROT_WRITE as u64 != 0;
+        if self.through && writes && kept == Some(false) {
+            let name = std::fs::read_link(&path)?;
+            let what = format!(
+                "{} is mapped shared and writable, and not on DAX",
+                name.display()
+            );
+            return Ok(Done::Unkept(what));
+        }
+        if flags & libc::MAP_FIXED as u64 != 0 && address.is_multiple_of(PAGE) {
+            self.space.clear(address, round(length))?;
+        }
+        if kept != Some(true) {
+            return Ok(Done::Pass);
+        }
+        let flags = flags & !(libc::MAP_TYPE as u64) | self.shared();
+        let arguments = [address, length, protection, flags, fd, offset];
+        self.one(libc::SYS_mmap, &arguments).map(Done::Result)
+    }
+
     /// Makes up to `count` inaccessible stacks of `length` bytes; none if something is short.
     fn stacks_ahead(&self, length: u64, count: usize) -> io::Result<Vec<u64>> {
         let reserve = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -241,7 +284,7 @@ impl Guest<'_> {
         let guess = 31 * FILE_BYTES;
         self.open_call(&mut list, guess, None);
         let results = self.run(&list)?;
-        let (lows, file) = (&results[..count], results[count]);
+        let (lows, file) = (&results[..count], self.opened(results[count], guess)?);
         let flags = self.shared() | (libc::MAP_FIXED | libc::MAP_STACK) as u64;
         let (mut list, mut made) = (List::new(), Vec::new());
         for low in lows.iter().filter(|low| **low > 0) {
@@ -254,6 +297,7 @@ impl Guest<'_> {
                 continue;
             };
             self.space.clear(at, length)?;
+            self.commit(at, length)?;
             self.ahead(at + length - THREAD_AHEAD, THREAD_AHEAD)?;
             let arguments = [at, length, 0, flags, file as u64, place];
             made.push((list.attempt(libc::SYS_mmap, &arguments), at));
@@ -349,19 +393,44 @@ impl Guest<'_> {
 
     /// A file for memory that a program shares with its children.
     fn new_common(&self, length: u64) -> io::Result<PathBuf> {
-        for number in 0u64.. {
-            let path = self.common.join(format!("shared-{number}"));
-            match File::options().write(true).create_new(true).open(&path) {
-                Ok(file) => {
-                    file.set_len(length)?;
-                    file.sync_all()?;
-                    return Ok(path);
-                }
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
+        let number = unguessable()?;
+        let path = self.common.join(format!("shared-{number}"));
+        let mut options = File::options();
+        let file = options
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        file.set_len(length)?;
+        let user = self.user()?;
+        if user != 0 && crate::sys::is_root() {
+            fchown(&file, Some(user), None)?;
         }
-        Err(io::Error::from_raw_os_error(libc::ENOMEM))
+        file.sync_all()?;
+        Ok(path)
+    }
+
+    /// Whose rights the guest has on files.
+    fn user(&self) -> io::Result<u32> {
+        Ok(procfs::status(self.tid, self.tid)?.credentials.uid[3])
+    }
+
+    /// A file of the space that the guest opened for an address, by the result of that call.
+    fn opened(&self, result: i64, address: u64) -> io::Result<i64> {
+        if result != -i64::from(libc::EACCES) {
+            return Ok(result);
+        }
+        // It has another user than when it executed its program.
+        let user = self.user()?;
+        self.space.give(address, user)?;
+        let mut list = List::new();
+        self.open_call(&mut list, address, None);
+        let result = self.run(&list)?[0];
+        if result == -i64::from(libc::EACCES) {
+            let what = format!("user {user} may not enter {}", self.common.display());
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, what));
+        }
+        Ok(result)
     }
 
     /// munmap(2).
@@ -383,6 +452,7 @@ impl Guest<'_> {
         }
         if advice != libc::MADV_FREE as u64 {
             self.space.clear(address, round(length))?;
+            self.commit(address, round(length))?;
         }
         Ok(Done::Result(0))
     }
@@ -413,8 +483,12 @@ impl Guest<'_> {
             if result >= 0 && new_length < old_length {
                 self.space
                     .clear(old + new_length, old_length - new_length)?;
-            } else if result >= 0 && mapping.protection & libc::PROT_WRITE as u32 != 0 {
-                self.ahead(old + old_length, new_length - old_length)?;
+            } else if result >= 0 && new_length > old_length {
+                // What was unmapped there may not be dropped for good.
+                self.commit(old + old_length, new_length - old_length)?;
+                if mapping.protection & libc::PROT_WRITE as u32 != 0 {
+                    self.ahead(old + old_length, new_length - old_length)?;
+                }
             }
             if result != ENOMEM || flags & libc::MREMAP_MAYMOVE as u64 == 0 {
                 return Ok(Done::Result(result));
@@ -440,6 +514,7 @@ impl Guest<'_> {
         }
         self.space
             .copy(old, new as u64, old_length.min(new_length))?;
+        self.commit(new as u64, new_length)?;
         // Made again, it would no longer find what it moves.
         if let Some(journal) = self.journal {
             journal.decided(new)?;
@@ -472,12 +547,13 @@ impl Guest<'_> {
 
     /// Maps ranges onto the files of the space.
     pub fn remap_all(&self, maps: &[Mapping]) -> io::Result<()> {
+        self.commit(0, u64::MAX)?;
         let mut indices: Vec<u64> = maps.iter().map(|m| m.start / FILE_BYTES).collect();
         indices.dedup();
         for index in indices {
             let mut list = List::new();
             self.open_call(&mut list, index * FILE_BYTES, None);
-            let fd = self.run(&list)?[0];
+            let fd = self.opened(self.run(&list)?[0], index * FILE_BYTES)?;
             if fd < 0 {
                 return Err(gate::failed(libc::SYS_openat as u64, fd));
             }

@@ -14,7 +14,9 @@ use crate::device::{Device, Keeper, Mark, Query, State};
 use crate::filter;
 use crate::journal::Journal;
 use crate::launch;
+use crate::losses;
 use crate::placement::{self, Cpus, Decision, Placement};
+use crate::supervisor::files::{self, Files};
 use crate::supervisor::{Counts, Native, Policy, Supervisor};
 use crate::sys;
 use crate::warm;
@@ -69,8 +71,7 @@ impl Ended {
 /// The directory cannot be made or written to.
 pub fn policy(
     memory: &Path,
-    fork: crate::supervisor::Fork,
-    special: filter::Special,
+    (fork, special, files): (crate::supervisor::Fork, filter::Special, Files),
 ) -> Result<Policy> {
     std::fs::create_dir_all(memory).map_err(|error| Error::io(memory, "make", &error))?;
     let probe = memory.join("probe");
@@ -92,6 +93,7 @@ pub fn policy(
         dax,
         fork,
         special,
+        files,
     })
 }
 
@@ -109,7 +111,12 @@ pub fn run(
 ) -> Result<Ended> {
     if native {
         let cpus = place(policy, placement)?;
-        return supervise(policy, cpus.as_ref(), &mut Native, words);
+        // Nothing survives a panic, so nothing is refused for its sake.
+        let policy = Policy {
+            files: Files::Lose,
+            ..policy.clone()
+        };
+        return supervise(&policy, cpus.as_ref(), &mut Native, words);
     }
     let device = Device::open()?;
     let query = device.query()?;
@@ -121,6 +128,7 @@ pub fn run(
             "run outlive minickpt restore first, or give it up with restore --discard",
         ));
     }
+    query.check_sight()?;
     if !policy.dax {
         return Err(Error::new(
             Code::KernelUnready,
@@ -144,6 +152,14 @@ pub fn run(
             "no next kernel is loaded: a panic would end in an ordinary boot",
             "give --kernel and --initrd",
         ));
+    }
+    if policy.files == Files::Through {
+        for (fd, name) in files::inherited() {
+            eprintln!(
+                "outlive: descriptor {fd} is {name}, opened without O_DSYNC: what is not synced \
+                 when the kernel dies is lost; let the program open it, or use chattr +S"
+            );
+        }
     }
     device.arm()?;
     // This start has clocks of its own.
@@ -211,6 +227,8 @@ pub struct Report {
     pub processes: usize,
     /// Threads of them.
     pub threads: usize,
+    /// Descriptors on which each call now fails with EBADF, a line each.
+    pub gone: Vec<String>,
     /// Why nothing was restored, if so.
     pub error: Option<String>,
     /// The image waits for another attempt.
@@ -325,7 +343,13 @@ pub fn restore(policy: &Policy, next: &Next, mut report: impl FnMut(&Report)) ->
         revive(&device, query, policy, next, &mut register, said)
     });
     report(&said);
+    for error in losses::told(&said.death.lost, &said.gone) {
+        eprintln!("outlive: {error}");
+    }
     let mut supervisor = revived?;
+    if let Err(error) = query_again(&device) {
+        eprintln!("outlive: {error}");
+    }
     sys::stand_aside();
     device.mark(Mark::Resumed);
     supervisor.start()?;
@@ -334,6 +358,11 @@ pub fn restore(policy: &Policy, next: &Next, mut report: impl FnMut(&Report)) ->
         status,
         counts: supervisor.counts,
     })
+}
+
+/// The programs go on either way; but that the next panic would end them is told.
+fn query_again(device: &Device) -> Result<()> {
+    device.query()?.check_sight()
 }
 
 /// Everything up to the moment before the first thread runs.
@@ -348,6 +377,7 @@ fn revive<'a>(
     let mut image = read(device, query, policy, said)?;
     let restored = rebuild(policy, &mut image)?;
     device.mark(Mark::Restored);
+    said.gone = restored.gone.clone();
     let taken = take_over(device, query, policy, next, register, (&image, &restored));
     match taken {
         Ok(supervisor) => {
@@ -447,7 +477,7 @@ fn rebuild(policy: &Policy, image: &mut Image) -> std::result::Result<Restored, 
     let options = Options {
         numbers: true,
         synchronous: policy.dax,
-        filter: filter::program(policy.special),
+        filter: filter::program(policy.special, policy.files),
         keep_gate: true,
         ..Options::default()
     };
@@ -547,6 +577,7 @@ mod tests {
                 image_bytes: image.len() as u64,
                 registered: 0,
                 armed: true,
+                blind: false,
                 retries: 4,
                 panics: 5,
             },
@@ -562,6 +593,7 @@ mod tests {
             dax,
             fork: crate::supervisor::Fork::Refuse,
             special: filter::Special::Refuse,
+            files: Files::Through,
         }
     }
 

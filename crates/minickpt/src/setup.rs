@@ -90,7 +90,7 @@ pub fn checks(memory: Option<&Path>) -> Vec<Check> {
         Err(error) => found.push(check("module", false, error.to_string())),
     }
     if let Some(memory) = memory {
-        let policy = crate::revive::policy(memory, Default::default(), Default::default());
+        let policy = crate::revive::policy(memory, Default::default());
         let seen = match &policy {
             Ok(policy) if policy.dax => format!("{} is on DAX", memory.display()),
             Ok(_) => format!(
@@ -150,11 +150,12 @@ fn configuration(release: &str) -> Check {
     check("kernel configuration", missing.is_empty(), seen)
 }
 
-/// Words for the boot line that reserve `bytes` for programs and 4 MiB for the module,
+/// Words for the boot line that reserve `bytes` for programs and 16 MiB for the module,
 /// at the end of the largest range of memory below or above 4 GiB. `None` if no range
 /// leaves at least 256 MiB beside it.
 pub fn boot_words(memory: &[Range], bytes: u64, crash: u64) -> Option<String> {
-    const AREA: u64 = 4 * MIB;
+    // Two images, each with room for 65,536 mappings and for what some hundred threads have.
+    const AREA: u64 = 16 * MIB;
     const LEFT: u64 = 256 * MIB;
     const ALIGN: u64 = 2 * MIB;
     let bytes = bytes.checked_next_multiple_of(ALIGN)?;
@@ -312,17 +313,17 @@ mod tests {
         let words = boot_words(&memory, 512 * MIB, 128 * MIB).unwrap();
         assert_eq!(
             words,
-            "memmap=512M!2556M memmap=4M$3068M crashkernel=128M crash_kexec_post_notifiers \
+            "memmap=512M!2544M memmap=16M$3056M crashkernel=128M crash_kexec_post_notifiers \
              tsc=reliable"
         );
         // The next kernel's line can be made of it.
         let line = warm::next_line(&words, &memory, None).unwrap();
         assert!(
-            line.contains(&format!("memmap={}K@1024K", (2556 - 1) * 1024)),
+            line.contains(&format!("memmap={}K@1024K", (2544 - 1) * 1024)),
             "{line}"
         );
         assert_eq!(boot_words(&memory, 4096 * MIB, 128 * MIB), None);
-        assert!(grub_file(&words).contains("memmap=4M\\\\\\$3068M"));
+        assert!(grub_file(&words).contains("memmap=16M\\\\\\$3056M"));
     }
 
     const GIB: u64 = 1 << 30;
@@ -354,11 +355,11 @@ mod tests {
         let starts = |starts| reserve(&memory, (starts, &nodes), (4 * GIB, 256 * MIB)).unwrap();
         let there = starts(&both);
         assert_eq!((there.node, there.straddles), (Some(1), false));
-        assert!(there.words.contains("memmap=4096M!12284M "), "{there:?}");
+        assert!(there.words.contains("memmap=4096M!12272M "), "{there:?}");
         // A node that is the larger one ends before the other begins.
         let early = [(0, Some(0)), (12 * GIB, Some(1))];
         assert_eq!(starts(&early).node, Some(0));
-        assert!(starts(&early).words.contains("memmap=4096M!8188M "));
+        assert!(starts(&early).words.contains("memmap=4096M!8176M "));
         // A block of two nodes is nobody's.
         let shared = [(0, Some(0)), (6 * GIB, None), (8 * GIB, Some(1))];
         assert_eq!(starts(&shared).node, Some(1));

@@ -4,15 +4,23 @@
 //! `a & (2^42 - 1)`. So no allocator is needed, a mapping grows in place, and what lies
 //! behind an address is known from the address alone. Files are sparse: unmapped ranges
 //! are holes and read as zeroes.
+//!
+//! Invariant: nothing is mapped whose contents the file system could still take back. What is
+//! written here and what is dropped is in its journal some seconds later; if the kernel dies
+//! before, the old contents are there again. A page that the program writes to is committed by
+//! that write (`MAP_SYNC`), one that it only reads is not: so its range is committed before
+//! the program can see it ([`Space::commit`]).
 
-use std::cell::OnceCell;
+use std::cell::{OnceCell, RefCell};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use outlive_image::model::{Backing, Mapping};
+
+use crate::sys;
 
 /// Bytes of address space in one file. ext4 holds 16 TiB, but that of Linux 6.1 punches no
 /// holes behind 4 TiB, the end of its block-mapped files, and says that it did.
@@ -20,6 +28,8 @@ pub const FILE_BYTES: u64 = 1 << 42;
 const FILES: usize = 32;
 const PAGE: usize = 4096;
 const CHUNK: usize = 1 << 20;
+/// Changed ranges that are remembered one by one; more count as all addresses.
+const CHANGED_MAX: usize = 64;
 
 /// The files of a process.
 #[derive(Debug)]
@@ -27,6 +37,8 @@ pub struct Space {
     dir: PathBuf,
     /// Opened when they are needed: most hold nothing.
     files: [OnceCell<File>; FILES],
+    /// Ranges (first address, the one behind) that were changed since the last commit.
+    changed: RefCell<Vec<(u64, u64)>>,
 }
 
 /// Punches a hole: the range reads as zeroes, its memory is free.
@@ -39,6 +51,12 @@ fn punch(file: &File, at: u64, length: u64) -> io::Result<()> {
     } else {
         Err(io::Error::last_os_error())
     }
+}
+
+/// A number for a name, so that who may enter the directory, but not list it, finds only what
+/// is told to him, as its maps tell a process of its own memory.
+pub(crate) fn unguessable() -> io::Result<u64> {
+    sys::random()
 }
 
 /// Writes all names and lengths of a file system out.
@@ -109,13 +127,26 @@ fn is_zero(bytes: &[u8]) -> bool {
 
 impl Space {
     /// New files for a process, in a directory of their own in `memory`.
-    pub fn create(memory: &Path, name: &str) -> io::Result<Space> {
+    ///
+    /// The calls that map them are the process's own, so its `user` must be able to open them,
+    /// and nobody else: they are that user's, in a directory that only root can change and
+    /// whose name nobody can guess ([`unguessable`]).
+    pub fn create(memory: &Path, name: &str, user: u32) -> io::Result<Space> {
         let dir = memory.join(name);
         fs::create_dir(&dir)?;
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o711))?;
         for index in 0..FILES {
             let path = dir.join(index.to_string());
-            let file = File::create_new(path)?;
+            let mut options = File::options();
+            let file = options
+                .write(true)
+                .create_new(true)
+                .mode(0o600)
+                .open(path)?;
             file.set_len(FILE_BYTES - PAGE as u64)?;
+            if user != 0 && sys::is_root() {
+                fchown(&file, Some(user), None)?;
+            }
         }
         // The names must outlive the kernel; contents are mapped with MAP_SYNC.
         sync(&File::open(&dir)?)?;
@@ -128,7 +159,13 @@ impl Space {
         Ok(Space {
             dir: dir.to_owned(),
             files: Default::default(),
+            changed: RefCell::default(),
         })
+    }
+
+    /// Lets another user's process open the file of an address: it has changed its user.
+    pub fn give(&self, address: u64, user: u32) -> io::Result<()> {
+        fchown(self.file(address)?, Some(user), None)
     }
 
     /// Its directory.
@@ -176,9 +213,36 @@ impl Space {
             // Looking is cheaper than a hole in a hole, which the file system journals too.
             if !is_free(file, at % FILE_BYTES, part) {
                 punch(file, at % FILE_BYTES, part)?;
+                self.note(at, part);
             }
             (at, left) = (at + part, left - part);
         }
+        Ok(())
+    }
+
+    /// Remembers a range whose contents are not those that the file system would bring back.
+    fn note(&self, address: u64, length: u64) {
+        let mut changed = self.changed.borrow_mut();
+        if changed.len() >= CHANGED_MAX {
+            *changed = vec![(0, u64::MAX)];
+        }
+        changed.push((address, address.saturating_add(length)));
+    }
+
+    /// Makes what was written to and dropped from a range durable, if anything was. Files that
+    /// are not on DAX do not outlive a kernel anyway: that is for the caller to know.
+    pub fn commit(&self, address: u64, length: u64) -> io::Result<()> {
+        let end = address.saturating_add(length);
+        let hit = |range: &(u64, u64)| range.0 < end && address < range.1;
+        let mut changed = self.changed.borrow_mut();
+        if !changed.iter().any(hit) {
+            return Ok(());
+        }
+        // What was changed is open. For a file that was not, this asks for nothing.
+        for file in self.files.iter().filter_map(OnceCell::get) {
+            sys::commit(file, FILE_BYTES - 2 * PAGE as u64)?;
+        }
+        changed.clear();
         Ok(())
     }
 
@@ -254,7 +318,9 @@ impl Space {
                     }
                     end += step;
                 }
-                self.write(address + done + at as u64, &buffer[at..end])?;
+                let to = address + done + at as u64;
+                self.note(to, (end - at) as u64);
+                self.write(to, &buffer[at..end])?;
                 at = end;
             }
             done += got as u64;
@@ -316,7 +382,7 @@ mod tests {
     #[test]
     fn ranges_have_one_place_and_holes_are_zero() {
         let dir = tempfile::tempdir().unwrap();
-        let space = Space::create(dir.path(), "p1").unwrap();
+        let space = Space::create(dir.path(), "p1", 0).unwrap();
         let address = 0x7f12_3456_7000;
         let (path, offset) = space.place(address, 4096).unwrap();
         assert_eq!(path, dir.path().join("p1/31"));
@@ -325,7 +391,7 @@ mod tests {
         space.write(address, &[7; 8192]).unwrap();
         space.copy(address, address + 0x10_0000, 8192).unwrap();
         space.clear(address, 4096).unwrap();
-        let other = Space::create(dir.path(), "p2").unwrap();
+        let other = Space::create(dir.path(), "p2", 0).unwrap();
         other.copy_all(&space).unwrap();
         let read = |at: u64| {
             let mut byte = [9; 1];
@@ -342,9 +408,42 @@ mod tests {
     }
 
     #[test]
+    fn what_is_mapped_anew_is_committed_and_nothing_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let space = Space::create(dir.path(), "p1", 0).unwrap();
+        let address = 0x7f12_3456_7000;
+        let left = || space.changed.borrow().clone();
+        space
+            .fill(address, 8192, |buffer, done| {
+                buffer[..PAGE].fill(7);
+                Ok(if done < 8192 { PAGE } else { 0 })
+            })
+            .unwrap();
+        assert_eq!(left().len(), 2);
+        // Neighbours wait for their own mapping.
+        space.commit(address - 4096, 4096).unwrap();
+        space.commit(address + 8192, 4096).unwrap();
+        assert_eq!(left().len(), 2);
+        space.commit(address + 4096, 4096).unwrap();
+        assert_eq!(left(), []);
+        // A hole in a hole is none; zeroes ahead may be lost.
+        space.clear(address + 8192, 4096).unwrap();
+        space.zero(address + 8192, 4096).unwrap();
+        assert_eq!(left(), []);
+        space.clear(address, 4096).unwrap();
+        assert_eq!(left(), [(address, address + 4096)]);
+        for _ in 0..2 * CHANGED_MAX {
+            space.note(0, 4096);
+        }
+        assert!(left().len() <= CHANGED_MAX + 1);
+        space.commit(1 << 40, 1).unwrap();
+        assert_eq!(left(), []);
+    }
+
+    #[test]
     fn zeroes_ahead_are_data_and_change_nothing_else() {
         let dir = tempfile::tempdir().unwrap();
-        let space = Space::create(dir.path(), "p1").unwrap();
+        let space = Space::create(dir.path(), "p1", 0).unwrap();
         let address = 0x7f12_3456_7000;
         space.write(address - 4096, &[7; 4096]).unwrap();
         assert!(space.is_hole(address, 300_000).unwrap());

@@ -6,6 +6,7 @@
 //! never run with memory that is not kept.
 
 mod born;
+pub mod files;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs::File;
@@ -22,12 +23,13 @@ use outlive_image::procfs;
 use outlive_image::restore::Restored;
 use outlive_image::sys::{self, Change, Others};
 
+use self::files::Files;
 use crate::births::{makes_thread, shares};
 use crate::filter::{SPECIAL, Special};
 use crate::journal::Journal;
 use crate::memory::{self, Done, Guest, answer, put_back, set_answer};
 pub use crate::register::{Counts, Native, Register};
-use crate::space::Space;
+use crate::space::{Space, unguessable};
 use crate::stacks::Stacks;
 
 /// What a plain fork does.
@@ -51,6 +53,8 @@ pub struct Policy {
     pub fork: Fork,
     /// What special descriptors do.
     pub special: Special,
+    /// What files that are written to do.
+    pub files: Files,
 }
 
 impl Policy {
@@ -64,6 +68,7 @@ impl Policy {
             dax: self.dax,
             journal: None,
             stacks: None,
+            through: self.files == Files::Through,
         }
     }
 }
@@ -98,11 +103,14 @@ pub struct Supervisor<'a> {
     /// Newborns that stopped (or ended: false) before their birth was reported.
     early: BTreeMap<i32, bool>,
     queue: VecDeque<(i32, Change)>,
+    /// Threads that are in a call on a file.
+    files: BTreeMap<i32, files::Open>,
+    /// Names of files that were refused.
+    refused: BTreeSet<String>,
     /// Until its processes are another's.
     others: Option<Others>,
     root: i32,
     status: Option<i32>,
-    next: u64,
     said: BTreeSet<&'static str>,
     /// How often it was called.
     pub counts: Counts,
@@ -112,6 +120,11 @@ pub struct Supervisor<'a> {
 
 fn broken(doing: &str, error: &io::Error) -> Error {
     let what = format!("supervise: {doing}: {error}");
+    if error.kind() == io::ErrorKind::PermissionDenied {
+        let remedy = "programs map their memory themselves: let all users enter that directory \
+                      and those above it (chmod o+x)";
+        return Error::new(Code::Permission, Entity::Call, what, remedy);
+    }
     let remedy = "the programs were ended; their output tells how far they came";
     Error::new(Code::Io, Entity::Call, what, remedy)
 }
@@ -136,9 +149,10 @@ impl<'a> Supervisor<'a> {
             early: BTreeMap::new(),
             others: Some(Others::new()),
             queue: VecDeque::new(),
+            files: BTreeMap::new(),
+            refused: BTreeSet::new(),
             root: 0,
             status: None,
-            next: 0,
             said: BTreeSet::new(),
             counts: Counts::default(),
             say: Box::new(|error| eprintln!("outlive: {error}")),
@@ -376,9 +390,10 @@ impl<'a> Supervisor<'a> {
                 if jobs.contains(&signal) {
                     sys::listen(tid)
                 } else {
-                    sys::resume(tid, 0)
+                    self.let_run(tid)
                 }
             }
+            0 if Self::is_end_of_call(change) => self.call_ended(tid),
             0 if signal & 0x80 == 0 => {
                 self.counts.signals += 1;
                 if signal == libc::SIGBUS {
@@ -395,6 +410,7 @@ impl<'a> Supervisor<'a> {
             self.early.insert(tid, false);
             return;
         };
+        self.files.remove(&tid);
         // A word that stays names nobody who is there.
         let _ = self.journal.forget(tid);
         if tid == self.root {
@@ -454,6 +470,9 @@ impl<'a> Supervisor<'a> {
             // Before the first exec the program is still the launcher's copy.
             return sys::resume(tid, 0);
         };
+        if files::is_file_call(number) {
+            return self.file_call(tid, registers);
+        }
         if let Some((_, name)) = SPECIAL.iter().find(|(special, _)| *special == number) {
             self.refuse_special(name);
             return answer(tid, &mut registers, -i64::from(libc::ENOSYS));
@@ -512,6 +531,10 @@ impl<'a> Supervisor<'a> {
                 self.full(bytes);
                 -i64::from(libc::ENOMEM)
             }
+            Done::Unkept(why) => {
+                self.refuse_file(&why);
+                -i64::from(libc::ENODEV)
+            }
             Done::Pass => self.pass(tid, &registers, &body)?,
         };
         self.journal.decided(result)?;
@@ -552,14 +575,11 @@ impl<'a> Supervisor<'a> {
         self.tell("fork", &error);
     }
 
-    fn new_name(&mut self, pid: i32) -> String {
-        loop {
-            self.next += 1;
-            let name = format!("p{pid}-{}", self.next);
-            if !self.policy.memory.join(&name).exists() {
-                return name;
-            }
-        }
+    /// Files for the memory of a process, which its user may open.
+    fn new_space(&self, pid: i32) -> io::Result<Space> {
+        let name = format!("p{pid}-{}", unguessable()?);
+        let user = procfs::status(pid, pid)?.credentials.uid[3];
+        Space::create(&self.policy.memory, &name, user)
     }
 
     fn announce(&mut self, pid: i32) {
@@ -574,6 +594,10 @@ impl<'a> Supervisor<'a> {
         self.queue.retain(|(other, _)| *other != tid);
         self.threads
             .retain(|other, pid| *pid != tid || *other == tid);
+        // The end of the others may not be told; their numbers come again.
+        let threads = &self.threads;
+        self.files
+            .retain(|other, _| *other != tid && threads.contains_key(other));
         let former = self.bodies.contains_key(&tid);
         if former {
             self.forget(tid);
@@ -582,15 +606,15 @@ impl<'a> Supervisor<'a> {
         let mut saved = (sys::registers(tid)?, sys::mask(tid)?);
         saved.0[reg::ORIG_RAX] = u64::MAX;
         gate::quiet(tid)?;
-        let name = self.new_name(tid);
-        let space = Space::create(&self.policy.memory, &name)?;
+        let space = self.new_space(tid)?;
         let memory = gate::memory(tid)?;
         let vdso = outlive_image::dump::vdso(&procfs::mappings(tid)?)?;
         gate::open(tid, &memory, vdso)?;
         let guest = self.policy.guest(tid, &memory, &space);
         let adopted = guest.adopt();
         if let Err(error) = adopted {
-            if Gone::of(&error).is_none() {
+            let denied = error.kind() == io::ErrorKind::PermissionDenied;
+            if !denied && Gone::of(&error).is_none() {
                 self.full(0);
             }
             return Err(error);

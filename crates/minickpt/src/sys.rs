@@ -84,6 +84,74 @@ pub fn is_dax(file: &File) -> bool {
     }
 }
 
+/// Commits what the file system changed of a file: blocks that it gave and took back. Unlike
+/// fdatasync(2) this does not look at the file's pages, of which a program may have written
+/// gigabytes: msync(2) of one page (at `at`) writes that page and the whole transaction.
+pub(crate) fn commit(file: &File, at: u64) -> io::Result<()> {
+    // SAFETY: a new mapping at an address of the kernel's choice, which nobody reads, unmapped
+    // at once.
+    unsafe {
+        let page = libc::mmap64(
+            std::ptr::null_mut(),
+            4096,
+            libc::PROT_READ,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            at as i64,
+        );
+        if page == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let synced = answer(libc::msync(page, 4096, libc::MS_SYNC).into());
+        libc::munmap(page, 4096);
+        synced.map(drop)
+    }
+}
+
+/// The kind of the file system of a file, as statfs(2) numbers it.
+pub(crate) fn file_system(file: &File) -> io::Result<i64> {
+    let mut stat = std::mem::MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: the kernel fills the structure, which is valid when zero.
+    unsafe {
+        answer(libc::fstatfs(file.as_raw_fd(), stat.as_mut_ptr()).into())?;
+        Ok(stat.assume_init().f_type)
+    }
+}
+
+/// Opens a file only to look where it is.
+pub(crate) fn open_place(path: &std::path::Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    options.read(true).custom_flags(libc::O_PATH).open(path)
+}
+
+/// True if each write to an open file is durable when it returns: `chattr +S`.
+pub(crate) fn writes_through(fd: i32) -> bool {
+    const FS_SYNC_FL: libc::c_long = 8;
+    let mut flags: libc::c_long = 0;
+    // SAFETY: the kernel writes at most a long.
+    let got = unsafe { libc::ioctl(fd, libc::FS_IOC_GETFLAGS, &raw mut flags) };
+    got == 0 && flags & FS_SYNC_FL != 0
+}
+
+/// True if this process may do what root may to files.
+pub(crate) fn is_root() -> bool {
+    // SAFETY: no arguments.
+    unsafe { libc::geteuid() == 0 }
+}
+
+/// A number that nobody can guess.
+pub(crate) fn random() -> io::Result<u64> {
+    let mut bytes = [0u8; 8];
+    // SAFETY: a buffer with its length.
+    let got = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    if answer(got as c_long)? == 8 {
+        Ok(u64::from_le_bytes(bytes))
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}
+
 /// Leaves signals of the terminal to the program, whose process group we share, and
 /// takes orphans in.
 pub fn stand_aside() {

@@ -13,6 +13,7 @@ use outlive_image::{dump, procfs, sys};
 use outlive_minickpt::filter::{self, Special};
 use outlive_minickpt::journal::Journal;
 use outlive_minickpt::launch;
+use outlive_minickpt::supervisor::files::Files;
 use outlive_minickpt::supervisor::{Counts, Fork, Native, Policy, Register, Supervisor};
 
 const BOUND: Duration = Duration::from_secs(100);
@@ -58,6 +59,7 @@ impl Scene {
             dax: false,
             fork,
             special: Special::Refuse,
+            files: Files::Lose,
         }
     }
 
@@ -134,7 +136,7 @@ fn survives(fork: Fork, program: &str, lines: usize) {
     reap(&image.processes.iter().map(|p| p.pid).collect::<Vec<_>>());
     let options = Options {
         numbers: true,
-        filter: filter::program(Special::Refuse),
+        filter: filter::program(Special::Refuse, Files::Lose),
         keep_gate: true,
         ..Options::default()
     };

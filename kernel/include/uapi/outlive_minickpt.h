@@ -120,6 +120,7 @@ enum omk_rec_type {
 	OMK_REC_TERMINALS = 10,	/* struct omk_terminal[] */
 	OMK_REC_QUEUED = 11,	/* struct omk_queued[] */
 	OMK_REC_POSIX_TIMERS = 12,	/* struct omk_posix_timer[] */
+	OMK_REC_ENDED = 13,	/* struct omk_ended[] */
 };
 
 /* rec.flags */
@@ -146,6 +147,8 @@ struct omk_rec {
 #define OMK_PROC_MM_REPLACED	(1U << 6)	/* it ran another program (execve): its memory
 						 * is not what was registered
 						 */
+#define OMK_PROC_UNDUMPABLE	(1U << 7)	/* PR_SET_DUMPABLE is not 1 */
+#define OMK_PROC_SECUREBITS	16		/* shift of 8 bits: PR_SET_SECUREBITS */
 
 #define OMK_NO_PATH		0xffffffffU	/* *_path: not recorded */
 
@@ -255,9 +258,14 @@ struct omk_vma {
 	__u32 reserved;
 };
 
+/* fd.flags */
+#define OMK_FD_CLOEXEC		(1U << 0)
+#define OMK_FD_VOLATILE		(1U << 1)	/* its file system was in memory */
+#define OMK_FD_UNLINKED		(1U << 2)	/* its file has no name any more */
+
 struct omk_fd {
 	__u32 fd;
-	__u32 cloexec;
+	__u32 flags;		/* OMK_FD_* */
 	__u64 description;	/* equal for descriptors that share a position */
 	__u64 pos;
 	__u64 ino;
@@ -265,7 +273,9 @@ struct omk_fd {
 	__u32 rdev;
 	__u32 f_flags;		/* O_* */
 	__u32 mode;		/* st_mode */
-	__u64 size;		/* of a regular file, as that kernel knew it */
+	__u64 size;		/* of a regular file, as that kernel knew it; of a pipe, 0 if
+				 * it was empty
+				 */
 	__u32 path;
 	__u32 f_mode;
 };
@@ -304,6 +314,14 @@ struct omk_terminal {
 	__u8 cc[19];
 	__u16 rows, columns;
 	__u32 foreground;	/* process group, 0: not the controlling terminal */
+	__u32 reserved;
+};
+
+/* A child that ended and was not yet waited for. */
+struct omk_ended {
+	__u32 pid;
+	__u32 status;		/* as wait4(2) gives it */
+	__u32 exit_signal;
 	__u32 reserved;
 };
 
@@ -359,7 +377,7 @@ struct omk_query {
 	__u64 image_off;	/* of the newest image in the area */
 	__u64 image_len;	/* header and records */
 	__u32 registered;	/* processes */
-	__u32 armed;		/* 1: a panic saves (whether a next kernel is loaded:
+	__u32 armed;		/* OMK_ARMED_* (whether a next kernel is loaded:
 				 * /sys/kernel/kexec_crash_loaded)
 				 */
 	__u32 retries;
@@ -368,6 +386,11 @@ struct omk_query {
 	__u32 xstate_size;
 	__u32 damage;		/* why OMK_STATE_DAMAGED: OMK_DAMAGE_* */
 };
+
+#define OMK_ARMED_SAVES		(1U << 0)	/* a panic saves */
+#define OMK_ARMED_BLIND		(1U << 1)	/* kprobes do not fire: threads that run at
+						 * the panic are OMK_THREAD_UNSEEN
+						 */
 
 #define OMK_DAMAGE_SUPER	1
 #define OMK_DAMAGE_HEADER	2

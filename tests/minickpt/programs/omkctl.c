@@ -186,7 +186,7 @@ static void print_arrays(const struct cursor *c, const char *strings, size_t sle
 		       string(strings, slen, v[i].path));
 	for (i = 0; c->rec->type == OMK_REC_FDS && i < c->rec->count; i++)
 		printf("FD %u cloexec %u pos %llu flags %o mode %o dev %x ino %llu rdev %x %s\n",
-		       f[i].fd, f[i].cloexec, f[i].pos, f[i].f_flags, f[i].mode, f[i].dev, f[i].ino,
+		       f[i].fd, f[i].flags & OMK_FD_CLOEXEC, f[i].pos, f[i].f_flags, f[i].mode, f[i].dev, f[i].ino,
 		       f[i].rdev, string(strings, slen, f[i].path));
 	for (i = 0; c->rec->type == OMK_REC_SIGACTIONS && i < c->rec->count; i++)
 		if (s[i].handler)

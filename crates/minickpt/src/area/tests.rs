@@ -1,5 +1,7 @@
 //! Images made of their records, and what is read from them.
 
+use outlive_image::model::OpenFile;
+
 use super::*;
 
 const KERNEL: (&str, &str, u32) = ("6.1.0-test", "#1 SMP", 7);

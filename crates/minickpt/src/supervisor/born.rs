@@ -11,7 +11,6 @@ use outlive_image::sys::{self, Change};
 use super::{Body, Supervisor};
 use crate::births::shares;
 use crate::memory::put_back;
-use crate::space::Space;
 
 impl Supervisor<'_> {
     /// A thread was born by `tid`, which is stopped in its call. It runs only when its maker
@@ -98,7 +97,7 @@ impl Supervisor<'_> {
         let held = self.hold(tid, parent)?;
         let copied = self.copy(child, &body);
         for other in held {
-            if let Err(error) = sys::resume(other, 0) {
+            if let Err(error) = self.let_run(other) {
                 self.lost(other, error)?;
             }
         }
@@ -141,8 +140,7 @@ impl Supervisor<'_> {
 
     /// Gives a forked child memory of its own; nothing else of its parent runs.
     fn copy(&mut self, child: i32, body: &Body) -> io::Result<()> {
-        let name = self.new_name(child);
-        let space = Space::create(&self.policy.memory, &name)?;
+        let space = self.new_space(child)?;
         space.copy_all(&body.space)?;
         let memory = gate::memory(child)?;
         let mut maps = procfs::mappings(child)?;
