@@ -84,7 +84,7 @@ impl SharedRecords {
         let (here, told) = (Arc::new(here), work.clone());
         let then = Arc::clone(&here);
         let job = move || {
-            let result = state.persist(&mine.shared, &mine.record);
+            let result = state.persist(&mine.shared, &mine.record, mine.stood);
             tell(&mine, &then, result, &told);
         };
         if let Err(error) = self.line.run(job) {
@@ -111,17 +111,20 @@ impl SharedRecords {
 }
 
 impl State {
-    fn persist(&self, shared: &Vault, record: &Record) -> Result<()> {
+    /// `stood`: the node had recorded it before, so that it may be there by its own doing.
+    fn persist(&self, shared: &Vault, record: &Record, stood: bool) -> Result<()> {
         let own = match record {
             Record::Incarnation { number, .. } => number.0,
             // A ballot begins with the incarnation of who decides.
             Record::Commit { ballot, .. } => (ballot >> 32) as u32,
             _ => 0,
         };
-        let own = self.opened.fetch_max(own, Ordering::Relaxed).max(own);
+        let own = self.opened.load(Ordering::Relaxed).max(own);
         refuse_superseded(shared, Incarnation(own))?;
         let mut marked = self.marked.lock().unwrap_or_else(PoisonError::into_inner);
-        persist_shared(shared, &mut marked, record)
+        persist_shared(shared, &mut marked, record, stood)?;
+        self.opened.fetch_max(own, Ordering::Relaxed);
+        Ok(())
     }
 
     fn collect(&self, shared: &Vault, policy: &GcPolicy) -> Result<()> {
@@ -202,15 +205,25 @@ pub(crate) fn mark(marked: &mut Incarnation, place: &RecordStore, record: &Recor
     }
 }
 
-/// Records a decision in shared storage too, exclusively.
+/// Records a decision in shared storage too, exclusively. A start that stands there and was not
+/// recorded at the node before (`stood`) is another run's, even if it says the same: two runs that
+/// begin at once restore the same version with the same nodes.
 ///
 /// # Errors
 /// [`Code::JobBusy`] if another decision stands there; those of the storage.
-fn persist_shared(shared: &Vault, marked: &mut Incarnation, record: &Record) -> Result<()> {
+fn persist_shared(
+    shared: &Vault,
+    marked: &mut Incarnation,
+    record: &Record,
+    stood: bool,
+) -> Result<()> {
     mark(marked, shared.mark(), record);
+    let may_be_mine = stood || !matches!(record, Record::Incarnation { .. });
     match shared.records().persist_exclusive(record)? {
         outlive_vault::Exclusive::Created => Ok(()),
-        outlive_vault::Exclusive::Stands(found) if same_decision(&found, record) => Ok(()),
+        outlive_vault::Exclusive::Stands(found) if may_be_mine && same_decision(&found, record) => {
+            Ok(())
+        }
         outlive_vault::Exclusive::Stands(_) => Err(Error::new(
             Code::JobBusy,
             Entity::File(shared.store().name()),
@@ -233,7 +246,7 @@ pub fn finish_shared(found: &mut Vec<Record>, own: &Vault, shared: &Vault) -> Re
     let there = shared.records().scan()?.records;
     let missing: Vec<Record> = unfinished(found, &there).into_iter().cloned().collect();
     for (at, record) in missing.iter().enumerate() {
-        let Err(error) = persist_shared(shared, &mut Incarnation(0), record) else {
+        let Err(error) = persist_shared(shared, &mut Incarnation(0), record, true) else {
             continue;
         };
         for record in &missing[at..] {
@@ -327,7 +340,7 @@ mod tests {
         let refusing =
             outlive_vault::Faulty::new(directory, Arc::<crate::faults::Faults>::clone(&faults));
         let shared = Vault::shared(Arc::new(refusing), 7);
-        persist_shared(&shared, &mut Incarnation(0), &commit(2)).unwrap();
+        persist_shared(&shared, &mut Incarnation(0), &commit(2), false).unwrap();
         for version in 2..=4 {
             own.records().persist(&commit(version)).unwrap();
         }
@@ -384,15 +397,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let shared = Vault::create(&folder.path().join("shared"), 7).unwrap();
         let (old, new) = (State::default(), State::default());
-        old.persist(&shared, &opened(3)).unwrap();
-        old.persist(&shared, &commit_of(3, 2)).unwrap();
-        new.persist(&shared, &opened(4)).unwrap();
+        old.persist(&shared, &opened(3), false).unwrap();
+        old.persist(&shared, &commit_of(3, 2), false).unwrap();
+        new.persist(&shared, &opened(4), false).unwrap();
         let refused = |result: Result<()>| result.unwrap_err().code() == Code::JobBusy;
-        assert!(refused(old.persist(&shared, &commit_of(3, 3))));
-        assert!(
-            refused(old.persist(&shared, &opened(4))),
-            "it is another one's"
-        );
+        assert!(refused(old.persist(&shared, &commit_of(3, 3), false)));
+        // It says the same, and is another one's.
+        assert!(refused(old.persist(&shared, &opened(4), false)));
+        new.persist(&shared, &opened(4), true).unwrap();
         let policy = GcPolicy {
             stable: Default::default(),
             keep: 1,
@@ -402,7 +414,7 @@ mod tests {
         };
         assert!(refused(old.collect(&shared, &policy)));
         // What was decided before is decided again by who goes on.
-        new.persist(&shared, &commit_of(4, 2)).unwrap();
-        new.persist(&shared, &commit_of(4, 3)).unwrap();
+        new.persist(&shared, &commit_of(4, 2), false).unwrap();
+        new.persist(&shared, &commit_of(4, 3), false).unwrap();
     }
 }
