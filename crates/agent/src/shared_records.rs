@@ -224,6 +224,13 @@ fn persist_shared(
         outlive_vault::Exclusive::Stands(found) if may_be_mine && same_decision(&found, record) => {
             Ok(())
         }
+        // Or it was made just now, and the answer was lost: the next number tells.
+        outlive_vault::Exclusive::Stands(found) if found == *record => Err(Error::new(
+            Code::Io,
+            Entity::File(shared.store().name()),
+            "this start stands there already, of another run or of a request whose answer was lost",
+            "nothing: the next number is tried",
+        )),
         outlive_vault::Exclusive::Stands(_) => Err(Error::new(
             Code::JobBusy,
             Entity::File(shared.store().name()),
@@ -402,8 +409,9 @@ mod tests {
         new.persist(&shared, &opened(4), false).unwrap();
         let refused = |result: Result<()>| result.unwrap_err().code() == Code::JobBusy;
         assert!(refused(old.persist(&shared, &commit_of(3, 3), false)));
-        // It says the same, and is another one's.
-        assert!(refused(old.persist(&shared, &opened(4), false)));
+        // It says the same, and may be another one's.
+        let same = old.persist(&shared, &opened(4), false);
+        assert_eq!(same.unwrap_err().code(), Code::Io);
         new.persist(&shared, &opened(4), true).unwrap();
         let policy = GcPolicy {
             stable: Default::default(),

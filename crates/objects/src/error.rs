@@ -18,6 +18,8 @@ pub(crate) fn io_error(error: &object_store::Error) -> io::Error {
         E::PermissionDenied { .. } | E::Unauthenticated { .. } => ErrorKind::PermissionDenied,
         E::NotSupported { .. } | E::NotImplemented { .. } => ErrorKind::Unsupported,
         E::Precondition { .. } => ErrorKind::InvalidData,
+        // A listing that is refused has no kind of its own there.
+        E::Generic { source, .. } if is_refusal(&**source) => ErrorKind::PermissionDenied,
         _ => ErrorKind::Other,
     };
     match (kind, error) {
@@ -26,6 +28,22 @@ pub(crate) fn io_error(error: &object_store::Error) -> io::Error {
         (_, E::Precondition { .. }) => io::Error::new(kind, "it was replaced meanwhile"),
         _ => io::Error::new(kind, told(error)),
     }
+}
+
+/// True if a server answered so in any of the causes.
+fn is_refusal(source: &(dyn std::error::Error + 'static)) -> bool {
+    let mut cause = Some(source);
+    while let Some(inner) = cause {
+        let text = inner.to_string();
+        if ["401 Unauthorized", "403 Forbidden"]
+            .iter()
+            .any(|it| text.contains(it))
+        {
+            return true;
+        }
+        cause = inner.source();
+    }
+    false
 }
 
 /// The same for what is written.

@@ -18,13 +18,13 @@ use crate::client::Client;
 pub const VARIABLES: [&str; 4] = ["AWS_", "GOOGLE_", "AZURE_", "SSL_CERT_"];
 
 /// Of one attempt at a request, unless `AWS_TIMEOUT` and its like say otherwise: a part of 8 MiB
-/// takes as long at 140 KiB a second.
-const REQUEST: &str = "60 seconds";
+/// takes as long at 280 KiB a second.
+const REQUEST: &str = "30 seconds";
 /// Of a connection, likewise `AWS_CONNECT_TIMEOUT`.
 const CONNECT: &str = "5 seconds";
 /// Of a request with its repetitions: what is busy (503, 429) or breaks is asked again, with pauses
 /// that grow.
-const REPEATED: Duration = Duration::from_secs(60);
+const REPEATED: Duration = Duration::from_secs(20);
 const REPEATED_MAX: usize = 12;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

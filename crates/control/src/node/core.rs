@@ -242,6 +242,8 @@ pub struct Core<S: Shell> {
     unwritable: bool,
     /// The last record that was refused was refused by shared storage.
     refused_by_shared: bool,
+    /// And it did because another run of the job has decided there since.
+    superseded: bool,
     /// What was read before it was needed, for `outlive status`.
     scrub_said: ScrubStatus,
     /// The job ends: nothing is begun any more.
@@ -303,6 +305,7 @@ impl<S: Shell> Core<S> {
             corrupted: BTreeMap::new(),
             unwritable: false,
             refused_by_shared: false,
+            superseded: false,
             scrub_said: ScrubStatus::default(),
             finishing: false,
             stirred: false,

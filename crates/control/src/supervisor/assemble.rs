@@ -455,10 +455,12 @@ impl Supervisor {
         if !may_return || self.open_retries < self.set.open_tries_max {
             self.open_retries += 1;
         }
-        let hopeless = matches!(
-            error.code(),
-            Code::NoValidCheckpoint | Code::FormatUnknown | Code::MemoryBudget
-        );
+        let hopeless = match error.code() {
+            Code::NoValidCheckpoint | Code::FormatUnknown | Code::MemoryBudget => true,
+            // Not a number that was used before: somebody else runs the job, and has gone further.
+            Code::JobBusy => known < incarnation,
+            _ => false,
+        };
         if hopeless || self.open_retries > self.set.open_tries_max {
             return self.give_up(now, error, None);
         }

@@ -528,6 +528,14 @@ impl<S: Shell> Core<S> {
                 format!("start {number} did not open: too few nodes of the last start answer"),
                 "end all processes of the job, then start it again",
             ),
+            Why::Storage if refused && self.superseded => (
+                Code::JobBusy,
+                format!(
+                    "start {number} did not open: another run of the job has opened one since, in \
+                     what all nodes share"
+                ),
+                "let that run go on; when it has ended, the same command goes on from where it was",
+            ),
             Why::Storage if refused => (
                 Code::Io,
                 format!("start {number} did not open: the shared directory takes no record of it"),
@@ -563,6 +571,11 @@ impl<S: Shell> Core<S> {
             ),
         };
         let error = Error::new(code, entity, reason, remedy);
+        // Another number would only take the job from who runs it.
+        let known = match refused && self.superseded {
+            true => Incarnation(0),
+            false => known,
+        };
         self.tell(&Notice::OpenFailed {
             incarnation,
             error,

@@ -440,6 +440,8 @@ impl<S: Shell> Core<S> {
             } => {
                 tracing::trace!(?op, ok = result.is_ok(), "persisted");
                 self.refused_by_shared = by_shared;
+                let busy = |error: &Error| error.code() == Code::JobBusy;
+                self.superseded = by_shared && result.as_ref().is_err_and(busy);
                 let trouble = result.as_ref().map_or_else(Some, Option::as_ref);
                 self.unwritable = trouble.is_some();
                 match trouble.cloned() {
