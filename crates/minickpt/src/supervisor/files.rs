@@ -9,6 +9,7 @@
 
 use std::fs::File;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
@@ -309,10 +310,17 @@ const REFUSED_MAX: usize = 64;
 
 /// Syncs a file or directory, if there is a disk under it.
 fn durable(path: &Path) -> io::Result<()> {
+    // The program may have put something else there since, and this opens with root's rights: what
+    // a device would do when it is opened is not done.
+    let place = crate::sys::open_place(path)?;
+    let kind = place.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return Ok(());
+    }
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
-        .open(path)?;
+        .open(format!("/proc/self/fd/{}", place.as_raw_fd()))?;
     if is_volatile(&file)? {
         return Ok(());
     }
@@ -361,8 +369,6 @@ pub(crate) fn inherited() -> Vec<(i32, String)> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsRawFd;
-
     use super::*;
 
     #[test]
