@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, JobName, Result};
 
 use crate::files;
-use crate::job_file::{IDENTITY, JobFile, job_hash};
+use crate::job_file::{IDENTITY, JobFile, job_hash, key_hash};
 use crate::marks::MARK;
 pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
@@ -160,7 +160,7 @@ impl Deletion {
 
     fn mark(&self) -> Result<()> {
         store::write_atomic(&self.dir.join(MARK), b"")?;
-        if let Ok(hash) = job_hash(self.name.as_str(), &self.dir.join("key"))
+        if let Ok(hash) = key_hash(self.name.as_str(), &self.dir.join("key"))
             && let Ok(sockets) = store::run_dir(hash)
         {
             // Of a launcher that was killed; in memory, so gone with the machine anyway.

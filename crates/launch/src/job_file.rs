@@ -111,9 +111,15 @@ pub struct Known {
 /// # Errors
 /// Those of reading the key's file.
 pub fn job_hash(name: &str, key_file: &Path) -> Result<u64> {
-    if let Some(number) = adopted(key_file)? {
-        return Ok(number);
+    match adopted(key_file)? {
+        Some(number) => Ok(number),
+        None => key_hash(name, key_file),
     }
+}
+
+/// [`job_hash`] by name and key alone: of a job that two stores know each has its own, and so have
+/// its sockets.
+pub(crate) fn key_hash(name: &str, key_file: &Path) -> Result<u64> {
     let mut bytes = input::read(key_file, input::TEXT_BYTES_MAX)?;
     bytes.extend_from_slice(name.as_bytes());
     let hash = xxhash_rust::xxh3::xxh3_64(&bytes);

@@ -10,6 +10,7 @@ use crate::command;
 use crate::emulated::Emulated;
 use crate::fleet::{Common, Fleet};
 use crate::hosts::{self, Hosts};
+use crate::job_file::key_hash;
 use crate::nodes::{Happened, Nodes};
 use crate::run::{Machines, Run};
 use crate::store::{self, Store};
@@ -55,6 +56,7 @@ impl Lives<'_> {
 
     fn emulated(&self) -> Result<Emulated> {
         let (run, store) = (self.run, self.store);
+        let sockets = key_hash(run.settings.job.as_str(), &store.key_file())?;
         Ok(Emulated(Fleet::new(Common {
             job: run.settings.job.clone(),
             job_hash: self.job_hash,
@@ -64,7 +66,7 @@ impl Lives<'_> {
             object_store: store.job().object_store.clone(),
             environment: Vec::new(),
             key_file: store.key_file(),
-            sockets: store::run_dir(self.job_hash)?.join("agent-{node}.sock"),
+            sockets: store::run_dir(sockets)?.join("agent-{node}.sock"),
             nodes: run.settings.nodes,
             memory_bytes: run.memory_bytes,
             encrypt: run.encrypt,
