@@ -10,6 +10,7 @@ use outlive_control::orders::{Bounds, LevelSetting, Notice, Order, Policy, Step,
 use outlive_control::report::Report;
 use outlive_control::steering::Wishes;
 use outlive_control::supervisor::{self, Input, Settings, Storage, Supervisor};
+use outlive_ledger::Record;
 use outlive_planner::online::learned::Learned;
 use serde::Serialize;
 
@@ -301,7 +302,19 @@ impl Job {
         }
         self.epoch += 1;
         self.forced = None;
-        let kept = self.launcher.kept.clone();
+        let mut kept = self.launcher.kept.clone();
+        // What the nodes share may know of a start that the launcher had no time to remember.
+        if self.calm || self.shared.out_until <= self.now {
+            let starts = self
+                .shared
+                .records
+                .iter()
+                .filter_map(|record| match record {
+                    Record::Incarnation { number, .. } => Some(number.0),
+                    _ => None,
+                });
+            kept.incarnation = starts.fold(kept.incarnation, u32::max);
+        }
         let run = self.launcher.run + 1;
         self.launcher = Launcher::after(&self.options, (self.seed, run), kept, self.now);
         let specs = injected::specs(&self.options, self.seed, run);
