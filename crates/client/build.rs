@@ -7,4 +7,7 @@ fn main() {
     // this one too (cargo issue 9562), and a Python module of this name would be taken for
     // the C library by the loader. Executables of this package do not mind.
     println!("cargo:rustc-link-arg=-Wl,-soname,liboutlive.so.0");
+    // A dependency may have a C interface of its own (crc-fast, if another crate of the same build
+    // asks for it): a program that links this library gets none of its names.
+    println!("cargo:rustc-link-arg=-Wl,--exclude-libs,ALL");
 }

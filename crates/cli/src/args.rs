@@ -388,7 +388,8 @@ pub struct DoctorOptions {
     /// Directory of all jobs [default: from the configuration]
     #[arg(long, value_name = "DIR")]
     pub store: Option<String>,
-    /// The object store of a job: written to, and a decision made there
+    /// The object store of a job: written to, and a decision made there [default: from the
+    /// configuration]
     #[arg(long, value_name = "URL")]
     pub object_store: Option<String>,
     /// Check all hosts of this file, or those of the Slurm allocation, and the ways between them
