@@ -130,7 +130,7 @@ impl Space {
     ///
     /// The calls that map them are the process's own, so its `user` must be able to open them,
     /// and nobody else: they are that user's, in a directory that only root can change and
-    /// whose name nobody can guess ([`unguessable`]).
+    /// whose name nobody can guess (`unguessable`).
     pub fn create(memory: &Path, name: &str, user: u32) -> io::Result<Space> {
         let dir = memory.join(name);
         fs::create_dir(&dir)?;
