@@ -193,6 +193,48 @@ def test_prune_pin_and_delete_reach_the_bucket(job: Job, bucket: Objects) -> Non
     assert bucket.names() == []
 
 
+def test_an_old_store_is_deleted_without_what_another_goes_on_from(
+    job: Job, bucket: Objects, tmp_path: Path
+) -> None:
+    saved = half(job, bucket)
+    moved = job.store.rename(tmp_path / "moved")
+    job.steps += 20
+    job.survive(*options(bucket))
+    before = bucket.names()
+    words = [OUTLIVE, "checkpoints", "delete", "test", "--store", moved, "--yes"]
+    blind = {key: value for key, value in job.environment().items() if "AWS_SECRET" not in key}
+    blind |= {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_SECRET_ACCESS_KEY": "none"}
+    refused = subprocess.run(words, env=blind, timeout=60, capture_output=True, text=True)
+    assert refused.returncode == 74 and "AWS_ENDPOINT_URL" in refused.stderr, refused.stderr
+    assert (moved / "test" / "job.json").exists()
+    assert not (moved / "test" / "deleting").exists()
+    words = [str(word) for word in words]
+    done = subprocess.run(words, env=job.environment(), timeout=20, capture_output=True, text=True)
+    assert done.returncode == 0 and "is left there" in done.stderr, done.stderr
+    assert not (moved / "test").exists() and bucket.names() == before
+    job.steps += 20
+    assert job.survive().said("restored")[0] > saved
+
+
+def test_a_job_without_its_file_has_the_same_bucket(job: Job, bucket: Objects) -> None:
+    saved = half(job, bucket)
+    (job.home / "job.json").unlink()
+    assert f'"version": {saved}' in job.outlive("checkpoints", "list", "--json")
+    shutil.rmtree(job.home / "nodes")
+    job.steps += 20
+    assert job.survive().said("restored") == [saved] * job.ranks
+    assert not (job.home / "shared").exists()
+
+
+def test_a_job_with_a_directory_is_not_moved_to_a_bucket_in_silence(
+    job: Job, bucket: Objects
+) -> None:
+    job.survive()
+    (job.home / "job.json").unlink()
+    result = job.run(*options(bucket))
+    assert result.status == 64 and str(job.home / "shared") in result.err, result.err
+
+
 def test_a_store_without_conditional_puts_is_refused(job: Job, tmp_path: Path) -> None:
     with served(tmp_path, "rclone") as objects:
         use(job, objects)

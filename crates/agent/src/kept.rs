@@ -138,7 +138,7 @@ impl Kept {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use outlive_base::{Code, Incarnation, Level, Version};
 
@@ -171,7 +171,7 @@ mod tests {
         assert_eq!(Kept::adopt(fd, 7).1.len(), records.len() - 1);
     }
 
-    fn commit(version: u64) -> Record {
+    pub(crate) fn commit(version: u64) -> Record {
         Record::Commit {
             incarnation: Incarnation(1),
             version: Version(version),

@@ -405,10 +405,27 @@ pub fn owed_of(kept: &[Record], store: &Vault) -> Vec<Record> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use outlive_base::{Incarnation, Level, Version};
     use std::time::Duration;
+
+    /// Of a node without a keeper.
+    pub(crate) fn recorder(
+        store: &Arc<Vault>,
+        work: crossbeam_channel::Sender<Work>,
+    ) -> RecordWriter {
+        let means = Means {
+            store: Arc::clone(store),
+            job_hash: 7,
+            kept: None,
+            owed: Vec::new(),
+            marked: Incarnation(0),
+            work: Reports::unwatched(work),
+            shared: SharedRecords::start().unwrap(),
+        };
+        RecordWriter::start(means).unwrap()
+    }
 
     fn abort(version: u64) -> Record {
         Record::Abort {
@@ -424,16 +441,7 @@ mod tests {
     fn records_asked_for_together_are_written_together_and_told_in_order() {
         let folder = tempfile::tempdir().unwrap();
         let (work, done) = crossbeam_channel::unbounded();
-        let mut recorder = RecordWriter::start(Means {
-            store: Arc::new(Vault::create(folder.path(), 7).unwrap()),
-            job_hash: 7,
-            kept: None,
-            owed: Vec::new(),
-            marked: Incarnation(0),
-            work: Reports::unwatched(work),
-            shared: SharedRecords::start().unwrap(),
-        })
-        .unwrap();
+        let mut recorder = recorder(&Arc::new(Vault::create(folder.path(), 7).unwrap()), work);
         let patience = Duration::from_secs(20);
         let told = || -> Vec<Op> {
             let Ok(Work::Together(told)) = done.recv_timeout(patience) else {
@@ -473,16 +481,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (work, told) = crossbeam_channel::unbounded();
         let store = Arc::new(Vault::create(folder.path(), 7).unwrap());
-        let mut recorder = RecordWriter::start(Means {
-            store: Arc::clone(&store),
-            job_hash: 7,
-            kept: None,
-            owed: Vec::new(),
-            marked: Incarnation(0),
-            work: Reports::unwatched(work),
-            shared: SharedRecords::start().unwrap(),
-        })
-        .unwrap();
+        let mut recorder = recorder(&store, work);
         let (done, order) = crossbeam_channel::unbounded();
         let beside = |number: u64| {
             let done = done.clone();

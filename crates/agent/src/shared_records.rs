@@ -279,22 +279,9 @@ fn same_decision(found: &Record, new: &Record) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use outlive_base::{Level, Version};
-
     use super::*;
-    use crate::record_writer::{Means, RecordWriter};
-
-    fn commit(version: u64) -> Record {
-        Record::Commit {
-            incarnation: Incarnation(1),
-            version: Version(version),
-            level: Level::SHARED,
-            ballot: 1,
-            ranks: 1,
-            parts: Vec::new().into(),
-            groups: Vec::new(),
-        }
-    }
+    use crate::kept::tests::commit;
+    use crate::record_writer::tests::recorder;
 
     /// The agent calls it void: one that is started anew must not find it decided.
     #[test]
@@ -303,16 +290,7 @@ mod tests {
         let (work, done) = crossbeam_channel::unbounded();
         let at = |name: &str| Arc::new(Vault::create(&folder.path().join(name), 7).unwrap());
         let (store, shared) = (at("node"), at("shared"));
-        let mut recorder = RecordWriter::start(Means {
-            store: Arc::clone(&store),
-            job_hash: 7,
-            kept: None,
-            owed: Vec::new(),
-            marked: Incarnation(0),
-            work: Reports::unwatched(work),
-            shared: SharedRecords::start().unwrap(),
-        })
-        .unwrap();
+        let mut recorder = recorder(&store, work);
         let mut persist = |record: Record| -> Result<()> {
             recorder.persist(Op(1), record, Some(Arc::clone(&shared)));
             recorder.turn(false);

@@ -46,7 +46,9 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
         refuse_others(&job, outside)?;
     }
     let disk_bytes = job.disk_bytes();
-    if !options.yes && !agreed(&job, disk_bytes, &directories)? {
+    let objects = deletion.objects_shown()?;
+    let kept = deletion.objects_left()?;
+    if !options.yes && !agreed(&job, disk_bytes, &directories, objects.as_deref())? {
         output::warn("nothing was deleted");
         return Ok(DECLINED);
     }
@@ -62,6 +64,11 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
         output::warn(&format!(
             "its nodes were other machines ({hosts}): what they keep in {} is left there",
             dir.display()
+        ));
+    }
+    if let Some(kept) = kept {
+        output::warn(&format!(
+            "another store may have run the job since: what lies in {kept} is left there"
         ));
     }
     for path in &left {
@@ -113,7 +120,12 @@ fn refuse_others(job: &Job, outside: &Path) -> Result<()> {
 }
 
 /// Asks on the terminal.
-fn agreed(job: &Job, disk_bytes: u64, directories: &[PathBuf]) -> Result<bool> {
+fn agreed(
+    job: &Job,
+    disk_bytes: u64,
+    directories: &[PathBuf],
+    objects: Option<&str>,
+) -> Result<bool> {
     let newest = jobs::known(job).ok().and_then(|known| known.newest);
     let newest = newest.map_or_else(
         || "no version that it could go on from".to_owned(),
@@ -122,6 +134,9 @@ fn agreed(job: &Job, disk_bytes: u64, directories: &[PathBuf]) -> Result<bool> {
     let mut text = format!("job {}: {newest}, {}", job.name, show_bytes(disk_bytes));
     for directory in directories {
         text += &format!("\n  {}", directory.display());
+    }
+    if let Some(objects) = objects {
+        text += &format!("\n  {objects}");
     }
     ask(&format!("delete job {}", job.name), &text, "Delete it?")
 }

@@ -103,7 +103,7 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
 /// The object store, if there is one: it is written to, and a decision is made there.
 fn object_store(config: &Config) -> Option<Check> {
     let text = Some(config.get("object-store")).filter(|text| !text.is_empty())?;
-    let tried = shared::parse(text).and_then(|place| shared::try_out(&place));
+    let tried = text.parse().and_then(|place| shared::try_out(&place));
     Some(match tried {
         Ok(()) => check("object store", Grade::Ok, text, ""),
         Err(error) => {

@@ -2,7 +2,7 @@
 
 use outlive_base::{Level, Result};
 use outlive_control::orders::LevelSetting;
-use outlive_launch::shared::{self, ObjectPlace};
+use outlive_launch::shared::ObjectPlace;
 
 use crate::config::Config;
 use crate::run::refuse;
@@ -20,7 +20,7 @@ pub fn wanted(
         "" => return Ok(None),
         text => text,
     };
-    let place = shared::parse(text).map_err(|error| {
+    let place = text.parse::<ObjectPlace>().map_err(|error| {
         refuse(
             config,
             "object-store",

@@ -14,19 +14,28 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, JobName, Result};
+use outlive_objects::Objects;
 
 use crate::files;
-use crate::job_file::{IDENTITY, JobFile, job_hash, key_hash};
+use crate::job_file::{IDENTITY, JobFile, REMEMBERED, job_hash, key_hash, remembered};
 use crate::marks::MARK;
 pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
 use crate::pins;
-use crate::shared;
+use crate::shared::{self, At, Place};
 use crate::store;
 
 /// What goes last, in this order: where the nodes' storage lies must be known until that
 /// is gone, and the lock is held until nothing is left.
-const LAST: [&str; 6] = ["key", IDENTITY, "job.json", "nodes.lock", "lock", MARK];
+const LAST: [&str; 7] = [
+    "key",
+    IDENTITY,
+    "job.json",
+    REMEMBERED,
+    "nodes.lock",
+    "lock",
+    MARK,
+];
 
 /// A job that may be deleted: nobody runs it while this lives.
 #[derive(Debug)]
@@ -35,8 +44,10 @@ pub struct Deletion {
     name: JobName,
     /// Storage of the nodes outside the job's directory: `NODE/JOB`.
     outside: Option<PathBuf>,
-    /// What `job.json` says, if it can be read.
-    job: Option<JobFile>,
+    /// What all nodes share.
+    shared: Place,
+    /// The newest start that this store knows of; 0 if it does not know.
+    known: u32,
     _locks: (File, OwnedFd),
 }
 
@@ -65,15 +76,20 @@ impl Deletion {
         let base = job.as_ref().map(|job: &JobFile| job.node_storage.clone());
         let base = base.or_else(|| node_storage.map(Path::to_owned));
         let outside = base.filter(|base| *base != dir.join("nodes"));
+        let url = match &job {
+            Some(job) => job.object_store.clone(),
+            None => remembered(&dir)?,
+        };
         let deletion = Deletion {
             outside: outside.map(|base| base.join(name.as_str())),
-            job,
+            shared: shared::place_at(url.as_deref(), name, &dir)?,
+            known: job.as_ref().map_or(0, |job| job.incarnation),
             dir,
             name: name.clone(),
             _locks: (lock, nodes_lock),
         };
         deletion.refuse_links()?;
-        let hash = deletion.job.as_ref().and_then(|job| job.key_hash);
+        let hash = job.and_then(|job| job.key_hash);
         let hash = hash.or_else(|| job_hash(name.as_str(), &deletion.dir.join("key")).ok());
         if let (Some(outside), Some(hash)) = (&deletion.outside, hash)
             && owner::of(outside).is_some_and(|owner| owner != hash)
@@ -87,6 +103,34 @@ impl Deletion {
     pub fn directories(&self) -> Vec<PathBuf> {
         let outside = self.outside.iter().filter(|path| path.exists());
         std::iter::once(&self.dir).chain(outside).cloned().collect()
+    }
+
+    /// What the job has in an object store, for people; `None` if that stays, or it has none.
+    ///
+    /// # Errors
+    /// Those of the object store.
+    pub fn objects_shown(&self) -> Result<Option<String>> {
+        Ok(self.objects()?.map(|_| self.shared.at.shown()))
+    }
+
+    /// The objects that go. Another store may have run the job since, and then needs them.
+    fn objects(&self) -> Result<Option<&Objects>> {
+        let At::Objects(objects) = &self.shared.at else {
+            return Ok(None);
+        };
+        let newest = shared::newest_start_at(&self.shared)?;
+        Ok((newest <= self.known).then_some(objects))
+    }
+
+    /// An object store that keeps what the job has there, for another store has run it since.
+    ///
+    /// # Errors
+    /// Those of the object store.
+    pub fn objects_left(&self) -> Result<Option<String>> {
+        match (&self.shared.at, self.objects()?) {
+            (At::Objects(_), None) => Ok(Some(self.shared.at.shown())),
+            _ => Ok(None),
+        }
     }
 
     fn refuse_links(&self) -> Result<()> {
@@ -117,17 +161,13 @@ impl Deletion {
     /// # Errors
     /// Those of the file system; the job is then being deleted, and can be deleted again.
     pub fn carry_out(self) -> Result<Vec<PathBuf>> {
+        // Found out before the mark: a store that cannot be reached leaves the job as it is.
+        let objects = self.objects()?;
         self.mark()?;
-        crate::segments::sweep(&self.dir);
-        let objects = self
-            .job
-            .as_ref()
-            .map(shared::objects)
-            .transpose()?
-            .flatten();
         if let Some(objects) = objects {
             objects.remove_all()?;
         }
+        crate::segments::sweep(&self.dir);
         for path in self.steps() {
             files::remove(&path)?;
         }
@@ -140,11 +180,9 @@ impl Deletion {
     /// Those of [`Deletion::carry_out`].
     pub(crate) fn carry_out_unless_pinned(self) -> Result<bool> {
         let hash = job_hash(self.name.as_str(), &self.dir.join("key"));
-        let job = self.job.as_ref();
-        let shared = job.map(|job| shared::place(job, &self.dir)).transpose()?;
         let is_pinned = || {
-            let place = shared.as_ref().zip(hash.as_ref().ok());
-            place.is_some_and(|(shared, hash)| pins::any(shared, *hash))
+            hash.as_ref()
+                .is_ok_and(|hash| pins::any(&self.shared, *hash))
         };
         if is_pinned() {
             return Ok(false);

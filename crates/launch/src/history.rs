@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result};
 use outlive_vault::{Catalogue, Inventory, Mark, Part, Record, Trace};
 
-use crate::job_file::{JobFile, Known, job_hash, node_dir, read_job_of};
+use crate::job_file::{JobFile, Known, job_hash, node_dir, read_job_of, remembered};
 use crate::owner;
 use crate::shared;
 
@@ -84,6 +84,7 @@ pub fn job_of(dir: &Path, name: &JobName) -> Result<JobFile> {
     }
     // The records say how many nodes there are.
     let mut new = JobFile::new(name.clone(), 1, dir.join("nodes"));
+    new.object_store = remembered(dir)?;
     // The key is as old as the job.
     let made = std::fs::metadata(dir.join("key")).and_then(|it| it.modified());
     if let Some(made) = made.ok().and_then(|at| jiff::Timestamp::try_from(at).ok()) {

@@ -18,6 +18,21 @@ pub(crate) const NODES_MAX: u32 = 1 << 16;
 /// key, which is another one here.
 pub(crate) const IDENTITY: &str = "identity";
 
+/// Where the level shared lies, of a job with an object store: `job.json` may be lost, and the next
+/// run must not take a directory in its place.
+pub(crate) const REMEMBERED: &str = "object-store";
+
+/// The object store of the job in `dir`, by what lies beside its key.
+///
+/// # Errors
+/// If that cannot be read.
+pub(crate) fn remembered(dir: &Path) -> Result<Option<String>> {
+    match input::read(&dir.join(REMEMBERED), input::TEXT_BYTES_MAX) {
+        Err(error) if error.code() == Code::NotFound => Ok(None),
+        read => Ok(Some(String::from_utf8_lossy(&read?).trim().to_owned())),
+    }
+}
+
 /// What `job.json` says.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct JobFile {

@@ -8,7 +8,7 @@ use outlive_objects::Objects;
 pub use outlive_objects::Place as ObjectPlace;
 use outlive_vault::{Directory, Part, Store, Vault};
 
-use crate::job_file::{IDENTITY, JobFile};
+use crate::job_file::{IDENTITY, JobFile, REMEMBERED, remembered};
 
 /// A place where a job keeps containers and records.
 #[derive(Clone, Debug)]
@@ -67,13 +67,20 @@ impl Place {
 /// # Errors
 /// If the job's object store is no such, or the environment does not say enough.
 pub(crate) fn place(job: &JobFile, dir: &Path) -> Result<Place> {
-    let at = match &job.object_store {
-        None => At::Directory(dir.join("shared")),
-        Some(_) => At::Objects(objects(job)?.ok_or_else(|| Error::internal("no object store"))?),
-    };
+    place_at(job.object_store.as_deref(), &job.name, dir)
+}
+
+/// [`place`] of a job whose file need not be there.
+///
+/// # Errors
+/// Those of [`place`].
+pub(crate) fn place_at(url: Option<&str>, name: &JobName, dir: &Path) -> Result<Place> {
+    let objects = url
+        .map(|url| Objects::open(&url.parse()?, name))
+        .transpose()?;
     Ok(Place {
         node: Part::SHARED,
-        at,
+        at: objects.map_or_else(|| At::Directory(dir.join("shared")), At::Objects),
     })
 }
 
@@ -81,14 +88,14 @@ pub(crate) fn place(job: &JobFile, dir: &Path) -> Result<Place> {
 ///
 /// # Errors
 /// Those of [`place`].
-pub(crate) fn objects(job: &JobFile) -> Result<Option<Objects>> {
-    let Some(url) = &job.object_store else {
-        return Ok(None);
-    };
-    Objects::open(&url.parse()?, &job.name).map(Some)
+fn objects(job: &JobFile) -> Result<Option<Objects>> {
+    let url = job.object_store.as_deref();
+    url.map(|url| Objects::open(&url.parse()?, &job.name))
+        .transpose()
 }
 
-/// Which object store the job has, of what its file says and what is wanted now.
+/// Which object store the job has, of what is known of it and what is wanted now. It is
+/// remembered beside the key, too: without `job.json` it is the same job.
 ///
 /// # Errors
 /// [`Code::InvalidArgument`] if these are two places.
@@ -97,24 +104,35 @@ pub(crate) fn choose(
     wanted: Option<&ObjectPlace>,
     dir: &Path,
 ) -> Result<Option<String>> {
-    let wanted = wanted.map(ToString::to_string);
-    let Some(known) = known else {
-        return Ok(wanted);
+    let there = match known {
+        Some(job) => job.object_store.clone(),
+        None => remembered(dir)?,
     };
-    match (&known.object_store, wanted) {
-        (there, None) => Ok(there.clone()),
-        (Some(there), Some(wanted)) if *there == wanted => Ok(Some(wanted)),
+    let mut records = std::fs::read_dir(dir.join("shared/records"))
+        .into_iter()
+        .flatten();
+    let begun = known.is_some() || there.is_some() || records.next().is_some();
+    let wanted = wanted.map(ToString::to_string);
+    let chosen = match (there, wanted) {
+        (there, None) => there,
+        (there, Some(wanted)) if !begun || there.as_ref() == Some(&wanted) => Some(wanted),
         (there, Some(_)) => {
-            let there = there.clone();
             let lies = there.unwrap_or_else(|| dir.join("shared").display().to_string());
-            Err(Error::new(
+            return Err(Error::new(
                 Code::InvalidArgument,
                 Entity::Option("object-store".into()),
                 format!("what the job's nodes share lies in {lies}"),
                 "leave the option out, or use another --job",
-            ))
+            ));
+        }
+    };
+    if let Some(url) = &chosen {
+        let file = dir.join(REMEMBERED);
+        if !file.exists() {
+            crate::files::write_atomic(&file, format!("{url}\n").as_bytes())?;
         }
     }
+    Ok(chosen)
 }
 
 /// Finds a job that this store does not know in its object store, and takes its number from
@@ -139,16 +157,18 @@ pub(crate) fn adopt(job: &JobFile, dir: &Path) -> Result<bool> {
 /// # Errors
 /// Those of an object store. A directory that cannot be read is found out when it is used.
 pub(crate) fn newest_start(job: &JobFile, dir: &Path) -> Result<u32> {
-    let place = place(job, dir)?;
-    let newest = match place.vault(0).records().newest_opened() {
-        Err(error) if job.object_store.is_some() => {
-            let error = Error::from(error);
-            return Err(match objects(job)? {
-                Some(objects) => objects.with_remedy(&error),
-                None => error,
-            });
-        }
-        newest => newest.ok().flatten(),
+    newest_start_at(&place(job, dir)?)
+}
+
+/// [`newest_start`] at a place.
+///
+/// # Errors
+/// Those of [`newest_start`].
+pub(crate) fn newest_start_at(place: &Place) -> Result<u32> {
+    let newest = place.vault(0).records().newest_opened();
+    let newest = match (newest, &place.at) {
+        (Err(error), At::Objects(objects)) => return Err(objects.with_remedy(&error.into())),
+        (newest, _) => newest.ok().flatten(),
     };
     // What is counted up must not overflow, whatever a name says.
     let sound = newest.filter(|newest| newest.0 < u32::MAX / 2);
@@ -182,14 +202,6 @@ pub(crate) fn begin(job: &JobFile, job_hash: u64) -> Result<()> {
     objects.probe()?;
     objects.claim(job.name.as_str(), job_hash)?;
     objects.sweep()
-}
-
-/// The words by which [`crate::Run`] names a place.
-///
-/// # Errors
-/// [`Code::InvalidArgument`].
-pub fn parse(text: &str) -> Result<ObjectPlace> {
-    text.parse()
 }
 
 /// The variables of this process that hold credentials and endpoints of object stores.

@@ -30,6 +30,18 @@ struct Partial {
 struct State {
     partial: BTreeMap<u64, Partial>,
     sent: BTreeMap<u64, PartId>,
+    stage: Stage,
+}
+
+/// How far it is. What was sent is not here any more, so that nothing is completed twice.
+#[derive(Clone, Copy, PartialEq, Eq, Default)]
+enum Stage {
+    #[default]
+    Open,
+    /// All of it stands where its bytes go.
+    Whole,
+    /// A part of it, or its end, was refused.
+    Failed,
 }
 
 /// An upload. Dropped, it is aborted, and what stands under its name stays.
@@ -129,15 +141,23 @@ impl Upload {
     }
 
     fn send(&self, part: u64, bytes: Vec<u8>) -> Result<(), WriteError> {
-        let id = self.id()?;
-        let payload = PutPayload::from(bytes);
-        let request = self
-            .client
-            .parts
-            .put_part(&self.path, &id, part as usize, payload);
-        let sent = wait(request).map_err(|error| write_error(&self.shown, "upload", &error))?;
-        lock(&self.state).sent.insert(part, sent);
-        Ok(())
+        let sent = self.id().and_then(|id| {
+            let payload = PutPayload::from(bytes);
+            let parts = &self.client.parts;
+            let request = parts.put_part(&self.path, &id, part as usize, payload);
+            wait(request).map_err(|error| write_error(&self.shown, "upload", &error))
+        });
+        let mut state = lock(&self.state);
+        match sent {
+            Ok(sent) => {
+                state.sent.insert(part, sent);
+                Ok(())
+            }
+            Err(error) => {
+                state.stage = Stage::Failed;
+                Err(error)
+            }
+        }
     }
 
     /// The bytes of a short one.
@@ -147,14 +167,36 @@ impl Upload {
         partial.map_or_else(|| vec![0; self.length as usize], |it| it.bytes.clone())
     }
 
-    /// Puts it where its bytes go, all of it.
+    /// Puts it where its bytes go, all of it, once.
     fn complete(&self) -> Result<(), WriteError> {
-        if self.is_short() {
-            let put = self.client.objects.put(&self.path, self.whole().into());
-            return wait(put)
-                .map(drop)
-                .map_err(|error| write_error(&self.shown, "put", &error));
+        let stage = lock(&self.state).stage;
+        match stage {
+            Stage::Whole => return Ok(()),
+            Stage::Failed => {
+                let text = format!("{}: an upload that had failed", self.shown);
+                return Err(WriteError::Input(text));
+            }
+            Stage::Open => {}
         }
+        let done = match self.is_short() {
+            true => self.put_whole(),
+            false => self.end_parts(),
+        };
+        lock(&self.state).stage = match done {
+            Ok(()) => Stage::Whole,
+            Err(_) => Stage::Failed,
+        };
+        done
+    }
+
+    fn put_whole(&self) -> Result<(), WriteError> {
+        let put = self.client.objects.put(&self.path, self.whole().into());
+        wait(put)
+            .map(drop)
+            .map_err(|error| write_error(&self.shown, "put", &error))
+    }
+
+    fn end_parts(&self) -> Result<(), WriteError> {
         for part in 0..self.length.div_ceil(self.part_bytes) {
             let left = {
                 let mut state = lock(&self.state);
@@ -168,10 +210,9 @@ impl Upload {
             self.send(part, bytes)?;
         }
         let id = self.id()?;
-        let parts: Vec<PartId> = std::mem::take(&mut lock(&self.state).sent)
-            .into_values()
-            .collect();
-        let done = wait(self.client.parts.complete_multipart(&self.path, &id, parts));
+        let sent = std::mem::take(&mut lock(&self.state).sent);
+        let parts = &self.client.parts;
+        let done = wait(parts.complete_multipart(&self.path, &id, sent.into_values().collect()));
         done.map_err(|error| write_error(&self.shown, "complete the upload of", &error))?;
         lock(&self.id).take();
         Ok(())
@@ -210,12 +251,10 @@ impl Draft for Upload {
     }
 
     fn seal(self: Box<Self>) -> Result<(), WriteError> {
+        self.complete()?;
         let Some(place) = &self.place else {
-            return self.complete();
+            return Ok(());
         };
-        if wait(self.client.objects.head(&self.path)).is_err() {
-            self.complete()?;
-        }
         // One request of the store itself: what stood there is replaced at once.
         let copied = wait(self.client.objects.copy(&self.path, place));
         copied.map_err(|error| write_error(&self.shown, "put in its place", &error))

@@ -301,6 +301,26 @@ mod tests {
         }
     }
 
+    /// What was sent is not kept: an upload that is ended twice would be zeroes.
+    #[test]
+    fn a_draft_that_is_looked_at_twice_is_what_was_written() {
+        for part_bytes in [1000, PART_BYTES] {
+            let store = Objects::in_memory(part_bytes);
+            let key = Key::new(ObjectKind::Container, "i1-v1-n0.olc").unwrap();
+            assert!(store.create(&key, b"damaged").unwrap());
+            let bytes = [7; 2500];
+            let draft = store.begin(&key, 2500, false).unwrap();
+            draft.write(0, &mut [IoSlice::new(&bytes)]).unwrap();
+            for _ in 0..2 {
+                let back = draft.read_back().unwrap();
+                assert_eq!(back.length().unwrap(), 2500);
+            }
+            assert_eq!(store.get(&key, 9).unwrap(), b"damaged");
+            draft.seal().unwrap();
+            assert_eq!(store.get(&key, 9999).unwrap(), bytes);
+        }
+    }
+
     #[test]
     fn an_append_is_refused() {
         let store = Objects::in_memory(PART_BYTES);
