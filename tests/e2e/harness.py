@@ -321,8 +321,9 @@ class Job:
         return json.loads(self.outlive("checkpoints", "list", "--json"))["versions"]
 
     def containers(self, node: int, kind: str = "containers") -> list[Path]:
-        """Files of a node, oldest first."""
-        return sorted((self.node(node) / kind).glob("*"))
+        """Files of a node, oldest first. What is still being written is none yet: it will have
+        another name, or be gone, by the time that anyone looks at it."""
+        return sorted((self.node(node) / kind).glob("[!.]*"))
 
     def running(self, what: str) -> dict[str, int]:
         """What the running report says of checkpoints, level by level."""
@@ -364,6 +365,20 @@ def damage(path: Path, at: float = 0.5) -> None:
     for start, length in logged(data) if path.suffix == ".log" else [(0, len(data))]:
         data[start + int(length * at)] ^= 0x10
     path.write_bytes(data)
+
+
+def changed(path: Path) -> int:
+    """When a file was last written, in nanoseconds; of one that a running job has just
+    removed, -1."""
+    try:
+        return path.stat().st_mtime_ns
+    except FileNotFoundError:
+        return -1
+
+
+def newest_of(paths: list[Path]) -> Path:
+    """The file that was written last."""
+    return max(paths, key=changed)
 
 
 HARMS = ("rots", "is cut off", "is gone")

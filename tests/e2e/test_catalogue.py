@@ -4,7 +4,7 @@ import json
 import re
 from pathlib import Path
 
-from harness import Job, damage, until
+from harness import Job, damage, newest_of, until
 
 
 def documents(job: Job) -> dict[str, dict]:
@@ -44,7 +44,7 @@ def test_beside_a_running_job_and_after(job: Job) -> None:
 def test_damage_is_found(job: Job) -> None:
     job.hold(100, 50)
     job.survive()
-    newest = max(job.containers(1), key=lambda path: path.stat().st_mtime_ns)
+    newest = newest_of(job.containers(1))
     damage(newest)
     text = job.outlive("checkpoints", "verify", status=65)
     assert newest.name in text

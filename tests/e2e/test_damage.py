@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import OUTLIVE, Job, damage, logged, until
+from harness import OUTLIVE, Job, damage, logged, newest_of, until
 
 
 def test_a_corrupt_container_costs_one_copy(job: Job) -> None:
@@ -40,7 +40,7 @@ def stopped(job: Job) -> int:
 
 def test_every_copy_of_one_node_damaged_falls_back(job: Job) -> None:
     version = stopped(job)
-    newest = max(job.containers(1), key=lambda path: path.stat().st_mtime_ns)
+    newest = newest_of(job.containers(1))
     for path in (newest, job.node(2) / "partner" / newest.name):
         damage(path)
     result = job.survive()

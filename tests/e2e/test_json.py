@@ -6,7 +6,7 @@ import re
 import subprocess
 from pathlib import Path
 
-from harness import OUTLIVE, ROOT, Job, damage
+from harness import OUTLIVE, ROOT, Job, damage, newest_of
 from sample_report import REPORT
 
 # Described elsewhere: in report.md, under Errors, in words.
@@ -82,9 +82,9 @@ def test_every_field_is_documented_and_every_documented_field_appears(job: Job) 
     job.hold(100, 50)
     job.survive("--levels", "memory,disk,partner,xor:3", "--keep", "2")
     for n in range(2):  # the newest version cannot be rebuilt
-        newest = max(job.containers(n), key=lambda path: path.stat().st_mtime_ns)
+        newest = newest_of(job.containers(n))
         damage(newest)
-    partner = max(job.containers(1, "partner"), key=lambda path: path.stat().st_mtime_ns)
+    partner = newest_of(job.containers(1, "partner"))
     damage(partner)
     newest = str(job.checkpoints()[0]["version"])
     found: dict[str, set[str]] = {}

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from harness import HARMS, Job, Run, damage, hurt, kill, until
+from harness import HARMS, Job, Run, changed, damage, hurt, kill, newest_of, until
 
 LEVEL = "rs:4+2"
 LEVELS = ("--levels", f"memory,disk,{LEVEL}")
@@ -25,9 +25,9 @@ def lose(run: Run, *nodes: int) -> None:
         kill(keepers[node])
 
 
-def of_version(files: list[Path], version: int, since: float = 0.0) -> list[Path]:
+def of_version(files: list[Path], version: int, since: int = 0) -> list[Path]:
     named = [path for path in files if f"-v{version}-" in path.name]
-    return [path for path in named if path.stat().st_mtime > since]
+    return [path for path in named if changed(path) > since]
 
 
 def test_nothing_fails(job: Job) -> None:
@@ -61,7 +61,7 @@ def test_replaced_nodes_are_protected_again(job: Job) -> None:
     run = job.start(*LEVELS, *RARELY, program=job.program("--force", 40, "--pause", 45, door))
     until("the program stands still", Path(f"{door}.reached").exists)
     until("version 40", lambda: job.stable() >= 40)
-    since = time.time()
+    since = time.time_ns()
     lose(run, 1, 2)
     for node in (1, 2):
         for kind in ("containers", "parity"):
@@ -99,7 +99,7 @@ def test_what_is_rehearsed_and_verified_is_what_happens(job: Job) -> None:
     assert LEVEL in json.dumps(rehearsed)
     job.outlive("checkpoints", "rehearse", *lost, "--lose", "node:1", status=80)
     job.outlive("checkpoints", "verify")
-    newest = max(job.containers(3, "parity"), key=lambda path: path.stat().st_mtime_ns)
+    newest = newest_of(job.containers(3, "parity"))
     # A bit of its second block.
     damage(newest, 0.9)
     assert newest.name in job.outlive("checkpoints", "verify", status=65)

@@ -5,7 +5,7 @@ import signal
 from pathlib import Path
 
 import pytest
-from harness import Job, Run, damage, until
+from harness import Job, Run, damage, newest_of, until
 
 OFTEN = ("--scrub-every", "300ms", "--scrub-rate", "256MiB")
 
@@ -27,7 +27,7 @@ def paused(job: Job, *options: str, force: int = 10) -> tuple[Run, Path, int]:
 
 
 def newest(job: Job, node: int, kind: str) -> Path:
-    return max(job.containers(node, kind), key=lambda path: path.stat().st_mtime_ns)
+    return newest_of(job.containers(node, kind))
 
 
 def goes_on(job: Job, run: Run, go: Path, force: int = 10):
@@ -76,7 +76,7 @@ def test_what_rots_is_mended(job: Job, levels: str, kind: str) -> None:
     run, go, _ = paused(job, *OFTEN, "--levels", levels)
     if kind == "shared":
         files = (job.home / "shared" / "containers").glob("*-n1*")
-        path = max(files, key=lambda path: path.stat().st_mtime_ns)
+        path = newest_of(files)
     else:
         path = newest(job, 1, kind)
     sound = path.read_bytes()

@@ -4,7 +4,7 @@ the others have."""
 import json
 
 import pytest
-from harness import HARMS, Job, damage, hurt
+from harness import HARMS, Job, damage, hurt, newest_of
 
 LEVELS = ("--levels", "memory,disk,xor:4")
 
@@ -77,7 +77,7 @@ def test_what_is_rehearsed_and_verified_is_what_happens(job: Job) -> None:
     assert "xor:4" in json.dumps(rehearsed)
     job.outlive("checkpoints", "rehearse", "--lose", "node:1", "--lose", "node:2", status=80)
     job.outlive("checkpoints", "verify")
-    newest = max(job.containers(3, "parity"), key=lambda path: path.stat().st_mtime_ns)
+    newest = newest_of(job.containers(3, "parity"))
     damage(newest)
     assert newest.name in job.outlive("checkpoints", "verify", status=65)
 
