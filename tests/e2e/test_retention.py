@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import OUTLIVE, Job, damage, until
+from harness import OUTLIVE, Job, Run, damage, kill, until
 from test_full_disk import SPOILS, node_one
 
 
@@ -280,3 +280,33 @@ def test_diff_of_a_job(job: Job) -> None:
         path.unlink()
     said = job.outlive("checkpoints", "diff", older[0], newest, status=65)
     assert f"not compared: ranks 4, 5, because no copy of node 2 of version {older[0]}" in said
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_what_runs_leave_behind_does_not_pile_up(job: Job, nodes: int) -> None:
+    """Also where the level partner, which keeps the most, is not in use."""
+    job.nodes, job.levels, job.steps = nodes, "memory,disk", 0
+    for _ in range(3):
+        job.steps += 60
+        job.hold(job.steps - 5, job.steps - 20, "node-crash")
+        job.survive()
+        assert [len(job.containers(node)) for node in range(nodes)] == [2] * nodes
+
+
+def test_what_an_agent_leaves_behind_does_not_pile_up(job: Job) -> None:
+    job.levels = "memory,disk"
+    before: list[int] = []
+
+    def anew(run: Run) -> bool:
+        newest = job.running("last").get("disk", 0)
+        if not before and newest >= 60:
+            before.append(newest)
+            for node, pid in run.pids("agent").items():
+                if node != 0:
+                    kill(pid)
+        return newest >= 400
+
+    job.goes_on(when=anew)
+    kept = [path.name for node in range(job.nodes) for path in job.containers(node)]
+    versions = [int(name.split("-")[1].removeprefix("v")) for name in kept]
+    assert min(versions) > before[0] + 50, kept

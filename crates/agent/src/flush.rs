@@ -27,6 +27,7 @@ use crate::peers::{
 };
 use crate::places::Places;
 use crate::reports::Reports;
+use crate::transfer::write_paced;
 
 /// A version of this node, ready to be written.
 pub struct Writing {
@@ -258,7 +259,10 @@ impl Writing {
 
     fn write(&self, layout: &Layout<'_>, vault: &Vault, level: Level) -> Result<Sealed> {
         let (store, key) = (&**vault.store(), vault.key(level, self.id()));
-        let sealed = write_container(store, &key, layout, &WriteOptions::default())?;
+        let sealed = match (level.store(), self.flush.shared_bytes_per_s) {
+            (StoreKind::Shared, rate) if rate > 0 => write_paced(layout, (store, &key), rate)?,
+            _ => write_container(store, &key, layout, &WriteOptions::default())?,
+        };
         verify_written(store, &key, Some(&sealed))?;
         Ok(sealed)
     }

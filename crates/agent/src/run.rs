@@ -244,6 +244,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         recorder,
         memory_maker: Pool::start_with("memory", 1, SLABS_MAX)?,
         scrubber: Pool::start_with("scrub", 1, 1)?,
+        transferrer: Pool::start_with("transfer", 1, 1)?,
         keeping: Pool::start_with("keep", 1, SLABS_MAX)?,
         work,
         network,

@@ -6,11 +6,10 @@
 
 use std::io::Read;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
-use outlive_control::node::copies::{Brake, Expected, Place, Reading, Scrubbed};
+use outlive_control::node::copies::{Expected, Place, Reading, Scrubbed};
 use outlive_control::node::shell::Making;
 use outlive_ledger::scheme::Piece;
 use outlive_vault::{
@@ -21,12 +20,8 @@ use crate::memory::Work;
 use crate::parity::{self, Remote};
 use crate::peers::{StreamReply, StreamRequest, open_stream, read_reply};
 use crate::places::Places;
+use crate::rate::Rate;
 use crate::reports::Reports;
-
-/// How much slower a copy is read while a version is on its way.
-const SLOWED: u32 = 10;
-/// The longest wait at a time.
-const STEP: Duration = Duration::from_millis(50);
 
 /// Reads a copy and reports what came of it.
 pub fn run(places: &Arc<Places>, reading: &Reading, work: &Reports<Work>) {
@@ -41,7 +36,7 @@ fn scrub(places: &Arc<Places>, reading: &Reading) -> Scrubbed {
     let mut damage = None;
     // A file may be written over while it is read: what is damaged is so when it is read again.
     for _ in 0..2 {
-        let mut rate = Rate::new(reading);
+        let mut rate = Rate::new(&reading.brake, reading.bytes_per_s.max(1));
         let mut pace = |bytes: u64| rate.wait(bytes);
         let read = match reading.expected {
             Expected::Container(sealed) => read_container(store, &key, &sealed, &mut pace),
@@ -209,100 +204,4 @@ fn no_group(level: Level) -> Error {
         format!("nothing is known of its group at {level}"),
         "the next copy is tried",
     )
-}
-
-/// So many bytes a second.
-struct Rate<'a> {
-    brake: &'a Brake,
-    bytes_per_s: u64,
-    /// When the next transfer may begin.
-    next: Instant,
-}
-
-impl Rate<'_> {
-    fn new(reading: &Reading) -> Rate<'_> {
-        Rate {
-            brake: &reading.brake,
-            bytes_per_s: reading.bytes_per_s.max(1),
-            next: Instant::now(),
-        }
-    }
-
-    /// Waits until these bytes may be read; false if they are not to be.
-    fn wait(&mut self, bytes: u64) -> bool {
-        loop {
-            if self.brake.is_stopped() {
-                return false;
-            }
-            let now = Instant::now();
-            let left = self.next.saturating_duration_since(now);
-            if left.is_zero() {
-                break;
-            }
-            std::thread::sleep(left.min(STEP));
-        }
-        // What was not used is lost: a burst would be no bound.
-        let mut takes = Duration::from_secs_f64(bytes as f64 / self.bytes_per_s as f64);
-        if self.brake.is_slow() {
-            takes *= SLOWED;
-        }
-        self.next = Instant::now() + takes;
-        true
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-
-    use outlive_base::{Incarnation, Version};
-    use outlive_control::node::copies::CopyId;
-    use outlive_ledger::Parity;
-
-    use super::*;
-
-    fn reading(bytes_per_s: u64) -> Reading {
-        let id = ContainerId {
-            incarnation: Incarnation(1),
-            version: Version(1),
-            node: NodeId(0),
-        };
-        let (length, digest) = (1, 1);
-        Reading {
-            copy: CopyId {
-                id,
-                place: Place::Own,
-            },
-            expected: Expected::Parity(Parity { length, digest }),
-            sources: Vec::new(),
-            made_of: BTreeMap::new(),
-            bytes_per_s,
-            brake: Brake::default(),
-        }
-    }
-
-    #[test]
-    fn bytes_are_read_no_faster_than_they_may_be() {
-        let reading = reading(1_000_000);
-        let mut rate = Rate::new(&reading);
-        let begun = Instant::now();
-        for _ in 0..5 {
-            assert!(rate.wait(10_000));
-        }
-        assert!(begun.elapsed() >= Duration::from_millis(40));
-        reading.brake.slow(true);
-        assert!(rate.wait(10_000));
-        let slowed = Instant::now();
-        assert!(rate.wait(1));
-        assert!(slowed.elapsed() >= Duration::from_millis(90));
-    }
-
-    #[test]
-    fn a_stopped_reading_does_not_wait_for_its_turn() {
-        let reading = reading(1);
-        let mut rate = Rate::new(&reading);
-        assert!(rate.wait(1 << 40), "the first begins at once");
-        reading.brake.stop();
-        assert!(!rate.wait(1));
-    }
 }

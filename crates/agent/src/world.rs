@@ -81,6 +81,8 @@ pub struct World {
     pub memory_maker: Pool,
     /// Reads copies before they are needed.
     pub scrubber: Pool,
+    /// Makes copies in shared storage of containers here.
+    pub transferrer: Pool,
     /// Hands descriptors to the keeper, in order.
     pub keeping: Pool,
     /// Where workers report.
@@ -555,6 +557,7 @@ impl Shell for World {
                 within,
             } => stacks::look(number, ranks, within.into(), self.work.clone()),
             Ask::Scrub(reading) => self.scrub(reading),
+            Ask::Transfer(wanted) => self.transfer(wanted),
             Ask::Health => self.sensors.begin(&self.work),
             Ask::DiskUsage => {
                 let (places, work) = (Arc::clone(&self.places), self.work.clone());

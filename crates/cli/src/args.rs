@@ -244,6 +244,8 @@ pub struct Settings {
     #[arg(long, value_name = "TIME", hide_short_help = true)]
     pub hang_timeout: Option<String>,
     #[command(flatten)]
+    pub shared: crate::copies::SharedSettings,
+    #[command(flatten)]
     pub health: crate::health::HealthSettings,
 }
 

@@ -118,6 +118,9 @@ pub const KEYS: &[Key] = &[
     key(NODES, "backoff", "1s", ""),
     key(NODES, "kill-grace", "2s", ""),
     key(SAVES, "keep", "2", ""),
+    key(SAVES, "shared-from", "disk", ""),
+    key(SAVES, "shared-rate", "off", ""),
+    key(SAVES, "shared-rate-job", "off", ""),
     key(SAVES, "scrub-every", "1h", ""),
     key(SAVES, "scrub-rate", "32MiB", ""),
     key(SAVES, "encrypt", "false", ""),
@@ -268,7 +271,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 38] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 41] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -293,6 +296,9 @@ impl Settings {
             ("backoff", &self.backoff),
             ("kill-grace", &self.kill_grace),
             ("keep", &self.keep),
+            ("shared-from", &self.shared.shared_from),
+            ("shared-rate", &self.shared.shared_rate),
+            ("shared-rate-job", &self.shared.shared_rate_job),
             ("scrub-every", &self.scrub_every),
             ("scrub-rate", &self.scrub_rate),
             ("encrypt", &self.encrypt),

@@ -10,6 +10,7 @@ mod bench;
 mod checkpoints;
 mod collectives;
 mod config;
+mod copies;
 mod delete;
 mod diff;
 mod doctor;

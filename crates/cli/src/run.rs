@@ -136,7 +136,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     settings.kill_grace_ms = time(config, "kill-grace", 0)?;
     settings.start_ms = time(config, "start-timeout", 100)?;
     settings.keep = number(config, "keep", 1, 1_000_000)?;
-    settings.scrub = crate::scrub::setting(config)?;
+    crate::copies::apply(config, &mut settings)?;
     settings.bounds = bounds(config)?;
     settings.hang = hang(config, &settings.bounds)?;
     settings.levels = levels(config, nodes)?;
@@ -537,7 +537,7 @@ fn fresh_name(command: &[std::ffi::OsString]) -> Result<JobName> {
     JobName::new(format!("{name}-{seconds}-{}", std::process::id()))
 }
 
-fn short(text: &str) -> String {
+pub fn short(text: &str) -> String {
     text.chars().take(60).collect()
 }
 

@@ -8,6 +8,7 @@
 //! - [`standstill`]: whether a job stands still. [`whereabouts`]: where its ranks are.
 //! - [`health`]: what a node's sensors say, judged. [`scrubbing`]: what is read before it is needed.
 //! - [`traffic`]: what they send each other, counted.
+//! - [`transfers`]: how copies come to what all nodes share.
 //! - [`inject`], [`units`]: what users write. [`report`]: what they read. [`ended`]: how
 //!   processes end.
 
@@ -24,6 +25,7 @@ pub mod steering;
 pub mod supervisor;
 pub mod told;
 pub mod traffic;
+pub mod transfers;
 pub mod turns;
 pub mod units;
 pub mod whereabouts;

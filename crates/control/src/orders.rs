@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::health::{Change, NodeHealth, Settings};
 use crate::scrubbing::{ScrubSetting, ScrubStatus};
 use crate::traffic::Traffic;
+use crate::transfers::TransferSetting;
 
 /// Version of this protocol; both ends of a run come from the same installation.
 pub const PROTOCOL: u8 = 1;
@@ -182,6 +183,8 @@ pub struct JobConfig {
     pub keep: u32,
     /// How copies are read before they are needed.
     pub scrub: ScrubSetting,
+    /// How they come to shared storage.
+    pub transfer: TransferSetting,
 }
 
 impl JobConfig {

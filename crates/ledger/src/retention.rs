@@ -4,7 +4,7 @@
 //! committed is removed only when enough newer versions on the line are stable with
 //! at least the same tolerance *of the same kind*: local copies (disk, partner)
 //! against local levels, shared copies against the shared level. Pins and versions in use
-//! stay. What is unknown is taken for the strongest that it could be.
+//! stay. What is unknown is taken for the strongest that it could be, by all that is recorded.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +55,8 @@ pub struct Rules<'a> {
     /// What is recorded here: the levels of which a commit stands, and those that were prepared.
     decided: BTreeMap<Checkpoint, Levels>,
     prepared: BTreeMap<Checkpoint, Levels>,
+    /// All levels of which anything is recorded here.
+    seen: Levels,
 }
 
 impl<'a> Rules<'a> {
@@ -71,6 +73,7 @@ impl<'a> Rules<'a> {
             aborted: BTreeSet::new(),
             decided: BTreeMap::new(),
             prepared: BTreeMap::new(),
+            seen: Levels::NONE,
         };
         let known = policy
             .levels
@@ -89,16 +92,28 @@ impl<'a> Rules<'a> {
                     rules.committed.insert(checkpoint);
                     let decided = rules.decided.entry(checkpoint).or_default();
                     *decided = decided.with(*level);
+                    rules.seen = rules.seen.with(*level);
                 }
                 Record::Prepared { level, .. } => {
                     let prepared = rules.prepared.entry(checkpoint).or_default();
                     *prepared = prepared.with(*level);
+                    rules.seen = rules.seen.with(*level);
                 }
                 Record::Abort { level: None, .. } => drop(rules.aborted.insert(checkpoint)),
                 _ => {}
             }
         }
         rules
+    }
+
+    /// True if a version may be committed at a level of which this run says nothing. A commit
+    /// takes a record of each node: where there are records of the version, and of no version one
+    /// at this level, it was not in use. Else what a run leaves behind would stay for ever once
+    /// nobody remembers its levels.
+    fn may_have_had(&self, checkpoint: Checkpoint, level: Level) -> bool {
+        let recorded = |map: &BTreeMap<Checkpoint, Levels>| map.contains_key(&checkpoint);
+        let any = recorded(&self.decided) || recorded(&self.prepared);
+        !any || self.seen.contains(level)
     }
 
     /// The levels whose tolerance a removal of this copy would end; of a version of which not
@@ -112,7 +127,10 @@ impl<'a> Rules<'a> {
             Some(known) => known.iter().copied().chain([Level::DISK]).collect(),
             None => {
                 let prepared = self.prepared.get(&checkpoint).copied().unwrap_or_default();
-                let mut any = BTreeSet::from([Level::PARTNER, copy]);
+                let mut any = BTreeSet::from([copy]);
+                if self.may_have_had(checkpoint, Level::PARTNER) {
+                    any.insert(Level::PARTNER);
+                }
                 any.extend(self.policy.used.iter().chain(prepared.iter()));
                 any
             }
@@ -178,6 +196,7 @@ impl<'a> Rules<'a> {
             return true;
         }
         let strongest = [Level::PARTNER, Level::SHARED].into_iter();
+        let strongest = strongest.filter(|level| self.may_have_had(checkpoint, *level));
         let strongest = strongest.chain(self.policy.used.iter()).collect();
         let known = self.policy.levels.get(&checkpoint).unwrap_or(&strongest);
         let replaced = |level: &Level| self.is_replaced(checkpoint, *level);
@@ -289,6 +308,41 @@ mod tests {
         assert!(!Rules::new([], &policy).may_go(checkpoint(2), Level::DISK));
         policy.stable.insert((Incarnation(1), Version(4), rs));
         assert!(Rules::new([], &policy).may_go(checkpoint(2), Level::DISK));
+    }
+
+    #[test]
+    fn a_level_that_was_never_in_use_keeps_nothing() {
+        let policy = policy(&[(3, Level::DISK)], 1);
+        let abort = |version, level| {
+            let (incarnation, version) = checkpoint(version);
+            Record::Abort {
+                incarnation,
+                version,
+                level: Some(level),
+                code: outlive_base::Code::CommitAborted,
+                text: String::new(),
+            }
+        };
+        let commit = |version, level| {
+            let (incarnation, version) = checkpoint(version);
+            Record::Commit {
+                incarnation,
+                version,
+                level,
+                ballot: 1,
+                ranks: 1,
+                parts: Vec::new().into(),
+                groups: Vec::new(),
+            }
+        };
+        let goes =
+            |records: &[Record]| Rules::new(records, &policy).may_go(checkpoint(2), Level::DISK);
+        assert!(!goes(&[]), "nothing is known of it");
+        assert!(goes(&[commit(2, Level::DISK)]));
+        assert!(!goes(&[abort(2, Level::DISK)]), "an abort says nothing");
+        // What another version had, this one may have had as well.
+        let other = [commit(2, Level::DISK), commit(1, Level::PARTNER)];
+        assert!(!goes(&other));
     }
 
     #[test]

@@ -16,12 +16,15 @@ fn main() -> std::process::ExitCode {
         println!("seed {seed}: {violation}");
     }
     println!(
-        "{} histories, {} failed, {} stable, {} incarnations, {} injections, {} happenings",
+        "{} histories, {} failed, {} stable, {} incarnations, {} injections, {} mended, {} transferred, \
+         {} happenings",
         summary.histories,
         summary.failed.len(),
         summary.stable,
         summary.opened,
         summary.injected,
+        summary.mended,
+        summary.transfers,
         summary.happenings
     );
     std::process::ExitCode::from(u8::from(!summary.failed.is_empty()))

@@ -265,6 +265,16 @@ fn planted_decision_without_sight_is_caught() {
 }
 
 #[test]
+fn planted_trust_in_a_copy_that_was_not_made_is_caught() {
+    caught_in_node(node::Planted::TrustTransfer, |options| {
+        options.levels = Levels::of(&[Level::MEMORY, Level::DISK, Level::SHARED]);
+        options.from_disk = true;
+        (options.faults.refuse, options.weights.node) = (100_000, 8);
+        options.tick = Time::from_ms(400);
+    });
+}
+
+#[test]
 fn planted_early_slot_reuse_is_caught() {
     caught_in_node(node::Planted::ReuseSlotEarly, calm);
 }

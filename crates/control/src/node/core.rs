@@ -24,6 +24,7 @@ mod rejoining;
 mod rounds;
 mod serving;
 mod spans;
+mod through;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -44,6 +45,7 @@ pub(super) use ends::abort_error;
 use leaving::Leaving;
 pub(super) use looking::Sight;
 pub use ranks::{Ranks, SLOTS, no_memory, overwritten};
+pub(super) use through::Through;
 
 /// The named points of the way of versions at which a crash can be tested: before a record is made
 /// durable or a message is sent, when a rank may capture by force and when it has captured,
@@ -79,6 +81,8 @@ pub(super) struct Round {
     /// last of them or when this time has come, so that their records share their syncs.
     written: Vec<Level>,
     pub written_until: Option<Time>,
+    /// Where its copy at `shared` comes from.
+    pub through: Through,
     /// It will not be committed; slots go back as they become free.
     pub void: bool,
 }
@@ -139,6 +143,8 @@ pub enum News {
         level: Level,
         part: Part,
     },
+    /// This node's container is written, of which its copy at `shared` is to be made.
+    OwnWritten { part: Part },
     /// A version is stable at a level.
     Stable {
         version: Version,

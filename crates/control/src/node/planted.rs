@@ -32,4 +32,6 @@ pub enum Planted {
     WrongFactor,
     /// An injection is said to have been carried out, and is not.
     InjectNothing,
+    /// A copy at `shared` that could not be made of its container counts as made.
+    TrustTransfer,
 }

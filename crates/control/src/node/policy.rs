@@ -34,6 +34,8 @@ pub struct Policy {
     /// Versions in a row that came to nothing because ranks had passed them.
     passed: u32,
     rounds: u32,
+    /// A copy at `shared` was due, and an older one was still on its way there.
+    owed: bool,
     /// Versions a second, smoothed, and its last sample.
     rate: f64,
     sample: (Time, u64),
@@ -57,6 +59,7 @@ impl Service for Policy {
             misses: 0,
             passed: 0,
             rounds: 0,
+            owed: false,
             rate: 0.0,
             sample: (now, 0),
             stride: 0,
@@ -88,6 +91,7 @@ impl Service for Policy {
             }
             News::Captured => self.last = core.now(),
             News::CapturedEverywhere(levels) => {
+                self.note_owed(core, *levels);
                 self.rounds += 1;
                 self.wanted = None;
                 self.answer_asked(core, *levels);
@@ -125,6 +129,10 @@ impl Service for Policy {
         let due = self.far.is_none() && self.due(core).is_some_and(|at| at <= core.now());
         if due { Haste::Waiting } else { Haste::Calm }
     }
+}
+
+fn is_shared(setting: &LevelSetting) -> bool {
+    setting.level == Level::SHARED
 }
 
 impl Policy {
@@ -259,14 +267,29 @@ impl Policy {
         }
     }
 
+    fn is_due(&self, setting: &LevelSetting) -> bool {
+        let owed = self.owed && is_shared(setting);
+        owed || self.rounds.is_multiple_of(setting.every.max(1))
+    }
+
+    /// A version for these levels was captured.
+    fn note_owed<S: Shell>(&mut self, core: &Core<S>, levels: Levels) {
+        let mut settings = core.config().into_iter().flat_map(|config| &config.levels);
+        let due = settings.any(|it| is_shared(it) && self.is_due(it));
+        self.owed = due && !levels.contains(Level::SHARED);
+    }
+
     /// The levels that were asked for. Else a level with `every = n` takes part in each n-th
     /// round, the first included.
     fn levels_of_round<S: Shell>(&self, core: &Core<S>) -> Levels {
         let settings = core.config().map_or(&[][..], |config| &config.levels);
         let asked = self.asked.filter(|asked| !asked.is_empty());
+        let busy = core.is_transferring();
         let wanted = |setting: &&LevelSetting| match asked {
             Some(asked) => asked.contains(setting.level),
-            None => self.rounds.is_multiple_of(setting.every.max(1)),
+            // Shared storage takes what it can; more would only wait there. Where each version is to
+            // go so far, versions wait.
+            None => self.is_due(setting) && !(busy && is_shared(setting) && setting.every > 1),
         };
         let levels = settings
             .iter()

@@ -105,6 +105,8 @@ services! {
     collection: Collection,
     /// What is read before it is needed.
     scrub: Scrub,
+    /// Copies at `shared` of what lies in node storage.
+    transfer: Transfer,
     /// The end of the job.
     ending: Ending,
     /// Room for the next version.

@@ -21,6 +21,7 @@ use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
 use super::copies::{CopyId, Reading, Scrubbed};
+use super::transfer::Transferring;
 use crate::health::Sample;
 use crate::orders::{Fault, Member, Notice, RankStacks};
 use crate::traffic::Traffic;
@@ -223,6 +224,8 @@ pub struct Flush<L> {
     pub targets: Vec<Target>,
     /// The partner's present holder; a stream with an older one is of no use.
     pub partner_epoch: u64,
+    /// Bytes a second that may go to shared storage; 0: as many as can.
+    pub shared_bytes_per_s: u64,
     /// Levels that were committed already: each is not told, [`Done::Protected`] is.
     pub quiet: bool,
 }
@@ -392,6 +395,8 @@ pub enum Ask<L> {
     },
     /// Read a copy from its storage, and mend it if it is damaged: [`Done::Scrubbed`].
     Scrub(Box<Reading>),
+    /// Make this node's copy at `shared` of its container: [`Done::Transferred`].
+    Transfer(Box<Transferring>),
     /// Count the bytes in node storage: [`Done::DiskUsage`].
     DiskUsage,
     /// Read the sensors of this machine: [`Done::Health`].
@@ -524,6 +529,13 @@ pub enum Done<L> {
         /// What came of it.
         outcome: Scrubbed,
     },
+    /// This node's copy at `shared` was made of its container, or was not.
+    Transferred {
+        /// Whose container.
+        id: ContainerId,
+        /// `None`: it was not wanted any more.
+        result: Result<Option<Part>>,
+    },
     /// The newest container at a level was damaged, as an injection wants, or could not be.
     Corrupted {
         /// As it was asked with.
@@ -554,6 +566,7 @@ impl<L> Done<L> {
             Done::Rebuilt { .. } => "a version that was rebuilt",
             Done::Collected { .. } => "old versions that were removed",
             Done::Scrubbed { .. } => "a copy that was read before it is needed",
+            Done::Transferred { .. } => "a copy for shared storage",
             Done::Routed { .. }
             | Done::DiskUsage(_)
             | Done::Health(_)

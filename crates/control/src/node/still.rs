@@ -18,6 +18,7 @@ use super::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
 use super::{Hello, Node, Ranks, Start};
 use crate::orders::{AgentSpec, Bounds, Fault, JobConfig, LevelSetting, Member, Notice, Policy};
 use crate::scrubbing::ScrubSetting;
+use crate::transfers::TransferSetting;
 
 /// What tests look at.
 impl Deref for Node<Still> {
@@ -159,6 +160,7 @@ pub fn alone_at(node: u32, level: Level) -> Node<Still> {
         bounds: Bounds::default(),
         keep: 1,
         scrub: ScrubSetting::default(),
+        transfer: TransferSetting::default(),
     });
     agent
 }

@@ -19,6 +19,7 @@ impl Supervisor {
             bounds: self.set.bounds,
             keep: self.set.keep,
             scrub: self.set.scrub,
+            transfer: self.set.transfer,
         }
     }
 

@@ -11,6 +11,7 @@ use crate::inject::Injection;
 use crate::scrubbing::ScrubSetting;
 use crate::standstill::HangRule;
 use crate::steering::Wishes;
+use crate::transfers::TransferSetting;
 use crate::turns::{Answer, Ask};
 use outlive_planner::online::learned::Learned;
 
@@ -70,6 +71,8 @@ pub struct Settings {
     pub keep: u32,
     /// How copies are read before they are needed.
     pub scrub: ScrubSetting,
+    /// How they come to shared storage.
+    pub transfer: TransferSetting,
     /// Restore nothing at the first start.
     pub fresh: bool,
     /// Begin anew by itself when nothing can be restored (`--on-nothing-usable fresh`).
@@ -132,6 +135,7 @@ impl Settings {
             auto: None,
             keep: 2,
             scrub: ScrubSetting::default(),
+            transfer: TransferSetting::default(),
             fresh: false,
             anew_if_nothing: false,
             history: Incarnation(0),

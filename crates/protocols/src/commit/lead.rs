@@ -29,7 +29,7 @@ impl Commit {
         let undecided = self
             .rounds
             .values()
-            .filter(|round| round.undecided())
+            .filter(|round| round.undecided(cx.config.background))
             .count();
         let why = if !self.running() || cx.me != cx.config.coordinator || levels.is_empty() {
             Some(Why::NotOpen)
@@ -604,7 +604,18 @@ impl Commit {
         let Some(round) = self.rounds.get_mut(&version) else {
             return;
         };
-        round.deadline = Time::NEVER;
+        // What may come later is waited for once more.
+        let later = cx.config.background_timeout;
+        let first = round.phase == Phase::Flushing && !std::mem::replace(&mut round.late, true);
+        let excused = |level: Level| first && cx.config.background.contains(level);
+        round.deadline = match round
+            .tallies
+            .iter()
+            .any(|(level, tally)| excused(*level) && tally.verdict == Verdict::Open)
+        {
+            true => cx.now + later,
+            false => Time::NEVER,
+        };
         match round.phase {
             Phase::Arming => {
                 let missing = round.armed.first_missing(nodes);
@@ -618,7 +629,7 @@ impl Commit {
                 let late: Vec<(Level, Option<u32>)> = round
                     .tallies
                     .iter()
-                    .filter(|(_, tally)| tally.verdict == Verdict::Open)
+                    .filter(|(level, tally)| tally.verdict == Verdict::Open && !excused(**level))
                     .map(|(&level, tally)| (level, tally.prepared.first_missing(nodes)))
                     .collect();
                 for (level, missing) in late {

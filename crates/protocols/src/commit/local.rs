@@ -68,7 +68,17 @@ pub(super) struct Local {
 
 impl Local {
     fn new(cx: &C, levels: Levels) -> Local {
-        let timeouts = cx.config.arm_timeout + cx.config.commit_timeout + cx.config.commit_timeout;
+        let mut timeouts =
+            cx.config.arm_timeout + cx.config.commit_timeout + cx.config.commit_timeout;
+        // Of a round that an earlier life has begun it is not known what it has.
+        let asked = if levels.is_empty() {
+            cx.config.levels
+        } else {
+            levels
+        };
+        if !asked.and(cx.config.background).is_empty() {
+            timeouts = timeouts + cx.config.background_timeout;
+        }
         Local {
             levels,
             partial: levels.is_empty(),

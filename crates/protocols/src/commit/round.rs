@@ -41,6 +41,8 @@ pub(super) struct Round {
     /// Only for levels of the round.
     pub tallies: BTreeMap<Level, Tally>,
     pub deadline: Time,
+    /// The bound of all that is not in the background has passed.
+    pub late: bool,
     pub again: Backoff,
     pub retries: u32,
 }
@@ -63,15 +65,17 @@ impl Round {
             captured: empty(),
             tallies: levels.iter().map(|level| (level, tally())).collect(),
             deadline,
+            late: false,
             again: Backoff::new(cx.now, cx.config.resend),
             retries,
         }
     }
 
-    pub fn undecided(&self) -> bool {
-        self.tallies
-            .values()
-            .any(|tally| tally.verdict < Verdict::Stable)
+    /// True if a level is undecided that is none of these.
+    pub fn undecided(&self, background: Levels) -> bool {
+        let mut awaited = self.tallies.iter();
+        awaited
+            .any(|(level, tally)| tally.verdict < Verdict::Stable && !background.contains(*level))
     }
 }
 

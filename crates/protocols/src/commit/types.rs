@@ -40,6 +40,12 @@ pub struct Config {
     /// Bound on capturing (from armed to the last [`Command::Captured`]) and again
     /// on every level (from all captured to the last PREPARED).
     pub commit_timeout: Time,
+    /// Levels whose copies may come long after the others of their version: bounded by
+    /// [`Config::background_timeout`] instead, and no reason to begin no other round.
+    pub background: Levels,
+    /// Bound on them. Who makes such copies says when one comes no further; this is for the case
+    /// that nobody does.
+    pub background_timeout: Time,
     /// Bound on each step of opening: inventory, one rebuild, records.
     pub recovery_timeout: Time,
     /// First interval at which an unanswered message is sent again; doubled at
@@ -73,6 +79,8 @@ impl Default for Config {
             domains: Vec::new(),
             arm_timeout: Time::from_secs(10),
             commit_timeout: Time::from_secs(600),
+            background: Levels::NONE,
+            background_timeout: Time::from_secs(86_400),
             recovery_timeout: Time::from_secs(300),
             resend: Time::from_ms(50),
             margin: 2,

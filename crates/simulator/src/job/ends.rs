@@ -14,6 +14,10 @@ use super::launcher::BOUNDS;
 use super::program::Stage;
 use super::*;
 
+/// Versions that a level keeps (`--keep`, by default), and those that are on their way.
+const KEPT_PER_LEVEL: usize = 2;
+const KEPT_MEANWHILE: usize = 4;
+
 /// So many versions after the last one that was begun the programs end, at most.
 const VERSIONS_LEFT: u64 = 12;
 /// From the command's end to the supervisor's, at most: what is left of the command, the
@@ -90,6 +94,31 @@ impl Job {
         self.note(|| "the programs come to their end".to_owned());
         self.ends.begun = true;
         self.set_last(0);
+    }
+
+    /// Nodes that hold more than a job without faults needs. Each level keeps its newest versions,
+    /// a few more are on their way or are being removed.
+    pub(super) fn kept_too_long(&mut self) -> Vec<String> {
+        let most = KEPT_PER_LEVEL * self.options.levels.iter().count() + KEPT_MEANWHILE;
+        let mut found = Vec::new();
+        for node in 0..self.options.nodes {
+            let who = self.at(node);
+            let storage = &self.homes[who as usize].storage;
+            let mut kept: BTreeMap<u32, Vec<Key>> = BTreeMap::new();
+            let others = storage.partner.keys().copied();
+            let own = storage.own.keys().map(|&key| (key, node));
+            for (key, owner) in others.filter(|(_, owner)| *owner != node).chain(own) {
+                kept.entry(owner).or_default().push(key);
+            }
+            kept.retain(|_, kept| kept.len() > most);
+            found.extend(kept.iter().map(|(owner, kept)| {
+                format!(
+                    "P3: node {node} has {} containers of node {owner}: {kept:?}",
+                    kept.len()
+                )
+            }));
+        }
+        found
     }
 
     /// An agent ends shortly before the job does, or meanwhile: what the next one finds must

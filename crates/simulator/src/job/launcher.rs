@@ -90,6 +90,7 @@ impl Launcher {
         };
         settings.anew_if_nothing = true;
         settings.scrub.every_ms = options.scrub.map(|every| every.as_ms() as u64);
+        settings.transfer.from_disk = options.from_disk;
         settings.storage_stays = false;
         settings.last_incarnation = kept.incarnation;
         settings.epoch_base = kept.epoch;
@@ -558,6 +559,7 @@ impl Job {
                     ));
                 }
             }
+            wrong.extend(self.kept_too_long());
         }
         for text in wrong {
             self.note(|| text.clone());

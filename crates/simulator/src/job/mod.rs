@@ -24,6 +24,7 @@ mod scrub;
 mod shell;
 mod storage;
 mod sweep;
+mod transfer;
 mod twins;
 mod work;
 
@@ -124,6 +125,12 @@ enum Action {
         who: Process,
         life: u32,
         making: Rc<Making>,
+    },
+    /// A copy at `shared` is made of a container.
+    Transfer {
+        who: Process,
+        life: u32,
+        way: transfer::OnTheWay,
     },
     /// A copy is read.
     Scrub {
@@ -236,6 +243,8 @@ pub struct Outcome {
     pub opened: usize,
     /// Injections that were carried out.
     pub injected: usize,
+    /// Copies at `shared` that were made of containers in node storage.
+    pub transfers: u64,
     /// Copies that had rotted and were mended before they were needed.
     pub mended: u64,
     /// Openings that went back behind what was stable.
@@ -292,6 +301,8 @@ struct Job {
     hung: Time,
     /// Copies that were mended.
     mended: u64,
+    /// Copies at `shared` made of containers.
+    transfers: u64,
     calm: bool,
     /// Counts what is sent, where that is measured.
     meter: Option<Box<Meter>>,
@@ -329,6 +340,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         opened: job.judge.opened_count(),
         injected: job.injections.count,
         mended: job.mended,
+        transfers: job.transfers,
         behind: job.judge.behind,
         violations: job.judge.violations,
         trace: job.trace.0,
@@ -373,6 +385,7 @@ impl Job {
             hangs: 0,
             hung: Time::ZERO,
             mended: 0,
+            transfers: 0,
             calm: false,
             meter: None,
             options,
@@ -441,6 +454,7 @@ impl Job {
             | Action::Written { who, .. }
             | Action::Parity { who, .. }
             | Action::Scrub { who, .. }
+            | Action::Transfer { who, .. }
             | Action::Collect { who, .. }
             | Action::Rebuild { who, .. }
             | Action::Said { who, .. } => Some(*who),
@@ -486,6 +500,7 @@ impl Job {
             Action::Written { who, life, writing } => self.written(who, life, writing),
             Action::Parity { who, life, making } => self.make_parity(who, life, &making),
             Action::Scrub { who, life, reading } => self.scrub(who, life, &reading),
+            Action::Transfer { who, life, way } => self.transfer(who, life, way),
             Action::Collect {
                 who,
                 life,

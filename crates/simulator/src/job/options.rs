@@ -36,6 +36,12 @@ pub struct Options {
     pub torn: u32,
     /// A copy is read again after so long; `None`: never.
     pub scrub: Option<Time>,
+    /// Copies at `shared` are made of containers in node storage.
+    pub from_disk: bool,
+    /// Such a copy takes so many steps longer at most.
+    pub transfer_steps: u32,
+    /// And comes no further for longer than anybody waits, per million.
+    pub transfer_hangs: u32,
     /// Acts of storage that take up to seconds longer, per million.
     pub slow: u32,
     /// Words of agents to the launcher at which their connection breaks, per million.
@@ -313,6 +319,9 @@ impl Options {
             faults,
             torn: some(&mut random, 100_000),
             scrub: scrub(seed),
+            from_disk: false,
+            transfer_steps: 0,
+            transfer_hangs: 0,
             slow: slow(seed),
             breaks: 300,
             weights,
@@ -333,6 +342,7 @@ impl Options {
             hang: None,
             unwell: None,
         }
+        .with_transfers(seed)
     }
 
     /// The configuration of the machines: the defaults, with bounds short enough

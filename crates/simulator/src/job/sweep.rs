@@ -17,6 +17,8 @@ pub struct Summary {
     pub injected: u64,
     /// Times at which a job was said to stand still, over all.
     pub hangs: u64,
+    /// Copies at `shared` that were made of containers, over all.
+    pub transfers: u64,
     /// Copies that were mended before they were needed, over all.
     pub mended: u64,
     /// Openings that went back behind what was stable, over all.
@@ -60,6 +62,7 @@ pub fn sweep(
             summary.injected += outcome.injected as u64;
             summary.hangs += outcome.hangs;
             summary.mended += outcome.mended;
+            summary.transfers += outcome.transfers;
             summary.behind += outcome.behind;
             summary.happenings += outcome.happenings;
             if let Some(first) = outcome.violations.first() {
@@ -87,6 +90,7 @@ pub fn sweep(
         total.injected += part.injected;
         total.hangs += part.hangs;
         total.mended += part.mended;
+        total.transfers += part.transfers;
         total.behind += part.behind;
         total.happenings += part.happenings;
         total.failed.extend(part.failed);

@@ -58,6 +58,7 @@ impl Job {
                 let making = Rc::new(making);
                 self.after(delay, Action::Parity { who, life, making });
             }
+            Ask::Transfer(wanted) => self.begin_transfer(who, life, *wanted),
             Ask::Scrub(reading) => {
                 let delay = self.some_us(50_000) + self.slowness(who);
                 let reading = Rc::from(reading);

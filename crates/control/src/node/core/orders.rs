@@ -101,6 +101,7 @@ impl<S: Shell> Core<S> {
             arm_timeout: Time::from_ms(bounds.arm_ms),
             commit_timeout: Time::from_ms(bounds.commit_ms),
             recovery_timeout: Time::from_ms(bounds.recovery_ms),
+            background: self.background(),
             stride: match (config.policy.every, config.policy.interval_ms) {
                 (Some(every), None) => every.max(1),
                 _ => 1,
@@ -420,6 +421,7 @@ impl<S: Shell> Core<S> {
             | Done::Collected { .. }
             | Done::DiskUsage(_)
             | Done::Scrubbed { .. }
+            | Done::Transferred { .. }
             | Done::Health(_)
             | Done::Stacks { .. } => {}
             Done::SlabMade {

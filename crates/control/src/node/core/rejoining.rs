@@ -7,8 +7,8 @@ use outlive_base::placement::ranks_of;
 use outlive_base::{Incarnation, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
-use super::Core;
 use super::ranks::{RankEntry, Use};
+use super::{Core, Through};
 use crate::node::shell::Shell;
 use crate::orders::Notice;
 
@@ -152,12 +152,12 @@ impl<S: Shell> Core<S> {
             return self.capture_nothing();
         }
         let Some(round) = self.rounds.get_mut(&version) else {
-            return;
+            return self.resume_transfer(version, levels);
         };
         round.levels = levels;
-        if round.told && !round.flushing {
+        if round.told && !round.flushing && round.through == Through::Slots {
             round.flushing = true;
-            self.start_flush(source, version, levels);
+            self.write_captured(version, levels);
         }
     }
 }

@@ -12,7 +12,7 @@ use outlive_ledger::Part;
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::ranks::{RankEntry, Reuse, Use, overwritten};
-use super::{Core, News, Planted, Round};
+use super::{Core, News, Planted, Round, Through};
 use crate::node::SHORT_BYTES;
 use crate::node::shell::{Ask, Captures, Flush, Shell, Staging, Target};
 use crate::orders::{Member, Notice, Step};
@@ -55,6 +55,7 @@ impl<S: Shell> Core<S> {
                 flushing: false,
                 written: Vec::new(),
                 written_until: None,
+                through: Through::Slots,
                 void: false,
             },
         );
@@ -392,7 +393,7 @@ impl<S: Shell> Core<S> {
                 why: Why::NoRoom,
             });
         }
-        self.start_flush(self.incarnation, version, levels);
+        self.write_captured(version, levels);
     }
 
     /// Writes a version, whose bytes all lie in local slots, at these levels.
@@ -480,6 +481,7 @@ impl<S: Shell> Core<S> {
                 .partner_of(self.me)
                 .filter(|_| !self.is_planted(Planted::OldPartnerEpoch))
                 .map_or(0, |node| self.epoch_of(node)),
+            shared_bytes_per_s: self.shared_rate(),
             quiet: false,
         })
     }
@@ -517,6 +519,9 @@ impl<S: Shell> Core<S> {
             Ok(part) => {
                 if level.store() == StoreKind::Node {
                     self.storage_trouble = None;
+                    if source == self.incarnation {
+                        self.own_written(version, &part);
+                    }
                 }
                 if level.members().is_some() {
                     // Written when its parity is.
@@ -562,10 +567,9 @@ impl<S: Shell> Core<S> {
         round.written.push(level);
         let until = self.now + TOGETHER;
         round.written_until.get_or_insert(until);
-        let all = round
-            .levels
-            .iter()
-            .all(|level| round.written.contains(&level));
+        let later = |level| level == Level::SHARED && round.through != Through::Slots;
+        let mut awaited = round.levels.iter().filter(|level| !later(*level));
+        let all = awaited.all(|level| round.written.contains(&level));
         if all {
             self.prepare_written(version);
         }
@@ -606,6 +610,9 @@ impl<S: Shell> Core<S> {
     pub(super) fn flush_over(&mut self, source: Incarnation, version: Version) {
         if source == self.incarnation {
             self.prepare_written(version);
+            if self.goes_straight(version) {
+                return;
+            }
             if let Some(round) = self.rounds.get_mut(&version) {
                 round.flushing = false;
                 if round.void {

@@ -1,0 +1,186 @@
+//! This node's copies in shared storage: of its containers in node storage, one after the other, or
+//! at a bounded rate straight from the slots.
+//!
+//! Invariants: only what is sound leaves node storage (each frame is checked as it is read); what
+//! was written is read back from shared storage before it counts; what turns out to be something
+//! else is removed there; so many bytes a second and no more, whatever they are read from.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+
+use outlive_base::{Error, Level, NodeId, Result};
+use outlive_control::node::copies::Brake;
+use outlive_control::node::transfer::{Progress, Transferring};
+use outlive_vault::{
+    Bytes, Key, Layout, Part, ReadError, Scrubbing, Sealed, Store, WriteError, WriteOptions,
+    of_the_sum, read_container, store_stream, verify_written,
+};
+
+use crate::memory::Work;
+use crate::places::Places;
+use crate::rate::Rate;
+use crate::world::World;
+
+impl World {
+    /// Makes a copy for shared storage; what hinders that is told as its failure.
+    pub fn transfer(&self, wanted: Box<Transferring>) {
+        let (places, work) = (Arc::clone(&self.places), self.work.clone());
+        let id = wanted.part.id;
+        let begun = self.transferrer.run(move || {
+            let result = transfer(&places, &wanted);
+            let _ = work.send(Work::Transferred { id, result });
+        });
+        if let Err(error) = begun {
+            let result = Err(error);
+            let _ = self.work.send(Work::Transferred { id, result });
+        }
+    }
+}
+
+/// `None`: it was stopped.
+fn transfer(places: &Places, wanted: &Transferring) -> Result<Option<Part>> {
+    let part = &wanted.part;
+    let (id, length, digest) = (part.id, part.length, part.digest);
+    let sealed = Sealed { id, length, digest };
+    let to = (
+        &**places.shared.store(),
+        places.shared.key(Level::SHARED, id),
+    );
+    // One that an agent before this one had brought there, and not told of.
+    if is_there((to.0, &to.1), &sealed, wanted) {
+        return Ok((!wanted.brake.is_stopped()).then(|| of_all(part)));
+    }
+    let copied = copy(places, (to.0, &to.1), &sealed, wanted);
+    if wanted.brake.is_stopped() {
+        return Ok(None);
+    }
+    copied.map(|()| Some(of_all(part)))
+}
+
+/// The part as it lies in shared storage.
+fn of_all(part: &Part) -> Part {
+    Part {
+        holder: NodeId::LAUNCHER,
+        parity: None,
+        ..part.clone()
+    }
+}
+
+/// True if all of it is there.
+fn is_there((store, key): (&dyn Store, &Key), sealed: &Sealed, wanted: &Transferring) -> bool {
+    let mut pace = |bytes| {
+        wanted.progress.add(bytes);
+        !wanted.brake.is_stopped()
+    };
+    matches!(
+        read_container(store, key, sealed, &mut pace),
+        Scrubbing::Whole(_)
+    )
+}
+
+fn copy(
+    places: &Places,
+    (store, key): (&dyn Store, &Key),
+    sealed: &Sealed,
+    wanted: &Transferring,
+) -> Result<()> {
+    let own = places.store.key(Level::DISK, sealed.id);
+    let bytes = Bytes::of_container(&**places.store.store(), &own, 0..sealed.length)?;
+    let mut from = Paced {
+        from: bytes,
+        rate: Rate::new(&wanted.brake, wanted.bytes_per_s),
+        progress: Some(&wanted.progress),
+    };
+    let written = store_stream(
+        store,
+        key,
+        &mut from,
+        sealed.length,
+        &WriteOptions::default(),
+    );
+    written.map_err(|error| match error {
+        WriteError::Lost { source, .. } => of_the_sum(source),
+        error => error.into(),
+    })?;
+    if is_there((store, key), sealed, wanted) || wanted.brake.is_stopped() {
+        return Ok(());
+    }
+    remove_unless_same((store, key), sealed)
+}
+
+/// What was written reads back as something else, or not at all.
+fn remove_unless_same((store, key): (&dyn Store, &Key), sealed: &Sealed) -> Result<()> {
+    let Err(error) = verify_written(store, key, Some(sealed)) else {
+        return Ok(());
+    };
+    if error.is_damage() || matches!(error, ReadError::Other { .. }) {
+        // It is of no use, and would look like a copy.
+        let _ = store.remove(std::slice::from_ref(key));
+    }
+    Err(Error::from(error))
+}
+
+/// Writes a container to shared storage straight from the slots, at a bounded rate.
+///
+/// # Errors
+/// Those of the storage.
+pub fn write_paced(
+    layout: &Layout<'_>,
+    (store, key): (&dyn Store, &Key),
+    bytes_per_s: u64,
+) -> Result<Sealed> {
+    let brake = Brake::default();
+    let mut from = Paced {
+        from: Segments {
+            rest: layout.segments(),
+            held: &[],
+        },
+        rate: Rate::new(&brake, bytes_per_s),
+        progress: None,
+    };
+    let options = WriteOptions::default();
+    store_stream(store, key, &mut from, layout.length(), &options)?;
+    Ok(layout.seal())
+}
+
+/// What may be read so fast and no faster.
+struct Paced<'a, R> {
+    from: R,
+    rate: Rate<'a>,
+    progress: Option<&'a Progress>,
+}
+
+impl<R: Read> Read for Paced<'_, R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        let most = self.rate.portion(bytes.len());
+        let count = self.from.read(&mut bytes[..most])?;
+        if !self.rate.wait(count as u64) {
+            return Err(io::Error::other("it is not wanted any more"));
+        }
+        if let Some(progress) = self.progress {
+            progress.add(count as u64);
+        }
+        Ok(count)
+    }
+}
+
+/// The bytes of a layout, in order.
+struct Segments<'a, I> {
+    rest: I,
+    held: &'a [u8],
+}
+
+impl<'a, I: Iterator<Item = &'a [u8]>> Read for Segments<'a, I> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        while self.held.is_empty() {
+            match self.rest.next() {
+                Some(next) => self.held = next,
+                None => return Ok(0),
+            }
+        }
+        let (now, later) = self.held.split_at(self.held.len().min(bytes.len()));
+        bytes[..now.len()].copy_from_slice(now);
+        self.held = later;
+        Ok(now.len())
+    }
+}

@@ -1,0 +1,77 @@
+//! How copies come to shared storage, and how all copies are read before they are needed: the
+//! settings.
+
+use clap::Args;
+use outlive_base::{Code, Entity, Error, Result};
+use outlive_control::supervisor::Settings;
+use outlive_control::transfers::TransferSetting;
+use outlive_control::units::size_bytes;
+
+use crate::config::Config;
+use crate::run::short;
+
+/// What switches a bound off.
+const OFF: &str = "off";
+
+/// Options of `outlive run` that concern the level `shared`.
+#[derive(Args, Debug, Clone, Default)]
+pub struct SharedSettings {
+    /// What copies in shared storage are made of: node storage, so that no memory is held
+    /// meanwhile, or the memory of the version itself
+    #[arg(long, value_name = "disk|memory", hide_short_help = true)]
+    pub shared_from: Option<String>,
+    /// Bytes a second that each node writes to shared storage at most
+    #[arg(long, value_name = "SIZE|off")]
+    pub shared_rate: Option<String>,
+    /// Bytes a second that all nodes of the job write there together at most
+    #[arg(long, value_name = "SIZE|off", hide_short_help = true)]
+    pub shared_rate_job: Option<String>,
+}
+
+/// Takes over what the configuration says of copies.
+///
+/// # Errors
+/// If a value is not understood.
+pub fn apply(config: &Config, settings: &mut Settings) -> Result<()> {
+    settings.scrub = crate::scrub::setting(config)?;
+    settings.transfer = TransferSetting {
+        from_disk: from_disk(config)?,
+        bytes_per_s: rate(config, "shared-rate")?,
+        bytes_per_s_job: rate(config, "shared-rate-job")?,
+    };
+    Ok(())
+}
+
+fn from_disk(config: &Config) -> Result<bool> {
+    match config.get("shared-from") {
+        "disk" => Ok(true),
+        "memory" => Ok(false),
+        other => {
+            let reason = format!("'{}' is neither disk nor memory", short(other));
+            Err(refuse(config, "shared-from", reason, "give disk or memory"))
+        }
+    }
+}
+
+/// 0: no bound.
+fn rate(config: &Config, key: &'static str) -> Result<u64> {
+    let value = config.get(key);
+    if value == OFF {
+        return Ok(0);
+    }
+    match size_bytes(key, value).map_err(|error| config.blame(key, &error))? {
+        0 => {
+            let reason = "nothing is written at 0 bytes a second".to_owned();
+            let remedy = "give more, or off for no bound; without the level shared nothing is \
+                          written there";
+            Err(refuse(config, key, reason, remedy))
+        }
+        rate => Ok(rate),
+    }
+}
+
+fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error {
+    let entity = Entity::Option(key.to_owned());
+    let error = Error::new(Code::InvalidArgument, entity, reason, remedy);
+    config.blame(key, &error)
+}
