@@ -134,9 +134,15 @@ class Objects:
         said = self.ask("GET", f"?list-type=2&prefix={prefix}{below}").decode()
         return [name.removeprefix(prefix) for name in re.findall("<Key>(.*?)</Key>", said)]
 
+    def upload_ids(self) -> set[tuple[str, str]]:
+        """Uploads that were begun and are neither complete nor aborted: of what, and which."""
+        said = self.ask("GET", "?uploads").decode()
+        keys, ids = (re.findall(f"<{tag}>(.*?)</{tag}>", said) for tag in ("Key", "UploadId"))
+        return set(zip(keys, ids, strict=True))
+
     def uploads(self) -> int:
-        """Uploads that were begun and are neither complete nor aborted."""
-        return self.ask("GET", "?uploads").decode().count("<UploadId>")
+        """How many these are."""
+        return len(self.upload_ids())
 
     def get(self, name: str) -> bytes:
         """One of them."""

@@ -297,3 +297,57 @@ def test_another_place_than_the_jobs_is_refused(job: Job, bucket: Objects) -> No
     (stranger / "test" / "key").unlink()
     result = job.run(*words, "--fresh")
     assert result.status != 0 and "OL-306" in result.err, result.err
+
+
+def large(job: Job, bucket: Objects, *more: str) -> tuple[Run, Path]:
+    """A job whose forced version is on its way in parts: four of 8 MiB on each node."""
+    job.cells, job.steps = 2_000_000, 20
+    go = job.dir / "go"
+    words = job.program("--force", 10, "--pause", 14, go)
+    never = ("--every", "1000000", "--shared-rate", "8MiB")
+    run = job.start(*options(bucket), *never, *more, program=words)
+    until("some of it is there", lambda: len(of_ten(bucket)) == job.nodes)
+    return run, go
+
+
+def of_ten(bucket: Objects) -> set[tuple[str, str]]:
+    """The uploads of version 10: version 0 was taken before it."""
+    return {(key, upload) for key, upload in bucket.upload_ids() if "-v10-" in key}
+
+
+def test_an_upload_goes_on_with_the_next_agent(job: Job, bucket: Objects) -> None:
+    run, go = large(job, bucket)
+    began = of_ten(bucket)
+    noted = [job.node(node) / "upload" for node in range(job.nodes)]
+    begun = lambda path: path.exists() and b"-v10-" in path.read_bytes()  # noqa: E731
+    until("all have noted what they began", lambda: all(map(begun, noted)))
+    for node, pid in run.pids("agent").items():
+        if node != 0:
+            kill(pid)
+    seen = set(began)
+
+    def shared() -> bool:
+        seen.update(of_ten(bucket))
+        return job.stable("shared") == 10
+
+    until("it is in the bucket", shared)
+    go.touch()
+    result = run.end()
+    assert result.status == 0 and result.failures == [], result.err
+    assert seen == began, "begun anew"
+    assert bucket.uploads() == 0
+
+
+def test_an_upload_outlasts_an_outage(job: Job, bucket: Objects) -> None:
+    job.extra |= {"AWS_TIMEOUT": "1 seconds", "AWS_MAX_RETRIES": "1"}
+    run, go = large(job, bucket)
+    began = of_ten(bucket)
+    bucket.between.set("cuts")
+    time.sleep(6)
+    bucket.between.set("passes")
+    until("it is in the bucket", lambda: job.stable("shared") == 10)
+    assert bucket.uploads() == 0 and len(began) == job.nodes
+    go.touch()
+    result = run.end()
+    assert result.status == 0, result.err
+    assert result.report["warnings"] == [], result.err

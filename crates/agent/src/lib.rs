@@ -10,6 +10,7 @@ mod flush;
 pub mod fuzz;
 mod health;
 mod ipc_server;
+mod journal;
 pub mod keeper;
 mod kept;
 mod memory;

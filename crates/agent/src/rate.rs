@@ -10,16 +10,16 @@ const SLOWED: u32 = 10;
 const STEP: Duration = Duration::from_millis(50);
 
 /// So many bytes a second.
-pub struct Rate<'a> {
-    brake: &'a Brake,
+pub struct Rate {
+    brake: Brake,
     bytes_per_s: u64,
     /// When the next transfer may begin.
     next: Instant,
 }
 
-impl Rate<'_> {
+impl Rate {
     /// 0: as many as can be.
-    pub fn new(brake: &Brake, bytes_per_s: u64) -> Rate<'_> {
+    pub fn new(brake: Brake, bytes_per_s: u64) -> Rate {
         Rate {
             brake,
             bytes_per_s,
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn bytes_are_moved_no_faster_than_they_may_be() {
         let brake = Brake::default();
-        let mut rate = Rate::new(&brake, 1_000_000);
+        let mut rate = Rate::new(brake.clone(), 1_000_000);
         let begun = Instant::now();
         for _ in 0..5 {
             assert!(rate.wait(10_000));
@@ -84,7 +84,7 @@ mod tests {
     #[test]
     fn what_is_stopped_does_not_wait_for_its_turn() {
         let brake = Brake::default();
-        let mut rate = Rate::new(&brake, 1);
+        let mut rate = Rate::new(brake.clone(), 1);
         assert!(rate.wait(1 << 40), "the first begins at once");
         brake.stop();
         assert!(!rate.wait(1));
@@ -93,10 +93,13 @@ mod tests {
     #[test]
     fn without_a_rate_nothing_waits_and_all_goes_at_once() {
         let brake = Brake::default();
-        let mut rate = Rate::new(&brake, 0);
+        let mut rate = Rate::new(brake.clone(), 0);
         assert!((0..100).all(|_| rate.wait(1 << 40)));
         assert_eq!(rate.portion(1 << 22), 1 << 22);
-        assert_eq!(Rate::new(&brake, 1 << 20).portion(1 << 22), (1 << 20) / 20);
-        assert_eq!(Rate::new(&brake, 1).portion(1 << 22), 4096);
+        assert_eq!(
+            Rate::new(brake.clone(), 1 << 20).portion(1 << 22),
+            (1 << 20) / 20
+        );
+        assert_eq!(Rate::new(brake.clone(), 1).portion(1 << 22), 4096);
     }
 }

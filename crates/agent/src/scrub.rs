@@ -36,7 +36,7 @@ fn scrub(places: &Arc<Places>, reading: &Reading) -> Scrubbed {
     let mut damage = None;
     // A file may be written over while it is read: what is damaged is so when it is read again.
     for _ in 0..2 {
-        let mut rate = Rate::new(&reading.brake, reading.bytes_per_s.max(1));
+        let mut rate = Rate::new(reading.brake.clone(), reading.bytes_per_s.max(1));
         let mut pace = |bytes: u64| rate.wait(bytes);
         let read = match reading.expected {
             Expected::Container(sealed) => read_container(store, &key, &sealed, &mut pace),

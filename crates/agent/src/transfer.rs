@@ -7,19 +7,24 @@
 
 use std::io::{self, Read};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use outlive_base::{Error, Level, NodeId, Result};
 use outlive_control::node::copies::Brake;
 use outlive_control::node::transfer::{Progress, Transferring};
 use outlive_vault::{
-    Bytes, Key, Layout, Part, ReadError, Scrubbing, Sealed, Store, WriteError, WriteOptions,
-    of_the_sum, read_container, store_stream, verify_written,
+    Again, Bytes, Key, Layout, Part, ReadError, Scrubbing, Sealed, Store, Unwritten, WriteError,
+    WriteOptions, of_the_sum, read_container, store_again, store_stream, verify_written,
 };
 
+use crate::journal::Journal;
 use crate::memory::Work;
 use crate::places::Places;
 use crate::rate::Rate;
 use crate::world::World;
+
+/// Between two tries.
+const PAUSE: Duration = Duration::from_millis(500);
 
 impl World {
     /// Makes a copy for shared storage; what hinders that is told as its failure.
@@ -84,28 +89,87 @@ fn copy(
     sealed: &Sealed,
     wanted: &Transferring,
 ) -> Result<()> {
-    let own = places.store.key(Level::DISK, sealed.id);
-    let bytes = Bytes::of_container(&**places.store.store(), &own, 0..sealed.length)?;
-    let mut from = Paced {
-        from: bytes,
-        rate: Rate::new(&wanted.brake, wanted.bytes_per_s),
-        progress: Some(&wanted.progress),
-    };
-    let written = store_stream(
-        store,
-        key,
-        &mut from,
-        sealed.length,
-        &WriteOptions::default(),
-    );
-    written.map_err(|error| match error {
-        WriteError::Lost { source, .. } => of_the_sum(source),
-        error => error.into(),
-    })?;
+    let journal = Journal::of(&places.store);
+    let mut kept = journal.take_up(store, sealed);
+    let mut since = Instant::now();
+    loop {
+        let resumed = kept.is_some();
+        let Err(broken) = send(places, (store, key), sealed, wanted, (kept, &journal)) else {
+            break;
+        };
+        if broken.came_further {
+            since = Instant::now();
+        }
+        let goes_on = broken.kept.is_some() || broken.came_further;
+        // The store may have given up what was begun there: then it is begun anew, once.
+        let is_gone = resumed && !broken.came_further && is_absent(&broken.error);
+        let waited = since.elapsed() >= Duration::from(wanted.patience);
+        let again = is_gone || goes_on && is_passing(&broken.error) && !waited;
+        if !again || wanted.brake.is_stopped() {
+            journal.forget();
+            return Err(match broken.error {
+                WriteError::Lost { source, .. } => of_the_sum(source),
+                error => error.into(),
+            });
+        }
+        tracing::info!(error = %broken.error, "a copy was interrupted");
+        kept = broken.kept;
+        std::thread::sleep(PAUSE);
+    }
+    journal.forget();
     if is_there((store, key), sealed, wanted) || wanted.brake.is_stopped() {
         return Ok(());
     }
     remove_unless_same((store, key), sealed)
+}
+
+/// Writes what the store has not, and notes what it has.
+fn send(
+    places: &Places,
+    (store, key): (&dyn Store, &Key),
+    sealed: &Sealed,
+    wanted: &Transferring,
+    (kept, journal): (Option<Vec<u8>>, &Journal<'_>),
+) -> std::result::Result<(), Unwritten> {
+    let own = places.store.key(Level::DISK, sealed.id);
+    let here = &**places.store.store();
+    let mut open = |from: u64| -> std::result::Result<Box<dyn Read>, WriteError> {
+        let bytes = Bytes::of_container(here, &own, from..sealed.length).map_err(|error| {
+            // Told as it is: it is of the container, not of what is written.
+            WriteError::Lost {
+                path: here.locate(&own),
+                expected: sealed.length,
+                found: from,
+                source: io::Error::other(Error::from(error)),
+            }
+        })?;
+        Ok(Box::new(Paced {
+            from: bytes,
+            rate: Rate::new(wanted.brake.clone(), wanted.bytes_per_s),
+            progress: Some(wanted.progress.clone()),
+        }))
+    };
+    let again = Again {
+        open: &mut open,
+        kept,
+        note: &mut |kept| journal.note(sealed, kept),
+    };
+    let leaves = |error: &WriteError| is_passing(error) && !wanted.brake.is_stopped();
+    store_again((store, key), sealed.length, again, &leaves)
+}
+
+/// True if the same may be taken a moment later: a connection ended, a server was busy.
+fn is_passing(error: &WriteError) -> bool {
+    use io::ErrorKind as E;
+    matches!(error, WriteError::Io { source, .. } if !matches!(
+        source.kind(),
+        E::NotFound | E::PermissionDenied | E::Unsupported | E::StorageFull | E::QuotaExceeded
+            | E::ReadOnlyFilesystem | E::InvalidData | E::InvalidInput
+    ))
+}
+
+fn is_absent(error: &WriteError) -> bool {
+    matches!(error, WriteError::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
 }
 
 /// What was written reads back as something else, or not at all.
@@ -129,13 +193,12 @@ pub fn write_paced(
     (store, key): (&dyn Store, &Key),
     bytes_per_s: u64,
 ) -> Result<Sealed> {
-    let brake = Brake::default();
     let mut from = Paced {
         from: Segments {
             rest: layout.segments(),
             held: &[],
         },
-        rate: Rate::new(&brake, bytes_per_s),
+        rate: Rate::new(Brake::default(), bytes_per_s),
         progress: None,
     };
     let options = WriteOptions::default();
@@ -144,20 +207,20 @@ pub fn write_paced(
 }
 
 /// What may be read so fast and no faster.
-struct Paced<'a, R> {
+struct Paced<R> {
     from: R,
-    rate: Rate<'a>,
-    progress: Option<&'a Progress>,
+    rate: Rate,
+    progress: Option<Progress>,
 }
 
-impl<R: Read> Read for Paced<'_, R> {
+impl<R: Read> Read for Paced<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         let most = self.rate.portion(bytes.len());
         let count = self.from.read(&mut bytes[..most])?;
         if !self.rate.wait(count as u64) {
             return Err(io::Error::other("it is not wanted any more"));
         }
-        if let Some(progress) = self.progress {
+        if let Some(progress) = &self.progress {
             progress.add(count as u64);
         }
         Ok(count)

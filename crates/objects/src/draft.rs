@@ -12,6 +12,7 @@ use object_store::multipart::PartId;
 use object_store::path::Path;
 use object_store::{MultipartId, ObjectStoreExt, PutPayload};
 use outlive_vault::{Draft, Object, WriteError};
+use serde::{Deserialize, Serialize};
 
 use crate::client::{Client, wait};
 use crate::error::write_error;
@@ -33,7 +34,7 @@ struct State {
     stage: Stage,
 }
 
-/// How far it is. What was sent is not here any more, so that nothing is completed twice.
+/// How far it is: nothing is completed twice.
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 enum Stage {
     #[default]
@@ -42,6 +43,8 @@ enum Stage {
     Whole,
     /// A part of it, or its end, was refused.
     Failed,
+    /// Somebody goes on with it.
+    Left,
 }
 
 /// An upload. Dropped, it is aborted, and what stands under its name stays.
@@ -60,6 +63,18 @@ pub(crate) struct Upload {
     state: Mutex<State>,
 }
 
+/// What a later upload must know to go on with an earlier one.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+struct Kept {
+    /// Where its bytes go.
+    path: String,
+    length: u64,
+    part_bytes: u64,
+    id: MultipartId,
+    /// What the store said of each part that it has.
+    parts: Vec<(u64, String)>,
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -67,7 +82,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// Parts of so many bytes at least, so many more that they suffice.
 fn part_bytes(length: u64, least: u64) -> u64 {
     let needed = length.div_ceil(PARTS_MAX);
-    needed.next_multiple_of(1 << 20).max(least)
+    needed.next_multiple_of(least.clamp(1, 1 << 20)).max(least)
 }
 
 impl Upload {
@@ -91,6 +106,32 @@ impl Upload {
             id: Mutex::default(),
             state: Mutex::default(),
         }
+    }
+
+    /// Goes on with an upload of an earlier process or try; none if that was of something else.
+    pub fn resume(
+        client: &Client,
+        (at, drafts): (Path, &Path),
+        shown: String,
+        (length, least): (u64, u64),
+        kept: &[u8],
+    ) -> Option<Upload> {
+        let kept: Kept = serde_json::from_slice(kept).ok()?;
+        let path = Path::parse(&kept.path).ok()?;
+        let place = match path == at {
+            true => None,
+            false if path.prefix_matches(drafts) => Some(at),
+            false => return None,
+        };
+        let upload = Upload::new(client, (path, place), shown, (length, least));
+        if upload.is_short() || (kept.length, kept.part_bytes) != (length, upload.part_bytes) {
+            return None;
+        }
+        let parts = kept.parts.into_iter();
+        let parts = parts.map(|(part, content_id)| (part, PartId { content_id }));
+        lock(&upload.state).sent = parts.collect();
+        *lock(&upload.id) = Some(kept.id);
+        Some(upload)
     }
 
     /// One request carries all.
@@ -172,7 +213,7 @@ impl Upload {
         let stage = lock(&self.state).stage;
         match stage {
             Stage::Whole => return Ok(()),
-            Stage::Failed => {
+            Stage::Failed | Stage::Left => {
                 let text = format!("{}: an upload that had failed", self.shown);
                 return Err(WriteError::Input(text));
             }
@@ -210,9 +251,9 @@ impl Upload {
             self.send(part, bytes)?;
         }
         let id = self.id()?;
-        let sent = std::mem::take(&mut lock(&self.state).sent);
+        let sent = lock(&self.state).sent.values().cloned().collect();
         let parts = &self.client.parts;
-        let done = wait(parts.complete_multipart(&self.path, &id, sent.into_values().collect()));
+        let done = wait(parts.complete_multipart(&self.path, &id, sent));
         done.map_err(|error| write_error(&self.shown, "complete the upload of", &error))?;
         lock(&self.id).take();
         Ok(())
@@ -259,6 +300,35 @@ impl Draft for Upload {
         let copied = wait(self.client.objects.copy(&self.path, place));
         copied.map_err(|error| write_error(&self.shown, "put in its place", &error))
     }
+
+    fn kept(&self) -> Option<Vec<u8>> {
+        let id = lock(&self.id).clone()?;
+        let state = lock(&self.state);
+        let parts = state.sent.iter();
+        let kept = Kept {
+            path: self.path.to_string(),
+            length: self.length,
+            part_bytes: self.part_bytes,
+            id,
+            parts: parts
+                .map(|(part, sent)| (*part, sent.content_id.clone()))
+                .collect(),
+        };
+        serde_json::to_vec(&kept).ok()
+    }
+
+    fn has(&self, at: u64, bytes: u64) -> bool {
+        let state = lock(&self.state);
+        let last = at.saturating_add(bytes.max(1) - 1) / self.part_bytes;
+        let mut parts = at / self.part_bytes..=last;
+        parts.all(|part| state.sent.contains_key(&part))
+    }
+
+    fn leave(self: Box<Self>) {
+        lock(&self.id).take();
+        // Nothing stands beside its place yet that would have to be removed.
+        lock(&self.state).stage = Stage::Left;
+    }
 }
 
 impl Drop for Upload {
@@ -271,7 +341,7 @@ impl Drop for Upload {
                 tracing::warn!(object = self.shown, %error, "an upload was not aborted");
             }
         }
-        if self.place.is_some() {
+        if self.place.is_some() && lock(&self.state).stage != Stage::Left {
             let _ = wait(self.client.objects.delete(&self.path));
         }
     }
@@ -289,5 +359,6 @@ mod tests {
             assert!(part >= least && length.div_ceil(part) <= 10_000, "{length}");
         }
         assert_eq!(part_bytes(1 << 30, least), least);
+        assert_eq!(part_bytes(4500, 1000), 1000, "as in the tests");
     }
 }

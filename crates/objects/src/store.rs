@@ -167,6 +167,22 @@ impl Store for Objects {
         Ok(Box::new(Upload::new(&self.client, paths, shown, lengths)))
     }
 
+    fn resume(
+        &self,
+        key: &Key,
+        length: u64,
+        aligned: bool,
+        kept: &[u8],
+    ) -> std::result::Result<Box<dyn Draft>, WriteError> {
+        let drafts = self.root.clone().join(DRAFTS);
+        let places = (self.path(key), &drafts);
+        let lengths = (length, self.part_bytes);
+        match Upload::resume(&self.client, places, self.locate(key), lengths, kept) {
+            Some(upload) => Ok(Box::new(upload)),
+            None => self.begin(key, length, aligned),
+        }
+    }
+
     fn put_all(&self, small: &[Put<'_>]) -> Vec<std::result::Result<u64, WriteError>> {
         let put = |put: &Put<'_>| {
             let payload = PutPayload::from(put.bytes.to_vec());
@@ -290,6 +306,8 @@ pub(crate) fn create(
 
 #[cfg(test)]
 mod tests {
+    use outlive_vault::{Again, store_again};
+
     use super::*;
 
     #[test]
@@ -319,6 +337,72 @@ mod tests {
             draft.seal().unwrap();
             assert_eq!(store.get(&key, 9999).unwrap(), bytes);
         }
+    }
+
+    /// An agent that ends in the middle, and the next one.
+    #[test]
+    fn an_upload_that_was_left_goes_on_with_what_the_store_has() {
+        let store = Objects::in_memory(1000);
+        let key = Key::new(ObjectKind::Container, "i1-v1-n0.olc").unwrap();
+        let bytes: Vec<u8> = (0..4500_u32).map(|at| (at * 7) as u8).collect();
+        let write = |draft: &dyn Draft, range: std::ops::Range<usize>| {
+            let part = &bytes[range.clone()];
+            draft
+                .write(range.start as u64, &mut [IoSlice::new(part)])
+                .unwrap();
+        };
+        let first = store.begin(&key, 4500, false).unwrap();
+        assert_eq!(first.kept(), None, "nothing was sent");
+        write(&*first, 0..2000);
+        write(&*first, 3000..3900);
+        let kept = first.kept().unwrap();
+        first.leave();
+        assert!(
+            store.tag(&key).is_none(),
+            "it is not there before it is whole"
+        );
+        let second = store.resume(&key, 4500, false, &kept).unwrap();
+        let has = |at, bytes| second.has(at, bytes);
+        assert!(has(0, 2000) && has(500, 1) && !has(2000, 1) && !has(1500, 600) && !has(3000, 900));
+        write(&*second, 2000..4500);
+        second.seal().unwrap();
+        assert_eq!(store.get(&key, 9999).unwrap(), bytes);
+        // Of something else, and of nothing that can be read, one begins anew.
+        for (length, kept) in [(4600, &kept[..]), (4500, b"{"), (500, &kept)] {
+            let other = Key::new(ObjectKind::Container, "i1-v2-n0.olc").unwrap();
+            let draft = store.resume(&other, length, false, kept).unwrap();
+            assert!(!draft.has(0, 1000), "{length}");
+        }
+    }
+
+    /// The bytes end early once; what came is not read again.
+    #[test]
+    fn an_interrupted_writing_goes_on_where_it_was() {
+        let store = Objects::in_memory(1 << 20);
+        let key = Key::new(ObjectKind::Container, "i1-v1-n0.olc").unwrap();
+        let bytes: Vec<u8> = (0..(21 << 20) + 5_u32).map(|at| (at / 7) as u8).collect();
+        let opened = std::cell::RefCell::new(Vec::new());
+        let write = |ends: usize, kept: Option<Vec<u8>>| {
+            let mut open = |from: u64| -> std::result::Result<Box<dyn io::Read>, WriteError> {
+                opened.borrow_mut().push(from);
+                Ok(Box::new(io::Cursor::new(
+                    bytes[from as usize..ends].to_vec(),
+                )))
+            };
+            let again = Again {
+                open: &mut open,
+                kept,
+                note: &mut |_| {},
+            };
+            store_again((&store, &key), bytes.len() as u64, again, &|_| true)
+        };
+        let broken = write(9 << 20, None).unwrap_err();
+        assert!(matches!(broken.error, WriteError::Lost { .. }) && broken.came_further);
+        let kept = broken.kept;
+        assert!(kept.is_some() && store.tag(&key).is_none());
+        write(bytes.len(), kept).unwrap();
+        assert_eq!(*opened.borrow(), [0, 8 << 20]);
+        assert_eq!(store.get(&key, u64::MAX).unwrap(), bytes);
     }
 
     #[test]

@@ -191,6 +191,21 @@ impl Store for Faulty {
         }))
     }
 
+    fn resume(
+        &self,
+        key: &Key,
+        length: u64,
+        aligned: bool,
+        kept: &[u8],
+    ) -> Result<Box<dyn Draft>, WriteError> {
+        self.spared(Act::Begin, key, length).1?;
+        Ok(Box::new(Watched {
+            store: self.clone(),
+            key: key.clone(),
+            inner: self.inner.resume(key, length, aligned, kept)?,
+        }))
+    }
+
     fn put_all(&self, small: &[Put<'_>]) -> Vec<Result<u64, WriteError>> {
         let mut results: Vec<Result<u64, WriteError>> = Vec::new();
         let (mut places, mut left) = (Vec::new(), Vec::new());
@@ -348,6 +363,18 @@ impl Draft for Watched<dyn Draft> {
             self.inner.seal()?;
         }
         told
+    }
+
+    fn kept(&self) -> Option<Vec<u8>> {
+        self.inner.kept()
+    }
+
+    fn has(&self, at: u64, bytes: u64) -> bool {
+        self.inner.has(at, bytes)
+    }
+
+    fn leave(self: Box<Self>) {
+        self.inner.leave();
     }
 }
 

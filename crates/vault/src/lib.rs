@@ -9,6 +9,7 @@
 //! All of it goes through a [`Store`]: `docs/design/store.md`. What is stored is the only
 //! truth. There is no database: records are small objects, scanned by whoever wants to know.
 
+mod again;
 mod aligned;
 mod catalogue;
 mod conformance;
@@ -44,6 +45,7 @@ mod versions;
 mod whole;
 mod write;
 
+pub use again::{Again, Unwritten, store_again};
 pub use aligned::{Buffer, PAGE, Page, is_aligned};
 pub use catalogue::{Catalogue, CopyCheck, Rejected};
 pub use conformance::{conform, conform_of_all};

@@ -185,6 +185,17 @@ pub trait Store: Send + Sync + fmt::Debug {
     /// Begins an object of `length` bytes: room for it is there, or an error. `aligned`: all
     /// that is written starts and ends at page boundaries, in memory and in the object.
     fn begin(&self, key: &Key, length: u64, aligned: bool) -> Result<Box<dyn Draft>, WriteError>;
+    /// Goes on with a draft of the same bytes whose process ended or whose storage was away: `kept`
+    /// is what it had said of itself ([`Draft::kept`]). What cannot go on begins anew.
+    fn resume(
+        &self,
+        key: &Key,
+        length: u64,
+        aligned: bool,
+        _kept: &[u8],
+    ) -> Result<Box<dyn Draft>, WriteError> {
+        self.begin(key, length, aligned)
+    }
     /// Puts small objects, whose syncs are shared; each takes the place of what was there.
     /// One result each, in their order: its tag. After a power cut any may be there without
     /// the others.
@@ -228,6 +239,17 @@ pub trait Draft: Send + Sync {
     fn read_back(&self) -> Result<Box<dyn Object>, WriteError>;
     /// Makes it durable, then gives it its key, in place of what was there.
     fn seal(self: Box<Self>) -> Result<(), WriteError>;
+    /// What a later draft of the same bytes must know to go on with this one; it changes with what
+    /// is written. None: it cannot.
+    fn kept(&self) -> Option<Vec<u8>> {
+        None
+    }
+    /// True if these bytes are with the store already.
+    fn has(&self, _at: u64, _bytes: u64) -> bool {
+        false
+    }
+    /// Ends it, and leaves what the store has of it for [`Store::resume`].
+    fn leave(self: Box<Self>) {}
 }
 
 /// An object that is read.

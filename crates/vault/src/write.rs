@@ -184,7 +184,7 @@ pub fn store_stream(
 
 /// The next bytes of a stream of which so many had come before. That no more come is the
 /// connection's fault, not that of what is written.
-fn receive(
+pub(crate) fn receive(
     reader: &mut dyn Read,
     into: &mut [u8],
     before: u64,

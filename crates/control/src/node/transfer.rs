@@ -4,7 +4,6 @@
 //! comes no further for as long as a version may take is given up, for the storage that hangs says
 //! nothing; an opening ends what an incarnation before it had begun.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -26,6 +25,8 @@ pub struct Transferring {
     pub part: Part,
     /// Bytes a second that are written at most; 0: as many as can be.
     pub bytes_per_s: u64,
+    /// How long a store that takes nothing is tried again.
+    pub patience: Time,
     /// What ends it.
     pub brake: Brake,
     /// How far it is.
@@ -61,7 +62,7 @@ struct Going {
 
 /// What is on its way, and what comes next.
 pub struct Transfer {
-    waiting: VecDeque<Part>,
+    waiting: Vec<Part>,
     going: Option<Going>,
 }
 
@@ -70,7 +71,7 @@ impl Service for Transfer {
 
     fn new(_: Time) -> Transfer {
         Transfer {
-            waiting: VecDeque::new(),
+            waiting: Vec::new(),
             going: None,
         }
     }
@@ -78,7 +79,7 @@ impl Service for Transfer {
     fn on_news<S: Shell>(&mut self, core: &mut Core<S>, news: &News) {
         match news {
             News::OwnWritten { part } => {
-                self.waiting.push_back(part.clone());
+                self.waiting.push(part.clone());
                 self.begin_next(core);
             }
             News::Opening => {
@@ -181,7 +182,10 @@ impl Transfer {
         if self.going.is_some() {
             return;
         }
-        let Some(part) = self.waiting.pop_front() else {
+        // The oldest: once a newer one is there it would be of no use.
+        let oldest = self.waiting.iter().map(|part| part.id).min();
+        let at = self.waiting.iter().position(|part| Some(part.id) == oldest);
+        let Some(part) = at.map(|at| self.waiting.swap_remove(at)) else {
             return;
         };
         let (brake, progress) = (Brake::default(), Progress::default());
@@ -197,6 +201,8 @@ impl Transfer {
         core.begin(Ask::Transfer(Box::new(Transferring {
             part,
             bytes_per_s,
+            // What it says then says more than that it took too long.
+            patience: Time(patience(core).0 / 4 * 3),
             brake,
             progress,
         })));
