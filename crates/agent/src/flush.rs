@@ -22,12 +22,12 @@ use outlive_vault::{
 };
 
 use crate::memory::{Memory, Work, share};
+use crate::paced::write_paced;
 use crate::peers::{
     StreamReply, StreamRequest, connection_lost, open_stream, read_reply, send_request,
 };
 use crate::places::Places;
 use crate::reports::Reports;
-use crate::transfer::write_paced;
 
 /// A version of this node, ready to be written.
 pub struct Writing {

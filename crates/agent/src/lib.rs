@@ -14,6 +14,7 @@ mod journal;
 pub mod keeper;
 mod kept;
 mod memory;
+mod paced;
 mod parity;
 mod peers;
 mod places;

@@ -1,5 +1,5 @@
-//! This node's copies in shared storage: of its containers in node storage, one after the other, or
-//! at a bounded rate straight from the slots.
+//! This node's copies in shared storage that are made of its containers in node storage, one after the
+//! other.
 //!
 //! Invariants: only what is sound leaves node storage (each frame is checked as it is read); what
 //! was written is read back from shared storage before it counts; what turns out to be something
@@ -10,15 +10,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outlive_base::{Error, Level, NodeId, Result};
-use outlive_control::node::copies::Brake;
-use outlive_control::node::transfer::{Progress, Transferring};
+use outlive_control::node::transfer::Transferring;
 use outlive_vault::{
-    Again, Bytes, Key, Layout, Part, ReadError, Scrubbing, Sealed, Store, Unwritten, WriteError,
-    WriteOptions, of_the_sum, read_container, store_again, store_stream, verify_written,
+    Again, Bytes, Key, Part, ReadError, Scrubbing, Sealed, Store, Unwritten, WriteError,
+    of_the_sum, read_container, store_again, verify_written,
 };
 
 use crate::journal::Journal;
 use crate::memory::Work;
+use crate::paced::Paced;
 use crate::places::Places;
 use crate::rate::Rate;
 use crate::world::World;
@@ -182,68 +182,4 @@ fn remove_unless_same((store, key): (&dyn Store, &Key), sealed: &Sealed) -> Resu
         let _ = store.remove(std::slice::from_ref(key));
     }
     Err(Error::from(error))
-}
-
-/// Writes a container to shared storage straight from the slots, at a bounded rate.
-///
-/// # Errors
-/// Those of the storage.
-pub fn write_paced(
-    layout: &Layout<'_>,
-    (store, key): (&dyn Store, &Key),
-    bytes_per_s: u64,
-) -> Result<Sealed> {
-    let mut from = Paced {
-        from: Segments {
-            rest: layout.segments(),
-            held: &[],
-        },
-        rate: Rate::new(Brake::default(), bytes_per_s),
-        progress: None,
-    };
-    let options = WriteOptions::default();
-    store_stream(store, key, &mut from, layout.length(), &options)?;
-    Ok(layout.seal())
-}
-
-/// What may be read so fast and no faster.
-struct Paced<R> {
-    from: R,
-    rate: Rate,
-    progress: Option<Progress>,
-}
-
-impl<R: Read> Read for Paced<R> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        let most = self.rate.portion(bytes.len());
-        let count = self.from.read(&mut bytes[..most])?;
-        if !self.rate.wait(count as u64) {
-            return Err(io::Error::other("it is not wanted any more"));
-        }
-        if let Some(progress) = &self.progress {
-            progress.add(count as u64);
-        }
-        Ok(count)
-    }
-}
-
-/// The bytes of a layout, in order.
-struct Segments<'a, I> {
-    rest: I,
-    held: &'a [u8],
-}
-
-impl<'a, I: Iterator<Item = &'a [u8]>> Read for Segments<'a, I> {
-    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
-        while self.held.is_empty() {
-            match self.rest.next() {
-                Some(next) => self.held = next,
-                None => return Ok(0),
-            }
-        }
-        let (now, later) = self.held.split_at(self.held.len().min(bytes.len()));
-        bytes[..now.len()].copy_from_slice(now);
-        self.held = later;
-        Ok(now.len())
-    }
 }
