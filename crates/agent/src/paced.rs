@@ -3,8 +3,7 @@
 use std::io::{self, Read};
 
 use outlive_base::Result;
-use outlive_control::node::copies::Brake;
-use outlive_control::node::transfer::Progress;
+use outlive_control::node::copies::{Brake, Progress};
 use outlive_vault::{Key, Layout, Sealed, Store, WriteOptions, store_stream};
 
 use crate::rate::Rate;

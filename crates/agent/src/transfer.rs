@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outlive_base::{Error, Level, NodeId, Result};
-use outlive_control::node::transfer::Transferring;
+use outlive_control::node::copies::Transferring;
 use outlive_vault::{
     Again, Bytes, Key, Part, ReadError, Scrubbing, Sealed, Store, Unwritten, WriteError,
     of_the_sum, read_container, store_again, verify_written,

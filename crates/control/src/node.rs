@@ -32,7 +32,7 @@ mod stacks;
 mod status;
 #[cfg(test)]
 mod still;
-pub mod transfer;
+mod transfer;
 mod waits;
 
 use outlive_base::ipc::ToAgent;

@@ -1,10 +1,11 @@
-//! Copies of versions that a node can read, and what it asks to be read before it is needed.
+//! Copies of versions that a node can read, what it asks to be read before it is needed, and what it
+//! asks to be made of them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 
-use outlive_base::{ContainerId, Error, Level};
+use outlive_base::{ContainerId, Error, Level, Time};
 use outlive_ledger::scheme::Group;
 use outlive_ledger::{Parity, Part, Sealed};
 
@@ -108,6 +109,35 @@ impl Brake {
     /// True if the reading is to end.
     pub fn is_stopped(&self) -> bool {
         self.0.load(Relaxed) & STOP != 0
+    }
+}
+
+/// A copy to be made at `shared` of this node's container.
+pub struct Transferring {
+    /// The container as it was written here.
+    pub part: Part,
+    /// Bytes a second that are written at most; 0: as many as can be.
+    pub bytes_per_s: u64,
+    /// How long a store that takes nothing is tried again.
+    pub patience: Time,
+    /// What ends it.
+    pub brake: Brake,
+    /// How far it is.
+    pub progress: Progress,
+}
+
+/// How far something is that somebody else does.
+#[derive(Clone, Default, Debug)]
+pub struct Progress(Arc<AtomicU64>);
+
+impl Progress {
+    /// So many bytes more were read or written.
+    pub fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Relaxed);
+    }
+    /// All so far.
+    pub fn bytes(&self) -> u64 {
+        self.0.load(Relaxed)
     }
 }
 

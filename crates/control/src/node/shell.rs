@@ -20,8 +20,7 @@ use outlive_protocols::commit;
 use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
-use super::copies::{CopyId, Reading, Scrubbed};
-use super::transfer::Transferring;
+use super::copies::{CopyId, Reading, Scrubbed, Transferring};
 use crate::health::Sample;
 use crate::orders::{Fault, Member, Notice, RankStacks};
 use crate::traffic::Traffic;

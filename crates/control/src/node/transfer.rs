@@ -4,49 +4,17 @@
 //! comes no further for as long as a version may take is given up, for the storage that hangs says
 //! nothing; an opening ends what an incarnation before it had begun.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-
 use outlive_base::{Code, ContainerId, Entity, Error, Result, Time};
 use outlive_ledger::Part;
 
 use super::Planted;
-use super::copies::Brake;
+use super::copies::{Brake, Progress, Transferring};
 use super::core::{Core, News};
 use super::service::{Service, Silent};
 use super::shell::{Ask, Done, Shell};
 
 /// How often it is looked how far a copy is, of the time after which it is given up.
 const LOOKS: u64 = 4;
-
-/// A copy to be made at `shared` of this node's container.
-pub struct Transferring {
-    /// The container as it was written here.
-    pub part: Part,
-    /// Bytes a second that are written at most; 0: as many as can be.
-    pub bytes_per_s: u64,
-    /// How long a store that takes nothing is tried again.
-    pub patience: Time,
-    /// What ends it.
-    pub brake: Brake,
-    /// How far it is.
-    pub progress: Progress,
-}
-
-/// How far something is that somebody else does.
-#[derive(Clone, Default, Debug)]
-pub struct Progress(Arc<AtomicU64>);
-
-impl Progress {
-    /// So many bytes more were read or written.
-    pub fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Relaxed);
-    }
-    /// All so far.
-    pub fn bytes(&self) -> u64 {
-        self.0.load(Relaxed)
-    }
-}
 
 /// The copy that is on its way.
 struct Going {

@@ -4,9 +4,9 @@ use std::rc::Rc;
 
 use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Time};
 use outlive_control::node::Input as NodeInput;
+use outlive_control::node::copies::Transferring;
 use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{Done, Target};
-use outlive_control::node::transfer::Transferring;
 use outlive_ledger::Part;
 
 use super::node::Process;
