@@ -278,7 +278,7 @@ impl<S: Shell> Core<S> {
             ranks: start.ranks,
             strangers: BTreeMap::new(),
             early: Vec::new(),
-            contents: Contents::default(),
+            contents: Contents::planted(start.planted),
             leaving: Leaving::default(),
             incarnation: Incarnation(0),
             restored: None,

@@ -11,7 +11,7 @@ use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::{Ask, Link, PeerMessage, Staging};
 use outlive_control::node::{Hello, Input as NodeInput, Node, Ranks, Start};
 use outlive_control::orders::{AgentSpec, Fault, Notice, Opened, Step, decode, encode};
-use outlive_ledger::Record;
+use outlive_ledger::{Part, Record};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::shell::{Effect, Sim};
@@ -294,6 +294,7 @@ impl Job {
     /// The agent ends: what was under way in it is over.
     pub(super) fn end_agent(&mut self, who: Process) {
         let mut random = self.random.clone();
+        let now = self.now;
         let home = self.home(who);
         if home.agent.take().is_none() {
             return;
@@ -310,7 +311,7 @@ impl Job {
             self.on_durable(who, &record);
         }
         self.note(|| format!("n{node} (p{who}) agent {life} ends"));
-        self.judge.agent_ends(who);
+        self.judge.agent_ends(now, who);
         self.goes_on(who);
         self.cut_links(who, life);
         if !lost {
@@ -580,8 +581,21 @@ impl Job {
                 incarnation,
                 version,
                 level,
+                ref parts,
                 ..
             } => {
+                let what = (incarnation.0, version.0);
+                let bytes = |part: &Part| {
+                    let words = self.captured.get(&(what, part.node.0))?;
+                    let words: Vec<_> = words.iter().map(|(rank, it)| (Rank(*rank), *it)).collect();
+                    Some(storage::digest(&words))
+                };
+                let named = parts.iter().map(|part| {
+                    let same = bytes(part).is_none_or(|digest| digest == part.digest);
+                    (part.node.0, same)
+                });
+                let named = named.collect();
+                self.judge.names(self.now, what, level, &named);
                 let mark = &mut self.homes[who as usize].storage.mark;
                 *mark = incarnation.max(*mark);
                 let key = (incarnation.0, version.0);
