@@ -194,11 +194,14 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
     let disk_usage = storage::disk_usage(&store);
     let mut found_records = records_of(&store);
+    let mut shared_unseen = false;
     if let Ok(found) = &mut found_records
         && spec.node == spec.coordinator
         && restarts.is_some_and(|restarts| restarts > 0)
     {
-        troubles.extend(shared_records::finish_shared(found, &store, &shared).err());
+        let unfinished = shared_records::finish_shared(found, &store, &shared).err();
+        shared_unseen = unfinished.as_ref().is_some_and(|it| it.unseen);
+        troubles.extend(unfinished.map(|it| it.error));
     }
     let store = Arc::new(store);
     let shared_records = SharedRecords::start()?;
@@ -264,6 +267,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         troubles,
         found_records,
         kept_records,
+        shared_unseen,
         restarts,
         disk_usage,
         hello,

@@ -188,6 +188,7 @@ pub struct Core<S: Shell> {
     /// What lay in node storage when this agent began; taken when the job is known.
     found_records: Option<Result<Vec<Record>>>,
     kept_records: Vec<Record>,
+    shared_unseen: bool,
     /// The number of the last slab that was begun.
     tickets: u64,
     config: Option<JobConfig>,
@@ -269,6 +270,7 @@ impl<S: Shell> Core<S> {
             restarts: start.restarts,
             found_records: Some(start.found_records),
             kept_records: start.kept_records,
+            shared_unseen: start.shared_unseen,
             tickets: 0,
             config: None,
             commit: None,

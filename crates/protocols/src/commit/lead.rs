@@ -31,6 +31,11 @@ impl Commit {
             .values()
             .filter(|round| round.undecided())
             .count();
+        // They are decided, and shared storage may be away for long.
+        let doubted = self.rounds.iter();
+        let doubted =
+            doubted.filter(|(version, round)| round.undecided() && self.has_doubt(**version));
+        let undecided = undecided - doubted.count();
         let why = if !self.running() || cx.me != cx.config.coordinator || levels.is_empty() {
             Some(Why::NotOpen)
         } else if !self.lost.is_empty() {
@@ -454,7 +459,8 @@ impl Commit {
     }
 
     /// STABLE when enough failure domains hold COMMIT; over when all nodes do.
-    fn count(&mut self, cx: &C, version: Version, level: Level) {
+    pub(super) fn count(&mut self, cx: &C, version: Version, level: Level) {
+        let doubted = self.doubts.contains(&self.key(version, level));
         let Some(round) = self.rounds.get_mut(&version) else {
             return;
         };
@@ -464,6 +470,7 @@ impl Commit {
         // The domains are counted until there are enough of them, and not at each of the
         // acknowledgements that follow: that would cost the square of the number of nodes.
         if tally.verdict == Verdict::Committed
+            && !doubted
             && domains(cx.config, &tally.acked) >= domains_needed(cx.config, level)
         {
             tally.verdict = Verdict::Stable;
@@ -571,6 +578,7 @@ impl Commit {
     /// After a restart, when every node has said its decisions.
     pub(super) fn lead_resumed(&mut self, cx: &C) {
         for version in self.rounds.keys().copied().collect::<Vec<_>>() {
+            self.write_doubted(version);
             for level in cx.config.levels.iter() {
                 self.count(cx, version, level);
             }
@@ -589,6 +597,7 @@ impl Commit {
                     self.ask_to_join(cx, version);
                     self.ask_again(cx, version);
                     self.repeat_commits(cx, version);
+                    self.write_doubted(version);
                     continue;
                 }
                 let (levels, armed) = (round.levels, round.armed.clone());

@@ -81,7 +81,7 @@ impl Job {
             self.outage(None);
         }
         let delay = match self.random.below(3) {
-            0 if occasion == Occasion::Decides => return true,
+            0 if matches!(occasion, Occasion::Decides | Occasion::Shares) => return true,
             0 => Time(1),
             1 => self.some_us(3_000),
             _ => self.some_us(100_000),

@@ -177,11 +177,11 @@ impl Job {
     }
 
     /// What the agent before this one had decided and recorded here alone is written to the
-    /// shared directory; what that does not take is decided anew.
-    fn finish_shared(&mut self, who: Process, found: &mut Vec<Record>) {
+    /// shared directory; what that does not take is decided anew. True if it cannot be read.
+    fn finish_shared(&mut self, who: Process, found: &mut Vec<Record>) -> bool {
         let node = self.options.coordinator;
         if self.shared_is_hidden(node) {
-            return;
+            return !outlive_ledger::unfinished(found, &[]).is_empty();
         }
         let missing = outlive_ledger::unfinished(found, &self.shared.records);
         let mut refused = false;
@@ -192,6 +192,7 @@ impl Job {
                 self.takes_back(who, &record);
             }
         }
+        false
     }
 
     /// A decision that shared storage refused, and that nobody was told of, is none.
@@ -231,9 +232,8 @@ impl Job {
         home.known.clear();
         home.live = Rc::default();
         let mut found_records = home.storage.records.replay();
-        if home.node == coordinator && home.life > 1 {
-            self.finish_shared(who, &mut found_records);
-        }
+        let began = home.node == coordinator && home.life > 1;
+        let shared_unseen = began && self.finish_shared(who, &mut found_records);
         let home = self.home(who);
         let mut ranks = Ranks::default();
         for block in home.blocks.values() {
@@ -276,6 +276,7 @@ impl Job {
             troubles,
             found_records: Ok(found_records),
             kept_records: Vec::new(),
+            shared_unseen,
             restarts: Some(life - 1),
             disk_usage: (0, 0),
             hello: Hello {

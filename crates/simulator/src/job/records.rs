@@ -47,8 +47,11 @@ impl Job {
         let decides = self.homes[who as usize].storage.records.is(op, |record| {
             matches!(record, Record::Commit { level, .. } if level.survives() >= Survives::NodeLoss)
         });
-        if decides && shared {
-            let _ = self.meets(who, Occasion::Shares);
+        if decides && shared && self.meets(who, Occasion::Shares) {
+            self.strike(who, life);
+            if self.home(who).life != life || self.home(who).agent.is_none() {
+                return;
+            }
         }
         let decides = decides && self.home(who).node == self.options.coordinator;
         let refuse = self.refusals(who);
@@ -64,7 +67,10 @@ impl Job {
             self.durable(who, op, shared).map(|()| None)
         };
         if decides && result.is_ok() && self.meets(who, Occasion::Decides) {
-            return self.strike(who, life);
+            self.strike(who, life);
+            if self.home(who).life != life || self.home(who).agent.is_none() {
+                return;
+            }
         }
         let by_shared = !refused && result.is_err();
         let done = Done::Persisted {

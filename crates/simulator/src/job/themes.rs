@@ -20,6 +20,9 @@ pub enum Theme {
     Decisions,
     /// The shared directory refuses a decision, and ranks fail soon after.
     Refusals,
+    /// The coordinator's agent ends while it decides and the shared directory goes out of reach; now
+    /// and then all nodes are lost.
+    Outages,
     /// Openings meet removals, losses and restarts.
     Openings,
     /// The job ends while copies are written.
@@ -28,11 +31,12 @@ pub enum Theme {
 
 impl Theme {
     /// All of them.
-    pub const ALL: [Theme; 6] = [
+    pub const ALL: [Theme; 7] = [
         Theme::Restarts,
         Theme::LateWrites,
         Theme::Decisions,
         Theme::Refusals,
+        Theme::Outages,
         Theme::Openings,
         Theme::Ends,
     ];
@@ -75,6 +79,14 @@ impl Theme {
                 meetings.shares = 600_000;
                 (meetings.agent, meetings.node, meetings.rank) = (0, 0, 1);
                 meetings.apart = Time::from_ms(300);
+                options.sparse = 6;
+            }
+            Theme::Outages => {
+                options.levels = Levels::of(&[Level::MEMORY, Level::DISK, Level::SHARED]);
+                meetings.shares = 600_000;
+                (meetings.agent, meetings.node, meetings.rank) = (1, 0, 0);
+                meetings.apart = Time::from_ms(600);
+                (options.weights.all, options.tick) = (1, Time::from_ms(1_500));
                 options.sparse = 6;
             }
             Theme::Openings => {
