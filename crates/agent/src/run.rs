@@ -172,6 +172,20 @@ fn listening(spec: &AgentSpec) -> Options {
     }
 }
 
+/// What the agent before this one had begun in shared storage is finished; true if that cannot be
+/// read.
+fn finished(
+    found: &mut Vec<Record>,
+    (store, shared): (&Vault, &Vault),
+    troubles: &mut Vec<Error>,
+) -> bool {
+    let Err(unfinished) = shared_records::finish_shared(found, store, shared) else {
+        return false;
+    };
+    troubles.push(unfinished.error);
+    unfinished.unseen
+}
+
 /// What a node begins with.
 fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let deposit = Deposit::from_env()?.map(Arc::new);
@@ -194,15 +208,13 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
     let disk_usage = storage::disk_usage(&store);
     let mut found_records = records_of(&store);
-    let mut shared_unseen = false;
-    if let Ok(found) = &mut found_records
-        && spec.node == spec.coordinator
-        && restarts.is_some_and(|restarts| restarts > 0)
-    {
-        let unfinished = shared_records::finish_shared(found, &store, &shared).err();
-        shared_unseen = unfinished.as_ref().is_some_and(|it| it.unseen);
-        troubles.extend(unfinished.map(|it| it.error));
-    }
+    let again = restarts.is_some_and(|restarts| restarts > 0);
+    let shared_unseen = match &mut found_records {
+        Ok(found) if again && spec.node == spec.coordinator => {
+            finished(found, (&store, &shared), &mut troubles)
+        }
+        _ => false,
+    };
     let store = Arc::new(store);
     let shared_records = SharedRecords::start()?;
     let recorder = RecordWriter::start(Means {

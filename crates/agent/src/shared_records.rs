@@ -351,7 +351,8 @@ mod tests {
         }
         let mut found = own.records().scan().unwrap().records;
         faults.set_full(true);
-        finish_shared(&mut found, &own, &shared).unwrap_err();
+        let unfinished = finish_shared(&mut found, &own, &shared).unwrap_err();
+        assert!(!unfinished.unseen, "what stands there was read");
         assert_eq!(found, [commit(2)]);
         assert_eq!(own.records().scan().unwrap().records, [commit(2)]);
         own.records().persist(&commit(5)).unwrap();

@@ -36,9 +36,7 @@ impl Commit {
                 matches!(pending.then, Then::Confirmed { version: one, level: at }
                     if (one, at) == (doubted, level))
             };
-            let Some(ballot) = self.log.committed(key) else {
-                continue;
-            };
+            let ballot = self.log.committed(key).unwrap_or(self.ballot);
             if doubted == version && !self.pending.values().any(under_way) {
                 let record = Record::Commit {
                     incarnation,

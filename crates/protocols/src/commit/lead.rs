@@ -559,6 +559,11 @@ impl Commit {
     /// after a restart.
     pub(super) fn lead_adopt(&mut self, cx: &C, node: Peer, version: Version, level: Level) {
         self.ended.used = self.ended.used.max(Some(version));
+        // Of a coordinator before this one that was in doubt itself, and whose record is gone.
+        let key = self.key(version, level);
+        if level.store() == StoreKind::Shared && self.log.committed(key).is_none() {
+            self.doubts.insert(key);
+        }
         let known = Levels::NONE.with(level);
         let round = self
             .rounds
