@@ -208,9 +208,8 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
     let disk_usage = storage::disk_usage(&store);
     let mut found_records = records_of(&store);
-    let again = restarts.is_some_and(|restarts| restarts > 0);
     let shared_unseen = match &mut found_records {
-        Ok(found) if again && spec.node == spec.coordinator => {
+        Ok(found) if restarts > Some(0) && spec.node == spec.coordinator => {
             finished(found, (&store, &shared), &mut troubles)
         }
         _ => false,
