@@ -172,6 +172,20 @@ fn listening(spec: &AgentSpec) -> Options {
     }
 }
 
+/// What the agent before this one had begun in shared storage is finished; true if that cannot be
+/// read.
+fn finished(
+    found: &mut Vec<Record>,
+    (store, shared): (&Vault, &Vault),
+    troubles: &mut Vec<Error>,
+) -> bool {
+    let Err(unfinished) = shared_records::finish_shared(found, store, shared) else {
+        return false;
+    };
+    troubles.push(unfinished.error);
+    unfinished.unseen
+}
+
 /// What a node begins with.
 fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let deposit = Deposit::from_env()?.map(Arc::new);
@@ -194,12 +208,12 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     endpoint.set_address(NodeId::LAUNCHER, spec.launcher);
     let disk_usage = storage::disk_usage(&store);
     let mut found_records = records_of(&store);
-    if let Ok(found) = &mut found_records
-        && spec.node == spec.coordinator
-        && restarts.is_some_and(|restarts| restarts > 0)
-    {
-        troubles.extend(shared_records::finish_shared(found, &store, &shared).err());
-    }
+    let shared_unseen = match &mut found_records {
+        Ok(found) if restarts > Some(0) && spec.node == spec.coordinator => {
+            finished(found, (&store, &shared), &mut troubles)
+        }
+        _ => false,
+    };
     let store = Arc::new(store);
     let shared_records = SharedRecords::start()?;
     let recorder = RecordWriter::start(Means {
@@ -265,6 +279,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         troubles,
         found_records,
         kept_records,
+        shared_unseen,
         restarts,
         disk_usage,
         hello,

@@ -240,17 +240,36 @@ fn persist_shared(
     }
 }
 
+/// What the agent before this one had begun there is not finished.
+#[derive(Debug)]
+pub struct Unfinished {
+    /// Why.
+    pub error: Error,
+    /// What stands there cannot be read: what was found may stand there or not.
+    pub unseen: bool,
+}
+
 /// Writes to shared storage what the agent before this one had recorded at its node alone, `own`,
 /// when it ended: what is found is taken for decided, and told.
 ///
 /// # Errors
-/// Those of shared storage. What that lacks was told to nobody: it is left out of what was found,
-/// and decided anew, and is not left at the node, where the next agent would find it decided.
-pub fn finish_shared(found: &mut Vec<Record>, own: &Vault, shared: &Vault) -> Result<()> {
+/// Those of shared storage. What that lacks and does not take was told to nobody: it is left out of
+/// what was found, and decided anew, and is not left at the node, where the next agent would find it
+/// decided.
+pub fn finish_shared(
+    found: &mut Vec<Record>,
+    own: &Vault,
+    shared: &Vault,
+) -> std::result::Result<(), Unfinished> {
     if unfinished(found, &[]).is_empty() {
         return Ok(());
     }
-    let there = shared.records().scan()?.records;
+    let scan = shared.records().scan();
+    let unseen = |error: Error| Unfinished {
+        error,
+        unseen: true,
+    };
+    let there = scan.map_err(|error| unseen(error.into()))?.records;
     let missing: Vec<Record> = unfinished(found, &there).into_iter().cloned().collect();
     for (at, record) in missing.iter().enumerate() {
         let Err(error) = persist_shared(shared, &mut Incarnation(0), record, true) else {
@@ -262,7 +281,8 @@ pub fn finish_shared(found: &mut Vec<Record>, own: &Vault, shared: &Vault) -> Re
                 tracing::warn!(%error, "a decision that shared storage refused stays recorded here");
             }
         }
-        return Err(error);
+        let unseen = false;
+        return Err(Unfinished { error, unseen });
     }
     Ok(())
 }
@@ -331,7 +351,8 @@ mod tests {
         }
         let mut found = own.records().scan().unwrap().records;
         faults.set_full(true);
-        finish_shared(&mut found, &own, &shared).unwrap_err();
+        let unfinished = finish_shared(&mut found, &own, &shared).unwrap_err();
+        assert!(!unfinished.unseen, "what stands there was read");
         assert_eq!(found, [commit(2)]);
         assert_eq!(own.records().scan().unwrap().records, [commit(2)]);
         own.records().persist(&commit(5)).unwrap();

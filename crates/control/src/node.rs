@@ -73,6 +73,9 @@ pub struct Start<S: Shell> {
     pub found_records: Result<Vec<Record>>,
     /// What an agent before this one left with the keeper instead of on disk.
     pub kept_records: Vec<Record>,
+    /// The coordinator's: shared storage could not be read, so that its newest decisions may be
+    /// recorded at this node alone.
+    pub shared_unseen: bool,
     /// How often the agent was started again; `None` without a keeper.
     pub restarts: Option<u32>,
     /// Bytes in node storage, and free bytes there.

@@ -49,6 +49,13 @@ impl<R: Clone + PartialEq> Disk<R> {
         Some(found.0.clone())
     }
 
+    /// True if what this write is about to make durable is such a record.
+    pub fn is(&self, op: Op, such: impl Fn(&R) -> bool) -> bool {
+        let writing = |state: &State| matches!(state, State::Writing(other) if *other == op);
+        let mut records = self.records.iter();
+        records.any(|(record, state)| writing(state) && such(record))
+    }
+
     /// A write is refused (full): nothing is left of it.
     pub fn refuse(&mut self, op: Op) {
         self.records

@@ -194,6 +194,7 @@ pub struct Core<S: Shell> {
     /// What lay in node storage when this agent began; taken when the job is known.
     found_records: Option<Result<Vec<Record>>>,
     kept_records: Vec<Record>,
+    shared_unseen: bool,
     /// The number of the last slab that was begun.
     tickets: u64,
     config: Option<JobConfig>,
@@ -275,6 +276,7 @@ impl<S: Shell> Core<S> {
             restarts: start.restarts,
             found_records: Some(start.found_records),
             kept_records: start.kept_records,
+            shared_unseen: start.shared_unseen,
             tickets: 0,
             config: None,
             commit: None,
@@ -284,7 +286,7 @@ impl<S: Shell> Core<S> {
             ranks: start.ranks,
             strangers: BTreeMap::new(),
             early: Vec::new(),
-            contents: Contents::default(),
+            contents: Contents::planted(start.planted),
             leaving: Leaving::default(),
             incarnation: Incarnation(0),
             restored: None,

@@ -3,6 +3,7 @@
 use outlive_base::Time;
 use outlive_ledger::Record;
 
+use super::Planted;
 use super::core::Core;
 use super::service::{Haste, Service, Silent};
 use super::shell::{Ask, Shell};
@@ -50,7 +51,7 @@ impl Service for Ending {
         // Without storage this node cannot take note of a decision, however long it waits.
         let undecided = core.is_undecided() && core.is_writable();
         let busy = undecided || core.is_flushing() || core.is_rejoining();
-        if late || !busy {
+        if late || !busy || core.has_planted(Planted::EndAtOnce) {
             self.told = true;
             core.tell_spans();
             core.tell(&Notice::Finished);

@@ -34,4 +34,14 @@ pub enum Planted {
     InjectNothing,
     /// A copy at `shared` that could not be made of its container counts as made.
     TrustTransfer,
+    /// A write of an ended incarnation counts for the version of that number in the open one.
+    TakeOldFlush,
+    /// A decision is recorded with the parts that happen to be known.
+    RecordIncomplete,
+    /// A decision that could not be recorded counts when its version is restored.
+    CountUnrecorded,
+    /// What a lost node may have decided does not count.
+    ForgetMaybeCommitted,
+    /// The end waits for nothing.
+    EndAtOnce,
 }

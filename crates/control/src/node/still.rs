@@ -137,6 +137,7 @@ pub fn alone_at(node: u32, level: Level) -> Node<Still> {
         troubles: Vec::new(),
         found_records: Ok(Vec::new()),
         kept_records: Vec::new(),
+        shared_unseen: false,
         restarts: Some(0),
         disk_usage: (0, 0),
         hello: Hello {

@@ -31,6 +31,12 @@ impl Commit {
             .values()
             .filter(|round| round.undecided(cx.config.background))
             .count();
+        // They are decided, and shared storage may be away for long.
+        let doubted = self.rounds.iter();
+        let doubted = doubted.filter(|(version, round)| {
+            round.undecided(cx.config.background) && self.has_doubt(**version)
+        });
+        let undecided = undecided - doubted.count();
         let why = if !self.running() || cx.me != cx.config.coordinator || levels.is_empty() {
             Some(Why::NotOpen)
         } else if !self.lost.is_empty() {
@@ -454,7 +460,8 @@ impl Commit {
     }
 
     /// STABLE when enough failure domains hold COMMIT; over when all nodes do.
-    fn count(&mut self, cx: &C, version: Version, level: Level) {
+    pub(super) fn count(&mut self, cx: &C, version: Version, level: Level) {
+        let doubted = self.doubts.contains(&self.key(version, level));
         let Some(round) = self.rounds.get_mut(&version) else {
             return;
         };
@@ -464,6 +471,7 @@ impl Commit {
         // The domains are counted until there are enough of them, and not at each of the
         // acknowledgements that follow: that would cost the square of the number of nodes.
         if tally.verdict == Verdict::Committed
+            && !doubted
             && domains(cx.config, &tally.acked) >= domains_needed(cx.config, level)
         {
             tally.verdict = Verdict::Stable;
@@ -552,6 +560,11 @@ impl Commit {
     /// after a restart.
     pub(super) fn lead_adopt(&mut self, cx: &C, node: Peer, version: Version, level: Level) {
         self.ended.used = self.ended.used.max(Some(version));
+        // Of a coordinator before this one that was in doubt itself, and whose record is gone.
+        let key = self.key(version, level);
+        if level.store() == StoreKind::Shared && self.log.committed(key).is_none() {
+            self.doubts.insert(key);
+        }
         let known = Levels::NONE.with(level);
         let round = self
             .rounds
@@ -571,6 +584,7 @@ impl Commit {
     /// After a restart, when every node has said its decisions.
     pub(super) fn lead_resumed(&mut self, cx: &C) {
         for version in self.rounds.keys().copied().collect::<Vec<_>>() {
+            self.write_doubted(version);
             for level in cx.config.levels.iter() {
                 self.count(cx, version, level);
             }
@@ -589,6 +603,7 @@ impl Commit {
                     self.ask_to_join(cx, version);
                     self.ask_again(cx, version);
                     self.repeat_commits(cx, version);
+                    self.write_doubted(version);
                     continue;
                 }
                 let (levels, armed) = (round.levels, round.armed.clone());

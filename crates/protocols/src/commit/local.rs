@@ -112,7 +112,7 @@ impl Commit {
         Some(local)
     }
 
-    fn key(&self, version: Version, level: Level) -> log::Key {
+    pub(super) fn key(&self, version: Version, level: Level) -> log::Key {
         (self.ballot.incarnation, version, level)
     }
 

@@ -27,6 +27,7 @@
 //!
 //! The reasons are in `docs/protocols/commit.md`.
 
+mod doubts;
 mod items;
 mod lead;
 mod local;
@@ -135,6 +136,11 @@ enum Then {
         why: Why,
         culprit: Option<NodeId>,
     },
+    /// A decision that was in doubt.
+    Confirmed {
+        version: Version,
+        level: Level,
+    },
     Forward {
         index: u16,
     },
@@ -171,6 +177,8 @@ pub struct Commit {
     /// The items of the inventory that is being fetched.
     items: Option<Vec<MsgKind>>,
     rounds: BTreeMap<Version, Round>,
+    /// See [`doubts`].
+    doubts: BTreeSet<log::Key>,
     ended: Ended,
     /// What the last opening found: skipped versions, uncertainty.
     found: (u16, bool),
@@ -220,6 +228,7 @@ impl Commit {
             locals: BTreeMap::new(),
             items: None,
             rounds: BTreeMap::new(),
+            doubts: BTreeSet::new(),
             ended: Ended::default(),
             found: (0, false),
         }
@@ -410,6 +419,7 @@ impl Commit {
                 index: 0,
                 number: incarnation,
             }),
+            Command::Doubt => self.doubt(cx),
             Command::Blind => self.inventory(MsgKind::ItemBlind { index: 0 }),
             Command::InventoryDone { incarnation } => self.inventory_done(cx, incarnation),
             Command::Rebuilt {
@@ -486,6 +496,7 @@ impl Commit {
                 why,
                 culprit,
             }),
+            Then::Confirmed { version, level } => self.confirmed(cx, version, level, ok),
             Then::Forward { index } => self.forwarded(cx, index, ok),
             Then::Recorded => self.recorded(cx, ok),
         }

@@ -121,6 +121,7 @@ impl Commit {
         self.lost = NodeSet::new(cx.config.nodes);
         self.locals.clear();
         self.rounds.clear();
+        self.doubts.clear();
         self.ended = Ended::default();
         self.seen = None;
         self.forgotten = None;
@@ -492,7 +493,11 @@ impl Commit {
         else {
             return;
         };
-        if self.log.committed((incarnation, version, level)).is_some() {
+        // What is recorded here need not stand in shared storage: an agent may have ended in
+        // between, of a run before this one too.
+        let elsewhere = cx.me == cx.config.coordinator && level.store() == StoreKind::Shared;
+        let known = self.log.committed((incarnation, version, level));
+        if known.is_some() && !elsewhere {
             return self.forwarded(cx, index, true);
         }
         if let Some(opening) = self.opening()

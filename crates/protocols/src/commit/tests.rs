@@ -494,6 +494,58 @@ fn a_commit_whose_record_was_collected_is_not_asked_for_again() {
     assert!(node.events.contains(&Event::Stable { version, level }));
 }
 
+/// The agent before may have ended between the node's record and the one in shared storage, which
+/// cannot be read: all of the decision is there but what makes it safe.
+#[test]
+fn a_decision_that_may_not_stand_in_shared_storage_is_stable_when_it_is_written_again() {
+    let mut node = Node::new();
+    node.me = LEADER;
+    let (version, level) = (VERSION, Level::SHARED);
+    node.config.levels = node.config.levels.with(level);
+    let commit = |version, level| Record::Commit {
+        incarnation: BALLOT.incarnation,
+        version,
+        level,
+        ballot: BALLOT,
+    };
+    node.records.push(commit(version, level));
+    node.restart();
+    node.told(Command::Doubt);
+    node.all_durable();
+    node.hear_from(1, MsgKind::ItemEnd { index: 0 });
+    node.hear_from(1, MsgKind::CommitAck { version, level });
+    let stable = Event::Stable { version, level };
+    assert!(!node.events.contains(&stable), "told of what may be lost");
+    let tries = |node: &Node| {
+        node.open
+            .iter()
+            .filter(|(_, it)| *it == commit(version, level))
+            .count()
+    };
+    assert_eq!(tries(&node), 1);
+    // It is out of reach still.
+    let (op, _) = node.open.pop().unwrap();
+    let cx = cx(LEADER, &node.config, node.now);
+    node.commit.on_done(&cx, op, Err(Fault::Storage));
+    assert!(!node.events.contains(&stable));
+    for other in [8, 9] {
+        node.commit.lead_adopt(&cx, 1, Version(other), level);
+        let key = (BALLOT.incarnation, Version(other), level);
+        node.commit.doubts.insert(key);
+    }
+    node.told(Command::Want {
+        at_least: Version(10),
+        levels: Levels::NONE.with(Level::DISK),
+        any: true,
+    });
+    let armed = |event: &Event| matches!(event, Event::Arm { .. });
+    assert!(node.events.iter().any(armed), "others are taken meanwhile");
+    node.wait_in_vain();
+    assert_eq!(tries(&node), 1, "asked again");
+    node.all_durable();
+    assert!(node.events.contains(&stable));
+}
+
 /// Node 1 knows that version 20 is at `shared`, where node 2's part may lie, and has all of 10.
 #[test]
 fn an_older_version_than_may_lie_where_nobody_sees_is_not_taken() {

@@ -164,6 +164,9 @@ pub enum Command {
         /// The incarnation of the event.
         incarnation: Incarnation,
     },
+    /// After a restart of the coordinator: the storage that all nodes share could not be read, so
+    /// that the newest decisions there may be recorded at this node alone.
+    Doubt,
     /// Answer to [`Event::CollectInventory`]: the storage that all nodes share could not be
     /// read. Versions that may lie there are not passed over for older ones: the opening fails
     /// with [`Why::Unreadable`].

@@ -75,14 +75,30 @@ impl Job {
                 }
             }
             Some(12) => {
-                let length = Time::from_ms(20 + self.random.below(3_000));
-                let hidden = self.random.chance(500_000);
-                let until = self.now + length;
-                (self.shared.out_until, self.shared.hidden) = (until, hidden);
-                self.shared.only = self.random.chance(300_000).then_some(node);
+                self.outage(Some(node));
             }
             _ => {}
         }
+    }
+
+    /// The shared directory is full, or cannot even be read, for a while; perhaps at one node only.
+    pub(super) fn outage(&mut self, node: Option<u32>) {
+        let length = Time::from_ms(20 + self.random.below(3_000));
+        let hidden = self.random.chance(500_000);
+        let until = self.now + length;
+        (self.shared.out_until, self.shared.hidden) = (until, hidden);
+        self.shared.only = node.filter(|_| self.random.chance(300_000));
+    }
+
+    /// How much longer a copy takes to write.
+    pub(super) fn lasting(&mut self, who: Process) -> Time {
+        let (amid, after) = self.options.lasts;
+        let most = if self.calm { after } else { amid };
+        let lasts = match most {
+            Time::ZERO => Time::ZERO,
+            most => Time(self.random.below(most.0)),
+        };
+        lasts + self.slowness(who)
     }
 
     /// How much longer storage takes for an act where it is slow.

@@ -41,6 +41,12 @@ pub struct Checker {
     pub behind: u64,
     captured: BTreeMap<(Key, u32), (Time, Vec<u64>)>,
     copies: BTreeMap<CopyAt, Copy>,
+    /// When agents ended.
+    restarts: Vec<Time>,
+    /// All that anybody ever called aborted.
+    given_up: BTreeSet<(Key, Level)>,
+    /// What nodes have begun to write.
+    writing: BTreeSet<(Key, Level)>,
     prepared: BTreeMap<(Key, Level), BTreeSet<u32>>,
     committed: BTreeMap<(Key, Level), BTreeSet<u32>>,
     /// Who said so; none: a rank was told.
@@ -96,6 +102,9 @@ impl Checker {
             behind: 0,
             captured: BTreeMap::new(),
             copies: BTreeMap::new(),
+            restarts: Vec::new(),
+            given_up: BTreeSet::new(),
+            writing: BTreeSet::new(),
             prepared: BTreeMap::new(),
             committed: BTreeMap::new(),
             aborted: BTreeMap::new(),
@@ -210,6 +219,54 @@ impl Checker {
             self.wrong(
                 now,
                 format!("split decision: {key:?} {level} aborted, then committed"),
+            );
+        }
+    }
+
+    /// The record of a decision names the parts of these nodes, and of each whether its digest is
+    /// that of what was captured: what names none, or another, cannot be restored by it (P3).
+    pub fn names(&mut self, now: Time, key: Key, level: Level, nodes: &BTreeMap<u32, bool>) {
+        if let Some(node) = (0..self.nodes).find(|node| nodes.get(node) != Some(&true)) {
+            let what = if nodes.contains_key(&node) {
+                "other bytes"
+            } else {
+                "no part"
+            };
+            self.wrong(
+                now,
+                format!("P3: the record of {key:?} {level} names {what} of node {node}"),
+            );
+        }
+    }
+
+    /// A node writes a version at a level.
+    pub fn writes(&mut self, key: Key, level: Level) {
+        self.writing.insert((key, level));
+    }
+
+    /// The job has ended well, long after all faults: the last version that all have captured is
+    /// decided, so that the next run begins where this one ended.
+    ///
+    /// If an agent has ended meanwhile nobody need have said what became of it.
+    pub fn ends(&mut self, now: Time, number: u32, since: Time) {
+        let all = |key: &Key| (0..self.nodes).all(|node| self.captured.contains_key(&(*key, node)));
+        let of = self.captured.keys().map(|(key, _)| *key);
+        let Some(last) = of.filter(|key| key.0 == number).filter(all).max() else {
+            return;
+        };
+        let taken = self.captured.range((last, 0)..=(last, u32::MAX));
+        let taken = taken.map(|(_, (at, _))| *at).min().unwrap_or(now);
+        if self.restarts.iter().any(|at| (taken..since).contains(at)) {
+            return;
+        }
+        let written = self.writing.iter().filter(|(key, _)| *key == last);
+        let open =
+            written.filter(|what| !self.stable.contains_key(what) && !self.given_up.contains(what));
+        let open: Vec<Level> = open.map(|(_, level)| *level).collect();
+        if !open.is_empty() {
+            self.wrong(
+                now,
+                format!("P5: ended while {last:?} was undecided at {open:?}"),
             );
         }
     }
@@ -352,6 +409,7 @@ impl Checker {
             if level.is_some_and(|level| level != one) {
                 continue;
             }
+            self.given_up.insert((key, one));
             let said = self.aborted.entry((key, one)).or_insert(by);
             *said = said.and(by);
             let failed = self.failed_since(key);
@@ -369,7 +427,8 @@ impl Checker {
 
     /// An agent has ended, and with it what it had given up: that is not recorded. The next may
     /// ask all again, and decide by what they have then; that this is all is judged there (P1).
-    pub fn agent_ends(&mut self, who: u32) {
+    pub fn agent_ends(&mut self, now: Time, who: u32) {
+        self.restarts.push(now);
         self.aborted.retain(|_, by| *by != Some(who));
     }
 

@@ -264,6 +264,11 @@ impl Job {
         if outcome.verdict != Verdict::Ok {
             self.wrong(format!("P5: the job ended with {:?}", outcome.verdict));
         }
+        if self.is_clean_end() && !self.nobody_decides() {
+            let number = self.launcher.supervisor_incarnation();
+            let since = self.ends.since.unwrap_or(self.now);
+            self.judge.ends(self.now, number, since);
+        }
         let since = self.ends.since.map(|since| self.now.since(since));
         let most = match self.is_clean_end() && !self.nobody_decides() {
             true => Time::from_ms(BOUNDS.drain_ms),
@@ -301,6 +306,7 @@ impl Job {
         let now = self.now;
         let open = &mut self.home(who).open;
         match order {
+            Order::Open { .. } => drop(self.meets(who, Occasion::Opens)),
             Order::Status => open.status += 1,
             Order::EndRanks => open.end_ranks += 1,
             Order::Finish { .. } => drop(open.finish.get_or_insert(now)),

@@ -64,6 +64,11 @@ pub struct Launcher {
 }
 
 impl Launcher {
+    /// The newest incarnation.
+    pub fn supervisor_incarnation(&self) -> u32 {
+        self.supervisor.incarnation()
+    }
+
     pub fn new(options: &Options, seed: u64) -> Launcher {
         Launcher::after(options, (seed, 0), Kept::default(), Time::ZERO)
     }
@@ -113,7 +118,7 @@ impl Launcher {
             level,
             every: match at {
                 0 => 1,
-                _ => 1 + random.below(2) as u32,
+                _ => 1 + random.below(options.sparse) as u32,
             },
         };
         settings.levels = options.levels.iter().enumerate().map(setting).collect();

@@ -15,15 +15,18 @@ mod health;
 mod injected;
 mod launcher;
 mod losses;
+mod meetings;
 mod node;
 mod options;
 mod parity;
 mod program;
+mod records;
 mod scale;
 mod scrub;
 mod shell;
 mod storage;
 mod sweep;
+mod themes;
 mod transfer;
 mod twins;
 mod work;
@@ -51,9 +54,11 @@ use crate::network::{Lossy, Network};
 pub use checker::{Checker, CopyAt, Key};
 pub use health::Unwell;
 pub use losses::{AfterLoss, Loss, lose};
+pub use meetings::{Meetings, Occasion};
 pub use options::{Options, Weights};
 pub use scale::{Phase, Scale, measure};
 pub use sweep::{Summary, sweep};
+pub use themes::Theme;
 
 use ends::Ends;
 use injected::Injections;
@@ -214,6 +219,8 @@ enum Action {
     },
     /// A checkpoint that the program takes by itself.
     Force,
+    /// What was under way at a node meets an end.
+    Strike { who: Process, life: u32 },
     /// A fault is drawn.
     Chaos,
     /// A partition ends.
@@ -304,6 +311,8 @@ struct Job {
     /// Copies at `shared` made of containers.
     transfers: u64,
     calm: bool,
+    /// When something under way met an end last.
+    struck: Time,
     /// Counts what is sent, where that is measured.
     meter: Option<Box<Meter>>,
 }
@@ -387,6 +396,7 @@ impl Job {
             mended: 0,
             transfers: 0,
             calm: false,
+            struck: Time::ZERO,
             meter: None,
             options,
         }
@@ -570,6 +580,7 @@ impl Job {
                 carry,
             } => self.answered(token, sequence, message, carry),
             Action::Force => self.force(),
+            Action::Strike { who, life } => self.strike(who, life),
             Action::Chaos => self.chaos(),
             Action::Rejoin => self.net.partition(0),
             Action::Heal => self.heal(),

@@ -11,7 +11,7 @@ use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::{Ask, Link, PeerMessage, Staging};
 use outlive_control::node::{Hello, Input as NodeInput, Node, Ranks, Start};
 use outlive_control::orders::{AgentSpec, Fault, Notice, Opened, Step, decode, encode};
-use outlive_ledger::Record;
+use outlive_ledger::{Part, Record};
 use serde::{Serialize, de::DeserializeOwned};
 
 use super::shell::{Effect, Sim};
@@ -177,11 +177,11 @@ impl Job {
     }
 
     /// What the agent before this one had decided and recorded here alone is written to the
-    /// shared directory; what that does not take is decided anew.
-    fn finish_shared(&mut self, who: Process, found: &mut Vec<Record>) {
+    /// shared directory; what that does not take is decided anew. True if it cannot be read.
+    fn finish_shared(&mut self, who: Process, found: &mut Vec<Record>) -> bool {
         let node = self.options.coordinator;
         if self.shared_is_hidden(node) {
-            return;
+            return !outlive_ledger::unfinished(found, &[]).is_empty();
         }
         let missing = outlive_ledger::unfinished(found, &self.shared.records);
         let mut refused = false;
@@ -192,6 +192,7 @@ impl Job {
                 self.takes_back(who, &record);
             }
         }
+        false
     }
 
     /// A decision that shared storage refused, and that nobody was told of, is none.
@@ -231,9 +232,8 @@ impl Job {
         home.known.clear();
         home.live = Rc::default();
         let mut found_records = home.storage.records.replay();
-        if home.node == coordinator && home.life > 1 {
-            self.finish_shared(who, &mut found_records);
-        }
+        let began = home.node == coordinator && home.life > 1;
+        let shared_unseen = began && self.finish_shared(who, &mut found_records);
         let home = self.home(who);
         let mut ranks = Ranks::default();
         for block in home.blocks.values() {
@@ -276,6 +276,7 @@ impl Job {
             troubles,
             found_records: Ok(found_records),
             kept_records: Vec::new(),
+            shared_unseen,
             restarts: Some(life - 1),
             disk_usage: (0, 0),
             hello: Hello {
@@ -294,6 +295,7 @@ impl Job {
     /// The agent ends: what was under way in it is over.
     pub(super) fn end_agent(&mut self, who: Process) {
         let mut random = self.random.clone();
+        let now = self.now;
         let home = self.home(who);
         if home.agent.take().is_none() {
             return;
@@ -310,7 +312,7 @@ impl Job {
             self.on_durable(who, &record);
         }
         self.note(|| format!("n{node} (p{who}) agent {life} ends"));
-        self.judge.agent_ends(who);
+        self.judge.agent_ends(now, who);
         self.goes_on(who);
         self.cut_links(who, life);
         if !lost {
@@ -580,8 +582,21 @@ impl Job {
                 incarnation,
                 version,
                 level,
+                ref parts,
                 ..
             } => {
+                let what = (incarnation.0, version.0);
+                let bytes = |part: &Part| {
+                    let words = self.captured.get(&(what, part.node.0))?;
+                    let words: Vec<_> = words.iter().map(|(rank, it)| (Rank(*rank), *it)).collect();
+                    Some(storage::digest(&words))
+                };
+                let named = parts.iter().map(|part| {
+                    let same = bytes(part).is_none_or(|digest| digest == part.digest);
+                    (part.node.0, same)
+                });
+                let named = named.collect();
+                self.judge.names(self.now, what, level, &named);
                 let mark = &mut self.homes[who as usize].storage.mark;
                 *mark = incarnation.max(*mark);
                 let key = (incarnation.0, version.0);

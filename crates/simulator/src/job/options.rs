@@ -10,6 +10,7 @@ use outlive_protocols::commit::{Config, Levels, Planted};
 
 use super::health::Unwell;
 use super::launcher;
+use super::meetings::Meetings;
 use crate::network::LossyOptions;
 use crate::world::Faults;
 
@@ -44,10 +45,17 @@ pub struct Options {
     pub transfer_hangs: u32,
     /// Acts of storage that take up to seconds longer, per million.
     pub slow: u32,
+    /// To write a copy takes up to so much longer, amid the faults and after them: ranks may fail,
+    /// or the job may end, meanwhile.
+    pub lasts: (Time, Time),
+    /// All levels but the weakest are taken with each so many-th version at least.
+    pub sparse: u64,
     /// Words of agents to the launcher at which their connection breaks, per million.
     pub breaks: u32,
     /// Weights of the faults that are drawn at each tick.
     pub weights: Weights,
+    /// What ends while something else is under way. Never drawn from a seed.
+    pub meetings: Meetings,
     /// Mean time between two drawn faults.
     pub tick: Time,
     /// Faults end here; then the job must make progress again.
@@ -323,8 +331,11 @@ impl Options {
             transfer_steps: 0,
             transfer_hangs: 0,
             slow: slow(seed),
+            lasts: (Time::ZERO, Time::ZERO),
+            sparse: 2,
             breaks: 300,
             weights,
+            meetings: Meetings::default(),
             tick: Time::from_ms(300 + random.below(2000)),
             heal: Time::from_secs(14),
             end: Time::from_secs(30),

@@ -568,6 +568,8 @@ impl Job {
             let (level, owner) = (Level::MEMORY, node);
             self.judge.stores(CopyAt { level, key, owner }, &words);
         }
+        let who = self.at(node);
+        let _ = self.meets(who, Occasion::Captures);
         let captured = ToAgent::Captured {
             version,
             slot,

@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use outlive_base::machine::Op;
 use outlive_base::slab::SlabId;
 use outlive_base::{
     Code, ContainerId, Entity, Error, Incarnation, Level, NodeId, Rank, Result, Time, Version,
@@ -52,7 +51,10 @@ impl Job {
     pub(super) fn begin(&mut self, who: Process, life: u32, ask: Ask<PlainSlab>) {
         match ask {
             Ask::Persist { op, record, shared } => self.persist(who, life, op, record, shared),
-            Ask::Flush(flush) => self.flush(who, life, flush),
+            Ask::Flush(flush) => {
+                let _ = self.meets(who, Occasion::Writes);
+                self.flush(who, life, flush);
+            }
             Ask::Parity(making) => {
                 let delay = Time(600_000) + self.some_us(60_000) + self.slowness(who);
                 let making = Rc::new(making);
@@ -82,6 +84,7 @@ impl Job {
                 self.later(who, life, 5_000, Done::Inventory { incarnation, found });
             }
             Ask::Collect { policy, shared } => {
+                let _ = self.meets(who, Occasion::Removes);
                 // By then much may have happened that its rules do not know.
                 let delay = self.some_us(2_000) + self.slowness(who);
                 let policy = Box::new(policy);
@@ -132,119 +135,6 @@ impl Job {
         }
     }
 
-    /// Records become durable in the order in which they were asked for.
-    pub(super) fn persist(
-        &mut self,
-        who: Process,
-        life: u32,
-        op: Op,
-        record: Record,
-        shared: bool,
-    ) {
-        let most = self.options.faults.sync_max.0 / 1_000;
-        let mut delay = self.some_us(if self.calm { 2_000 } else { most });
-        let now = self.now;
-        // Syncs queue up: not for so long that the faults' end is not their end.
-        if self.home(who).last_sync < now + chaos::SLOW_MAX {
-            delay = delay + self.slowness(who);
-        }
-        let home = self.home(who);
-        home.storage.records.write(op, record);
-        home.last_sync = home.last_sync.max(now) + delay;
-        let at = home.last_sync.since(now);
-        self.after(
-            at,
-            Action::Synced {
-                who,
-                life,
-                op,
-                shared,
-            },
-        );
-    }
-
-    pub(super) fn synced(&mut self, who: Process, life: u32, op: Op, shared: bool) {
-        if self.home(who).life != life || self.home(who).agent.is_none() {
-            return;
-        }
-        let refuse = self.refusals(who);
-        let full = || {
-            let entity = Entity::File("records".into());
-            Err(Error::new(Code::NoSpace, entity, "no space", "make room"))
-        };
-        let refused = self.random.chance(refuse);
-        let result = if refused {
-            self.home(who).storage.records.refuse(op);
-            full()
-        } else {
-            self.durable(who, op, shared).map(|()| None)
-        };
-        let by_shared = !refused && result.is_err();
-        let done = Done::Persisted {
-            op,
-            result,
-            by_shared,
-        };
-        self.input(who, life, NodeInput::Done(done));
-    }
-
-    /// A record has become durable; then it goes to the shared directory, if it belongs there too.
-    fn durable(&mut self, who: Process, op: Op, shared: bool) -> Result<()> {
-        let records = &mut self.home(who).storage.records;
-        let before = if shared { records.replay() } else { Vec::new() };
-        let Some(record) = records.sync(op) else {
-            return Ok(());
-        };
-        self.on_durable(who, &record);
-        if !shared {
-            return Ok(());
-        }
-        let node = self.home(who).node;
-        let there = self.persist_shared(node, record.clone());
-        // A decision that was reported nowhere is taken back.
-        if there.is_err() && !before.contains(&record) {
-            self.takes_back(who, &record);
-        }
-        there
-    }
-
-    /// Created exclusively: what another run has decided stands.
-    pub(super) fn persist_shared(&mut self, node: u32, record: Record) -> Result<()> {
-        self.shared_refuses(node)?;
-        let name = |record: &Record| match *record {
-            Record::Commit {
-                incarnation,
-                version,
-                level,
-                ..
-            } => Some((incarnation.0, Some((version.0, level)))),
-            Record::Incarnation { number, .. } => Some((number.0, None)),
-            _ => None,
-        };
-        let stands = self
-            .shared
-            .records
-            .iter()
-            .find(|it| name(it) == name(&record));
-        let same = |found: &Record| match (found, &record) {
-            (Record::Commit { parts: found, .. }, Record::Commit { parts, .. }) => found == parts,
-            _ => *found == record,
-        };
-        match stands.map(same) {
-            Some(true) => Ok(()),
-            Some(false) => Err(Error::new(
-                Code::JobBusy,
-                Entity::File("shared".into()),
-                "another run of the job has written a different decision there",
-                "let one run at a time use a job's store",
-            )),
-            None => {
-                self.shared.records.push(record);
-                Ok(())
-            }
-        }
-    }
-
     pub(super) fn flush(&mut self, who: Process, life: u32, flush: Flush<PlainSlab>) {
         let node = self.home(who).node;
         let writing = Rc::new(Writing {
@@ -257,9 +147,13 @@ impl Job {
             self.judge.captures(self.now, key, node, &[]);
             self.stored(Level::MEMORY, key, node, &[]);
         }
+        if !writing.flush.quiet {
+            let levels = writing.flush.targets.iter().map(|it| it.level());
+            levels.for_each(|level| self.judge.writes(key, level));
+        }
         let (mut last, mut own) = (Time::ZERO, Time::ZERO);
         for &target in &writing.flush.targets {
-            let mut delay = Time(600_000) + self.some_us(60_000) + self.slowness(who);
+            let mut delay = Time(600_000) + self.some_us(60_000) + self.lasting(who);
             if matches!(target, Target::Partner(_)) {
                 // The partner's copy counts with the node's own.
                 delay = delay.max(own + Time(1_000));

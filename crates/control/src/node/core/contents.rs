@@ -10,6 +10,8 @@ use outlive_ledger::scheme::Group;
 use outlive_ledger::{Part, Record};
 use outlive_protocols::commit::{Ballot, MsgKind, Record as Short};
 
+use crate::node::Planted;
+
 type Key = (Incarnation, Version, Level);
 
 /// Decisions whose bytes are kept for the next node to which they go.
@@ -28,6 +30,8 @@ pub struct Contents {
     /// The groups of the job's levels, over its members.
     groups: BTreeMap<Level, Vec<Vec<NodeId>>>,
     ranks: u32,
+    /// Planted: some parts are enough.
+    incomplete: bool,
 }
 
 /// What is known of a decision.
@@ -84,6 +88,14 @@ pub fn ballot_of(number: u64) -> Ballot {
 }
 
 impl Contents {
+    /// Nothing is known yet.
+    pub fn planted(fault: Option<Planted>) -> Contents {
+        Contents {
+            incomplete: fault == Some(Planted::RecordIncomplete),
+            ..Contents::default()
+        }
+    }
+
     /// The job's members and number of ranks, for incarnation records.
     pub fn set_job(&mut self, members: Vec<NodeId>, ranks: u32) {
         self.members = members;
@@ -286,7 +298,7 @@ impl Contents {
             Some(known) => (known.ranks, Arc::clone(&known.parts), Some(&known.groups)),
             None => {
                 let said = self.parts.get(&key)?;
-                if said.len() < self.members.len() {
+                if said.len() < self.members.len() && !self.incomplete {
                     return None;
                 }
                 let parts = said.values().cloned().collect();
@@ -295,7 +307,7 @@ impl Contents {
         };
         // Whoever is told that it is stable before that it is committed knows its own part
         // alone. A record without the others' would name no copy of theirs.
-        if ranks == 0 || parts.len() < self.members.len() {
+        if ranks == 0 || parts.len() < self.members.len() && !self.incomplete {
             return None;
         }
         Some(Record::Commit {

@@ -123,6 +123,9 @@ impl<S: Shell> Core<S> {
     /// A decision is known here before it is durable. One that could not be recorded must not
     /// count when this version is restored: older ones would go for it (P3).
     fn forget_decisions(&mut self, version: Version, level: Option<Level>) {
+        if self.is_planted(Planted::CountUnrecorded) {
+            return;
+        }
         let source = self.incarnation;
         let ended = level.map_or_else(|| self.all_levels(), |level| Levels::of(&[level]));
         for level in ended.iter() {

@@ -442,7 +442,13 @@ impl<S: Shell> Core<S> {
     /// copies of the restored version are as good as those of a committed one, and stay as long.
     pub(super) fn count_what_may_be_committed(&mut self, source: Incarnation, version: Version) {
         let used = self.all_levels();
-        if let Some(known) = self.line.levels.get_mut(&(source, version)) {
+        let counts = !self.is_planted(Planted::ForgetMaybeCommitted);
+        if let Some(known) = self
+            .line
+            .levels
+            .get_mut(&(source, version))
+            .filter(|_| counts)
+        {
             known.extend(used.iter());
         }
     }

@@ -118,6 +118,9 @@ impl<S: Shell> Core<S> {
         let log: Vec<commit::Record> = records().filter_map(short).collect();
         let (now, me) = (self.now, self.me.0);
         self.commit = Some(Driver::recover(commit, me, self.spec.job_hash, now, log));
+        if self.shared_unseen {
+            self.command(commit::Command::Doubt);
+        }
         // A first look: an agent that was started anew asks to rejoin.
         self.commit_input(|_, _| {});
         Ok(())

@@ -1,0 +1,122 @@
+//! Themes: histories in which events meet that chance alone brings together once in thousands. Each
+//! is about one kind of work under way, with little else that goes wrong, few nodes and a short
+//! time, so that many of them are run in the time of one with all faults.
+
+use outlive_base::{Level, Levels, Time};
+
+use super::{Meetings, Options, Weights};
+use crate::network::LossyOptions;
+use crate::world::Faults;
+
+/// What a history is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Theme {
+    /// Agents end, and now and then nodes, while ranks capture and copies are written.
+    Restarts,
+    /// Ranks fail while copies are written, which take longer than the next start to come to
+    /// versions of the same numbers.
+    LateWrites,
+    /// The coordinator's node is lost with a decision on its way.
+    Decisions,
+    /// The shared directory refuses a decision, and ranks fail soon after.
+    Refusals,
+    /// The coordinator's agent ends while it decides and the shared directory goes out of reach; now
+    /// and then all nodes are lost.
+    Outages,
+    /// Openings meet removals, losses and restarts.
+    Openings,
+    /// The job ends while copies are written.
+    Ends,
+}
+
+impl Theme {
+    /// All of them.
+    pub const ALL: [Theme; 7] = [
+        Theme::Restarts,
+        Theme::LateWrites,
+        Theme::Decisions,
+        Theme::Refusals,
+        Theme::Outages,
+        Theme::Openings,
+        Theme::Ends,
+    ];
+
+    /// Makes the options of a seed those of a history of this theme.
+    pub fn apply(self, options: &mut Options) {
+        plain(options);
+        let meetings = &mut options.meetings;
+        match self {
+            Theme::Restarts => {
+                (meetings.captures, meetings.writes) = (100_000, 100_000);
+                (meetings.agent, meetings.node, meetings.rank) = (5, 1, 1);
+                meetings.apart = Time::from_ms(50);
+                options.slow = 30_000;
+                options.net.loss = 50_000;
+                options.net.straggle = 20_000;
+            }
+            Theme::LateWrites => {
+                meetings.writes = 900_000;
+                (meetings.agent, meetings.node, meetings.rank) = (0, 0, 1);
+                meetings.apart = Time::from_ms(700);
+                // Steps are long and versions few: of the few that a start comes to most are
+                // those that the start before was writing.
+                (options.nodes, options.bare) = (2, 0);
+                options.coordinator %= 2;
+                (options.step_max, options.stride) = (Time::from_ms(250), 10);
+                options.commit_ms = 4_000;
+                options.lasts.0 = Time::from_ms(2_500);
+            }
+            Theme::Decisions => {
+                meetings.decides = 400_000;
+                (meetings.agent, meetings.node, meetings.rank) = (0, 1, 0);
+                meetings.apart = Time::from_ms(300);
+                options.faults.sync_max = Time::from_ms(20);
+                options.net.loss = 250_000;
+                options.net.straggle = 150_000;
+            }
+            Theme::Refusals => {
+                options.levels = Levels::of(&[Level::MEMORY, Level::DISK, Level::SHARED]);
+                meetings.shares = 600_000;
+                (meetings.agent, meetings.node, meetings.rank) = (0, 0, 1);
+                meetings.apart = Time::from_ms(300);
+                options.sparse = 6;
+            }
+            Theme::Outages => {
+                options.levels = Levels::of(&[Level::MEMORY, Level::DISK, Level::SHARED]);
+                meetings.shares = 600_000;
+                (meetings.agent, meetings.node, meetings.rank) = (1, 0, 0);
+                meetings.apart = Time::from_ms(600);
+                (options.weights.all, options.tick) = (1, Time::from_ms(1_500));
+                options.sparse = 6;
+            }
+            Theme::Openings => {
+                (meetings.removes, meetings.opens) = (300_000, 300_000);
+                (meetings.agent, meetings.node, meetings.rank) = (2, 1, 2);
+                meetings.apart = Time::from_ms(200);
+                options.slow = 100_000;
+                options.sparse = 4;
+            }
+            Theme::Ends => options.lasts.1 = Time::from_ms(150),
+        }
+    }
+}
+
+/// Nothing goes wrong but what storage refuses, in jobs of at most four nodes.
+fn plain(options: &mut Options) {
+    options.weights = Weights::default();
+    options.nodes = options.nodes.min(4);
+    options.bare = options.bare.min(1);
+    options.coordinator %= options.nodes - options.bare;
+    options.domains.clear();
+    options.levels = Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER]);
+    options.net = LossyOptions::CALM;
+    options.faults = Faults {
+        crash: 0,
+        ..options.faults.clone()
+    };
+    options.step_max = Time::from_ms(20);
+    options.scrub = None;
+    (options.heal, options.end) = (Time::from_secs(8), Time::from_secs(18));
+    (options.last, options.late_restarts) = (options.end, 0);
+    options.meetings = Meetings::default();
+}
