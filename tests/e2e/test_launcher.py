@@ -76,7 +76,9 @@ def test_a_killed_launcher_after_a_lost_node(job: Job) -> None:
     job.gone(LEFT_S)
     door.touch()
     result = job.survive(program=program)
-    assert set(result.said("restored")) == {newest}
+    # On a busy machine a newer one may have become stable since.
+    (restored,) = set(result.said("restored"))
+    assert restored >= newest
 
 
 def test_two_runs_of_one_job_at_once(job: Job) -> None:

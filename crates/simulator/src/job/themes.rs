@@ -96,7 +96,10 @@ impl Theme {
                 options.slow = 100_000;
                 options.sparse = 4;
             }
-            Theme::Ends => options.lasts.1 = Time::from_ms(150),
+            Theme::Ends => {
+                options.lasts.1 = Time::from_ms(150);
+                options.faults.refuse = 0;
+            }
         }
     }
 }

@@ -554,7 +554,10 @@ impl Job {
                     self.judge.forgets(key);
                 }
             }
-            removed.push(id);
+            // What went from shared storage says nothing of what is left here.
+            if level != Level::SHARED {
+                removed.push(id);
+            }
         }
         let storage = &mut self.homes[who as usize].storage;
         let own = storage.own.keys().copied();

@@ -59,9 +59,10 @@ impl<S: Shell> Core<S> {
     pub(in crate::node) const fn is_finishing(&self) -> bool {
         self.finishing
     }
-    /// True if the last record could be written.
+    /// True if the last record could be written at this node. What shared storage refuses ends its
+    /// own level, and no other.
     pub(in crate::node) const fn is_writable(&self) -> bool {
-        !self.unwritable
+        !self.unwritable || self.refused_by_shared
     }
     /// The ranks.
     pub(in crate::node) const fn ranks(&self) -> &Ranks<S> {
