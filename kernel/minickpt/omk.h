@@ -140,6 +140,9 @@ struct task_struct *omk_next_thread(const struct omk_entry *e, struct task_struc
 /* omk_mm.c */
 u32 omk_save_vmas(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_fds(struct omk_writer *w, const struct omk_entry *e);
+void omk_each_file(const struct omk_entry *e,
+		   void (*each)(const struct omk_entry *e, u32 fd, const struct file *f, void *to),
+		   void *to);
 
 /* omk_optional.c */
 u32 omk_save_groups(struct omk_writer *w, const struct omk_entry *e);
@@ -151,6 +154,15 @@ u32 omk_save_terminals(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_queued(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_posix_timers(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_ended(struct omk_writer *w, const struct omk_entry *e);
+
+/* omk_lock.c */
+u32 omk_save_locks(struct omk_writer *w, const struct omk_entry *e);
+
+/* omk_special.c */
+u32 omk_save_specials(struct omk_writer *w, const struct omk_entry *e);
+u32 omk_save_watched(struct omk_writer *w, const struct omk_entry *e);
+u32 omk_save_held(struct omk_writer *w, const struct omk_entry *e);
+int omk_look(u32 fd, struct omk_special *r);
 
 /* omk_path.c */
 void omk_strings_begin(void);

@@ -34,6 +34,10 @@ enum step {
 	STEP_QUEUED,
 	STEP_POSIX_TIMERS,
 	STEP_ENDED,
+	STEP_LOCKS,
+	STEP_SPECIALS,
+	STEP_WATCHED,
+	STEP_HELD,
 	STEPS,
 };
 
@@ -113,6 +117,18 @@ static void __dying run_step(const struct omk_entry *e)
 		break;
 	case STEP_ENDED:
 		omk_save_ended(&st.w, e);
+		break;
+	case STEP_LOCKS:
+		omk_save_locks(&st.w, e);
+		break;
+	case STEP_SPECIALS:
+		omk_save_specials(&st.w, e);
+		break;
+	case STEP_WATCHED:
+		omk_save_watched(&st.w, e);
+		break;
+	case STEP_HELD:
+		omk_save_held(&st.w, e);
 		break;
 	case STEPS:
 		break;
