@@ -70,9 +70,11 @@ struct epoll_item {
 	void *ep;
 	struct hlist_node fllink;
 	void *ws;
-	u32 events;
-	u64 data;
-} __packed __aligned(8);
+	struct {
+		u32 events;
+		u64 data;
+	} __packed event;
+};
 
 /* Counted without records, then written. */
 struct found {
@@ -82,6 +84,7 @@ struct found {
 	u32 count;
 	u32 flags;		/* OMK_REC_* */
 	u64 description;	/* of the epoll whose tree is walked */
+	struct omk_watched last;	/* of it */
 };
 
 static bool __dying name_of(char to[16], const struct file *f)
@@ -146,6 +149,9 @@ static void __dying put_item(struct found *w, const struct epoll_item *item)
 {
 	struct omk_watched *r = (void *)(w->out + w->len);
 
+	w->last.fd = item->ffd.fd;
+	w->last.events = item->event.events;
+	w->last.data = item->event.data;
 	w->count++;
 	if (!w->out) {
 		w->len += sizeof(*r);
@@ -159,8 +165,8 @@ static void __dying put_item(struct found *w, const struct epoll_item *item)
 	r->description = w->description;
 	r->target = (u64)item->ffd.file;
 	r->fd = item->ffd.fd;
-	r->events = item->events;
-	r->data = item->data;
+	r->events = item->event.events;
+	r->data = item->event.data;
 }
 
 /* A tree that is being changed has other links or heights: its black height, or -1. */
@@ -207,11 +213,14 @@ static bool __dying put_unix(struct omk_special *r, const struct file *f)
 {
 	static struct unix_sock own;
 	struct sock *sk = unix_of(f, &own);
+	struct socket *socket;
 
 	if (!sk)
 		return false;
 	r->value[0] = (u64)sk;
-	r->value[1] = (u64)own.peer;
+	/* A peer that was closed is held by this end, and has no file any more. */
+	if (own.peer && !omk_peek(&socket, (struct socket *const *)&own.peer->sk_socket) && socket)
+		r->value[1] = (u64)own.peer;
 	r->value[2] = own.sk.sk_type | (u64)own.sk.sk_shutdown << 32;
 	r->value[3] = READ_ONCE(own.sk.sk_receive_queue.qlen);
 	if (own.addr || own.listener)
@@ -248,6 +257,12 @@ static bool __dying describe(struct omk_special *r, const struct file *f, umode_
 		r->kind = OMK_SPECIAL_EPOLL;
 		whole = walk_epoll(&none, f->private_data);
 		r->value[0] = none.count;
+		r->value[1] = none.last.events;
+		r->value[2] = none.last.data;
+		r->value[3] = none.last.fd;
+	} else if (!strcmp(r->name, "[signalfd]")) {
+		r->kind = OMK_SPECIAL_SIGNAL;
+		whole = !omk_peek(&r->value[0], (u64 *)f->private_data);
 	}
 	if (!whole)
 		r->flags |= OMK_SPECIAL_DAMAGED;

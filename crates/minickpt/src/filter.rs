@@ -17,7 +17,9 @@ pub enum Special {
     /// The call fails with ENOSYS and the launcher says why.
     #[default]
     Refuse,
-    /// It is made, and is a closed one after a panic.
+    /// The same for those that are kept elsewhere: the module does not know this kernel's.
+    RefuseAll,
+    /// It is made; after a panic each call on it fails with EBADF, which is told.
     Lose,
 }
 
@@ -56,8 +58,8 @@ const ABSENT: &[i64] = &[
     libc::SYS_remap_file_pages,
 ];
 
-/// Calls that make descriptors with a state in the kernel.
-pub const SPECIAL: &[(i64, &str)] = &[
+/// Calls that make descriptors with a state in the kernel that is kept.
+pub const KEPT: &[(i64, &str)] = &[
     (libc::SYS_signalfd, "signalfd"),
     (libc::SYS_signalfd4, "signalfd"),
     (libc::SYS_timerfd_create, "timerfd"),
@@ -65,6 +67,10 @@ pub const SPECIAL: &[(i64, &str)] = &[
     (libc::SYS_eventfd2, "eventfd"),
     (libc::SYS_epoll_create, "epoll"),
     (libc::SYS_epoll_create1, "epoll"),
+];
+
+/// Calls that make descriptors with a state in the kernel that is not kept.
+pub const SPECIAL: &[(i64, &str)] = &[
     (libc::SYS_inotify_init, "inotify"),
     (libc::SYS_inotify_init1, "inotify"),
     (libc::SYS_fanotify_init, "fanotify"),
@@ -158,10 +164,10 @@ pub fn program(special: Special, files: Files) -> Vec<u8> {
     for number in ABSENT {
         on(*number, &[(RETURN, 0, 0, ERRNO | libc::ENOSYS as u32)]);
     }
-    if special == Special::Refuse {
-        for (number, _) in SPECIAL {
-            on(*number, &[(RETURN, 0, 0, TRACE)]);
-        }
+    let kept = KEPT.iter().filter(|_| special == Special::RefuseAll);
+    let others = SPECIAL.iter().filter(|_| special != Special::Lose);
+    for (number, _) in kept.chain(others) {
+        on(*number, &[(RETURN, 0, 0, TRACE)]);
     }
     if files == Files::Through {
         for (number, steps) in file_calls() {

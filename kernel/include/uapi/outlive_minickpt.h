@@ -352,11 +352,14 @@ struct omk_lock {
 #define OMK_SPECIAL_TIMER	2	/* clock and TFD_* of settime (high half), interval,
 					 * what is left (0: not set), expirations not read
 					 */
-#define OMK_SPECIAL_EPOLL	3	/* how many files it watches */
+#define OMK_SPECIAL_EPOLL	3	/* how many files it watches; events, data and fd of the
+					 * last
+					 */
 #define OMK_SPECIAL_UNIX	4	/* itself, its peer (both numbers without meaning),
 					 * SOCK_* and what is shut down (high half),
 					 * messages that wait
 					 */
+#define OMK_SPECIAL_SIGNAL	5	/* signals that it does not take */
 
 /* special.flags */
 #define OMK_SPECIAL_DAMAGED	(1U << 0)	/* could not be read, or was being changed */

@@ -63,6 +63,7 @@ fn whole() -> Vec<u8> {
         record(5, 42, &[0; 64 * 32]),
         record(1, 42, &process),
         record(6, 42, b"/\0"),
+        record(14, 42, &[]),
         record(7, 0, &[]),
     ]
     .concat()
