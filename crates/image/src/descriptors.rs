@@ -242,6 +242,11 @@ pub fn open<'o>(
     let mut inherited = Inherited::default();
     let mut made = Made::default();
     for (index, description) in descriptions.iter().enumerate() {
+        if holders(index).is_empty() {
+            // Of a process that is not restored.
+            inherited.numbers.push(sys::useless_above(least)?);
+            continue;
+        }
         let owner = owner(index);
         let opened = open_one(description, owner, stdio, least, &mut made);
         let number = match opened {

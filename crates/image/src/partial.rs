@@ -39,7 +39,17 @@ pub fn restore(
         if !take_out(&mut rest, &gone) {
             return Err(restore::wrap("restore", &error));
         }
-        lost.extend(gone.iter().map(|pid| (*pid, error.to_string())));
+        lost.extend(gone.iter().map(|pid| (*pid, reason(&error))));
+    }
+}
+
+/// Why a process could not be brought up.
+fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            format!("its number, or that of a thread, is another's by now: {error}")
+        }
+        _ => error.to_string(),
     }
 }
 
