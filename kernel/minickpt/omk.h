@@ -97,6 +97,7 @@ void omk_area_close(void);
 void omk_area_format(void);
 int omk_area_ack(u64 generation);
 struct omk_image *omk_image_of(u64 generation);
+size_t omk_image_size(void);
 void omk_super_write(void);
 u32 omk_crc(const void *data, size_t len);
 

@@ -275,12 +275,16 @@ static int __dying on_panic(struct notifier_block *nb, unsigned long unused, voi
 	omk_cpu_save_self();
 	if (!st.begun) {
 		st.begun = true;
+		/* A check may have been going on (OMK_IOC_CHECK), and ends where it is. */
+		st.process = st.thread = st.restorable = st.processes = st.threads = st.flags = 0;
+		st.step = STEP_THREADS;
+		st.in_step = false;
 		omk_cpu_wait();
 		fill_head(&st.head, generation, message);
 		/* From here to the end the image is not whole. */
 		memset(image, 0, sizeof(*image));
 		omk_records_begin(&st.w, (u8 *)image + OMK_IMAGE_HEADER,
-				  omk.super->image_size - OMK_IMAGE_HEADER);
+				  omk_image_size() - OMK_IMAGE_HEADER);
 	}
 	save_all();
 	finish_head(&st.head);
@@ -329,7 +333,7 @@ size_t omk_save_check(void)
 
 	omk_cpu_reset();
 	omk_records_begin(&st.w, (u8 *)omk_image_of(omk.super->generation + 1) + OMK_IMAGE_HEADER,
-			  omk.super->image_size - OMK_IMAGE_HEADER);
+			  omk_image_size() - OMK_IMAGE_HEADER);
 	memset(omk_image_of(omk.super->generation + 1), 0, sizeof(struct omk_image));
 	preempt_disable();
 	save_all();

@@ -42,6 +42,8 @@ def test_what_a_call_gave_is_there(machine: Make, outlive: dict[str, Path], disk
     options = ("-drive", f"file={disk},if=virtio,format=raw,cache=unsafe")
     with machine(text, extra={**outlive, **disk_modules()}, options=options) as m:
         for what, name in (
+            ("a pseudo-terminal: No such device", "/dev/ptmx"),
+            ("a namespace: Operation not permitted", "unshare"),
             ("a file of tmpfs: Read-only", "/tmp/volatile"),
             ("shared memory: Read-only", "/dev/shm/volatile"),
             ("a shared mapping: No such device", "/disk/map"),

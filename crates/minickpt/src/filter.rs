@@ -78,6 +78,10 @@ pub const SPECIAL: &[(i64, &str)] = &[
     (libc::SYS_pidfd_open, "pidfd"),
 ];
 
+/// Calls after which a process is not the one that was registered, or stands elsewhere: its
+/// namespaces, and tables that threads no longer share, are not saved.
+pub const APART: &[(i64, &str)] = &[(libc::SYS_unshare, "unshare"), (libc::SYS_setns, "setns")];
+
 type Step = (u16, u8, u8, u32);
 
 /// What is done about calls on files, by their numbers.
@@ -165,7 +169,8 @@ pub fn program(special: Special, files: Files) -> Vec<u8> {
         on(*number, &[(RETURN, 0, 0, ERRNO | libc::ENOSYS as u32)]);
     }
     let kept = KEPT.iter().filter(|_| special == Special::RefuseAll);
-    let others = SPECIAL.iter().filter(|_| special != Special::Lose);
+    let others = SPECIAL.iter().chain(APART);
+    let others = others.filter(|_| special != Special::Lose);
     for (number, _) in kept.chain(others) {
         on(*number, &[(RETURN, 0, 0, TRACE)]);
     }
@@ -263,6 +268,8 @@ mod tests {
             (libc::SYS_clone, [0; 3], TRACE),
             (libc::SYS_shmat, [0; 3], refused),
             (libc::SYS_pidfd_open, [0; 3], TRACE),
+            (libc::SYS_unshare, [0; 3], TRACE),
+            (libc::SYS_eventfd2, [0; 3], ALLOW),
             (libc::SYS_open, [0, libc::O_RDONLY as u64, 0], ALLOW),
             (libc::SYS_open, [0, libc::O_RDWR as u64, 0], TRACE),
             (libc::SYS_openat, [0, 0, libc::O_WRONLY as u64], TRACE),

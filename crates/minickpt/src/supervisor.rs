@@ -25,7 +25,7 @@ use outlive_image::sys::{self, Change, Others};
 
 use self::files::Files;
 use crate::births::{makes_thread, shares};
-use crate::filter::{KEPT, SPECIAL, Special};
+use crate::filter::{APART, KEPT, SPECIAL, Special};
 use crate::journal::Journal;
 use crate::memory::{self, Done, Guest, answer, put_back, set_answer};
 pub use crate::register::{Counts, Native, Register};
@@ -479,6 +479,10 @@ impl<'a> Supervisor<'a> {
         if files::is_file_call(number) {
             return self.file_call(tid, registers);
         }
+        if let Some((_, name)) = APART.iter().find(|(apart, _)| *apart == number) {
+            self.refuse_apart(name);
+            return answer(tid, &mut registers, -i64::from(libc::EPERM));
+        }
         if let Some((_, name)) = SPECIAL
             .iter()
             .chain(KEPT)
@@ -571,6 +575,16 @@ impl<'a> Supervisor<'a> {
                 "the program makes a descriptor of kind {name}, whose state is lost in a panic"
             ),
             "it was told ENOSYS; --special lose lets it have one, on which each call fails after a panic",
+        );
+        self.tell(name, &error);
+    }
+
+    fn refuse_apart(&mut self, name: &'static str) {
+        let error = Error::new(
+            Code::Unsupported,
+            Entity::Call,
+            format!("the program calls {name}: namespaces of its own are not kept"),
+            "it was told EPERM; start it inside of them",
         );
         self.tell(name, &error);
     }

@@ -13,6 +13,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,6 +43,9 @@ static void refuse_all(void)
 {
 	int disk = open("map", O_RDWR | O_CREAT, 0600);
 	void *at;
+
+	refused("a pseudo-terminal", posix_openpt(O_RDWR | O_NOCTTY));
+	refused("a namespace", unshare(CLONE_NEWNS));
 
 	refused("a file of tmpfs", open("/tmp/volatile", O_RDWR | O_CREAT, 0600));
 	mkdir("/dev/shm", 0777);
