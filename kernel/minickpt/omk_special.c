@@ -287,7 +287,8 @@ static void __dying put_special(const struct omk_entry *e, u32 fd, const struct 
 	umode_t mode = mode_of(f);
 	struct file file;
 
-	if (((mode & S_IFMT) && !S_ISSOCK(mode)) || omk_peek(&file, f) || !describe(&one, &file, mode))
+	if (((mode & S_IFMT) && !S_ISSOCK(mode)) || omk_peek(&file, f) ||
+	    !describe(&one, &file, mode))
 		return;
 	one.description = (u64)f;
 	if (w->out && w->len + sizeof(one) <= w->room)

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+from conftest import LONG
 from machine import Machine
 from survival import scenario, survive
 
@@ -47,6 +49,7 @@ fi
 """
 
 
+@pytest.mark.skipif(not LONG, reason="in make test-minickpt")
 def test_who_cannot_come_back_ends_alone(machine: Make, outlive: dict[str, Path]) -> None:
     """One whose lock another has now, and one whose number: told by name at once and in `last`,
     killed for their parent; their parent and a third child go on.
