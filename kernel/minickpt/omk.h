@@ -97,6 +97,7 @@ void omk_area_close(void);
 void omk_area_format(void);
 int omk_area_ack(u64 generation);
 struct omk_image *omk_image_of(u64 generation);
+size_t omk_image_size(void);
 void omk_super_write(void);
 u32 omk_crc(const void *data, size_t len);
 
@@ -140,6 +141,9 @@ struct task_struct *omk_next_thread(const struct omk_entry *e, struct task_struc
 /* omk_mm.c */
 u32 omk_save_vmas(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_fds(struct omk_writer *w, const struct omk_entry *e);
+void omk_each_file(const struct omk_entry *e,
+		   void (*each)(const struct omk_entry *e, u32 fd, const struct file *f, void *to),
+		   void *to);
 
 /* omk_optional.c */
 u32 omk_save_groups(struct omk_writer *w, const struct omk_entry *e);
@@ -151,6 +155,15 @@ u32 omk_save_terminals(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_queued(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_posix_timers(struct omk_writer *w, const struct omk_entry *e);
 u32 omk_save_ended(struct omk_writer *w, const struct omk_entry *e);
+
+/* omk_lock.c */
+u32 omk_save_locks(struct omk_writer *w, const struct omk_entry *e);
+
+/* omk_special.c */
+u32 omk_save_specials(struct omk_writer *w, const struct omk_entry *e);
+u32 omk_save_watched(struct omk_writer *w, const struct omk_entry *e);
+u32 omk_save_held(struct omk_writer *w, const struct omk_entry *e);
+int omk_look(u32 fd, struct omk_special *r);
 
 /* omk_path.c */
 void omk_strings_begin(void);

@@ -17,9 +17,17 @@ u32 __dying omk_crc(const void *data, size_t len)
 	return crc32_le(~0U, data, len) ^ ~0U;
 }
 
+/* By the size of the area alone: a dying kernel may have written over the superblock. */
+size_t __dying omk_image_size(void)
+{
+	return ALIGN_DOWN((omk.size - OMK_IMAGES_OFF) / 2, PAGE_SIZE);
+}
+
 struct omk_image *omk_image_of(u64 generation)
 {
-	return (struct omk_image *)(omk.area + omk.super->image_off[(generation + 1) & 1]);
+	size_t second = generation & 1 ? 0 : omk_image_size();
+
+	return (struct omk_image *)(omk.area + OMK_IMAGES_OFF + second);
 }
 
 void __dying omk_super_write(void)
@@ -29,7 +37,7 @@ void __dying omk_super_write(void)
 
 void omk_area_format(void)
 {
-	size_t image = ALIGN_DOWN((omk.size - OMK_IMAGES_OFF) / 2, PAGE_SIZE);
+	size_t image = omk_image_size();
 
 	memset(omk.area, 0, OMK_IMAGES_OFF);
 	omk.super->magic = OMK_SUPER_MAGIC;
@@ -56,17 +64,16 @@ static bool super_good(void)
 	return s->magic == OMK_SUPER_MAGIC && s->version == OMK_ABI_VERSION &&
 	       s->size == sizeof(*s) && s->area_addr == omk.addr && s->area_size == omk.size &&
 	       s->crc == omk_crc(s, offsetof(struct omk_super, crc)) &&
-	       s->image_size >= OMK_IMAGE_HEADER &&
+	       s->image_size == omk_image_size() &&
 	       s->image_off[0] == OMK_IMAGES_OFF &&
-	       s->image_off[1] == OMK_IMAGES_OFF + s->image_size &&
-	       s->image_off[1] + s->image_size <= omk.size;
+	       s->image_off[1] == OMK_IMAGES_OFF + s->image_size;
 }
 
 static u32 image_damage(const struct omk_image *image, u64 generation)
 {
 	if (image->magic != OMK_IMAGE_MAGIC || image->version != OMK_ABI_VERSION ||
 	    image->size != sizeof(*image) || image->generation != generation ||
-	    image->body_len > omk.super->image_size - OMK_IMAGE_HEADER ||
+	    image->body_len > omk_image_size() - OMK_IMAGE_HEADER ||
 	    image->header_crc != omk_crc(image, offsetof(struct omk_image, header_crc)))
 		return OMK_DAMAGE_HEADER;
 	if (image->body_crc != omk_crc((const u8 *)image + OMK_IMAGE_HEADER, image->body_len))

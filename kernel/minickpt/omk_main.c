@@ -216,6 +216,7 @@ static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 	struct omk_register reg;
 	struct omk_mark_set mark;
 	struct omk_query query;
+	struct omk_look look;
 	u64 generation;
 	u32 number;
 	long err = 0;
@@ -251,6 +252,11 @@ static long device_ioctl(struct file *file, unsigned int cmd, unsigned long arg)
 		number = omk.state == OMK_STATE_READY ? 0 : omk_save_check();
 		mutex_unlock(&lock);
 		return number ? put_user(number, (u32 __user *)user) : -EBUSY;
+	case OMK_IOC_LOOK:
+		if (copy_from_user(&look, user, sizeof(look)))
+			return -EFAULT;
+		err = omk_look(look.fd, &look.special);
+		return err ?: copy_to_user(user, &look, sizeof(look)) ? -EFAULT : 0;
 	case OMK_IOC_UNREGISTER:
 	case OMK_IOC_ARM:
 	case OMK_IOC_FORMAT:

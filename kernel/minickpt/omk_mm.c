@@ -262,3 +262,26 @@ u32 __dying omk_save_fds(struct omk_writer *w, const struct omk_entry *e)
 	omk_rec_end(w, count, count * sizeof(*r), flags);
 	return 1;
 }
+
+/* Each open file, as often as there are descriptors of it. */
+void __dying omk_each_file(const struct omk_entry *e,
+			   void (*each)(const struct omk_entry *e, u32 fd, const struct file *f,
+					void *to),
+			   void *to)
+{
+	struct fdtable *table, t;
+	unsigned long bits = 0;
+	struct file *f;
+	u32 fd;
+
+	if (omk_peek(&table, (struct fdtable **)&e->files->fdt) || omk_peek(&t, table))
+		return;
+	t.max_fds = min_t(u32, t.max_fds, OMK_FDS_MAX);
+	for (fd = 0; fd < t.max_fds; fd++) {
+		if (!(fd % BITS_PER_LONG) && omk_peek(&bits, &t.open_fds[fd / BITS_PER_LONG]))
+			bits = 0;
+		if (bits >> (fd % BITS_PER_LONG) & 1 &&
+		    !omk_peek(&f, (struct file **)&t.fd[fd]) && f)
+			each(e, fd, f, to);
+	}
+}

@@ -34,6 +34,10 @@ enum step {
 	STEP_QUEUED,
 	STEP_POSIX_TIMERS,
 	STEP_ENDED,
+	STEP_LOCKS,
+	STEP_SPECIALS,
+	STEP_WATCHED,
+	STEP_HELD,
 	STEPS,
 };
 
@@ -113,6 +117,18 @@ static void __dying run_step(const struct omk_entry *e)
 		break;
 	case STEP_ENDED:
 		omk_save_ended(&st.w, e);
+		break;
+	case STEP_LOCKS:
+		omk_save_locks(&st.w, e);
+		break;
+	case STEP_SPECIALS:
+		omk_save_specials(&st.w, e);
+		break;
+	case STEP_WATCHED:
+		omk_save_watched(&st.w, e);
+		break;
+	case STEP_HELD:
+		omk_save_held(&st.w, e);
 		break;
 	case STEPS:
 		break;
@@ -259,12 +275,16 @@ static int __dying on_panic(struct notifier_block *nb, unsigned long unused, voi
 	omk_cpu_save_self();
 	if (!st.begun) {
 		st.begun = true;
+		/* A check may have been going on (OMK_IOC_CHECK), and ends where it is. */
+		st.process = st.thread = st.restorable = st.processes = st.threads = st.flags = 0;
+		st.step = STEP_THREADS;
+		st.in_step = false;
 		omk_cpu_wait();
 		fill_head(&st.head, generation, message);
 		/* From here to the end the image is not whole. */
 		memset(image, 0, sizeof(*image));
 		omk_records_begin(&st.w, (u8 *)image + OMK_IMAGE_HEADER,
-				  omk.super->image_size - OMK_IMAGE_HEADER);
+				  omk_image_size() - OMK_IMAGE_HEADER);
 	}
 	save_all();
 	finish_head(&st.head);
@@ -313,7 +333,7 @@ size_t omk_save_check(void)
 
 	omk_cpu_reset();
 	omk_records_begin(&st.w, (u8 *)omk_image_of(omk.super->generation + 1) + OMK_IMAGE_HEADER,
-			  omk.super->image_size - OMK_IMAGE_HEADER);
+			  omk_image_size() - OMK_IMAGE_HEADER);
 	memset(omk_image_of(omk.super->generation + 1), 0, sizeof(struct omk_image));
 	preempt_disable();
 	save_all();

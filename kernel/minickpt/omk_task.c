@@ -16,6 +16,7 @@
 #include <linux/sched/task_stack.h>
 #include <linux/tty.h>
 #include <linux/tty_driver.h>
+#include <linux/version.h>
 
 #include "omk.h"
 
@@ -152,7 +153,12 @@ static void __dying put_signals(struct omk_thread *r, struct task_struct *t)
 	r->clear_child_tid = (unsigned long)t->clear_child_tid;
 	r->set_child_tid = (unsigned long)t->set_child_tid;
 	r->rseq = (unsigned long)t->rseq;
+#if LINUX_VERSION_CODE < KERNEL_VERSION(6, 3, 0)
+	/* It takes no other length. */
 	r->rseq_len_sig = t->rseq ? 32 | (u64)t->rseq_sig << 32 : 0;
+#else
+	r->rseq_len_sig = t->rseq ? t->rseq_len | (u64)t->rseq_sig << 32 : 0;
+#endif
 }
 
 /* The uncompacted XSAVE area of a thread that runs nowhere. */
@@ -161,15 +167,20 @@ static u32 __dying put_saved_xstate(void *to, struct task_struct *t)
 	const struct user_regset_view *view = task_user_regset_view(t);
 	struct membuf buf = { .p = to, .left = omk.xstate_size };
 	unsigned int i;
+	int err;
 
 	for (i = 0; i < view->n; i++) {
 		const struct user_regset *set = &view->regsets[i];
 
 		if (set->core_note_type != NT_X86_XSTATE)
 			continue;
-		if (set->regset_get(t, set, buf) < 0)
-			return 0;
-		return omk.xstate_size;
+		/* Of `current` it blocks softirqs and lets them run again when it is done: not
+		 * those of a kernel that is dying, for which they are blocked here as well.
+		 */
+		__preempt_count_add(SOFTIRQ_DISABLE_OFFSET);
+		err = set->regset_get(t, set, buf);
+		__preempt_count_sub(SOFTIRQ_DISABLE_OFFSET);
+		return err < 0 ? 0 : omk.xstate_size;
 	}
 	return 0;
 }

@@ -14,6 +14,8 @@ from survival import scenario, survive
 Make = Callable[..., Machine]
 
 NO_SEQUENCES = "export GLIBC_TUNABLES=glibc.pthread.rseq=0"
+# Where a program died, on the serial line.
+FAULTS = "\necho 1 >/proc/sys/debug/exception-trace; echo 7 >/proc/sys/kernel/printk"
 LIBRARIES = ("libstdc++.so.6", "libgomp.so.1", "libgcc_s.so.1")
 
 
@@ -41,7 +43,7 @@ def test_deaths_while_files_are_mapped(machine: Make, outlive: dict[str, Path], 
     files, libraries = with_loading(outlive)
     words = f"/bin/loading /dax/stop {' '.join(libraries)}"
     before = f'usleep $(echo "{moments}" | cut -d" " -f$BOOT)'
-    text = scenario(words, kinds, early=NO_SEQUENCES, before=before)
+    text = scenario(words, kinds, early=NO_SEQUENCES + FAULTS, before=before)
     with machine(text, extra=files) as m:
         survive(m, deaths)
         rounds = [int(n) for _, line in m.lines for n in re.findall(r"loading ok (\d+)", line)]

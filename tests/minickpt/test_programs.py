@@ -2,7 +2,9 @@
 they write undisturbed, byte by byte.
 """
 
+import os
 import re
+import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -19,9 +21,16 @@ pytestmark = pytest.mark.skipif(not LONG, reason="in make test-minickpt")
 PYTHON = Path("/usr/bin/python3")
 # Files in it are written through to their metadata at each write. NumPy keeps from what
 # emulators of 2022 do not do well: with it eigenvalues do not converge there, protected or not.
+SOURCES = {
+    "python": "floats.py",
+    "numpy": "arrays.py",
+    "asyncio": "loop.py",
+    "sqlite": "database.py",
+}
 OUT = """
 export NPY_DISABLE_CPU_FEATURES="AVX2 FMA3"
 export PYTHONHOME=/usr PYTHONPATH=/usr/lib/python3/dist-packages OMP_WAIT_POLICY=passive
+export DATABASE=/dax/out/database
 [ $BOOT = 1 ] && mkdir /dax/out && chattr +S /dax/out
 """
 # Calls in flight are made at least once: a line may be there twice, one after the other.
@@ -87,6 +96,8 @@ def debian_python(program: Path, packages: Path) -> dict[str, Path]:
             base = packages if path.is_relative_to(packages) else Path("/")
             held[str(path.relative_to(base))] = path
     held[program.name] = program
+    # It is there as bin/ already: the next kernel's memory is small.
+    del held[f"usr/bin/{PYTHON.resolve().name}"]
     return held
 
 
@@ -99,33 +110,52 @@ def soname(library: Path) -> str:
     return found[1] if found else library.name
 
 
+def go(source: Path) -> Path:
+    """A program of Go, with its collector and its own waiting for events."""
+    place = shutil.which("go") or "/usr/local/go/bin/go"
+    if not Path(place).exists():
+        skip("minickpt", "Go is not installed")
+    built = WORK / "programs-go" / source.stem
+    built.parent.mkdir(exist_ok=True)
+    environment = {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "-mod=mod"}
+    words = [place, "build", "-o", str(built), str(source)]
+    subprocess.run(words, check=True, env=environment, cwd=source.parent)
+    return built
+
+
 def of(program: str, packages: Path) -> tuple[str, dict[str, Path]]:
     """The words that start a program, and its files."""
     programs = HERE / "programs"
     if program == "shell":
         files = {**with_libraries(Path("/bin/dash")), "loop.sh": programs / "loop.sh"}
         return "/bin/dash /loop.sh", files
-    if program in ("python", "numpy"):
-        source = programs / ("floats.py" if program == "python" else "arrays.py")
+    if program in SOURCES:
+        source = programs / SOURCES[program]
         binary = PYTHON.resolve().name
         return f"/bin/{binary} -S /{source.name}", debian_python(source, packages)
+    if program == "go":
+        return "/bin/collect", {"bin/collect": go(programs / "collect.go")}
     threads = program.removeprefix("openmp-")
     return f"/bin/omp {threads}", with_libraries(WORK / "dynamic/omp")
 
 
-@pytest.mark.parametrize("program", ["shell", "python", "numpy", "openmp-8", "openmp-512"])
+@pytest.mark.parametrize(
+    "program",
+    ["shell", "python", "numpy", "openmp-8", "openmp-512", "go", "asyncio", "sqlite"],
+)
 def test_a_file_is_what_it_would_be(
     machine: Make, outlive: dict[str, Path], packages: Path, program: str
 ) -> None:
     """A shell, Python with floats, NumPy with its libraries, OpenMP with eight threads
-    and with 512: their file after two deaths equals that of a run without any.
+    and with 512, Go with its collector, an event loop of Python, SQLite whose locks other
+    processes meet: their file after two deaths equals that of a run without any.
     """
     words, files = of(program, packages)
     files |= with_libraries(Path("/usr/bin/chattr"))
     text = scenario(
         f"{words} /dax/stop >/dax/out/kept",
         ["null", "panic"],
-        early=OUT,
+        early=OUT + ('NEXT="--fork copy $NEXT"\n' if program == "sqlite" else ""),
         before=MORE,
         last=MORE,
         after=SAME.format(words=words),

@@ -67,7 +67,7 @@ struct How {
     /// What a plain fork does: fail with a message, or give the child a copy
     #[arg(long, value_enum, default_value_t = ForkChoice::Refuse, help_heading = PROGRAM)]
     fork: ForkChoice,
-    /// What happens when the program makes a descriptor that cannot be kept (epoll, eventfd,
+    /// What happens when the program makes a descriptor that cannot be kept (inotify, pidfd,
     /// ...): the call fails with a message, or the descriptor is lost at a panic
     #[arg(long, value_enum, default_value_t = SpecialChoice::Refuse, help_heading = PROGRAM)]
     special: SpecialChoice,
@@ -140,6 +140,10 @@ struct Restore {
     /// Give the image up that waits to be restored, and restore nothing.
     #[arg(long)]
     discard: bool,
+    /// Lose alone what cannot be brought up now, although a later attempt might do better (a file
+    /// system that is not mounted): by default the whole image then waits.
+    #[arg(long)]
+    now: bool,
 }
 
 #[derive(Args, Debug)]
@@ -180,7 +184,7 @@ pub fn run(options: Minickpt) -> Result<u8> {
             let generation = revive::discard()?;
             output::text(&format!("image {generation} was given up"))
         }
-        What::Restore(options) => restore(&options.how),
+        What::Restore(options) => restore(&options.how, options.now),
         What::Setup(options) => set_up(&options),
         What::Status { json } => status(json),
         What::Last { memory, json } => last(&memory.memory, json),
@@ -206,7 +210,8 @@ fn prepare(how: &How) -> Result<(Policy, Next)> {
         None => None,
     };
     let files = how.kernel.clone().zip(how.initrd.clone());
-    Ok((policy, Next { files, line }))
+    let now = false;
+    Ok((policy, Next { files, line, now }))
 }
 
 fn write_json(path: &Path, value: &impl Serialize) -> Result<()> {
@@ -222,8 +227,9 @@ fn finish(how: &How, ended: &Ended) -> Result<u8> {
     Ok(ended.exit_code())
 }
 
-fn restore(how: &How) -> Result<u8> {
-    let (policy, next) = prepare(how)?;
+fn restore(how: &How, now: bool) -> Result<u8> {
+    let (policy, mut next) = prepare(how)?;
+    next.now = now;
     let last = policy.memory.join("last.json");
     let ended = revive::restore(&policy, &next, |report| {
         // The report must not stop a program from coming back.

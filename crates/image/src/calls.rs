@@ -78,6 +78,8 @@ pub fn repeatable(number: u64) -> bool {
         libc::SYS_pselect6,
         libc::SYS_epoll_wait,
         libc::SYS_epoll_pwait,
+        libc::SYS_epoll_pwait2,
+        libc::SYS_flock,
         libc::SYS_futex,
         libc::SYS_wait4,
         libc::SYS_waitid,
@@ -104,6 +106,9 @@ pub fn repeatable(number: u64) -> bool {
         libc::SYS_fsync,
         libc::SYS_fdatasync,
         libc::SYS_lseek,
+        // What it changed is taken back before: see the area of minickpt.
+        libc::SYS_epoll_ctl,
+        libc::SYS_timerfd_gettime,
         libc::SYS_fstat,
         libc::SYS_newfstatat,
         libc::SYS_stat,
@@ -144,13 +149,22 @@ fn opens(registers: &[u64]) -> bool {
     flags & libc::O_EXCL as u64 == 0
 }
 
+/// True for a call of fcntl(2) that asks or sets what it then is, however often.
+fn locks(registers: &[u64]) -> bool {
+    const OF_DESCRIPTIONS: [i32; 3] = [36, 37, 38];
+    let command = registers[reg::RSI] as i32;
+    registers[reg::ORIG_RAX] as i64 == libc::SYS_fcntl
+        && ((libc::F_GETFD..=libc::F_SETLKW).contains(&command)
+            || OF_DESCRIPTIONS.contains(&command))
+}
+
 /// Makes registers ready to run in user mode, and says what became of a call.
 pub fn settle(registers: &mut [u64]) -> Outcome {
     let number = registers[reg::ORIG_RAX];
     if (number as i64) < 0 {
         return Outcome::None;
     }
-    let opens = opens(registers);
+    let opens = opens(registers) || locks(registers);
     registers[reg::ORIG_RAX] = u64::MAX;
     let result = registers[reg::RAX] as i64;
     let again = match result {

@@ -10,6 +10,8 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
+use crate::blame::blame;
+use crate::kernel_state;
 use crate::model::{Description, Descriptor, OpenFile};
 use crate::owner::{self, Owner};
 use crate::procfs;
@@ -76,6 +78,7 @@ impl Descriptions {
                         position,
                         volatile: false,
                         device: None,
+                        locks: Vec::new(),
                         kind,
                     };
                     self.found.push((pid, fd, link, description));
@@ -232,14 +235,21 @@ impl Drop for Inherited {
 pub fn open<'o>(
     descriptions: &[Description],
     owner: impl Fn(usize) -> Option<&'o Owner>,
+    holders: impl Fn(usize) -> Vec<i32>,
     stdio: Stdio,
     least: i32,
 ) -> io::Result<Inherited> {
     let mut inherited = Inherited::default();
-    let mut pipes: BTreeMap<u64, (File, File)> = BTreeMap::new();
+    let mut made = Made::default();
     for (index, description) in descriptions.iter().enumerate() {
+        if holders(index).is_empty() {
+            // Of a process that is not restored.
+            inherited.numbers.push(sys::useless_above(least)?);
+            continue;
+        }
         let owner = owner(index);
-        let number = match open_one(description, owner, stdio, least, &mut pipes) {
+        let opened = open_one(description, owner, stdio, least, &mut made);
+        let number = match opened {
             // No later attempt can do better: one program's file does not hold up all.
             Err(error) if is_gone(description, owner, &error) => {
                 inherited.gone.push((index, error.to_string()));
@@ -247,12 +257,88 @@ pub fn open<'o>(
             }
             other => other,
         };
-        inherited.numbers.push(number?);
+        let number = number.map_err(|error| blame(&holders(index), error))?;
+        inherited.numbers.push(number);
+        let is_gone = inherited
+            .gone
+            .last()
+            .is_some_and(|(last, _)| *last == index);
+        if !is_gone {
+            lock(description, number).map_err(|error| blame(&holders(index), error))?;
+        }
         if let OpenFile::Gone(name) = &description.kind {
             inherited.gone.push((index, name.clone()));
         }
     }
+    // Not before all is sent that the other end was to receive.
+    for (end, directions) in made.shut {
+        kernel_state::shut(end.as_raw_fd(), directions)?;
+    }
     Ok(inherited)
+}
+
+/// Takes the locks of a description again.
+fn lock(description: &Description, number: i32) -> io::Result<()> {
+    let OpenFile::Path(path) = &description.kind else {
+        return Ok(());
+    };
+    let mut locks = description.locks.iter();
+    locks.try_for_each(|lock| {
+        kernel_state::take_lock(number, lock).map_err(|error| not_locked(path, &error))
+    })
+}
+
+/// Why a lock could not be had again.
+pub(crate) fn not_locked(path: &str, error: &io::Error) -> io::Error {
+    let what = format!("its lock on {path} cannot be taken again: {error}");
+    io::Error::new(io::ErrorKind::ResourceBusy, what)
+}
+
+/// Pipes and pairs of sockets of which one end was asked for.
+#[derive(Default)]
+struct Made {
+    pipes: BTreeMap<u64, (File, File)>,
+    /// By the number of the end.
+    ends: BTreeMap<u64, File>,
+    shut: Vec<(File, u32)>,
+}
+
+impl Made {
+    /// An end of a pair, which gets what it had not yet received.
+    fn end(&mut self, kind: &OpenFile) -> io::Result<File> {
+        let OpenFile::Pair {
+            id,
+            peer,
+            kind,
+            shut,
+            held,
+        } = kind
+        else {
+            return Err(io::ErrorKind::InvalidInput.into());
+        };
+        if !self.ends.contains_key(id) {
+            let [own, other] = kernel_state::pair(*kind)?;
+            let (own, other) = owned(own, other);
+            self.ends.insert(*id, own);
+            self.ends.insert(*peer, other);
+        }
+        let end = |id: &u64| {
+            let found = self.ends.get(id);
+            found.ok_or_else(|| io::Error::other("a socket without its other end"))
+        };
+        let (own, other) = (end(id)?, end(peer)?);
+        for message in held {
+            kernel_state::send(other.as_raw_fd(), message)?;
+        }
+        let own = own.try_clone()?;
+        if *peer == 0 {
+            // It is closed when the last number of it is.
+            self.ends.remove(peer);
+        } else {
+            self.shut.push((own.try_clone()?, *shut));
+        }
+        Ok(own)
+    }
 }
 
 /// True if the file system that held a file is there, and the directory that held its name.
@@ -286,9 +372,17 @@ fn open_one(
     owner: Option<&Owner>,
     stdio: Stdio,
     least: i32,
-    pipes: &mut BTreeMap<u64, (File, File)>,
+    made: &mut Made,
 ) -> io::Result<i32> {
     let flags = description.flags as i32;
+    let special = |fd: io::Result<i32>| {
+        let fd = fd?;
+        let number = sys::duplicate_above(fd, least);
+        sys::close(fd);
+        let number = number?;
+        sys::set_status_flags(number, flags & STATUS)?;
+        Ok(number)
+    };
     match &description.kind {
         OpenFile::Path(path) => {
             let mut file = owner::open(owner, path, flags)?;
@@ -308,13 +402,17 @@ fn open_one(
             above(&file, least)
         }
         OpenFile::Pipe { id, write, held } => {
-            if !pipes.contains_key(id) {
+            if !made.pipes.contains_key(id) {
                 let [read, write] = sys::pipe()?;
-                pipes.insert(*id, owned(read, write));
+                made.pipes.insert(*id, owned(read, write));
             }
-            let (read, room) = pipes.get_mut(id).ok_or_else(|| io::Error::other("pipe"))?;
+            let (read, room) = made
+                .pipes
+                .get_mut(id)
+                .ok_or_else(|| io::Error::other("pipe"))?;
             if !held.is_empty() {
-                // A pipe took them once, with at least the default capacity.
+                // A pipe took them once.
+                kernel_state::widen(room.as_raw_fd(), held.len())?;
                 room.write_all(held)?;
             }
             let end = if *write { room } else { read };
@@ -332,13 +430,12 @@ fn open_one(
             above(&mine, least)
         }
         OpenFile::Gone(_) => sys::useless_above(least),
-        OpenFile::Event(counter) => {
-            let fd = sys::event(*counter)?;
-            let number = sys::duplicate_above(fd, least)?;
-            sys::close(fd);
-            sys::set_status_flags(number, flags & STATUS)?;
-            Ok(number)
-        }
+        OpenFile::Event(counter) => special(sys::event(*counter)),
+        OpenFile::Semaphore(counter) => special(kernel_state::semaphore(*counter)),
+        kind @ OpenFile::Timer { .. } => special(kernel_state::timer(kind)),
+        OpenFile::Epoll(_) => special(kernel_state::epoll()),
+        OpenFile::Signals(mask) => special(kernel_state::signals(*mask)),
+        kind @ OpenFile::Pair { .. } => special(made.end(kind).map(IntoRawFd::into_raw_fd)),
     }
 }
 

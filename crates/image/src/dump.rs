@@ -95,6 +95,7 @@ fn one(
         .find(|m| m.start <= start && start < m.end && !m.shared);
     layout.bounds[5] = heap.map_or(start, |m| m.end);
     let process = Process {
+        locks: Vec::new(),
         pid: number(&status, pid),
         ppid: stat.ppid,
         pgid: stat.pgid,

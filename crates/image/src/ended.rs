@@ -30,7 +30,10 @@ impl Restorer<'_> {
         self.clone_call(&mut list, 0, signal, ended.pid);
         // A number that another process has by now: the parent finds no such child.
         let born = match gate::run(parent, &memory, &list) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                // Who waits for the signal must not wait for ever.
+                return sys::kill(parent, ended.exit_signal);
+            }
             ran => ran?.born,
         };
         first_stops(&born)?;

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::io;
 
+use crate::blame::blame;
 use crate::calls::reg;
 use crate::gate::{self, List};
 use crate::model::{OpenFile, Process, Thread};
@@ -18,7 +19,7 @@ impl Restorer<'_> {
     pub(crate) fn finish_all(&self, built: &[Built]) -> io::Result<()> {
         let all = || self.image.processes.iter().zip(built);
         let lanes = all().map(|(process, (pid, tids))| {
-            let mut lane = Calls::new(*pid)?;
+            let mut lane = Calls::new(*pid, process.pid)?;
             self.foreground(process, &mut lane.list);
             for (thread, tid) in process.threads.iter().zip(tids) {
                 lane.turn(*tid);
@@ -35,7 +36,8 @@ impl Restorer<'_> {
         for (process, (pid, tids)) in all() {
             let memory = gate::memory(*pid)?;
             for (thread, tid) in process.threads.iter().zip(tids) {
-                self.notices(process, thread, (*pid, *tid, tids), &memory)?;
+                self.notices(process, thread, (*pid, *tid, tids), &memory)
+                    .map_err(|error| blame(&[process.pid], error))?;
             }
             if !self.options.keep_gate {
                 let vdso = crate::dump::vdso(&process.mappings)?;
@@ -43,7 +45,9 @@ impl Restorer<'_> {
             }
         }
         gate::close_all(&gates)?;
-        all().try_for_each(|(process, (pid, tids))| finish(process, *pid, tids))
+        all().try_for_each(|(process, (pid, tids))| {
+            finish(process, *pid, tids).map_err(|error| blame(&[process.pid], error))
+        })
     }
 
     /// The process group in the foreground of the terminal that `process` leads; all groups

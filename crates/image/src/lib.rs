@@ -8,6 +8,7 @@
 //!
 //! Linux on x86-64 only. The page `docs/design/image.md` has the whole of it.
 
+pub mod blame;
 pub mod calls;
 pub mod descriptors;
 pub mod dump;
@@ -15,8 +16,10 @@ mod ended;
 mod finish;
 pub mod freeze;
 pub mod gate;
+pub mod kernel_state;
 pub mod model;
 mod owner;
+pub mod partial;
 pub mod procfs;
 pub mod restore;
 mod rights;

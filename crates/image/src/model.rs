@@ -103,6 +103,32 @@ pub struct Process {
     pub descriptors: Vec<Descriptor>,
     /// The threads.
     pub threads: Vec<Thread>,
+    /// Locks of the process itself (fcntl), by a descriptor that they were taken with; not in an
+    /// image that was written to a file.
+    #[serde(skip)]
+    pub locks: Vec<(i32, Lock)>,
+}
+
+/// A lock on a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Lock {
+    /// Which.
+    pub kind: LockKind,
+    /// False for one that others may have as well.
+    pub exclusive: bool,
+    /// Its first byte.
+    pub start: u64,
+    /// Its last byte.
+    pub end: u64,
+}
+
+/// What a lock is on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum LockKind {
+    /// flock(2).
+    Whole,
+    /// fcntl(2).
+    Range,
 }
 
 /// A timer of timer_create(2).
@@ -245,8 +271,24 @@ pub struct Description {
     /// a directory there will not come back either; not in an image that was written to a file.
     #[serde(skip)]
     pub device: Option<(u32, u32)>,
+    /// Locks that it has (flock, OFD); not in an image that was written to a file.
+    #[serde(skip)]
+    pub locks: Vec<Lock>,
     /// What is open.
     pub kind: OpenFile,
+}
+
+/// A file that an epoll watches.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct Watched {
+    /// The descriptor that it was added as.
+    pub fd: i32,
+    /// Index into [`Image::descriptions`].
+    pub description: u32,
+    /// EPOLL*.
+    pub events: u32,
+    /// What is told with them.
+    pub data: u64,
 }
 
 /// What is open.
@@ -287,6 +329,38 @@ pub enum OpenFile {
     Socket,
     /// What was open is gone with the kernel: its name. Each call on it fails with EBADF.
     Gone(String),
+    /// eventfd(2) with EFD_SEMAPHORE and its counter.
+    Semaphore(u64),
+    /// timerfd_create(2).
+    Timer {
+        /// The clock.
+        clock: i32,
+        /// As timerfd_settime(2) takes them.
+        flags: i32,
+        /// Its period in ns; 0: none.
+        interval_ns: u64,
+        /// When it goes off, in ns; 0: it is not set.
+        next_ns: u64,
+        /// Expirations that nobody has read.
+        expired: u64,
+    },
+    /// epoll_create(2).
+    Epoll(Vec<Watched>),
+    /// signalfd(2): bit n-1 for signal n.
+    Signals(u64),
+    /// An end of a pair of Unix sockets.
+    Pair {
+        /// This end.
+        id: u64,
+        /// The other one; 0 if it is closed.
+        peer: u64,
+        /// SOCK_*.
+        kind: i32,
+        /// Directions that are shut down: bit 0 for reading, bit 1 for writing.
+        shut: u32,
+        /// Messages that were not yet received.
+        held: Vec<Vec<u8>>,
+    },
 }
 
 /// A thread.

@@ -15,8 +15,10 @@ use std::os::unix::fs::FileExt;
 
 use outlive_base::{Code, Entity, Error, Result};
 
+use crate::blame::blame;
 use crate::descriptors::{self, Inherited, Stdio};
 use crate::gate::{self, List};
+use crate::kernel_state;
 use crate::model::{Backing, Credentials, Image, Mapping, OpenFile, Process};
 use crate::owner::{self, Owner};
 use crate::procfs;
@@ -95,7 +97,7 @@ impl Restored {
     }
 }
 
-fn wrap(doing: &str, error: &io::Error) -> Error {
+pub(crate) fn wrap(doing: &str, error: &io::Error) -> Error {
     let (code, remedy) = match error.kind() {
         io::ErrorKind::PermissionDenied => (
             Code::Permission,
@@ -159,6 +161,15 @@ pub fn check_kernel(image: &Image) -> Result<()> {
 /// [`Code::ImageForeign`], [`Code::Corrupt`], [`Code::NotFound`] for a file that is no
 /// longer there, [`Code::Permission`]; nothing then runs.
 pub fn restore(image: &Image, contents: &Contents, options: &Options) -> Result<Restored> {
+    attempt(image, contents, options)?.map_err(|error| wrap("restore", &error))
+}
+
+/// As [`restore`]: an error that may concern some processes only is the inner one.
+pub(crate) fn attempt(
+    image: &Image,
+    contents: &Contents,
+    options: &Options,
+) -> Result<io::Result<Restored>> {
     image.check()?;
     check_kernel(image)?;
     let mut restored = Restored::default();
@@ -166,11 +177,13 @@ pub fn restore(image: &Image, contents: &Contents, options: &Options) -> Result<
         restored.gone = restorer.gone();
         restorer.all(&mut restored)
     });
-    if let Err(error) = result {
-        restored.kill();
-        return Err(wrap("restore", &error));
-    }
-    Ok(restored)
+    Ok(match result {
+        Ok(()) => Ok(restored),
+        Err(error) => {
+            restored.kill();
+            Err(error)
+        }
+    })
 }
 
 pub(crate) struct Restorer<'a> {
@@ -222,12 +235,21 @@ impl<'a> Restorer<'a> {
             let mut both = image.processes.iter().zip(&owners);
             both.find_map(|(process, owner)| owner.as_ref().filter(|_| has(process)))
         };
+        let holders = |description: usize| {
+            let has = |process: &&Process| {
+                let mut all = process.descriptors.iter();
+                all.any(|d| d.description as usize == description)
+            };
+            let all = image.processes.iter().filter(has);
+            all.map(|process| process.pid).collect()
+        };
+        let opened = descriptors::open(&image.descriptions, owner, holders, options.stdio, least);
         let mut restorer = Restorer {
             image,
             contents,
             options,
             least,
-            descriptions: descriptors::open(&image.descriptions, owner, options.stdio, least)?,
+            descriptions: opened?,
             files: BTreeMap::new(),
             synchronous: BTreeSet::new(),
             executables: Vec::new(),
@@ -243,12 +265,17 @@ impl<'a> Restorer<'a> {
                 let place = libc::O_PATH | libc::O_DIRECTORY;
                 descriptors::give(owner::open(Some(owner), &process.cwd, place)?, least)
             });
-            restorer.directories.push(cwd.transpose()?);
+            let cwd = cwd
+                .transpose()
+                .map_err(|error| blame(&[process.pid], error))?;
+            restorer.directories.push(cwd);
         }
         both.sort_by_key(|(_, owner)| owner.is_none());
         for (process, owner) in both {
             for mapping in &process.mappings {
-                restorer.open_mapped(mapping, owner.as_ref())?;
+                restorer
+                    .open_mapped(mapping, owner.as_ref())
+                    .map_err(|error| blame(&[process.pid], error))?;
             }
         }
         Ok(restorer)
@@ -310,6 +337,7 @@ impl<'a> Restorer<'a> {
     fn all(&mut self, restored: &mut Restored) -> io::Result<()> {
         let parked = self.tree(&mut restored.processes)?;
         self.bodies(&parked, &mut restored.processes)?;
+        self.lock_all(&restored.processes)?;
         self.end_children(&restored.processes)?;
         self.write_all(&restored.processes)?;
         self.finish_all(&restored.processes)
@@ -330,7 +358,10 @@ impl<'a> Restorer<'a> {
         let mut pids = vec![0; processes.len()];
         let mut parked = None;
         for index in &generation {
-            let root = self.root(&processes[*index])?;
+            let process = &processes[*index];
+            let root = self
+                .root(process)
+                .map_err(|error| blame(&[process.pid], error))?;
             built.push((root, vec![root]));
             pids[*index] = root;
             // Before it has children: what is not there is not copied. All are copies of this
@@ -344,7 +375,7 @@ impl<'a> Restorer<'a> {
         while !generation.is_empty() {
             let of = |index: usize| children.get(&processes[index].pid).map_or(&[][..], |c| c);
             let (born, result) = together::run(generation.iter().map(|index| {
-                let mut lane = Calls::new(pids[*index])?;
+                let mut lane = Calls::new(pids[*index], processes[*index].pid)?;
                 let children = of(*index).iter().map(|child| &processes[*child]);
                 self.family(&processes[*index], children, &mut lane);
                 Ok(lane)
@@ -377,6 +408,7 @@ impl<'a> Restorer<'a> {
         }
         for child in children {
             lane.room(1, CLONE_BYTES);
+            lane.bear(child.pid);
             let signal = child.exit_signal.max(0) as u64;
             self.clone_call(&mut lane.list, 0, signal, child.pid);
         }
@@ -431,8 +463,9 @@ impl<'a> Restorer<'a> {
     fn bodies(&self, parked: &Parked, built: &mut [Built]) -> io::Result<()> {
         let all = self.image.processes.iter().zip(built.iter()).enumerate();
         let (born, result) = together::run(all.map(|(index, (process, built))| {
-            let mut lane = Calls::new(built.0)?;
-            self.map_all(process, parked, &mut lane)?;
+            let mut lane = Calls::new(built.0, process.pid)?;
+            self.map_all(process, parked, &mut lane)
+                .map_err(|error| blame(&[process.pid], error))?;
             self.rebuild(index, process, &mut lane);
             Ok(lane)
         }));
@@ -460,6 +493,7 @@ impl<'a> Restorer<'a> {
             lane.list.call(libc::SYS_rt_sigaction, &[signal, at, 0, 8]);
         }
         self.files(process, self.directories[index], lane);
+        self.watch(process, lane);
         self.session(process, lane);
         if !self.options.filter.is_empty() {
             filter(&self.options.filter, lane);
@@ -506,6 +540,71 @@ impl<'a> Restorer<'a> {
             lane.list.call(libc::SYS_dup3, &[from, fd, flags as u64]);
         }
         close(lane, next, u64::from(u32::MAX));
+    }
+
+    /// What epolls watch, by the first process that has it under the number that it had then.
+    fn watch(&self, process: &Process, lane: &mut Calls) {
+        let has = |process: &Process, fd: Option<i32>, description: u32| {
+            let mut all = process.descriptors.iter();
+            let found = all
+                .find(|d| d.description == description && fd.is_none_or(|number| number == d.fd));
+            found.map(|d| d.fd)
+        };
+        for (index, description) in self.image.descriptions.iter().enumerate() {
+            let OpenFile::Epoll(watched) = &description.kind else {
+                continue;
+            };
+            for one in watched {
+                let both = |process: &Process| {
+                    has(process, Some(one.fd), one.description)?;
+                    has(process, None, index as u32)
+                };
+                let first = self.image.processes.iter().find(|p| both(p).is_some());
+                let Some(epoll) =
+                    both(process).filter(|_| first.is_some_and(|first| first.pid == process.pid))
+                else {
+                    continue;
+                };
+                lane.room(1, 16);
+                let event = kernel_state::epoll_event(one.events, one.data);
+                let at = lane.list.bytes(&event);
+                let add = libc::EPOLL_CTL_ADD as u64;
+                let arguments = [epoll as u64, add, one.fd as u64, at];
+                // What takes the place of something that is gone may not be watched.
+                let target = &self.image.descriptions[one.description as usize].kind;
+                if matches!(target, OpenFile::Gone(_) | OpenFile::Outside { .. }) {
+                    lane.list.attempt(libc::SYS_epoll_ctl, &arguments);
+                } else {
+                    lane.list.call(libc::SYS_epoll_ctl, &arguments);
+                }
+            }
+        }
+    }
+
+    /// Locks of the process: all that is not its own is closed by now, which would drop them.
+    fn lock_all(&self, built: &[Built]) -> io::Result<()> {
+        for (process, (pid, _)) in self.image.processes.iter().zip(built) {
+            for (fd, lock) in &process.locks {
+                let mut list = List::new();
+                let at = list.bytes(&kernel_state::flock_words(lock));
+                list.call(libc::SYS_fcntl, &[*fd as u64, libc::F_SETLK as u64, at]);
+                let locked = gate::run(*pid, &gate::memory(*pid)?, &list);
+                locked.map_err(|error| {
+                    let path = format!("descriptor {fd}");
+                    let path = self.name(process, *fd).unwrap_or(path);
+                    blame(&[process.pid], descriptors::not_locked(&path, &error))
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    fn name(&self, process: &Process, fd: i32) -> Option<String> {
+        let found = process.descriptors.iter().find(|d| d.fd == fd)?;
+        match &self.image.descriptions[found.description as usize].kind {
+            OpenFile::Path(path) => Some(path.clone()),
+            _ => None,
+        }
     }
 
     /// Process group and terminal.

@@ -28,7 +28,7 @@ fn kind(mapping: &Mapping) -> Option<String> {
 /// Takes everything but the gate out of a skeleton; mappings of the kernel are parked. A
 /// child that is made then has as little.
 pub(crate) fn empty(pid: i32) -> io::Result<Parked> {
-    let mut lane = Calls::new(pid)?;
+    let mut lane = Calls::new(pid, 0)?;
     let mut at = PARKING;
     let mut parked = Parked::new();
     for mapping in procfs::mappings(pid)? {

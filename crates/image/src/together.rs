@@ -10,6 +10,7 @@
 use std::fs::File;
 use std::io;
 
+use crate::blame::blame;
 use crate::gate::{self, List, Ran, Running};
 
 /// Lanes that run at a time: each has a file open.
@@ -26,11 +27,15 @@ pub(crate) struct Calls {
     next: usize,
     running: Option<Running>,
     ran: Ran,
+    /// Whom an error concerns: the process; or, if it bears any, the one that is not there.
+    whose: i32,
+    bears: Vec<i32>,
 }
 
 impl Calls {
-    /// Nothing to do yet, for the stopped thread `tid` of a process with a gate.
-    pub(crate) fn new(tid: i32) -> io::Result<Calls> {
+    /// Nothing to do yet, for the stopped thread `tid` of a process with a gate, which is
+    /// `whose` in the image.
+    pub(crate) fn new(tid: i32, whose: i32) -> io::Result<Calls> {
         Ok(Calls {
             memory: gate::memory(tid)?,
             list: List::new(),
@@ -39,7 +44,14 @@ impl Calls {
             next: 0,
             running: None,
             ran: Ran::default(),
+            whose,
+            bears: Vec::new(),
         })
+    }
+
+    /// The next process that it makes.
+    pub(crate) fn bear(&mut self, pid: i32) {
+        self.bears.push(pid);
     }
 
     /// Begins another list where the current one might not hold that much more.
@@ -71,7 +83,12 @@ impl Calls {
         };
         let (_, list) = &self.lists[self.next];
         self.next += 1;
-        running.finish(&self.memory, list, &mut self.ran)
+        running
+            .finish(&self.memory, list, &mut self.ran)
+            .map_err(|error| {
+                let unborn = self.bears.get(self.ran.born.len());
+                blame(&[*unborn.unwrap_or(&self.whose)], error)
+            })
     }
 }
 
@@ -115,7 +132,7 @@ mod tests {
     #[test]
     fn lists_are_cut_where_they_are_full_and_keep_their_threads() {
         let own = std::process::id() as i32;
-        let mut lane = Calls::new(own).unwrap();
+        let mut lane = Calls::new(own, 1).unwrap();
         for _ in 0..1000 {
             lane.room(1, 0);
             lane.list.call(libc::SYS_getpid, &[]);
@@ -133,7 +150,7 @@ mod tests {
         let mut asked = 0;
         let (born, result) = run((0..5).map(|place| {
             asked += 1;
-            let lane = Calls::new(std::process::id() as i32);
+            let lane = Calls::new(std::process::id() as i32, 1);
             if place == 2 {
                 return Err(io::ErrorKind::NotFound.into());
             }

@@ -5,6 +5,7 @@
 //! what is there, and both checksums must fit before anything is believed.
 
 mod open;
+mod state;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,6 +62,9 @@ pub struct Death {
     pub boottime_ns: u64,
     /// Processes that could not be kept, with the reason.
     pub lost: Vec<(i32, String)>,
+    /// The first of all processes.
+    #[serde(skip)]
+    pub first: i32,
 }
 
 impl Death {
@@ -133,6 +137,11 @@ struct Records<'a> {
     queued: &'a [u8],
     posix_timers: &'a [u8],
     ended: &'a [u8],
+    specials: &'a [u8],
+    watched: Option<&'a [u8]>,
+    held: Option<&'a [u8]>,
+    /// What it cannot go on without.
+    locks: Option<&'a [u8]>,
     cut: bool,
 }
 
@@ -170,6 +179,7 @@ pub fn death(bytes: &[u8]) -> Result<Death> {
         monotonic_ns: head.u64(64),
         boottime_ns: head.u64(72),
         lost: Vec::new(),
+        first: 0,
     })
 }
 
@@ -213,7 +223,9 @@ pub fn decode(
     };
     let mut open = Open::default();
     let (mut forks, mut killed) = (Vec::new(), Vec::new());
-    for (tgid, records) in group(body)? {
+    let groups = group(body)?;
+    death.first = first(&groups);
+    for (tgid, records) in groups {
         match process(&records, special, noted, &mut open, &mut forks) {
             Ok(process) => image.processes.push(process),
             Err(reason) => {
@@ -231,7 +243,7 @@ pub fn decode(
     image.ended.extend(killed);
     births::finish_forks(&mut image.processes, &forks, &noted.children);
     sort(&mut image.processes);
-    image.descriptions = open.finish();
+    image.descriptions = open.finish(&image.processes);
     if image.processes.is_empty() {
         let why: Vec<String> = death
             .lost
@@ -247,6 +259,15 @@ pub fn decode(
     }
     image.check()?;
     Ok((death, image))
+}
+
+/// The process that was started as the first: none of these made it.
+fn first(groups: &BTreeMap<u32, Records<'_>>) -> i32 {
+    let heads = groups.values().filter_map(|records| records.process);
+    let mut roots = heads
+        .map(Bytes)
+        .filter(|head| !groups.contains_key(&head.u32(4)));
+    roots.next().map_or(0, |head| head.i32(0))
 }
 
 /// A process that could not be kept, to its parent.
@@ -322,7 +343,11 @@ fn group(body: &[u8]) -> Result<BTreeMap<u32, Records<'_>>> {
             11 => of.or_default().queued = payload,
             12 => of.or_default().posix_timers = payload,
             13 => of.or_default().ended = payload,
-            8 | 9 => {}
+            14 if whole => of.or_default().locks = Some(payload),
+            15 => of.or_default().specials = payload,
+            16 if whole => of.or_default().watched = Some(payload),
+            17 if whole => of.or_default().held = Some(payload),
+            8 | 9 | 14 | 16 | 17 => {}
             other => return Err(bad(format!("record of kind {other}"))),
         }
         if kind < 7 && !whole {
@@ -373,7 +398,7 @@ fn process(
     }
     births::finish(&mut threads, &making);
     threads.sort_by_key(|thread| (thread.tid != pid, thread.tid));
-    let mut descriptors = open.of(records)?;
+    let (mut descriptors, locks) = open.of(records)?;
     descriptors.retain(|descriptor| !unknown.contains(&descriptor.fd));
     let four = |at: usize| [0, 4, 8, 12].map(|step| head.u32(at + step));
     let caps = [2, 1, 0, 3, 4].map(|index| head.u64(184 + index * 8));
@@ -434,6 +459,7 @@ fn process(
         mappings: mappings(records, special)?,
         descriptors,
         threads,
+        locks,
     })
 }
 

@@ -20,6 +20,7 @@ const ARM: u64 = 0x4004_4b44;
 const MARK: u64 = 0x4010_4b45;
 const ATTEMPT: u64 = 0x8004_4b48;
 const CLOCK: u64 = 0x8004_4b49;
+const LOOK: u64 = 0xc048_4b4a;
 const MARKS_AT: u64 = 4096;
 /// An image is at most this long, in bytes.
 const IMAGE_MAX: u64 = 1 << 30;
@@ -254,6 +255,22 @@ impl Device {
         let mut bytes = [0; 16];
         bytes[..4].copy_from_slice(&(mark as u32).to_le_bytes());
         let _ = sys::control(&self.0, MARK, &mut bytes);
+    }
+
+    /// How a special descriptor of this process would be saved: kind, flags, values; `None` if it
+    /// would not be.
+    ///
+    /// # Errors
+    /// Of the device.
+    pub fn look(&self, fd: i32) -> io::Result<Option<(u32, u32, [u64; 4])>> {
+        let mut bytes = [0; 72];
+        bytes[..4].copy_from_slice(&fd.to_le_bytes());
+        match sys::control(&self.0, LOOK, &mut bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::ENODATA) => return Ok(None),
+            other => other?,
+        }
+        let value = [24, 32, 40, 48].map(|at| long(&bytes, at));
+        Ok(Some((word(&bytes, 16), word(&bytes, 20), value)))
     }
 
     /// kHz of the time stamp counter as the running kernel knows it.

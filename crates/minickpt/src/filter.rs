@@ -17,7 +17,9 @@ pub enum Special {
     /// The call fails with ENOSYS and the launcher says why.
     #[default]
     Refuse,
-    /// It is made, and is a closed one after a panic.
+    /// The same for those that are kept elsewhere: the module does not know this kernel's.
+    RefuseAll,
+    /// It is made; after a panic each call on it fails with EBADF, which is told.
     Lose,
 }
 
@@ -56,8 +58,8 @@ const ABSENT: &[i64] = &[
     libc::SYS_remap_file_pages,
 ];
 
-/// Calls that make descriptors with a state in the kernel.
-pub const SPECIAL: &[(i64, &str)] = &[
+/// Calls that make descriptors with a state in the kernel that is kept.
+pub const KEPT: &[(i64, &str)] = &[
     (libc::SYS_signalfd, "signalfd"),
     (libc::SYS_signalfd4, "signalfd"),
     (libc::SYS_timerfd_create, "timerfd"),
@@ -65,12 +67,20 @@ pub const SPECIAL: &[(i64, &str)] = &[
     (libc::SYS_eventfd2, "eventfd"),
     (libc::SYS_epoll_create, "epoll"),
     (libc::SYS_epoll_create1, "epoll"),
+];
+
+/// Calls that make descriptors with a state in the kernel that is not kept.
+pub const SPECIAL: &[(i64, &str)] = &[
     (libc::SYS_inotify_init, "inotify"),
     (libc::SYS_inotify_init1, "inotify"),
     (libc::SYS_fanotify_init, "fanotify"),
     (libc::SYS_perf_event_open, "perf_event"),
     (libc::SYS_pidfd_open, "pidfd"),
 ];
+
+/// Calls after which a process is not the one that was registered, or stands elsewhere: its
+/// namespaces, and tables that threads no longer share, are not saved.
+pub const APART: &[(i64, &str)] = &[(libc::SYS_unshare, "unshare"), (libc::SYS_setns, "setns")];
 
 type Step = (u16, u8, u8, u32);
 
@@ -158,10 +168,11 @@ pub fn program(special: Special, files: Files) -> Vec<u8> {
     for number in ABSENT {
         on(*number, &[(RETURN, 0, 0, ERRNO | libc::ENOSYS as u32)]);
     }
-    if special == Special::Refuse {
-        for (number, _) in SPECIAL {
-            on(*number, &[(RETURN, 0, 0, TRACE)]);
-        }
+    let kept = KEPT.iter().filter(|_| special == Special::RefuseAll);
+    let others = SPECIAL.iter().chain(APART);
+    let others = others.filter(|_| special != Special::Lose);
+    for (number, _) in kept.chain(others) {
+        on(*number, &[(RETURN, 0, 0, TRACE)]);
     }
     if files == Files::Through {
         for (number, steps) in file_calls() {
@@ -257,6 +268,8 @@ mod tests {
             (libc::SYS_clone, [0; 3], TRACE),
             (libc::SYS_shmat, [0; 3], refused),
             (libc::SYS_pidfd_open, [0; 3], TRACE),
+            (libc::SYS_unshare, [0; 3], TRACE),
+            (libc::SYS_eventfd2, [0; 3], ALLOW),
             (libc::SYS_open, [0, libc::O_RDONLY as u64, 0], ALLOW),
             (libc::SYS_open, [0, libc::O_RDWR as u64, 0], TRACE),
             (libc::SYS_openat, [0, 0, libc::O_WRONLY as u64], TRACE),

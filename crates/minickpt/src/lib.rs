@@ -12,6 +12,7 @@ pub mod births;
 pub mod device;
 pub mod filter;
 pub mod journal;
+pub mod kept;
 pub mod launch;
 mod losses;
 pub mod memory;

@@ -25,7 +25,7 @@ use outlive_image::sys::{self, Change, Others};
 
 use self::files::Files;
 use crate::births::{makes_thread, shares};
-use crate::filter::{SPECIAL, Special};
+use crate::filter::{APART, KEPT, SPECIAL, Special};
 use crate::journal::Journal;
 use crate::memory::{self, Done, Guest, answer, put_back, set_answer};
 pub use crate::register::{Counts, Native, Register};
@@ -206,6 +206,12 @@ impl<'a> Supervisor<'a> {
         }
         self.root = restored.processes.first().map_or(0, |(pid, _)| *pid);
         Ok(())
+    }
+
+    /// The first process did not come back: it ended as if killed, whatever the others do.
+    pub fn first_is_lost(&mut self) {
+        self.root = 0;
+        self.status = Some(libc::SIGKILL);
     }
 
     /// Lets restored processes run.
@@ -473,7 +479,15 @@ impl<'a> Supervisor<'a> {
         if files::is_file_call(number) {
             return self.file_call(tid, registers);
         }
-        if let Some((_, name)) = SPECIAL.iter().find(|(special, _)| *special == number) {
+        if let Some((_, name)) = APART.iter().find(|(apart, _)| *apart == number) {
+            self.refuse_apart(name);
+            return answer(tid, &mut registers, -i64::from(libc::EPERM));
+        }
+        if let Some((_, name)) = SPECIAL
+            .iter()
+            .chain(KEPT)
+            .find(|(special, _)| *special == number)
+        {
             self.refuse_special(name);
             return answer(tid, &mut registers, -i64::from(libc::ENOSYS));
         }
@@ -560,7 +574,17 @@ impl<'a> Supervisor<'a> {
             format!(
                 "the program makes a descriptor of kind {name}, whose state is lost in a panic"
             ),
-            "it was told ENOSYS; --special lose lets it have one that is closed after a panic",
+            "it was told ENOSYS; --special lose lets it have one, on which each call fails after a panic",
+        );
+        self.tell(name, &error);
+    }
+
+    fn refuse_apart(&mut self, name: &'static str) {
+        let error = Error::new(
+            Code::Unsupported,
+            Entity::Call,
+            format!("the program calls {name}: namespaces of its own are not kept"),
+            "it was told EPERM; start it inside of them",
         );
         self.tell(name, &error);
     }

@@ -28,6 +28,8 @@
 #include <linux/ioctl.h>
 #include <linux/types.h>
 
+#include <uapi/outlive_minickpt_files.h>
+
 #define OMK_ABI_VERSION		1
 #define OMK_DEVICE		"/dev/outlive-minickpt"
 
@@ -121,6 +123,10 @@ enum omk_rec_type {
 	OMK_REC_QUEUED = 11,	/* struct omk_queued[] */
 	OMK_REC_POSIX_TIMERS = 12,	/* struct omk_posix_timer[] */
 	OMK_REC_ENDED = 13,	/* struct omk_ended[] */
+	OMK_REC_LOCKS = 14,	/* struct omk_lock[] */
+	OMK_REC_SPECIALS = 15,	/* struct omk_special[] */
+	OMK_REC_WATCHED = 16,	/* struct omk_watched[] */
+	OMK_REC_HELD = 17,	/* struct omk_chunk with its bytes, one behind the other */
 };
 
 /* rec.flags */
@@ -325,6 +331,13 @@ struct omk_ended {
 	__u32 reserved;
 };
 
+/* In and out: how a descriptor of the caller would be saved. */
+struct omk_look {
+	__u32 fd;
+	__u32 reserved;
+	struct omk_special special;
+};
+
 /* A signal that is pending, with what came with it. */
 struct omk_queued {
 	__u32 tid;		/* 0: of the process */
@@ -437,5 +450,6 @@ struct omk_mark_set {
 #define OMK_IOC_CLOCK		_IOR('K', 0x49, __u32)	/* kHz of the time stamp counter as
 							 * this kernel knows it; 0: unknown
 							 */
+#define OMK_IOC_LOOK		_IOWR('K', 0x4a, struct omk_look)
 
 #endif /* _UAPI_OUTLIVE_MINICKPT_H */

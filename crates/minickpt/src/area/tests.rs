@@ -63,6 +63,7 @@ fn whole() -> Vec<u8> {
         record(5, 42, &[0; 64 * 32]),
         record(1, 42, &process),
         record(6, 42, b"/\0"),
+        record(14, 42, &[]),
         record(7, 0, &[]),
     ]
     .concat()
@@ -285,4 +286,92 @@ fn the_trap_of_the_gate_is_no_signal_of_the_program() {
     let mut queued = vec![sent.clone()];
     assert_eq!(super::without_trap(bits, &mut queued), bits);
     assert_eq!(queued, [sent]);
+}
+
+/// A descriptor of the process, by its mode, size and the number of its description.
+fn descriptor(fd: u32, id: u64, mode: u32, flags: u32, inode: u64, size: u64) -> Vec<u8> {
+    let mut entry = vec![0; 64];
+    entry[..4].copy_from_slice(&fd.to_le_bytes());
+    entry[8..16].copy_from_slice(&id.to_le_bytes());
+    entry[24..32].copy_from_slice(&inode.to_le_bytes());
+    entry[40..44].copy_from_slice(&flags.to_le_bytes());
+    entry[44..48].copy_from_slice(&mode.to_le_bytes());
+    entry[48..56].copy_from_slice(&size.to_le_bytes());
+    entry[56..60].fill(0xff);
+    entry
+}
+
+/// The descriptions of a process with a pipe that holds "abc" at 3 and 4, an eventfd at 5 and an
+/// epoll at 6 that watches the pipe, whose thread is in this call.
+fn descriptions(call: [u64; 4], sleeps: bool) -> Vec<OpenFile> {
+    let words = |words: &[u64]| -> Vec<u8> {
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        bytes.collect()
+    };
+    let write = libc::O_WRONLY as u32;
+    let fds = [
+        descriptor(3, 103, libc::S_IFIFO, 0, 9, 1),
+        descriptor(4, 104, libc::S_IFIFO, write, 9, 1),
+        descriptor(5, 105, 0, 0, 0, 0),
+        descriptor(6, 106, 0, 0, 0, 0),
+    ];
+    let name = words(&[0, 0]);
+    let specials = [
+        [words(&[105, 1, 7, 0, 0, 0]), name.clone()].concat(),
+        [words(&[106, 3, 1, 0, 0, 0]), name].concat(),
+    ];
+    let watched = words(&[106, 103, 3 | 1 << 32, 77]);
+    let held = [words(&[103, 3]), b"abc\0\0\0\0\0".to_vec()].concat();
+    let mut body = whole();
+    body[ALIGN + 8] |= 2;
+    body[ALIGN + 276] = u8::from(sleeps);
+    for (register, value) in [15, 14, 13, 12].into_iter().zip(call) {
+        let at = ALIGN + 16 + register * 8;
+        body[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+    let more = [
+        record(4, 42, &fds.concat()),
+        record(15, 42, &specials.concat()),
+        record(16, 42, &watched),
+        record(17, 42, &held),
+    ];
+    let body = [more.concat(), body].concat();
+    let (_, image) = decode(&image(&body), KERNEL, &[], &Noted::default()).unwrap();
+    image.descriptions.into_iter().map(|d| d.kind).collect()
+}
+
+#[test]
+fn what_a_call_was_changing_is_given_up_or_put_back() {
+    let gone = |kind: &OpenFile| matches!(kind, OpenFile::Gone(_));
+    let watches = |kind: &OpenFile| match kind {
+        OpenFile::Epoll(watched) => watched.iter().map(|w| (w.fd, w.events, w.data)).collect(),
+        _ => vec![(0, 0, 0)],
+    };
+    let all = descriptions([libc::SYS_read as u64, 3, 0, 0], true);
+    let OpenFile::Pipe { held, .. } = &all[0] else {
+        panic!("{all:?}");
+    };
+    assert_eq!((&held[..], &all[2]), (&b"abc"[..], &OpenFile::Event(7)));
+    assert_eq!(watches(&all[3]), [(3, 1, 77)]);
+    // One that ran: both ends of the pipe; the eventfd.
+    let all = descriptions([libc::SYS_read as u64, 3, 0, 0], false);
+    assert!(gone(&all[0]) && gone(&all[1]) && !gone(&all[2]), "{all:?}");
+    let all = descriptions([libc::SYS_write as u64, 5, 0, 8], false);
+    assert!(!gone(&all[0]) && gone(&all[2]), "{all:?}");
+    // What was being added is added by the call itself; what was being taken away is there.
+    let add = [libc::SYS_epoll_ctl as u64, 6, libc::EPOLL_CTL_ADD as u64, 3];
+    assert_eq!(watches(&descriptions(add, false)[3]), []);
+    let delete = |fd| {
+        [
+            libc::SYS_epoll_ctl as u64,
+            6,
+            libc::EPOLL_CTL_DEL as u64,
+            fd,
+        ]
+    };
+    assert_eq!(watches(&descriptions(delete(3), false)[3]), [(3, 1, 77)]);
+    assert_eq!(
+        watches(&descriptions(delete(5), false)[3]),
+        [(3, 1, 77), (5, 0, 0)]
+    );
 }

@@ -10,7 +10,7 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error};
@@ -124,6 +124,13 @@ fn is_volatile(file: &File) -> io::Result<bool> {
 fn objection(tid: i32, fd: i64) -> io::Result<Option<(i32, String)>> {
     let through = format!("/proc/{tid}/fd/{fd}");
     let kind = std::fs::metadata(&through)?.file_type();
+    /// The device number of /dev/ptmx: each open makes another terminal.
+    const PTMX: u64 = 5 << 8 | 2;
+    let rdev = std::fs::metadata(&through)?.rdev();
+    if kind.is_char_device() && rdev == PTMX {
+        let why = "/dev/ptmx makes a terminal whose other end a panic takes".to_owned();
+        return Ok(Some((libc::ENODEV, why)));
+    }
     let name = || -> io::Result<String> { Ok(std::fs::read_link(&through)?.display().to_string()) };
     // Devices stand in memory, too, and are none.
     if kind.is_file() && is_volatile(&crate::sys::open_place(Path::new(&through))?)? {

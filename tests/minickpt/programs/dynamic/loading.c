@@ -18,6 +18,7 @@
 #include <fcntl.h>
 #include <link.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -116,6 +117,11 @@ static void start(void)
 			__atomic_add_fetch(&lost, 1, __ATOMIC_RELAXED);
 			return;
 		}
+	}
+	/* It was in the middle of exec: its parent is told as of a kill. */
+	if (WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) {
+		__atomic_add_fetch(&lost, 1, __ATOMIC_RELAXED);
+		return;
 	}
 	if (!WIFEXITED(status) || WEXITSTATUS(status) != 7)
 		bad("a started program ended wrongly", self, status);
