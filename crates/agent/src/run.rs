@@ -186,6 +186,12 @@ fn finished(
     unfinished.unseen
 }
 
+/// True if ranks have left files of their own. A directory that cannot be listed may hold some.
+fn has_routed(spec: &AgentSpec) -> bool {
+    let routed = std::fs::read_dir(Directory::routed(&spec.node_dir));
+    routed.map_or(true, |mut found| found.next().is_some())
+}
+
 /// What a node begins with.
 fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let deposit = Deposit::from_env()?.map(Arc::new);
@@ -236,9 +242,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         pid: std::process::id(),
         keeper_pid: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
     };
-    // One that cannot be listed may hold some.
-    let routed = std::fs::read_dir(Directory::routed(&spec.node_dir));
-    let has_routed = routed.map_or(true, |mut found| found.next().is_some());
+    let has_routed = has_routed(&spec);
     let places = Places {
         node: spec.node,
         job_hash: spec.job_hash,

@@ -14,9 +14,10 @@ use super::launcher::BOUNDS;
 use super::program::Stage;
 use super::*;
 
-/// Versions that a level keeps (`--keep`, by default), and those that are on their way.
+/// Versions that a level keeps (`--keep`, by default), and those that are on their way or being
+/// removed: of 50 ms each, a removal may be some behind.
 const KEPT_PER_LEVEL: usize = 2;
-const KEPT_MEANWHILE: usize = 4;
+const KEPT_MEANWHILE: usize = 20;
 
 /// So many versions after the last one that was begun the programs end, at most.
 const VERSIONS_LEFT: u64 = 12;

@@ -161,6 +161,13 @@ impl Weights {
     }
 }
 
+/// In three fifths of the histories something, at most so much of it.
+fn some(random: &mut Sequence, most: u64) -> u32 {
+    let on = random.chance(600_000);
+    let value = random.below(most) as u32 + 1;
+    if on { value } else { 0 }
+}
+
 /// In half of the histories any of the nodes that have ranks, else the one that `outlive run`
 /// takes.
 fn coordinator(seed: u64, nodes: u32) -> u32 {
@@ -258,11 +265,6 @@ impl Options {
         if random.chance(300_000) {
             levels = levels.with(Level::SHARED);
         }
-        let some = |random: &mut Sequence, most: u64| {
-            let on = random.chance(600_000);
-            let value = random.below(most) as u32 + 1;
-            if on { value } else { 0 }
-        };
         let net = LossyOptions {
             loss: some(&mut random, 100_000),
             duplicate: some(&mut random, 100_000),
