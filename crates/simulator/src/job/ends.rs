@@ -269,9 +269,10 @@ impl Job {
         if outcome.verdict != Verdict::Ok {
             self.wrong(format!("P5: the job ended with {:?}", outcome.verdict));
         }
-        // A node whose storage has refused a record waits for nothing.
-        let writes = self.options.faults.refuse == 0;
-        if writes && self.is_clean_end() && !self.nobody_decides() {
+        // Judged where nothing has gone wrong: a node whose storage has refused a record, or that has
+        // missed a word, need not wait.
+        let faultless = self.options.faults.refuse == 0 && self.options.weights.sum() == 0;
+        if faultless && self.is_clean_end() && !self.nobody_decides() {
             let number = self.launcher.supervisor_incarnation();
             let since = self.ends.since.unwrap_or(self.now);
             self.judge.ends(self.now, number, since);

@@ -144,7 +144,8 @@ impl Weights {
         ]
     }
 
-    fn sum(&self) -> u32 {
+    /// 0: none is drawn.
+    pub(super) fn sum(&self) -> u32 {
         self.each().iter().sum()
     }
 
