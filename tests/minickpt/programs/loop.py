@@ -1,5 +1,6 @@
 """loop.py STOP [LINES]: an event loop with timers, streams over a pair of sockets and calls from
-another thread; each line says what came of a round. Until STOP is there, or so many lines.
+another thread; each line says what came of a round. Until STOP is there, or so many lines. While
+STOP.pause is there it has only timers: nothing moves through its sockets.
 """
 
 import os
@@ -29,6 +30,8 @@ async def main() -> None:
     lines = int(sys.argv[2]) if len(sys.argv) > 2 else -1
     number = 0
     while number != lines and not (lines < 0 and os.path.exists(sys.argv[1])):
+        while os.path.exists(sys.argv[1] + ".pause"):
+            await asyncio.sleep(0.05)
         number += 1
         # By a thread: it wakes the loop through a pair of sockets of its own.
         squared = await loop.run_in_executor(None, pow, number, 3)
