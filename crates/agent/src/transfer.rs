@@ -113,7 +113,7 @@ fn copy(
             });
         }
         tracing::info!(error = %broken.error, "a copy was interrupted");
-        kept = broken.kept;
+        kept = broken.kept.filter(|_| !is_gone);
         std::thread::sleep(PAUSE);
     }
     journal.forget();

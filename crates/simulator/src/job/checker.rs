@@ -271,6 +271,17 @@ impl Checker {
         }
     }
 
+    /// True if, at this time already, so many newer versions were stable at each level.
+    pub fn is_replaced_since(&self, key: Key, keep: usize, at: Time) -> bool {
+        self.levels.iter().all(|level| {
+            let newer = self
+                .stable
+                .iter()
+                .filter(|((other, of), since)| *of == level && *other > key && **since <= at);
+            newer.count() >= keep
+        })
+    }
+
     /// A decision that nobody was told of is gone again.
     pub fn takes_back(&mut self, node: u32, key: Key, level: Level) {
         if let Some(holders) = self.committed.get_mut(&(key, level)) {

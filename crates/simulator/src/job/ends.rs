@@ -14,10 +14,10 @@ use super::launcher::BOUNDS;
 use super::program::Stage;
 use super::*;
 
-/// Versions that a level keeps (`--keep`, by default), and those that are on their way or being
-/// removed: of 50 ms each, a removal may be some behind.
+/// Versions that a level keeps (`--keep`, by default).
 const KEPT_PER_LEVEL: usize = 2;
-const KEPT_MEANWHILE: usize = 20;
+/// So far a removal may be behind what it follows.
+const KEPT_MEANWHILE: Time = Time::from_secs(4);
 
 /// So many versions after the last one that was begun the programs end, at most.
 const VERSIONS_LEFT: u64 = 12;
@@ -97,31 +97,26 @@ impl Job {
         self.set_last(0);
     }
 
-    /// Nodes that hold more than a job without faults needs. Each level keeps its newest versions,
-    /// a few more are on their way or are being removed.
+    /// Containers that no level has needed for long: older than all that a level keeps, and than what
+    /// a removal may be behind.
     pub(super) fn kept_too_long(&mut self) -> Vec<String> {
         if self.options.slow > 0 {
             // A removal may last for longer than many versions.
             return Vec::new();
         }
-        let most = KEPT_PER_LEVEL * self.options.levels.iter().count() + KEPT_MEANWHILE;
         let mut found = Vec::new();
         for node in 0..self.options.nodes {
             let who = self.at(node);
             let storage = &self.homes[who as usize].storage;
-            let mut kept: BTreeMap<u32, Vec<Key>> = BTreeMap::new();
-            let others = storage.partner.keys().copied();
             let own = storage.own.keys().map(|&key| (key, node));
-            for (key, owner) in others.filter(|(_, owner)| *owner != node).chain(own) {
-                kept.entry(owner).or_default().push(key);
+            let all = own.chain(storage.partner.keys().copied());
+            let late = self.now.since(KEPT_MEANWHILE);
+            let judge = &self.judge;
+            let gone = |key: Key| judge.is_replaced_since(key, KEPT_PER_LEVEL, late);
+            let left: Vec<(Key, u32)> = all.filter(|(key, _)| gone(*key)).collect();
+            if !left.is_empty() {
+                found.push(format!("P3: node {node} still has {left:?}"));
             }
-            kept.retain(|_, kept| kept.len() > most);
-            found.extend(kept.iter().map(|(owner, kept)| {
-                format!(
-                    "P3: node {node} has {} containers of node {owner}: {kept:?}",
-                    kept.len()
-                )
-            }));
         }
         found
     }
