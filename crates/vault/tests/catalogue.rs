@@ -477,7 +477,7 @@ fn records_of_versions_without_a_copy_here_are_forgotten_too() {
         let dir = tempfile::tempdir().unwrap();
         let node = Vault::create(dir.path(), JOB).unwrap();
         let at = |version| (Incarnation(1), Version(version));
-        let commit = |version| Record::Commit {
+        let commit = |version, level| Record::Commit {
             incarnation: Incarnation(1),
             version: Version(version),
             level,
@@ -491,8 +491,12 @@ fn records_of_versions_without_a_copy_here_are_forgotten_too() {
             version: Version(3),
         };
         node.records().persist(&pin).unwrap();
+        // Both are in use: what a version is not known at, it may be at.
+        for stronger in [Level::PARTNER, Level::SHARED] {
+            node.records().persist(&commit(3, stronger)).unwrap();
+        }
         for version in 1..=90 {
-            node.records().persist(&commit(version)).unwrap();
+            node.records().persist(&commit(version, level)).unwrap();
         }
         let policy = |levels: BTreeSet<Level>| GcPolicy {
             stable: (1..=89)

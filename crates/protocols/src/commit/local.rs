@@ -384,6 +384,8 @@ impl Commit {
         if news {
             self.say_state(cx, version);
         }
+        // What was decided before it was known that there are no more levels.
+        self.leave_if_over(cx, version);
     }
 
     /// Tells the driver which levels of a round ended before it knew of them: it was started

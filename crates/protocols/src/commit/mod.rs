@@ -267,6 +267,16 @@ impl Commit {
         source != self.ballot.incarnation || matches!(self.mode, Mode::Running) && !open
     }
 
+    /// Which of these levels of a version of this incarnation the decision is recorded of here:
+    /// nothing of them is left to do.
+    pub fn decided_here(&self, version: Version, levels: Levels) -> Levels {
+        let recorded = |level: &Level| self.log.committed(self.key(version, *level)).is_some();
+        levels
+            .iter()
+            .filter(recorded)
+            .fold(Levels::NONE, Levels::with)
+    }
+
     /// True if no incarnation is open or opening here.
     pub fn is_idle(&self) -> bool {
         matches!(self.mode, Mode::Idle)

@@ -147,17 +147,30 @@ impl<S: Shell> Core<S> {
         self.line
             .levels
             .insert((source, version), levels.iter().collect());
-        if !self.rounds.contains_key(&version) && self.may_have_no_rank() {
-            self.open_round(version, levels);
-            return self.capture_nothing();
-        }
+        // What is recorded as decided was written, and may have been removed since.
+        let machine = self.machine();
+        let recorded = machine.map_or(Levels::NONE, |it| it.decided_here(version, levels));
+        let open = recorded.iter().fold(levels, Levels::without);
         let Some(round) = self.rounds.get_mut(&version) else {
-            return self.resume_transfer(version, levels);
+            if open.is_empty() {
+                return;
+            }
+            if !self.may_have_no_rank() {
+                return self.resume_transfer(version, open);
+            }
+            self.open_round(version, open);
+            self.line
+                .levels
+                .insert((source, version), levels.iter().collect());
+            return self.capture_nothing();
         };
         round.levels = levels;
+        if open.is_empty() {
+            return self.retire_rounds();
+        }
         if round.told && !round.flushing && round.through == Through::Slots {
             round.flushing = true;
-            self.write_captured(version, levels);
+            self.write_captured(version, open);
         }
     }
 }
