@@ -449,13 +449,30 @@ impl Commit {
         }
         let newest = self.log.newest_commit(self.ballot.incarnation);
         if newest >= Some(version) {
-            return;
+            return self.say_ended(cx, version, levels);
         }
         self.seen = self.seen.max(Some(version));
         let mut local = self.begin(cx, version, levels);
         local.known = true;
         self.locals.insert(version, local);
         self.out.event(Event::Join { version, levels });
+    }
+
+    /// Levels of a round that is over here and not at the coordinator: this node took it for lost,
+    /// and ended alone what it had not prepared. In the background that would be waited for
+    /// for a day.
+    fn say_ended(&mut self, cx: &C, version: Version, levels: Levels) {
+        for level in levels.iter() {
+            if self.log.marks.get(&self.key(version, level)) == Some(&Mark::Aborted) {
+                let (level, why) = (Some(level), Why::Timeout);
+                let failed = MsgKind::Failed {
+                    version,
+                    level,
+                    why,
+                };
+                self.say(cx, cx.config.coordinator, failed);
+            }
+        }
     }
 
     pub(super) fn on_commit(&mut self, cx: &C, version: Version, level: Level) {

@@ -10,6 +10,9 @@ use outlive_base::{Level, Levels, Time};
 /// (incarnation, version) of a checkpoint.
 pub type Key = (u32, u64);
 
+/// So long, at most, a new agent asks the others where nothing goes wrong but that they end too.
+const RETURNS: Time = Time::from_secs(1);
+
 /// One copy: where it lies.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CopyAt {
@@ -247,7 +250,9 @@ impl Checker {
     /// The job has ended well, long after all faults: the last version that all have captured is
     /// decided, so that the next run begins where this one ended.
     ///
-    /// If an agent has ended meanwhile nobody need have said what became of it.
+    /// If an agent has ended meanwhile nobody need have said what became of it; nor if one had
+    /// shortly before: until it has heard of all the others, the next coordinator takes up nothing
+    /// that is not prepared.
     pub fn ends(&mut self, now: Time, number: u32, since: Time) {
         let all = |key: &Key| (0..self.nodes).all(|node| self.captured.contains_key(&(*key, node)));
         let of = self.captured.keys().map(|(key, _)| *key);
@@ -256,7 +261,8 @@ impl Checker {
         };
         let taken = self.captured.range((last, 0)..=(last, u32::MAX));
         let taken = taken.map(|(_, (at, _))| *at).min().unwrap_or(now);
-        if self.restarts.iter().any(|at| (taken..since).contains(at)) {
+        let from = taken.since(RETURNS);
+        if self.restarts.iter().any(|at| (from..since).contains(at)) {
             return;
         }
         let written = self.writing.iter().filter(|(key, _)| *key == last);
