@@ -284,6 +284,57 @@ fn a_level_that_was_called_aborted_is_not_prepared_by_the_next_agent() {
     assert!(node.open.is_empty(), "{:?}", node.open);
 }
 
+/// A node's part stayed open for ever where the levels that were left became known last, and
+/// with it all copies of the version.
+#[test]
+fn a_round_of_which_all_has_ended_is_over_when_its_levels_are_known() {
+    let mut node = Node::new();
+    let (version, level) = (VERSION, Level::DISK);
+    node.records.push(Record::Prepared {
+        incarnation: BALLOT.incarnation,
+        version,
+        level,
+    });
+    node.restart();
+    node.told(Command::Captured { version });
+    node.hear(MsgKind::Commit { version, level });
+    node.all_durable();
+    node.hear(MsgKind::Stable { version, level });
+    assert!(!node.commit.may_forget(BALLOT.incarnation, version));
+    let levels = Levels::NONE.with(level);
+    node.hear(MsgKind::Go { version, levels });
+    assert!(node.commit.may_forget(BALLOT.incarnation, version));
+}
+
+/// What is written in the background is waited for a day: a node that took the coordinator for
+/// lost, and ended it, must say so when the coordinator asks.
+#[test]
+fn what_a_node_ended_alone_it_says_when_it_is_asked() {
+    let mut node = Node::new();
+    node.armed_and_captured();
+    let (version, level) = (VERSION, Level::PARTNER);
+    node.told(Command::Prepared { version, level });
+    node.all_durable();
+    node.hear(MsgKind::Commit { version, level });
+    node.all_durable();
+    node.told(Command::Lost {
+        node: NodeId(LEADER),
+    });
+    node.hear(MsgKind::Stable { version, level });
+    node.all_durable();
+    assert_eq!(node.aborted(), [Some(Level::DISK)]);
+    assert!(node.commit.may_forget(BALLOT.incarnation, version));
+    node.said.clear();
+    let levels = node.config.levels;
+    node.hear(MsgKind::Join { version, levels });
+    let failed = MsgKind::Failed {
+        version,
+        level: Some(Level::DISK),
+        why: Why::Timeout,
+    };
+    assert_eq!(node.said, [failed]);
+}
+
 /// The decision about a version is kept until every node has it: one that was called lost may
 /// be heard again, and asks.
 #[test]
