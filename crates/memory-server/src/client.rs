@@ -172,12 +172,16 @@ impl Client {
                 Ok(())
             }
             (Err(_), Transport::Auto) => Ok(()),
-            (Err(reason), _) => Err(Error::new(
-                Code::Network,
-                Entity::Address(self.address.clone()),
-                format!("no direct access: {reason}"),
-                "run client and server on one machine, or choose the transport auto or tcp",
-            )),
+            (Err(reason), _) => {
+                // It may have been lost meanwhile, which is another thing.
+                self.about()?;
+                Err(Error::new(
+                    Code::Network,
+                    Entity::Address(self.address.clone()),
+                    format!("no direct access: {reason}"),
+                    "run client and server on one machine, or choose the transport auto or tcp",
+                ))
+            }
         }
     }
 
