@@ -12,6 +12,7 @@
 mod client;
 mod exposure;
 mod fault;
+mod ffi;
 mod pool;
 mod ranges;
 mod server;

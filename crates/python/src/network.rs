@@ -183,12 +183,7 @@ impl NetworkMemory {
         })
     }
 
-    fn pop<'py>(
-        &self,
-        py: Python<'py>,
-        name: &str,
-        timeout: f64,
-    ) -> PyResult<Bound<'py, PyBytes>> {
+    fn pop<'py>(&self, py: Python<'py>, name: &str, timeout: f64) -> PyResult<Bound<'py, PyBytes>> {
         let bytes = self.run(py, |client| client.pop(name, seconds("timeout", timeout)?))?;
         Ok(PyBytes::new(py, &bytes))
     }

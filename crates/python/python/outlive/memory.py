@@ -25,9 +25,6 @@ from outlive import _native
 
 __all__ = ["About", "Memory", "Region", "Source", "connect"]
 
-Transport = Literal["auto", "shared", "tcp"]
-
-
 @dataclass(frozen=True)
 class About:
     """What a server has, and what of it the job; in bytes."""
@@ -145,7 +142,7 @@ def connect(
     job: str,
     key: str | PathLike[str],
     *,
-    transport: Transport = "auto",
+    transport: Literal["auto", "shared", "tcp"] = "auto",
     timeout: float = 30.0,
     silence: float = 10.0,
     encrypt: bool = False,
