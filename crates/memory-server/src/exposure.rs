@@ -151,6 +151,15 @@ fn lock(buffers: &Buffers) -> std::sync::MutexGuard<'_, BTreeMap<String, Arc<dyn
     buffers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Counts while it lives, also if a buffer panics.
+struct Caller<'a>(&'a AtomicUsize);
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
     let slice = Timespec {
         tv_sec: 0,
@@ -165,10 +174,10 @@ fn accept(shared: &Arc<Shared>, listener: &TcpListener) {
                 }
                 let theirs = shared.clone();
                 let run = move || {
+                    let _caller = Caller(&theirs.callers);
                     if let Err(error) = serve(&theirs, socket, from) {
                         tracing::debug!(%error, "a reader of exposed memory was lost");
                     }
-                    theirs.callers.fetch_sub(1, Ordering::SeqCst);
                 };
                 if thread::Builder::new()
                     .name("memory-reader".into())

@@ -15,6 +15,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use outlive_base::{Code, Entity, Error, Result};
@@ -39,6 +40,8 @@ struct Reserve {
     held: u64,
     /// What it should hold while no region is allocated; 0: nothing is reserved.
     wanted: u64,
+    /// What regions have: so much less it should hold.
+    given: u64,
 }
 
 /// Memory that this process can still have, in bytes, as the kernel estimates it; `None` if it
@@ -54,16 +57,28 @@ pub fn available() -> Option<u64> {
     Some(group_room().map_or(of_machine, |room| room.min(of_machine)))
 }
 
-/// What the control group of this process leaves it (cgroup v2), where it says so.
+/// What the control groups of this process leave it (cgroup v2), where they say so.
 fn group_room() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = text.lines().find_map(|line| line.strip_prefix("0::"))?;
-    let read = |name: &str| {
-        let file = format!("/sys/fs/cgroup{path}/{name}");
-        let text = std::fs::read_to_string(file).ok()?;
-        text.trim().parse::<u64>().ok()
-    };
-    Some(read("memory.max")?.saturating_sub(read("memory.current")?))
+    let path = text.lines().find_map(|line| line.strip_prefix("0::/"))?;
+    let group = Path::new("/sys/fs/cgroup").join(path);
+    let groups = group
+        .ancestors()
+        .take_while(|it| it.starts_with("/sys/fs/cgroup"));
+    groups.filter_map(room_of).min()
+}
+
+fn room_of(group: &Path) -> Option<u64> {
+    let read = |name: &str| std::fs::read_to_string(group.join(name)).ok();
+    let most: u64 = read("memory.max")?.trim().parse().ok()?;
+    let used: u64 = read("memory.current")?.trim().parse().ok()?;
+    // Copies of files that nobody uses are given up first.
+    let stat = read("memory.stat")?;
+    let files = stat
+        .lines()
+        .find_map(|line| line.strip_prefix("inactive_file "))?;
+    let files: u64 = files.trim().parse().ok()?;
+    Some(most.saturating_sub(used.saturating_sub(files)))
 }
 
 fn new_file() -> io::Result<File> {
@@ -91,7 +106,8 @@ impl Pool {
             ))
         };
         if let Some(free) = available()
-            && bytes > free
+            // The kernel's own tables, and what other processes will want next.
+            && bytes.saturating_add(bytes / 64) > free
         {
             let reason = format!("{bytes} bytes are wanted and {free} are free on this machine");
             return refuse(Code::InvalidArgument, reason);
@@ -109,7 +125,12 @@ impl Pool {
         }
         let wanted = if reserved { bytes } else { 0 };
         Ok(Pool {
-            reserve: Mutex::new(Reserve { file, held, wanted }),
+            reserve: Mutex::new(Reserve {
+                file,
+                held,
+                wanted,
+                given: 0,
+            }),
         })
     }
 
@@ -130,10 +151,14 @@ impl Pool {
         grow(file, from, to)
     }
 
-    /// Takes back into the reserve what it lacks, as far as the machine has it.
+    /// A region no longer has so many bytes: the reserve takes what it lacks, as far as the machine
+    /// has it.
     fn refill(&self, bytes: u64) {
         let mut reserve = self.reserve();
-        let to = reserve.wanted.min(reserve.held + bytes);
+        reserve.given = reserve.given.saturating_sub(bytes);
+        let to = reserve.wanted.saturating_sub(reserve.given);
+        // What could not be had before is tried again, in steps.
+        let to = to.min(reserve.held + bytes + STEP_BYTES);
         if to > reserve.held {
             match grow(&reserve.file, reserve.held, to) {
                 Ok(()) => reserve.held = to,
@@ -148,18 +173,27 @@ impl Pool {
     /// What the kernel or `tick` says; then nothing was taken.
     pub fn allocate(&self, bytes: u64, tick: Tick<'_>) -> io::Result<File> {
         let file = new_file()?;
+        self.reserve().given += bytes;
         let mut have = 0;
         while have < bytes {
             let to = bytes.min(have + STEP_BYTES);
             let grown = self.step_to(&file, have, to);
             if let Err(error) = grown.and_then(|()| tick()) {
-                self.release(&file, to);
+                self.release(&file, bytes);
                 return Err(error);
             }
             have = to;
         }
-        seal(&file)?;
+        if let Err(error) = seal(&file) {
+            self.release(&file, bytes);
+            return Err(error);
+        }
         Ok(file)
+    }
+
+    /// A region is owed so many bytes, which could not be had: they are released with it.
+    pub fn owe(&self, bytes: u64) {
+        self.reserve().given += bytes;
     }
 
     /// Takes a region's memory back, whoever still holds its file.
@@ -181,7 +215,7 @@ impl Pool {
     /// The content in a new file; who holds the old one reaches it no more.
     ///
     /// # Errors
-    /// What the kernel or `tick` says; then the content is lost.
+    /// What the kernel or `tick` says; then the content is lost, and the memory is released.
     pub fn moved(&self, old: &File, bytes: u64, tick: Tick<'_>) -> io::Result<File> {
         let new = new_file()?;
         ftruncate(&new, bytes)?;
@@ -198,14 +232,17 @@ impl Pool {
                 .and_then(|()| new.write_all_at(part, to))
                 .and_then(|()| tick());
             if let Err(error) = done {
-                self.release(old, left);
                 drop(new);
-                self.refill(bytes - left);
+                self.release(old, bytes);
                 return Err(error);
             }
             left = to;
         }
-        seal(&new)?;
+        if let Err(error) = seal(&new) {
+            drop(new);
+            self.release(old, bytes);
+            return Err(error);
+        }
         Ok(new)
     }
 }

@@ -90,6 +90,7 @@ struct Shared {
     /// Connections of each job.
     open: Mutex<BTreeMap<String, usize>>,
     of_each: usize,
+    most: usize,
     strangers: AtomicUsize,
     sessions: AtomicUsize,
 }
@@ -150,6 +151,7 @@ impl Server {
                 silence: options.silence,
             },
             of_each: (most / keys.len().max(1)).max(1),
+            most,
             keys,
             open: Mutex::default(),
             strangers: AtomicUsize::new(0),
@@ -297,7 +299,9 @@ fn accept(
         match next() {
             Ok(caller) => {
                 let before = shared.strangers.fetch_add(1, Ordering::SeqCst);
-                if before >= STRANGERS_MAX {
+                let all = shared.sessions.load(Ordering::SeqCst);
+                // Those that are told that there are too many are there for a moment, too.
+                if before >= STRANGERS_MAX || all >= shared.most + 2 * STRANGERS_MAX {
                     shared.strangers.fetch_sub(1, Ordering::SeqCst);
                     continue;
                 }

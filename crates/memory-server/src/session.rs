@@ -130,7 +130,7 @@ impl<'a> Session<'a> {
     /// # Errors
     /// Those of the channel.
     pub fn refuse(mut self, error: Error) -> io::Result<()> {
-        hear(&mut self.channel, &mut within(self.desk.silence))?;
+        hear(&mut self.channel, &mut within(BUSY_EVERY))?;
         self.say(&Message::Failed(error))
     }
 
@@ -189,7 +189,7 @@ impl<'a> Session<'a> {
                 self.done(new.into())
             }
             Message::Delete(name) => {
-                store.delete(job, &name)?;
+                store.delete(job, &name, &mut || self.tick())?;
                 self.done(0)
             }
             Message::Stat(name) => {

@@ -212,12 +212,21 @@ impl Store {
         Err(of_region(Code::NoSpace, name, reason, remedy))
     }
 
-    /// Removes a region and takes its memory back, whoever uses it.
+    /// Removes a region and takes its memory back, whoever uses it; once nobody allocates or moves
+    /// that memory, which would be counted twice.
     ///
     /// # Errors
     /// [`Code::NotFound`].
-    pub fn delete(&self, job: &str, name: &str) -> Result<()> {
-        let mut state = self.state();
+    pub fn delete(&self, job: &str, name: &str, tick: Tick<'_>) -> Outcome<()> {
+        let mut state = loop {
+            let mut state = self.state();
+            let region = state.region(job, name).ok_or_else(|| no_region(name))?;
+            if region.memory.is_some() && !region.moving {
+                break state;
+            }
+            drop(self.sleep(state, Instant::now() + SLICE));
+            tick()?;
+        };
         let region = state.forget(job, name).ok_or_else(|| no_region(name))?;
         // Until its memory is back it is not to be had by others.
         state.used += region.charged;

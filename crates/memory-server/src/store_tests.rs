@@ -49,11 +49,11 @@ fn quota_and_memory_are_kept_and_come_back() {
     assert_eq!(code(make(&store, "other", "r", 4 << 20)), Code::NoSpace);
     assert!(make(&store, "other", "r", 3 << 20).unwrap());
     assert_eq!(store.room("job"), (8 << 20, 0, 6 << 20, 5 << 20));
-    store.delete("job", "r").unwrap();
+    store.delete("job", "r", &mut || Ok(())).unwrap();
     assert_eq!(store.room("other"), (8 << 20, 5 << 20, 6 << 20, 3 << 20));
     assert!(make(&store, "job", "r", 5 << 20).unwrap());
     // Ten regions are a job's share of twenty.
-    store.delete("other", "r").unwrap();
+    store.delete("other", "r", &mut || Ok(())).unwrap();
     let small = (0..12).map(|nth| make(&store, "job", &nth.to_string(), 1));
     assert_eq!(small.filter(|made| made.is_ok()).count(), 9);
 }
@@ -186,7 +186,7 @@ fn deletion_ends_whoever_waits_or_writes() {
             assert_eq!(code(waited), Code::NotFound);
         });
         waits.recv().unwrap();
-        store.delete("job", "r").unwrap();
+        store.delete("job", "r", &mut || Ok(())).unwrap();
     });
     assert!(writes.file.write_all_at(&[1], 0).is_err());
     assert_eq!(writes.broken().code(), Code::NotFound);

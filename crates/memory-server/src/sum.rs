@@ -42,7 +42,14 @@ pub struct Sum<'a> {
 /// A source that is open.
 enum Open<'a> {
     Region(Hold<'a>, u64),
-    Remote(Box<Channel>, Incoming, String),
+    Remote(Box<Remote>),
+}
+
+/// One that another process serves.
+struct Remote {
+    channel: Channel,
+    stream: Incoming,
+    name: String,
 }
 
 impl<'a> Sum<'a> {
@@ -116,11 +123,12 @@ impl<'a> Sum<'a> {
         say(&mut channel, &asked, &mut within(self.silence))
             .map_err(|error| lost(&name, &error.to_string()))?;
         tick()?;
-        Ok(Open::Remote(
-            Box::new(channel),
-            Incoming::new(source.length),
+        let stream = Incoming::new(source.length);
+        Ok(Open::Remote(Box::new(Remote {
+            channel,
+            stream,
             name,
-        ))
+        })))
     }
 
     fn pull(&self, source: &mut Open<'_>, at: u64, out: &mut [u8], tick: Tick<'_>) -> Outcome<()> {
@@ -129,36 +137,27 @@ impl<'a> Sum<'a> {
                 let read = hold.file.read_exact_at(out, *offset + at);
                 read.map_err(|_| hold.broken().into())
             }
-            Open::Remote(channel, stream, name) => {
-                match self.next(channel, stream, name, out, tick)? {
-                    Next::Bytes => Ok(()),
-                    Next::Failed(error) => Err(error.into()),
-                    Next::End => Err(lost(name, "its bytes end early").into()),
-                }
-            }
+            Open::Remote(remote) => match self.next(remote, out, tick)? {
+                Next::Bytes => Ok(()),
+                Next::Failed(error) => Err(says(&remote.name, error).into()),
+                Next::End => Err(lost(&remote.name, "its bytes end early").into()),
+            },
         }
     }
 
     /// The source must also say that it is whole.
     fn end(&self, source: &mut Open<'_>, tick: Tick<'_>) -> Outcome<()> {
-        let Open::Remote(channel, stream, name) = source else {
+        let Open::Remote(remote) = source else {
             return Ok(());
         };
-        match self.next(channel, stream, name, &mut [], tick)? {
+        match self.next(remote, &mut [], tick)? {
             Next::End => Ok(()),
-            Next::Failed(error) => Err(error.into()),
-            Next::Bytes => Err(lost(name, "it does not end").into()),
+            Next::Failed(error) => Err(says(&remote.name, error).into()),
+            Next::Bytes => Err(lost(&remote.name, "it does not end").into()),
         }
     }
 
-    fn next(
-        &self,
-        channel: &mut Channel,
-        stream: &mut Incoming,
-        name: &str,
-        out: &mut [u8],
-        tick: Tick<'_>,
-    ) -> Outcome<Next> {
+    fn next(&self, remote: &mut Remote, out: &mut [u8], tick: Tick<'_>) -> Outcome<Next> {
         let mut gone = None;
         let mut silent = within(self.silence);
         let patience = &mut |idle| {
@@ -169,11 +168,11 @@ impl<'a> Sum<'a> {
             }
             silent(idle)
         };
-        let next = stream.next(channel, out, patience);
+        let next = remote.stream.next(&mut remote.channel, out, patience);
         match (next, gone) {
             (_, Some(error)) => Err(Fault::Gone(error)),
             (Ok(next), None) => Ok(next),
-            (Err(error), None) => Err(lost(name, &error.to_string()).into()),
+            (Err(error), None) => Err(lost(&remote.name, &error.to_string()).into()),
         }
     }
 }
@@ -207,6 +206,15 @@ fn lost(source: &str, reason: &str) -> Error {
         format!("the source was lost: {reason}"),
         "the sum is incomplete: do it again when the source is back, or without it",
     )
+}
+
+/// What a source says itself. Its end is not the end of this server.
+fn says(source: &str, error: Error) -> Error {
+    if error.code() == Code::ServerLost {
+        return lost(source, error.reason());
+    }
+    let reason = format!("the source {source} says: {}", error.reason());
+    Error::new(error.code(), error.entity().clone(), reason, error.remedy())
 }
 
 fn too_late(part: &Part) -> Error {

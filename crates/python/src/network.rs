@@ -90,15 +90,14 @@ impl NetworkMemory {
         job: &str,
         key: std::path::PathBuf,
         way: &str,
-        timeout: f64,
-        silence: f64,
+        bounds: (f64, f64),
         encrypt: bool,
     ) -> PyResult<NetworkMemory> {
         let connect = || {
             let options = Options {
                 transport: transport(way)?,
-                bound: seconds("timeout", timeout)?,
-                silence: seconds("silence", silence)?,
+                bound: seconds("timeout", bounds.0)?,
+                silence: seconds("silence", bounds.1)?,
                 encrypt,
                 ..Options::default()
             };

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use outlive_base::{Code, Error, Result};
 
 use super::Store;
-use super::region::{Held, Memory, RING_HEAD_BYTES, Region};
+use super::region::{Held, Memory, RING_HEAD_BYTES, Region, Which};
 use crate::fault::{Outcome, Tick, invalid, late, no_region, of_region};
 use crate::wire::{Kind, Part};
 
@@ -74,8 +74,11 @@ impl Store {
             );
             return Err(invalid(name, reason).into());
         };
+        // Another one of that name may be smaller, or a ring.
+        let id = region.id;
+        let which = Which { job, name, id };
         drop(state);
-        let hold = self.acquire(job, name, part.offset..end, how, bound, tick)?;
+        let hold = self.acquire(which, part.offset..end, how, bound, tick)?;
         let writes = matches!(how, How::Write | How::LendWrite);
         let mut state = self.state();
         let region = state.same(job, name, hold.region)?;
@@ -98,8 +101,7 @@ impl Store {
 
     pub(super) fn acquire(
         &self,
-        job: &str,
-        name: &str,
+        which: Which<'_>,
         range: Range<u64>,
         how: How,
         bound: Duration,
@@ -108,8 +110,7 @@ impl Store {
         let until = Instant::now() + bound;
         let mut state = self.state();
         let id = state.number();
-        let region = state.region(job, name).ok_or_else(|| no_region(name))?;
-        let region_id = region.id;
+        let region = state.that(which)?;
         let mut held = Held {
             id,
             range,
@@ -119,20 +120,17 @@ impl Store {
         };
         region.queue.push(held.clone());
         drop(state);
-        let granted = self.queued(job, name, region_id, &mut held, until, tick);
+        let granted = self.queued(which, &mut held, until, tick);
         let mut state = self.state();
-        if let Some(region) = state
-            .region(job, name)
-            .filter(|region| region.id == region_id)
-        {
+        if let Ok(region) = state.that(which) {
             region.queue.retain(|other| other.id != id);
             if let Ok(memory) = &granted {
                 let ring = region.kind == Kind::Ring;
                 return Ok(Hold {
                     store: self,
-                    job: job.to_owned(),
-                    name: name.to_owned(),
-                    region: region_id,
+                    job: which.job.to_owned(),
+                    name: which.name.to_owned(),
+                    region: which.id,
                     held,
                     file: memory.file.clone(),
                     number: memory.number,
@@ -145,26 +143,26 @@ impl Store {
         }
         drop(state);
         self.changed.notify_all();
-        Err(granted.err().unwrap_or_else(|| no_region(name).into()))
+        Err(granted
+            .err()
+            .unwrap_or_else(|| no_region(which.name).into()))
     }
 
     /// Waits for its turn, and is among those who hold when it has come.
     fn queued(
         &self,
-        job: &str,
-        name: &str,
-        id: u64,
+        which: Which<'_>,
         held: &mut Held,
         until: Instant,
         tick: Tick<'_>,
     ) -> Outcome<Memory> {
         loop {
             let mut state = self.state();
-            let region = state.same(job, name, id)?;
+            let region = state.that(which)?;
             region.expire(Instant::now());
             if region.exposed && !region.moving && region.holds.is_empty() {
                 drop(state);
-                self.move_away(job, name, id, tick)?;
+                self.move_away(which, tick)?;
                 continue;
             }
             if let Some(memory) = region.memory.clone()
@@ -176,7 +174,7 @@ impl Store {
                 return Ok(memory);
             }
             if Instant::now() >= until {
-                return Err(late(name, "others read or write there, and did not end").into());
+                return Err(late(which.name, "others read or write there, and did not end").into());
             }
             drop(self.sleep(state, until));
             tick()?;
@@ -189,9 +187,9 @@ impl Store {
     }
 
     /// Moves a region's memory out of a lost writer's reach.
-    fn move_away(&self, job: &str, name: &str, id: u64, tick: Tick<'_>) -> Outcome<()> {
+    fn move_away(&self, which: Which<'_>, tick: Tick<'_>) -> Outcome<()> {
         let mut state = self.state();
-        let region = state.same(job, name, id)?;
+        let region = state.that(which)?;
         let Some(old) = region
             .memory
             .clone()
@@ -220,9 +218,12 @@ impl Store {
                 .map(|file| (file, true)),
         };
         let failed = fresh.is_err();
+        if failed {
+            self.pool.owe(charged);
+        }
         let mut state = self.state();
         let number = state.number();
-        if let Ok(region) = state.same(job, name, id) {
+        if let Ok(region) = state.that(which) {
             region.moving = false;
             if failed {
                 region.torn.add(0..region.bytes);
@@ -247,7 +248,7 @@ impl Store {
             Some(error) => Err(error.into()),
             None if failed => Err(of_region(
                 Code::NoSpace,
-                name,
+                which.name,
                 "its memory must be moved, and the server's machine has none",
                 "end what uses the memory there; the region's content is lost",
             )

@@ -15,6 +15,14 @@ use crate::wire::{Kind, Stat};
 /// Bytes that stand before each message of a ring: its length.
 pub const RING_HEAD_BYTES: u64 = 8;
 
+/// One region, and none that has its name later.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Which<'a> {
+    pub(super) job: &'a str,
+    pub(super) name: &'a str,
+    pub(super) id: u64,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct State {
     pub(super) jobs: BTreeMap<String, Job>,
@@ -88,6 +96,11 @@ impl State {
     pub(super) fn same(&mut self, job: &str, name: &str, id: u64) -> Result<&mut Region> {
         let found = self.region(job, name).filter(|region| region.id == id);
         found.ok_or_else(|| no_region(name))
+    }
+
+    /// As [`State::same`].
+    pub(super) fn that(&mut self, which: Which<'_>) -> Result<&mut Region> {
+        self.same(which.job, which.name, which.id)
     }
 
     /// Takes a region out, with what it is charged.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use outlive_base::Result;
 
-use super::region::{RING_HEAD_BYTES, Region};
+use super::region::{RING_HEAD_BYTES, Region, Which};
 use super::{Hold, How, Store};
 use crate::fault::{Outcome, Tick, invalid, late, no_region};
 use crate::wire::Kind;
@@ -30,7 +30,7 @@ impl Store {
         bound: Duration,
         tick: Tick<'_>,
     ) -> Outcome<(Hold<'_>, u64)> {
-        let bytes = self.ring(job, name)?;
+        let (id, bytes) = self.ring(job, name)?;
         let Some(need) = length
             .checked_add(RING_HEAD_BYTES)
             .filter(|need| *need <= bytes)
@@ -39,7 +39,8 @@ impl Store {
             let reason = format!("{length} bytes: a message has at most {most} there");
             return Err(invalid(name, reason).into());
         };
-        self.hold_ring(job, name, PRODUCER, bound, tick, &|region| {
+        let which = Which { job, name, id };
+        self.hold_ring(which, PRODUCER, bound, tick, &|region| {
             (region.tail - region.head + need <= bytes).then_some(region.tail)
         })
     }
@@ -56,35 +57,35 @@ impl Store {
         bound: Duration,
         tick: Tick<'_>,
     ) -> Outcome<(Hold<'_>, u64)> {
-        self.ring(job, name)?;
-        self.hold_ring(job, name, CONSUMER, bound, tick, &|region| {
+        let (id, _) = self.ring(job, name)?;
+        let which = Which { job, name, id };
+        self.hold_ring(which, CONSUMER, bound, tick, &|region| {
             (region.tail > region.head).then_some(region.head)
         })
     }
 
-    fn ring(&self, job: &str, name: &str) -> Result<u64> {
+    fn ring(&self, job: &str, name: &str) -> Result<(u64, u64)> {
         let mut state = self.state();
         let region = state.region(job, name).ok_or_else(|| no_region(name))?;
         match region.kind {
-            Kind::Ring => Ok(region.bytes),
+            Kind::Ring => Ok((region.id, region.bytes)),
             Kind::Plain => Err(invalid(name, "it is no ring: put and get")),
         }
     }
 
     fn hold_ring(
         &self,
-        job: &str,
-        name: &str,
+        which: Which<'_>,
         end: Range<u64>,
         bound: Duration,
         tick: Tick<'_>,
         ready: &dyn Fn(&Region) -> Option<u64>,
     ) -> Outcome<(Hold<'_>, u64)> {
         let until = Instant::now() + bound;
-        let hold = self.acquire(job, name, end, How::Write, bound, tick)?;
+        let hold = self.acquire(which, end, How::Write, bound, tick)?;
         loop {
             let mut state = self.state();
-            let region = state.same(job, name, hold.region)?;
+            let region = state.that(which)?;
             if let Some(at) = ready(region) {
                 // What it may take begins now.
                 let deadline = Instant::now() + self.bound_of(&(0..region.bytes));
@@ -94,7 +95,7 @@ impl Store {
                 return Ok((hold, at));
             }
             if Instant::now() >= until {
-                return Err(late(name, "the ring did not get room, or a message,").into());
+                return Err(late(which.name, "the ring did not get room, or a message,").into());
             }
             drop(self.sleep(state, until));
             tick()?;

@@ -60,8 +60,7 @@ class NetworkMemory:
         job: str,
         key: str | PathLike[str],
         way: str,
-        timeout: float,
-        silence: float,
+        bounds: tuple[float, float],
         encrypt: bool,
     ) -> NetworkMemory: ...
     def close(self) -> None: ...

@@ -25,6 +25,7 @@ from outlive import _native
 
 __all__ = ["About", "Memory", "Region", "Source", "connect"]
 
+
 @dataclass(frozen=True)
 class About:
     """What a server has, and what of it the job; in bytes."""
@@ -153,4 +154,4 @@ def connect(
     the same bytes; a server that is silent for ``silence`` seconds is lost. ``encrypt`` is for the
     bytes on TCP; requests always are.
     """
-    return Memory(_native.NetworkMemory(address, job, key, transport, timeout, silence, encrypt))
+    return Memory(_native.NetworkMemory(address, job, key, transport, (timeout, silence), encrypt))
