@@ -27,33 +27,58 @@ pub struct MemoryServerOptions {
     #[arg(long, value_name = "SIZE")]
     memory: String,
     /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    #[arg(
+        long,
+        help_heading = "Connections",
+        value_name = "ADDRESS",
+        default_value = "127.0.0.1:0"
+    )]
     listen: SocketAddr,
     /// A job that may use it, and the file of its key [default: that of the job in the store].
     /// May be given several times
-    #[arg(long = "job", value_name = "NAME[=FILE]", required = true)]
+    #[arg(
+        help_heading = "Jobs",
+        long = "job",
+        value_name = "NAME[=FILE]",
+        required = true
+    )]
     jobs: Vec<String>,
     /// Memory that a job may have [default: all]. May be given several times
-    #[arg(long = "quota", value_name = "NAME=SIZE")]
+    #[arg(help_heading = "Jobs", long = "quota", value_name = "NAME=SIZE")]
     quotas: Vec<String>,
     /// Directory of all jobs [default: from the configuration]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Jobs", value_name = "DIR")]
     store: Option<String>,
     /// Take memory from the machine when a region needs it, and not all of it at once
     #[arg(long)]
     unreserved: bool,
     /// auto: clients of this machine reach the memory directly; tcp: they do not either
-    #[arg(long, value_name = "WHICH", default_value = "auto", value_parser = ["auto", "tcp"])]
+    #[arg(long, help_heading = "Connections", value_name = "WHICH", default_value = "auto", value_parser = ["auto", "tcp"])]
     transport: String,
     /// Connections at once, in equal shares for all jobs
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(
+        long,
+        help_heading = "Connections",
+        value_name = "N",
+        default_value_t = 1024
+    )]
     connections: usize,
     /// A peer that moves no byte for this long, where it should, is lost
-    #[arg(long, value_name = "TIME", default_value = "10s")]
+    #[arg(
+        long,
+        help_heading = "Connections",
+        value_name = "TIME",
+        default_value = "10s"
+    )]
     silence: String,
     /// How long a part of a region may be held by one who reads or writes it, and a second more
     /// for each mebibyte
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(
+        long,
+        help_heading = "Connections",
+        value_name = "TIME",
+        default_value = "30s"
+    )]
     hold: String,
     /// Say as JSON where it listens
     #[arg(long)]

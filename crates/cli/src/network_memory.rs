@@ -21,7 +21,7 @@ use crate::output;
 #[command(after_help = "\
 Examples:
   outlive memory key heat.key
-  outlive memory put --server 10.0.0.5:7070 --job heat --allocate state state.bin
+  outlive memory put --server 10.0.0.5:7070 --job heat --allocate state s.bin
   outlive memory sum --server 10.0.0.5:7070 --job heat parity --length 1GiB \\
       --from 10.0.0.6:4001/state --from 10.0.0.7:4001/state")]
 pub struct MemoryOptions {
@@ -31,35 +31,45 @@ pub struct MemoryOptions {
 
 #[derive(Args, Debug)]
 struct Where {
-    /// The server, as it says it when it starts
-    #[arg(long, value_name = "HOST:PORT")]
+    /// The server: HOST:PORT, as it says it when it starts
+    #[arg(long, help_heading = "Server", value_name = "AT")]
     server: String,
     #[command(flatten)]
     who: Who,
     /// auto: directly on the server's machine, else TCP; shared: directly or not at all
-    #[arg(long, value_name = "WHICH", default_value = "auto", value_parser = ["auto", "shared", "tcp"])]
+    #[arg(long, help_heading = "Server", value_name = "WHICH", default_value = "auto", value_parser = ["auto", "shared", "tcp"])]
     transport: String,
     /// How long to wait for others, for a message or for room
-    #[arg(long, value_name = "TIME", default_value = "30s")]
+    #[arg(
+        long,
+        help_heading = "Server",
+        value_name = "TIME",
+        default_value = "30s"
+    )]
     timeout: String,
     /// A server that is silent for this long is lost
-    #[arg(long, value_name = "TIME", default_value = "10s")]
+    #[arg(
+        long,
+        help_heading = "Server",
+        value_name = "TIME",
+        default_value = "10s"
+    )]
     silence: String,
     /// Encrypt bytes on the network, not only requests
-    #[arg(long)]
+    #[arg(long, help_heading = "Server")]
     encrypt: bool,
 }
 
 #[derive(Args, Debug)]
 struct Who {
     /// The job whose regions they are
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, help_heading = "Job", value_name = "JOB")]
     job: String,
     /// The file of its key [default: that of the job in the store]
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, help_heading = "Job", value_name = "FILE")]
     key: Option<String>,
     /// Directory of all jobs [default: from the configuration]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Job", value_name = "DIR")]
     store: Option<String>,
 }
 
@@ -177,8 +187,9 @@ enum MemoryCommand {
         /// How many bytes [default: to the region's end]
         #[arg(long, value_name = "SIZE")]
         length: Option<String>,
-        /// A region of the server, or a buffer that a process exposes. May be given several times
-        #[arg(long, value_name = "[HOST:PORT/]NAME[@OFFSET+LENGTH]", required = true)]
+        /// A region of the server, or a buffer that a process exposes:
+        /// [HOST:PORT/]NAME[@OFFSET+LENGTH]. May be given several times
+        #[arg(long, value_name = "OF", required = true)]
         from: Vec<String>,
     },
     /// Let servers read files of this machine, under their names, until this is ended
