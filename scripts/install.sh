@@ -13,7 +13,7 @@ case ${1:-} in
 esac
 root=${DESTDIR:-}$prefix
 built=target/release
-libraries=(liboutlive_balance_mpi.so liboutlive_mpi.so liboutlive_sessions.so)
+libraries=(liboutlive_balance_mpi.so liboutlive_mpi.so liboutlive_sessions.so liboutlive_memory.so)
 for file in outlive liboutlive.so liboutlive.a "${libraries[@]}"; do
     if [ ! -f "$built/$file" ]; then
         echo "install: $built/$file is not there; run: make build" >&2
@@ -39,7 +39,7 @@ if ! said=$($built/outlive pages library "$root/lib/liboutlive_pages.so" 2>&1); 
     echo "$said" >&2
     exit 1
 fi
-for header in crates/{balance-mpi,mpi,sessions}/include/*.h; do
+for header in crates/{balance-mpi,memory-server,mpi,sessions}/include/*.h; do
     place 644 "$header" "$root/include"
 done
 

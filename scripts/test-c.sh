@@ -32,6 +32,9 @@ for cc in gcc clang; do
         echo '#include <outlive_sessions.h>' | "$cc" "-std=${language% *}" "${strict[@]}" \
             -I crates/sessions/include -fsyntax-only -x "${language#* }" -
         echo "PASS $cc outlive_sessions.h as ${language% *}"
+        echo '#include <outlive_memory.h>' | "$cc" "-std=${language% *}" "${strict[@]}" \
+            -I crates/memory-server/include -fsyntax-only -x "${language#* }" -
+        echo "PASS $cc outlive_memory.h as ${language% *}"
         echo '#include <outlive_balance.h>' | "$cc" "-std=${language% *}" "${strict[@]}" \
             -I crates/balance-mpi/include -fsyntax-only -x "${language#* }" -
         echo "PASS $cc outlive_balance.h as ${language% *}"

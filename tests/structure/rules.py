@@ -31,6 +31,7 @@ FLOORS = {
     "objects": 4,
     "minickpt": 4,
     "agent": 5,
+    "memory-server": 5,
     "client": 5,
     "sessions": 5,
     "launch": 5,

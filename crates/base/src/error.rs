@@ -90,6 +90,8 @@ codes! {
     Network = 308, "network failure";
     /// The kernel or its boot line lacks what surviving a panic needs.
     KernelUnready = 309, "kernel not prepared";
+    /// A memory server was lost, or cannot be reached.
+    ServerLost = 310, "memory server lost";
 
     /// An input or output operation failed.
     Io = 400, "input/output failure";
@@ -109,6 +111,8 @@ codes! {
     ImageForeign = 407, "image of another kernel";
     /// A store does not keep to what decisions depend on.
     StoreUnfit = 408, "store cannot be relied on";
+    /// A region of a memory server was written in part only.
+    Incomplete = 409, "region is incomplete";
 
     /// No committed version can be rebuilt.
     NoValidCheckpoint = 500, "no valid checkpoint";
@@ -149,6 +153,7 @@ impl Code {
             Code::InvalidArgument => 64,
             Code::Corrupt
             | Code::Truncated
+            | Code::Incomplete
             | Code::FormatUnknown
             | Code::ImageForeign
             | Code::RankCount => 65,

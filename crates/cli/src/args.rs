@@ -82,6 +82,10 @@ pub enum Command {
     Plan(Box<crate::plan::PlanOptions>),
     /// Let the jobs of a store take turns on its shared storage
     Coordinator(crate::status::CoordinatorOptions),
+    /// Own memory on the network, for the jobs whose keys it is given
+    MemoryServer(crate::memory_server::MemoryServerOptions),
+    /// Use a memory server: put, get, rings, sums that it computes itself
+    Memory(crate::network_memory::MemoryOptions),
     /// Run the protocols in simulation
     Simulate(crate::simulate::SimulateOptions),
     /// Balance a task graph, or replay a load that changes with time

@@ -20,7 +20,9 @@ mod health;
 mod jobs;
 mod machines;
 mod memory;
+mod memory_server;
 mod minickpt;
+mod network_memory;
 mod noise;
 mod objects;
 mod output;
@@ -80,6 +82,8 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Config(options) => config::explain(options),
         Command::Plan(options) => plan::run(&options),
         Command::Coordinator(options) => status::coordinator(&options),
+        Command::MemoryServer(options) => memory_server::run(&options),
+        Command::Memory(options) => network_memory::run(&options),
         Command::Simulate(options) => simulate::run(&options),
         Command::Balance(options) => balance::run(&options).map(|()| 0),
         Command::Minickpt(options) => minickpt::run(*options),

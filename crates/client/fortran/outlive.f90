@@ -63,6 +63,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_ADDRESS_IN_USE = 307
     integer, parameter, public :: OUTLIVE_E_NETWORK = 308
     integer, parameter, public :: OUTLIVE_E_KERNEL_UNREADY = 309
+    integer, parameter, public :: OUTLIVE_E_SERVER_LOST = 310
     integer, parameter, public :: OUTLIVE_E_IO = 400
     integer, parameter, public :: OUTLIVE_E_NO_SPACE = 401
     integer, parameter, public :: OUTLIVE_E_PERMISSION = 402
@@ -72,6 +73,7 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_FORMAT_UNKNOWN = 406
     integer, parameter, public :: OUTLIVE_E_IMAGE_FOREIGN = 407
     integer, parameter, public :: OUTLIVE_E_STORE_UNFIT = 408
+    integer, parameter, public :: OUTLIVE_E_INCOMPLETE = 409
     integer, parameter, public :: OUTLIVE_E_NO_VALID_CHECKPOINT = 500
     integer, parameter, public :: OUTLIVE_E_COMMIT_ABORTED = 501
     integer, parameter, public :: OUTLIVE_E_JOB_BUSY = 502

@@ -21,6 +21,7 @@
 //! `cargo run --release --example network-bench` compares streams with plain TCP.
 
 mod api;
+pub mod channel;
 mod driven;
 mod endpoint;
 mod faults;

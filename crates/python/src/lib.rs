@@ -8,6 +8,7 @@ mod balance;
 mod errors;
 mod job;
 mod memory;
+mod network;
 mod state;
 
 use pyo3::prelude::*;
@@ -24,6 +25,8 @@ mod native {
     use super::balance::{balance, balance_over, balance_refused};
     #[pymodule_export]
     use super::job::Job;
+    #[pymodule_export]
+    use super::network::NetworkMemory;
 
     /// The version of the package.
     #[pyfunction]
