@@ -3,9 +3,11 @@
 Programs of others stay where they are (`--others leave`): other tests run here. Where threads are
 moved, they are those of a process of the test's own. No time is asserted."""
 
+import fcntl
 import json
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -411,3 +413,45 @@ def test_without_root_what_remains_is_done_and_the_rest_is_told(quiet: Quiet) ->
             path.unlink()
         quiet.journals.rmdir()
         quiet.journals = Path(f"/tmp/outlive-quiet-none-{os.getpid()}")
+
+
+@pytest.mark.parametrize("bytes_max", [1, 400, 2000, 4000])
+def test_a_journal_that_cannot_be_written_undoes_what_was_done(
+    quiet: Quiet, bytes_max: int
+) -> None:
+    before = snapshot()
+
+    def limited() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_max, bytes_max))
+
+    done = quiet.run("--", "echo", "it ran", preexec_fn=limited)
+    assert done.returncode == 74 and "OL-4" in done.stderr, done.stderr
+    assert "it ran" not in done.stdout
+    assert differences(before, snapshot()) == {}
+    quiet.other("restore")  # what is not even a whole first line goes
+    assert quiet.left() == []
+
+
+def test_ended_before_the_command_runs(quiet: Quiet) -> None:
+    """One that came while settings were changed: the command is not started."""
+    before = snapshot()
+    # It waits for the lock, and signals wait for it.
+    quiet.journals.mkdir(mode=0o755)
+    with open(quiet.journals / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with subprocess.Popen(
+            quiet.words("--", "echo", "it ran"), stdout=subprocess.PIPE
+        ) as running:
+            until("signals wait", lambda: blocks(running.pid, signal.SIGINT))
+            running.send_signal(signal.SIGINT)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            assert running.wait(60) == 128 + signal.SIGINT
+            assert running.stdout.read() == b""
+    assert differences(before, snapshot()) == {}
+
+
+def blocks(pid: int, number: int) -> bool:
+    """Whether a process has blocked a signal."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(re.search(r"SigBlk:\s*(\S+)", status)[1], 16) >> (number - 1) & 1)

@@ -69,6 +69,13 @@ impl Watch {
             .map_err(|error| Error::internal(format!("signals: {error}")))
     }
 
+    /// A signal that came and ends programs, before there is a command to pass it on to.
+    pub(crate) fn told_to_end(&self) -> Option<i32> {
+        std::iter::from_fn(|| sys::next_signal(self.0.as_fd()))
+            .map(|caught| caught.signal)
+            .find(|signal| *signal != libc::SIGCHLD)
+    }
+
     /// Runs a command to its end; its memory is looked at once a `period`, never if `None`.
     ///
     /// # Errors

@@ -10,7 +10,7 @@ use std::process::Command;
 use clap::{Args, ValueEnum};
 use outlive_base::{Code, Entity, Error, Result, count};
 use outlive_node::pages::program;
-use outlive_node::quiet::act::{Fate, MARK};
+use outlive_node::quiet::act::{Fate, MARK, has_partition};
 use outlive_node::quiet::cpus::Cpus;
 use outlive_node::quiet::journal::{Account, Head, JOURNAL};
 use outlive_node::quiet::plan::{self, Others, Plan, Request};
@@ -87,16 +87,39 @@ fn allowed() -> Result<Cpus> {
 }
 
 /// Runs of whom it is known, or not known otherwise, that they live.
-fn living(directories: &[&Path], here: &Here) -> Result<Vec<Account>> {
-    let mut found = Vec::new();
-    for directory in directories {
-        found.extend(store::look(directory)?);
-    }
-    found.retain(|account| {
+///
+/// # Errors
+/// Those of the journals; [`Code::JobBusy`] if root's usual directory has some and another one is
+/// given: runs that do not see each other cannot hand settings over.
+fn living(directory: &Path, here: &Here) -> Result<Vec<Account>> {
+    let lives = |account: &Account| {
         let owner = store::owner(&Machine, &account.head, here);
         matches!(owner, Owner::Alive | Owner::Elsewhere)
-    });
-    Ok(found)
+    };
+    let mut found = store::look(directory)?;
+    found.retain(lives);
+    let usual = Path::new(JOURNALS);
+    if directory == usual {
+        return Ok(found);
+    }
+    // An ordinary user may not be allowed to see them.
+    let mut of_root = store::look(usual).unwrap_or_default();
+    of_root.retain(lives);
+    match of_root.first().filter(|_| geteuid().is_root()) {
+        Some(account) => Err(Error::new(
+            Code::JobBusy,
+            Entity::Option("journal".into()),
+            format!(
+                "process {} keeps its journal in {JOURNALS}",
+                account.head.pid
+            ),
+            "leave --journal out, or wait for its end",
+        )),
+        None => {
+            found.extend(of_root);
+            Ok(found)
+        }
+    }
 }
 
 /// What is asked for, checked.
@@ -113,7 +136,9 @@ fn request(options: &StartOptions, accounts: &[Account]) -> Result<Request> {
     let (compute, service) = store::cores(&Machine, &allowed()?, compute, service, &claimed)?;
     let shared = store::shared(accounts);
     let own = std::process::id();
-    let start = threads::one(&Machine, own, own).map_or(0, |found| found.start);
+    let start = threads::one(&Machine, own, own).map(|found| found.start);
+    // Without it nobody could tell that this process lives.
+    let start = start.ok_or_else(|| Error::internal("/proc/self/stat cannot be read"))?;
     let only = std::env::var(ONLY).ok();
     let pids = only.map(|text| text.split(',').filter_map(|pid| pid.parse().ok()).collect());
     Ok(Request {
@@ -135,14 +160,8 @@ fn request(options: &StartOptions, accounts: &[Account]) -> Result<Request> {
 pub(super) fn run(options: StartOptions) -> Result<u8> {
     let directory = journals(options.journal.as_ref());
     let here = Here::of(&Machine);
-    // An ordinary user's claims are seen by that user alone; root's by all.
-    let mut places = vec![directory.as_path()];
-    if directory != Path::new(JOURNALS) {
-        places.push(Path::new(JOURNALS));
-    }
     if options.dry_run {
-        let request = request(&options, &living(&places, &here)?)?;
-        return output::text(&text(&request, &plan::plan(&Machine, &request)));
+        return dry_run(&options, &directory, &here);
     }
     find(&options.command)?;
     let say = |what: &str| {
@@ -162,30 +181,54 @@ pub(super) fn run(options: StartOptions) -> Result<u8> {
         }
         tell(&head, &undone);
     }
-    let request = request(&options, &living(&places, &here)?)?;
+    let request = request(&options, &living(&directory, &here)?)?;
     let plan = plan::plan(&Machine, &request);
     plan.notes.iter().for_each(|note| say(note));
     let head = head(&options, &request, here);
+    confine(&request.service)?;
     let mut held = Held {
         directory,
+        store: Some(store),
         head: Some(head.clone()),
     };
-    confine(&request.service)?;
-    let fates = store.begin(&Machine, &head, &request, &plan, &mut trip())?;
-    drop(store);
+    let fates = held.begin(&head, &request, &plan)?;
     refusals(&plan.items, &fates)
         .iter()
         .for_each(|line| say(line));
+    // One of the terminal came when there was no command that could get it too.
+    if let Some(signal) = watch.told_to_end() {
+        held.undo();
+        return Ok(128 + signal as u8);
+    }
+    let whole = has_partition(&plan.items, &fates);
     if !options.quiet {
-        output::note(&line(&request, &plan, &fates));
+        let kind = if whole { kind(&plan) } else { ALONE };
+        output::note(&line(&request, kind, &fates));
     }
     let mut command = Command::new(&options.command[0]);
     command.args(&options.command[1..]).env(MARK, &request.id);
-    let group = plan.partition.as_ref().map(|(group, _)| group.as_str());
-    enter(&mut command, group, &request.compute, options.class);
+    let group = plan.partition.as_ref().filter(|_| whole);
+    let group = group.map(|(group, _)| group.as_str());
+    enter(&mut command, group, &request.compute, options.class)?;
     let outcome = watch.run(command, None);
     held.undo();
     Ok(outcome?.ended.exit_status())
+}
+
+fn dry_run(options: &StartOptions, directory: &Path, here: &Here) -> Result<u8> {
+    let request = request(options, &living(directory, here)?)?;
+    let mut plan = plan::plan(&Machine, &request);
+    let dead = store::look(directory)?
+        .into_iter()
+        .filter(|account| store::owner(&Machine, &account.head, here) == Owner::Dead);
+    let dead = dead.count();
+    if dead > 0 {
+        plan.notes.push(format!(
+            "runs that were killed have left changes ({dead}): they would be undone first; \
+             outlive quiet status shows them"
+        ));
+    }
+    output::text(&text(&request, &plan))
 }
 
 fn head(options: &StartOptions, request: &Request, here: Here) -> Head {
@@ -225,16 +268,31 @@ fn find(command: &[OsString]) -> Result<()> {
 /// Changes that are to be undone, whatever happens.
 struct Held {
     directory: PathBuf,
+    /// With its lock, while changes are made.
+    store: Option<Store>,
     head: Option<Head>,
 }
 
 impl Held {
+    fn begin(&mut self, head: &Head, request: &Request, plan: &Plan) -> Result<Vec<Fate>> {
+        let Some(store) = &self.store else {
+            return Err(Error::internal("changes without a lock"));
+        };
+        let fates = store.begin(&Machine, head, request, plan, &mut trip())?;
+        self.store = None;
+        Ok(fates)
+    }
+
     fn undo(&mut self) {
         let Some(head) = self.head.take() else {
             return;
         };
-        let ended = Store::open(&self.directory)
-            .and_then(|store| store.end(&Machine, &head.id, &mut trip()));
+        // If making them failed, the lock is held still: a second one would wait for it.
+        let store = match self.store.take() {
+            Some(store) => Ok(store),
+            None => Store::open(&self.directory),
+        };
+        let ended = store.and_then(|store| store.end(&Machine, &head.id, &mut trip()));
         match ended {
             Ok(undone) => tell(&head, &undone),
             Err(error) => output::error(&error),
@@ -257,15 +315,18 @@ fn confine(service: &Cpus) -> Result<()> {
 }
 
 /// What the child does before it becomes the command.
-fn enter(command: &mut Command, group: Option<&str>, compute: &Cpus, class: Class) {
-    let members = group.and_then(|group| {
+fn enter(command: &mut Command, group: Option<&str>, compute: &Cpus, class: Class) -> Result<()> {
+    let members = group.map(|group| {
         let path = format!("/{group}/cgroup.procs");
-        OpenOptions::new().write(true).open(path).ok()
+        let opened = OpenOptions::new().write(true).open(&path);
+        opened.map_err(|error| Error::io(&path, "open", &error))
     });
+    let members = members.transpose()?;
     let cores = compute.set();
     let prepare = move || prepare(members.as_ref(), &cores, class);
     // SAFETY: `prepare` only makes system calls and allocates nothing.
     unsafe { command.pre_exec(prepare) };
+    Ok(())
 }
 
 fn prepare(members: Option<&File>, cores: &CpuSet, class: Class) -> io::Result<()> {
@@ -315,18 +376,19 @@ fn refusals(items: &[Item], fates: &[Fate]) -> Vec<String> {
     lines.into_iter().map(line).collect()
 }
 
+/// There is no partition.
+const ALONE: &str = "affinity alone";
+
 fn kind(plan: &Plan) -> &'static str {
-    plan.partition
-        .as_ref()
-        .map_or("affinity alone", |made| made.1)
+    plan.partition.as_ref().map_or(ALONE, |made| made.1)
 }
 
-fn line(request: &Request, plan: &Plan, fates: &[Fate]) -> String {
+fn line(request: &Request, kind: &str, fates: &[Fate]) -> String {
     let made = fates.iter().filter(|fate| **fate == Fate::Made).count();
     format!(
         "quiet: cores {} for the command ({}), all else on {}; {}",
         request.compute,
-        kind(plan),
+        kind,
         request.service,
         count(made as u64, "change")
     )

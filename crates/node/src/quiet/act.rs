@@ -57,6 +57,16 @@ pub fn make_all(
     Ok(fates)
 }
 
+/// Whether the partition can be entered: nothing vital of it was refused.
+pub fn has_partition(items: &[Item], fates: &[Fate]) -> bool {
+    let vital = items
+        .iter()
+        .zip(fates)
+        .filter(|(item, _)| item.rule == Rule::Vital);
+    let mut vital = vital.peekable();
+    vital.peek().is_some() && vital.all(|(_, fate)| !matches!(fate, Fate::Refused(_)))
+}
+
 /// Makes one change.
 fn make(
     tree: &dyn Tree,

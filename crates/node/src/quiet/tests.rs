@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use outlive_base::{Code, Error, Result};
 
-use super::act::{Fate, Undone};
+use super::act::{Fate, Undone, has_partition};
 use super::cpus::Cpus;
 use super::journal::{self, Head, JOURNAL, Record, parse};
 use super::plan::{Others, Plan, Request, plan};
@@ -290,6 +290,8 @@ fn what_is_refused_is_told_and_the_rest_is_done() {
             let (plan, fates) = world.begin(&dead(), 0).unwrap();
             let is_refused = |fate: &Fate| matches!(fate, Fate::Refused(_));
             assert!(fates.iter().any(is_refused), "{path}");
+            let whole = has_partition(&plan.items, &fates);
+            assert_eq!(whole, refused.rule != Rule::Vital, "{path}");
             for (item, fate) in plan.items.iter().zip(&fates) {
                 let part = item.group == "partition";
                 let same = item.step.what == refused.step.what;
