@@ -25,6 +25,7 @@ const DIE_AT: &str = "OUTLIVE_QUIET_DIE_AT";
 #[derive(Args, Debug)]
 #[command(
     args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true,
     after_help = "\
 Examples:
   outlive quiet --compute 1 --dry-run
@@ -32,8 +33,9 @@ Examples:
   outlive quiet --compute 2-7 --class fifo:10 -- mpirun -n 6 ./app
   outlive quiet restore
 
-The exit status is the command's own, 128 + n for signal n. All settings are as before when it has
-ended; what a killed outlive quiet has left is undone by restore, or by the next outlive quiet."
+The exit status is the command's own, 128 + n for signal n. When it has ended,
+all settings are as before; what a killed outlive quiet has left is undone by
+restore, or by the next outlive quiet."
 )]
 pub struct QuietOptions {
     #[command(subcommand)]

@@ -33,7 +33,7 @@ const SIGNALS: [i32; 3] = [libc::SIGQUIT, libc::SIGUSR2, libc::SIGALRM];
 #[derive(Args, Debug)]
 pub(super) struct StartOptions {
     /// Cores for the command alone, as in 1 or 2-7
-    #[arg(long, value_name = "CORES")]
+    #[arg(long, value_name = "CORES", required = true)]
     compute: Option<String>,
     /// Cores for everything else [default: all others]
     #[arg(long, value_name = "CORES")]

@@ -254,8 +254,8 @@ fn widen_heirs(tree: &dyn Tree, account: &Account, undone: &mut Undone) {
         let (mut at, mut steps) = (Some(thread.pid), 0);
         while let Some(pid) = at.filter(|pid| *pid != 0 && steps < 64) {
             let from = moved.iter().find(|(entry, of, _)| {
-                let ours = Cpus::of_list(entry.ours());
-                *of == pid && ours.as_ref() == Some(&thread.allowed)
+                let ours = || Cpus::of_list(entry.ours());
+                *of == pid && ours().as_ref() == Some(&thread.allowed)
             });
             if let Some((entry, ..)) = from {
                 widen(tree, thread, &entry.step.before, undone);
