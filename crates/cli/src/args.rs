@@ -96,6 +96,8 @@ pub enum Command {
     Noise(crate::noise::NoiseOptions),
     /// Run programs with their memory on huge pages, unchanged; tell what is huge; compare
     Pages(Box<crate::pages::PagesOptions>),
+    /// Run a command on cores that are kept free of everything else; undo what a dead run left
+    Quiet(Box<crate::quiet::QuietOptions>),
     /// Measure on this machine
     Bench(BenchOptions),
     /// Print completions for a shell

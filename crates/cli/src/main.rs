@@ -30,6 +30,7 @@ mod pages;
 mod pins;
 mod plan;
 mod prune;
+mod quiet;
 mod reproducible;
 mod run;
 mod scrub;
@@ -89,6 +90,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Minickpt(options) => minickpt::run(*options),
         Command::Noise(options) => noise::run(&options),
         Command::Pages(options) => pages::run(&options),
+        Command::Quiet(options) => quiet::run(*options),
         Command::Bench(options) => bench::run(&options),
         Command::Completions { shell } => {
             let mut bytes = Vec::new();

@@ -1,7 +1,7 @@
 //! `outlive pages`: huge pages for programs that were not changed. The work is in the crate `node`.
 
 mod bench;
-mod job;
+pub(crate) mod job;
 mod library;
 mod start;
 mod status;

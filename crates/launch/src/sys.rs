@@ -136,13 +136,22 @@ pub fn restore_limit() -> io::Result<()> {
 /// # Errors
 /// Those of `pthread_sigmask` and `signalfd`.
 pub fn signals() -> io::Result<OwnedFd> {
+    signals_and(&[])
+}
+
+/// As [`signals`], and these besides.
+///
+/// # Errors
+/// As [`signals`].
+pub fn signals_and(more: &[i32]) -> io::Result<OwnedFd> {
     // SAFETY: the set is initialised by sigemptyset before use; pointers are to locals.
     unsafe {
         // A parent that ignores its children passes that on: their ends would be lost.
         libc::signal(libc::SIGCHLD, libc::SIG_DFL);
         let mut set = std::mem::zeroed::<libc::sigset_t>();
         libc::sigemptyset(&mut set);
-        for signal in SIGNALS.into_iter().filter(|signal| !is_ignored(*signal)) {
+        let all = SIGNALS.iter().chain(more).copied();
+        for signal in all.filter(|signal| !is_ignored(*signal)) {
             libc::sigaddset(&mut set, signal);
         }
         let mut before = set;

@@ -20,6 +20,7 @@ pub mod model;
 pub mod page;
 pub mod pages;
 pub mod picture;
+pub mod quiet;
 pub mod ranks;
 mod rows;
 pub mod spectrum;

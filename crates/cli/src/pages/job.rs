@@ -22,17 +22,17 @@ const IDLE: Duration = Duration::from_secs(60);
 
 /// The most memory on huge pages that was seen at one time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
-pub(super) struct Peak {
+pub(crate) struct Peak {
     /// Processes.
-    pub(super) processes: u64,
+    pub(crate) processes: u64,
     /// Their memory together.
     #[serde(flatten)]
-    pub(super) amount: Amount,
+    pub(crate) amount: Amount,
 }
 
 impl Peak {
     /// The larger one, by what is huge, then by what is there.
-    pub(super) fn or(self, other: Peak) -> Peak {
+    pub(crate) fn or(self, other: Peak) -> Peak {
         let key = |peak: &Peak| (peak.amount.huge_bytes, peak.amount.resident_bytes);
         if key(&other) > key(&self) {
             other
@@ -44,31 +44,43 @@ impl Peak {
 
 /// What became of a command.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Outcome {
-    pub(super) ended: Ended,
-    pub(super) seconds: f64,
-    pub(super) samples: u64,
-    pub(super) peak: Peak,
+pub(crate) struct Outcome {
+    pub(crate) ended: Ended,
+    pub(crate) seconds: f64,
+    pub(crate) samples: u64,
+    pub(crate) peak: Peak,
     /// A signal that was passed on and ends programs, if one was.
-    pub(super) told_to_end: bool,
+    pub(crate) told_to_end: bool,
 }
 
 /// Sees signals and children. Signals have their usual effect again when it goes.
-pub(super) struct Watch(OwnedFd);
+pub(crate) struct Watch(OwnedFd);
 
 impl Watch {
-    pub(super) fn new() -> Result<Watch> {
-        let signals = sys::signals();
+    pub(crate) fn new() -> Result<Watch> {
+        Watch::and(&[])
+    }
+
+    /// Passes these signals on besides the usual ones.
+    pub(crate) fn and(more: &[i32]) -> Result<Watch> {
+        let signals = sys::signals_and(more);
         signals
             .map(Watch)
             .map_err(|error| Error::internal(format!("signals: {error}")))
+    }
+
+    /// A signal that came and ends programs, before there is a command to pass it on to.
+    pub(crate) fn told_to_end(&self) -> Option<i32> {
+        std::iter::from_fn(|| sys::next_signal(self.0.as_fd()))
+            .map(|caught| caught.signal)
+            .find(|signal| *signal != libc::SIGCHLD)
     }
 
     /// Runs a command to its end; its memory is looked at once a `period`, never if `None`.
     ///
     /// # Errors
     /// [`outlive_base::Code::CommandFailed`] if it cannot be started.
-    pub(super) fn run(&self, command: Command, period: Option<Duration>) -> Result<Outcome> {
+    pub(crate) fn run(&self, command: Command, period: Option<Duration>) -> Result<Outcome> {
         let begun = Instant::now();
         let child = process::spawn(command, Group::Shared, false)?;
         let (mut samples, mut peak, mut told_to_end) = (0, Peak::default(), false);
