@@ -3,5 +3,7 @@
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,liboutlive_memory.so.0");
+    // Not rustc-cdylib-link-arg: that reaches the shared libraries of crates that depend on
+    // this one too (cargo issue 9562), as the Python module does. Executables do not mind.
+    println!("cargo:rustc-link-arg=-Wl,-soname,liboutlive_memory.so.0");
 }
