@@ -27,6 +27,7 @@ RESEARCH = (
     "outlive.simulate",
     "outlive.balance",
     "outlive.bench",
+    "outlive.memory",
     "outlive.minickpt",
     "outlive.noise",
     "outlive.pages",

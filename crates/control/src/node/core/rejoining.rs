@@ -170,7 +170,8 @@ impl<S: Shell> Core<S> {
         }
         if round.told && !round.flushing && round.through == Through::Slots {
             round.flushing = true;
-            self.write_captured(version, open);
+            // With what is recorded: a copy at `shared` is made of the container.
+            self.write_captured(version, levels);
         }
     }
 }
