@@ -21,7 +21,7 @@ from skip import skip
 def signals() -> None:
     """Who runs the tests in the background, or under nohup, has them ignore signals, and so
     would the command. One that is caught here is back at its default there."""
-    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM):
+    for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGTERM):
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
 

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -133,6 +134,21 @@ class Quiet:
         return [path.name for path in self.journals.glob("*.journal")]
 
 
+@contextmanager
+def begun(words: list[str], **more) -> Iterator[subprocess.Popen]:
+    """A process that does not outlive a test that fails."""
+    with subprocess.Popen(words, **more) as process:
+        try:
+            yield process
+        finally:
+            if process.poll() is None:
+                process.terminate()
+                try:
+                    process.wait(30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+
+
 def ended(words: list[str], **more) -> subprocess.CompletedProcess:
     """Runs a command."""
     more.setdefault("env", os.environ)
@@ -196,7 +212,7 @@ def test_the_command_has_its_cores_alone_and_its_status_is_passed_on(quiet: Quie
 
 def test_while_it_runs_all_is_changed_and_status_tells(quiet: Quiet) -> None:
     before = snapshot()
-    with subprocess.Popen(quiet.words("-q", "--", "sleep", "1000")) as running:
+    with begun(quiet.words("-q", "--", "sleep", "1000")) as running:
         journal = until("a command", lambda: started(quiet, running.pid))
         during = snapshot()
         changed = differences(before, during)
@@ -233,7 +249,7 @@ def started(quiet: Quiet, pid: int) -> str:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR2])
 def test_signals_reach_the_command_and_all_comes_back(quiet: Quiet, number: int) -> None:
-    with subprocess.Popen(quiet.words("-q", "--", "sleep", "1000")) as running:
+    with begun(quiet.words("-q", "--", "sleep", "1000")) as running:
         until("a command", lambda: started(quiet, running.pid))
         running.send_signal(number)
         assert running.wait(30) == 128 + number
@@ -266,7 +282,7 @@ def test_killed_after_each_step_and_restored(quiet: Quiet) -> None:
 def test_killed_restoring_and_the_next_run_undoes_the_rest(quiet: Quiet) -> None:
     before = snapshot()
     for at in (2, 9, 23):
-        with subprocess.Popen(quiet.words("-q", "--", "sleep", "1000")) as running:
+        with begun(quiet.words("-q", "--", "sleep", "1000")) as running:
             until("a command", lambda: started(quiet, running.pid))
             child = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()[0]
             running.kill()
@@ -288,7 +304,7 @@ def test_a_setting_that_somebody_else_has_changed_stays(quiet: Quiet) -> None:
     path = Path("/proc/sys/vm/stat_interval")
     before = path.read_text()
     try:
-        with subprocess.Popen(
+        with begun(
             quiet.words("--", "sleep", "1000"), stderr=subprocess.PIPE, text=True
         ) as running:
             until("a command", lambda: started(quiet, running.pid))
@@ -307,10 +323,10 @@ def test_threads_of_others_go_and_come_back_with_what_they_started(quiet: Quiet)
     )
     program = program.replace("os.pause()", "__import__('signal').pause()")
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", program], **pipes) as other:
+    with begun([sys.executable, "-c", program], **pipes) as other:
         environment = {**os.environ, ONLY: str(other.pid)}
         words = quiet.words("-q", "--others", "move", "--", "sleep", "1000")
-        with subprocess.Popen(words, env=environment) as running:
+        with begun(words, env=environment) as running:
             until("a command", lambda: started(quiet, running.pid))
             assert int(quiet.compute) not in os.sched_getaffinity(other.pid)
             other.stdin.write("fork\n")
@@ -440,9 +456,7 @@ def test_ended_before_the_command_runs(quiet: Quiet) -> None:
     quiet.journals.mkdir(mode=0o755)
     with open(quiet.journals / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with subprocess.Popen(
-            quiet.words("--", "echo", "it ran"), stdout=subprocess.PIPE
-        ) as running:
+        with begun(quiet.words("--", "echo", "it ran"), stdout=subprocess.PIPE) as running:
             until("signals wait", lambda: blocks(running.pid, signal.SIGINT))
             running.send_signal(signal.SIGINT)
             fcntl.flock(lock, fcntl.LOCK_UN)
