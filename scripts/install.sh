@@ -34,6 +34,10 @@ place 755 crates/mpi/tools/outlive-shield "$root/bin"
 for library in "${libraries[@]}"; do
     place 755 "$built/$library" "$root/lib"
 done
+# Programs ask for these by their sonames.
+for library in liboutlive_sessions.so liboutlive_memory.so; do
+    ln -sf "$library" "$root/lib/$library.0"
+done
 # A part of the command, as a file: a copy in a directory of temporary files would go with its run.
 if ! said=$($built/outlive pages library "$root/lib/liboutlive_pages.so" 2>&1); then
     echo "$said" >&2

@@ -75,6 +75,14 @@ flags=$(PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config --cflags --libs outlive
 cc -std=c11 "$user" -o "$out/installed" $flags -Wl,-rpath,"$prefix/lib" -lpthread -lm
 "$out/installed" 2>/dev/null || [ $? = 64 ] # no arguments: it may only say how it is used
 echo "PASS installed library, by pkg-config"
+# The loader finds each library by the name that it has in the programs.
+for library in "$prefix"/lib/liboutlive*.so; do
+    name=$(basename "$library" .so)
+    echo 'int main(void) { return 0; }' | cc -x c - -o "$out/needs" -Wl,--no-as-needed \
+        -L "$prefix/lib" "-l${name#lib}" -Wl,-rpath,"$prefix/lib"
+    "$out/needs"
+    echo "PASS installed $name"
+done
 if command -v cmake >/dev/null; then
     mkdir -p "$out/cmake"
     cat >"$out/cmake/CMakeLists.txt" <<CMAKE
