@@ -300,6 +300,14 @@ def test_killed_restoring_and_the_next_run_undoes_the_rest(quiet: Quiet) -> None
         assert differences(before, snapshot()) == {}
 
 
+def test_all_comes_back_though_the_journal_was_purged(quiet: Quiet) -> None:
+    before = snapshot()
+    done = quiet.run("-q", "--", "rm", "-r", str(quiet.journals))
+    assert done.returncode == 0 and done.stderr == "", done.stderr
+    assert differences(before, snapshot()) == {}
+    assert quiet.left() == []
+
+
 def test_a_setting_that_somebody_else_has_changed_stays(quiet: Quiet) -> None:
     path = Path("/proc/sys/vm/stat_interval")
     before = path.read_text()

@@ -12,7 +12,7 @@ use outlive_base::{Code, Entity, Error, Result, count};
 use outlive_node::pages::program;
 use outlive_node::quiet::act::{Fate, MARK, has_partition};
 use outlive_node::quiet::cpus::Cpus;
-use outlive_node::quiet::journal::{Account, Head, JOURNAL};
+use outlive_node::quiet::journal::{Account, Head, JOURNAL, Journal};
 use outlive_node::quiet::plan::{self, Others, Plan, Request};
 use outlive_node::quiet::step::{Item, Rule};
 use outlive_node::quiet::store::{self, Here, Owner, Store};
@@ -190,6 +190,7 @@ pub(super) fn run(options: StartOptions) -> Result<u8> {
         directory,
         store: Some(store),
         head: Some(head.clone()),
+        journal: None,
     };
     let fates = held.begin(&head, &request, &plan)?;
     refusals(&plan.items, &fates)
@@ -271,6 +272,8 @@ struct Held {
     /// With its lock, while changes are made.
     store: Option<Store>,
     head: Option<Head>,
+    /// What was changed, should the file be gone when it is needed.
+    journal: Option<Journal>,
 }
 
 impl Held {
@@ -278,7 +281,8 @@ impl Held {
         let Some(store) = &self.store else {
             return Err(Error::internal("changes without a lock"));
         };
-        let fates = store.begin(&Machine, head, request, plan, &mut trip())?;
+        let journal = self.journal.insert(store.journal(head)?);
+        let fates = store.begin(&Machine, journal, request, plan, &mut trip())?;
         self.store = None;
         Ok(fates)
     }
@@ -292,7 +296,8 @@ impl Held {
             Some(store) => Ok(store),
             None => Store::open(&self.directory),
         };
-        let ended = store.and_then(|store| store.end(&Machine, &head.id, &mut trip()));
+        let known = self.journal.as_ref().and_then(Journal::account);
+        let ended = store.and_then(|store| store.end(&Machine, &head.id, known, &mut trip()));
         match ended {
             Ok(undone) => tell(&head, &undone),
             Err(error) => output::error(&error),

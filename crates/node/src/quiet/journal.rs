@@ -1,6 +1,6 @@
-//! What was changed, on disk before it is. One line for each record, with its checksum in front;
-//! what follows the first line that is not whole was never relied on: a change is only made when
-//! its line is on the disk.
+//! What was changed, on disk before it is. One line for each record, with its checksum in front. A
+//! last line that is not whole was never relied on: a change is only made when its line is on the
+//! disk. One before whole ones is damage, and is told: what it had changed is not known.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -81,6 +81,37 @@ pub struct Account {
     pub entries: Vec<Entry>,
     /// Where it lies.
     pub path: PathBuf,
+    /// Lines of it are damaged: it is not all that was changed.
+    pub damaged: bool,
+}
+
+impl Account {
+    fn new(head: Head, path: &Path) -> Account {
+        Account {
+            head,
+            entries: Vec::new(),
+            path: path.to_owned(),
+            damaged: false,
+        }
+    }
+
+    /// Takes a record in. `after_damage`: the one before it is not known, nor how many there were.
+    fn take(&mut self, record: Record, after_damage: bool) {
+        match record {
+            Record::Head(_) => {}
+            Record::Step(step) => self.entries.push(Entry { step, took: None }),
+            Record::Done(now) => {
+                if let Some(newest) = self.entries.last_mut().filter(|_| !after_damage) {
+                    newest.took = Some(now);
+                }
+            }
+            Record::Inherit { step, before } => {
+                if let Some(entry) = self.entries.get_mut(step).filter(|_| !self.damaged) {
+                    entry.step.before = before;
+                }
+            }
+        }
+    }
 }
 
 /// FNV-1a: tells a line that was cut from a whole one.
@@ -95,9 +126,10 @@ fn line(record: &Record) -> io::Result<String> {
     Ok(format!("{:016x} {text}\n", sum(text.as_bytes())))
 }
 
-/// Records of a text, and how many of its bytes they take.
-pub(super) fn parse(text: &str) -> (Vec<Record>, usize) {
-    let (mut records, mut bytes) = (Vec::new(), 0);
+/// The lines of a text, `None` for one that is not whole, and how many bytes there are up to the
+/// last whole one.
+pub(super) fn parse(text: &str) -> (Vec<Option<Record>>, usize) {
+    let (mut records, mut bytes, mut whole_ones) = (Vec::new(), 0, (0, 0));
     for line in text.split_inclusive('\n') {
         let whole = line.strip_suffix('\n').and_then(|line| {
             let (said, json) = line.split_once(' ')?;
@@ -105,13 +137,15 @@ pub(super) fn parse(text: &str) -> (Vec<Record>, usize) {
             let record = serde_json::from_str(json).ok()?;
             (said == sum(json.as_bytes())).then_some(record)
         });
-        match whole {
-            Some(record) => records.push(record),
-            None => break,
-        }
         bytes += line.len();
+        let is_whole = whole.is_some();
+        records.push(whole);
+        if is_whole {
+            whole_ones = (records.len(), bytes);
+        }
     }
-    (records, bytes)
+    records.truncate(whole_ones.0);
+    (records, whole_ones.1)
 }
 
 /// A journal that is written.
@@ -119,6 +153,8 @@ pub(super) fn parse(text: &str) -> (Vec<Record>, usize) {
 pub struct Journal {
     file: File,
     path: PathBuf,
+    /// What was written since it was begun: the file may be removed, or damaged.
+    account: Option<Account>,
 }
 
 impl Journal {
@@ -131,6 +167,7 @@ impl Journal {
         let options = OpenOptions::new().append(true).create_new(true).clone();
         let mut journal = Journal {
             file: options.open(&path)?,
+            account: Some(Account::new(head.clone(), &path)),
             path,
         };
         journal.add(&Record::Head(head.clone()))?;
@@ -149,12 +186,22 @@ impl Journal {
         Ok(Journal {
             file,
             path: path.to_owned(),
+            account: None,
         })
+    }
+
+    /// What was written, if it was begun by this process.
+    pub const fn account(&self) -> Option<&Account> {
+        self.account.as_ref()
     }
 
     pub(super) fn add(&mut self, record: &Record) -> io::Result<()> {
         self.file.write_all(line(record)?.as_bytes())?;
-        self.file.sync_data()
+        self.file.sync_data()?;
+        if let Some(account) = &mut self.account {
+            account.take(record.clone(), false);
+        }
+        Ok(())
     }
 
     /// As [`Journal::add`], with the error for users.
@@ -164,50 +211,43 @@ impl Journal {
     }
 }
 
-/// Reads a journal; `None` if not even its first line is whole: then nothing was changed.
+/// Reads a journal; `None` if not even its first line was written: then nothing was changed.
 ///
 /// # Errors
-/// Those of the file.
+/// Those of the file; [`io::ErrorKind::InvalidData`] if its first line is damaged, so that it is
+/// not known whose it is.
 pub fn read(path: &Path) -> io::Result<Option<Account>> {
-    let mut records = parse(&read_at(path)?).0.into_iter();
-    let Some(Record::Head(head)) = records.next() else {
-        return Ok(None);
+    let text = read_at(path)?;
+    let mut records = parse(&text).0.into_iter();
+    let Some(Some(Record::Head(head))) = records.next() else {
+        return match text.lines().count() {
+            0 | 1 => Ok(None),
+            _ => Err(io::ErrorKind::InvalidData.into()),
+        };
     };
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut account = Account::new(head, path);
+    let mut after_damage = false;
     for record in records {
-        match record {
-            Record::Head(_) => {}
-            Record::Step(step) => entries.push(Entry { step, took: None }),
-            Record::Done(now) => {
-                if let Some(newest) = entries.last_mut() {
-                    newest.took = Some(now);
-                }
-            }
-            Record::Inherit { step, before } => {
-                if let Some(entry) = entries.get_mut(step) {
-                    entry.step.before = before;
-                }
-            }
+        account.damaged |= record.is_none();
+        let lost = record.is_none();
+        if let Some(record) = record {
+            account.take(record, after_damage);
         }
+        after_damage = lost;
     }
-    let path = path.to_owned();
-    Ok(Some(Account {
-        head,
-        entries,
-        path,
-    }))
+    Ok(Some(account))
 }
 
 /// The journals of a directory, by name, and files that are none.
 ///
 /// # Errors
-/// Those of the file system; a directory that is not there has none.
-pub fn all(directory: &Path) -> io::Result<(Vec<Account>, Vec<PathBuf>)> {
+/// Those of the file system, and of [`read`], with the path; a directory that is not there has none.
+pub fn all(directory: &Path) -> Result<(Vec<Account>, Vec<PathBuf>), (PathBuf, io::Error)> {
     let (mut accounts, mut empty) = (Vec::new(), Vec::new());
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok((accounts, empty)),
-        Err(error) => return Err(error),
+        Err(error) => return Err((directory.to_owned(), error)),
     };
     let mut paths: Vec<PathBuf> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();
@@ -217,7 +257,7 @@ pub fn all(directory: &Path) -> io::Result<(Vec<Account>, Vec<PathBuf>)> {
                 Ok(Some(account)) => accounts.push(account),
                 Ok(None) => empty.push(path),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-                Err(error) => return Err(error),
+                Err(error) => return Err((path, error)),
             }
         }
     }

@@ -84,13 +84,24 @@ pub struct Store {
     _lock: File,
 }
 
+fn all(directory: &Path) -> Result<(Vec<Account>, Vec<PathBuf>)> {
+    journal::all(directory).map_err(|(path, error)| match error.kind() {
+        std::io::ErrorKind::InvalidData => Error::new(
+            Code::Corrupt,
+            Entity::File(path.display().to_string()),
+            "its first line is damaged: whose changes these are is not known",
+            "its lines say what each setting was before: set them by hand, then remove the file",
+        ),
+        _ => Error::io(&path, "read", &error),
+    })
+}
+
 /// Reads all journals without a lock, for those who only look.
 ///
 /// # Errors
-/// Those of the file system; [`Code::FormatUnknown`].
+/// Those of the file system; [`Code::FormatUnknown`]; [`Code::Corrupt`].
 pub fn look(directory: &Path) -> Result<Vec<Account>> {
-    let found = journal::all(directory);
-    let (accounts, _) = found.map_err(|error| Error::io(directory, "read", &error))?;
+    let (accounts, _) = all(directory)?;
     match accounts
         .iter()
         .find(|account| account.head.schema != JOURNAL)
@@ -147,38 +158,45 @@ impl Store {
         ))
     }
 
-    /// All journals. Files in which nothing is whole go: nothing was changed.
+    /// All journals. Files without a whole first line, and no other, go: nothing was changed.
     ///
     /// # Errors
-    /// Those of the file system; [`Code::FormatUnknown`].
+    /// As [`look`].
     pub fn accounts(&self) -> Result<Vec<Account>> {
         let accounts = look(&self.directory)?;
-        let found = journal::all(&self.directory);
-        let (_, empty) = found.map_err(|error| Error::io(&self.directory, "read", &error))?;
+        let (_, empty) = all(&self.directory)?;
         for path in empty {
             fs::remove_file(&path).map_err(|error| Error::io(&path, "remove", &error))?;
         }
         Ok(accounts)
     }
 
-    /// Begins a run: its journal, and all changes. What became of each.
+    /// Begins the journal of a run. Whoever has it can undo the run without the file.
+    ///
+    /// # Errors
+    /// Those of the file.
+    pub fn journal(&self, head: &Head) -> Result<Journal> {
+        let created = Journal::create(&self.directory, head);
+        created.map_err(|error| Error::io(&self.directory, "write a journal", &error))
+    }
+
+    /// Begins a run: all its changes. What became of each.
     ///
     /// # Errors
     /// Those of the journal; what was changed until then is in it.
     pub fn begin(
         &self,
         tree: &dyn Tree,
-        head: &Head,
+        journal: &mut Journal,
         request: &Request,
         plan: &Plan,
         trip: Trip<'_>,
     ) -> Result<Vec<Fate>> {
-        let others = self.accounts()?;
-        let created = Journal::create(&self.directory, head);
-        let mut journal =
-            created.map_err(|error| Error::io(&self.directory, "write a journal", &error))?;
+        let own = journal.account().map(|account| account.head.id.clone());
+        let mut others = self.accounts()?;
+        others.retain(|account| Some(&account.head.id) != own.as_ref());
         trip()?;
-        let fates = act::make_all(tree, &mut journal, &others, &plan.items, trip)?;
+        let fates = act::make_all(tree, journal, &others, &plan.items, trip)?;
         for _ in 0..LATE_ROUNDS {
             let mut late = plan::late(tree, request);
             // What was refused once is refused again.
@@ -186,24 +204,47 @@ impl Store {
             if late.is_empty() {
                 break;
             }
-            act::make_all(tree, &mut journal, &others, &late, trip)?;
+            act::make_all(tree, journal, &others, &late, trip)?;
         }
         Ok(fates)
     }
 
-    /// Undoes a run; its journal goes if nothing is left of it.
+    /// Undoes a run; its journal goes if nothing is left of it. `known`: what the run itself knows
+    /// of what it has changed, if its file is gone or damaged.
     ///
     /// # Errors
     /// Those of journals; what cannot be undone is told.
-    pub fn end(&self, tree: &dyn Tree, id: &str, trip: Trip<'_>) -> Result<Undone> {
+    pub fn end(
+        &self,
+        tree: &dyn Tree,
+        id: &str,
+        known: Option<&Account>,
+        trip: Trip<'_>,
+    ) -> Result<Undone> {
         let (own, others): (Vec<Account>, Vec<Account>) = self
             .accounts()?
             .into_iter()
             .partition(|account| account.head.id == id);
-        let Some(own) = own.into_iter().next() else {
+        // The file has what others have added to it.
+        let whole = |account: &Account| {
+            let steps = known.map_or(0, |known| known.entries.len());
+            !account.damaged && account.entries.len() >= steps
+        };
+        let mut own = own.into_iter().next();
+        if !own.as_ref().is_some_and(whole) {
+            own = known.cloned().or(own);
+        }
+        let Some(own) = own else {
             return Ok(Undone::default());
         };
-        let undone = act::undo(tree, &own, &others, trip)?;
+        let mut undone = act::undo(tree, &own, &others, trip)?;
+        if own.damaged {
+            undone.stuck.push(format!(
+                "lines of {} are damaged: what they changed is not known; remove it when all is as \
+                 it should be",
+                own.path.display()
+            ));
+        }
         if undone.stuck.is_empty() {
             self.forget(&own)?;
         }
@@ -211,8 +252,11 @@ impl Store {
     }
 
     fn forget(&self, account: &Account) -> Result<()> {
-        let removed =
-            fs::remove_file(&account.path).and_then(|()| File::open(&self.directory)?.sync_all());
+        let removed = match fs::remove_file(&account.path) {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
+        let removed = removed.and_then(|()| File::open(&self.directory)?.sync_all());
         removed.map_err(|error| Error::io(&account.path, "remove", &error))
     }
 
@@ -237,7 +281,7 @@ impl Store {
                     self.forget(&account)?;
                     Undone::default()
                 }
-                Owner::Dead => self.end(tree, &account.head.id, trip)?,
+                Owner::Dead => self.end(tree, &account.head.id, None, trip)?,
             };
             done.push((account.head, owner, undone));
         }
