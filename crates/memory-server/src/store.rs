@@ -181,10 +181,11 @@ impl Store {
             if (there.bytes, there.kind) == (bytes, kind) {
                 return Ok(None);
             }
-            let reason = format!(
-                "it is there already, with {} bytes, {:?}",
-                there.bytes, there.kind
-            );
+            let kind = match there.kind {
+                Kind::Plain => "a plain region",
+                Kind::Ring => "a ring",
+            };
+            let reason = format!("it is there already, {kind} of {} bytes", there.bytes);
             return Err(invalid(name, reason));
         }
         let left = owner.quota.saturating_sub(owner.used);

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use outlive_base::control_block::ControlWords;
 use outlive_base::placement::ranks_of;
-use outlive_base::{Incarnation, Version};
+use outlive_base::{Incarnation, Level, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::ranks::{RankEntry, Use};
@@ -152,16 +152,18 @@ impl<S: Shell> Core<S> {
         let recorded = machine.map_or(Levels::NONE, |it| it.decided_here(version, levels));
         let open = recorded.iter().fold(levels, Levels::without);
         let Some(round) = self.rounds.get_mut(&version) else {
+            if !self.may_have_no_rank() {
+                if open.contains(Level::SHARED) {
+                    self.resume_transfer(version, levels);
+                }
+                return;
+            }
             if open.is_empty() {
                 return;
             }
-            if !self.may_have_no_rank() {
-                return self.resume_transfer(version, open);
-            }
             self.open_round(version, open);
-            self.line
-                .levels
-                .insert((source, version), levels.iter().collect());
+            let known = levels.iter().collect();
+            self.line.levels.insert((source, version), known);
             return self.capture_nothing();
         };
         round.levels = levels;
