@@ -276,10 +276,10 @@ impl Store {
         self.write_job()
     }
 
-    /// Removes the unfinished files of agents and launchers that were killed. Only while
-    /// no agent of the job lives.
+    /// Removes the unfinished files of agents that were killed. Only while no agent of the
+    /// job lives. The launcher's own stay: its threads may be writing one, the report for
+    /// example.
     pub fn tidy(&self) {
-        crate::files::sweep_unfinished(&self.dir);
         if self.job.object_store.is_none() {
             Directory::sweep(&self.dir.join("shared"));
         }
@@ -293,8 +293,10 @@ impl Store {
         node_dir(&self.job, &self.dir, node)
     }
 
-    /// Removes what a launcher that was killed had moved aside and not yet deleted.
+    /// Removes what launchers that were killed had begun to write, or had moved aside and not
+    /// yet deleted. Only before this one writes.
     fn sweep(&self) {
+        crate::files::sweep_unfinished(&self.dir);
         self.tidy();
         let node = self.node_dir(NodeId(0));
         let parent = node.parent().map(fs::read_dir);
@@ -565,5 +567,19 @@ mod tests {
         drop(Store::open_plain(dir.path(), &name(), 1, None, false).unwrap());
         let left = |name: &str| nodes.join(name).exists();
         assert!(left("node-0") && !left("node-0.lost-12-3"));
+    }
+
+    /// The report's thread may be between creating and renaming when the job ends.
+    #[test]
+    fn what_this_launcher_is_writing_is_not_swept_at_its_end() {
+        let dir = tempfile::tempdir().unwrap();
+        let store = Store::open_plain(dir.path(), &name(), 1, None, false).unwrap();
+        let writing = dir.path().join("job/report.json.new-1-7");
+        fs::write(&writing, "half").unwrap();
+        store.tidy();
+        assert!(writing.exists());
+        drop(store);
+        drop(Store::open_plain(dir.path(), &name(), 1, None, false).unwrap());
+        assert!(!writing.exists(), "the next launcher's rubbish");
     }
 }
