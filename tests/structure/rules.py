@@ -123,13 +123,7 @@ def circles(edges: dict[str, set[str]]) -> list[str]:
 # Crates in which files still need each other in a circle, each with its reason. A file and
 # what lies in the folder of its name are one room, which may be walked through as one likes.
 IN_CIRCLES = {
-    "balance": "a band and its outline",
-    "balance-mpi": "balancing calls the gathered way, which answers in its words",
     "cli": "options and what they are for",
-    "client": "a job and what it does",
-    "image": "restoring and the memory that it fills",
-    "minickpt": "segments and the stub that fills them",
-    "network": "identities and the wire",
 }
 
 

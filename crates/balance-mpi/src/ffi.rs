@@ -12,7 +12,8 @@ use outlive_balance::diffusion::{Approach, Options};
 use outlive_balance::graph::TASKS_MAX;
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::distributed::{Outcome, balance_given};
+use crate::distributed::balance_given;
+use crate::outcome::Outcome;
 use crate::tasks::{Local, Task};
 use crate::transport::Transport;
 

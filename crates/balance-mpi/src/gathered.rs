@@ -14,7 +14,7 @@ use outlive_balance::{Processes, metrics, scratch};
 use outlive_base::wire::{Reader, Writer};
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::distributed::Outcome;
+use crate::outcome::Outcome;
 use crate::tasks::{Local, damaged, together};
 use crate::transport::Transport;
 

@@ -15,7 +15,7 @@ pub mod ffi;
 pub mod gathered;
 
 mod leaving;
+pub mod outcome;
 pub mod rails;
-mod sweep;
 pub mod tasks;
 pub mod transport;

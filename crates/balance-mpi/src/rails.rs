@@ -37,7 +37,8 @@ use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, CollectiveKind, Command, Event};
 use outlive_protocols::ftco::{Config, Machine, Plan};
 
-use crate::distributed::{self, Outcome};
+use crate::distributed;
+use crate::outcome::Outcome;
 use crate::tasks::Local;
 
 mod attempt;

@@ -7,7 +7,6 @@
 //! up in `anchor`, edges to third processes stay cut whatever happens and are left out).
 
 use crate::graph::Graph;
-use crate::outline::Outline;
 
 /// One side of a border.
 #[derive(Clone, PartialEq, Debug, Default)]
@@ -42,6 +41,28 @@ impl Band {
     pub fn bytes(&self) -> u64 {
         let outline = self.outline.as_ref().map_or(0, Outline::bytes);
         outline + 24 + 28 * self.tasks.len() as u64 + 12 * self.to.len() as u64
+    }
+}
+
+/// What a band tells in addition if one of the two processes is ragged.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Outline {
+    /// What a cut edge at the process weighs.
+    pub weight: f64,
+    /// How far the border may be drawn to where cubes would meet ([`crate::outline::Cuts::reach`]).
+    pub reach: f64,
+    /// The centre of all tasks of the process, if known.
+    pub centre: Option<[f64; 3]>,
+    /// Edge weight from each task of the band to third processes.
+    pub thirds: Vec<f64>,
+    /// Where the tasks are; empty if that is not known.
+    pub at: Vec<[f64; 3]>,
+}
+
+impl Outline {
+    /// The bytes on the wire: 8 a task, 24 a place, 41 for the rest.
+    pub fn bytes(&self) -> u64 {
+        41 + 8 * self.thirds.len() as u64 + 24 * self.at.len() as u64
     }
 }
 

@@ -21,7 +21,7 @@
 //! Invariants: between processes of which none is ragged nothing changes; both ends of a
 //! border come to the same bits; the unit of the coordinates does not matter.
 
-use crate::band::Band;
+use crate::band::{Band, Outline};
 use crate::graph::Graph;
 
 /// A process is ragged above so many times the mean cut, unless told otherwise.
@@ -159,28 +159,6 @@ impl Cuts {
 
 fn lean(a: f64, b: f64) -> f64 {
     (a - b) / (a + b)
-}
-
-/// What a band tells in addition if one of the two processes is ragged.
-#[derive(Clone, PartialEq, Debug, Default)]
-pub struct Outline {
-    /// What a cut edge at the process weighs.
-    pub weight: f64,
-    /// How far the border may be drawn to where cubes would meet ([`Cuts::reach`]).
-    pub reach: f64,
-    /// The centre of all tasks of the process, if known.
-    pub centre: Option<[f64; 3]>,
-    /// Edge weight from each task of the band to third processes.
-    pub thirds: Vec<f64>,
-    /// Where the tasks are; empty if that is not known.
-    pub at: Vec<[f64; 3]>,
-}
-
-impl Outline {
-    /// The bytes on the wire: 8 a task, 24 a place, 41 for the rest.
-    pub fn bytes(&self) -> u64 {
-        41 + 8 * self.thirds.len() as u64 + 24 * self.at.len() as u64
-    }
 }
 
 /// The outline of the band with these `tasks` of `me` towards `other`, and the

@@ -14,8 +14,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::OnceLock;
 
+use crate::job::restore::Restored;
 use crate::job::{DEFAULT_TIMEOUT_MS, Job, Options, Outcome, Waited};
-use crate::restore::Restored;
 
 const OK: c_int = 0;
 const TAKEN: c_int = 1;

@@ -1,5 +1,6 @@
 //! The job as a rank sees it: how it is joined, what it protects, its state and its
-//! end. Checkpoints are in `offer` and `capture`.
+//! end. What it does for a checkpoint is in `capture`, for a restore in `restore`, and how bytes
+//! go past the program's own memory in `route`.
 
 use core::time::Duration;
 use outlive_base::{Code, Entity, Error, Result, Survives, Version};
@@ -7,13 +8,18 @@ use outlive_capture::control::{Armed, ControlBlock, ControlWords, Identity, Side
 use outlive_capture::ipc::{ToAgent, ToRank};
 use rustix::fd::AsFd;
 
-use crate::capture::Slabs;
 use crate::environment::{self, RankOf};
 use crate::forked::ForkGuard;
 use crate::link::Link;
 use crate::protected::Registry;
-use crate::restore::Pending;
-use crate::route::Routes;
+
+pub(crate) mod capture;
+pub(crate) mod restore;
+pub(crate) mod route;
+
+use capture::Slabs;
+use restore::Pending;
+use route::Routes;
 
 /// Bound of every wait on the agent unless [`Options::timeout`] says otherwise.
 pub const DEFAULT_TIMEOUT_MS: u64 = 10_000;

@@ -25,7 +25,6 @@
 //! saves nothing. The library never prints, exits or installs a signal handler
 //! (P6); going on after any error is safe (P4); no wait is without a bound (P5).
 
-mod capture;
 pub mod environment;
 mod ffi;
 mod forked;
@@ -33,16 +32,14 @@ mod job;
 mod link;
 mod offer;
 mod protected;
-mod restore;
-mod route;
 mod slices;
 mod traced;
 mod waiting;
 mod writable;
 
-pub use capture::Source;
+pub use job::capture::Source;
+pub use job::restore::{Restored, RestoredRegion};
 pub use job::{DEFAULT_TIMEOUT_MS, Job, Level, Options, Outcome, Status, Waited};
 pub use outlive_base::{Code, Entity, Error, Result, Survives};
 pub use outlive_capture::region::{Attribute, Region, RegionKind};
-pub use restore::{Restored, RestoredRegion};
 pub use writable::first_that_is_not as first_not_writable;

@@ -10,7 +10,7 @@ use outlive_base::{Code, Entity, Error, Result, Version};
 use outlive_capture::control::{Armed, ControlWords};
 use outlive_capture::ipc::ToAgent;
 
-use crate::capture::Source;
+use crate::job::capture::Source;
 use crate::job::{Decision, Job, Outcome};
 
 enum Offer {

@@ -4,9 +4,9 @@ use outlive_base::{Code, Entity, Error, Result};
 use outlive_capture::region::Region;
 use std::collections::HashMap;
 
-use crate::capture::Source;
+use crate::job::capture::Source;
+use crate::job::restore::{Restored, unclaimed};
 use crate::job::{Job, Outcome};
-use crate::restore::{Restored, unclaimed};
 
 impl Job {
     /// Offers a checkpoint of the given bytes (and of the regions of `protect`).

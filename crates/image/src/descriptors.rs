@@ -439,18 +439,6 @@ fn open_one(
     }
 }
 
-/// Opens a path with the flags that it had; nothing is created or cut off.
-pub fn reopen(path: &str, flags: i32) -> io::Result<File> {
-    let access = flags & libc::O_ACCMODE;
-    let keep = flags & !(libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
-    let opened = File::options()
-        .read(access != libc::O_WRONLY)
-        .write(access != libc::O_RDONLY)
-        .custom_flags(keep)
-        .open(path);
-    opened.map_err(|error| io::Error::new(error.kind(), format!("open {path}: {error}")))
-}
-
 /// A file of ours at a number from `least` on, given away to be inherited.
 pub fn give(file: File, least: i32) -> io::Result<i32> {
     let fd = file.into_raw_fd();

@@ -26,7 +26,6 @@ mod rights;
 mod rseq;
 mod skeleton;
 pub mod source;
-mod space;
 pub mod sys;
 mod timers;
 mod together;

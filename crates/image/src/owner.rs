@@ -7,10 +7,9 @@
 use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use crate::descriptors::reopen;
 use crate::model::Credentials;
 use crate::rights;
 use crate::sys;
@@ -67,6 +66,18 @@ pub fn open(owner: Option<&Owner>, path: &str, flags: i32) -> io::Result<File> {
         sys::set_status_flags(opened.as_raw_fd(), flags & libc::O_APPEND)?;
     }
     Ok(opened)
+}
+
+/// Opens a path with the flags that it had; nothing is created or cut off.
+fn reopen(path: &str, flags: i32) -> io::Result<File> {
+    let access = flags & libc::O_ACCMODE;
+    let keep = flags & !(libc::O_ACCMODE | libc::O_CREAT | libc::O_EXCL | libc::O_TRUNC);
+    let opened = File::options()
+        .read(access != libc::O_WRONLY)
+        .write(access != libc::O_RDONLY)
+        .custom_flags(keep)
+        .open(path);
+    opened.map_err(|error| io::Error::new(error.kind(), format!("open {path}: {error}")))
 }
 
 /// True if nobody but root can have changed what a path leads to. In a directory like /tmp

@@ -24,9 +24,12 @@ use crate::owner::{self, Owner};
 use crate::procfs;
 use crate::skeleton::{expect, filter, first_stops, layout, open_skeleton};
 use crate::source::Contents;
-use crate::space::{Parked, empty};
 use crate::sys;
 use crate::together::{self, Calls};
+
+mod space;
+
+use space::{Parked, empty};
 
 /// Bytes beside a list that one birth takes.
 const CLONE_BYTES: usize = 128;

@@ -20,7 +20,7 @@
 //! tables would stand where the kernel decompresses itself.
 
 use crate::stub;
-use crate::warm::Range;
+use crate::sys::Segment;
 
 const PAGE: u64 = 4096;
 /// Of the boot parameters: struct boot_params, a page.
@@ -65,21 +65,8 @@ const KEXEC_LOADER: u8 = 0xd0;
 const ABOVE_4G: u16 = 2;
 const ENTRY_64: u16 = 1;
 
-/// A segment: where its bytes go, and how many.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Segment<'a> {
-    /// Its bytes.
-    pub bytes: &'a [u8],
-    /// Physical, a multiple of the page size.
-    pub at: u64,
-}
-
-impl Segment<'_> {
-    /// Its room: whole pages.
-    pub fn room(&self) -> u64 {
-        (self.bytes.len() as u64).next_multiple_of(PAGE)
-    }
-}
+/// A memory range: first byte, byte behind the last.
+pub type Range = (u64, u64);
 
 /// What is loaded: segments, and where the stub is entered.
 #[derive(Debug)]

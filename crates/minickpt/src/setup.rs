@@ -8,7 +8,8 @@ use serde::Serialize;
 
 use crate::device::{Device, Query, Times};
 use crate::placement::{self, Home, SYSFS};
-use crate::warm::{self, Range};
+use crate::segments::Range;
+use crate::warm;
 
 const MIB: u64 = 1 << 20;
 

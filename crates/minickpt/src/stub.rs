@@ -13,7 +13,7 @@
 
 use core::arch::global_asm;
 
-use crate::segments::Segment;
+use crate::sys::Segment;
 
 const SEED: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0000_0100_0000_01b3;

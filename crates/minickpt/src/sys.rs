@@ -217,12 +217,25 @@ pub fn load_crash_kernel(kernel: &File, initrd: &File, line: &str) -> io::Result
     answer(result).map(drop)
 }
 
+/// A segment: where its bytes go, and how many.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Segment<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Physical, a multiple of the page size.
+    pub at: u64,
+}
+
+impl Segment<'_> {
+    /// Its room: whole pages.
+    pub fn room(&self) -> u64 {
+        (self.bytes.len() as u64).next_multiple_of(4096)
+    }
+}
+
 /// Loads segments for the time after a panic (kexec_load(2), KEXEC_ON_CRASH): bytes and
 /// physical address of each. `entry` must lie in the crash area.
-pub(crate) fn load_crash_segments(
-    entry: u64,
-    segments: &[crate::segments::Segment<'_>],
-) -> io::Result<()> {
+pub(crate) fn load_crash_segments(entry: u64, segments: &[Segment<'_>]) -> io::Result<()> {
     const ON_CRASH: u64 = 1;
     const ARCH_X86_64: u64 = 62 << 16;
     // struct kexec_segment: buf, bufsz, mem, memsz

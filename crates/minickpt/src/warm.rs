@@ -10,16 +10,14 @@ use std::path::Path;
 
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::{segments, sys};
+use crate::segments::{self, Range};
+use crate::sys;
 
 const MIB: u64 = 1 << 20;
 /// What makes a crash kernel an ordinary one: no dump mode, devices reset.
 const ADDED: [&str; 2] = ["reset_devices", "elfcorehdr=0xffffffffffffffff"];
 /// The frequency of the time stamp counter (kernels before 5.11 do not know the word).
 const CLOCK: &str = "tsc_early_khz=";
-
-/// A memory range of the firmware: first byte, byte behind the last.
-pub type Range = (u64, u64);
 
 /// The ranges of ordinary memory, from /sys/firmware/memmap.
 ///

@@ -36,9 +36,10 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-use crate::api::{Identity, Options};
 use crate::handshake::{Cipher, Established, FIRST_NONCE, Failure, Handshake, Progress, Secret};
+use crate::identity::Identity;
 use crate::key::JobKey;
+use crate::options::Options;
 use crate::socket;
 use crate::wire::{Hello, Purpose, RECORD_BYTES_MAX, TAG_BYTES, Verdict};
 

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::api::Event;
+use crate::event::Event;
 use crate::reactor::Reactor;
 use crate::shared::Shared;
 

@@ -10,15 +10,18 @@ use std::time::Instant;
 use crossbeam_channel::Sender;
 use outlive_base::{Code, Entity, Error, NodeId};
 
-use crate::api::{Event, Identity, Options, STREAM_HEADER_BYTES_MAX};
 use crate::driven::Driver;
+use crate::event::Event;
 use crate::faults::Faults;
 use crate::handshake::{Established, Failure, Handshake, Progress, Secret};
+use crate::identity::Identity;
 use crate::key::JobKey;
+use crate::options::Options;
 use crate::reactor::Reactor;
 use crate::shared::Shared;
 use crate::socket;
 use crate::stream::{Permit, Stream};
+use crate::wire::STREAM_HEADER_BYTES_MAX;
 use crate::wire::{Hello, Purpose};
 
 /// An agent's or launcher's place on the network. All methods may be called

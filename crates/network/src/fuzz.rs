@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use outlive_base::NodeId;
 
-use crate::api::Identity;
 use crate::handshake::{Handshake, Secret};
+use crate::identity::Identity;
 use crate::key::JobKey;
 use crate::wire::{Assembler, Confirm, Head, Hello};
 

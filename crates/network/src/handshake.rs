@@ -11,7 +11,7 @@ use std::sync::Arc;
 use outlive_base::{Code, Entity, Error, NodeId};
 use snow::{Builder, HandshakeState, StatelessTransportState};
 
-use crate::api::Identity;
+use crate::identity::Identity;
 use crate::key::JobKey;
 use crate::wire::{
     CONFIRM_BYTES_MAX, Confirm, HANDSHAKE_BYTES_MAX, HEAD_BYTES, Head, HeadError, Hello,

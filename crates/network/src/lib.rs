@@ -20,15 +20,17 @@
 //!
 //! `cargo run --release --example network-bench` compares streams with plain TCP.
 
-mod api;
 pub mod channel;
 mod driven;
 mod endpoint;
+mod event;
 mod faults;
 pub mod fuzz;
 mod handshake;
+mod identity;
 mod key;
 mod link;
+mod options;
 pub mod rail;
 mod reactor;
 pub mod session;
@@ -37,8 +39,11 @@ mod socket;
 mod stream;
 mod wire;
 
-pub use api::{DownReason, Event, Identity, Options, STREAM_HEADER_BYTES_MAX};
 pub use driven::{Driver, Waker};
 pub use endpoint::Endpoint;
+pub use event::{DownReason, Event};
+pub use identity::Identity;
 pub use key::{JobKey, KEY_BYTES};
+pub use options::Options;
 pub use stream::Stream;
+pub use wire::STREAM_HEADER_BYTES_MAX;

@@ -9,8 +9,9 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Instant;
 
-use crate::api::{DownReason, Identity};
+use crate::event::DownReason;
 use crate::handshake::{Cipher, Established, FIRST_NONCE, Failure};
+use crate::identity::Identity;
 use crate::socket::down_reason;
 use crate::wire::{Assembler, TAG_BYTES, frame};
 

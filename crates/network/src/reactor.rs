@@ -21,10 +21,11 @@ use crossbeam_channel::{SendTimeoutError, Sender, TrySendError};
 use outlive_base::{Error, NodeId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use crate::api::{Event, Options};
+use crate::event::Event;
 use crate::faults::Faults;
 use crate::handshake::{Handshake, Secret};
 use crate::link::Link;
+use crate::options::Options;
 use crate::shared::Shared;
 use crate::stream::Stream;
 use crate::wire::Hello;

@@ -9,7 +9,8 @@ use outlive_base::{Code, Entity, Error};
 use rustix::net::sockopt;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
-use crate::api::{DownReason, Options};
+use crate::event::DownReason;
+use crate::options::Options;
 
 /// An idle connection is probed after this long, ...
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(5);

@@ -11,9 +11,10 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::api::{Identity, Options};
 use crate::faults::Faults;
 use crate::handshake::{Cipher, FIRST_NONCE};
+use crate::identity::Identity;
+use crate::options::Options;
 use crate::wire::{RECORD_BYTES_MAX, TAG_BYTES};
 
 /// A bulk stream. Reads and writes may run in different threads: use

@@ -25,7 +25,10 @@
 use outlive_base::wire::{Reader, WireError, Writer};
 use outlive_base::{Code, NodeId};
 
-use crate::api::{Identity, STREAM_HEADER_BYTES_MAX};
+use crate::identity::Identity;
+
+/// Longest header of a stream, in bytes.
+pub const STREAM_HEADER_BYTES_MAX: usize = 4096;
 
 /// The version of everything below HEAD.
 pub(crate) const PROTOCOL_VERSION: u16 = 1;

@@ -5,6 +5,7 @@ use outlive_balance::diffusion::Approach;
 use outlive_balance::replay::{self, Figures, Method, Settings};
 use outlive_balance::{Graph, Processes, command, diffusion};
 use outlive_balance_mpi::distributed;
+use outlive_balance_mpi::outcome::Outcome;
 use outlive_balance_mpi::tasks::{Local, Task};
 use outlive_balance_mpi::transport::Transport;
 use outlive_base::{Code, Entity, Error, Result};
@@ -316,7 +317,7 @@ fn over(
     given: Result<Local>,
     own: (f64, f64),
     options: &diffusion::Options,
-) -> PyResult<distributed::Outcome> {
+) -> PyResult<Outcome> {
     let py = net.comm.py();
     let result = distributed::balance_given(net, given, own, options);
     let outcome = match (result, net.raised.take()) {

@@ -5,8 +5,9 @@ use std::time::Instant;
 use rustix::event::epoll::{self, EventFlags};
 
 use super::{Conversation, PENDING_MAX, Reactor};
-use crate::api::{DownReason, Event, Identity};
+use crate::event::{DownReason, Event};
 use crate::handshake::Failure;
+use crate::identity::Identity;
 use crate::link::{Link, OUT_BYTES_LOW};
 
 impl Reactor {

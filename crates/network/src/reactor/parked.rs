@@ -6,7 +6,7 @@ use outlive_base::NodeId;
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::Reactor;
-use crate::api::Event;
+use crate::event::Event;
 use crate::stream::Stream;
 
 impl Reactor {

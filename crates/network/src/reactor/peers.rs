@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use outlive_base::{NodeId, rng};
 
 use super::{Conversation, Reactor};
-use crate::api::{DownReason, Event};
+use crate::event::{DownReason, Event};
 use crate::link::Link;
 use crate::wire::{Hello, Purpose, Verdict};
 
@@ -275,7 +275,7 @@ impl Reactor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::api::Identity;
+    use crate::identity::Identity;
 
     fn caller(node: u32, epoch: u64) -> Hello {
         Hello {

@@ -8,8 +8,8 @@ use outlive_base::{Code, Entity, NodeId};
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{Conversation, PENDING_MAX, Reactor, Shake};
-use crate::api::Event;
 use crate::endpoint::{entity, read_failure};
+use crate::event::Event;
 use crate::handshake::{Established, Failure, Handshake, Progress};
 use crate::link::Link;
 use crate::socket;

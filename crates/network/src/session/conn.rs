@@ -9,8 +9,8 @@ use outlive_base::{NodeId, Time};
 use super::frame::{HEAD_BYTES, RESUME_BYTES, Resume};
 use super::machine::{Incoming, Link, Session};
 use super::sock::{Done, Sock};
-use crate::api::Identity;
 use crate::handshake::{Failure, Handshake, Progress, Secret};
+use crate::identity::Identity;
 use crate::wire::{Hello, Purpose, Verdict};
 
 /// The last frame of a message.

@@ -13,7 +13,7 @@ use outlive_capture::slab::Slab;
 use rustix::fd::AsFd;
 use std::collections::HashMap;
 
-use crate::job::Job;
+use super::Job;
 use crate::writable;
 
 /// What a restore found.

@@ -7,10 +7,10 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use super::Restorer;
 use crate::gate::{self, List};
 use crate::model::{Backing, Mapping, Process};
 use crate::procfs;
-use crate::restore::Restorer;
 use crate::together::{self, Calls};
 
 /// Where special mappings wait while the rest is replaced.

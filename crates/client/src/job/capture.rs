@@ -16,9 +16,10 @@ use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use crate::job::{Job, Outcome};
 use crate::protected::{Layout, check_name};
-use crate::route::FileToCapture;
+
+use super::route::FileToCapture;
+use super::{Job, Outcome};
 
 /// Slots of a rank that may hold captures.
 const SLOTS_MAX: usize = 8;

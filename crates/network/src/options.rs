@@ -1,22 +1,9 @@
-//! The words between the network and the layer above: who a peer is, what may
-//! be set, what is told.
+//! What may be set.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use outlive_base::{Code, Entity, Error, NodeId};
-
-use crate::stream::Stream;
-
-/// Who speaks: a node slot and which life of it.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct Identity {
-    /// The node, or [`NodeId::LAUNCHER`].
-    pub peer: NodeId,
-    /// Grows with every restart or replacement of the peer's agent. A newer
-    /// epoch replaces connections of an older one; an older one is refused.
-    pub epoch: u64,
-}
+use outlive_base::{Code, Entity, Error};
 
 /// Every bound of an endpoint. `Options::default()` suits a job; tests shorten
 /// the times.
@@ -61,9 +48,6 @@ pub struct Options {
     /// inside carry checksums, and bulk data is the job's own business.
     pub encrypt_streams: bool,
 }
-
-/// Longest header of a stream, in bytes.
-pub const STREAM_HEADER_BYTES_MAX: usize = 4096;
 
 impl Default for Options {
     fn default() -> Options {
@@ -125,77 +109,4 @@ impl Options {
             )),
         }
     }
-}
-
-/// What the layer above is told, on the channel given to
-/// [`crate::Endpoint::bind`]. For one peer the order is `Up`, `Message`...,
-/// `Down`, `Up`, ...: never two `Up` without a `Down` between.
-///
-/// If the channel is full, the endpoint stops reading until there is room, so
-/// TCP pushes back on the senders: give a bounded channel and drain it.
-#[derive(Debug)]
-pub enum Event {
-    /// An authenticated connection to this peer is open.
-    Up {
-        /// The peer.
-        identity: Identity,
-        /// Where the peer listens: the address that was dialled, or for a peer
-        /// that called the address it called from with the port it announced.
-        addr: SocketAddr,
-    },
-    /// A message. Messages of one connection arrive in the order of sending,
-    /// each at most once.
-    Message {
-        /// The sender.
-        from: Identity,
-        /// The message, at most `message_bytes_max` bytes.
-        bytes: Vec<u8>,
-    },
-    /// A peer opened a bulk stream, or uses one again that was parked
-    /// ([`crate::Endpoint::park`]), or has ended that.
-    Stream {
-        /// The sender.
-        from: Identity,
-        /// What it said about the stream, at most [`STREAM_HEADER_BYTES_MAX`] bytes; empty
-        /// for one that was parked.
-        header: Vec<u8>,
-        /// The open stream.
-        stream: Stream,
-    },
-    /// The connection to this peer is gone. Not told after
-    /// [`crate::Endpoint::forget`], where the caller knows.
-    Down {
-        /// The peer.
-        peer: Identity,
-        /// Why.
-        reason: DownReason,
-    },
-    /// A connection did not come to be, in either direction. [`Code::KeyMismatch`]:
-    /// one end lacks the job's key, or speaks for another job.
-    /// [`Code::PeerVersion`]: another protocol version. [`Code::AgentTimeout`]: no
-    /// handshake in time. [`Code::AgentUnreachable`]: nobody listens there (told
-    /// once a series of attempts). [`Code::Network`]: not a peer at all, or the
-    /// wrong one.
-    Refused {
-        /// The address of the other end.
-        addr: SocketAddr,
-        /// Why.
-        error: Error,
-    },
-}
-
-/// Why a connection ended.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DownReason {
-    /// The peer closed it, or its process ended.
-    Closed,
-    /// The peer's kernel reset it.
-    Reset,
-    /// Bytes were not taken or not acknowledged within `write_timeout`, or
-    /// keep-alive probes were not answered.
-    Timeout,
-    /// The peer sent bytes that no correct peer sends.
-    Protocol,
-    /// A newer connection of the same peer took its place.
-    Replaced,
 }

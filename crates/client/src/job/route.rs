@@ -12,9 +12,10 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::job::Job;
 use crate::protected::check_name;
-use crate::restore::RestoredRegion;
+
+use super::Job;
+use super::restore::RestoredRegion;
 
 /// Most files of one version.
 const FILES_MAX: usize = 4096;

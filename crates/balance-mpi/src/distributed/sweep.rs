@@ -6,16 +6,16 @@
 //! Invariant: ranks are a total order known to both ends, so nobody waits in a
 //! circle.
 
-use outlive_balance::band::{Band, Marks, band};
+use outlive_balance::band::{Band, Marks, Outline, band};
 use outlive_balance::diffusion::Options;
-use outlive_balance::outline::{Cuts, Outline, outline};
+use outlive_balance::outline::{Cuts, outline};
 use outlive_balance::refine::{Goal, refine};
 use outlive_balance::schedule::rank;
 use outlive_balance::select::centre;
 use outlive_base::Result;
 use outlive_base::wire::{Reader, WireError, Writer};
 
-use crate::distributed::{BAND, GIVEN, MOVES, average_edge, tag};
+use super::{BAND, GIVEN, MOVES, average_edge, tag};
 use crate::tasks::{Local, Task, damaged};
 use crate::transport::Transport;
 
