@@ -145,9 +145,13 @@ def test_prune_keeps_what_it_must(job: Job) -> None:
     job.outlive("checkpoints", "pin", pinned)
     before = {version: copies(job, version) for version in [newest, *older]}
     dry = json.loads(job.outlive("checkpoints", "prune", "--keep", 1, "--dry-run", "--json"))
-    going = [one["version"] for one in dry["versions"]]
-    assert not dry["removed"] and going == [one for one in older if one != pinned], dry
-    assert all(one["levels"] == ["disk", "partner"] for one in dry["versions"]), dry
+    # On a busy machine one may have been given up; what is left of it goes too.
+    going = dry["versions"]
+    replaced = [one for one in going if one["why"] == "replaced"]
+    assert {one["why"] for one in going} <= {"replaced", "not-committed"}, dry
+    assert [one["version"] for one in replaced] == [one for one in older if one != pinned], dry
+    assert not dry["removed"], dry
+    assert all(one["levels"] == ["disk", "partner"] for one in replaced), dry
     assert before == {version: copies(job, version) for version in before}, "nothing went"
     # In a script somebody must have agreed; versions of today are not old.
     assert "--yes" in job.outlive("checkpoints", "prune", "--keep", 1, status=64)
