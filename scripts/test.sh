@@ -33,13 +33,14 @@ judged() { # judged LOG STATUS: shows what was said, and the status that counts
     "$system_python" tests/flaky.py "$1" "$2"
 }
 
-tests_in() { # tests_in DIRECTORY: its pytest files
-    local log=$results/${1//\//-}.txt
-    if ! compgen -G "$1/test_*.py" >/dev/null; then
-        skip "$1" "it holds no tests yet"
+tests_in() { # tests_in DIRECTORY [WORDS...]: its pytest files, with more words for pytest
+    local in=$1 log=$results/${1//\//-}${2:-}.txt
+    shift
+    if ! compgen -G "$in/test_*.py" >/dev/null; then
+        skip "$in" "it holds no tests yet"
         return
     fi
-    "$python" -m pytest -q -rsfE --durations=15 -p no:cacheprovider "$1" >"$log" 2>&1
+    "$python" -m pytest -q -rsfE --durations=15 -p no:cacheprovider "$@" "$in" >"$log" 2>&1
     judged "$log" $?
 }
 
@@ -179,7 +180,11 @@ suite_e2e() {
         skip e2e "no .deps/python"
         return
     fi
-    tests_in tests/e2e
+    # They wait most of the time: of two cores they keep busy a quarter.
+    local failed=0
+    tests_in tests/e2e -n$(($(nproc) + 1)) -m 'not alone' || failed=$?
+    tests_in tests/e2e -malone || failed=$?
+    return "$failed"
 }
 
 suite_cluster() { # jobs on machines of their own: namespaces, with real ssh and Slurm

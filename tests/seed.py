@@ -8,6 +8,7 @@ removes it. The same in Rust: ``crates/base/src/seed.rs``.
 
 import os
 import random
+import warnings
 from pathlib import Path
 
 import pytest
@@ -63,9 +64,6 @@ DRAWN = pytest.StashKey[int]()
 class Kept:
     """A plugin of pytest, there as soon as a test asks for a seed."""
 
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item):
         """A test that failed, or that left something behind, keeps its seed."""
@@ -76,22 +74,17 @@ class Kept:
             report.sections.append(("seed", line))
         return report
 
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """What pytest would not show of tests that passed."""
-        for line in self.lines:
-            terminalreporter.write_line(line)
-
 
 @pytest.fixture
 def seed(request: pytest.FixtureRequest) -> int:
     """The seed of this test. pytest shows what is printed here if the test fails."""
     plugins, name = request.config.pluginmanager, request.node.nodeid
-    plugin = plugins.get_plugin("outlive-seeds") or Kept()
     if not plugins.has_plugin("outlive-seeds"):
-        plugins.register(plugin, "outlive-seeds")
+        plugins.register(Kept(), "outlive-seeds")
     number = fresh(name)
     request.node.stash[DRAWN] = number
     if failed(name):
-        plugin.lines.append(runs(name, number))
+        # Shown of tests that pass too, and from the processes of pytest-xdist.
+        warnings.warn(runs(name, number), stacklevel=1)
     print(f"repeat: {VARIABLE}={number} python -m pytest '{name}'")
     return number

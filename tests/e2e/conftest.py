@@ -17,6 +17,12 @@ from seed import seed as seed
 from skip import skip
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests run beside each other but for those that change the machine, keep it busy on
+    purpose or measure it."""
+    config.addinivalue_line("markers", "alone: nothing may run beside it")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def signals() -> None:
     """Who runs the tests in the background, or under nohup, has them ignore signals, and so

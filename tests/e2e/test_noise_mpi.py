@@ -13,6 +13,8 @@ from harness import OUTLIVE, ROOT, until
 from skip import skip
 from test_json import documented, fields
 
+pytestmark = pytest.mark.alone
+
 OPEN = ("--allow-run-as-root", "--oversubscribe")
 # Launcher and compiler; None: the one that the command finds.
 MPIS = {

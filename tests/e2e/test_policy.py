@@ -174,9 +174,10 @@ def test_a_warning_is_heard_once_where_a_level_cannot_be_written(job: Job) -> No
     enough.touch()
     result = run.end()
     assert "warning: OL-" in result.err, result.err
-    # Those that nobody asked for are due at every tenth step.
-    asked = [version for version in versions(run) if version % job.every]
-    assert len(asked) <= 8, versions(run)
+    # Those that nobody asked for are due at every tenth step. One that a rank had passed when it
+    # was asked for comes to nothing, and the next is in its place.
+    kept = [int(number) for number in re.findall(r"version (\d+) stable on disk", run.text())]
+    assert len([version for version in kept if version % job.every]) <= 8, kept
 
 
 def versions(run: Run) -> list[int]:

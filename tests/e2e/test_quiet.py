@@ -1,6 +1,6 @@
 """A command on quiet cores, on this machine: what is changed for it comes back, however it ends.
 
-Programs of others stay where they are (`--others leave`): other tests run here. Where threads are
+Programs of others stay where they are (`--others leave`). Where threads are
 moved, they are those of a process of the test's own. No time is asserted."""
 
 import fcntl
@@ -20,6 +20,8 @@ import pytest
 from harness import OUTLIVE, kill, until
 from skip import skip
 from test_json import documented, fields
+
+pytestmark = pytest.mark.alone
 
 CORES = sorted(os.sched_getaffinity(0))
 NO_SETAFFINITY = 0x04000000

@@ -63,6 +63,7 @@ def test_a_frozen_rank_is_not_taken_for_a_dead_node(job: Job) -> None:
     assert result.failures == []
 
 
+@pytest.mark.alone
 def test_no_false_alarm_under_full_load(job: Job) -> None:
     seconds = float(os.environ.get("SOAK_SECONDS", "20"))
     job.steps, job.sleep_us = int(seconds * 200), 3000

@@ -58,6 +58,7 @@ def told(result: Result, *patterns: str) -> None:
         assert re.search(pattern, result.err), f"{pattern} is missing in:\n{result.err}"
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("load", [False, True])
 def test_an_undisturbed_run_says_nothing(job: Job, seed: int, load: bool) -> None:
     draw = random.Random(seed)
