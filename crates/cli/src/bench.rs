@@ -1,5 +1,5 @@
 //! `outlive bench save|small|skip|recovery|idle|simulate`: what checkpoints cost on this machine;
-//! `outlive bench agents`: see [`agents`];
+//! `outlive bench agents`: see [`agents`]; `outlive bench levels`: see [`levels`];
 //! `outlive bench balance|hybrid`: see [`balance`]; `outlive bench collectives`: see
 //! [`collectives`].
 //!
@@ -12,7 +12,9 @@ mod agents;
 mod balance;
 mod bytes;
 mod collectives;
+mod floors;
 mod idle;
+mod levels;
 mod machine;
 mod plan;
 mod rank;
@@ -65,6 +67,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             all.append(idle::measure(options)?);
             all
         }
+        Benchmark::Levels => return levels::run(options),
         Benchmark::Balance => return balance::run(options),
         Benchmark::CollectivesCost => return collectives::cost::print(options),
         Benchmark::Hybrid => return balance::hybrid::run(options),
