@@ -1,5 +1,6 @@
 //! `outlive bench save|small|skip|recovery|idle|simulate`: what checkpoints cost on this machine;
-//! `outlive bench agents`: see [`agents`]; `outlive bench levels`: see [`levels`];
+//! `outlive bench agents`: see [`agents`]; `outlive bench levels`: see [`levels`], `tiers`: see
+//! [`tiers`];
 //! `outlive bench balance|hybrid`: see [`balance`]; `outlive bench collectives`: see
 //! [`collectives`].
 //!
@@ -25,6 +26,7 @@ mod simulate;
 mod skip;
 mod small;
 mod table;
+mod tiers;
 
 pub use agents::AgentsBench;
 use outlive_base::Result;
@@ -68,6 +70,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             all
         }
         Benchmark::Levels => return levels::run(options),
+        Benchmark::Tiers => return tiers::run(options),
         Benchmark::Balance => return balance::run(options),
         Benchmark::CollectivesCost => return collectives::cost::print(options),
         Benchmark::Hybrid => return balance::hybrid::run(options),

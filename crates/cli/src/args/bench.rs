@@ -38,7 +38,7 @@ pub struct BenchOptions {
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "levels only (also --nodes, --ranks, --dir)")]
+#[command(next_help_heading = "levels and tiers only (also --nodes, --ranks, --dir)")]
 pub struct LevelsBench {
     /// levels: the protections to measure, each alone
     #[arg(
@@ -48,17 +48,25 @@ pub struct LevelsBench {
         default_value = "memory,disk,partner,xor:4,rs:2+2,shared"
     )]
     pub levels: Vec<String>,
-    /// levels: the program's memory, over all ranks
+    /// The program's memory, over all ranks
     #[arg(long, value_name = "SIZE", default_value = "256MiB")]
     pub bytes: String,
-    /// levels: versions that are measured, and pairs of runs on all cores
+    /// Versions that are measured; levels: and pairs of runs on all cores
     #[arg(long, value_name = "N", default_value_t = 5)]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub versions: u32,
-    /// levels: a further option of outlive run, for example --run-option=--encrypt; may be given
+    /// A further option of outlive run, for example --run-option=--encrypt; may be given
     /// often [default: none]
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
     pub run_option: Vec<String>,
+    /// tiers: bytes a second that all nodes write to shared storage together at most
+    #[arg(
+        long,
+        value_name = "SIZE|off",
+        default_value = "32MiB",
+        allow_hyphen_values = true
+    )]
+    pub shared_rate: String,
 }
 
 #[derive(Args, Debug)]
@@ -156,6 +164,8 @@ pub enum Benchmark {
     Agents,
     /// Each protection: bytes a second beside the limit of its bytes, and what it costs
     Levels,
+    /// Shared storage written directly, and through node storage: what a program waits for
+    Tiers,
     /// Save, small, skip, recovery and idle, in one table
     All,
     /// Load balancing against the partitioners that are installed

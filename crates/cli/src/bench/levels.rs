@@ -36,7 +36,7 @@ const LINK: (u64, u64) = (16 << 20, 256 << 20);
 /// Beside two slots, for each node, and for tables of each rank.
 const BUDGET_MORE: u64 = 16 << 20;
 /// Versions that lie on storage at once, at most: two that are kept and one that is written.
-const STORED: u64 = 3;
+const STORED: f64 = 3.0;
 
 /// What is asked for.
 pub struct Wanted {
@@ -95,7 +95,11 @@ impl Wanted {
         let each = bytes / u64::from(ranks) / 8 * 8;
         if each == 0 {
             let reason = format!("{bytes} bytes are too few for {ranks} ranks");
-            return Err(refuse("bytes", reason, "give 8 bytes or more for each rank"));
+            return Err(refuse(
+                "bytes",
+                reason,
+                "give 8 bytes or more for each rank",
+            ));
         }
         let wanted = Wanted {
             levels,
@@ -119,14 +123,18 @@ impl Wanted {
         self.bytes * self.ranks as u64
     }
 
-    /// Refuses what storage has no room for.
+    /// Most bytes of files that a level alone keeps for each protected byte.
+    fn copies(&self) -> f64 {
+        let each = self.levels.iter().map(|(_, moves)| moves.disk);
+        each.fold(0.0, f64::max)
+    }
+
+    /// Refuses what storage has no room for, with so many copies of a version, and a floor.
     ///
     /// # Errors
     /// [`Code::NoSpace`].
-    pub fn has_room(&self, dir: &Path) -> Result<()> {
-        let most = self.levels.iter().map(|(_, moves)| moves.disk);
-        let most = most.fold(0.0, f64::max) * STORED as f64 + 1.0;
-        let needed = (self.all() as f64 * most) as u64;
+    pub fn has_room(&self, dir: &Path, copies: f64) -> Result<()> {
+        let needed = (self.all() as f64 * (copies * STORED + 1.0)) as u64;
         let stat = rustix::fs::statvfs(dir)
             .map_err(|error| Error::io(dir, "ask for free space of", &error.into()))?;
         let free = stat.f_bavail.saturating_mul(stat.f_frsize);
@@ -342,7 +350,7 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
     let wanted = Wanted::new(options, &options.levels.levels)?;
     let machine = Machine::here();
     let scratch = Scratch::new(options.dir.as_deref())?;
-    wanted.has_room(scratch.path())?;
+    wanted.has_room(scratch.path(), wanted.copies())?;
     let mut disk = Disk::new(machine::cores().min(wanted.nodes as usize));
     let mut levels = Vec::new();
     for (nth, &(level, moves)) in wanted.levels.iter().enumerate() {
@@ -438,12 +446,15 @@ mod tests {
             versions: 1,
             more: Vec::new(),
         };
-        assert!(with(8).has_room(dir.path()).is_ok());
-        let error = with(1 << 60).has_room(dir.path()).unwrap_err();
+        assert_eq!(with(8).copies(), 2.0);
+        assert!(with(8).has_room(dir.path(), 2.0).is_ok());
+        let error = with(1 << 60).has_room(dir.path(), 2.0).unwrap_err();
         assert_eq!(error.code(), Code::NoSpace);
         // Three versions of two copies, and a floor.
-        assert!(error.reason().contains("up to 14.0 EiB") || error.reason().contains("14680064"));
-        let absent = with(8).has_room(Path::new("/no/such/place")).unwrap_err();
+        assert!(error.reason().contains("up to 14680064.0 TiB"), "{error}");
+        let absent = with(8)
+            .has_room(Path::new("/no/such/place"), 2.0)
+            .unwrap_err();
         assert_eq!(absent.code(), Code::Io);
     }
 

@@ -217,13 +217,13 @@ impl Levels {
         });
         let notes = self.notes.iter().map(|note| format!("\n{note}"));
         format!(
-            "{}\n{} in {} ranks on {} emulated nodes; {} versions of each level, medians\n{}\n\
+            "{}\n{} in {} ranks on {} emulated nodes; {} of each level, medians\n{}\n\
              MB/s that the machine did beside each level:{}{}",
             self.machine,
             show_bytes(self.bytes),
             self.ranks,
             self.nodes,
-            self.versions,
+            outlive_base::count(self.versions, "version"),
             output::table(&rows),
             floors.collect::<String>(),
             notes.collect::<String>()
