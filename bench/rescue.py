@@ -73,8 +73,8 @@ def figures(seconds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=20, help="time steps of an iteration")
-    parser.add_argument("--cells", type=int, default=2048, help="of the plate, on each side")
+    parser.add_argument("--steps", type=int, default=10, help="time steps of an iteration")
+    parser.add_argument("--cells", type=int, default=1024, help="of the plate, on each side")
     parser.add_argument("--outlive", type=Path, default=ROOT / "target/release/outlive")
     parser.add_argument("--heat2d", type=Path, default=ROOT / "build/examples/heat2d")
     parser.add_argument("--dir", default=tempfile.gettempdir())

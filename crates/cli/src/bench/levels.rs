@@ -455,7 +455,7 @@ mod tests {
         let absent = with(8)
             .has_room(Path::new("/no/such/place"), 2.0)
             .unwrap_err();
-        assert_eq!(absent.code(), Code::Io);
+        assert_eq!(absent.code(), Code::NotFound);
     }
 
     #[test]
