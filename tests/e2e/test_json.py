@@ -42,6 +42,8 @@ OF_THE_MODULE = {"outlive.minickpt.status/1", "outlive.minickpt.last/1"}
 OF_AN_MPI = {"outlive.noise-mpi/1"}
 # Written into a file: test_pages.py.
 OF_A_RUN = {"outlive.pages-run/1"}
+# Of real jobs: test_bench.py.
+OF_A_BENCHMARK = {"outlive.bench.levels/1", "outlive.bench.tiers/1"}
 # Compared with a server that runs: test_memory_server.py.
 OF_A_SERVER = {"outlive.memory/1", "outlive.memory-server/1"}
 # Compared while cores are quiet: test_quiet.py.
@@ -197,6 +199,7 @@ def test_research_commands_answer_as_documented(tmp_path: Path) -> None:
                 names.update(told)
     said = {name: names for name, names in said.items() if name.startswith(RESEARCH)}
     elsewhere = OF_THE_MODULE | OF_AN_MPI | OF_A_RUN | OF_A_SERVER | OF_QUIET_CORES
+    elsewhere |= OF_A_BENCHMARK
     assert set(found) == set(said) - elsewhere
     goals = {name for name in said["outlive.bench.balance/1"] if name.startswith("goals[]")}
     found["outlive.bench.balance/1"] |= goals  # without a peer there may be none

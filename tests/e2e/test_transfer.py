@@ -1,5 +1,7 @@
 """Copies in shared storage that are made of what lies in node storage."""
 
+import json
+import re
 import time
 from pathlib import Path
 
@@ -55,6 +57,52 @@ def test_all_nodes_together_write_no_faster_than_they_may(job: Job) -> None:
     assert run.end().status == 0
     longest = max(len(data) for data in shared(job, 40).values())
     assert took >= 0.9 * longest / (20 << 10) > 2, (took, longest)
+
+
+def status(job: Job) -> dict:
+    """What `outlive status` says as JSON."""
+    return json.loads(job.outlive("status", "--json"))
+
+
+def test_status_shows_what_is_on_its_way_and_nothing_when_all_has_come(job: Job) -> None:
+    job.cells = 2000
+    run, go = paused(job, "--shared-rate", "8KiB")
+
+    def comes() -> list[dict]:
+        # Version 0 comes before it, and has ended when this one begins.
+        found = [it for it in status(job)["transfers"] if it["version"] == 40 and it["since"]]
+        return found if any(0 < it["bytes"] < it["bytes_total"] for it in found) else []
+
+    found = until("a transfer is under way", comes)
+    lengths = {
+        int(path.stem.split("-n")[1]): path.stat().st_size
+        for n in range(3)
+        for path in job.containers(n)
+        if "-v40-" in path.name
+    }
+    for it in found:
+        assert (it["incarnation"], it["host"]) == (1, None)
+        assert it["bytes_total"] == lengths[it["node"]]
+        assert 0 <= it["bytes"] <= it["bytes_total"] and it["age_ms"] >= 0
+        # A bound that holds, and one read ahead of it.
+        seconds = max(it["age_ms"] / 1e3, 1e-3)
+        assert it["bytes_per_second"] * seconds <= (8 << 10) * seconds + (1 << 20)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", it["since"])
+    text = job.outlive("status")
+    assert re.search(r"^transfer +version 40 of node \d to shared storage: .* of .*iB", text, re.M)
+    until("it comes further", lambda: further(job, found))
+    until("it is shared", lambda: job.stable("shared") == 40, 60)
+    until("nothing is told", lambda: status(job)["transfers"] == [])
+    assert "transfer" not in job.outlive("status")
+    go.touch()
+    assert run.end().status == 0
+    assert status(job)["transfers"] == []
+
+
+def further(job: Job, before: list[dict]) -> bool:
+    """A node has handed on more than it had, or has ended."""
+    now = {it["node"]: it["bytes"] for it in status(job)["transfers"] if it["version"] == 40}
+    return any(now.get(it["node"], it["bytes_total"] + 1) > it["bytes"] for it in before)
 
 
 def test_what_an_agent_had_begun_the_next_one_ends(job: Job) -> None:

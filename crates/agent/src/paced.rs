@@ -36,7 +36,7 @@ pub struct Paced<R> {
     pub from: R,
     /// How fast.
     pub rate: Rate,
-    /// Counts what came.
+    /// Counts what was handed on.
     pub progress: Option<Progress>,
 }
 
@@ -48,7 +48,7 @@ impl<R: Read> Read for Paced<R> {
             return Err(io::Error::other("it is not wanted any more"));
         }
         if let Some(progress) = &self.progress {
-            progress.add(count as u64);
+            progress.hand_on(count as u64);
         }
         Ok(count)
     }

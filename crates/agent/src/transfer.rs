@@ -143,6 +143,7 @@ fn send(
                 source: io::Error::other(Error::from(error)),
             }
         })?;
+        wanted.progress.goes_on_from(from);
         Ok(Box::new(Paced {
             from: bytes,
             rate: Rate::new(wanted.brake.clone(), wanted.bytes_per_s),

@@ -1,5 +1,6 @@
 //! `outlive bench save|small|skip|recovery|idle|simulate`: what checkpoints cost on this machine;
-//! `outlive bench agents`: see [`agents`];
+//! `outlive bench agents`: see [`agents`]; `outlive bench levels`: see [`levels`], `tiers`: see
+//! [`tiers`];
 //! `outlive bench balance|hybrid`: see [`balance`]; `outlive bench collectives`: see
 //! [`collectives`].
 //!
@@ -12,7 +13,9 @@ mod agents;
 mod balance;
 mod bytes;
 mod collectives;
+mod floors;
 mod idle;
+mod levels;
 mod machine;
 mod plan;
 mod rank;
@@ -23,6 +26,7 @@ mod simulate;
 mod skip;
 mod small;
 mod table;
+mod tiers;
 
 pub use agents::AgentsBench;
 use outlive_base::Result;
@@ -65,6 +69,8 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
             all.append(idle::measure(options)?);
             all
         }
+        Benchmark::Levels => return levels::run(options),
+        Benchmark::Tiers => return tiers::run(options),
         Benchmark::Balance => return balance::run(options),
         Benchmark::CollectivesCost => return collectives::cost::print(options),
         Benchmark::Hybrid => return balance::hybrid::run(options),

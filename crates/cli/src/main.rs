@@ -38,6 +38,7 @@ mod service;
 mod simulate;
 mod stacks;
 mod status;
+mod transfers;
 mod usage;
 mod view;
 

@@ -18,6 +18,7 @@ use crate::config::Config;
 use crate::jobs::{self, Known, Newest};
 use crate::output;
 use crate::scrub;
+use crate::transfers;
 
 #[derive(Args, Debug)]
 pub struct CoordinatorOptions {
@@ -60,6 +61,8 @@ struct Status {
     report: Option<Report>,
     /// How the machines of its nodes are, while it runs.
     health: Vec<OfNode>,
+    /// Copies on their way to shared storage, while it runs.
+    transfers: Vec<transfers::OfNode>,
     /// Why the next run would be refused, if it would.
     refusal: Option<Error>,
 }
@@ -171,8 +174,10 @@ pub fn run(options: &StatusOptions) -> Result<u8> {
     });
     let report = job.report.take();
     let live = Live::read(&job.dir).filter(|_| job.state == State::Running);
+    let transfers = live.as_ref().map_or_else(Vec::new, transfers::of);
     let nodes = live.map_or_else(Vec::new, |live| live.nodes);
     let status = Status {
+        transfers,
         health: nodes.into_iter().map(OfNode::from).collect(),
         refusal: known.refusal,
         schema: "outlive.status/1",
@@ -235,6 +240,9 @@ fn describe(status: &Status) -> String {
         if health.verdict.is_bad() {
             lines.push(format!("health       node {node} {}", health.words()));
         }
+    }
+    for transfer in &status.transfers {
+        lines.push(format!("transfer     {}", transfer.describe()));
     }
     if let Some(error) = &status.refusal {
         lines.push(format!("next run     would be refused: {error}"));

@@ -206,6 +206,11 @@ fn a_killed_benchmark_leaves_no_job_in_the_middle_of_its_work() {
     for (what, options, job) in [
         ("small", "--rounds 3", "small/bench"),
         ("save", "--mib 1 --rounds 3", "save/bench"),
+        (
+            "levels",
+            "--levels disk --bytes 1MiB --versions 9",
+            "level-0/bench",
+        ),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let line = format!("bench {what} {options} --dir {}", dir.path().display());

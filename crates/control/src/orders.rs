@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use crate::health::{Change, NodeHealth, Settings};
 use crate::scrubbing::{ScrubSetting, ScrubStatus};
 use crate::traffic::Traffic;
-use crate::transfers::TransferSetting;
+use crate::transfers::{TransferSetting, TransferStatus};
 
 /// Version of this protocol; both ends of a run come from the same installation.
 pub const PROTOCOL: u8 = 1;
@@ -456,6 +456,8 @@ pub struct NodeStatus {
     pub traffic: Traffic,
     /// What it has read before it was needed.
     pub scrub: Box<ScrubStatus>,
+    /// Its copies on their way to shared storage.
+    pub transfers: Vec<TransferStatus>,
     /// How its machine is.
     pub health: Box<NodeHealth>,
 }

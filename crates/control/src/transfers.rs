@@ -1,5 +1,6 @@
 //! How copies come to what all nodes share: what is wanted of nodes.
 
+use outlive_base::Version;
 use serde::{Deserialize, Serialize};
 
 /// How a node makes its copies at `shared`.
@@ -34,6 +35,24 @@ impl Default for TransferSetting {
             bytes_per_s_job: 0,
         }
     }
+}
+
+/// A copy of a node's container that is on its way to what all nodes share, or waits for its turn.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct TransferStatus {
+    /// The incarnation that captured the version.
+    pub incarnation: u32,
+    /// Of which version.
+    pub version: Version,
+    /// So many bytes were read from node storage and handed on.
+    pub bytes: u64,
+    /// Bytes of the copy. Once `bytes` are as many, the copy is made durable and read back.
+    pub bytes_total: u64,
+    /// How long it had been on its way when the node said so, in milliseconds; `None`: it waits
+    /// for the one before it.
+    pub age_ms: Option<u64>,
+    /// Mean bytes a second that were written there or read back, since it began.
+    pub bytes_per_second: f64,
 }
 
 #[cfg(test)]

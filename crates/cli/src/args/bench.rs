@@ -16,13 +16,15 @@ pub struct BenchOptions {
     #[arg(long, value_name = "N", default_value_t = 9)]
     pub rounds: usize,
     /// Where the job keeps its files: the storage to measure [default: that of temporary files]
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", visible_alias = "store")]
     pub dir: Option<PathBuf>,
     /// recovery: a frozen node too, at the default bounds (takes long)
     #[arg(long)]
     pub frozen: bool,
     #[command(flatten)]
     pub agents: crate::bench::AgentsBench,
+    #[command(flatten)]
+    pub levels: LevelsBench,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
@@ -36,16 +38,44 @@ pub struct BenchOptions {
 }
 
 #[derive(Args, Debug)]
-#[command(next_help_heading = "collectives and collectives-cost only")]
-pub struct CollectivesBench {
-    /// collectives: numbers of real processes
+#[command(next_help_heading = "levels and tiers only (also --nodes, --ranks, --dir)")]
+pub struct LevelsBench {
+    /// levels: the protections to measure, each alone
     #[arg(
         long,
-        value_name = "N,N,...",
+        value_name = "LEVEL,...",
         value_delimiter = ',',
-        default_value = "8,16,32"
+        default_value = "memory,disk,partner,xor:4,rs:2+2,shared"
     )]
-    pub ranks: Vec<u32>,
+    pub levels: Vec<String>,
+    /// The program's memory, over all ranks
+    #[arg(long, value_name = "SIZE", default_value = "256MiB")]
+    pub bytes: String,
+    /// Versions that are measured; levels: and pairs of runs on all cores
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub versions: u32,
+    /// A further option of outlive run, for example --run-option=--encrypt; may be given
+    /// often [default: none]
+    #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
+    pub run_option: Vec<String>,
+    /// tiers: bytes a second that all nodes write to shared storage together at most
+    #[arg(
+        long,
+        value_name = "SIZE|off",
+        default_value = "32MiB",
+        allow_hyphen_values = true
+    )]
+    pub shared_rate: String,
+}
+
+#[derive(Args, Debug)]
+#[command(next_help_heading = "collectives and collectives-cost only (levels: --ranks)")]
+pub struct CollectivesBench {
+    /// collectives: numbers of real processes [default: 8,16,32]; levels: ranks of the job
+    /// [default: one for each node, at least one for each core]
+    #[arg(long, value_name = "N,N,...", value_delimiter = ',')]
+    pub ranks: Option<Vec<u32>>,
     /// collectives: silence after which a process is bypassed
     #[arg(long, value_name = "MS", default_value_t = 500)]
     pub timeout_ms: u64,
@@ -132,6 +162,10 @@ pub enum Benchmark {
     Idle,
     /// What many agents send each other and the launcher: opening, checkpoint, recovery
     Agents,
+    /// Each protection: bytes a second beside the limit of its bytes, and what it costs
+    Levels,
+    /// Shared storage written directly, and through node storage: what a program waits for
+    Tiers,
     /// Save, small, skip, recovery and idle, in one table
     All,
     /// Load balancing against the partitioners that are installed

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use outlive_base::Result;
+use outlive_base::{Code, Entity, Error, Result};
 use outlive_control::traffic::{Count, Traffic};
 use outlive_launch::record::live::Live;
 
@@ -30,17 +30,30 @@ const PATIENCE: Duration = Duration::from_secs(120);
 /// Its options.
 #[derive(clap::Args, Debug)]
 pub struct AgentsBench {
-    /// agents: nodes of the job, all of them on this machine, with a rank each
-    #[arg(long, value_name = "N", default_value_t = 64)]
-    #[arg(value_parser = clap::value_parser!(u32).range(3..=1024))]
-    pub nodes: u32,
+    /// Nodes of the job, all of them on this machine: agents 64 with a rank each, levels 4
+    /// [default: by benchmark]
+    #[arg(long, value_name = "N")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub nodes: Option<u32>,
 }
+
+/// Nodes where none are given.
+const NODES: u32 = 64;
+/// One is lost, and two must remain.
+const NODES_MIN: u32 = 3;
 
 /// Runs the benchmark.
 pub fn measure(options: &BenchOptions) -> Result<Table> {
     let mut table = Table::new("agents", Machine::here());
     let scratch = Scratch::new(options.dir.as_deref())?;
-    let nodes = options.agents.nodes as usize;
+    let nodes = options.agents.nodes.unwrap_or(NODES);
+    if nodes < NODES_MIN {
+        let entity = Entity::Option("nodes".into());
+        let reason = "of fewer than three nodes none can be lost";
+        let remedy = "give three or more";
+        return Err(Error::new(Code::InvalidArgument, entity, reason, remedy));
+    }
+    let nodes = nodes as usize;
     let (count, every, hit) = (
         nodes.to_string(),
         STRIDE.to_string(),

@@ -214,6 +214,7 @@ impl Rank {
                 Ok("ok".into())
             }
             "memory" => Ok(format!("ok {}", share_of_memory("self"))),
+            "cpu" => Ok(format!("ok {}", ns(rustix::time::ClockId::ProcessCPUTime))),
             "open" => self.open(),
             "restore" => self.restore(),
             "copy" => {

@@ -9,6 +9,8 @@ use outlive_base::{ContainerId, Error, Level, Time};
 use outlive_ledger::scheme::Group;
 use outlive_ledger::{Parity, Part, Sealed};
 
+use crate::transfers::TransferStatus;
+
 /// Where a copy lies, seen from the node that reads it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Place {
@@ -128,22 +130,105 @@ pub struct Transferring {
 
 /// How far something is that somebody else does.
 #[derive(Clone, Default, Debug)]
-pub struct Progress(Arc<AtomicU64>);
+pub struct Progress(Arc<Counts>);
+
+#[derive(Default, Debug)]
+struct Counts {
+    moved: AtomicU64,
+    reached: AtomicU64,
+}
 
 impl Progress {
-    /// So many bytes more were read or written.
+    /// So many bytes more were read or written, also of what is read back: a sign of life.
     pub fn add(&self, bytes: u64) {
-        self.0.fetch_add(bytes, Relaxed);
+        self.0.moved.fetch_add(bytes, Relaxed);
     }
     /// All so far.
     pub fn bytes(&self) -> u64 {
-        self.0.load(Relaxed)
+        self.0.moved.load(Relaxed)
+    }
+    /// It goes on from this byte of the copy: what is before it is there.
+    pub fn goes_on_from(&self, byte: u64) {
+        self.0.reached.store(byte, Relaxed);
+    }
+    /// So many bytes more of the copy were handed on.
+    pub fn hand_on(&self, bytes: u64) {
+        self.add(bytes);
+        self.0.reached.fetch_add(bytes, Relaxed);
+    }
+    /// So many bytes of the copy are there or were handed on.
+    pub fn reached(&self) -> u64 {
+        self.0.reached.load(Relaxed)
+    }
+}
+
+/// A copy that is on its way to shared storage, or waits for its turn.
+pub struct OnTheWay {
+    /// Of this container.
+    pub id: ContainerId,
+    /// Its bytes.
+    pub length: u64,
+    /// When it began, and how far it is; `None`: it waits.
+    pub going: Option<(Time, Progress)>,
+}
+
+impl OnTheWay {
+    /// What is said of it at this time.
+    pub fn status(&self, now: Time) -> TransferStatus {
+        let age = self.going.as_ref().map(|(began, _)| now.since(*began));
+        let going = |of: fn(&Progress) -> u64| self.going.as_ref().map_or(0, |(_, it)| of(it));
+        let seconds = age.map_or(0.0, Time::as_secs);
+        TransferStatus {
+            incarnation: self.id.incarnation.0,
+            version: self.id.version,
+            bytes: going(Progress::reached).min(self.length),
+            bytes_total: self.length,
+            age_ms: age.map(|age| age.as_ms() as u64),
+            bytes_per_second: match seconds > 0.0 {
+                true => going(Progress::bytes) as f64 / seconds,
+                false => 0.0,
+            },
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_transfer_is_told_with_its_rate_and_without_what_is_read_back() {
+        let id = ContainerId {
+            incarnation: outlive_base::Incarnation(2),
+            version: outlive_base::Version(40),
+            node: outlive_base::NodeId(1),
+        };
+        let progress = Progress::default();
+        let going = OnTheWay {
+            id,
+            length: 1000,
+            going: Some((Time::from_secs(5), progress.clone())),
+        };
+        assert_eq!(going.status(Time::from_secs(5)).bytes_per_second, 0.0);
+        progress.goes_on_from(100);
+        progress.hand_on(300);
+        let status = going.status(Time::from_secs(8));
+        assert_eq!((status.bytes, status.bytes_total), (400, 1000));
+        assert_eq!(
+            (status.age_ms, status.bytes_per_second),
+            (Some(3000), 100.0)
+        );
+        progress.hand_on(600);
+        progress.add(700);
+        let status = going.status(Time::from_secs(15));
+        assert_eq!((status.bytes, status.bytes_per_second), (1000, 160.0));
+        let waits = OnTheWay {
+            going: None,
+            ..going
+        };
+        let status = waits.status(Time::from_secs(15));
+        assert_eq!((status.bytes, status.age_ms), (0, None));
+    }
 
     #[test]
     fn a_stopped_brake_stays_so() {

@@ -33,6 +33,7 @@ use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Rank, Result
 use outlive_ledger::{Part, Record};
 use outlive_protocols::commit::{self, Commit, Levels, Pieces, Why};
 
+use super::copies::OnTheWay;
 use super::machines::{Driver, Effect};
 use super::shell::{CommandLine, Done, Link, Shell};
 use super::{Hello, Planted, Start};
@@ -253,6 +254,8 @@ pub struct Core<S: Shell> {
     superseded: bool,
     /// What was read before it was needed, for `outlive status`.
     scrub_said: ScrubStatus,
+    /// Copies on their way to shared storage, likewise.
+    transfers: Vec<OnTheWay>,
     /// The job ends: nothing is begun any more.
     finishing: bool,
     /// Something happened since the last look.
@@ -315,6 +318,7 @@ impl<S: Shell> Core<S> {
             refused_by_shared: false,
             superseded: false,
             scrub_said: ScrubStatus::default(),
+            transfers: Vec::new(),
             finishing: false,
             stirred: false,
             look_now: false,

@@ -8,7 +8,7 @@ use outlive_base::{Code, ContainerId, Entity, Error, Result, Time};
 use outlive_ledger::Part;
 
 use super::Planted;
-use super::copies::{Brake, Progress, Transferring};
+use super::copies::{Brake, OnTheWay, Progress, Transferring};
 use super::core::{Core, News};
 use super::service::{Service, Silent};
 use super::shell::{Ask, Done, Shell};
@@ -21,6 +21,7 @@ struct Going {
     part: Part,
     id: ContainerId,
     brake: Brake,
+    began: Time,
     progress: Progress,
     /// How far it was, and since when it is no further.
     seen: (u64, Time),
@@ -55,8 +56,9 @@ impl Service for Transfer {
                 self.stop();
             }
             News::Aborted(_) | News::Stable { .. } => self.stop_unwanted(core),
-            _ => {}
+            _ => return,
         }
+        self.tell(core);
     }
 
     fn on_done<S: Shell>(
@@ -67,6 +69,7 @@ impl Service for Transfer {
         match done {
             Done::Transferred { id, result } => {
                 self.on_transferred(core, id, result);
+                self.tell(core);
                 None
             }
             done => Some(done),
@@ -89,6 +92,7 @@ impl Service for Transfer {
                 (id.incarnation, id.version),
                 Err(too_late(id, bytes, bound)),
             );
+            self.tell(core);
         }
     }
 
@@ -118,6 +122,19 @@ fn too_late(id: ContainerId, bytes: u64, bound: Time) -> Error {
 }
 
 impl Transfer {
+    /// Notes what is on its way, for whoever asks how the node is.
+    fn tell<S: Shell>(&self, core: &mut Core<S>) {
+        let going = self.going.iter().filter(|going| !going.given_up);
+        let going = going.map(|it| (&it.part, Some((it.began, it.progress.clone()))));
+        let waiting = self.waiting.iter().map(|part| (part, None));
+        let all = going.chain(waiting).map(|(part, going)| OnTheWay {
+            id: part.id,
+            length: part.length,
+            going,
+        });
+        core.note_transfers(all.collect());
+    }
+
     fn stop(&mut self) {
         if let Some(going) = &mut self.going {
             going.given_up = true;
@@ -161,6 +178,7 @@ impl Transfer {
             part: part.clone(),
             id: part.id,
             brake: brake.clone(),
+            began: core.now(),
             progress: progress.clone(),
             seen: (0, core.now()),
             given_up: false,

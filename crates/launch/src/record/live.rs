@@ -9,6 +9,7 @@ use outlive_control::orders::NodeStatus;
 use outlive_control::report::{Checkpoints, Report};
 use outlive_control::supervisor::{EPOCH_STEP, NodeState, NodeView, Stage, View};
 use outlive_control::traffic::Traffic;
+use outlive_control::transfers::TransferStatus;
 use serde::{Deserialize, Serialize};
 
 use super::lines::Header;
@@ -98,6 +99,9 @@ pub struct LiveNode {
     /// How its machine is.
     #[serde(default)]
     pub health: NodeHealth,
+    /// Its copies on their way to shared storage.
+    #[serde(default)]
+    pub transfers: Vec<TransferStatus>,
 }
 
 impl Live {
@@ -180,6 +184,7 @@ impl LiveNode {
                 .collect(),
             traffic: status.traffic,
             health: NodeHealth::clone(&status.health),
+            transfers: status.transfers.clone(),
         }
     }
 }

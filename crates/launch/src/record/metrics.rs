@@ -381,6 +381,7 @@ mod tests {
                 findings: vec![finding()],
                 ..NodeHealth::default()
             },
+            transfers: Vec::new(),
         };
         let live = Live {
             schema: super::super::live::SCHEMA.into(),

@@ -28,6 +28,8 @@ const LEAD_NS: u64 = 20_000_000;
 const TRIES: u32 = 4;
 /// Processes of a case at most.
 const PROCESSES_MAX: u32 = 128;
+/// Numbers of processes where none are given.
+const RANKS: [u32; 3] = [8, 16, 32];
 
 fn odd(reason: impl Into<String>) -> Error {
     let remedy = "look at what the processes said on standard error; on a loaded machine give \
@@ -84,7 +86,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     }
     let mut table = Table::new("collectives", Machine::here());
     let mut late = 0;
-    for &processes in &options.collectives.ranks {
+    for &processes in options.collectives.ranks.as_deref().unwrap_or(&RANKS) {
         if !(8..=PROCESSES_MAX).contains(&processes) {
             return refuse("ranks", processes.to_string(), "give numbers of 8 to 128");
         }

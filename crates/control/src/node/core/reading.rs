@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use super::contents::Contents;
 use super::{Core, Line, Ranks, Round};
 use crate::node::Planted;
+use crate::node::copies::OnTheWay;
 use crate::node::shell::{Ask, PeerMessage, Shell, With};
 use crate::orders::{AgentSpec, JobConfig, NodeStatus};
 use crate::scrubbing::ScrubStatus;
@@ -133,6 +134,10 @@ impl<S: Shell> Core<S> {
     pub(in crate::node) fn note_scrub(&mut self, said: ScrubStatus) {
         self.scrub_said = said;
     }
+    /// What is said from now on of copies on their way to shared storage.
+    pub(in crate::node) fn note_transfers(&mut self, transfers: Vec<OnTheWay>) {
+        self.transfers = transfers;
+    }
     /// Nothing is begun from now on: the job ends.
     pub(in crate::node) const fn begin_to_finish(&mut self) {
         self.finishing = true;
@@ -176,6 +181,11 @@ impl<S: Shell> Core<S> {
             warnings: self.warnings(),
             traffic: self.shell.traffic(),
             scrub: Box::new(self.scrub_said.clone()),
+            transfers: self
+                .transfers
+                .iter()
+                .map(|it| it.status(self.now))
+                .collect(),
             health: Box::new(self.health()),
         }
     }

@@ -265,6 +265,26 @@ mod tests {
     }
 
     #[test]
+    fn what_is_on_its_way_or_waits_is_told_until_it_has_ended() {
+        let mut node = node();
+        let told = |node: &Node<Still>| -> Vec<(u64, bool)> {
+            let told = node.status((0, 0)).transfers.into_iter();
+            told.map(|it| (it.version.0, it.age_ms.is_some())).collect()
+        };
+        assert_eq!(told(&node), []);
+        for version in [7, 8] {
+            captures(&mut node, version);
+            comes(&mut node, version, Ok(()));
+        }
+        assert_eq!(told(&node), [(7, true), (8, false)]);
+        transferred(&mut node, 7, Ok(Some(part_of((SOURCE, Version(7)), 0))));
+        assert_eq!(told(&node), [(8, true)]);
+        let bound = Time::from_ms(node.config.as_ref().unwrap().bounds.commit_ms);
+        node.on_time(Time(bound.0 * 2));
+        assert_eq!(told(&node), [], "it is given up");
+    }
+
+    #[test]
     fn without_a_container_it_is_written_from_the_slots() {
         let mut node = node();
         captures(&mut node, 7);
