@@ -459,7 +459,7 @@ fn is_essential(record: &Record) -> bool {
     match record {
         Record::Abort { .. } => false,
         Record::Prepared { level, .. } | Record::Commit { level, .. } => {
-            level.store() == StoreKind::Node
+            level.store().is_of_nodes()
         }
         _ => true,
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use outlive_base::{Incarnation, Level, NodeId, Survives, Version};
 use outlive_ledger::Part;
+use outlive_ledger::scheme::Piece;
 use outlive_protocols::commit::Pieces;
 
 use super::contents::Contents;
@@ -73,27 +74,20 @@ impl Missing<'_> {
         let Some((_, _, pieces)) = known.filter(|_| level.members().is_some()) else {
             return Vec::new();
         };
-        let tolerated = usize::from(level.protection().m);
+        let have = |piece| match piece {
+            Piece::Whole(node) => pieces.whole.contains(&node),
+            Piece::Parity(node) => pieces.parity.contains(&(level, node)),
+        };
         let mut seen = BTreeSet::new();
         let mut told = Vec::new();
         for node in (0..self.nodes).map(NodeId) {
             let Some((group, _)) = contents.group(source, version, level, node) else {
                 continue;
             };
-            let gone: Vec<String> = group
-                .members
-                .iter()
-                .filter(|it| !pieces.whole.contains(it) || !pieces.parity.contains(&(level, **it)))
-                .map(ToString::to_string)
-                .collect();
-            if gone.len() > tolerated && seen.insert(group.members.clone()) {
-                told.push(format!(
-                    "{} of the {} nodes of a group of {level} have lost what they stored ({}), \
-                     and it tolerates {tolerated}",
-                    gone.len(),
-                    group.members.len(),
-                    gone.join(", ")
-                ));
+            if let Some(lacks) = group.lacks(have)
+                && seen.insert(group.members.clone())
+            {
+                told.push(lacks);
             }
         }
         told
