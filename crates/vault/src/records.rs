@@ -10,7 +10,6 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlive_base::Incarnation;
-use outlive_base::level::StoreKind;
 
 use crate::error::{ReadError, WriteError};
 use crate::log::{self, Content, Entry, Logs};
