@@ -515,6 +515,88 @@ mod tests {
         assert!(known.is_none());
     }
 
+    fn served() -> Level {
+        Level::memory_server(3).unwrap()
+    }
+
+    /// This node's container is written at the level of a memory server.
+    fn seals_served(node: &mut Node<Still>, me: u32) {
+        let done = Done::LevelDone {
+            source: AT.0,
+            version: VERSION,
+            level: served(),
+            result: Ok(part(me)),
+        };
+        node.on(node.core.now(), Input::Done(done));
+    }
+
+    fn made(node: &mut Node<Still>, result: Result<Made>) {
+        let done = Done::ParityMade {
+            source: AT.0,
+            version: VERSION,
+            level: served(),
+            result,
+        };
+        node.on(node.core.now(), Input::Done(done));
+    }
+
+    #[test]
+    fn the_first_of_a_group_has_its_server_make_the_parity() {
+        // The others are done with their containers, and say so to it alone.
+        let mut other = alone_at(2, served());
+        seals_served(&mut other, 2);
+        assert_eq!(said(&mut other), [(0, true)]);
+        let known = |node: &mut Node<Still>, of| {
+            let part = node.core.contents().part(AT.0, VERSION, served(), of);
+            part.map(|part| part.parity)
+        };
+        assert_eq!(known(&mut other, NodeId(2)), Some(None));
+        hears(&mut other, 0, AT, served(), None);
+        assert_eq!(said(&mut other), [(0, true), (0, true)]);
+        hears(&mut other, 1, AT, served(), Some(part(1)));
+        assert!(other.services.parity.gathered.is_empty());
+
+        let mut first = alone_at(0, served());
+        hears(&mut first, 1, AT, served(), Some(part(1)));
+        seals_served(&mut first, 0);
+        assert!(wanted(&mut first).is_empty() && said(&mut first).is_empty());
+        assert_eq!(known(&mut first, NodeId(0)), None);
+        hears(&mut first, 2, AT, served(), Some(part(2)));
+        assert_eq!(wanted(&mut first), [[4096, 8192, 12288]]);
+        let parity = Made {
+            length: 12288,
+            digest: 5,
+        };
+        made(&mut first, Ok(parity));
+        assert_eq!(known(&mut first, NodeId(0)), Some(Some(parity)));
+    }
+
+    #[test]
+    fn what_a_server_fails_in_is_told_once() {
+        let mut first = alone_at(0, served());
+        let told = |node: &mut Node<Still>| {
+            let warned = node.core.shell().told.iter();
+            let warning = |notice: &&crate::orders::Notice| {
+                matches!(notice, crate::orders::Notice::Warning(_))
+            };
+            warned.filter(warning).count()
+        };
+        let lost = |code| {
+            let entity = outlive_base::Entity::Address("server".into());
+            Error::new(code, entity, "it is lost", "look at it")
+        };
+        let fails = |node: &mut Node<Still>, code| {
+            seals_served(node, 0);
+            made(node, Err(lost(code)));
+        };
+        for _ in 0..3 {
+            fails(&mut first, Code::ServerLost);
+        }
+        assert_eq!(told(&mut first), 1);
+        fails(&mut first, Code::NoSpace);
+        assert_eq!(told(&mut first), 2);
+    }
+
     #[test]
     fn what_members_say_of_versions_that_never_come_is_bounded() {
         let mut node = node();
