@@ -27,6 +27,7 @@ mod reports;
 mod run;
 mod scrub;
 mod served;
+mod serving;
 mod shared_records;
 mod slabs;
 mod stacks;

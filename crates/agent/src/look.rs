@@ -6,7 +6,7 @@ use outlive_ledger::Record;
 use outlive_vault::{Inventory, Part, Trace};
 
 use crate::places::Places;
-use crate::served;
+use crate::serving;
 
 /// What lies in storage.
 pub fn look(places: &Places) -> Found {
@@ -23,7 +23,7 @@ pub fn look(places: &Places) -> Found {
         .iter()
         .partition(|found| found.level.members().is_some());
     let parities = parities.into_iter().map(|found| (found.id, found.level));
-    let (served, unserved) = served::look(places);
+    let (served, unserved) = serving::look(places);
     let parities = parities.chain(served);
     let parities = parities.map(|(id, level)| (id.incarnation, id.version, level));
     let copies = copies.into_iter().chain(mine);

@@ -18,11 +18,12 @@ use outlive_vault::{ParityHead, Pieces, write_parity};
 
 use crate::memory::Work;
 use crate::peers::{
-    StreamReply, StreamRequest, WORKING_EVERY, connection_lost, open_stream, read_reply,
+    StreamReply, StreamRequest, WORKING_EVERY, connection_lost, odd, open_stream, read_reply,
 };
 use crate::places::Places;
 use crate::reports::Reports;
-use crate::served::{Served, served_at};
+use crate::served::Served;
+use crate::serving::{self, served_at};
 
 /// Bytes in a second that storage reads at least.
 const SLOWEST: u64 = 10_000_000;
@@ -52,7 +53,7 @@ pub fn run(places: &Arc<Places>, making: &Making, work: &Reports<Work>) {
 pub fn make(places: &Arc<Places>, making: &Making) -> Result<Parity> {
     let group = &making.group;
     if group.level.store() == StoreKind::Server {
-        return crate::served::make(places, making);
+        return serving::make(places, making);
     }
     let id = ContainerId {
         incarnation: making.source,
@@ -152,10 +153,6 @@ impl Remote<'_> {
 /// How many words of a node that reads so many bytes are waited for.
 fn words_of(length: u64) -> u64 {
     WORDS_MIN + length / (SLOWEST * WORKING_EVERY.as_secs())
-}
-
-pub fn odd() -> Error {
-    Error::internal("an odd answer on a stream")
 }
 
 impl Pieces for Remote<'_> {

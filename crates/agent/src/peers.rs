@@ -88,6 +88,11 @@ pub const WORKING_EVERY: Duration = Duration::from_secs(5);
 /// Longest encoded [`StreamReply`], or [`StreamRequest`] that is not the first.
 const FRAME_BYTES_MAX: usize = 16 * 1024;
 
+/// A peer answers something else than it was asked.
+pub fn odd() -> Error {
+    Error::internal("an odd answer on a stream")
+}
+
 /// The connection to a peer broke: no file is at fault, and no device.
 pub fn connection_lost(peer: NodeId, doing: &str, error: &std::io::Error) -> Error {
     let seen = match error.kind() {

@@ -201,7 +201,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let (kept, kept_records) = kept_records(&mut left, deposit.as_deref(), spec.job_hash)?;
     let (ranks, mut troubles) = adopt(left);
     let key = JobKey::load(&spec.key_file)?;
-    let served = Served::of(&spec, &key);
+    let served = Served::of(&spec, &key)?;
     let faults = Arc::new(Faults::default());
     let (store, shared, refused) = vaults(&spec, &faults)?;
     let restarts = deposit.as_ref().map(|kept| kept.agent_restarts());
@@ -244,7 +244,6 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         pid: std::process::id(),
         keeper_pid: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
     };
-    let has_routed = has_routed(&spec);
     let places = Places {
         node: spec.node,
         job_hash: spec.job_hash,
@@ -257,9 +256,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         line_out: Default::default(),
         faults,
     };
-    let server = places.served.as_ref().map(|_| Pool::start("server", 1));
     let shell = World {
-        server: server.transpose()?,
         places: Arc::new(places),
         deposit,
         outgoing: Pool::start("out", THREADS)?,
@@ -277,7 +274,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         sensors: Sensors::new(spec.node_dir.clone()),
         turns: Turns::new(),
         plenty: Default::default(),
-        has_routed,
+        has_routed: has_routed(&spec),
         told_too_long: false,
     };
     let start = Start {

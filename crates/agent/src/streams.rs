@@ -20,7 +20,7 @@ use crate::peers::{
 };
 use crate::places::Places;
 use crate::reports::Reports;
-use crate::served::served_at;
+use crate::serving::served_at;
 use crate::world::World;
 use outlive_control::orders::decode;
 

@@ -43,6 +43,7 @@ use crate::rebuild::Rebuilding;
 use crate::record_writer::{Beside, RecordWriter};
 use crate::reports::Reports;
 use crate::scrub;
+use crate::serving;
 use crate::stacks;
 use crate::storage;
 use crate::turns::Turns;
@@ -85,8 +86,6 @@ pub struct World {
     pub scrubber: Pool,
     /// Makes copies in shared storage of containers here.
     pub transferrer: Pool,
-    /// What asks the memory server, which may be silent for a while.
-    pub server: Option<Pool>,
     /// Hands descriptors to the keeper, in order.
     pub keeping: Pool,
     /// Where workers report.
@@ -194,10 +193,11 @@ impl World {
         let (places, work) = (Arc::clone(&self.places), self.work.clone());
         let (source, version, level) = (making.source, making.version, making.group.level);
         let quiet = making.quiet;
-        let served = level.store() == StoreKind::Server;
-        let pool = self.server.as_ref().filter(|_| served);
+        let served = self.places.served.as_ref();
+        let served = served.filter(|_| level.store() == StoreKind::Server);
+        let pool = served.map_or(&self.outgoing, |served| &served.pool);
         let job = move || parity::run(&places, &making, &work);
-        let Err(error) = pool.unwrap_or(&self.outgoing).run(job) else {
+        let Err(error) = pool.run(job) else {
             return;
         };
         let failed = match quiet {
@@ -258,6 +258,23 @@ impl World {
         }));
         if !wait {
             self.recorder.hurry();
+        }
+    }
+
+    /// Removes at the memory server what newer versions have replaced.
+    fn collect_served(&self, policy: &GcPolicy) {
+        let Some(served) = &self.places.served else {
+            return;
+        };
+        let (places, policy) = (Arc::clone(&self.places), policy.clone());
+        let job = move || {
+            // What stays is found the next time; a server that is lost has nothing.
+            if let Err(error) = serving::collect(&places, &policy) {
+                tracing::info!(%error, "nothing is removed at the memory server");
+            }
+        };
+        if let Err(error) = served.pool.run(job) {
+            tracing::info!(%error, "nothing is removed at the memory server");
         }
     }
 

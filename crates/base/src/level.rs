@@ -538,9 +538,25 @@ mod tests {
         let unknown = (0..=u8::MAX).filter(|code| Level::from_code(*code).is_none());
         assert_eq!(unknown.count(), 256 - 34 - 93 - 30);
         for text in [
-            "", "xor", "xor:2", "xor:33", "xor:04", "Memory", "rs", "rs:4", "rs:1+2", "rs:33+2",
-            "rs:4+5", "rs:04+2", "rs:4+", "rs4+2", "memory-server", "memory-server:2", "memory-server:33",
-            "memory-server:04", "memory-server4",
+            "",
+            "xor",
+            "xor:2",
+            "xor:33",
+            "xor:04",
+            "Memory",
+            "rs",
+            "rs:4",
+            "rs:1+2",
+            "rs:33+2",
+            "rs:4+5",
+            "rs:04+2",
+            "rs:4+",
+            "rs4+2",
+            "memory-server",
+            "memory-server:2",
+            "memory-server:33",
+            "memory-server:04",
+            "memory-server4",
         ] {
             assert!(text.parse::<Level>().is_err(), "{text}");
         }

@@ -223,7 +223,10 @@ impl Store for Parities {
         let options = self.options.clone();
         let opened = self.with(|client| {
             let bytes = client.stat(&name)?.bytes;
-            Ok((bytes, Client::connect(&self.address, &self.job, &self.key, options)?))
+            Ok((
+                bytes,
+                Client::connect(&self.address, &self.job, &self.key, options)?,
+            ))
         });
         let (bytes, client) = opened.map_err(io_error)?;
         Ok(Box::new(Served {

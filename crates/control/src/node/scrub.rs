@@ -322,9 +322,8 @@ fn kept_of<S: Shell>(
                 own.into_iter().for_each(|part| keep(part, Place::Own));
                 // What a memory server keeps is on no device; its end takes all of it.
                 let here = level.store() == StoreKind::Node;
-                let with = own.filter(|part| {
-                    here && level.members().is_some() && part.parity.is_some()
-                });
+                let with =
+                    own.filter(|part| here && level.members().is_some() && part.parity.is_some());
                 with.into_iter()
                     .for_each(|part| keep(part, Place::Parity(level)));
                 let held = contents.held_for_others(source, version, level, me);

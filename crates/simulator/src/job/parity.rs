@@ -207,7 +207,10 @@ impl Job {
 
     /// True if a piece is what was committed.
     fn is_sound(&mut self, wanted: &Wanted<'_>, piece: Piece) -> bool {
-        let served = wanted.group.is_served(piece).then(|| self.served_at(wanted, piece));
+        let served = wanted
+            .group
+            .is_served(piece)
+            .then(|| self.served_at(wanted, piece));
         let holder = self.at(piece.node().0);
         let storage = &self.home(holder).storage;
         let mut parts = wanted.parts.iter();

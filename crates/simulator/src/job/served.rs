@@ -39,7 +39,11 @@ impl Job {
     /// A parity that it has.
     pub(super) fn served_at(&self, wanted: &Wanted<'_>, piece: Piece) -> Option<Vec<u8>> {
         let at = (wanted.key, wanted.group.level, piece.node().0);
-        let found = self.served.parity.get(&at).filter(|_| !self.server_is_out());
+        let found = self
+            .served
+            .parity
+            .get(&at)
+            .filter(|_| !self.server_is_out());
         found.map(|(bytes, _)| bytes.clone())
     }
 
@@ -59,7 +63,11 @@ impl Job {
         if self.server_is_out() {
             return lost(Code::ServerLost, "nobody answers");
         }
-        let refuse = if self.calm { 0 } else { self.options.faults.refuse };
+        let refuse = if self.calm {
+            0
+        } else {
+            self.options.faults.refuse
+        };
         if self.random.chance(refuse) {
             return lost(Code::NoSpace, "more than the quota of the job");
         }

@@ -101,10 +101,8 @@ impl Theme {
             }
             Theme::Served => {
                 let level = Level::memory_server(3).into_iter();
-                options.levels = level.fold(
-                    Levels::of(&[Level::MEMORY, Level::DISK]),
-                    Levels::with,
-                );
+                options.levels =
+                    level.fold(Levels::of(&[Level::MEMORY, Level::DISK]), Levels::with);
                 (options.nodes, options.bare) = (options.nodes.max(3), 0);
                 let weights = &mut options.weights;
                 (weights.node, weights.server, weights.damage) = (4, 2, 1);

@@ -478,8 +478,7 @@ impl Job {
         let parities = storage.parity.keys();
         let parities = parities.map(|(key, level)| (*key, *level));
         let parities = parities.chain(self.served_by(node).map(|(key, level, _)| (key, level)));
-        let parities =
-            parities.map(|(key, level)| (Incarnation(key.0), Version(key.1), level));
+        let parities = parities.map(|(key, level)| (Incarnation(key.0), Version(key.1), level));
         let committed = readable
             .clone()
             .any(|it| matches!(it, Record::Commit { .. }));

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Incarnation, Level, NodeId, Survives, Version};
 use outlive_ledger::Part;
 use outlive_ledger::scheme::Piece;
@@ -46,6 +47,7 @@ impl Missing<'_> {
             .collect();
         let mut reasons = groups.clone();
         reasons.extend(self.places(contents, (source, version), &levels, !groups.is_empty()));
+        reasons.extend(self.unserved((source, version), &levels));
         if !reasons.is_empty() {
             said += &format!(": {}", reasons.join("; "));
         }
@@ -91,6 +93,22 @@ impl Missing<'_> {
             }
         }
         told
+    }
+
+    /// That a memory server has nothing of a version that it was to protect.
+    fn unserved(
+        &self,
+        at: (Incarnation, Version),
+        levels: &BTreeSet<Level>,
+    ) -> impl Iterator<Item = String> {
+        let known = self.pieces.filter(|it| (it.0, it.1) == at);
+        let parities = known.map(|it| it.2.parity.iter());
+        let has: BTreeSet<Level> = parities.into_iter().flatten().map(|it| it.0).collect();
+        let served = levels.iter().copied();
+        let lacks = move |level: &Level| level.store() == StoreKind::Server && !has.contains(level);
+        served
+            .filter(lacks)
+            .map(|_| "the memory server has no parity of it".to_owned())
     }
 
     /// Where the copies of a part lay that is gone. If a group is to blame, only copies that are
