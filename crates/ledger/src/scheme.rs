@@ -55,8 +55,8 @@ impl Group {
     pub fn lacks(&self, have: impl Fn(Piece) -> bool) -> Option<String> {
         let whole = |node: &NodeId| {
             let pieces = [Piece::Whole(*node), Piece::Parity(*node)];
-            let own = pieces.into_iter().filter(|piece| !self.is_served(*piece));
-            own.map(&have).all(|it| it)
+            let mut own = pieces.into_iter().filter(|piece| !self.is_served(*piece));
+            own.all(&have)
         };
         let gone = self.members.iter().filter(|node| !whole(node));
         let gone: Vec<String> = gone.map(ToString::to_string).collect();
