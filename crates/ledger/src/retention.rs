@@ -349,7 +349,10 @@ mod tests {
         assert!(goes(&[commit(2, Level::DISK)]));
         assert!(!goes(&[abort(2, Level::DISK)]), "an abort says nothing");
         // A container that was written again after its records had gone.
-        assert!(goes(&[commit(3, Level::DISK)]), "others speak of disk alone");
+        assert!(
+            goes(&[commit(3, Level::DISK)]),
+            "others speak of disk alone"
+        );
         assert!(!goes(&[commit(1, Level::PARTNER), commit(3, Level::DISK)]));
         // What another version had, this one may have had as well.
         let other = [commit(2, Level::DISK), commit(1, Level::PARTNER)];
