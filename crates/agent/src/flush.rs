@@ -178,7 +178,7 @@ impl Writing {
                 }
             }
             let mut stored = self.flush.targets.iter();
-            if !stored.any(|target| target.level().store() == StoreKind::Node) {
+            if !stored.any(|target| target.level().store().is_of_nodes()) {
                 return;
             }
             let own = copy(Target::Disk);
@@ -326,7 +326,7 @@ impl Writing {
                 ),
                 error.remedy(),
             )),
-            StreamReply::Coming { .. } | StreamReply::Working => {
+            StreamReply::Coming { .. } | StreamReply::Working | StreamReply::Shown { .. } => {
                 Err(Error::internal("an odd answer on a stream"))
             }
         }

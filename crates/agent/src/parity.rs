@@ -8,6 +8,7 @@ use std::io::{self, BufReader, Read};
 use std::ops::Range;
 use std::sync::Arc;
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
 use outlive_control::node::shell::Making;
 use outlive_ledger::scheme::Piece;
@@ -17,10 +18,12 @@ use outlive_vault::{ParityHead, Pieces, write_parity};
 
 use crate::memory::Work;
 use crate::peers::{
-    StreamReply, StreamRequest, WORKING_EVERY, connection_lost, open_stream, read_reply,
+    StreamReply, StreamRequest, WORKING_EVERY, connection_lost, odd, open_stream, read_reply,
 };
 use crate::places::Places;
 use crate::reports::Reports;
+use crate::served::Served;
+use crate::serving::{self, served_at};
 
 /// Bytes in a second that storage reads at least.
 const SLOWEST: u64 = 10_000_000;
@@ -49,6 +52,9 @@ pub fn run(places: &Arc<Places>, making: &Making, work: &Reports<Work>) {
 /// Makes a parity, and puts it in the place of one that is there.
 pub fn make(places: &Arc<Places>, making: &Making) -> Result<Parity> {
     let group = &making.group;
+    if group.level.store() == StoreKind::Server {
+        return serving::make(places, making);
+    }
     let id = ContainerId {
         incarnation: making.source,
         version: making.version,
@@ -104,8 +110,14 @@ impl Remote<'_> {
         match read_reply(&mut stream, node)? {
             StreamReply::Coming { length } => Ok((length, stream)),
             StreamReply::Refused(error) => Err(error),
-            StreamReply::Stored { .. } | StreamReply::Working => Err(odd()),
+            _ => Err(odd()),
         }
+    }
+
+    /// The memory server, if it is what keeps a piece.
+    fn served(&self, piece: Piece) -> Result<Option<&Served>> {
+        let is_there = self.level.store() == StoreKind::Server && self.level_of(piece).is_some();
+        is_there.then(|| served_at(self.places)).transpose()
     }
 
     fn level_of(&self, piece: Piece) -> Option<Level> {
@@ -117,6 +129,10 @@ impl Remote<'_> {
 
     fn range(&self, piece: Piece, range: &Range<u64>) -> Result<Box<dyn Read>> {
         let id = self.part(piece.node())?.id;
+        if let Some(served) = self.served(piece)? {
+            let bytes = served.read(self.level, id, range.clone())?;
+            return Ok(Box::new(BufReader::with_capacity(AHEAD, bytes)));
+        }
         let bytes = range.end - range.start;
         let request = StreamRequest::Range {
             id,
@@ -139,10 +155,6 @@ fn words_of(length: u64) -> u64 {
     WORDS_MIN + length / (SLOWEST * WORKING_EVERY.as_secs())
 }
 
-fn odd() -> Error {
-    Error::internal("an odd answer on a stream")
-}
-
 impl Pieces for Remote<'_> {
     fn open(&mut self, piece: Piece, range: Range<u64>) -> io::Result<Box<dyn Read>> {
         self.range(piece, &range).map_err(io::Error::other)
@@ -157,6 +169,10 @@ impl Pieces for Remote<'_> {
         let Some((length, digest)) = known.filter(|_| self.committed) else {
             return Ok(());
         };
+        if let Some(served) = self.served(piece)? {
+            let parity = Parity { length, digest };
+            return served.parities().check(self.level, part.id, parity);
+        }
         let request = StreamRequest::Check {
             id: part.id,
             parity: self.level_of(piece),
@@ -170,7 +186,7 @@ impl Pieces for Remote<'_> {
                 StreamReply::Working => {}
                 StreamReply::Coming { length: 0 } => return Ok(()),
                 StreamReply::Refused(error) => return Err(error),
-                StreamReply::Coming { .. } | StreamReply::Stored { .. } => return Err(odd()),
+                _ => return Err(odd()),
             }
         }
         Err(Error::new(

@@ -48,6 +48,13 @@ pub enum StreamRequest {
         /// What they must be.
         digest: u128,
     },
+    /// Show your own container to the job's memory server: a [`StreamReply::Shown`].
+    Show {
+        /// Of which version.
+        id: ContainerId,
+        /// Its bytes.
+        length: u64,
+    },
 }
 
 /// An answer on a bulk stream, preceded by its length as u32.
@@ -67,6 +74,11 @@ pub enum StreamReply {
     Refused(Error),
     /// It is not done yet.
     Working,
+    /// The container may be read there, under its own name.
+    Shown {
+        /// Where.
+        address: std::net::SocketAddr,
+    },
 }
 
 /// How often who reads something long says that it does: much more often than a stream may be
@@ -75,6 +87,11 @@ pub const WORKING_EVERY: Duration = Duration::from_secs(5);
 
 /// Longest encoded [`StreamReply`], or [`StreamRequest`] that is not the first.
 const FRAME_BYTES_MAX: usize = 16 * 1024;
+
+/// A peer answers something else than it was asked.
+pub fn odd() -> Error {
+    Error::internal("an odd answer on a stream")
+}
 
 /// The connection to a peer broke: no file is at fault, and no device.
 pub fn connection_lost(peer: NodeId, doing: &str, error: &std::io::Error) -> Error {

@@ -8,6 +8,7 @@ use outlive_network::{Endpoint, Stream};
 use outlive_vault::Vault;
 
 use crate::faults::Faults;
+use crate::served::Served;
 use crate::shared_records::SharedRecords;
 
 /// Where a node's things are.
@@ -24,6 +25,8 @@ pub struct Places {
     pub shared: Arc<Vault>,
     /// Who records decisions there, and removes what may go.
     pub shared_records: SharedRecords,
+    /// The memory server, if the job has one.
+    pub served: Option<Served>,
     /// The network.
     pub endpoint: Arc<Endpoint>,
     /// The stream to the partner, while nothing is sent on it.

@@ -200,7 +200,7 @@ impl Rebuilding {
             committed: true,
         };
         let me = self.places.node;
-        let have = |piece: Piece| piece.node() != me;
+        let have = |piece: Piece| group.is_beside(piece, me);
         let want = Piece::Whole(me);
         outlive_vault::make(group, want, sealed.length, &have, &mut pieces, &mut |sum| {
             let mut intake = Intake::new(self);
@@ -216,7 +216,7 @@ impl Rebuilding {
         match read_reply(&mut stream, holder)? {
             StreamReply::Coming { .. } => {}
             StreamReply::Refused(error) => return Err(error),
-            StreamReply::Stored { .. } | StreamReply::Working => {
+            StreamReply::Stored { .. } | StreamReply::Working | StreamReply::Shown { .. } => {
                 return Err(Error::internal("an odd answer on a stream"));
             }
         }

@@ -26,6 +26,7 @@ use crate::memory::{Block, Memory, Work, share};
 use crate::places::Places;
 use crate::record_writer::{Means, RecordWriter, owed_of};
 use crate::reports::Reports;
+use crate::served::Served;
 use crate::shared_records::{self, SharedRecords};
 use crate::storage;
 use crate::turns::Turns;
@@ -200,6 +201,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
     let (kept, kept_records) = kept_records(&mut left, deposit.as_deref(), spec.job_hash)?;
     let (ranks, mut troubles) = adopt(left);
     let key = JobKey::load(&spec.key_file)?;
+    let served = Served::of(&spec, &key)?;
     let faults = Arc::new(Faults::default());
     let (store, shared, refused) = vaults(&spec, &faults)?;
     let restarts = deposit.as_ref().map(|kept| kept.agent_restarts());
@@ -242,7 +244,6 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         pid: std::process::id(),
         keeper_pid: rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get() as u32),
     };
-    let has_routed = has_routed(&spec);
     let places = Places {
         node: spec.node,
         job_hash: spec.job_hash,
@@ -250,6 +251,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         files: Directory::routed(&spec.node_dir),
         shared: Arc::new(shared),
         shared_records,
+        served,
         endpoint: Arc::new(endpoint),
         line_out: Default::default(),
         faults,
@@ -272,7 +274,7 @@ fn start_of(spec: AgentSpec) -> Result<(Start<World>, Receiver<Work>)> {
         sensors: Sensors::new(spec.node_dir.clone()),
         turns: Turns::new(),
         plenty: Default::default(),
-        has_routed,
+        has_routed: has_routed(&spec),
         told_too_long: false,
     };
     let start = Start {

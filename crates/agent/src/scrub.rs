@@ -101,13 +101,13 @@ fn mend_of_copies(
             // What is captured next is written there.
             StoreKind::Keeper => continue,
             StoreKind::Shared => copy_of(&places.shared, *level, sealed, &mut take),
-            StoreKind::Node if level.members().is_some() => {
+            StoreKind::Node | StoreKind::Server if level.members().is_some() => {
                 make(places, reading, *level, sealed, &mut take)
             }
             StoreKind::Node if part.holder == places.node => {
                 copy_of(&places.store, *level, sealed, &mut take)
             }
-            StoreKind::Node => fetch(places, part.holder, sealed.id, &mut take),
+            StoreKind::Node | StoreKind::Server => fetch(places, part.holder, sealed.id, &mut take),
         };
         match mended {
             Ok(()) => return Ok(*level),
@@ -154,7 +154,7 @@ fn fetch(places: &Places, holder: NodeId, id: ContainerId, take: &mut Take<'_>) 
     match read_reply(&mut stream, holder)? {
         StreamReply::Coming { .. } => take(&mut stream),
         StreamReply::Refused(error) => Err(error),
-        StreamReply::Stored { .. } | StreamReply::Working => {
+        StreamReply::Stored { .. } | StreamReply::Working | StreamReply::Shown { .. } => {
             Err(Error::internal("an odd answer on a stream"))
         }
     }
@@ -176,7 +176,7 @@ fn make(
         committed: true,
     };
     let owner = sealed.id.node;
-    let have = |piece: Piece| piece.node() != owner;
+    let have = |piece: Piece| group.is_beside(piece, owner);
     let want = Piece::Whole(owner);
     outlive_vault::make(group, want, sealed.length, &have, &mut pieces, &mut |sum| {
         take(sum)

@@ -33,7 +33,7 @@ pub fn corrupt(places: &Places, level: Level) -> Result<()> {
     let shared = level.store() == StoreKind::Shared;
     let (level, vault) = match level.store() {
         StoreKind::Keeper => (Level::DISK, &places.store),
-        StoreKind::Node => (level, &places.store),
+        StoreKind::Node | StoreKind::Server => (level, &places.store),
         StoreKind::Shared => (level, &places.shared),
     };
     let mut found = vault.found()?;

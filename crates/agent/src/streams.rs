@@ -20,6 +20,7 @@ use crate::peers::{
 };
 use crate::places::Places;
 use crate::reports::Reports;
+use crate::serving::served_at;
 use crate::world::World;
 use outlive_control::orders::decode;
 
@@ -104,6 +105,14 @@ fn serve(
                 Err(error) => StreamReply::Refused(error),
             };
             say(&reply).map(|()| false)
+        }
+        StreamRequest::Show { id, length } => {
+            let shown = served_at(places).and_then(|served| served.show(&places.store, id, length));
+            let reply = match shown {
+                Ok(address) => StreamReply::Shown { address },
+                Err(error) => StreamReply::Refused(error),
+            };
+            send_reply(stream, from.peer, &reply).map(|()| false)
         }
     }
 }

@@ -14,26 +14,28 @@ use std::time::{Duration, Instant};
 
 use outlive_base::control_block::Identity;
 use outlive_base::ipc::ToRank;
+use outlive_base::level::StoreKind;
 use outlive_base::{Error, Incarnation, Level, NodeId, Rank, Result, Version};
 use outlive_capture::control::ControlBlock;
 use outlive_capture::ipc::Connection;
 use outlive_capture::slab::Slab;
 use outlive_control::node::copies::{Reading, Scrubbed};
 use outlive_control::node::shell::{
-    Ask, Collected, CommandLine, Flush, Found, Link, Making, PeerMessage, Rebuild, Shell, With,
+    Ask, Collected, CommandLine, Flush, Link, Making, PeerMessage, Rebuild, Shell, With,
 };
 use outlive_control::node::{HOLD_MAX, SHORT_BYTES};
 use outlive_control::orders::{Fault, Member, Notice, Order, decode, encode};
 use outlive_control::traffic::Traffic;
 use outlive_ledger::{GcPolicy, Record};
 use outlive_network::{Driver, Event as NetEvent};
-use outlive_vault::{Inventory, Part, Removal, Trace};
+use outlive_vault::Removal;
 use rustix::process::{Pid, Signal};
 
 use crate::flush::Writing;
 use crate::health::Sensors;
 use crate::ipc_server::is_readable;
 use crate::keeper::Deposit;
+use crate::look::look;
 use crate::memory::{Block, Memory, Work, control_tag, share, slab_tag};
 use crate::parity;
 use crate::places::Places;
@@ -41,6 +43,7 @@ use crate::rebuild::Rebuilding;
 use crate::record_writer::{Beside, RecordWriter};
 use crate::reports::Reports;
 use crate::scrub;
+use crate::serving;
 use crate::stacks;
 use crate::storage;
 use crate::turns::Turns;
@@ -190,8 +193,11 @@ impl World {
         let (places, work) = (Arc::clone(&self.places), self.work.clone());
         let (source, version, level) = (making.source, making.version, making.group.level);
         let quiet = making.quiet;
+        let served = self.places.served.as_ref();
+        let served = served.filter(|_| level.store() == StoreKind::Server);
+        let pool = served.map_or(&self.outgoing, |served| &served.pool);
         let job = move || parity::run(&places, &making, &work);
-        let Err(error) = self.outgoing.run(job) else {
+        let Err(error) = pool.run(job) else {
             return;
         };
         let failed = match quiet {
@@ -238,6 +244,7 @@ impl World {
     fn collect(&mut self, policy: GcPolicy, shared: bool) {
         let (places, work) = (Arc::clone(&self.places), self.work.clone());
         let plenty = Arc::clone(&self.plenty);
+        self.collect_served(&policy);
         let wait = plenty.load(Ordering::Relaxed);
         self.recorder.run_beside(Beside::new(move |store| {
             let found = store.found().map_err(Error::from);
@@ -251,6 +258,23 @@ impl World {
         }));
         if !wait {
             self.recorder.hurry();
+        }
+    }
+
+    /// Removes at the memory server what newer versions have replaced.
+    fn collect_served(&self, policy: &GcPolicy) {
+        let Some(served) = &self.places.served else {
+            return;
+        };
+        let (places, policy) = (Arc::clone(&self.places), policy.clone());
+        let job = move || {
+            // What stays is found the next time; a server that is lost has nothing.
+            if let Err(error) = serving::collect(&places, &policy) {
+                tracing::info!(%error, "nothing is removed at the memory server");
+            }
+        };
+        if let Err(error) = served.pool.run(job) {
+            tracing::info!(%error, "nothing is removed at the memory server");
         }
     }
 
@@ -596,78 +620,6 @@ impl Shell for World {
         self.turns.excuse(held.elapsed());
         ordered
     }
-}
-
-/// What lies in storage.
-fn look(places: &Places) -> Found {
-    // A directory that cannot be listed supplies nothing, and says so.
-    let here = Inventory::of(places.node, &places.store);
-    let there = Inventory::of(Part::SHARED, &places.shared);
-    take_pins(places, &here, &there);
-    let mine = there
-        .copies
-        .iter()
-        .filter(|found| found.id.node == places.node);
-    let (parities, copies): (Vec<_>, Vec<_>) = here
-        .copies
-        .iter()
-        .partition(|found| found.level.members().is_some());
-    let parities = parities
-        .into_iter()
-        .map(|found| (found.id.incarnation, found.id.version, found.level))
-        .collect();
-    let copies = copies.into_iter().chain(mine);
-    let available = copies
-        .map(|found| (found.id.incarnation, found.id.version, found.id.node))
-        .collect();
-    let (newest, text) = traces(&here, &there);
-    let damage = [here.damage(), there.damage()];
-    Found {
-        available,
-        parities,
-        newest,
-        text,
-        errors: here
-            .errors
-            .into_iter()
-            .chain(damage.into_iter().flatten())
-            .collect(),
-        unseen: there.errors,
-        records: there.records,
-    }
-}
-
-/// A node that has lost its storage has lost its pins too; the shared directory has them.
-fn take_pins(places: &Places, here: &Inventory, there: &Inventory) {
-    for (incarnation, version) in there.pinned.difference(&here.pinned).copied() {
-        let pin = Record::Pin {
-            incarnation,
-            version,
-        };
-        if let Err(error) = places.store.records().persist(&pin) {
-            tracing::warn!(%error, %version, "a pin is not known here");
-        }
-    }
-}
-
-/// What shows in storage that versions were committed, if no record of one can be read.
-fn traces(here: &Inventory, there: &Inventory) -> (Option<Incarnation>, Option<String>) {
-    let found: Vec<Trace> = [here, there].into_iter().filter_map(Trace::of).collect();
-    let committed = |record: &Record| matches!(record, Record::Commit { .. });
-    let mut records = here.records.iter().chain(&there.records);
-    let nothing = || format!("{}: no record of a version", here.store.name());
-    let text = match records.any(committed) {
-        true => None,
-        false if found.is_empty() => Some(nothing()),
-        false => Some(
-            found
-                .iter()
-                .map(ToString::to_string)
-                .collect::<Vec<_>>()
-                .join("; "),
-        ),
-    };
-    (found.iter().map(|trace| trace.incarnation).max(), text)
 }
 
 /// Removes what may go; `plenty` says then whether the next may wait for a while.

@@ -48,6 +48,8 @@ impl Version {
 impl NodeId {
     /// The supervisor that `outlive run` is, seen as a peer.
     pub const LAUNCHER: NodeId = NodeId(u32::MAX);
+    /// The memory server of a job, where places of copies are named.
+    pub const SERVER: NodeId = NodeId(u32::MAX - 1);
 }
 
 /// One container file: the bytes of all ranks of one node at one version.

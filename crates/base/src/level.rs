@@ -20,6 +20,15 @@ pub enum StoreKind {
     Node = 1,
     /// A directory that all nodes share.
     Shared = 2,
+    /// Containers in the storage of the nodes, and their parities in the memory of a server.
+    Server = 3,
+}
+
+impl StoreKind {
+    /// True if each node keeps its own container in its storage.
+    pub const fn is_of_nodes(self) -> bool {
+        matches!(self, StoreKind::Node | StoreKind::Server)
+    }
 }
 
 /// How bytes are laid out over the members of a group. Numbers are those of records
@@ -30,7 +39,8 @@ pub enum Scheme {
     /// Each node's bytes once.
     Single = 0,
     /// A parity segment at each member of a group, of the others' bytes (RAID 5, as SCR's and
-    /// DEEP-ER's XOR levels: deep-er, section III-D2).
+    /// DEEP-ER's XOR levels: deep-er, section III-D2). Over [`StoreKind::Server`]: one parity of
+    /// all members, at the server (NAM XOR: deep-er, section III-D).
     Xor = 1,
     /// Several parities at each member of a group, by a Reed-Solomon code (as SCR's RS level;
     /// `outlive_ledger::scheme` has the code).
@@ -164,6 +174,8 @@ pub const RS_LOST_MAX: u16 = 4;
 
 /// The code of an XOR group of no members; that of g members is g more.
 const XOR: u8 = 0x20;
+/// The same of a group whose parity lies in a memory server.
+const SERVER: u8 = 0xB0;
 /// The code of the first Reed-Solomon level. Those of a k follow each other, by m.
 const RS: u8 = 0x50;
 /// Choices of m for each k.
@@ -177,6 +189,15 @@ static XOR_NAMES: [&str; 30] = [
     "xor:22", "xor:23", "xor:24", "xor:25", "xor:26", "xor:27", "xor:28", "xor:29", "xor:30",
     "xor:31", "xor:32",
 ];
+
+/// A name of each number of members, from the fewest.
+macro_rules! server_names {
+    ($($members:literal)*) => { [$(concat!("memory-server:", $members)),*] };
+}
+
+static SERVER_NAMES: [&str; 30] = server_names!(
+    3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22 23 24 25 26 27 28 29 30 31 32
+);
 
 /// The names of each k, by m.
 macro_rules! rs_names {
@@ -218,6 +239,25 @@ impl Level {
         }
     }
 
+    /// One parity of each group of `members` nodes, made and kept by a memory server. `None` if
+    /// they are too few or too many.
+    pub const fn memory_server(members: u16) -> Option<Level> {
+        match members {
+            XOR_MEMBERS_MIN..=XOR_MEMBERS_MAX => Some(Level(SERVER + members as u8)),
+            _ => None,
+        }
+    }
+
+    /// The members of a group of the code of such a level.
+    const fn server_of(code: u8) -> Option<u16> {
+        const FIRST: u8 = SERVER + XOR_MEMBERS_MIN as u8;
+        const LAST: u8 = SERVER + XOR_MEMBERS_MAX as u8;
+        match code {
+            FIRST..=LAST => Some((code - SERVER) as u16),
+            _ => None,
+        }
+    }
+
     /// Reed-Solomon parities over groups of `k + m` nodes, of which `m` may be lost. `None` if
     /// either is too small or too large.
     pub const fn rs(k: u16, m: u16) -> Option<Level> {
@@ -248,7 +288,11 @@ impl Level {
         let members = u16::from(code.wrapping_sub(XOR));
         let plain = Level::PLAIN.into_iter().find(|level| level.0 == code);
         let rs = || Level::rs_of(code).map(|_| Level(code));
-        plain.or_else(|| Level::xor(members)).or_else(rs)
+        let server = || Level::server_of(code).map(|_| Level(code));
+        plain
+            .or_else(|| Level::xor(members))
+            .or_else(rs)
+            .or_else(server)
     }
 
     /// Store, scheme and numbers.
@@ -263,7 +307,10 @@ impl Level {
                     let (k, m) = (k as u16 + RS_DATA_MIN, m as u16 + RS_LOST_MIN);
                     (StoreKind::Node, Scheme::ReedSolomon, k, m)
                 }
-                None => (StoreKind::Node, Scheme::Xor, (code - XOR) as u16 - 1, 1),
+                None => match Level::server_of(code) {
+                    Some(members) => (StoreKind::Server, Scheme::Xor, members, 1),
+                    None => (StoreKind::Node, Scheme::Xor, (code - XOR) as u16 - 1, 1),
+                },
             },
         };
         Protection {
@@ -278,7 +325,8 @@ impl Level {
     pub fn of(protection: Protection) -> Option<Level> {
         let xor = Level::xor(protection.k.saturating_add(1));
         let rs = Level::rs(protection.k, protection.m);
-        let mut known = Level::PLAIN.into_iter().chain(xor).chain(rs);
+        let server = Level::memory_server(protection.k);
+        let mut known = Level::PLAIN.into_iter().chain(xor).chain(rs).chain(server);
         known.find(|level| level.protection() == protection)
     }
 
@@ -294,10 +342,17 @@ impl Level {
 
     /// Nodes of a group over which parity is made; `None` if there is none.
     pub const fn members(self) -> Option<u16> {
-        let Protection { scheme, k, m, .. } = self.protection();
-        match scheme {
-            Scheme::Xor | Scheme::ReedSolomon => Some(k + m),
-            Scheme::Single | Scheme::Copies => None,
+        let Protection {
+            store,
+            scheme,
+            k,
+            m,
+        } = self.protection();
+        match (store, scheme) {
+            // Of what the server keeps no member stores anything.
+            (StoreKind::Server, _) => Some(k),
+            (_, Scheme::Xor | Scheme::ReedSolomon) => Some(k + m),
+            (_, Scheme::Single | Scheme::Copies) => None,
         }
     }
 
@@ -311,8 +366,12 @@ impl Level {
             Level(code) => match Level::rs_of(code) {
                 Some((k, m)) => RS_NAMES[usize::from(k)][usize::from(m)],
                 None => {
-                    let nth = code.wrapping_sub(XOR + XOR_MEMBERS_MIN as u8);
-                    XOR_NAMES.get(usize::from(nth)).copied().unwrap_or("?")
+                    let (names, first) = match Level::server_of(code) {
+                        Some(_) => (&SERVER_NAMES, SERVER),
+                        None => (&XOR_NAMES, XOR),
+                    };
+                    let nth = code.wrapping_sub(first + XOR_MEMBERS_MIN as u8);
+                    names.get(usize::from(nth)).copied().unwrap_or("?")
                 }
             },
         }
@@ -325,6 +384,7 @@ impl Level {
             StoreKind::Keeper => (Count::Some(0), Count::Some(0), None),
             StoreKind::Node => (Count::All, Count::Some(m), None),
             StoreKind::Shared => (Count::All, Count::All, Some(StoreKind::Shared)),
+            StoreKind::Server => (Count::All, Count::Some(m), Some(StoreKind::Server)),
         };
         Tolerance {
             memory,
@@ -336,7 +396,10 @@ impl Level {
     /// True if a version at this level survives whatever one at `other` does, as far as both
     /// promise it: the order by which a newer version takes an older one's place (P3).
     pub fn covers(self, other: Level) -> bool {
-        self.tolerance().covers(other.tolerance())
+        // Without its server it is what the containers of the nodes are.
+        let is_served = self.store() == StoreKind::Server;
+        let alone = is_served && Level::DISK.tolerance().covers(other.tolerance());
+        alone || self.tolerance().covers(other.tolerance())
     }
 
     /// The most that a program may count on.
@@ -346,7 +409,7 @@ impl Level {
             (StoreKind::Keeper, _) => Survives::Process,
             (StoreKind::Node, 0) => Survives::NodeCrash,
             // Copies and groups are laid over failure domains.
-            (StoreKind::Node, _) => Survives::Domain,
+            (StoreKind::Node | StoreKind::Server, _) => Survives::Domain,
             (StoreKind::Shared, _) => Survives::AllNodes,
         }
     }
@@ -393,7 +456,12 @@ impl core::str::FromStr for Level {
                 Level::rs(RS_DATA_MIN + k as u16, RS_LOST_MIN + m as u16)
             })
         };
-        plain.or_else(xor).or_else(rs).ok_or_else(|| {
+        let server = || {
+            let nth = SERVER_NAMES.iter().position(|name| *name == text)?;
+            Level::memory_server(XOR_MEMBERS_MIN + nth as u16)
+        };
+        let known = plain.or_else(xor).or_else(rs).or_else(server);
+        known.ok_or_else(|| {
             // Who asks for one lost member alone means another level.
             let one_lost = || {
                 let k = text.strip_prefix("rs:")?.strip_suffix("+1")?;
@@ -408,7 +476,8 @@ impl core::str::FromStr for Level {
                     format!("'{text}' is no checkpoint level"),
                     "use memory, disk, partner, xor:G (one parity over groups of G nodes, 3 to \
                      32), rs:K+M (M parities over groups of K + M nodes, K from 2 to 32 and M \
-                     from 2 to 4) or shared, separated by commas"
+                     from 2 to 4), memory-server:G (one parity over groups of G nodes in a \
+                     memory server, 3 to 32) or shared, separated by commas"
                         .to_owned(),
                 ),
             };
@@ -451,14 +520,15 @@ mod tests {
     fn all() -> impl Iterator<Item = Level> {
         let xor = (0..100).filter_map(Level::xor);
         let rs = (0..100).flat_map(|k| (0..10).filter_map(move |m| Level::rs(k, m)));
-        Level::PLAIN.into_iter().chain(xor).chain(rs)
+        let server = (0..100).filter_map(Level::memory_server);
+        Level::PLAIN.into_iter().chain(xor).chain(rs).chain(server)
     }
 
     #[test]
     fn every_level_is_its_own_description() {
-        assert_eq!(all().count(), 34 + 93);
+        assert_eq!(all().count(), 34 + 93 + 30);
         let codes: std::collections::BTreeSet<u8> = all().map(Level::code).collect();
-        assert_eq!(codes.len(), 34 + 93, "no two alike");
+        assert_eq!(codes.len(), 34 + 93 + 30, "no two alike");
         for level in all() {
             assert_eq!(Level::from_code(level.code()), Some(level));
             assert_eq!(Level::of(level.protection()), Some(level));
@@ -466,10 +536,27 @@ mod tests {
             assert!((Level::FIRST..=Level::LAST).contains(&level));
         }
         let unknown = (0..=u8::MAX).filter(|code| Level::from_code(*code).is_none());
-        assert_eq!(unknown.count(), 256 - 34 - 93);
+        assert_eq!(unknown.count(), 256 - 34 - 93 - 30);
         for text in [
-            "", "xor", "xor:2", "xor:33", "xor:04", "Memory", "rs", "rs:4", "rs:1+2", "rs:33+2",
-            "rs:4+5", "rs:04+2", "rs:4+", "rs4+2",
+            "",
+            "xor",
+            "xor:2",
+            "xor:33",
+            "xor:04",
+            "Memory",
+            "rs",
+            "rs:4",
+            "rs:1+2",
+            "rs:33+2",
+            "rs:4+5",
+            "rs:04+2",
+            "rs:4+",
+            "rs4+2",
+            "memory-server",
+            "memory-server:2",
+            "memory-server:33",
+            "memory-server:04",
+            "memory-server4",
         ] {
             assert!(text.parse::<Level>().is_err(), "{text}");
         }
@@ -510,6 +597,17 @@ mod tests {
             assert!(!other.covers(shared) && !shared.covers(other), "{other}");
         }
         assert_eq!(xor.survives(), Survives::Domain);
+        // Its server may be lost, and then it is as good as the nodes' own containers.
+        let server = Level::memory_server(4).unwrap();
+        assert!(server.covers(disk) && !disk.covers(server));
+        assert!(partner.covers(server) && xor.covers(server) && two.covers(server));
+        for other in [partner, xor, two, shared] {
+            assert!(!server.covers(other), "{other}");
+        }
+        assert!(Level::memory_server(8).unwrap().covers(server));
+        assert_eq!(server.survives(), Survives::Domain);
+        assert_eq!(server.members(), Some(4));
+        assert_eq!(server.domains_tolerated(9), 1);
         assert_eq!(
             (disk.domains_tolerated(5), xor.domains_tolerated(5)),
             (0, 1)

@@ -149,6 +149,9 @@ pub struct Settings {
     /// Keep the level shared in an object store: s3://BUCKET/DIRECTORY, gs://... or az://...
     #[arg(long, value_name = "URL")]
     pub object_store: Option<String>,
+    /// Where the memory server is that keeps the parities of the level memory-server:G
+    #[arg(long, value_name = "HOST:PORT")]
+    pub memory_server: Option<String>,
     /// Split this machine into N nodes by rank, each with its own agent and storage
     #[arg(long, value_name = "N")]
     pub emulate_nodes: Option<String>,

@@ -215,6 +215,7 @@ fn show(version: Option<u64>, choice: &JobChoice) -> Result<u8> {
 fn place(node: NodeId) -> String {
     match node {
         Part::SHARED => "shared".to_owned(),
+        NodeId::SERVER => "the memory server".to_owned(),
         node => node.to_string(),
     }
 }

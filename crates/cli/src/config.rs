@@ -68,6 +68,12 @@ pub const KEYS: &[Key] = &[
         "",
         "none: the level shared lies in the job's directory",
     ),
+    key(
+        PLACES,
+        "memory-server",
+        "",
+        "none: no level memory-server:G is in use",
+    ),
     key(NODES, "emulate-nodes", "1", ""),
     key(NODES, "hosts", "", "none: this machine"),
     key(NODES, "remote-shell", "", "ssh without questions"),
@@ -178,6 +184,12 @@ impl Config {
         self.0.get(key).map_or("", |(value, _)| value)
     }
 
+    /// The path that a key names, if it names one.
+    pub fn path(&self, key: &str) -> Option<PathBuf> {
+        let path = Some(self.get(key)).filter(|path| !path.is_empty());
+        path.map(PathBuf::from)
+    }
+
     /// Reads all sources. `flags` come last.
     ///
     /// # Errors
@@ -271,11 +283,12 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 41] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 42] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
             ("object-store", &self.object_store),
+            ("memory-server", &self.memory_server),
             ("emulate-nodes", &self.emulate_nodes),
             ("hosts", &self.hosts),
             ("remote-shell", &self.remote_shell),

@@ -175,6 +175,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     let named = options.job.is_some();
     Ok(Run {
         object_store: crate::objects::wanted(config, &settings.levels, named)?,
+        memory_server: crate::objects::memory_server(config, &settings.levels, named)?,
         settings,
         store: PathBuf::from(config.get("store")),
         node_storage: node_storage.map(PathBuf::from),
@@ -184,9 +185,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         encrypt: boolean(config, "encrypt")?,
         health: crate::health::settings(config)?,
         report: options.report,
-        metrics: Some(config.get("metrics"))
-            .filter(|path| !path.is_empty())
-            .map(PathBuf::from),
+        metrics: config.path("metrics"),
         executable: PathBuf::from("/proc/self/exe"),
         environment,
         words: options.command,

@@ -62,6 +62,9 @@ pub struct AgentSpec {
     /// Where the level shared lies, if not in that directory: `s3://BUCKET/PREFIX`.
     #[serde(default)]
     pub object_store: Option<String>,
+    /// Where the memory server of the job is, if it has one: `HOST:PORT`.
+    #[serde(default)]
+    pub memory_server: Option<String>,
     /// The Unix socket for the ranks.
     pub socket: PathBuf,
     /// Bound of the staging memory, in bytes.

@@ -36,6 +36,8 @@ pub struct Common {
     pub job_dir: PathBuf,
     /// Where the level shared lies, if not there.
     pub object_store: Option<String>,
+    /// Where the job's memory server is.
+    pub memory_server: Option<String>,
     /// Variables that keepers and agents have besides those of this process.
     pub environment: Vec<(String, String)>,
     /// The key's file.
@@ -118,6 +120,7 @@ impl Fleet {
             node_dir: dir.to_owned(),
             job_dir: self.common.job_dir.clone(),
             object_store: self.common.object_store.clone(),
+            memory_server: self.common.memory_server.clone(),
             socket: self.common.socket(node),
             memory_bytes: self.common.memory_bytes,
             encrypt: self.common.encrypt,

@@ -72,6 +72,9 @@ pub struct JobFile {
     /// Where the level shared lies, if not in the job's directory: `s3://BUCKET/PREFIX`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub object_store: Option<String>,
+    /// Where its memory server was in the last run that named one: `HOST:PORT`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_server: Option<String>,
     /// XXH3-64 of this file without this line: a flipped bit must not be another number.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checksum: Option<u64>,
@@ -95,6 +98,7 @@ impl JobFile {
             directory: None,
             hosts: Vec::new(),
             object_store: None,
+            memory_server: None,
             checksum: None,
         }
     }

@@ -36,6 +36,8 @@ pub struct Run {
     pub node_storage: Option<PathBuf>,
     /// Where the level shared lies, if not in the job's directory.
     pub object_store: Option<ObjectPlace>,
+    /// Where the memory server is: `HOST:PORT`.
+    pub memory_server: Option<String>,
     /// The name was made up for this run: nothing of the job stays when it ends well.
     pub unnamed: bool,
     /// Bound of the staging memory of each node, in bytes; 0: half of what its host has.
@@ -65,6 +67,7 @@ impl Run {
             nodes: self.settings.nodes,
             node_storage: self.node_storage.as_deref(),
             object_store: self.object_store.as_ref(),
+            memory_server: self.memory_server.as_deref(),
             fresh: self.settings.fresh,
         }
     }

@@ -36,6 +36,8 @@ pub struct Wanted<'a> {
     pub node_storage: Option<&'a Path>,
     /// Where the level shared lies, if not in the job's directory.
     pub object_store: Option<&'a ObjectPlace>,
+    /// Where the memory server is, if the user says it.
+    pub memory_server: Option<&'a str>,
     /// The owner's word that the job begins anew.
     pub fresh: bool,
 }
@@ -112,6 +114,9 @@ impl Store {
             }
         };
         job.object_store = object_store;
+        if let Some(address) = wanted.memory_server {
+            job.memory_server = Some(address.to_owned());
+        }
         job.incarnation = job.incarnation.max(shared::newest_start(&job, &dir)?);
         job.name = name.clone();
         job.directory = Some(dir.clone());
@@ -431,6 +436,7 @@ impl Store {
             nodes,
             node_storage,
             object_store: None,
+            memory_server: None,
             fresh,
         };
         Store::open(store, name, &wanted)

@@ -1,9 +1,12 @@
 //! The versions of a job as its store and this machine's nodes have them.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, NodeId, Result, Version};
-use outlive_vault::{Catalogue, Entry, Inventory, Part};
+use outlive_memory::{Options, Parities};
+use outlive_network::JobKey;
+use outlive_vault::{Catalogue, Entry, Inventory, Part, Vault};
 
 use crate::job_file::node_dir;
 use crate::jobs::{Job, hash};
@@ -30,9 +33,20 @@ pub fn on_this_machine(job: &Job) -> Result<Catalogue> {
         .iter()
         .map(|(node, dir)| Inventory::of_node(*node, dir, hash));
     let shared = Inventory::of(Part::SHARED, &shared(job)?.vault(hash));
-    Ok(Catalogue::new(
-        std::iter::once(shared).chain(nodes).collect(),
-    ))
+    let all = std::iter::once(shared).chain(nodes);
+    Ok(Catalogue::new(all.chain(served(job, hash)?).collect()))
+}
+
+/// What the job's memory server has, if the job was given one.
+fn served(job: &Job, hash: u64) -> Result<Option<Inventory>> {
+    let file = job.file.as_ref().map_err(Clone::clone)?;
+    let Some(address) = &file.memory_server else {
+        return Ok(None);
+    };
+    let key = JobKey::load(job.dir.join("key"))?;
+    let parities = Parities::new(address, file.name.as_str(), key, Options::default());
+    let vault = Vault::of_server(Arc::new(parities), hash);
+    Ok(Some(Inventory::of(NodeId::SERVER, &vault)))
 }
 
 /// Refuses a job whose nodes are other machines.

@@ -199,6 +199,7 @@ fn job(words: &[String]) -> ExitCode {
         hosts: None,
         node_storage: None,
         object_store: None,
+        memory_server: None,
         unnamed: false,
         memory_bytes: 1 << 20,
         encrypt: false,

@@ -13,6 +13,7 @@ mod reed_solomon;
 pub mod retention;
 pub mod scheme;
 mod sealed;
+mod served;
 mod xor;
 
 pub use lineage::{Lineage, unfinished};

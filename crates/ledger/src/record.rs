@@ -502,6 +502,7 @@ pub fn read_level(input: &mut Reader<'_>) -> Result<Level, WireError> {
         0 => StoreKind::Keeper,
         1 => StoreKind::Node,
         2 => StoreKind::Shared,
+        3 => StoreKind::Server,
         _ => return Err(odd),
     };
     let scheme = match input.u16()? {

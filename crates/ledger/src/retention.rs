@@ -109,11 +109,19 @@ impl<'a> Rules<'a> {
     /// True if a version may be committed at a level of which this run says nothing. A commit
     /// takes a record of each node: where there are records of the version, and of no version one
     /// at this level, it was not in use. Else what a run leaves behind would stay for ever once
-    /// nobody remembers its levels.
+    /// nobody remembers its levels. Nor was it if the job does not use it and there are records
+    /// of other versions, of which none is at it: a container that was written again after its
+    /// records had gone has none of its own.
     fn may_have_had(&self, checkpoint: Checkpoint, level: Level) -> bool {
         let recorded = |map: &BTreeMap<Checkpoint, Levels>| map.contains_key(&checkpoint);
         let any = recorded(&self.decided) || recorded(&self.prepared);
-        !any || self.seen.contains(level)
+        match any {
+            true => self.seen.contains(level),
+            false => {
+                let unknown = self.seen.is_empty();
+                unknown || self.seen.contains(level) || self.policy.used.contains(level)
+            }
+        }
     }
 
     /// The levels whose tolerance a removal of this copy would end; of a version of which not
@@ -340,6 +348,12 @@ mod tests {
         assert!(!goes(&[]), "nothing is known of it");
         assert!(goes(&[commit(2, Level::DISK)]));
         assert!(!goes(&[abort(2, Level::DISK)]), "an abort says nothing");
+        // A container that was written again after its records had gone.
+        assert!(
+            goes(&[commit(3, Level::DISK)]),
+            "others speak of disk alone"
+        );
+        assert!(!goes(&[commit(1, Level::PARTNER), commit(3, Level::DISK)]));
         // What another version had, this one may have had as well.
         let other = [commit(2, Level::DISK), commit(1, Level::PARTNER)];
         assert!(!goes(&other));

@@ -6,20 +6,22 @@
 
 use std::collections::BTreeSet;
 
-use outlive_base::level::Scheme;
+use outlive_base::level::{Scheme, StoreKind};
 use outlive_base::{Code, Entity, Error, Level, NodeId, Result};
 
 pub use crate::pieces::{Group, Layout, Piece, Term};
 use crate::record::Part;
 use crate::reed_solomon::ReedSolomon;
+use crate::served::Served;
 use crate::xor::Xor;
 
-/// The layout of a scheme; `None` for one without groups. To add one, add a row.
-fn layout(scheme: Scheme) -> Option<&'static dyn Layout> {
-    match scheme {
-        Scheme::Xor => Some(&Xor),
-        Scheme::ReedSolomon => Some(&ReedSolomon),
-        Scheme::Single | Scheme::Copies => None,
+/// The layout of a level; `None` for one without groups. To add one, add a row.
+fn layout(level: Level) -> Option<&'static dyn Layout> {
+    match (level.scheme(), level.store()) {
+        (Scheme::Xor, StoreKind::Server) => Some(&Served),
+        (Scheme::Xor, _) => Some(&Xor),
+        (Scheme::ReedSolomon, _) => Some(&ReedSolomon),
+        (Scheme::Single | Scheme::Copies, _) => None,
     }
 }
 
@@ -40,13 +42,63 @@ impl Group {
 
     /// Bytes of each parity of the group.
     pub fn parity_bytes(&self) -> u64 {
-        layout(self.level.scheme()).map_or(0, |it| it.parity_bytes(self))
+        layout(self.level).map_or(0, |it| it.parity_bytes(self))
     }
 
     /// The sum that gives a piece, of pieces that `have`; `None` if these are not enough. What
     /// is wanted itself is not asked for.
     pub fn terms(&self, want: Piece, have: impl Fn(Piece) -> bool) -> Option<Vec<Term>> {
-        layout(self.level.scheme())?.terms(self, want, &have)
+        layout(self.level)?.terms(self, want, &have)
+    }
+
+    /// Which of its members have lost more than it tolerates, in words; `None` if that is not so.
+    pub fn lacks(&self, have: impl Fn(Piece) -> bool) -> Option<String> {
+        let whole = |node: &NodeId| {
+            let pieces = [Piece::Whole(*node), Piece::Parity(*node)];
+            let mut own = pieces.into_iter().filter(|piece| !self.is_served(*piece));
+            own.all(&have)
+        };
+        let gone = self.members.iter().filter(|node| !whole(node));
+        let gone: Vec<String> = gone.map(ToString::to_string).collect();
+        let served = self.level.store() == StoreKind::Server;
+        let first = self.members.first().copied();
+        let parity = !served || first.is_none_or(|node| have(Piece::Parity(node)));
+        let tolerated = match parity {
+            true => usize::from(self.level.protection().m),
+            false => 0,
+        };
+        (gone.len() > tolerated).then(|| {
+            let why = match parity {
+                true => format!("and it tolerates {tolerated}"),
+                false => "and the memory server has no parity of theirs".to_owned(),
+            };
+            format!(
+                "{} of the {} nodes of a group of {} have lost what they stored ({}), {why}",
+                gone.len(),
+                self.members.len(),
+                self.level,
+                gone.join(", ")
+            )
+        })
+    }
+
+    /// True if a member has a parity of its own.
+    pub fn has_parity(&self, node: NodeId) -> bool {
+        match self.level.store() {
+            StoreKind::Server => self.members.first() == Some(&node),
+            _ => self.level.members().is_some() && self.members.contains(&node),
+        }
+    }
+
+    /// True if a piece lies at the memory server, and no node is needed to read it.
+    pub fn is_served(&self, piece: Piece) -> bool {
+        self.level.store() == StoreKind::Server && matches!(piece, Piece::Parity(_))
+    }
+
+    /// True if a piece may be used to make up for what a node has lost: of what it stored itself
+    /// nothing is left.
+    pub fn is_beside(&self, piece: Piece, lost: NodeId) -> bool {
+        piece.node() != lost || self.is_served(piece)
     }
 
     /// True if the container of each member is there or can be made.

@@ -468,6 +468,18 @@ impl Client {
         self.ask_done(&request).map(drop)
     }
 
+    /// The digest (XXH3-128) of a part, which the server reads for it.
+    ///
+    /// # Errors
+    /// As [`Client::get`].
+    pub fn digest(&self, name: &str, offset: u64, length: u64) -> Result<u128> {
+        let request = Message::Digest(part(name, offset, length)?, self.bound());
+        self.call(|_, channel| match self.ask(channel, &request)? {
+            Message::End(Some(digest)) => Ok(digest),
+            _ => Err(unexpected().into()),
+        })
+    }
+
     /// Waits until the region has had more puts, sums or pushes than `after`, and gives their
     /// number: a notification that cannot be missed. [`Stat::puts`] tells the number now.
     ///

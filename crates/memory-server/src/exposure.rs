@@ -222,6 +222,14 @@ fn serve(shared: &Shared, socket: TcpStream, from: SocketAddr) -> io::Result<()>
     }
 }
 
+/// Why a buffer cannot be read, as it says it.
+fn why(error: io::Error, name: &str) -> Error {
+    match error.downcast::<Error>() {
+        Ok(error) => error,
+        Err(error) => Error::io(format!("exposed buffer {name}"), "read", &error),
+    }
+}
+
 /// The inner error is told to the caller.
 fn give(
     channel: &mut Channel,
@@ -241,8 +249,7 @@ fn give(
     while at < part.length {
         let piece = &mut piece[..next_length(part.length - at)];
         if let Err(error) = buffer.read_at(piece, part.offset + at) {
-            let path = format!("exposed buffer {}", part.name);
-            return Ok(Err(Error::io(path, "read", &error)));
+            return Ok(Err(why(error, &part.name)));
         }
         stream.send(channel, piece, patience)?;
         at += piece.len() as u64;

@@ -13,6 +13,7 @@ mod client;
 mod exposure;
 mod fault;
 mod ffi;
+mod parities;
 mod pool;
 mod ranges;
 mod server;
@@ -24,6 +25,7 @@ pub mod wire;
 
 pub use client::{Client, Options, Transport, resolve};
 pub use exposure::{Exposure, ReadAt};
+pub use parities::Parities;
 pub use pool::available;
 pub use server::{Options as ServerOptions, Rights, Server};
 pub use wire::{About, Kind, Source, Stat};

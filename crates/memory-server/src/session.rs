@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error};
+use outlive_codec::Digest;
 use outlive_network::JobKey;
 use outlive_network::channel::{Channel, within};
 
@@ -211,6 +212,7 @@ impl<'a> Session<'a> {
                 self.push(&name, length, ms(bound), inline)
             }
             Message::Pop(name, bound) => self.pop(&name, ms(bound)),
+            Message::Digest(part, bound) => self.digest(&part, ms(bound)),
             Message::Sum(part, bound, sources) => {
                 let key = self.key.clone();
                 let sum = Sum {
@@ -285,6 +287,25 @@ impl<'a> Session<'a> {
         let file = hold.file.clone();
         let read = |at: u64, out: &mut [u8]| file.read_exact_at(out, part.offset + at);
         self.give(&hold, part.length, digest, &read)
+    }
+
+    /// Reads a part and says what it is.
+    fn digest(&mut self, part: &Part, bound: Duration) -> Outcome<()> {
+        let hold = self.hold(part, How::Read, bound)?;
+        let mut digest = Digest::new();
+        let mut buffer = vec![0; next_length(part.length)];
+        let mut at = 0;
+        while at < part.length {
+            let chunk = &mut buffer[..next_length(part.length - at)];
+            if hold.file.read_exact_at(chunk, part.offset + at).is_err() {
+                return Err(hold.broken().into());
+            }
+            digest.update(chunk);
+            at += chunk.len() as u64;
+            self.tick()?;
+        }
+        drop(hold);
+        Ok(self.say(&Message::End(Some(digest.finish())))?)
     }
 
     /// Gives the bytes of a get or pop as a stream.

@@ -135,6 +135,8 @@ pub enum Message {
     Taken,
     /// Sum the sources into this part. Answer: `Done`.
     Sum(Part, u32, Vec<Source>),
+    /// The digest (XXH3-128) of a part is wanted, and not its bytes. Answer: `End`.
+    Digest(Part, u32),
     /// So many bytes follow.
     Chunk(u32),
     /// The stream is whole; its digest (XXH3-128), if one was wanted.
@@ -366,6 +368,10 @@ impl Message {
             Message::Chunk(length) => drop(out.u8(20).u32(*length)),
             Message::End(None) => drop(out.u8(21).u8(0)),
             Message::End(Some(digest)) => drop(out.u8(21).u8(1).u128(*digest)),
+            Message::Digest(part, bound) => {
+                part.write(out.u8(22));
+                out.u32(*bound);
+            }
             Message::Go => drop(out.u8(23)),
             Message::Busy => drop(out.u8(24)),
             Message::Done(value) => drop(out.u8(25).u64(*value)),
@@ -434,6 +440,7 @@ impl Message {
                 true => Message::End(Some(reader.u128()?)),
                 false => Message::End(None),
             },
+            22 => Message::Digest(Part::read(reader)?, reader.u32()?),
             23 => Message::Go,
             24 => Message::Busy,
             25 => Message::Done(reader.u64()?),

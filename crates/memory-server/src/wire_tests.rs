@@ -85,6 +85,7 @@ fn message() -> impl Strategy<Value = Message> {
         Just(Message::Taken),
         (part(), any::<u32>(), prop::collection::vec(source(), 0..5))
             .prop_map(|(a, b, c)| Message::Sum(a, b, c)),
+        (part(), any::<u32>()).prop_map(|(a, b)| Message::Digest(a, b)),
         (0..=CHUNK_BYTES as u32).prop_map(Message::Chunk),
         any::<Option<u128>>().prop_map(Message::End),
         Just(Message::Go),

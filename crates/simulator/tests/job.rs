@@ -431,6 +431,52 @@ fn planted_level_without_its_parity_is_caught() {
     });
 }
 
+/// Four nodes or more, whose only protection against a lost one is a memory server.
+fn served(options: &mut Options) {
+    parities(options);
+    let level = Level::memory_server(4).expect("of four");
+    options.levels = Levels::of(&[Level::MEMORY, Level::DISK, level]);
+}
+
+#[test]
+fn nodes_are_lost_one_after_another_and_come_back_by_a_memory_server() {
+    let summary = sweep(some(40), 2, |options| {
+        calm(options);
+        served(options);
+        options.weights.node = 4;
+    });
+    good(&summary);
+}
+
+/// All other faults as well.
+#[test]
+fn a_memory_server_that_is_lost_costs_its_level_alone() {
+    let summary = sweep(some(60), 2, |options| {
+        let levels = options.levels;
+        served(options);
+        options.levels = options.levels.iter().fold(levels, Levels::with);
+        options.weights.server = 6;
+    });
+    good(&summary);
+}
+
+#[test]
+fn planted_level_without_the_parity_of_its_server_is_caught() {
+    caught_in_node(node::Planted::PrepareWithoutParity, |options| {
+        calm(options);
+        served(options);
+    });
+}
+
+#[test]
+fn planted_sum_of_a_server_that_leaves_a_member_out_is_caught() {
+    caught_in_node(node::Planted::WrongFactor, |options| {
+        calm(options);
+        served(options);
+        options.weights.node = 4;
+    });
+}
+
 /// Five nodes or more, of which any two may be lost, by parity alone.
 fn two_parities(options: &mut Options) {
     options.nodes = options.nodes.max(5);

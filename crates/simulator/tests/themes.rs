@@ -71,3 +71,8 @@ fn planted_lost_decision_that_does_not_count_is_caught() {
 fn planted_end_that_waits_for_nothing_is_caught() {
     caught(Planted::EndAtOnce, Theme::Ends);
 }
+
+#[test]
+fn planted_level_without_the_parity_of_its_server_is_caught() {
+    caught(Planted::PrepareWithoutParity, Theme::Served);
+}

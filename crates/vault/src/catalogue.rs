@@ -256,6 +256,8 @@ pub(crate) fn offered(entry: &Entry) -> Result<(), String> {
 pub(crate) fn shown(place: NodeId) -> String {
     if place == Part::SHARED {
         "the shared directory".into()
+    } else if place == NodeId::SERVER {
+        "the memory server".into()
     } else {
         place.to_string()
     }

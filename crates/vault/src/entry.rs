@@ -1,5 +1,6 @@
 //! What is known of one version of a job.
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Incarnation, Level, NodeId, Version};
 use outlive_ledger::scheme::{self, Piece};
 use outlive_ledger::{Parity, Part};
@@ -136,13 +137,16 @@ impl Entry {
 
     /// What is there of a group, at the places that were looked at.
     pub fn piece(&self, level: Level, piece: Piece) -> Option<(&PartState, &CopyState)> {
-        let (node, at) = match piece {
-            Piece::Whole(node) => (node, Level::DISK),
-            Piece::Parity(node) => (node, level),
+        let (node, at, place) = match piece {
+            Piece::Whole(node) => (node, Level::DISK, node),
+            Piece::Parity(node) if level.store() == StoreKind::Server => {
+                (node, level, NodeId::SERVER)
+            }
+            Piece::Parity(node) => (node, level, node),
         };
         let state = self.parts.iter().find(|it| it.part.node == node)?;
         let there =
-            |copy: &&CopyState| copy.place == node && copy.level == at && copy.path.is_some();
+            |copy: &&CopyState| copy.place == place && copy.level == at && copy.path.is_some();
         Some((state, state.copies.iter().find(there)?))
     }
 }

@@ -126,6 +126,17 @@ fn decode(page: &[u8]) -> Result<(ParityHead, Parity), WireError> {
     Ok((head, Parity { length, digest }))
 }
 
+impl ParityHead {
+    /// The page that precedes a parity's bytes: for who keeps them elsewhere.
+    ///
+    /// # Errors
+    /// [`outlive_base::Code::InvalidArgument`] if the group is too large for a header.
+    pub fn page(&self, parity: Parity) -> outlive_base::Result<Buffer> {
+        let page = encode(self, parity);
+        page.ok_or_else(|| WriteError::Input("too many members of a group".into()).into())
+    }
+}
+
 /// Writes a parity of `length` bytes that come from `sum`, makes it durable and reads it back.
 ///
 /// # Errors

@@ -10,7 +10,6 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use outlive_base::Incarnation;
-use outlive_base::level::StoreKind;
 
 use crate::error::{ReadError, WriteError};
 use crate::log::{self, Content, Entry, Logs};
@@ -459,7 +458,7 @@ fn is_essential(record: &Record) -> bool {
     match record {
         Record::Abort { .. } => false,
         Record::Prepared { level, .. } | Record::Commit { level, .. } => {
-            level.store() == StoreKind::Node
+            level.store().is_of_nodes()
         }
         _ => true,
     }

@@ -143,23 +143,8 @@ fn rebuild(
 /// The groups of a node of which more is gone than they tolerate, in the words in which an agent
 /// says it.
 fn short_groups(entry: &Entry, node: NodeId) -> Vec<String> {
-    let told = |group: scheme::Group| {
-        let tolerated = usize::from(group.level.protection().m);
-        let is_there = |piece| entry.piece(group.level, piece).is_some();
-        let whole = |node: &NodeId| is_there(Piece::Whole(*node)) && is_there(Piece::Parity(*node));
-        let gone = group.members.iter().filter(|node| !whole(node));
-        let gone: Vec<String> = gone.map(ToString::to_string).collect();
-        (gone.len() > tolerated).then(|| {
-            format!(
-                "{} of the {} nodes of a group of {} have lost what they stored ({}), and it \
-                 tolerates {tolerated}",
-                gone.len(),
-                group.members.len(),
-                group.level,
-                gone.join(", ")
-            )
-        })
-    };
+    let told =
+        |group: scheme::Group| group.lacks(|piece| entry.piece(group.level, piece).is_some());
     entry.groups_of(node).filter_map(told).collect()
 }
 

@@ -35,6 +35,7 @@ const NODE: &[ObjectKind] = &[
     ObjectKind::Parity,
 ];
 const SHARED: &[ObjectKind] = &[ObjectKind::Container];
+const SERVER: &[ObjectKind] = &[ObjectKind::Parity];
 
 impl Vault {
     /// The storage of a node, for any reader.
@@ -53,6 +54,12 @@ impl Vault {
     /// [`RecordStore::persist_exclusive`].
     pub fn shared(store: Arc<dyn Store>, job_hash: u64) -> Vault {
         Vault::new(store, job_hash, SHARED, Level::SHARED)
+    }
+
+    /// What a memory server keeps: parities, each written by the node that it is named after.
+    /// There are no records there.
+    pub fn of_server(store: Arc<dyn Store>, job_hash: u64) -> Vault {
+        Vault::new(store, job_hash, SERVER, Level::DISK)
     }
 
     /// [`Vault::own`] of a directory.

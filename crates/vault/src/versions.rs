@@ -228,6 +228,13 @@ fn add_copies(state: &mut PartState, part: &Part, level: Level, inventories: &[&
         (StoreKind::Keeper, _) => {}
         (StoreKind::Shared, _) => add(Part::SHARED, level, true),
         (StoreKind::Node, Scheme::Single | Scheme::Copies) => add(part.holder, level, true),
+        // Of its server, if the job has told where that is.
+        (StoreKind::Server, _) => {
+            add(part.node, Level::DISK, true);
+            if part.parity.is_some() {
+                add(NodeId::SERVER, level, true);
+            }
+        }
         (StoreKind::Node, Scheme::Xor | Scheme::ReedSolomon) => {
             add(part.node, Level::DISK, true);
             add(part.node, level, true);

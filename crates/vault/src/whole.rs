@@ -27,8 +27,12 @@ impl Catalogue {
     pub fn keeps(&self, entry: &Entry, level: Level) -> bool {
         level.store() != StoreKind::Keeper
             && entry.parts.iter().all(|state| match level.scheme() {
+                // One parity of a group may serve all of its members, and bear one's name.
                 Scheme::Xor | Scheme::ReedSolomon => {
-                    self.has_all(state, Level::DISK) && self.has_all(state, level)
+                    let node = state.part.node;
+                    let mut groups = entry.groups_of(node).filter(|it| it.level == level);
+                    let parity = groups.any(|group| group.has_parity(node));
+                    self.has_all(state, Level::DISK) && (!parity || self.has_all(state, level))
                 }
                 // The node's own copy may have been in memory alone; if it is not, it counts.
                 Scheme::Copies => {

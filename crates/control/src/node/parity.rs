@@ -1,5 +1,6 @@
 //! Levels with groups: when the containers of all members of this node's group are written,
-//! it makes its parity of them.
+//! it makes its parity of them. At a level of a memory server the group's first member alone has
+//! one made, there; the others are done with their containers.
 //!
 //! Members tell each other what they have sealed; who misses something asks again. Invariants:
 //! a level counts as written here only with its parity; what is gathered is bounded; nothing of
@@ -7,7 +8,8 @@
 
 use std::collections::BTreeMap;
 
-use outlive_base::{Error, Incarnation, Level, NodeId, Result, Time, Version};
+use outlive_base::level::StoreKind;
+use outlive_base::{Code, Error, Incarnation, Level, NodeId, Result, Time, Version};
 use outlive_ledger::{Parity as Made, Part};
 use outlive_protocols::commit::{Command, Why};
 use serde::{Deserialize, Serialize};
@@ -52,7 +54,11 @@ struct Sealed {
 }
 
 /// What was gathered, by version and level.
-pub struct Parity(BTreeMap<(Version, Level), Sealed>);
+pub struct Parity {
+    gathered: BTreeMap<(Version, Level), Sealed>,
+    /// What was told of a memory server, by level, since a parity was made there: it is told once.
+    told: BTreeMap<Level, Code>,
+}
 
 impl Service for Parity {
     type Word = Said;
@@ -60,7 +66,10 @@ impl Service for Parity {
     const POINTS: &'static [&'static str] = &[SEALED];
 
     fn new(_: Time) -> Parity {
-        Parity(BTreeMap::new())
+        Parity {
+            gathered: BTreeMap::new(),
+            told: BTreeMap::new(),
+        }
     }
 
     fn on_word<S: Shell>(&mut self, core: &mut Core<S>, from: NodeId, said: Said) {
@@ -87,7 +96,7 @@ impl Service for Parity {
                 part,
             } => self.own_sealed(core, *version, *level, part.clone()),
             News::Opened { restored, replaced } => {
-                self.0.clear();
+                self.gathered.clear();
                 if let Some((source, version)) = restored.filter(|_| replaced.contains(&core.me()))
                 {
                     make_again(core, source, version);
@@ -125,7 +134,7 @@ impl Service for Parity {
     }
 
     fn deadline<S: Shell>(&self, _: &Core<S>) -> Option<Time> {
-        let waiting = self.0.values().filter(|sealed| !sealed.making);
+        let waiting = self.gathered.values().filter(|sealed| !sealed.making);
         waiting.filter_map(|sealed| Some(sealed.again?.0)).min()
     }
 }
@@ -133,16 +142,16 @@ impl Service for Parity {
 impl Parity {
     /// A level of a version has ended, or all of them.
     fn end(&mut self, version: Version, level: Option<Level>) {
-        self.0
+        self.gathered
             .retain(|key, _| key.0 != version || level.is_some_and(|level| key.1 != level));
     }
 
     fn at(&mut self, version: Version, level: Level) -> &mut Sealed {
         let key = (version, level);
-        while self.0.len() >= GATHERED_MAX && !self.0.contains_key(&key) {
-            self.0.pop_first();
+        while self.gathered.len() >= GATHERED_MAX && !self.gathered.contains_key(&key) {
+            self.gathered.pop_first();
         }
-        self.0.entry(key).or_default()
+        self.gathered.entry(key).or_default()
     }
 
     /// This node's container of a version is written.
@@ -158,13 +167,20 @@ impl Parity {
         }
         let members = match group_at(core, level) {
             Ok(members) => members,
-            Err(error) => return failed(core, version, level, error),
+            Err(error) => return self.failed(core, version, level, error),
         };
+        if let Some(maker) = served_by(level, &members).filter(|maker| *maker != part.node) {
+            say(core, maker, version, level, Some(part.clone()));
+            core.fail_point(SEALED);
+            return core.prepare_with(version, level, part);
+        }
         let sealed = self.at(version, level);
         sealed.parts.insert(part.node, part.clone());
         sealed.again = Some((core.now() + ASK_AFTER, ASK_AFTER));
-        for member in members.into_iter().filter(|member| *member != part.node) {
-            say(core, member, version, level, Some(part.clone()));
+        if level.store() != StoreKind::Server {
+            for member in members.into_iter().filter(|member| *member != part.node) {
+                say(core, member, version, level, Some(part.clone()));
+            }
         }
         core.fail_point(SEALED);
         self.try_to_make(core, version, level);
@@ -182,7 +198,9 @@ impl Parity {
         let incarnation = core.incarnation();
         let theirs = part.node == from
             && (part.id.incarnation, part.id.version, part.id.node) == (incarnation, version, from);
-        let is_member = group_at(core, level).is_ok_and(|group| group.contains(&from));
+        let gathers = |group: &[NodeId]| served_by(level, group).is_none_or(|it| it == core.me());
+        let is_member =
+            group_at(core, level).is_ok_and(|group| group.contains(&from) && gathers(&group));
         // What is over here needs nothing more.
         let known = core.contents().part(incarnation, version, level, core.me());
         let here = core.all_levels().contains(level) && level.members().is_some();
@@ -201,7 +219,7 @@ impl Parity {
         level: Level,
     ) {
         let me = core.me();
-        let gathered = self.0.get(&(version, level));
+        let gathered = self.gathered.get(&(version, level));
         let gathered = gathered.and_then(|sealed| sealed.parts.get(&me));
         let known = || core.contents().part(core.incarnation(), version, level, me);
         if let Some(part) = gathered.or_else(known).cloned() {
@@ -230,7 +248,7 @@ impl Parity {
     /// Asks for what is missing, where that is due.
     fn ask_for_missing<S: Shell>(&mut self, core: &mut Core<S>) {
         let now = core.now();
-        for (&(version, level), sealed) in &mut self.0 {
+        for (&(version, level), sealed) in &mut self.gathered {
             let Some((at, pause)) = sealed.again.filter(|_| !sealed.making) else {
                 continue;
             };
@@ -254,19 +272,47 @@ impl Parity {
         level: Level,
         result: Result<Made>,
     ) {
-        let Some(mut sealed) = self.0.remove(&(version, level)) else {
+        let Some(mut sealed) = self.gathered.remove(&(version, level)) else {
             // The level has ended meanwhile.
             return;
         };
         match (result, sealed.parts.remove(&core.me())) {
             (Ok(parity), Some(mut part)) => {
+                self.told.remove(&level);
                 part.parity = Some(parity);
                 core.prepare_with(version, level, part);
             }
             (Ok(_), None) => {}
-            (Err(error), _) => failed(core, version, level, error),
+            (Err(error), _) => self.failed(core, version, level, error),
         }
     }
+
+    /// The level is given up for a version. What a memory server fails in, it fails in at each
+    /// version: that is told once.
+    fn failed<S: Shell>(
+        &mut self,
+        core: &mut Core<S>,
+        version: Version,
+        level: Level,
+        error: Error,
+    ) {
+        let code = error.code();
+        let served = level.store() == StoreKind::Server;
+        if !served || self.told.insert(level, code) != Some(code) {
+            core.warn_of_copy(level, error);
+        }
+        core.command(Command::LevelFailed {
+            version,
+            level,
+            why: Why::Partner,
+        });
+    }
+}
+
+/// The member that has the parity of a group made by a memory server; `None`: each makes its own.
+fn served_by(level: Level, members: &[NodeId]) -> Option<NodeId> {
+    let first = members.first().copied();
+    first.filter(|_| level.store() == StoreKind::Server)
 }
 
 /// The members of this node's group.
@@ -294,19 +340,12 @@ fn say<S: Shell>(
     service::say::<Parity, S>(core, to, &said);
 }
 
-fn failed<S: Shell>(core: &mut Core<S>, version: Version, level: Level, error: Error) {
-    core.warn_of_copy(level, error);
-    core.command(Command::LevelFailed {
-        version,
-        level,
-        why: Why::Partner,
-    });
-}
-
 /// After this node was replaced, it lacks its parities of the restored version: the others
 /// still have what they are made of.
 fn make_again<S: Shell>(core: &mut Core<S>, source: Incarnation, version: Version) {
-    for level in core.contents().levels_of(source, version) {
+    let levels = core.contents().levels_of(source, version).into_iter();
+    // A memory server still has its own.
+    for level in levels.filter(|level| level.store() != StoreKind::Server) {
         let group = core.contents().group(source, version, level, core.me());
         let Some((group, parts)) = group else {
             continue;
@@ -476,6 +515,88 @@ mod tests {
         assert!(known.is_none());
     }
 
+    fn served() -> Level {
+        Level::memory_server(3).unwrap()
+    }
+
+    /// This node's container is written at the level of a memory server.
+    fn seals_served(node: &mut Node<Still>, me: u32) {
+        let done = Done::LevelDone {
+            source: AT.0,
+            version: VERSION,
+            level: served(),
+            result: Ok(part(me)),
+        };
+        node.on(node.core.now(), Input::Done(done));
+    }
+
+    fn made(node: &mut Node<Still>, result: Result<Made>) {
+        let done = Done::ParityMade {
+            source: AT.0,
+            version: VERSION,
+            level: served(),
+            result,
+        };
+        node.on(node.core.now(), Input::Done(done));
+    }
+
+    #[test]
+    fn the_first_of_a_group_has_its_server_make_the_parity() {
+        // The others are done with their containers, and say so to it alone.
+        let mut other = alone_at(2, served());
+        seals_served(&mut other, 2);
+        assert_eq!(said(&mut other), [(0, true)]);
+        let known = |node: &mut Node<Still>, of| {
+            let part = node.core.contents().part(AT.0, VERSION, served(), of);
+            part.map(|part| part.parity)
+        };
+        assert_eq!(known(&mut other, NodeId(2)), Some(None));
+        hears(&mut other, 0, AT, served(), None);
+        assert_eq!(said(&mut other), [(0, true), (0, true)]);
+        hears(&mut other, 1, AT, served(), Some(part(1)));
+        assert!(other.services.parity.gathered.is_empty());
+
+        let mut first = alone_at(0, served());
+        hears(&mut first, 1, AT, served(), Some(part(1)));
+        seals_served(&mut first, 0);
+        assert!(wanted(&mut first).is_empty() && said(&mut first).is_empty());
+        assert_eq!(known(&mut first, NodeId(0)), None);
+        hears(&mut first, 2, AT, served(), Some(part(2)));
+        assert_eq!(wanted(&mut first), [[4096, 8192, 12288]]);
+        let parity = Made {
+            length: 12288,
+            digest: 5,
+        };
+        made(&mut first, Ok(parity));
+        assert_eq!(known(&mut first, NodeId(0)), Some(Some(parity)));
+    }
+
+    #[test]
+    fn what_a_server_fails_in_is_told_once() {
+        let mut first = alone_at(0, served());
+        let told = |node: &mut Node<Still>| {
+            let warned = node.core.shell().told.iter();
+            let warning = |notice: &&crate::orders::Notice| {
+                matches!(notice, crate::orders::Notice::Warning(_))
+            };
+            warned.filter(warning).count()
+        };
+        let lost = |code| {
+            let entity = outlive_base::Entity::Address("server".into());
+            Error::new(code, entity, "it is lost", "look at it")
+        };
+        let fails = |node: &mut Node<Still>, code| {
+            seals_served(node, 0);
+            made(node, Err(lost(code)));
+        };
+        for _ in 0..3 {
+            fails(&mut first, Code::ServerLost);
+        }
+        assert_eq!(told(&mut first), 1);
+        fails(&mut first, Code::NoSpace);
+        assert_eq!(told(&mut first), 2);
+    }
+
     #[test]
     fn what_members_say_of_versions_that_never_come_is_bounded() {
         let mut node = node();
@@ -484,6 +605,6 @@ mod tests {
             part.id.version = Version(version);
             hears(&mut node, 1, (AT.0, Version(version)), xor(), Some(part));
         }
-        assert_eq!(node.services.parity.0.len(), GATHERED_MAX);
+        assert_eq!(node.services.parity.gathered.len(), GATHERED_MAX);
     }
 }

@@ -38,7 +38,7 @@ impl Service for Room {
         };
         let now = core.now();
         let due = self.asked.is_none_or(|asked| now.since(asked) >= EVERY);
-        if due && level.store() == StoreKind::Node {
+        if due && level.store().is_of_nodes() {
             self.asked = Some(now);
             core.begin(Ask::DiskUsage);
         }
@@ -84,11 +84,12 @@ impl Room {
 fn next_version<S: Shell>(core: &Core<S>) -> u64 {
     let bytes = |(level, at): (&Level, &(_, _))| {
         let part = core.contents().part(at.0, at.1, *level, core.me())?;
-        let parity = part.parity.map_or(0, |parity| parity.length);
+        let kept = part.parity.filter(|_| level.store() == StoreKind::Node);
+        let parity = kept.map_or(0, |parity| parity.length);
         Some((level.members().is_some(), part.length, parity))
     };
     let stored = core.stable().iter();
-    let stored = stored.filter(|(level, _)| level.store() == StoreKind::Node);
+    let stored = stored.filter(|(level, _)| level.store().is_of_nodes());
     let all: Vec<(bool, u64, u64)> = stored.filter_map(bytes).collect();
     // Levels with groups share the container of the level disk.
     let own = all.iter().map(|(_, length, _)| *length).max().unwrap_or(0);

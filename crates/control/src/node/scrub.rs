@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Code, Error, Incarnation, Level, Time, Version};
 use outlive_ledger::Part;
 
@@ -319,7 +320,10 @@ fn kept_of<S: Shell>(
             Level::SHARED => own.into_iter().for_each(|part| keep(part, Place::Shared)),
             _ => {
                 own.into_iter().for_each(|part| keep(part, Place::Own));
-                let with = own.filter(|part| level.members().is_some() && part.parity.is_some());
+                // What a memory server keeps is on no device; its end takes all of it.
+                let here = level.store() == StoreKind::Node;
+                let with =
+                    own.filter(|part| here && level.members().is_some() && part.parity.is_some());
                 with.into_iter()
                     .for_each(|part| keep(part, Place::Parity(level)));
                 let held = contents.held_for_others(source, version, level, me);

@@ -124,6 +124,7 @@ pub fn alone_at(node: u32, level: Level) -> Node<Still> {
         node_dir: "node".into(),
         job_dir: "job".into(),
         object_store: None,
+        memory_server: None,
         socket: "socket".into(),
         memory_bytes: 1 << 20,
         encrypt: false,

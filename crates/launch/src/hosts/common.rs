@@ -21,6 +21,8 @@ pub(crate) struct Common {
     pub job_dir: PathBuf,
     /// Where the level shared lies, if not there.
     pub object_store: Option<String>,
+    /// Where the job's memory server is.
+    pub memory_server: Option<String>,
     /// Variables with its credentials, which agents are started with.
     pub credentials: Vec<(String, String)>,
     pub key_file: PathBuf,
@@ -51,6 +53,7 @@ impl Common {
             node_dir: call.dir.clone(),
             job_dir: self.job_dir.clone(),
             object_store: self.object_store.clone(),
+            memory_server: self.memory_server.clone(),
             socket,
             memory_bytes: self.memory_bytes,
             encrypt: self.encrypt,

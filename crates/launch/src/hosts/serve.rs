@@ -430,6 +430,7 @@ fn prepare(mut begin: Begin) -> Result<Ready> {
         bind: own,
         job_dir: spec.job_dir.clone(),
         object_store: spec.object_store.clone(),
+        memory_server: spec.memory_server.clone(),
         environment: std::mem::take(&mut begin.credentials),
         key_file: spec.key_file.clone(),
         sockets: spec.socket.clone(),

@@ -71,6 +71,7 @@ impl World {
             launchers: vec!["127.0.0.1:1".parse().unwrap()],
             job_dir: "/nowhere/job".into(),
             object_store: None,
+            memory_server: None,
             credentials: Vec::new(),
             key_file: "/nowhere/key".into(),
             memory_bytes: 0,

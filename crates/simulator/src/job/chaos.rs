@@ -77,6 +77,7 @@ impl Job {
             Some(12) => {
                 self.outage(Some(node));
             }
+            Some(13) => self.server_fails(),
             _ => {}
         }
     }

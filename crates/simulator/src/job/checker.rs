@@ -62,6 +62,8 @@ pub struct Checker {
     /// Incarnations that the user asked to begin anew, opened or not.
     anew: BTreeSet<u32>,
     failures: Vec<(Time, u32)>,
+    /// Until when the memory server was out of reach; what it kept before it may be gone.
+    server_failures: Vec<Time>,
     opened: BTreeMap<u32, Key>,
     /// What each incarnation restored that a node has recorded, opened or not.
     begun: BTreeMap<u32, Key>,
@@ -116,6 +118,7 @@ impl Checker {
             told: BTreeSet::new(),
             anew: BTreeSet::new(),
             failures: Vec::new(),
+            server_failures: Vec::new(),
             opened: BTreeMap::new(),
             begun: BTreeMap::new(),
         }
@@ -175,6 +178,24 @@ impl Checker {
     /// A failure domain lost or damaged what it stored.
     pub fn fails(&mut self, now: Time, node: u32) {
         self.failures.push((now, node));
+    }
+
+    /// The memory server is lost, or out of reach until then.
+    pub fn server_fails(&mut self, until: Time) {
+        self.server_failures.push(until);
+    }
+
+    /// The number of domains that may fail at a level without losing this version, by what has
+    /// become of the server since it was captured.
+    fn tolerated(&self, key: Key, level: Level) -> usize {
+        let nodes = 0..self.nodes;
+        let taken = nodes.filter_map(|node| self.captured.get(&(key, node)).map(|it| it.0));
+        let first = taken.min().unwrap_or(Time::ZERO);
+        let served = level.name().starts_with("memory-server:");
+        match served && self.server_failures.iter().any(|until| *until >= first) {
+            true => tolerance(Level::DISK, self.nodes),
+            false => tolerance(level, self.nodes),
+        }
     }
 
     /// A PREPARED record became durable.
@@ -432,7 +453,7 @@ impl Checker {
             let failed = self.failed_since(key);
             let committed = self.committed.contains_key(&(key, one)) && failed == 0;
             let stable =
-                self.stable.contains_key(&(key, one)) && failed <= tolerance(one, self.nodes);
+                self.stable.contains_key(&(key, one)) && failed <= self.tolerated(key, one);
             if (committed || stable) && !self.is_history(key, one) {
                 self.wrong(
                     now,
@@ -455,7 +476,7 @@ impl Checker {
             .keys()
             .copied()
             .filter(|&(key, level)| {
-                self.on_line(key) && self.failed_since(key) <= tolerance(level, self.nodes)
+                self.on_line(key) && self.failed_since(key) <= self.tolerated(key, level)
             })
             .max()
     }

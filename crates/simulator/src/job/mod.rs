@@ -23,6 +23,7 @@ mod program;
 mod records;
 mod scale;
 mod scrub;
+mod served;
 mod shell;
 mod storage;
 mod sweep;
@@ -285,6 +286,7 @@ struct Job {
     /// Second processes that have greeted, by token: the rank, and its process and token then.
     twins: BTreeMap<u64, (u32, u32, u64)>,
     shared: storage::Shared,
+    served: storage::Served,
     /// What the ranks of a node have captured of a version, by rank.
     captured: BTreeMap<(Key, u32), BTreeMap<u32, u64>>,
     /// What the ranks of a node have restored, by rank.
@@ -378,6 +380,7 @@ impl Job {
             tokens: 0,
             twins: BTreeMap::new(),
             shared: storage::Shared::default(),
+            served: storage::Served::default(),
             captured: BTreeMap::new(),
             restored: BTreeMap::new(),
             sources: BTreeMap::new(),

@@ -257,6 +257,7 @@ impl Job {
             node_dir: "node".into(),
             job_dir: "job".into(),
             object_store: None,
+            memory_server: None,
             socket: "socket".into(),
             memory_bytes: MEMORY_BYTES,
             encrypt: false,

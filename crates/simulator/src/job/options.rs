@@ -114,6 +114,9 @@ pub struct Weights {
     pub domain: u32,
     /// The shared directory is full, or out of reach, for a while.
     pub shared: u32,
+    /// The memory server is started anew, empty, or is out of reach for a while. Never drawn from a
+    /// seed.
+    pub server: u32,
     /// So many injections are asked for in each run of the launcher; not drawn at ticks, they have
     /// times of their own.
     pub injection: u32,
@@ -121,7 +124,7 @@ pub struct Weights {
 
 impl Weights {
     /// All of them, in the order of the fields.
-    fn each(&self) -> [u32; 13] {
+    fn each(&self) -> [u32; 14] {
         let Weights {
             agent,
             node,
@@ -136,11 +139,12 @@ impl Weights {
             twin,
             domain,
             shared,
+            server,
             injection: _,
         } = *self;
         [
             agent, node, rank, partition, pause, damage, zombie, all, launcher, several, twin,
-            domain, shared,
+            domain, shared, server,
         ]
     }
 
@@ -296,6 +300,7 @@ impl Options {
             },
             domain: 0,
             shared: 0,
+            server: 0,
             injection: injections(seed),
         };
         // Of its own sequence, so that the rest of a seed's history stays as it was.

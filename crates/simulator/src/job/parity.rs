@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Rank, Result};
 use outlive_control::node::Input as NodeInput;
 use outlive_control::node::plain::PlainSlab;
@@ -84,6 +85,9 @@ impl Job {
     pub(super) fn parity(&mut self, who: Process, making: &Making) -> Result<Parity> {
         let node = NodeId(self.home(who).node);
         let group = &making.group;
+        if group.level.store() == StoreKind::Server {
+            return self.served_parity(who, making);
+        }
         let (source, version, level) = (making.source, making.version, group.level);
         let key = (source.0, version.0);
         // While a version is being protected there are no parities yet.
@@ -159,7 +163,7 @@ impl Job {
             want: Piece::Whole(me),
             length: part.length,
         };
-        let have = |piece: Piece| piece.node() != me;
+        let have = |piece: Piece| group.is_beside(piece, me);
         let skip = self.options.planted == Some(Planted::SkipReadBack);
         let is_right = |bytes: &[u8]| skip || digest(&words_of(bytes)) == part.digest;
         let bytes = self.made(who, &wanted, &have, &is_right).ok()?;
@@ -203,6 +207,10 @@ impl Job {
 
     /// True if a piece is what was committed.
     fn is_sound(&mut self, wanted: &Wanted<'_>, piece: Piece) -> bool {
+        let served = wanted
+            .group
+            .is_served(piece)
+            .then(|| self.served_at(wanted, piece));
         let holder = self.at(piece.node().0);
         let storage = &self.home(holder).storage;
         let mut parts = wanted.parts.iter();
@@ -213,6 +221,10 @@ impl Job {
             Piece::Whole(_) => {
                 let own = storage.own.get(&wanted.key);
                 own.is_some_and(|own| own.is_good() && own.digest == part.digest)
+            }
+            Piece::Parity(_) if served.is_some() => {
+                let bytes = served.flatten();
+                bytes.is_some_and(|bytes| Some(digest_of(&bytes)) == part.parity)
             }
             Piece::Parity(_) => {
                 let parity = storage.parity.get(&(wanted.key, wanted.group.level));
@@ -236,11 +248,18 @@ impl Job {
         for (nth, term) in terms.into_iter().enumerate() {
             let holder = term.from.node();
             let no = |code, reason: &str| (term.from, no(holder, code, reason));
-            let Some(there) = self.partner(who, holder) else {
+            let served = wanted.group.is_served(term.from);
+            let own = holder.0 == self.home(who).node;
+            let there = match served || own {
+                true => Some(who),
+                false => self.partner(who, holder),
+            };
+            let Some(there) = there else {
                 return Err(no(Code::Network, "the connection ended"));
             };
             let storage = &self.home(there).storage;
             let bytes = match term.from {
+                Piece::Parity(_) if served => self.served_at(wanted, term.from),
                 // What has rotted is found as it is read, and not sent.
                 Piece::Whole(_) => {
                     let own = storage.own.get(&key).filter(|own| own.is_good());

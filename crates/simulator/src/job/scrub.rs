@@ -118,7 +118,7 @@ impl Job {
                     want,
                     length: part.length,
                 };
-                let have = |piece: Piece| piece.node() != id.node;
+                let have = |piece: Piece| group.is_beside(piece, id.node);
                 let is_right =
                     |bytes: &[u8]| Container::new(words_of(bytes)).digest == sealed.digest;
                 let bytes = self.made(who, &wanted, &have, &is_right).ok()?;

@@ -87,6 +87,18 @@ pub struct Storage {
     pub mark: Incarnation,
 }
 
+/// The bytes of a parity, and the members of its group.
+pub type ServedParity = (Vec<u8>, Vec<u32>);
+
+/// What a memory server keeps: parities, each with the members of its group, under the name of
+/// the one that had it made.
+#[derive(Default)]
+pub struct Served {
+    /// It is out of reach until then.
+    pub out_until: Time,
+    pub parity: BTreeMap<(Key, Level, u32), ServedParity>,
+}
+
 /// What lies in the shared directory.
 #[derive(Default)]
 pub struct Shared {

@@ -27,11 +27,13 @@ pub enum Theme {
     Openings,
     /// The job ends while copies are written.
     Ends,
+    /// Nodes are lost, one after another, and the memory server that has their parities.
+    Served,
 }
 
 impl Theme {
     /// All of them.
-    pub const ALL: [Theme; 7] = [
+    pub const ALL: [Theme; 8] = [
         Theme::Restarts,
         Theme::LateWrites,
         Theme::Decisions,
@@ -39,6 +41,7 @@ impl Theme {
         Theme::Outages,
         Theme::Openings,
         Theme::Ends,
+        Theme::Served,
     ];
 
     /// Makes the options of a seed those of a history of this theme.
@@ -95,6 +98,17 @@ impl Theme {
                 meetings.apart = Time::from_ms(200);
                 options.slow = 100_000;
                 options.sparse = 4;
+            }
+            Theme::Served => {
+                let level = Level::memory_server(3).into_iter();
+                options.levels =
+                    level.fold(Levels::of(&[Level::MEMORY, Level::DISK]), Levels::with);
+                (options.nodes, options.bare) = (options.nodes.max(3), 0);
+                let weights = &mut options.weights;
+                (weights.node, weights.server, weights.damage) = (4, 2, 1);
+                (weights.agent, weights.rank, weights.pause) = (1, 1, 1);
+                options.tick = Time::from_ms(900);
+                (options.slow, options.sparse) = (50_000, 3);
             }
             Theme::Ends => {
                 options.lasts.1 = Time::from_ms(150);

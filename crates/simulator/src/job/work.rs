@@ -476,7 +476,9 @@ impl Job {
         let records = storage.records.replay();
         let readable = records.iter().chain(there);
         let parities = storage.parity.keys();
-        let parities = parities.map(|(key, level)| (Incarnation(key.0), Version(key.1), *level));
+        let parities = parities.map(|(key, level)| (*key, *level));
+        let parities = parities.chain(self.served_by(node).map(|(key, level, _)| (key, level)));
+        let parities = parities.map(|(key, level)| (Incarnation(key.0), Version(key.1), level));
         let committed = readable
             .clone()
             .any(|it| matches!(it, Record::Commit { .. }));
@@ -512,6 +514,7 @@ impl Job {
         let records = self.home(who).storage.records.replay();
         let rules = Rules::new(records.iter(), policy);
         let may = |key: &Key, level| rules.may_go((Incarnation(key.0), Version(key.1)), level);
+        self.collect_served(who, &rules);
         let mut gone: Vec<(Key, u32, Level)> = Vec::new();
         let storage = &self.homes[who as usize].storage;
         let own = storage.own.keys().filter(|key| may(key, Level::DISK));

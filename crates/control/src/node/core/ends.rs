@@ -19,7 +19,8 @@ impl<S: Shell> Core<S> {
             error.code(),
             Code::NoSpace | Code::Permission | Code::Io | Code::NotFound
         );
-        match (error.entity(), of_storage) {
+        let of_server = matches!(error.entity(), Entity::Address(_) | Entity::Region(_));
+        match (error.entity(), of_storage && !of_server) {
             (Entity::Node(node), true) if *node != self.me.0 => {
                 tracing::info!(%error, "another node's storage");
             }
@@ -31,7 +32,7 @@ impl<S: Shell> Core<S> {
     /// True if a level of the job puts containers into node storage.
     pub(super) fn has_containers_here(&self) -> bool {
         let mut levels = self.all_levels().iter();
-        levels.any(|level| level.store() == StoreKind::Node)
+        levels.any(|level| level.store().is_of_nodes())
     }
 
     pub(in crate::node) fn on_stable(&mut self, version: Version, level: Level) {

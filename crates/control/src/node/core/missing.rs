@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Incarnation, Level, NodeId, Survives, Version};
 use outlive_ledger::Part;
+use outlive_ledger::scheme::Piece;
 use outlive_protocols::commit::Pieces;
 
 use super::contents::Contents;
@@ -45,6 +47,7 @@ impl Missing<'_> {
             .collect();
         let mut reasons = groups.clone();
         reasons.extend(self.places(contents, (source, version), &levels, !groups.is_empty()));
+        reasons.extend(self.unserved((source, version), &levels));
         if !reasons.is_empty() {
             said += &format!(": {}", reasons.join("; "));
         }
@@ -73,30 +76,39 @@ impl Missing<'_> {
         let Some((_, _, pieces)) = known.filter(|_| level.members().is_some()) else {
             return Vec::new();
         };
-        let tolerated = usize::from(level.protection().m);
+        let have = |piece| match piece {
+            Piece::Whole(node) => pieces.whole.contains(&node),
+            Piece::Parity(node) => pieces.parity.contains(&(level, node)),
+        };
         let mut seen = BTreeSet::new();
         let mut told = Vec::new();
         for node in (0..self.nodes).map(NodeId) {
             let Some((group, _)) = contents.group(source, version, level, node) else {
                 continue;
             };
-            let gone: Vec<String> = group
-                .members
-                .iter()
-                .filter(|it| !pieces.whole.contains(it) || !pieces.parity.contains(&(level, **it)))
-                .map(ToString::to_string)
-                .collect();
-            if gone.len() > tolerated && seen.insert(group.members.clone()) {
-                told.push(format!(
-                    "{} of the {} nodes of a group of {level} have lost what they stored ({}), \
-                     and it tolerates {tolerated}",
-                    gone.len(),
-                    group.members.len(),
-                    gone.join(", ")
-                ));
+            if let Some(lacks) = group.lacks(have)
+                && seen.insert(group.members.clone())
+            {
+                told.push(lacks);
             }
         }
         told
+    }
+
+    /// That a memory server has nothing of a version that it was to protect.
+    fn unserved(
+        &self,
+        at: (Incarnation, Version),
+        levels: &BTreeSet<Level>,
+    ) -> impl Iterator<Item = String> {
+        let known = self.pieces.filter(|it| (it.0, it.1) == at);
+        let parities = known.map(|it| it.2.parity.iter());
+        let has: BTreeSet<Level> = parities.into_iter().flatten().map(|it| it.0).collect();
+        let served = levels.iter().copied();
+        let lacks = move |level: &Level| level.store() == StoreKind::Server && !has.contains(level);
+        served
+            .filter(lacks)
+            .map(|_| "the memory server has no parity of it".to_owned())
     }
 
     /// Where the copies of a part lay that is gone. If a group is to blame, only copies that are

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 
-use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Version};
 use outlive_ledger::Part;
@@ -460,7 +459,7 @@ impl<S: Shell> Core<S> {
         let mut missing = Vec::new();
         let levels = self.all_levels();
         if replaced.contains(&self.me) {
-            let stored = levels.iter().filter(|it| it.store() == StoreKind::Node);
+            let stored = levels.iter().filter(|it| it.store().is_of_nodes());
             missing.extend(stored);
         } else if self
             .partner_of(self.me)

@@ -492,7 +492,9 @@ impl<S: Shell> Core<S> {
             (StoreKind::Shared, _) => Some(Target::Shared),
             (StoreKind::Node, Scheme::Single) => Some(Target::Disk),
             (StoreKind::Node, Scheme::Copies) => self.partner_of(self.me).map(Target::Partner),
-            (StoreKind::Node, Scheme::Xor | Scheme::ReedSolomon) => Some(Target::Group(level)),
+            (StoreKind::Node, Scheme::Xor | Scheme::ReedSolomon) | (StoreKind::Server, _) => {
+                Some(Target::Group(level))
+            }
         }
     }
 
@@ -521,7 +523,7 @@ impl<S: Shell> Core<S> {
         };
         match result {
             Ok(part) => {
-                if level.store() == StoreKind::Node {
+                if level.store().is_of_nodes() {
                     self.storage_trouble = None;
                     if source == self.incarnation {
                         self.own_written(version, &part);

@@ -9,7 +9,6 @@
 //! versions wait for it at most, so that a container that has to stay is not one of many.
 
 use outlive_base::Level;
-use outlive_base::level::StoreKind;
 use outlive_base::{Incarnation, Result, Version};
 use outlive_ledger::Part;
 use outlive_protocols::commit::{Command, Levels, Why};
@@ -33,7 +32,7 @@ pub enum Through {
 
 /// True if a version at these levels has a container in node storage.
 fn has_container(levels: Levels) -> bool {
-    levels.iter().any(|level| level.store() == StoreKind::Node)
+    levels.iter().any(|level| level.store().is_of_nodes())
 }
 
 impl<S: Shell> Core<S> {
@@ -167,7 +166,7 @@ impl<S: Shell> Core<S> {
     /// What is recorded of this node's container of a version.
     fn own_part(&self, source: Incarnation, version: Version) -> Option<Part> {
         let stored = self.all_levels().iter();
-        let stored = stored.filter(|level| level.store() == StoreKind::Node);
+        let stored = stored.filter(|level| level.store().is_of_nodes());
         let mut parts = stored.filter_map(|level| {
             let part = self.contents.part(source, version, level, self.me)?;
             Some(part.clone())
