@@ -23,6 +23,9 @@ export PATH="$PWD/.deps/python/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 # The Python extension is checked against one known interpreter.
 [ ! -x "$python" ] || export PYO3_PYTHON=$python
 
+# Tests of jobs wait most of the time: one after the other they keep a quarter of two cores busy.
+beside=-n$(($(nproc) + 1))
+
 have() { command -v "$1" >/dev/null 2>&1; }
 skip() { "$system_python" tests/skip.py "$@"; }
 
@@ -180,9 +183,8 @@ suite_e2e() {
         skip e2e "no .deps/python"
         return
     fi
-    # They wait most of the time: of two cores they keep busy a quarter.
     local failed=0
-    tests_in tests/e2e -n$(($(nproc) + 1)) -m 'not alone' || failed=$?
+    tests_in tests/e2e "$beside" -m 'not alone' || failed=$?
     tests_in tests/e2e -malone || failed=$?
     return "$failed"
 }
@@ -192,7 +194,7 @@ suite_cluster() { # jobs on machines of their own: namespaces, with real ssh and
         skip cluster "no .deps/python"
         return
     fi
-    tests_in tests/cluster
+    tests_in tests/cluster "$beside"
 }
 
 suite_sessions() { # reliable sessions between processes, and the kernels over them

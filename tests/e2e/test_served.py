@@ -22,8 +22,11 @@ class Served(Servers):
     def __init__(self, place: Path, job: Job) -> None:
         super().__init__(place)
         self.job = job
-        self.key(job, "test")
         self.process, self.address = None, ""
+
+    def rights(self) -> tuple[str, ...]:
+        """Of a job that need not have run before: its key is read when it calls."""
+        return ("--job", "test", "--store", str(self.job.store))
 
     def key(self, job: Job, name: str) -> Path:
         """The key of a job, which has one when it was run."""
@@ -33,7 +36,7 @@ class Served(Servers):
 
     def begin(self, *words: str, memory: str = "64MiB", listen: str = "127.0.0.1:0") -> None:
         """Starts one, at the address of the one before if that is given."""
-        words = words or ("--job", f"test={self.job.home / 'key'}")
+        words = words or self.rights()
         self.process, self.address = self.server("--memory", memory, "--listen", listen, *words)
 
     def kill(self) -> None:
@@ -194,8 +197,7 @@ def test_a_server_that_is_stopped(job: Job, served: Served) -> None:
 
 def test_more_than_the_quota(job: Job, served: Served) -> None:
     served.kill()
-    key = job.home / "key"
-    served.begin("--job", f"test={key}", "--quota", "test=4KiB")
+    served.begin(*served.rights(), "--quota", "test=4KiB")
     result = job.goes_on(*served.options(), when=job.counts(4, "disk"))
     full = [it for it in result.report["warnings"] if it["code"] == "OL-401"]
     assert len(full) == 1, result.report["warnings"]
@@ -222,7 +224,7 @@ def test_two_jobs_share_a_server(job: Job, served: Served, tmp_path: Path) -> No
     other = Job(tmp_path / "other", job.ring, uuid.uuid4().hex, nodes=4, ranks=4, beyond=LEVEL)
     other.dir.mkdir()
     theirs = served.key(other, "other")
-    served.begin("--job", f"test={job.home / 'key'}", "--job", f"other={theirs}")
+    served.begin(*served.rights(), "--job", f"other={theirs}")
     for one in (job, other):
         one.hold(74, 50)
     try:

@@ -8,7 +8,7 @@ use clap::Args;
 use outlive_base::{Code, Entity, Error, Result, count};
 use outlive_control::units::{duration_ms, show_bytes, size_bytes};
 use outlive_launch::sys;
-use outlive_memory::{Rights, Server, ServerOptions};
+use outlive_memory::{Key, Rights, Server, ServerOptions};
 use outlive_network::JobKey;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
@@ -164,6 +164,17 @@ fn time(option: &str, text: &str) -> Result<std::time::Duration> {
     Ok(std::time::Duration::from_millis(ms))
 }
 
+/// A key that was named must be there. That of a job in the store comes when the job first runs.
+fn key(job: &str, file: Option<&str>, store: Option<&String>) -> Result<Key> {
+    let path = key_file(job, file, store)?;
+    match (JobKey::load(&path), file) {
+        (Ok(key), Some(_)) => Ok(key.into()),
+        (Ok(_), None) => Ok(Key::File(path)),
+        (Err(error), None) if error.code() == Code::NotFound => Ok(Key::File(path)),
+        (Err(error), _) => Err(error),
+    }
+}
+
 fn rights(options: &MemoryServerOptions) -> Result<Vec<Rights>> {
     let mut all = Vec::new();
     for job in &options.jobs {
@@ -173,7 +184,7 @@ fn rights(options: &MemoryServerOptions) -> Result<Vec<Rights>> {
         };
         all.push(Rights {
             job: name.to_owned(),
-            key: JobKey::load(key_file(name, file, options.store.as_ref())?)?,
+            key: key(name, file, options.store.as_ref())?,
             quota: None,
         });
     }

@@ -51,7 +51,7 @@ fn main() -> anyhow::Result<()> {
     let mut options = ServerOptions::new(bytes as u64 * 2 + (1 << 20));
     options.jobs = vec![Rights {
         job: "bench".into(),
-        key: key.clone(),
+        key: key.clone().into(),
         quota: None,
     }];
     let server = Server::start(&options)?;

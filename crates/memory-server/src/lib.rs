@@ -27,5 +27,5 @@ pub use client::{Client, Options, Transport, resolve};
 pub use exposure::{Exposure, ReadAt};
 pub use parities::Parities;
 pub use pool::available;
-pub use server::{Options as ServerOptions, Rights, Server};
+pub use server::{Key, Options as ServerOptions, Rights, Server};
 pub use wire::{About, Kind, Source, Stat};

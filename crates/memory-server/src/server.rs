@@ -4,11 +4,13 @@
 //! no longer than [`HANDSHAKE`]; each job has its share of connections, so that none keeps the
 //! others out.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -33,13 +35,44 @@ const SLICE: Duration = Duration::from_millis(200);
 /// How long the end of the server waits for its clients to be told.
 const FAREWELL: Duration = Duration::from_secs(2);
 
+/// Where the key of a job comes from.
+#[derive(Clone, Debug)]
+pub enum Key {
+    /// This one.
+    Known(Arc<JobKey>),
+    /// What the file holds when a caller comes: a job that never ran has no key yet, and one
+    /// that was deleted and runs again has another.
+    File(PathBuf),
+}
+
+impl Key {
+    fn now(&self) -> Option<Arc<JobKey>> {
+        match self {
+            Key::Known(key) => Some(Arc::clone(key)),
+            Key::File(path) => match JobKey::load(path) {
+                Ok(key) => Some(Arc::new(key)),
+                Err(error) => {
+                    tracing::info!(%error, "a job's key cannot be read");
+                    None
+                }
+            },
+        }
+    }
+}
+
+impl From<JobKey> for Key {
+    fn from(key: JobKey) -> Key {
+        Key::Known(Arc::new(key))
+    }
+}
+
 /// A job that the server works for.
 #[derive(Clone, Debug)]
 pub struct Rights {
     /// Its name.
     pub job: String,
     /// Who holds it reaches the job's regions.
-    pub key: JobKey,
+    pub key: Key,
     /// Memory that it may have, in bytes; `None`: all.
     pub quota: Option<u64>,
 }
@@ -86,7 +119,7 @@ impl Options {
 #[derive(Debug)]
 struct Shared {
     desk: Desk,
-    keys: BTreeMap<String, Arc<JobKey>>,
+    keys: BTreeMap<String, Key>,
     /// Connections of each job.
     open: Mutex<BTreeMap<String, usize>>,
     of_each: usize,
@@ -139,7 +172,7 @@ impl Server {
         let mut keys = BTreeMap::new();
         for rights in &options.jobs {
             store.admit(&rights.job, rights.quota.unwrap_or(memory));
-            keys.insert(rights.job.clone(), Arc::new(rights.key.clone()));
+            keys.insert(rights.job.clone(), rights.key.clone());
         }
         let most = options.connections_max.min(descriptors / 4);
         let shared = Arc::new(Shared {
@@ -331,7 +364,13 @@ fn accept(
 
 fn meet(shared: &Shared, caller: Caller) {
     let _session = Counted(&shared.sessions);
-    let key_of = |job: &str| shared.keys.get(job).cloned();
+    // The session has the key that was shown, whatever the file holds by then.
+    let shown = RefCell::new(None);
+    let key_of = |job: &str| {
+        let key = shared.keys.get(job)?.now();
+        shown.replace(key.clone());
+        key
+    };
     let local = matches!(caller, Caller::Unix(_));
     let heard = {
         let _stranger = Counted(&shared.strangers);
@@ -347,7 +386,7 @@ fn meet(shared: &Shared, caller: Caller) {
             return;
         }
     };
-    let Some(key) = key_of(&job) else {
+    let Some(key) = shown.take() else {
         return;
     };
     let session = Session::new(&shared.desk, channel, &job, key, local);

@@ -13,11 +13,35 @@ use std::time::Duration;
 use outlive_base::Code;
 use outlive_base::rng::Sequence;
 use outlive_memory::wire::{CHUNK_BYTES, Message};
-use outlive_memory::{Client, Kind, Options, Server, ServerOptions, Transport};
+use outlive_memory::{Client, Key, Kind, Options, Server, ServerOptions, Transport};
 use outlive_network::channel::{Channel, within};
 use support::{BOUND, Raw, client, key, options, part, rights, server};
 
 const BOTH: [Transport; 2] = [Transport::Tcp, Transport::Shared];
+
+/// Of a job that never ran, and of one that was deleted and runs again.
+#[test]
+fn a_key_in_a_file_may_come_later_and_be_another() {
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("key");
+    let mut job = rights("job", 1, None);
+    job.key = Key::File(path.clone());
+    let server = server(1 << 20, vec![job]);
+    let address = server.address().to_string();
+    let connect = |of| Client::connect(&address, "job", &key(of), options(Transport::Tcp));
+    let refused = |of| connect(of).unwrap_err().code();
+    assert_eq!(refused(1), Code::KeyMismatch, "there is none");
+    key(1).save(&path).unwrap();
+    let before = connect(1).unwrap();
+    before.allocate("state", 100, Kind::Plain).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    key(2).save(&path).unwrap();
+    assert_eq!(refused(1), Code::KeyMismatch);
+    let after = connect(2).unwrap();
+    assert_eq!(after.list().unwrap().len(), 1);
+    // Who was there stays.
+    before.put("state", 0, &[1; 100]).unwrap();
+}
 
 #[test]
 fn jobs_see_nothing_of_each_other() {

@@ -145,7 +145,7 @@ fn impatient(silence: Duration) -> Server {
     let mut options = ServerOptions::new(16 << 20);
     options.jobs = vec![Rights {
         job: "job".into(),
-        key: key(1),
+        key: key(1).into(),
         quota: None,
     }];
     options.silence = silence;

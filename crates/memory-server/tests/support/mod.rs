@@ -21,7 +21,7 @@ pub fn key(of: u8) -> JobKey {
 pub fn rights(job: &str, of: u8, quota: Option<u64>) -> Rights {
     Rights {
         job: job.into(),
-        key: key(of),
+        key: key(of).into(),
         quota,
     }
 }
