@@ -15,7 +15,7 @@ from test_json import documented, fields
 
 NODES = 3
 BYTES = 1 << 20
-LEVELS = ["memory", "disk", "partner", "xor:4", "rs:2+2", "shared"]
+LEVELS = ["memory", "disk", "partner", "xor:4", "rs:2+2", "memory-server:4", "shared"]
 # Bytes from memory to memory, over the network and to storage, for each protected byte.
 MOVES = {
     "memory": (1, 0, 0),
@@ -23,6 +23,7 @@ MOVES = {
     "partner": (1, 1, 2),
     "xor:4": (1, 1, 1 + 1 / 3),
     "rs:2+2": (1, 1.5, 2),
+    "memory-server:4": (1, 1, 1),
     "shared": (1, 0, 1),
 }
 
@@ -77,6 +78,7 @@ def test_each_level_has_a_line_that_is_true_of_itself(tmp_path: Path) -> None:
         assert line["limit_is"] == min(ways, key=lambda way: ways[way])
         used = line["processor_seconds_per_gb"]
         assert used["ranks"] > 0 and used["agents"] > 0 and used["launcher"] >= 0
+        assert (used["server"] > 0) == line["level"].startswith("memory-server"), line
         # Files are at least the bytes that the scheme keeps, and heads and tables beside them.
         if line["level"] == "memory":
             assert line["stored_bytes"] is None

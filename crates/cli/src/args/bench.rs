@@ -45,7 +45,7 @@ pub struct LevelsBench {
         long,
         value_name = "LEVEL,...",
         value_delimiter = ',',
-        default_value = "memory,disk,partner,xor:4,rs:2+2,shared"
+        default_value = "memory,disk,partner,xor:4,rs:2+2,memory-server:4,shared"
     )]
     pub levels: Vec<String>,
     /// The program's memory, over all ranks

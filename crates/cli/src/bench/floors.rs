@@ -74,19 +74,16 @@ impl Moves {
             true => mean(&|k| 1.0 + (m - 1.0) / k),
             false => 0.0,
         };
-        let store = level.store();
-        let is_written = matches!(store, StoreKind::Node | StoreKind::Shared);
-        let is_away = !is_written && store != StoreKind::Keeper;
+        let (link, disk) = match level.store() {
+            StoreKind::Keeper => (sent, 0.0),
+            StoreKind::Node | StoreKind::Shared => (sent, copies),
+            // Nodes write their containers; the server pulls them and keeps what it adds up.
+            StoreKind::Server => (1.0, 1.0),
+        };
         Ok(Moves {
             memory: 1.0,
-            link: match is_away {
-                true => copies,
-                false => sent,
-            },
-            disk: match is_written {
-                true => copies,
-                false => 0.0,
-            },
+            link,
+            disk,
         })
     }
 
@@ -210,6 +207,7 @@ mod tests {
         assert_eq!(of("xor:5", 5), (1.0, 1.0, 1.25));
         assert_eq!(of("rs:4+2", 6), (1.0, 1.25, 1.5));
         assert_eq!(of("rs:2+2", 4), (1.0, 1.5, 2.0));
+        assert_eq!(of("memory-server:4", 4), (1.0, 1.0, 1.0));
     }
 
     #[test]

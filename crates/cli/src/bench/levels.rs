@@ -6,14 +6,17 @@
 //! same storage.
 
 mod lines;
+mod server;
 
 use std::path::Path;
 use std::time::Duration;
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, Result};
 use outlive_control::units::{show_bytes, size_bytes};
 
 use self::lines::{Levels, Line, Measured, Used};
+use self::server::MemoryServer;
 use super::floors::{self, Disk, Moves, Rates};
 use super::machine::{self, Machine};
 use super::save::{STRIDE, save};
@@ -35,6 +38,8 @@ const PAUSE: Duration = Duration::from_millis(150);
 const LINK: (u64, u64) = (16 << 20, 256 << 20);
 /// Beside two slots, for each node, and for tables of each rank.
 const BUDGET_MORE: u64 = 16 << 20;
+/// Versions of which a memory server has parities at once, at most.
+const SERVED: u64 = 4;
 /// Versions that lie on storage at once, at most: two that are kept and one that is written.
 const STORED: f64 = 3.0;
 
@@ -173,12 +178,40 @@ impl Wanted {
         words.chain(self.more.iter().cloned()).collect()
     }
 
+    /// The server that a level needs: with room for the parities of the versions that are kept,
+    /// of those that are on their way and of one that is removed, each as long as the largest
+    /// container of its group.
+    fn server(&self, scratch: &Scratch, name: &str, level: Level) -> Result<Option<MemoryServer>> {
+        if level.store() != StoreKind::Server {
+            return Ok(None);
+        }
+        let domains: Vec<u32> = (0..self.nodes).collect();
+        let groups = outlive_vault::groups(level, &domains)?.len() as u64;
+        let container = u64::from(self.ranks.div_ceil(self.nodes)) * (self.bytes + (1 << 20));
+        let bytes = (groups * container).saturating_mul(SERVED) + BUDGET_MORE;
+        memory::fits("bytes", "the memory server", bytes)?;
+        MemoryServer::start(&scratch.path().join(name), bytes).map(Some)
+    }
+
     /// Starts a job with ranks that hold their memory and have offered a version.
     ///
     /// # Errors
     /// What the job says.
     pub fn start(&self, scratch: &Scratch, name: &str, levels: &str) -> Result<Session> {
-        let settings = self.settings(levels);
+        self.start_with(scratch, name, levels, None)
+    }
+
+    fn start_with(
+        &self,
+        scratch: &Scratch,
+        name: &str,
+        levels: &str,
+        server: Option<&MemoryServer>,
+    ) -> Result<Session> {
+        let mut settings = self.settings(levels);
+        if let Some(server) = server {
+            settings.extend(["--memory-server".to_owned(), server.address.clone()]);
+        }
         let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
         let ranks = self.ranks as usize;
         let mut session = Session::start(scratch, name, ranks, &settings)?;
@@ -224,6 +257,9 @@ fn stored(dir: &Path, version: u64) -> u64 {
     each.sum()
 }
 
+/// What a memory server is among the services of a job.
+const SERVER: &str = "memory-server";
+
 struct Bench<'a> {
     wanted: &'a Wanted,
     scratch: &'a Scratch,
@@ -245,6 +281,7 @@ impl Bench<'_> {
             let seconds = machine::core_seconds(*pid);
             match what.as_str() {
                 "run" => used.launcher += seconds,
+                SERVER => used.server += seconds,
                 _ => used.agents += seconds,
             }
         }
@@ -288,6 +325,7 @@ impl Bench<'_> {
             measured.used.ranks += ended.ranks - begun.ranks;
             measured.used.agents += ended.agents - begun.agents;
             measured.used.launcher += ended.launcher - begun.launcher;
+            measured.used.server += ended.server - begun.server;
             let rates = match before {
                 Some(rates) => rates,
                 None => self.rates()?,
@@ -355,9 +393,12 @@ pub fn run(options: &BenchOptions) -> Result<u8> {
     let mut levels = Vec::new();
     for (nth, &(level, moves)) in wanted.levels.iter().enumerate() {
         let name = format!("level-{nth}");
-        let session = wanted.start(&scratch, &name, level.name())?;
+        let server = wanted.server(&scratch, &name, level)?;
+        let session = wanted.start_with(&scratch, &name, level.name(), server.as_ref())?;
+        let mut services = session.services();
+        services.extend(server.as_ref().map(|it| (it.pid(), SERVER.to_owned())));
         let mut bench = Bench {
-            services: session.services(),
+            services,
             wanted: &wanted,
             scratch: &scratch,
             disk: &mut disk,

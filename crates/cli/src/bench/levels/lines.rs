@@ -46,6 +46,8 @@ pub struct Used {
     /// Keepers and agents.
     pub agents: f64,
     pub launcher: f64,
+    /// Of the memory server, at a level that has one.
+    pub server: f64,
 }
 
 /// All that was measured at a level.
@@ -119,6 +121,7 @@ impl Line {
                 ranks: measured.used.ranks / gb,
                 agents: measured.used.agents / gb,
                 launcher: measured.used.launcher / gb,
+                server: measured.used.server / gb,
             },
             stored_bytes: measured.stored,
             run_seconds: Stat::of(&measured.with),
@@ -151,6 +154,7 @@ impl Line {
             number(self.ratio),
             number(used.ranks),
             number(used.agents),
+            number(used.server),
             self.stored_bytes.map_or_else(
                 || "in memory".to_owned(),
                 |stored| format!("{:.2}", stored as f64 / bytes as f64),
@@ -199,6 +203,7 @@ impl Levels {
             "ratio",
             "CPU s/GB: ranks",
             "agents",
+            "server",
             "stored",
             "a busy run, longer",
         ];
@@ -250,6 +255,7 @@ mod tests {
                 ranks: 1.5,
                 agents: 6.0,
                 launcher: 0.3,
+                server: 0.9,
             },
             stored: Some(2_000_000_000),
             without: vec![1.0, 2.0],
@@ -265,11 +271,14 @@ mod tests {
         let used = line.processor_seconds_per_gb;
         let close = |value: f64, wanted: f64| (value - wanted).abs() < 1e-9;
         assert_eq!((used.ranks, used.agents), (0.5, 2.0));
-        assert!(close(used.launcher, 0.1), "{line:?}");
+        assert!(
+            close(used.launcher, 0.1) && close(used.server, 0.3),
+            "{line:?}"
+        );
         assert!(close(line.longer_ms.median, 350.0), "{line:?}");
         assert!(close(line.longer_percent, 30.0), "{line:?}");
         let cells = line.cells(measured.bytes);
         assert_eq!(cells[..2], ["partner", "domain"]);
-        assert_eq!((&*cells[4], &*cells[9]), ("1.00 1.00 2.00", "2.00"));
+        assert_eq!((&*cells[4], &*cells[10]), ("1.00 1.00 2.00", "2.00"));
     }
 }
