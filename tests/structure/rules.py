@@ -120,13 +120,6 @@ def circles(edges: dict[str, set[str]]) -> list[str]:
     return found
 
 
-# Crates in which files still need each other in a circle, each with its reason. A file and
-# what lies in the folder of its name are one room, which may be walked through as one likes.
-IN_CIRCLES = {
-    "cli": "options and what they are for",
-}
-
-
 def file_edges(sources: dict[tuple[str, ...], str]) -> dict[tuple[str, ...], set[tuple[str, ...]]]:
     """Which module's file names which other's, by module path; tests are exempt. Between a
     module and what lies in its folder there is no edge."""

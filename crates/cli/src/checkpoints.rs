@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
+use clap::{Args, Subcommand};
 use outlive_base::{Code, Entity, Error, NodeId, Result, Version, count};
 use outlive_control::units::show_bytes;
 use outlive_launch::jobs::Job;
@@ -14,8 +15,83 @@ use outlive_launch::versions;
 use outlive_vault::{Catalogue, Entry, Part, Rehearsal};
 use serde::Serialize;
 
-use crate::args::{CheckpointsAction, CheckpointsOptions, JobChoice};
-use crate::{delete, diff, jobs, output, pins, prune, status};
+use crate::options::JobChoice;
+use crate::{jobs, output, status};
+
+mod delete;
+mod diff;
+mod pins;
+mod prune;
+
+#[derive(Args, Debug)]
+#[command(args_conflicts_with_subcommands = true)]
+pub struct CheckpointsOptions {
+    /// Without one: list all jobs of the store, or the versions of --job
+    #[command(subcommand)]
+    pub action: Option<CheckpointsAction>,
+    #[command(flatten)]
+    pub choice: JobChoice,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum CheckpointsAction {
+    /// List versions with their levels and state
+    List {
+        /// List also versions that newer ones have replaced
+        #[arg(long)]
+        all: bool,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Show one version: its containers, copies and records
+    Show {
+        /// The version [default: the newest]
+        version: Option<u64>,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Read and compare stored bytes with their checksums
+    Verify {
+        /// Check only headers and records, not the data
+        #[arg(long)]
+        shallow: bool,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Tell which regions changed from one version to another, and how much
+    Diff(diff::DiffOptions),
+    /// Pin a version: it stays whatever is newer, in this run and in later ones
+    Pin {
+        /// The version
+        version: u64,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Take a pin away: newer versions may replace the version again
+    Unpin {
+        /// The version
+        version: u64,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+    /// Remove versions that newer ones have replaced, and what killed processes left, of a job that
+    /// does not run
+    Prune(prune::PruneOptions),
+    /// Delete a job: all its versions and whatever else it keeps, on its nodes too
+    Delete(delete::DeleteOptions),
+    /// Would the job survive this loss now? Tried by rebuilding into a scratch directory
+    Rehearse {
+        /// What is lost, for example node:2 or node:2,node:3; may be given often
+        /// [default: nothing]
+        #[arg(long, value_name = "NODES", value_delimiter = ',')]
+        lose: Vec<String>,
+        /// Where to rebuild [default: a temporary directory in the job's]
+        #[arg(long, value_name = "DIR")]
+        scratch: Option<PathBuf>,
+        #[command(flatten)]
+        choice: JobChoice,
+    },
+}
 
 /// The schema of all answers; `kind` tells them apart.
 pub const SCHEMA: &str = "outlive.checkpoints/1";

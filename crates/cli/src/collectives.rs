@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, Result};
 
-use crate::args::{Collectives, CollectivesRail, RunOptions};
+use crate::options::{Collectives, CollectivesRail, RunOptions};
 
 /// The library's file name.
 const LIBRARY: &str = "liboutlive_mpi.so";

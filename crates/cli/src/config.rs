@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use outlive_launch::input;
 
-use crate::args::{ConfigAction, ConfigOptions, Settings};
+use crate::options::Settings;
 use crate::output;
 
 /// Largest configuration file, in bytes.
@@ -182,6 +182,12 @@ impl Config {
     /// The value of a key of [`KEYS`]; empty if it is to be decided from the rest.
     pub fn get(&self, key: &str) -> &str {
         self.0.get(key).map_or("", |(value, _)| value)
+    }
+
+    /// A value and where it comes from. Every key has one.
+    pub fn with_origin(&self, key: &Key) -> (&str, &Origin) {
+        let (value, origin) = &self.0[key.name];
+        (value, origin)
     }
 
     /// The path that a key names, if it names one.
@@ -385,66 +391,18 @@ fn plain(value: &toml::Value) -> Option<String> {
     }
 }
 
-#[derive(Serialize)]
-struct Explained<'a> {
-    schema: &'static str,
-    values: Vec<Value<'a>>,
+/// An error of an option, with where its value comes from.
+pub fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error {
+    let entity = Entity::Option(key.to_owned());
+    config.blame(
+        key,
+        &Error::new(Code::InvalidArgument, entity, reason, remedy),
+    )
 }
 
-#[derive(Serialize)]
-struct Value<'a> {
-    option: &'a str,
-    /// None: there is none, and none is needed.
-    value: Option<String>,
-    origin: String,
-    /// What decided, where nothing was given.
-    decided_by: Option<&'a str>,
-    variable: String,
-}
-
-/// `outlive config explain`.
-pub fn explain(options: ConfigOptions) -> Result<u8> {
-    let ConfigAction::Explain {
-        settings,
-        config,
-        json,
-    } = options.action;
-    let config = Config::load(&settings, config.as_deref())?;
-    let value = |key: &'static Key| -> Result<Value<'static>> {
-        let (value, origin) = &config.0[key.name];
-        let decided = value.is_empty();
-        Ok(Value {
-            option: key.name,
-            value: match decided {
-                true => crate::run::decided(&config, key.name)?,
-                false => Some(value.clone()),
-            },
-            origin: if decided {
-                "decided".into()
-            } else {
-                origin.to_string()
-            },
-            decided_by: decided.then_some(key.decided),
-            variable: variable_of(key.name),
-        })
-    };
-    let values: Vec<Value<'_>> = KEYS.iter().map(value).collect::<Result<_>>()?;
-    if json {
-        return output::json(&Explained {
-            schema: "outlive.config/2",
-            values,
-        });
-    }
-    let heading = ["OPTION", "VALUE", "FROM"];
-    let mut rows = vec![heading.map(str::to_owned).to_vec()];
-    rows.extend(values.into_iter().map(|value| {
-        let from = value
-            .decided_by
-            .map_or(value.origin, |by| format!("decided: {by}"));
-        let shown = value.value.unwrap_or_else(|| "none".to_owned());
-        vec![value.option.to_owned(), shown, from]
-    }));
-    output::text(&output::table(&rows))
+/// The beginning of what was given, for an error.
+pub fn short(text: &str) -> String {
+    text.chars().take(60).collect()
 }
 
 #[cfg(test)]

@@ -1,32 +1,15 @@
 //! How copies come to shared storage, and how all copies are read before they are needed: the
 //! settings.
 
-use clap::Args;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_control::supervisor::Settings;
 use outlive_control::transfers::TransferSetting;
 use outlive_control::units::size_bytes;
 
-use crate::config::Config;
-use crate::run::short;
+use crate::config::{Config, short};
 
 /// What switches a bound off.
 const OFF: &str = "off";
-
-/// Options of `outlive run` that concern the level `shared`.
-#[derive(Args, Debug, Clone, Default)]
-pub struct SharedSettings {
-    /// What copies in shared storage are made of: node storage, so that no memory is held
-    /// meanwhile, or the memory of the version itself
-    #[arg(long, value_name = "disk|memory", hide_short_help = true)]
-    pub shared_from: Option<String>,
-    /// Bytes a second that each node writes to shared storage at most
-    #[arg(long, value_name = "SIZE|off")]
-    pub shared_rate: Option<String>,
-    /// Bytes a second that all nodes of the job write there together at most
-    #[arg(long, value_name = "SIZE|off", hide_short_help = true)]
-    pub shared_rate_job: Option<String>,
-}
 
 /// Takes over what the configuration says of copies.
 ///

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use outlive_base::{NodeId, Result};
 use outlive_control::units::show_bytes;
 use outlive_launch::{shared, store};
@@ -14,10 +15,54 @@ use rustix::fs::{FlockOperation, MemfdFlags, Mode, OFlags};
 use rustix::process::Resource;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{DoctorOptions, Settings};
 use crate::config::Config;
+use crate::options::Settings;
 use crate::output;
 use outlive_launch::sys::available_memory;
+
+#[derive(Args, Debug)]
+pub struct DoctorOptions {
+    /// Directory of all jobs [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// The object store of a job: written to, and a decision made there [default: from the
+    /// configuration]
+    #[arg(long, value_name = "URL")]
+    pub object_store: Option<String>,
+    /// Check all hosts of this file, or those of the Slurm allocation, and the ways between them
+    /// [default: from the configuration; else this machine alone]
+    #[arg(long, value_name = "FILE|slurm", help_heading = "Hosts")]
+    pub hosts: Option<String>,
+    /// With --hosts: directory on each of them for its own data [default: from the configuration]
+    #[arg(long, value_name = "DIR", help_heading = "Hosts")]
+    pub node_storage: Option<String>,
+    /// With --hosts: the command that runs another on a host, which follows it [default: ssh]
+    #[arg(long, value_name = "COMMAND", help_heading = "How they are reached")]
+    pub remote_shell: Option<String>,
+    /// With --hosts: where outlive lies on them [default: where this one does]
+    #[arg(long, value_name = "PATH", help_heading = "How they are reached")]
+    pub remote_executable: Option<String>,
+    /// With --hosts: the network between them, for example 10.1.0.0/16 [default: any]
+    #[arg(long, value_name = "NETWORK", help_heading = "Hosts")]
+    pub network: Option<String>,
+    /// With --hosts: how long an answer is waited for
+    #[arg(
+        long,
+        value_name = "TIME",
+        default_value = "30s",
+        help_heading = "How they are reached"
+    )]
+    pub within: String,
+    /// Stands on a host for who asks (started by it)
+    #[arg(long, hide = true)]
+    pub answer: bool,
+    /// Configuration file, read after the system's and the user's [default: only those]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -11,26 +11,14 @@ use outlive_control::units;
 use outlive_node::health::{Root, read_within};
 use serde::Serialize;
 
-use crate::args;
 use crate::config::Config;
+use crate::options::{self, HealthSettings};
 use crate::output;
 
 /// A reading that takes longer hangs.
 const READ_WITHIN: Duration = Duration::from_secs(10);
 /// The shortest time between two readings: rates of less mean nothing.
 const INTERVAL_MIN_MS: u64 = 100;
-
-/// Options of `outlive run` that concern health.
-#[derive(Args, Debug, Clone, Default)]
-pub struct HealthSettings {
-    /// Time between two readings of the sensors of each node; off: they are not read
-    #[arg(long, value_name = "TIME|off", hide_short_help = true)]
-    pub health_interval: Option<String>,
-    /// From where on sensors warn and from where on they say that something is failing:
-    /// cpu-steal=5/20,major-faults=off
-    #[arg(long, value_name = "LIST", hide_short_help = true)]
-    pub health_limits: Option<String>,
-}
 
 #[derive(Args, Debug)]
 #[command(after_help = "\
@@ -133,12 +121,12 @@ fn interval(key: &str, text: &str) -> Result<u64> {
 /// Those of the configuration; [`Code::NotFound`] if nothing lies beneath the root;
 /// [`Code::TimedOut`] if a sensor hangs.
 pub fn run(options: &HealthOptions) -> Result<u8> {
-    let flags = args::Settings {
+    let flags = options::Settings {
         health: HealthSettings {
             health_limits: options.limits.clone(),
             ..HealthSettings::default()
         },
-        ..args::Settings::default()
+        ..options::Settings::default()
     };
     let config = Config::load(&flags, options.config.as_deref())?;
     let mut judge = Judge::new(limits(&config)?);

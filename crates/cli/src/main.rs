@@ -11,9 +11,8 @@ mod checkpoints;
 mod collectives;
 mod config;
 mod copies;
-mod delete;
-mod diff;
 mod doctor;
+mod explain;
 #[cfg(test)]
 mod fuzzed;
 mod health;
@@ -25,11 +24,10 @@ mod minickpt;
 mod network_memory;
 mod noise;
 mod objects;
+mod options;
 mod output;
 mod pages;
-mod pins;
 mod plan;
-mod prune;
 mod quiet;
 mod reproducible;
 mod run;
@@ -81,7 +79,7 @@ fn dispatch(cli: Cli) -> Result<u8> {
         Command::Stacks(options) => stacks::run(&options),
         Command::Doctor(options) => doctor::run(&options),
         Command::Health(options) => health::run(&options),
-        Command::Config(options) => config::explain(options),
+        Command::Config(options) => explain::explain(options),
         Command::Plan(options) => plan::run(&options),
         Command::Coordinator(options) => status::coordinator(&options),
         Command::MemoryServer(options) => memory_server::run(&options),

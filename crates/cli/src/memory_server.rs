@@ -13,8 +13,8 @@ use outlive_network::JobKey;
 use rustix::event::{PollFd, PollFlags, poll};
 use serde::Serialize;
 
-use crate::args::Settings;
 use crate::config::Config;
+use crate::options::Settings;
 use crate::output;
 
 #[derive(Args, Debug)]

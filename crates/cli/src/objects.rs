@@ -5,8 +5,7 @@ use outlive_base::{Level, Result};
 use outlive_control::orders::LevelSetting;
 use outlive_launch::shared::ObjectPlace;
 
-use crate::config::Config;
-use crate::run::refuse;
+use crate::config::{Config, refuse, short};
 
 /// Where the level shared lies, if not in the job's directory.
 ///
@@ -66,7 +65,7 @@ pub fn memory_server(
             "start one (outlive memory-server) and say where it is: --memory-server HOST:PORT",
         ),
         (_, _) if !matches!(port, Some(Ok(1..=u16::MAX))) => refuse(
-            format!("'{}' is no address", crate::run::short(address)),
+            format!("'{}' is no address", short(address)),
             "write HOST:PORT, as the server says it when it starts",
         ),
         (_, None) => refuse(

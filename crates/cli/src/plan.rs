@@ -4,7 +4,6 @@
 //! as JSON or as a picture.
 
 mod picture;
-mod replay;
 mod report;
 mod slurm;
 mod trace;
@@ -158,7 +157,7 @@ pub fn run(options: &PlanOptions) -> Result<u8> {
         None => None,
     };
     let machine = match (&trace, options.train) {
-        (Some(trace), Some(share)) => replay::trained(&machine, trace, share)?,
+        (Some(trace), Some(share)) => trace::replay::trained(&machine, trace, share)?,
         _ => machine,
     };
     let found = find(machine, job, options)?;

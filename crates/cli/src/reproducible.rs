@@ -9,7 +9,7 @@
 
 use std::ffi::OsString;
 
-use crate::args::{Collectives, RunOptions};
+use crate::options::{Collectives, RunOptions};
 
 /// Variables of MPI libraries. Those of MPICH and Open MPI are held to it by
 /// `tests/examples/test_reproducible.py`; the others are what the vendors' manuals name.

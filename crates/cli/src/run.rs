@@ -16,10 +16,10 @@ use outlive_launch::timeline::Timeline;
 use outlive_launch::{Machines, Run, driver};
 use outlive_vault::groups;
 
-use crate::args::RunOptions;
 use crate::collectives;
-use crate::config::Config;
+use crate::config::{Config, refuse, short};
 use crate::machines;
+use crate::options::RunOptions;
 use crate::reproducible;
 
 /// Most emulated nodes: a keeper, an agent and a share of memory each.
@@ -249,14 +249,6 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
         executable: machines::executable(config),
     };
     Ok((count - spares, spares, Some(machines)))
-}
-
-pub(crate) fn refuse(config: &Config, key: &str, reason: String, remedy: &str) -> Error {
-    let entity = Entity::Option(key.to_owned());
-    config.blame(
-        key,
-        &Error::new(Code::InvalidArgument, entity, reason, remedy),
-    )
 }
 
 fn number(config: &Config, key: &str, least: u32, most: u32) -> Result<u32> {
@@ -534,10 +526,6 @@ fn fresh_name(command: &[std::ffi::OsString]) -> Result<JobName> {
         .duration_since(UNIX_EPOCH)
         .map_or(0, |d| d.as_secs());
     JobName::new(format!("{name}-{seconds}-{}", std::process::id()))
-}
-
-pub fn short(text: &str) -> String {
-    text.chars().take(60).collect()
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use outlive_base::{Code, Entity, Error, Result};
 use outlive_stacks::Process;
 use serde::Serialize;
 
-use crate::args::JobChoice;
+use crate::options::JobChoice;
 use crate::output;
 use crate::status::choose;
 

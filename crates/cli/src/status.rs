@@ -13,9 +13,9 @@ use outlive_launch::record::live::{Live, LiveNode};
 use outlive_launch::store::JobFile;
 use serde::Serialize;
 
-use crate::args::{JobChoice, Settings};
 use crate::config::Config;
 use crate::jobs::{self, Known, Newest};
+use crate::options::{JobChoice, Settings};
 use crate::output;
 use crate::scrub;
 use crate::transfers;

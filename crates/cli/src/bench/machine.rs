@@ -14,6 +14,17 @@ use serde::Serialize;
 /// Bytes of a transfer of the reference.
 const TRANSFER: usize = 4 << 20;
 
+/// The monotonic clock, which all processes share, in nanoseconds.
+pub fn clock_ns() -> u64 {
+    ns(rustix::time::ClockId::Monotonic)
+}
+
+/// A clock, in nanoseconds.
+pub fn ns(clock: rustix::time::ClockId) -> u64 {
+    let now = rustix::time::clock_gettime(clock);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
 /// Where figures come from.
 #[derive(Debug, Serialize)]
 pub struct Machine {

@@ -15,11 +15,9 @@ use std::time::Duration;
 use outlive::{Job, Options, Outcome, Restored, Survives};
 use outlive_base::{Code, Entity, Error, Result};
 
-use super::machine::share_of_memory;
-use super::session::failed;
+use super::machine::{clock_ns, ns, share_of_memory};
+use super::session::{SOCKET_VARIABLE, failed};
 
-/// Where a rank finds the benchmark.
-pub const SOCKET_VARIABLE: &str = "OUTLIVE_BENCH_SOCKET";
 /// Name of the protected region.
 const REGION: &str = "state";
 /// Bound of everything that a rank waits for.
@@ -32,16 +30,6 @@ unsafe extern "C" {
     fn outlive_open(options: *const c_void, job: *mut *mut c_void) -> c_int;
     fn outlive_checkpoint(job: *mut c_void, version: u64) -> c_int;
     fn outlive_close(job: *mut *mut c_void) -> c_int;
-}
-
-/// The monotonic clock, which all processes share, in nanoseconds.
-pub fn clock_ns() -> u64 {
-    ns(rustix::time::ClockId::Monotonic)
-}
-
-fn ns(clock: rustix::time::ClockId) -> u64 {
-    let now = rustix::time::clock_gettime(clock);
-    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
 /// Runs a role: `ranks:N` starts N ranks, `rank` is one, `loop:VERSIONS:US:BYTES` is

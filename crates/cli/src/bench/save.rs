@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use outlive_base::{Code, Entity, Error, Result};
 use rustix::fs::inotify;
 
+use super::machine::clock_ns;
 use super::machine::{self, Buffer, Machine};
-use super::rank::clock_ns;
 use super::session::{Scratch, Session, failed, odd, word};
 use super::table::{Goal, Row, Table};
 use crate::args::BenchOptions;

@@ -10,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error, Result};
 
-use super::machine::{cores, descendants};
-use super::rank::{SOCKET_VARIABLE, clock_ns};
+use super::machine::{clock_ns, cores, descendants};
 
+/// Where a rank finds the benchmark.
+pub const SOCKET_VARIABLE: &str = "OUTLIVE_BENCH_SOCKET";
 /// Longest time that any one step takes.
 const PATIENCE: Duration = Duration::from_secs(180);
 /// From the word to the common start of all ranks.

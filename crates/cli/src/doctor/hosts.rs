@@ -15,8 +15,8 @@ use rustix::fs::OFlags;
 use rustix::process::Resource;
 use serde::Serialize;
 
+use super::DoctorOptions;
 use super::{Check, Grade, check, existing, scratch, status, word, worst};
-use crate::args::DoctorOptions;
 use crate::config::Config;
 use crate::{machines, output};
 

@@ -14,8 +14,11 @@ use outlive_planner::units::duration;
 use serde::Serialize;
 
 use super::Found;
-use super::replay::{self, Replayed};
 use crate::output;
+
+pub(super) mod replay;
+
+use replay::Replayed;
 
 /// No longer traces.
 const TRACE_BYTES_MAX: u64 = 1 << 30;

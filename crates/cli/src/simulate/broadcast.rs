@@ -13,8 +13,9 @@ use super::options::{
     Answer, Failures, FaultOptions, LISTED_MAX, Need, Network, NetworkOptions, OrderName, Spans,
     SweepOptions, number, peak_bytes, refuse, shape, status,
 };
-use super::spanning;
 use crate::output;
+
+mod spanning;
 
 /// Groups of options.
 const HOW: &str = "How the message is spread";

@@ -8,7 +8,6 @@ mod jobs;
 mod levels;
 pub mod options;
 mod policy;
-mod spanning;
 mod turns;
 
 use clap::{Args, Subcommand};

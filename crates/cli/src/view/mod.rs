@@ -20,7 +20,7 @@ use outlive_control::report::{self as reports, Report};
 use outlive_launch::input;
 use outlive_launch::record::{self, Run};
 
-use crate::args::JobChoice;
+use crate::options::JobChoice;
 use crate::status;
 
 /// Largest report that is read, in bytes.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use super::paint::Room;
 use super::screen::{self, Subject};
 use super::terminal::{Said, Terminal};
-use crate::args::JobChoice;
+use crate::options::JobChoice;
 use crate::{jobs, output, status};
 
 /// Between two looks at the job: its launcher writes as often.

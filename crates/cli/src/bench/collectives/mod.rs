@@ -16,8 +16,8 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use outlive_base::{Code, Entity, Error, Result, count};
 
+use super::machine::clock_ns;
 use super::machine::{self, Machine};
-use super::rank::clock_ns;
 use super::session::failed;
 use super::table::{Row, Table};
 use crate::args::BenchOptions;

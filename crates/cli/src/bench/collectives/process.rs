@@ -17,7 +17,7 @@ use outlive_protocols::broadcast::tree::{Order, Shape};
 use outlive_protocols::collective::{Call, CollectiveKind, Command, Event};
 use outlive_protocols::ftco::{Config, Machine, Plan};
 
-use crate::bench::rank::clock_ns;
+use crate::bench::machine::clock_ns;
 use crate::bench::session::failed;
 
 /// A call ends after this at the latest.

@@ -13,8 +13,8 @@ use outlive_simulator::jobs::JobRun;
 use outlive_simulator::jobs::failures::{Event, Recorded};
 use serde::Serialize;
 
-use super::Found;
-use super::trace::Trace;
+use super::Trace;
+use crate::plan::Found;
 
 /// Failures within so many seconds are one stop.
 const TOGETHER: f64 = 60.0;
@@ -29,7 +29,7 @@ const OFFERS: f64 = 20.0;
 
 /// What a plan lost.
 #[derive(Serialize)]
-pub(super) struct Replayed {
+pub(in crate::plan) struct Replayed {
     pub name: &'static str,
     /// Node-hours that were not work that was kept, and half their 95 % interval.
     pub node_hours_lost: f64,
@@ -48,7 +48,7 @@ fn stops(trace: &Trace, nodes: u32) -> Vec<Stop> {
 }
 
 /// The machine, failing as in the first part of the record: `share` of its time.
-pub(super) fn trained(machine: &Machine, trace: &Trace, share: f64) -> Result<Machine> {
+pub(in crate::plan) fn trained(machine: &Machine, trace: &Trace, share: f64) -> Result<Machine> {
     let span = trace.failures.last().map_or(0.0, |last| last.0);
     let all = stops(trace, machine.nodes.count);
     let until = all.partition_point(|stop| stop.at < share * span);
@@ -64,7 +64,7 @@ pub(super) fn trained(machine: &Machine, trace: &Trace, share: f64) -> Result<Ma
 }
 
 /// Every plan and the policy that learns, over the record from `from` seconds on.
-pub(super) fn all(trace: &Trace, found: &Found, from: f64) -> Vec<Replayed> {
+pub(in crate::plan) fn all(trace: &Trace, found: &Found, from: f64) -> Vec<Replayed> {
     let span = trace.failures.last().map_or(0.0, |last| last.0) - from;
     let event = |stop: &Stop| {
         let event = match stop.lost.is_empty() {

@@ -9,11 +9,11 @@ use outlive_protocols::broadcast::spanning::Repair;
 use outlive_simulator::broadcast::spanning::{One, Parameters, Plans, Run};
 use serde::Serialize;
 
-use super::broadcast::{BroadcastOptions, StartName, correction_of};
-use super::options::{
+use super::{BroadcastOptions, StartName, correction_of};
+use crate::output;
+use crate::simulate::options::{
     Answer, Failures, LISTED_MAX, Need, Network, Spans, peak_bytes, refuse, status,
 };
-use crate::output;
 
 /// The parameters as they were understood.
 #[derive(Serialize)]

@@ -6,7 +6,7 @@ use outlive_launch::versions;
 use outlive_vault::{BLOCK, Diff, Entry, RegionDiff};
 use serde::Serialize;
 
-use crate::args::JobChoice;
+use crate::options::JobChoice;
 use crate::{checkpoints, output};
 
 /// Options of `outlive checkpoints diff`.

@@ -6,7 +6,7 @@ use outlive_launch::pins;
 use outlive_vault::CopyState;
 use serde::Serialize;
 
-use crate::args::JobChoice;
+use crate::options::JobChoice;
 use crate::{checkpoints, output, status};
 
 #[derive(Serialize)]

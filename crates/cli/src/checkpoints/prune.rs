@@ -8,8 +8,8 @@ use outlive_launch::jobs::Job;
 use outlive_launch::prune::{Freed, Prune, Wanted, Why, is_prunable};
 use serde::Serialize;
 
-use crate::args::JobChoice;
-use crate::delete::{DECLINED, ask};
+use super::delete::{DECLINED, ask};
+use crate::options::JobChoice;
 use crate::{checkpoints, output, status};
 
 /// Options of `outlive checkpoints prune`.

@@ -3,6 +3,7 @@
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
+use clap::Args;
 use outlive_base::{Code, Entity, Error, JobName, Result};
 use outlive_control::units::show_bytes;
 use outlive_launch::delete::Deletion;
@@ -10,9 +11,39 @@ use outlive_launch::jobs::{Job, State};
 use outlive_launch::versions;
 use serde::Serialize;
 
-use crate::args::{DeleteOptions, Settings};
 use crate::config::Config;
+use crate::options::Settings;
 use crate::{jobs, output};
+
+#[derive(Args, Debug)]
+pub struct DeleteOptions {
+    /// Name of the job
+    #[arg(
+        value_name = "JOB",
+        required_unless_present = "job",
+        conflicts_with = "job"
+    )]
+    pub name: Option<String>,
+    /// Name of the job, said as to the other commands [default: JOB]
+    #[arg(long, value_name = "JOB")]
+    pub job: Option<String>,
+    /// Directory of all jobs [default: from the configuration]
+    #[arg(long, value_name = "DIR")]
+    pub store: Option<String>,
+    /// Where the nodes keep their data, if the job's own files cannot tell
+    /// [default: what the job's files say]
+    #[arg(long, value_name = "DIR")]
+    pub node_storage: Option<String>,
+    /// Configuration file, read after the system's and the user's [default: only those]
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Delete without a question
+    #[arg(short, long)]
+    pub yes: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
 
 /// What the question was answered with if not by yes.
 pub const DECLINED: u8 = 1;
@@ -76,7 +107,7 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
     }
     if options.json {
         return output::json(&Deleted {
-            schema: crate::checkpoints::SCHEMA,
+            schema: super::SCHEMA,
             kind: "delete",
             job: job.name.to_string(),
             disk_bytes,
