@@ -50,8 +50,8 @@ class Served(Servers):
 
     def regions(self) -> list[str]:
         """Names of what it has of the job."""
-        key = ("--job", "test", "--key", str(self.job.home / "key"))
-        done = self.run("memory", "list", "--server", self.address, *key, "--json")
+        words = ("--job", "test", "--key", str(self.job.home / "key"))
+        done = self.run("memory", "list", "--server", self.address, *words, "--json")
         assert done.returncode == 0, done.stderr
         return [region["name"] for region in json.loads(done.stdout)["regions"]]
 
@@ -255,3 +255,21 @@ def test_it_is_left_in_order_when_the_job_begins_anew(job: Job, served: Served) 
     half_done(job, served)
     job.goes_on(*served.options(), "--fresh", when=job.counts(3, LEVEL))
     until("only what is needed is kept", lambda: len(served.regions()) <= 3)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_job_that_is_deleted_leaves_nothing_there(job: Job, served: Served, lost: bool) -> None:
+    half_done(job, served)
+    assert served.regions() != []
+    key = shutil.copy(job.home / "key", served.place / "old.key")
+    if lost:
+        served.kill()
+    done = served.run("checkpoints", "delete", "test", "--store", str(job.store), "--yes")
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0 and not job.home.exists(), said
+    assert ("OL-310" in said) == lost and "job test deleted" in said, said
+    if not lost:
+        # The server takes the key from where it was.
+        job.home.mkdir(mode=0o700)
+        shutil.copy(key, job.home / "key")
+        assert served.regions() == []

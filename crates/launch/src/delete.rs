@@ -14,6 +14,8 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 use outlive_base::{Code, Entity, Error, JobName, Result};
+use outlive_memory::{Options, Parities};
+use outlive_network::JobKey;
 use outlive_objects::Objects;
 
 use crate::files;
@@ -37,6 +39,15 @@ const LAST: [&str; 7] = [
     MARK,
 ];
 
+/// What a deletion leaves.
+#[derive(Debug, Default)]
+pub struct Left {
+    /// Files in the nodes' directory that are not the job's.
+    pub files: Vec<PathBuf>,
+    /// Why what it had at a memory server may still be there, until that server ends.
+    pub served: Option<Error>,
+}
+
 /// A job that may be deleted: nobody runs it while this lives.
 #[derive(Debug)]
 pub struct Deletion {
@@ -46,6 +57,8 @@ pub struct Deletion {
     outside: Option<PathBuf>,
     /// What all nodes share.
     shared: Place,
+    /// Where a memory server may have parities of it.
+    server: Option<String>,
     /// The newest start that this store knows of; 0 if it does not know.
     known: u32,
     _locks: (File, OwnedFd),
@@ -83,6 +96,7 @@ impl Deletion {
         let deletion = Deletion {
             outside: outside.map(|base| base.join(name.as_str())),
             shared: shared::place_at(url.as_deref(), name, &dir)?,
+            server: job.as_ref().and_then(|job| job.memory_server.clone()),
             known: job.as_ref().map_or(0, |job| job.incarnation),
             dir,
             name: name.clone(),
@@ -155,23 +169,35 @@ impl Deletion {
         Ok(())
     }
 
-    /// Deletes the job. What is left in the nodes' directory and is not the job's is
-    /// returned.
+    /// Deletes the job.
     ///
     /// # Errors
     /// Those of the file system; the job is then being deleted, and can be deleted again.
-    pub fn carry_out(self) -> Result<Vec<PathBuf>> {
+    pub fn carry_out(self) -> Result<Left> {
         // Found out before the mark: a store that cannot be reached leaves the job as it is.
         let objects = self.objects()?;
         self.mark()?;
         if let Some(objects) = objects {
             objects.remove_all()?;
         }
+        // A server that is lost has nothing any more.
+        let served = self.forget_served().err();
         crate::segments::sweep(&self.dir);
         for path in self.steps() {
             files::remove(&path)?;
         }
-        self.finish()
+        let files = self.finish()?;
+        Ok(Left { files, served })
+    }
+
+    /// Removes its parities at a memory server. Regions that a program made there itself stay.
+    fn forget_served(&self) -> Result<()> {
+        let Some(address) = &self.server else {
+            return Ok(());
+        };
+        let key = JobKey::load(self.dir.join("key"))?;
+        let parities = Parities::new(address, self.name.as_str(), key, Options::default());
+        parities.forget(&parities.found()?)
     }
 
     /// Deletes the job, unless one of its versions is pinned. True if it was deleted.
@@ -367,7 +393,7 @@ mod tests {
                     assert!(is_begun(&store.join("job")));
                 }
                 let again = Deletion::prepare(&store, &name(), None);
-                assert!(again.unwrap().carry_out().unwrap().is_empty());
+                assert!(again.unwrap().carry_out().unwrap().files.is_empty());
                 assert!(!store.join("job").exists());
                 assert!(!dir.path().join("nodes/job").exists());
                 assert_eq!(of_other(files(dir.path())), neighbour);
@@ -427,7 +453,7 @@ mod tests {
         assert_eq!(error.code(), Code::KeyMismatch);
         assert_eq!(files(&nodes), whole);
         let deletion = Deletion::prepare(&mine, &name(), None).unwrap();
-        assert!(deletion.carry_out().unwrap().is_empty());
+        assert!(deletion.carry_out().unwrap().files.is_empty());
         Deletion::prepare(&theirs, &name(), None).unwrap();
     }
 
@@ -467,7 +493,10 @@ mod tests {
         let own = dir.path().join("nodes/job/notes");
         fs::write(&own, "x").unwrap();
         let deletion = Deletion::prepare(&store, &name(), None).unwrap();
-        assert_eq!(deletion.carry_out().unwrap(), std::slice::from_ref(&own));
+        assert_eq!(
+            deletion.carry_out().unwrap().files,
+            std::slice::from_ref(&own)
+        );
         assert!(safe.join("thesis").exists() && own.exists());
         assert!(!store.join("job").exists());
     }

@@ -102,7 +102,12 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
             "another store may have run the job since: what lies in {kept} is left there"
         ));
     }
-    for path in &left {
+    if let Some(error) = &left.served {
+        output::warn(&format!(
+            "what it had at its memory server may be there until that ends: {error}"
+        ));
+    }
+    for path in &left.files {
         output::warn(&format!("{} is not the job's and was left", path.display()));
     }
     if options.json {
@@ -112,7 +117,7 @@ pub fn run(options: &DeleteOptions) -> Result<u8> {
             job: job.name.to_string(),
             disk_bytes,
             directories,
-            left,
+            left: left.files,
         });
     }
     let size = show_bytes(disk_bytes);
