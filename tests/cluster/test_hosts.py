@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HEAT2D, MPICH, Cluster
+from conftest import HEAT2D, MPICH, OUTLIVE, Cluster
 
 SHAPE = ["192", "192"]
 STEPS = "260"
@@ -96,6 +96,32 @@ def test_a_machine_that_is_gone_is_replaced(cluster: Cluster, how: str) -> None:
         # What was cut off has ended itself: its lease was over before the spare began.
         wait_until_nothing_runs(cluster, ["n2"])
         cluster.machines.heal("n2")
+
+
+@pytest.mark.parametrize("sealed", [False, True])
+def test_a_machine_comes_back_from_a_memory_server(cluster: Cluster, sealed: bool) -> None:
+    """One that pulls from the machines by itself, in the clear and encrypted."""
+    output, address = cluster.dir / "field", "10.86.0.1:7070"
+    store = cluster.dir / "store"
+    words = ["--memory", "64MiB", "--listen", address, "--job", "heat", "--store", store]
+    server = subprocess.Popen(
+        cluster.machines.words("room", OUTLIVE, "memory-server", *words),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert server.stdout is not None and address in server.stdout.readline()
+        more = ["--levels", "memory,disk,memory-server:3", "--memory-server", address]
+        more += ["--encrypt", "true"] if sealed else []
+        run = cluster.start(*options(cluster, *more), *heat(output, 12000))
+        cluster.wait_for(run, "version 80 stable on memory-server:3")
+        cluster.machines.power_off("n2")
+        report, text = cluster.end(run)
+    finally:
+        server.kill()
+        server.wait()
+    assert output.read_bytes() == undisturbed(cluster), text
+    assert "rebuilt from memory-server:3" in text and report["result"] == "finished", text
 
 
 def test_a_killed_launcher_leaves_nothing_and_the_next_goes_on(cluster: Cluster) -> None:
