@@ -270,15 +270,20 @@ fn read_inline(reader: &mut Reader<'_>) -> Result<Option<Vec<u8>>, WireError> {
     }
 }
 
+/// All of it: what another node's storage says may pass through here.
 fn write_error(out: &mut Writer, error: &Error) {
-    let (kind, word) = match error.entity() {
-        Entity::Region(name) => (1, name.clone()),
-        Entity::Address(address) => (2, address.clone()),
-        Entity::Job(name) => (3, name.clone()),
-        other => (0, other.to_string()),
+    out.u16(error.code().number());
+    match error.entity() {
+        Entity::Call => out.u8(0),
+        Entity::Region(name) => out.u8(1).blob(cut(name).as_bytes()),
+        Entity::Address(address) => out.u8(2).blob(cut(address).as_bytes()),
+        Entity::Job(name) => out.u8(3).blob(cut(name).as_bytes()),
+        Entity::File(path) => out.u8(4).blob(cut(path).as_bytes()),
+        Entity::Option(name) => out.u8(5).blob(cut(name).as_bytes()),
+        Entity::Rank(rank) => out.u8(6).u32(*rank),
+        Entity::Node(node) => out.u8(7).u32(*node),
+        Entity::Version(version) => out.u8(8).u64(*version),
     };
-    out.u16(error.code().number()).u8(kind);
-    out.blob(cut(&word).as_bytes());
     out.blob(cut(error.reason()).as_bytes());
     out.blob(cut(error.remedy()).as_bytes());
 }
@@ -286,12 +291,17 @@ fn write_error(out: &mut Writer, error: &Error) {
 fn read_error(reader: &mut Reader<'_>) -> Result<Error, WireError> {
     let code = Code::from_number(reader.u16()?).ok_or(WireError::Value("code"))?;
     let kind = reader.u8()?;
-    let word = reader.text(TEXT_BYTES_MAX)?.to_owned();
+    let mut word = || Ok(reader.text(TEXT_BYTES_MAX)?.to_owned());
     let entity = match kind {
         0 => Entity::Call,
-        1 => Entity::Region(word),
-        2 => Entity::Address(word),
-        3 => Entity::Job(word),
+        1 => Entity::Region(word()?),
+        2 => Entity::Address(word()?),
+        3 => Entity::Job(word()?),
+        4 => Entity::File(word()?),
+        5 => Entity::Option(word()?),
+        6 => Entity::Rank(reader.u32()?),
+        7 => Entity::Node(reader.u32()?),
+        8 => Entity::Version(reader.u64()?),
         _ => return Err(WireError::Value("entity")),
     };
     let reason = reader.text(TEXT_BYTES_MAX)?;

@@ -45,6 +45,11 @@ fn error() -> impl Strategy<Value = Error> {
         name().prop_map(Entity::Region),
         name().prop_map(Entity::Address),
         name().prop_map(Entity::Job),
+        name().prop_map(Entity::File),
+        name().prop_map(Entity::Option),
+        any::<u32>().prop_map(Entity::Rank),
+        any::<u32>().prop_map(Entity::Node),
+        any::<u64>().prop_map(Entity::Version),
         Just(Entity::Call),
     ];
     let code = prop::sample::select(Code::ALL);

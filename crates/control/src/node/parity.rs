@@ -362,7 +362,7 @@ fn make_again<S: Shell>(core: &mut Core<S>, source: Incarnation, version: Versio
 #[cfg(test)]
 mod tests {
     use super::super::Input;
-    use super::super::still::{Still, alone_at, part_of};
+    use super::super::still::{Still, alone_at, one_of, part_of};
     use super::*;
     use crate::node::Node;
     use crate::node::shell::PeerMessage;
@@ -543,7 +543,7 @@ mod tests {
     #[test]
     fn the_first_of_a_group_has_its_server_make_the_parity() {
         // The others are done with their containers, and say so to it alone.
-        let mut other = alone_at(2, served());
+        let mut other = one_of(3, 2, served());
         seals_served(&mut other, 2);
         assert_eq!(said(&mut other), [(0, true)]);
         let known = |node: &mut Node<Still>, of| {
@@ -556,7 +556,7 @@ mod tests {
         hears(&mut other, 1, AT, served(), Some(part(1)));
         assert!(other.services.parity.gathered.is_empty());
 
-        let mut first = alone_at(0, served());
+        let mut first = one_of(3, 0, served());
         hears(&mut first, 1, AT, served(), Some(part(1)));
         seals_served(&mut first, 0);
         assert!(wanted(&mut first).is_empty() && said(&mut first).is_empty());
@@ -573,7 +573,7 @@ mod tests {
 
     #[test]
     fn what_a_server_fails_in_is_told_once() {
-        let mut first = alone_at(0, served());
+        let mut first = one_of(3, 0, served());
         let told = |node: &mut Node<Still>| {
             let warned = node.core.shell().told.iter();
             let warning = |notice: &&crate::orders::Notice| {

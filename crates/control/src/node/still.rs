@@ -111,6 +111,11 @@ pub fn alone(node: u32) -> Node<Still> {
 
 /// The same with another level.
 pub fn alone_at(node: u32, level: Level) -> Node<Still> {
+    one_of(node + 1, node, level)
+}
+
+/// The same of so many nodes.
+pub fn one_of(nodes: u32, node: u32, level: Level) -> Node<Still> {
     let here = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let spec = AgentSpec {
         job: JobName::new("passing").unwrap(),
@@ -156,7 +161,7 @@ pub fn alone_at(node: u32, level: Level) -> Node<Still> {
         domain: node,
     };
     agent.core.configure_alone(JobConfig {
-        members: (0..=node).map(member).collect(),
+        members: (0..nodes).map(member).collect(),
         levels: vec![LevelSetting { level, every: 1 }],
         policy: Policy::default(),
         bounds: Bounds::default(),
