@@ -460,10 +460,12 @@ impl Commit {
 
     /// Levels of a round that is over here and not at the coordinator: this node took it for lost,
     /// and ended alone what it had not prepared. In the background that would be waited for
-    /// for a day.
+    /// for a day. That they ended may be forgotten here, once newer versions have replaced this
+    /// one; what is not committed is never prepared any more.
     fn say_ended(&mut self, cx: &C, version: Version, levels: Levels) {
         for level in levels.iter() {
-            if self.log.marks.get(&self.key(version, level)) == Some(&Mark::Aborted) {
+            let mark = self.log.marks.get(&self.key(version, level));
+            if !matches!(mark, Some(Mark::Commit(_))) {
                 let (level, why) = (Some(level), Why::Timeout);
                 let failed = MsgKind::Failed {
                     version,

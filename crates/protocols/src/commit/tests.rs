@@ -333,6 +333,20 @@ fn what_a_node_ended_alone_it_says_when_it_is_asked() {
         why: Why::Timeout,
     };
     assert_eq!(node.said, [failed]);
+    // Also once newer versions have replaced it, and nothing is recorded of it any more.
+    let newer = Version(VERSION.0 + 1);
+    node.hear(MsgKind::Commit {
+        version: newer,
+        level,
+    });
+    node.all_durable();
+    node.told(Command::Forget {
+        source: BALLOT.incarnation,
+        version,
+    });
+    node.said.clear();
+    node.hear(MsgKind::Join { version, levels });
+    assert!(node.said.contains(&failed), "{:?}", node.said);
 }
 
 /// The decision about a version is kept until every node has it: one that was called lost may
