@@ -514,16 +514,15 @@ impl Job {
 
     // ---- what the judge hears ----
 
-    /// True for a process that was replaced, where all that it knew were, or are in a newer
-    /// incarnation. One that was frozen, or whose storage was slow, may open with their answers
-    /// what they had promised it; nobody who lives has a part in that any more, or hears of it.
-    fn is_past(&self, who: Process, number: u32) -> bool {
+    /// True for a process that was replaced, as all that it knows were. One that was frozen may find
+    /// answers of them when it wakes up, and open with them what they had promised it; nobody
+    /// who lives has a part in that, or hears of it.
+    fn is_past(&self, who: Process) -> bool {
         let known = &self.homes[who as usize].known;
         let replaced = |node: u32| {
             let holder = self.at(node);
-            let home = &self.homes[holder as usize];
-            let stays = known.get(NodeId(node)) == Some(home.epoch) && home.incarnation <= number;
-            holder != who && !stays
+            let epoch = self.homes[holder as usize].epoch;
+            holder != who && known.get(NodeId(node)) != Some(epoch)
         };
         (0..self.options.nodes).all(replaced)
     }
@@ -536,7 +535,7 @@ impl Job {
                 let number = incarnation.0;
                 let source = self.sources.get(&number).copied().unwrap_or((0, 0));
                 self.home(who).incarnation = number;
-                if !self.is_past(who, number) {
+                if !self.is_past(who) {
                     self.judge.opens(now, number, source);
                 }
             }
