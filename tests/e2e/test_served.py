@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from harness import LEFT_S, Job, until
+from harness import LEFT_S, Job
 from test_memory_server import Servers
 
 LEVEL = "memory-server:4"
@@ -79,14 +79,15 @@ def half_done(job: Job, served: Served, levels: str = LEVELS, version: int = 50)
 
 def test_nothing_fails(job: Job, served: Served) -> None:
     counts = job.counts(5, "memory", "disk", LEVEL)
-    result = job.goes_on(*served.options(), when=counts)
+    tidy = lambda: 1 <= len(served.regions()) <= 3  # noqa: E731
+    # Parities of the newest version, of the one before it and of one that is made: while it
+    # runs, for what is replaced goes in the background.
+    result = job.goes_on(*served.options(), when=lambda run: counts(run) and tidy())
     assert result.failures == [] and result.report["warnings"] == [], result.err
     for node in range(4):
         assert not job.containers(node, "parity") and not job.containers(node, "partner")
-    # One parity of the group, of the newest version or of the one before it too.
     names = served.regions()
-    assert 1 <= len(names) <= 3, names
-    assert all(name.startswith("checkpoint/") and "-n0." in name for name in names)
+    assert names and all(name.startswith("checkpoint/") and "-n0." in name for name in names)
 
 
 def test_a_killed_node_comes_back(job: Job, served: Served) -> None:
@@ -175,8 +176,10 @@ def test_what_is_rehearsed_and_verified(job: Job, served: Served) -> None:
     job.outlive("checkpoints", "verify")
     served.kill()
     job.outlive("checkpoints", "rehearse", "--lose", "node:2", status=80)
-    said = job.outlive("checkpoints", "verify", status=None)
-    assert "memory server" in said, said
+    said = job.outlive("checkpoints", "verify", status=65)
+    assert "at the memory server" in said and "OL-310" in said, said
+    # No device is to blame, and what it has no number for is not numbered.
+    assert "OL-400" not in said and "429496" not in said, said
 
 
 def test_a_server_that_is_stopped(job: Job, served: Served) -> None:
@@ -253,8 +256,14 @@ def test_what_cannot_be_is_refused(job: Job, served: Served) -> None:
 
 def test_it_is_left_in_order_when_the_job_begins_anew(job: Job, served: Served) -> None:
     half_done(job, served)
-    job.goes_on(*served.options(), "--fresh", when=job.counts(3, LEVEL))
-    until("only what is needed is kept", lambda: len(served.regions()) <= 3)
+    before = set(served.regions())
+    counts = job.counts(3, LEVEL)
+
+    def tidy() -> bool:
+        names = served.regions()
+        return len(names) <= 3 and not before & set(names)
+
+    job.goes_on(*served.options(), "--fresh", when=lambda run: counts(run) and tidy())
 
 
 @pytest.mark.parametrize("lost", [False, True])

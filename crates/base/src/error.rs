@@ -259,9 +259,14 @@ impl Error {
         }))
     }
 
-    /// An input/output error on `path`, with the code that its kind deserves.
+    /// An input/output error on `path`, with the code that its kind deserves. That a server was
+    /// lost on which the bytes lie stays what it is: no device is to blame.
     pub fn io(path: impl AsRef<std::path::Path>, doing: &str, source: &std::io::Error) -> Error {
         use std::io::ErrorKind as K;
+        let inner = source.get_ref().and_then(|it| it.downcast_ref::<Error>());
+        if let Some(lost) = inner.filter(|it| it.code() == Code::ServerLost) {
+            return lost.clone();
+        }
         let path = path.as_ref().display().to_string();
         let of_objects = path.contains("://");
         let (code, remedy) = match source.kind() {
@@ -361,5 +366,14 @@ mod tests {
             "{shown}"
         );
         assert!(shown.contains("free space"));
+    }
+
+    #[test]
+    fn a_lost_server_is_no_faulty_device() {
+        let of = |code| Error::new(code, Entity::Address("a:1".into()), "gone", "look at it");
+        let lost = of(Code::ServerLost);
+        let io = |inner: &Error| Error::io("/x", "read", &std::io::Error::other(inner.clone()));
+        assert_eq!(io(&lost), lost);
+        assert_eq!(io(&of(Code::Corrupt)).code(), Code::Io);
     }
 }

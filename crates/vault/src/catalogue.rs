@@ -201,9 +201,14 @@ impl Catalogue {
 
     pub(crate) fn check(&self, copy: &CopyState, part: &Part, deep: bool) -> Result<(), Error> {
         if copy.path.is_none() {
+            let place = copy.place;
+            let entity = match place == Part::SHARED || place == NodeId::SERVER {
+                true => outlive_base::Entity::File(shown(place)),
+                false => outlive_base::Entity::Node(place.0),
+            };
             return Err(Error::new(
                 outlive_base::Code::NotFound,
-                outlive_base::Entity::Node(copy.place.0),
+                entity,
                 "the copy is missing or has another length",
                 "another copy is used; the next checkpoint makes a new one",
             ));
