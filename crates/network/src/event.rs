@@ -36,8 +36,8 @@ pub enum Event {
     Stream {
         /// The sender.
         from: Identity,
-        /// What it said about the stream, at most [`STREAM_HEADER_BYTES_MAX`] bytes; empty
-        /// for one that was parked.
+        /// What it said about the stream, at most
+        /// [`crate::STREAM_HEADER_BYTES_MAX`] bytes; empty for one that was parked.
         header: Vec<u8>,
         /// The open stream.
         stream: Stream,
@@ -50,12 +50,14 @@ pub enum Event {
         /// Why.
         reason: DownReason,
     },
-    /// A connection did not come to be, in either direction. [`Code::KeyMismatch`]:
-    /// one end lacks the job's key, or speaks for another job.
-    /// [`Code::PeerVersion`]: another protocol version. [`Code::AgentTimeout`]: no
-    /// handshake in time. [`Code::AgentUnreachable`]: nobody listens there (told
-    /// once a series of attempts). [`Code::Network`]: not a peer at all, or the
-    /// wrong one.
+    /// A connection did not come to be, in either direction.
+    /// [`KeyMismatch`](outlive_base::Code::KeyMismatch): one end lacks the job's
+    /// key, or speaks for another job.
+    /// [`PeerVersion`](outlive_base::Code::PeerVersion): another protocol version.
+    /// [`AgentTimeout`](outlive_base::Code::AgentTimeout): no handshake in time.
+    /// [`AgentUnreachable`](outlive_base::Code::AgentUnreachable): nobody listens
+    /// there (told once a series of attempts).
+    /// [`Network`](outlive_base::Code::Network): not a peer at all, or the wrong one.
     Refused {
         /// The address of the other end.
         addr: SocketAddr,

@@ -41,7 +41,7 @@ pub struct Options {
     pub handshakes_max: usize,
     /// Bulk streams open at once, both directions together. Default 256.
     pub streams_max: usize,
-    /// [`Event::Refused`] told in one second; the rest is only traced.
+    /// [`crate::Event::Refused`] told in one second; the rest is only traced.
     /// Default 32.
     pub refusals_per_second: u32,
     /// Encrypt bulk streams too. Both ends must agree. Default false: the frames

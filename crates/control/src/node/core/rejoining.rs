@@ -7,8 +7,8 @@ use outlive_base::placement::ranks_of;
 use outlive_base::{Incarnation, Level, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
+use super::Core;
 use super::ranks::{RankEntry, Use};
-use super::{Core, Through};
 use crate::node::shell::Shell;
 use crate::orders::Notice;
 
@@ -170,10 +170,9 @@ impl<S: Shell> Core<S> {
         if open.is_empty() {
             return self.retire_rounds();
         }
-        if round.told && !round.flushing && round.through == Through::Slots {
-            round.flushing = true;
+        if round.told {
             // With what is recorded: a copy at `shared` is made of the container.
-            self.write_captured(version, levels);
+            self.write_told(version);
         }
     }
 }

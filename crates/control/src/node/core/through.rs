@@ -283,6 +283,18 @@ mod tests {
         assert_eq!(told(&node), [], "it is given up");
     }
 
+    /// An agent that was started anew hears of a round's levels while it takes its last capture.
+    #[test]
+    fn what_was_captured_before_its_levels_were_known_is_written_when_they_are() {
+        let mut node = node();
+        node.open_round(Version(7), Levels::NONE);
+        node.all_captured_here(Version(7));
+        node.resume_round(Version(7), Levels::of(&LEVELS));
+        assert_eq!(asked(&mut node), (vec![(7, vec![Target::Disk])], vec![]));
+        node.resume_round(Version(7), Levels::of(&LEVELS));
+        assert_eq!(asked(&mut node).0.len(), 1, "said twice, written once");
+    }
+
     #[test]
     fn without_a_container_it_is_written_from_the_slots() {
         let mut node = node();
