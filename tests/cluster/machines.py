@@ -295,6 +295,18 @@ class Machines:
         done = self._in_room(["nft", "\n".join([*lines, "}"])])
         assert done.returncode == 0, done.stderr
 
+    def open_only(self, *ports: str) -> None:
+        """A firewall: connections are made to no other ports, between machines and with the
+        room."""
+        call = "tcp flags & (syn | ack) == syn"
+        rule = f"{call} tcp dport != {{ {', '.join(ports)} }} drop"
+        hooks = ["forward", "input", "output"]
+        chains = [
+            f"chain {hook} {{ type filter hook {hook} priority 0; {rule}; }}" for hook in hooks
+        ]
+        done = self._in_room(["nft", "\n".join(["table bridge wall {", *chains, "}"])])
+        assert done.returncode == 0, done.stderr
+
     def end(self, name: str) -> None:
         """All processes of a machine end at once; its network still answers."""
         os.kill(self.inits[name], signal.SIGKILL)

@@ -5,6 +5,7 @@ own mpirun over ssh. Results are compared bit for bit with an undisturbed run.
 """
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import HEAT2D, MPICH, OUTLIVE, Cluster
+from skip import skip
 
 SHAPE = ["192", "192"]
 STEPS = "260"
@@ -171,6 +173,28 @@ def test_hosts_are_looked_at_before_a_run(cluster: Cluster) -> None:
     cluster.machines.run("n1", "mount", "-t", "tmpfs", "tmpfs", store)
     assert "warn  shared store   n1: " in cluster.tell(69, *doctor)
     assert list(store.iterdir()) == [], "nothing is left"
+
+
+def test_only_some_ports_are_open_between_hosts(cluster: Cluster) -> None:
+    """A firewall lets through ssh, the ports of Outlive and those of MPI."""
+    if shutil.which("nft") is None:
+        skip("machines", "no nft")
+    cluster.machines.open_only("22", "20000-20019", "21000-21099")
+    (cluster.dir / "store").mkdir()
+    doctor = ["doctor", "--store", cluster.dir / "store", "--hosts", cluster.hosts(HOSTS)]
+    said = cluster.tell(69, *doctor, "--within", "15s")
+    assert "this machine, at any port or at those of --ports" in said, said
+    ports = ["--ports", "20000-20019"]
+    assert cluster.tell(0, *doctor, *ports, "--json").count("reaches 3 others") == 4
+    # MPICH is told its own.
+    own = {"MPIEXEC_PORT_RANGE": "21000:21099"}
+    own |= {"FI_TCP_PORT_LOW_RANGE": "21000", "FI_TCP_PORT_HIGH_RANGE": "21099"}
+    output = cluster.dir / "field"
+    plan = ["--inject", "node:1@version=130"]
+    run = cluster.start(*options(cluster, *ports, *plan), *heat(output), **own)
+    report, text = cluster.end(run)
+    assert output.read_bytes() == undisturbed(cluster), text
+    assert len(report["failures"]) >= 1 and report["restarts"] == 1, text
 
 
 def test_a_host_without_the_program_is_brought_it(cluster: Cluster) -> None:

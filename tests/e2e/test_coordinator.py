@@ -33,12 +33,14 @@ def jobs(tmp_path: Path, ring: Path) -> Iterator[list[Job]]:
 def coordinator(store: Path) -> Iterator[subprocess.Popen]:
     """`outlive coordinator`, which is killed at the end."""
     process = subprocess.Popen(
-        [OUTLIVE, "coordinator", "--store", str(store)],
+        [OUTLIVE, "coordinator", "--store", str(store), "--ports", "20900-20919"],
         stderr=subprocess.PIPE,
         text=True,
     )
     try:
         assert "coordinating" in process.stderr.readline()
+        address = json.loads((store / ".coordinator" / "address.json").read_text())
+        assert 20900 <= int(address["address"].rsplit(":")[-1]) <= 20919
         yield process
     finally:
         process.kill()

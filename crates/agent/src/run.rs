@@ -166,6 +166,7 @@ fn vaults(spec: &AgentSpec, faults: &Arc<Faults>) -> Result<(Vault, Vault, Optio
 fn listening(spec: &AgentSpec) -> Options {
     Options {
         bind: (spec.bind, 0).into(),
+        ports: spec.ports,
         encrypt_streams: spec.encrypt,
         message_bytes_max: outlive_control::orders::MESSAGE_BYTES_MAX,
         queue_bytes_max: outlive_control::orders::QUEUE_BYTES_MAX,

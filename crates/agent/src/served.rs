@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use outlive_base::{ContainerId, Error, Level, Result};
+use outlive_base::{ContainerId, Error, Level, Ports, Result};
 use outlive_control::orders::AgentSpec;
 use outlive_memory::{Exposure, Options, Parities, ReadAt};
 use outlive_network::JobKey;
@@ -26,7 +26,7 @@ pub struct Served {
     parities: Parities,
     job: String,
     key: JobKey,
-    bind: IpAddr,
+    bind: (IpAddr, Ports),
     /// This node tells of what concerns all.
     pub tells: bool,
     /// What asks the server, which may be silent for a while.
@@ -54,7 +54,7 @@ impl Served {
             parities: Parities::new(address, spec.job.as_str(), key.clone(), options),
             job: spec.job.to_string(),
             key: key.clone(),
-            bind: spec.bind,
+            bind: (spec.bind, spec.ports),
             tells: spec.node == spec.coordinator,
             pool: Pool::start("server", 1)?,
             shown: Mutex::default(),
@@ -73,9 +73,8 @@ impl Served {
     pub fn show(&self, store: &Arc<Vault>, id: ContainerId, length: u64) -> Result<SocketAddr> {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         if shown.is_none() {
-            let listen = SocketAddr::new(self.bind, 0);
             *shown = Some(Shown {
-                exposure: Exposure::new(listen, &self.job, &self.key)?,
+                exposure: Exposure::new(self.bind, &self.job, &self.key)?,
                 names: VecDeque::new(),
             });
         }

@@ -4,7 +4,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Code, Entity, Error, Result};
+use outlive_base::{Code, Entity, Error, Ports, Result};
 
 use crate::options::{Collectives, CollectivesRail, RunOptions};
 
@@ -59,6 +59,17 @@ pub fn environment(options: &RunOptions) -> Result<Vec<(OsString, OsString)>> {
         }
     }
     Ok(variables)
+}
+
+/// The variables that keep what ranks open themselves to the ports that are open between hosts;
+/// those of the user stand.
+pub fn ports(ports: Ports, is_set: impl Fn(&str) -> bool) -> Vec<(OsString, OsString)> {
+    let names = ["OUTLIVE_COLLECTIVES_PORTS", "UCX_TCP_PORT_RANGE"];
+    let wanted = names
+        .into_iter()
+        .filter(|name| !ports.is_any() && !is_set(name));
+    let both = |name: &str| (name.into(), ports.to_string().into());
+    wanted.map(both).collect()
 }
 
 /// No variables, or an error if f or trees were named where there are none.

@@ -84,6 +84,7 @@ pub const KEYS: &[Key] = &[
         "",
         "the first by which each host reaches this one",
     ),
+    key(NODES, "ports", "", "any that is free"),
     key(
         NODES,
         "domains",
@@ -289,7 +290,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 42] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 43] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -300,6 +301,7 @@ impl Settings {
             ("remote-shell", &self.remote_shell),
             ("remote-executable", &self.remote_executable),
             ("network", &self.network),
+            ("ports", &self.ports),
             ("domains", &self.domains),
             ("levels", &self.levels),
             ("every", &self.every),

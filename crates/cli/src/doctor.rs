@@ -45,6 +45,10 @@ pub struct DoctorOptions {
     /// With --hosts: the network between them, for example 10.1.0.0/16 [default: any]
     #[arg(long, value_name = "NETWORK", help_heading = "Hosts")]
     pub network: Option<String>,
+    /// With --hosts: the TCP ports that are open between them, for example 20000-20099
+    /// [default: any]
+    #[arg(long, value_name = "FIRST-LAST", help_heading = "Hosts")]
+    pub ports: Option<String>,
     /// With --hosts: how long an answer is waited for
     #[arg(
         long,
@@ -100,6 +104,7 @@ pub fn run(options: &DoctorOptions) -> Result<u8> {
         remote_shell: options.remote_shell.clone(),
         remote_executable: options.remote_executable.clone(),
         network: options.network.clone(),
+        ports: options.ports.clone(),
         ..Settings::default()
     };
     let config = Config::load(&flags, options.config.as_deref())?;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use outlive_base::{Code, Entity, Error, Result};
+use outlive_base::{Code, Entity, Error, Ports, Result};
 use outlive_launch::hosts::address::Subnet;
 use outlive_launch::hosts::hostfile::{HostFile, SSH};
 use outlive_launch::hosts::slurm::{self, Slurm};
@@ -52,6 +52,15 @@ pub fn network(config: &Config) -> Result<Option<Subnet>> {
     let given = Some(config.get("network")).filter(|text| !text.is_empty());
     let parsed = given.map(Subnet::parse).transpose();
     parsed.map_err(|error| config.blame("network", &error))
+}
+
+/// The ports at which hosts may listen.
+///
+/// # Errors
+/// If they are none.
+pub fn ports(config: &Config) -> Result<Ports> {
+    let parsed = config.get("ports").parse();
+    parsed.map_err(|error| config.blame("ports", &error))
 }
 
 /// Where outlive lies on hosts, if that is given.

@@ -483,6 +483,7 @@ fn show(at: &Where, client: &Client, regions: Vec<Stat>, json: bool) -> Result<u
 }
 
 fn expose(who: &Who, listen: SocketAddr, files: &[PathBuf]) -> Result<u8> {
+    let listen = (listen.ip(), listen.port().into());
     let exposure = Exposure::new(listen, &who.job, &who.key()?)?;
     for path in files {
         let file = std::fs::File::open(path).map_err(|error| Error::io(path, "open", &error))?;

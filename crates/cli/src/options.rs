@@ -37,6 +37,9 @@ pub struct Settings {
     /// With --hosts: the network between them, for example 10.1.0.0/16
     #[arg(long, value_name = "NETWORK", hide_short_help = true)]
     pub network: Option<String>,
+    /// With --hosts: the TCP ports that are open between them, for example 20000-20099
+    #[arg(long, value_name = "FIRST-LAST", hide_short_help = true)]
+    pub ports: Option<String>,
     /// Failure domain of each node, in order: 0,0,1,1; or own. A partner lies in another domain
     #[arg(long, value_name = "LIST|own")]
     pub domains: Option<String>,

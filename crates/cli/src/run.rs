@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use outlive_base::levels::LEVELS_MAX;
-use outlive_base::{Code, Entity, Error, JobName, Level, Result};
+use outlive_base::{Code, Entity, Error, JobName, Level, Ports, Result};
 use outlive_control::orders::{Bounds, LevelSetting, Policy};
 use outlive_control::standstill::HangRule;
 use outlive_control::steering::Wishes;
@@ -172,6 +172,8 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
     let mut environment = collectives::environment(&options)?;
     let is_set = |name: &str| std::env::var_os(name).is_some();
     environment.extend(reproducible::environment(&options, is_set));
+    let ports = hosts.as_ref().map_or(Ports::ANY, |hosts| hosts.ports);
+    environment.extend(collectives::ports(ports, is_set));
     let named = options.job.is_some();
     Ok(Run {
         object_store: crate::objects::wanted(config, &settings.levels, named)?,
@@ -199,7 +201,7 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
     let given = config.get("spares");
     let hosts = config.get("hosts");
     if hosts.is_empty() {
-        for key in ["remote-shell", "remote-executable", "network"] {
+        for key in ["remote-shell", "remote-executable", "network", "ports"] {
             if !config.get(key).is_empty() {
                 let reason = "says how hosts are reached, and none are given".to_owned();
                 return Err(refuse(
@@ -246,6 +248,7 @@ fn nodes(config: &Config) -> Result<(u32, u32, Option<Machines>)> {
     let machines = Machines {
         source,
         network: machines::network(config)?,
+        ports: machines::ports(config)?,
         executable: machines::executable(config),
     };
     Ok((count - spares, spares, Some(machines)))

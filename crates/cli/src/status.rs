@@ -28,6 +28,9 @@ pub struct CoordinatorOptions {
     /// Address at which jobs of other machines reach it
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1")]
     pub bind: std::net::IpAddr,
+    /// TCP ports at which they may, for example 20000-20099 [default: any]
+    #[arg(long, value_name = "FIRST-LAST")]
+    pub ports: Option<String>,
     /// Configuration file, read after the system's and the user's [default: only those]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
@@ -105,10 +108,12 @@ pub fn store(choice: &JobChoice) -> Result<PathBuf> {
 pub fn coordinator(options: &CoordinatorOptions) -> Result<u8> {
     let flags = Settings {
         store: options.store.clone(),
+        ports: options.ports.clone(),
         ..Settings::default()
     };
     let config = Config::load(&flags, options.config.as_deref())?;
     let store = PathBuf::from(config.get("store"));
+    let ports = crate::machines::ports(&config)?;
     // A store that is mistyped would be served, and no job would ever come.
     if !store.is_dir() {
         return Err(Error::new(
@@ -119,7 +124,7 @@ pub fn coordinator(options: &CoordinatorOptions) -> Result<u8> {
         ));
     }
     let store = std::fs::canonicalize(&store).unwrap_or(store);
-    outlive_launch::coordinator::serve(&store, options.bind, |text| {
+    outlive_launch::coordinator::serve(&store, (options.bind, ports), |text| {
         if !options.quiet {
             output::note(text);
         }

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use outlive_base::{
-    Code, Entity, Error, Incarnation, JobName, Level, NodeId, Rank, Result, Version,
+    Code, Entity, Error, Incarnation, JobName, Level, NodeId, Ports, Rank, Result, Version,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -51,8 +51,11 @@ pub struct AgentSpec {
     pub epoch: u64,
     /// Where the launcher listens.
     pub launcher: SocketAddr,
-    /// Address to listen on; the port is chosen by the system.
+    /// Address to listen on.
     pub bind: IpAddr,
+    /// Ports to listen at.
+    #[serde(default)]
+    pub ports: Ports,
     /// File of the job's key.
     pub key_file: PathBuf,
     /// Storage of this node: `containers/`, `partner/`, `records/`, `files/`.

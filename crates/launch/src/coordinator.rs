@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, Sender, bounded};
-use outlive_base::{Code, Entity, Error, NodeId, Result, Time};
+use outlive_base::{Code, Entity, Error, NodeId, Ports, Result, Time};
 use outlive_control::orders;
 use outlive_control::supervisor::Said;
 use outlive_control::turns::{Answer, Ask, Counts, Service};
@@ -85,11 +85,11 @@ fn key(dir: &Path) -> Result<JobKey> {
     }
 }
 
-/// Serves the jobs of a store until the process is ended.
+/// Serves the jobs of a store, at one of these ports of an address, until the process is ended.
 ///
 /// # Errors
 /// [`Code::JobBusy`] if another service does already; those of the file system and network.
-pub fn serve(store: &Path, bind: IpAddr, said: impl Fn(&str)) -> Result<u8> {
+pub fn serve(store: &Path, (bind, ports): (IpAddr, Ports), said: impl Fn(&str)) -> Result<u8> {
     let dir = store.join(DIR);
     let key = key(&dir)?;
     let path = dir.join("lock");
@@ -109,6 +109,7 @@ pub fn serve(store: &Path, bind: IpAddr, said: impl Fn(&str)) -> Result<u8> {
     let (to, events) = bounded(QUEUE);
     let options = Options {
         bind: SocketAddr::new(bind, 0),
+        ports,
         ..Options::default()
     };
     let me = Identity {

@@ -163,8 +163,9 @@ fn listening(run: &Run) -> network::Options {
     };
     match &run.hosts {
         None => options,
-        Some(_) => network::Options {
+        Some(machines) => network::Options {
             bind: (hosts::address::any_address(), 0).into(),
+            ports: machines.ports,
             ..options
         },
     }

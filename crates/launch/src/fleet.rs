@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-use outlive_base::{Error, JobName, NodeId, Result, Time};
+use outlive_base::{Error, JobName, NodeId, Ports, Result, Time};
 use outlive_control::health;
 use outlive_control::orders::{AgentSpec, COORDINATOR, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
 use rustix::process::Signal;
@@ -32,6 +32,8 @@ pub struct Common {
     pub launcher: SocketAddr,
     /// Where agents listen.
     pub bind: IpAddr,
+    /// And at which ports.
+    pub ports: Ports,
     /// `STORE/JOB`.
     pub job_dir: PathBuf,
     /// Where the level shared lies, if not there.
@@ -116,6 +118,7 @@ impl Fleet {
             epoch,
             launcher: self.common.launcher,
             bind: self.common.bind,
+            ports: self.common.ports,
             key_file: self.common.key_file.clone(),
             node_dir: dir.to_owned(),
             job_dir: self.common.job_dir.clone(),

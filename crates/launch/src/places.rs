@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use crossbeam_channel::Sender;
-use outlive_base::Result;
+use outlive_base::{Ports, Result};
 
 use crate::command;
 use crate::emulated::Emulated;
@@ -62,6 +62,7 @@ impl Lives<'_> {
             job_hash: self.job_hash,
             launcher: self.launcher,
             bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            ports: Ports::ANY,
             job_dir: store.dir().to_owned(),
             object_store: store.job().object_store.clone(),
             memory_server: store.job().memory_server.clone(),
@@ -94,6 +95,7 @@ impl Lives<'_> {
             object_store: store.job().object_store.clone(),
             memory_server: store.job().memory_server.clone(),
             credentials: crate::shared::credentials(store.job()),
+            ports: machines.ports,
             key_file: store.key_file(),
             memory_bytes: run.memory_bytes,
             encrypt: run.encrypt,

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
+use outlive_base::Ports;
 use outlive_control::health;
 use outlive_control::supervisor::Settings;
 use outlive_objects::Place as ObjectPlace;
@@ -19,6 +20,8 @@ pub struct Machines {
     pub source: Box<dyn Source>,
     /// The network between them, where there are several.
     pub network: Option<Subnet>,
+    /// The ports at which launcher and agents listen.
+    pub ports: Ports,
     /// The program's path on each; `None`: as here.
     pub executable: Option<PathBuf>,
 }

@@ -5,15 +5,15 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use outlive_base::{Code, Entity, Error, Result};
-use outlive_network::JobKey;
+use outlive_base::{Code, Entity, Error, Ports, Result};
 use outlive_network::channel::{Channel, within};
+use outlive_network::{JobKey, listen_within};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::fault::{invalid, no_region};
@@ -84,11 +84,11 @@ impl core::fmt::Debug for Exposure {
 }
 
 impl Exposure {
-    /// Listens at `listen`; port 0 takes a free one.
+    /// Listens at one of these ports of an address of this machine.
     ///
     /// # Errors
-    /// [`Code::Network`] if that is no address of this machine or is taken.
-    pub fn new(listen: SocketAddr, job: &str, key: &JobKey) -> Result<Exposure> {
+    /// [`Code::Network`] if that is none, or all of the ports are taken.
+    pub fn new((listen, ports): (IpAddr, Ports), job: &str, key: &JobKey) -> Result<Exposure> {
         let failed = |error: io::Error| {
             let entity = Entity::Address(listen.to_string());
             let reason = format!("listen: {error}");
@@ -99,7 +99,7 @@ impl Exposure {
                 "choose a free address of this node",
             )
         };
-        let listener = TcpListener::bind(listen).map_err(failed)?;
+        let listener = listen_within(listen, ports).map_err(failed)?;
         listener.set_nonblocking(true).map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
         let shared = Arc::new(Shared {

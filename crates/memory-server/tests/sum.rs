@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use outlive_base::Code;
 use outlive_base::rng::Sequence;
+use outlive_base::{Code, Ports};
 use outlive_memory::wire::{CHUNK_BYTES, Message};
 use outlive_memory::{
     Client, Exposure, Kind, ReadAt, Rights, Server, ServerOptions, Source, Transport,
@@ -56,7 +56,7 @@ fn sums_are_those_of_the_definition_and_give_back_what_was_lost() {
         let transport = [Transport::Tcp, Transport::Shared][random.below(2) as usize];
         let to = client(&server, "job", 1, transport);
         let beside = client(&other, "job", 1, Transport::Auto);
-        let exposure = Exposure::new(ANY, "job", &key(1)).unwrap();
+        let exposure = Exposure::new((ANY.ip(), Ports::ANY), "job", &key(1)).unwrap();
         let count = 1 + random.below(6) as usize;
         let most = 1 + random.below(3 * CHUNK_BYTES as u64);
         let (mut all, mut sources) = (Vec::new(), Vec::new());
@@ -159,7 +159,7 @@ fn a_source_that_is_lost_midway_leaves_the_target_incomplete() {
     let length = 4 * CHUNK_BYTES + 5;
     to.allocate("parity", length as u64 + 10, Kind::Plain)
         .unwrap();
-    let exposure = Exposure::new(ANY, "job", &key(1)).unwrap();
+    let exposure = Exposure::new((ANY.ip(), Ports::ANY), "job", &key(1)).unwrap();
     exposure.add("good", Arc::new(vec![7u8; length]));
     exposure.add("bad", Arc::new(Failing(2 * CHUNK_BYTES)));
     let good = || source(Some(exposure.address()), "good", length);
@@ -195,9 +195,9 @@ fn a_source_that_is_not_there_changes_nothing() {
     to.allocate("parity", 100, Kind::Plain).unwrap();
     to.put("parity", 0, &[5; 100]).unwrap();
     let gone = TcpListener::bind(ANY).unwrap().local_addr().unwrap();
-    let strangers = Exposure::new(ANY, "job", &key(2)).unwrap();
+    let strangers = Exposure::new((ANY.ip(), Ports::ANY), "job", &key(2)).unwrap();
     strangers.add("x", Arc::new(vec![1u8; 100]));
-    let exposure = Exposure::new(ANY, "job", &key(1)).unwrap();
+    let exposure = Exposure::new((ANY.ip(), Ports::ANY), "job", &key(1)).unwrap();
     exposure.add("short", Arc::new(vec![1u8; 50]));
     for (from, name, code) in [
         (Some(gone), "x", Code::Network),

@@ -172,7 +172,7 @@ fn listen(settings: &Settings, one_host: bool) -> Result<Listener> {
                 })?
         }
     };
-    Listener::bind(SocketAddr::new(address, 0))
+    Listener::within(address, settings.ports)
 }
 
 /// Why a library without the feature `ucx` serves no such rail.

@@ -24,7 +24,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use outlive_base::{Code, Entity, Error, Result, Time};
+use outlive_base::{Code, Entity, Error, Ports, Result, Time};
 use outlive_protocols::broadcast::spanning::TREES_MAX;
 
 use outlive_planner::tolerance;
@@ -68,6 +68,8 @@ pub struct Settings {
     pub silence: Duration,
     /// TCP, UCX: where to listen.
     pub interface: Option<IpAddr>,
+    /// TCP: the ports to listen at.
+    pub ports: Ports,
     /// UCX: its library.
     pub ucx_library: Option<PathBuf>,
     /// Corrected: how many failures are tolerated.
@@ -154,6 +156,13 @@ impl Settings {
                 Some((full, value)) => match value.parse() {
                     Ok(address) => Some(address),
                     Err(_) => return Err(refuse(&full, &value, "give an IP address of this node")),
+                },
+            },
+            ports: match get("_PORTS") {
+                None => Ports::ANY,
+                Some((full, value)) => match value.parse() {
+                    Ok(ports) => ports,
+                    Err(_) => return Err(refuse(&full, &value, "write for example 20000-20099")),
                 },
             },
             ucx_library: get("_UCX_LIBRARY").map(|(_, value)| PathBuf::from(value)),

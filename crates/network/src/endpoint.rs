@@ -85,7 +85,7 @@ impl Endpoint {
         events: Option<Sender<Event>>,
     ) -> Result<(Endpoint, Reactor), Error> {
         options.check()?;
-        let listener = socket::listen(options.bind)?;
+        let listener = socket::listen(options.bind, options.ports)?;
         let local = listener
             .local_addr()
             .map_err(|error| kernel("local address", &error))?;

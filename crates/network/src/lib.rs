@@ -45,5 +45,6 @@ pub use event::{DownReason, Event};
 pub use identity::Identity;
 pub use key::{JobKey, KEY_BYTES};
 pub use options::Options;
+pub use socket::listen_within;
 pub use stream::Stream;
 pub use wire::STREAM_HEADER_BYTES_MAX;

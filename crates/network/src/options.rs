@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use outlive_base::{Code, Entity, Error};
+use outlive_base::{Code, Entity, Error, Ports};
 
 /// Every bound of an endpoint. `Options::default()` suits a job; tests shorten
 /// the times.
@@ -12,6 +12,8 @@ pub struct Options {
     /// Where to listen. Port 0 takes a free one. Default 127.0.0.1:0: the
     /// caller chooses the interface, never this crate.
     pub bind: SocketAddr,
+    /// Of which one is taken where the port of `bind` is 0. Default: any.
+    pub ports: Ports,
     /// Bound of a TCP connection attempt. Default 3 s.
     pub connect_timeout: Duration,
     /// Bound of a whole handshake, on both sides. Default 3 s.
@@ -53,6 +55,7 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             bind: SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0),
+            ports: Ports::ANY,
             connect_timeout: Duration::from_secs(3),
             handshake_timeout: Duration::from_secs(3),
             write_timeout: Duration::from_secs(10),

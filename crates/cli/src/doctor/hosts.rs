@@ -109,6 +109,7 @@ pub fn run(options: &DoctorOptions, config: &Config) -> Result<u8> {
         source: &*source,
         executable: machines::executable(config),
         network: machines::network(config)?,
+        ports: machines::ports(config)?,
         store,
         node_storage: node_storage.into(),
         token: (token.0.clone(), token.1.clone()),
@@ -233,14 +234,14 @@ fn way(answer: &Answer<Vec<Check>>) -> Check {
             "way here",
             Grade::Fail,
             why,
-            "let hosts connect to this machine, or choose the way by --network",
+            "let hosts connect to this machine, at any port or at those of --ports, or choose the way by --network",
         ),
     }
 }
 
 fn others(answer: &Answer<Vec<Check>>) -> Check {
-    let remedy = "let hosts connect to each other by TCP at any port, or choose the network that \
-                  does by --network";
+    let remedy = "let hosts connect to each other by TCP, at any port or at those of --ports, or \
+                  choose the network that does by --network";
     match (&answer.unreached, answer.tried) {
         (None, 0) => check("other hosts", Grade::Ok, "not tried", ""),
         (None, _) => check("other hosts", Grade::Fail, "no answer in time", remedy),

@@ -9,7 +9,9 @@ use outlive_base::control_block::Identity;
 use outlive_base::ipc::ToRank;
 use outlive_protocols::commit;
 
-use outlive_base::{ContainerId, Incarnation, JobName, Level, NodeId, Rank, Result, Time, Version};
+use outlive_base::{
+    ContainerId, Incarnation, JobName, Level, NodeId, Ports, Rank, Result, Time, Version,
+};
 use outlive_ledger::Part;
 
 use super::core::Core;
@@ -129,6 +131,7 @@ pub fn one_of(nodes: u32, node: u32, level: Level) -> Node<Still> {
         node_dir: "node".into(),
         job_dir: "job".into(),
         object_store: None,
+        ports: Ports::ANY,
         memory_server: None,
         socket: "socket".into(),
         memory_bytes: 1 << 20,

@@ -111,7 +111,8 @@ pub(super) fn reach(launchers: &[SocketAddr]) -> Result<(SocketAddr, IpAddr)> {
             "the launcher cannot be reached from here ({})",
             tried.join("; ")
         ),
-        "let the hosts connect to the machine of outlive run, or choose the way by --network",
+        "let the hosts connect to the machine of outlive run, at any port or at those of --ports, or \
+         choose the way by --network",
     ))
 }
 

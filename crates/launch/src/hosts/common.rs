@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use outlive_base::JobName;
+use outlive_base::{JobName, Ports};
 use outlive_control::orders::{AgentSpec, COORDINATOR};
 
 use super::call::Call;
@@ -25,6 +25,8 @@ pub(crate) struct Common {
     pub memory_server: Option<String>,
     /// Variables with its credentials, which agents are started with.
     pub credentials: Vec<(String, String)>,
+    /// Where its agents listen.
+    pub ports: Ports,
     pub key_file: PathBuf,
     /// Bound of the staging memory of each node, in bytes; 0: half of what its host has.
     pub memory_bytes: u64,
@@ -49,6 +51,7 @@ impl Common {
             epoch: call.epoch,
             launcher: self.launchers[0],
             bind: self.launchers[0].ip(),
+            ports: self.ports,
             key_file: self.key_file.clone(),
             node_dir: call.dir.clone(),
             job_dir: self.job_dir.clone(),

@@ -7,14 +7,15 @@
 //! Invariant: no wait is longer than [`Request::within`], whatever a host does or does not say.
 
 use std::io::{BufReader, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender, bounded, unbounded};
-use outlive_base::{Error, Result};
+use outlive_base::{Code, Entity, Error, Ports, Result};
+use outlive_network::listen_within;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::address::{self, Subnet};
@@ -41,6 +42,8 @@ pub struct Request<'a> {
     pub executable: Option<PathBuf>,
     /// The network between them.
     pub network: Option<Subnet>,
+    /// The ports that are open between them.
+    pub ports: Ports,
     /// Directory of all jobs.
     pub store: PathBuf,
     /// Each host's own directory.
@@ -62,6 +65,8 @@ pub struct Question {
     pub token: (PathBuf, String),
     /// Hosts read the job's key there.
     pub key_in_store: bool,
+    /// The ports that are open between hosts.
+    pub ports: Ports,
     /// Where whoever asks may be reached.
     launchers: Vec<SocketAddr>,
 }
@@ -146,7 +151,10 @@ pub fn answer<T: Serialize>(look: impl FnOnce(&Question) -> T) -> Result<u8> {
                 say(&FromHost::Clock { unix_ms })?;
                 let way = address::reach(&question.launchers);
                 let way = way.map_err(|error| error.reason().to_owned());
-                let listens = way.as_ref().ok().and_then(|(_, own)| listen(*own));
+                let listens = way
+                    .as_ref()
+                    .ok()
+                    .and_then(|(_, own)| listen(*own, question.ports));
                 if let Some(look) = look.take() {
                     let what = look(&question);
                     say(&FromHost::Found(Found { what, way, listens }))?;
@@ -165,8 +173,8 @@ fn unix_ms() -> f64 {
 }
 
 /// Takes connections until this process ends.
-fn listen(own: IpAddr) -> Option<SocketAddr> {
-    let listener = TcpListener::bind((own, 0)).ok()?;
+fn listen(own: IpAddr, ports: Ports) -> Option<SocketAddr> {
+    let listener = listen_within(own, ports).ok()?;
     let address = listener.local_addr().ok()?;
     let accept = move || listener.incoming().for_each(drop);
     let thread = std::thread::Builder::new().name("accept".into());
@@ -346,8 +354,15 @@ type Step<T> = std::result::Result<T, String>;
 pub fn examine<T: DeserializeOwned + Send + 'static>(
     request: &Request<'_>,
 ) -> Result<Vec<Step<Answer<T>>>> {
-    let listener = TcpListener::bind((address::any_address(), 0))
-        .map_err(|error| Error::internal(format!("listen: {error}")))?;
+    let listener = listen_within(address::any_address(), request.ports).map_err(|error| {
+        let code = match error.kind() {
+            std::io::ErrorKind::AddrInUse => Code::AddressInUse,
+            _ => Code::Network,
+        };
+        let entity = Entity::Option("ports".to_owned());
+        let remedy = "give other ports, or a wider range";
+        Error::new(code, entity, format!("listen: {error}"), remedy)
+    })?;
     let port = listener.local_addr().map_or(0, |address| address.port());
     std::thread::spawn(move || listener.incoming().for_each(drop));
     let question = Question {
@@ -355,6 +370,7 @@ pub fn examine<T: DeserializeOwned + Send + 'static>(
         node_storage: request.node_storage.clone(),
         token: request.token.clone(),
         key_in_store: !request.source.keeps_secrets(),
+        ports: request.ports,
         launchers: address::of_this_machine(port, request.network)?,
     };
     let program = match &request.executable {

@@ -428,6 +428,7 @@ fn prepare(mut begin: Begin) -> Result<Ready> {
         job_hash: spec.job_hash,
         launcher,
         bind: own,
+        ports: spec.ports,
         job_dir: spec.job_dir.clone(),
         object_store: spec.object_store.clone(),
         memory_server: spec.memory_server.clone(),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use outlive_base::JobName;
+use outlive_base::{JobName, Ports};
 
 use super::*;
 
@@ -73,6 +73,7 @@ impl World {
             object_store: None,
             memory_server: None,
             credentials: Vec::new(),
+            ports: Ports::ANY,
             key_file: "/nowhere/key".into(),
             memory_bytes: 0,
             encrypt: false,

@@ -13,17 +13,18 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 #[cfg(feature = "ucx")]
 use std::os::fd::BorrowedFd;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-use outlive_base::{Code, Entity, Error, Result, Time};
+use outlive_base::{Code, Entity, Error, Ports, Result, Time};
 use rustix::event::{Timespec, epoll};
 
 use crate::rail::frame::{Frame, Key};
 use crate::rail::{Can, News, Rail};
+use crate::socket::listen_within;
 
 mod incoming;
 mod outgoing;
@@ -89,11 +90,20 @@ impl Listener {
     /// # Errors
     /// [`Code::Network`] if the address cannot be used.
     pub fn bind(address: SocketAddr) -> Result<Listener> {
-        let made = TcpListener::bind(address).and_then(|listener| {
-            listener.set_nonblocking(true)?;
-            Ok(Listener(listener))
-        });
+        let made = TcpListener::bind(address).and_then(Listener::ready);
         made.map_err(|error| network(address, "listen", &error))
+    }
+    /// Listens at one of these ports of an address.
+    ///
+    /// # Errors
+    /// [`Code::Network`] if the address cannot be used, or all of the ports are.
+    pub fn within(address: IpAddr, ports: Ports) -> Result<Listener> {
+        let made = listen_within(address, ports).and_then(Listener::ready);
+        made.map_err(|error| network(SocketAddr::new(address, 0), "listen", &error))
+    }
+    fn ready(listener: TcpListener) -> io::Result<Listener> {
+        listener.set_nonblocking(true)?;
+        Ok(Listener(listener))
     }
     /// Where it listens.
     ///

@@ -10,7 +10,7 @@ use std::mem::MaybeUninit;
 use std::net::SocketAddr;
 use std::os::fd::{BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
-use outlive_base::Error;
+use outlive_base::{Error, Ports};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, SocketFlags, sockopt};
 
@@ -47,7 +47,7 @@ impl Sock {
 
     /// Listens at `addr`.
     pub(crate) fn listen(addr: SocketAddr) -> Result<Sock, Error> {
-        socket::listen(addr).map(|listener| Sock::adopt(listener.into()))
+        socket::listen(addr, Ports::ANY).map(|listener| Sock::adopt(listener.into()))
     }
 
     /// Begins a call.

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 
 use outlive_base::control_block::ControlWords;
-use outlive_base::{Code, JobName, NodeId, Rank, Time, Version};
+use outlive_base::{Code, JobName, NodeId, Ports, Rank, Time, Version};
 use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::{Ask, Link, PeerMessage, Staging};
 use outlive_control::node::{Hello, Input as NodeInput, Node, Ranks, Start};
@@ -257,6 +257,7 @@ impl Job {
             node_dir: "node".into(),
             job_dir: "job".into(),
             object_store: None,
+            ports: Ports::ANY,
             memory_server: None,
             socket: "socket".into(),
             memory_bytes: MEMORY_BYTES,
