@@ -197,6 +197,28 @@ def test_only_some_ports_are_open_between_hosts(cluster: Cluster) -> None:
     assert len(report["failures"]) >= 1 and report["restarts"] == 1, text
 
 
+def test_hosts_reach_each_other_by_the_newer_protocol(cluster: Cluster) -> None:
+    """Outlive's own ways lead over IPv6, those of ssh and MPI over IPv4."""
+    names = {"room": 1} | {name: 10 + int(name[1:]) for name in cluster.machines.names}
+    for name, number in names.items():
+        device = "br0" if name == "room" else "eth0"
+        address = ["address", "add", f"fd00:86::{number}/64", "dev", device, "nodad"]
+        cluster.machines.run(name, "ip", "-6", *address)
+    network = ["--network", "fd00:86::/64"]
+    (cluster.dir / "store").mkdir()
+    doctor = ["doctor", "--store", cluster.dir / "store", "--hosts", cluster.hosts(HOSTS)]
+    found = cluster.tell(0, *doctor, *network, "--json")
+    assert "from fd00:86::11 to fd00:86::1" in found and found.count("reaches 3 others") == 4
+    output = cluster.dir / "field"
+    plan = ["--inject", "node:1@version=130"]
+    run = cluster.start(*options(cluster, *network, *plan), *heat(output))
+    cluster.wait_for(run, "version 40 captured")
+    assert "[fd00:86::12]" in cluster.machines.run("n1", "ss", "-tnp")
+    report, text = cluster.end(run)
+    assert output.read_bytes() == undisturbed(cluster), text
+    assert len(report["failures"]) >= 1 and report["restarts"] == 1, text
+
+
 def test_a_host_without_the_program_is_brought_it(cluster: Cluster) -> None:
     more = ["--remote-executable", "/nowhere/outlive"]
     output = cluster.dir / "field"
