@@ -25,6 +25,8 @@ export PATH="$PWD/.deps/python/bin:$PATH:${CARGO_HOME:-$HOME/.cargo}/bin"
 
 # Tests of jobs wait most of the time: one after the other they keep a quarter of two cores busy.
 beside=-n$(($(nproc) + 1))
+# Ranks of MPI turn while they wait: one test a core.
+turning=-n$(nproc)
 
 have() { command -v "$1" >/dev/null 2>&1; }
 skip() { "$system_python" tests/skip.py "$@"; }
@@ -175,7 +177,7 @@ suite_mpi() { # collectives over each MPI library, with ranks killed
         cargo build --locked -p outlive-mpi --features ucx && mkdir -p build/ucx &&
             cp target/debug/liboutlive_mpi.so build/ucx/ || return
     fi
-    cargo build --locked -p outlive-mpi && tests_in tests/mpi
+    cargo build --locked -p outlive-mpi && tests_in tests/mpi "$turning"
 }
 
 suite_e2e() {

@@ -479,3 +479,73 @@ def blocks(pid: int, number: int) -> bool:
     """Whether a process has blocked a signal."""
     status = Path(f"/proc/{pid}/status").read_text()
     return bool(int(re.search(r"SigBlk:\s*(\S+)", status)[1], 16) >> (number - 1) & 1)
+
+
+JOB = """
+import os, pathlib, sys, time
+place, compute, service = pathlib.Path(sys.argv[1]), *({int(core)} for core in sys.argv[2:4])
+assert os.sched_getaffinity(0) == compute, os.sched_getaffinity(0)
+helpers = 0
+for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
+    try:
+        name, _, rest = stat.read_text().partition("(")[2].rpartition(")")
+    except OSError:
+        continue
+    if name.startswith("outlive") and int(rest.split()[1]) in (os.getppid(), *KEEPERS):
+        helpers += 1
+        for task in (stat.parent / "task").iterdir():
+            assert os.sched_getaffinity(int(task.name)) == service, (name, task.name)
+assert helpers >= 2, "a keeper and an agent"
+with place.open("a") as file:
+    print("ran", file=file)
+if sys.argv[4] == "stays":
+    time.sleep(600)
+sys.exit(0 if place.read_text().count("ran") > 1 else 3)
+"""
+
+
+@contextmanager
+def job(quiet: Quiet, tmp_path: Path, how: str) -> Iterator[tuple[subprocess.Popen, Path]]:
+    """`outlive run` with its command on quiet cores."""
+    place, program = tmp_path / "ran", tmp_path / "job.py"
+    keepers = "[int(p.parent.name) for p in pathlib.Path('/proc').glob('[0-9]*/comm')"
+    keepers += " if p.exists() and p.read_text().startswith('outlive-keeper')]"
+    program.write_text(JOB.replace("KEEPERS", keepers))
+    cores = ["--compute", quiet.compute, "--service", quiet.service]
+    more = ["--others", "leave", "--journal", quiet.journals, "--max-restarts", 1]
+    options = ["--job", "quiet", "--store", tmp_path / "store", "--backoff", "10ms", *cores, *more]
+    command = [sys.executable, program, place, quiet.compute, quiet.service, how]
+    words = [str(word) for word in [OUTLIVE, "run", *options, "--", *command]]
+    with begun(words, stderr=subprocess.PIPE, text=True) as process:
+        yield process, place
+
+
+def test_a_job_has_its_command_on_quiet_cores_and_its_agents_elsewhere(
+    quiet: Quiet, tmp_path: Path
+) -> None:
+    with job(quiet, tmp_path, "goes") as (process, place):
+        said = process.communicate(timeout=60)[1]
+        assert process.returncode == 0 and place.read_text() == "ran\nran\n", said
+        assert "1 restart" in said and f"cores {quiet.compute} for the command" in said, said
+    assert quiet.left() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_job_that_is_ended_leaves_no_setting(quiet: Quiet, tmp_path: Path, number: int) -> None:
+    with job(quiet, tmp_path, "stays") as (process, place):
+        until("the command runs", place.exists)
+        process.send_signal(number)
+        said = process.communicate(timeout=60)[1]
+        assert (process.returncode == -number) == (number == signal.SIGKILL), said
+    # What a killed one has left is undone by `restore`, behind each test.
+    assert len(quiet.left()) == (number == signal.SIGKILL)
+
+
+def test_quiet_cores_are_of_this_machine(quiet: Quiet, tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    hosts.write_text("a\nb\n")
+    words = [OUTLIVE, "run", "--job", "x", "--hosts", hosts, "--compute", quiet.compute]
+    done = ended([*map(str, words), "--store", str(tmp_path / "store"), "--", "true"])
+    assert done.returncode == 64 and "option compute: cores are kept quiet on this" in done.stderr
+    done = ended([str(OUTLIVE), "run", "--service", quiet.service, "--", "true"])
+    assert done.returncode != 0 and "--compute" in done.stderr

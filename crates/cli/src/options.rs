@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use crate::quiet::cores::Cores;
+
 /// Options of `outlive run` that may also come from the configuration. The name of
 /// each is its key there, and `OUTLIVE_NAME` its variable.
 #[derive(Args, Debug, Clone, Default)]
@@ -195,6 +197,8 @@ pub struct RunOptions {
     /// Show more
     #[arg(short, long, action = clap::ArgAction::Count)]
     pub verbose: u8,
+    #[command(flatten)]
+    pub cores: Cores,
     /// Let MPI libraries add up in one order, so that a restarted job has the same bits;
     /// costs the fastest algorithms on a node
     #[arg(long)]

@@ -1,6 +1,7 @@
 //! `outlive quiet`: a command on cores that are kept free of everything else. The work is in the
 //! crate `node`.
 
+pub(crate) mod cores;
 mod start;
 mod status;
 
@@ -9,11 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use clap::{Args, Subcommand};
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_launch::Run;
+use outlive_launch::command::Prepare;
 use outlive_node::quiet::act::Undone;
 use outlive_node::quiet::journal::Head;
 use rustix::process::{Pid, Signal, geteuid};
 
+use self::cores::{Cores, Quieted};
 use crate::output;
+use crate::pages::job::Watch;
 
 /// Groups of options.
 const OUTPUT: &str = "Output";
@@ -64,6 +69,39 @@ pub fn run(options: QuietOptions) -> Result<u8> {
         Some(What::Restore(options)) => status::restore(&options),
         None => start::run(options.start),
     }
+}
+
+/// Runs a job; on quiet cores if they are wanted: its command on compute cores, all that is
+/// Outlive's on service cores.
+///
+/// # Errors
+/// As those of [`run`], and of the job.
+pub(crate) fn within(cores: &Cores, silent: bool, mut run: Run) -> Result<u8> {
+    if !cores.are_wanted() {
+        return outlive_launch::run(run);
+    }
+    if run.hosts.is_some() {
+        let reason = "cores are kept quiet on this machine alone, and the job's nodes are others";
+        let remedy = "leave it out, or write outlive quiet before the command on each host";
+        return Err(refuse("compute", reason, remedy));
+    }
+    start::find(&run.words)?;
+    // From here on signals wait for the launcher.
+    let _waiting = Watch::new()?;
+    let say = |what: &str| {
+        if !silent {
+            output::warn(what);
+        }
+    };
+    let mut quieted = Quieted::begin(cores, &run.words, &say)?;
+    if !silent {
+        output::note(&quieted.line());
+    }
+    let entry = quieted.entry()?;
+    run.prepare = Some(Prepare::new(move |command| entry.apply(command)));
+    let ended = outlive_launch::run(run);
+    quieted.undo();
+    ended
 }
 
 fn refuse(option: &str, reason: impl Into<String>, remedy: impl Into<String>) -> Error {

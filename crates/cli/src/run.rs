@@ -20,6 +20,7 @@ use crate::collectives;
 use crate::config::{Config, refuse, short};
 use crate::machines;
 use crate::options::RunOptions;
+use crate::quiet;
 use crate::reproducible;
 
 /// Most emulated nodes: a keeper, an agent and a share of memory each.
@@ -88,7 +89,8 @@ pub fn decided(config: &Config, key: &str) -> Result<Option<String>> {
 }
 
 /// Runs the job; the exit status.
-pub fn run(options: RunOptions) -> Result<u8> {
+pub fn run(mut options: RunOptions) -> Result<u8> {
+    let (cores, silent) = (std::mem::take(&mut options.cores), options.quiet);
     let (report, mut job) = (options.report.clone(), options.job.clone());
     let mut nodes = 0;
     let begun = Config::load(&options.settings, options.config.as_deref())
@@ -96,7 +98,7 @@ pub fn run(options: RunOptions) -> Result<u8> {
         .and_then(|run| {
             nodes = run.settings.nodes;
             job = Some(run.settings.job.to_string());
-            outlive_launch::run(run)
+            quiet::within(&cores, silent, run)
         });
     if let (Err(error), Some(path)) = (&begun, &report) {
         // If that cannot be written either, the first error is what to say.
@@ -190,6 +192,7 @@ pub fn plan(config: &Config, options: RunOptions) -> Result<Run> {
         metrics: config.path("metrics"),
         executable: PathBuf::from("/proc/self/exe"),
         environment,
+        prepare: None,
         words: options.command,
         timeline: Timeline::new(options.quiet, options.verbose),
     })

@@ -10,7 +10,10 @@
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::fmt;
 use std::io::IsTerminal;
+use std::process::Command;
+use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, Result, Time};
 use rustix::process::{Pid, Signal};
@@ -26,6 +29,23 @@ pub(crate) const VARIABLES: [&str; 4] = [
     "OUTLIVE_JOB",
 ];
 
+/// What is done to the command before it is started, each time.
+#[derive(Clone)]
+pub struct Prepare(Arc<dyn Fn(&mut Command) + Send + Sync>);
+
+impl Prepare {
+    /// This.
+    pub fn new(what: impl Fn(&mut Command) + Send + Sync + 'static) -> Prepare {
+        Prepare(Arc::new(what))
+    }
+}
+
+impl fmt::Debug for Prepare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Prepare").finish_non_exhaustive()
+    }
+}
+
 /// How the command is started.
 #[derive(Clone, Debug)]
 pub struct Recipe {
@@ -37,6 +57,8 @@ pub struct Recipe {
     pub nodes: u32,
     /// Further variables of its environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// What is done to it before.
+    pub prepare: Option<Prepare>,
 }
 
 #[derive(Debug)]
@@ -94,7 +116,7 @@ impl Tree {
         incarnation: Incarnation,
         places: Vec<(OsString, OsString)>,
     ) -> Result<()> {
-        let mut command = std::process::Command::new(&self.recipe.words[0]);
+        let mut command = Command::new(&self.recipe.words[0]);
         command
             .args(&self.recipe.words[1..])
             .env("OUTLIVE_NODES", self.recipe.nodes.to_string())
@@ -102,6 +124,9 @@ impl Tree {
             .env("OUTLIVE_JOB", self.recipe.job.as_str())
             .envs(self.recipe.environment.iter().cloned())
             .envs(places);
+        if let Some(Prepare(prepare)) = &self.recipe.prepare {
+            prepare(&mut command);
+        }
         self.ending = None;
         // Without its supervisor it would run unprotected, and beside the next one.
         self.root = Some(process::spawn(command, self.group, true)?);

@@ -110,6 +110,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         job: run.settings.job.clone(),
         nodes: run.settings.nodes,
         environment: run.environment.clone(),
+        prepare: run.prepare.clone(),
     };
     begin_files(&run)?;
     let last = Job::at(store.dir(), run.settings.job.clone());

@@ -8,6 +8,7 @@ use outlive_control::health;
 use outlive_control::supervisor::Settings;
 use outlive_objects::Place as ObjectPlace;
 
+use crate::command::Prepare;
 use crate::hosts::address::Subnet;
 use crate::hosts::source::Source;
 use crate::store::Wanted;
@@ -59,6 +60,8 @@ pub struct Run {
     pub words: Vec<OsString>,
     /// Further variables of the command's environment.
     pub environment: Vec<(OsString, OsString)>,
+    /// What is done to the command before it is started.
+    pub prepare: Option<Prepare>,
     /// What is shown.
     pub timeline: Timeline,
 }

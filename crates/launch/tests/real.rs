@@ -194,6 +194,7 @@ fn job(words: &[String]) -> ExitCode {
     settings.kill_grace_ms = 500;
     let run = Run {
         environment: Vec::new(),
+        prepare: None,
         settings,
         store: dir.join("store"),
         hosts: None,

@@ -78,8 +78,31 @@ impl<S: Shell> Core<S> {
         self.on_the_way().any(|wanted| wanted == version)
     }
 
+    /// Writes a version that is captured here, once it is known where to: an agent that was
+    /// started anew may hear of its levels after the last capture, or with what it says of that.
+    pub(super) fn write_told(&mut self, version: Version) {
+        let Some(round) = self.rounds.get_mut(&version) else {
+            return;
+        };
+        let mut levels = round.levels;
+        if levels.is_empty() || round.flushing || round.through != Through::Slots {
+            return;
+        }
+        round.flushing = true;
+        if self.staging && levels.contains(Level::MEMORY) {
+            // The one slot must be free for the next version: it is no copy to rely on.
+            levels = levels.without(Level::MEMORY);
+            self.command(Command::LevelFailed {
+                version,
+                level: Level::MEMORY,
+                why: Why::NoRoom,
+            });
+        }
+        self.write_captured(version, levels);
+    }
+
     /// Writes a version that is captured at these levels, all but what is made of its container.
-    pub(super) fn write_captured(&mut self, version: Version, mut levels: Levels) {
+    fn write_captured(&mut self, version: Version, mut levels: Levels) {
         let through = levels.contains(Level::SHARED)
             && has_container(levels)
             && self.is_from_disk()
