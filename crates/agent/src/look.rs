@@ -23,7 +23,7 @@ pub fn look(places: &Places) -> Found {
         .iter()
         .partition(|found| found.level.members().is_some());
     let parities = parities.into_iter().map(|found| (found.id, found.level));
-    let (served, unserved) = serving::look(places);
+    let (served, unserved) = serving::look(places, &here);
     let parities = parities.chain(served);
     let parities = parities.map(|(id, level)| (id.incarnation, id.version, level));
     let copies = copies.into_iter().chain(mine);

@@ -6,11 +6,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
 use outlive_control::node::shell::Making;
-use outlive_ledger::{GcPolicy, Parity, Part, Rules};
+use outlive_ledger::{GcPolicy, Parity, Part, Record, Rules};
 use outlive_memory::Source;
-use outlive_vault::ParityHead;
+use outlive_vault::{Inventory, ParityHead};
 
 use crate::peers::{StreamReply, StreamRequest, odd, open_stream, read_reply};
 use crate::places::Places;
@@ -75,8 +76,8 @@ fn shown_by(places: &Places, part: &Part) -> Result<SocketAddr> {
 }
 
 /// The parities at the server that bear this node's name; why it cannot be asked, if it is this
-/// node that tells.
-pub fn look(places: &Places) -> (Vec<(ContainerId, Level)>, Option<Error>) {
+/// node that tells, and a version whose container lies here has parities there.
+pub fn look(places: &Places, here: &Inventory) -> (Vec<(ContainerId, Level)>, Option<Error>) {
     let Some(served) = &places.served else {
         return (Vec::new(), None);
     };
@@ -87,7 +88,22 @@ pub fn look(places: &Places) -> (Vec<(ContainerId, Level)>, Option<Error>) {
         }
         Err(error) => {
             tracing::info!(%error, "the memory server is not looked at");
-            (Vec::new(), served.tells.then_some(error))
+            let kept = |at| {
+                let mut ids = here.copies.iter().map(|found| found.id);
+                ids.any(|id| (id.incarnation, id.version) == at)
+            };
+            // Records stay longer than what they are of.
+            let of_server = |record: &Record| match *record {
+                Record::Commit {
+                    level,
+                    incarnation,
+                    version,
+                    ..
+                } => level.store() == StoreKind::Server && kept((incarnation, version)),
+                _ => false,
+            };
+            let missed = served.tells && here.records.iter().any(of_server);
+            (Vec::new(), missed.then_some(error))
         }
     }
 }
@@ -102,6 +118,14 @@ pub fn collect(places: &Places, policy: &GcPolicy) -> Result<()> {
     }
     let records = places.store.records().scan()?.records;
     let rules = Rules::new(records.iter(), policy);
-    found.retain(|(id, level)| rules.may_go((id.incarnation, id.version), *level));
+    let buried = |wanted: ContainerId| {
+        let mut tombs = records.iter();
+        tombs.any(|record| matches!(record, Record::Tombstone { id, .. } if *id == wanted))
+    };
+    // Whoever misses the parity of a committed version must find why.
+    found.retain(|(id, level)| {
+        let at = (id.incarnation, id.version);
+        rules.may_go(at, *level) && (buried(*id) || !rules.is_committed(at))
+    });
     served.parities().forget(&found)
 }

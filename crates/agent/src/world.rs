@@ -244,7 +244,6 @@ impl World {
     fn collect(&mut self, policy: GcPolicy, shared: bool) {
         let (places, work) = (Arc::clone(&self.places), self.work.clone());
         let plenty = Arc::clone(&self.plenty);
-        self.collect_served(&policy);
         let wait = plenty.load(Ordering::Relaxed);
         self.recorder.run_beside(Beside::new(move |store| {
             let found = store.found().map_err(Error::from);
@@ -258,23 +257,6 @@ impl World {
         }));
         if !wait {
             self.recorder.hurry();
-        }
-    }
-
-    /// Removes at the memory server what newer versions have replaced.
-    fn collect_served(&self, policy: &GcPolicy) {
-        let Some(served) = &self.places.served else {
-            return;
-        };
-        let (places, policy) = (Arc::clone(&self.places), policy.clone());
-        let job = move || {
-            // What stays is found the next time; a server that is lost has nothing.
-            if let Err(error) = serving::collect(&places, &policy) {
-                tracing::info!(%error, "nothing is removed at the memory server");
-            }
-        };
-        if let Err(error) = served.pool.run(job) {
-            tracing::info!(%error, "nothing is removed at the memory server");
         }
     }
 
@@ -624,12 +606,13 @@ impl Shell for World {
 
 /// Removes what may go; `plenty` says then whether the next may wait for a while.
 fn collect(
-    places: &Places,
+    places: &Arc<Places>,
     removal: &Removal,
     shared: bool,
     plenty: &AtomicBool,
 ) -> Result<Collected> {
     let report = places.store.remove(removal)?;
+    collect_served(places, removal.policy());
     let short = report
         .removed
         .iter()
@@ -646,4 +629,21 @@ fn collect(
         removed: report.removed.iter().map(|(id, ..)| *id).collect(),
         forgotten: report.forgotten.into_iter().collect(),
     })
+}
+
+/// Removes at the memory server what newer versions have replaced, once that is on record here.
+fn collect_served(places: &Arc<Places>, policy: &GcPolicy) {
+    let Some(served) = &places.served else {
+        return;
+    };
+    let (theirs, policy) = (Arc::clone(places), policy.clone());
+    let job = move || {
+        // What stays is found the next time; a server that is lost has nothing.
+        if let Err(error) = serving::collect(&theirs, &policy) {
+            tracing::info!(%error, "nothing is removed at the memory server");
+        }
+    };
+    if let Err(error) = served.pool.run(job) {
+        tracing::info!(%error, "nothing is removed at the memory server");
+    }
 }
