@@ -175,6 +175,38 @@ def file_circles(crate: str, sources: dict[tuple[str, ...], str]) -> list[str]:
     return [f"crates/{crate}: {'/'.join(room)} needs itself by way of others" for room in rooms]
 
 
+# Files that name a level, each with what it names it for. All others ask what a level is (its
+# store, scheme, members, what it survives), so that a new one need not be told to them.
+NAME_LEVELS = {
+    "crates/cli/src/bench/tiers.rs": "compares two levels",
+    "crates/cli/src/plan/words.rs": "what --levels calls the schemes of the planner",
+    "crates/control/src/inject.rs": "which copy is damaged if the user names none",
+    "crates/control/src/node/copies.rs": "what the copies of a node are called",
+    "crates/control/src/node/core/opening.rs": "copies that may be there and are not recorded",
+    "crates/control/src/node/core/through.rs": "the one level that is made of a container",
+    "crates/control/src/node/shell.rs": "what the targets of a writing are called",
+    "crates/control/src/node/still.rs": "nodes of unit tests",
+    "crates/ledger/src/retention.rs": "what a version of unknown levels may have had",
+    "crates/protocols/src/commit/types.rs": "the levels of a machine that is told of none",
+    "crates/vault/src/vault.rs": "what the copies of a store are called",
+    "crates/vault/src/versions.rs": "copies that may be there and are not recorded",
+}
+
+
+def level_violations(sources: dict[str, str], reasons: dict[str, str] = NAME_LEVELS) -> list[str]:
+    """`sources`: path -> Rust source. The crate that defines levels, simulated jobs, which draw
+    theirs, and tests are exempt."""
+    exempt = re.compile(r"crates/(base|simulator)/|/(tests|benches|examples)/|/tests\.rs$")
+    named = set()
+    for path, source in sources.items():
+        code = "" if exempt.search(path) else without_tests(code_only(source))
+        if re.search(r"\bLevel\s*::\s*(MEMORY|DISK|PARTNER|SHARED)\b", code):
+            named.add(path)
+    unknown = [f"{path} names a level: ask what it is" for path in sorted(named - set(reasons))]
+    idle = [f"{path} names none: strike it out" for path in sorted(set(reasons) - named)]
+    return unknown + idle
+
+
 def code_only(source: str) -> str:
     """Rust source with comments and the contents of strings blanked; lines stay."""
     out, i, n = [], 0, len(source)

@@ -68,6 +68,11 @@ class Repository(unittest.TestCase):
             # through as one likes.
             self.none(rules.file_circles(crate.name, sources))
 
+    def test_levels_are_asked_what_they_are(self) -> None:
+        paths = files("crates/**/*.rs")
+        sources = {str(it.relative_to(ROOT)): it.read_text(encoding="utf-8") for it in paths}
+        self.none(rules.level_violations(sources))
+
     def test_no_file_of_the_kernel_module_does_either(self) -> None:
         folder = ROOT / "kernel" / "minickpt"
         header = (folder / "omk.h").read_text(encoding="utf-8")
@@ -314,6 +319,18 @@ class OtherRulesCatch(unittest.TestCase):
         for line in ("random.Random(seed)", "self.random.random() < 0.2", "chance.randrange(3)"):
             self.assertEqual(rules.seed_violations("tests/x.py", line), [])
         self.assertTrue(rules.seed_violations("tests/x.c", "srand(4);"))
+
+    def test_levels_that_are_named(self) -> None:
+        reasons = {"crates/a/src/a.rs": "a default"}
+        named = {"crates/a/src/a.rs": "let a = Level::DISK;"}
+        self.assertEqual(rules.level_violations(named, reasons), [])
+        self.assertTrue(rules.level_violations({"crates/a/src/a.rs": ""}, reasons))
+        for line in ("if it == Level::PARTNER {}", "Level::SHARED => 1,", "base::Level::MEMORY"):
+            other = {**named, "crates/a/src/b.rs": line}
+            self.assertEqual(len(rules.level_violations(other, reasons)), 1, line)
+        for line in ("// Level::DISK", "#[cfg(test)]\nmod tests { Level::DISK }", "Level::FIRST"):
+            other = {**named, "crates/a/src/b.rs": line, "crates/a/tests/b.rs": "Level::DISK"}
+            self.assertEqual(rules.level_violations(other, reasons), [], line)
 
     def test_kept_seeds_of_tests_that_do_not_run_them(self) -> None:
         lines = "# TEST SEED WHAT\nrow 7 lost a message\n"

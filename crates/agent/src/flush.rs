@@ -138,20 +138,12 @@ impl Writing {
 
     /// The level whose copy ends the writing; of shared storage's copy nobody knows when it does.
     fn last_level(&self) -> Option<Level> {
-        if self.has(Level::PARTNER) && !self.has(Level::SHARED) {
-            return Some(Level::PARTNER);
+        let levels = || self.flush.targets.iter().map(|target| target.level());
+        let last = levels().max()?;
+        if last.store() == StoreKind::Shared {
+            return None;
         }
-        let levels = self.flush.targets.iter().map(|target| target.level());
-        levels
-            .max()
-            .filter(|level| level.store() != StoreKind::Shared)
-    }
-
-    fn has(&self, level: Level) -> bool {
-        self.flush
-            .targets
-            .iter()
-            .any(|target| target.level() == level)
+        levels().find(|level| level.has_partner()).or(Some(last))
     }
 
     fn copies(&self, layout: &Layout<'_>, report: &(impl Fn(Level, Result<Part>) + Sync)) {
@@ -194,7 +186,7 @@ impl Writing {
                         .unwrap_or_else(|_| Err(Error::internal("a copy panicked"))),
                     Some(Err(_)) | None => copy(target),
                 };
-                report(Level::PARTNER, own.and(copied));
+                report(target.level(), own.and(copied));
             }
         });
     }
@@ -251,17 +243,20 @@ impl Writing {
     fn copy(&self, layout: &Layout<'_>, target: Target) -> Result<Sealed> {
         match target {
             Target::Memory => Ok(layout.seal()),
-            Target::Disk | Target::Group(_) => self.write(layout, &self.places.store, Level::DISK),
-            Target::Shared => self.write(layout, &self.places.shared, Level::SHARED),
+            Target::Disk | Target::Group(_) => self.write(layout, &self.places.store, 0),
+            Target::Shared => {
+                self.write(layout, &self.places.shared, self.flush.shared_bytes_per_s)
+            }
             Target::Partner(partner) => self.stream(layout, partner),
         }
     }
 
-    fn write(&self, layout: &Layout<'_>, vault: &Vault, level: Level) -> Result<Sealed> {
-        let (store, key) = (&**vault.store(), vault.key(level, self.id()));
-        let sealed = match (level.store(), self.flush.shared_bytes_per_s) {
-            (StoreKind::Shared, rate) if rate > 0 => write_paced(layout, (store, &key), rate)?,
-            _ => write_container(store, &key, layout, &WriteOptions::default())?,
+    /// Writes this node's container, so many bytes a second at most; 0: as many as it can.
+    fn write(&self, layout: &Layout<'_>, vault: &Vault, rate: u64) -> Result<Sealed> {
+        let (store, key) = (&**vault.store(), vault.container_key(self.id()));
+        let sealed = match rate {
+            0 => write_container(store, &key, layout, &WriteOptions::default())?,
+            rate => write_paced(layout, (store, &key), rate)?,
         };
         verify_written(store, &key, Some(&sealed))?;
         Ok(sealed)

@@ -51,7 +51,7 @@ impl Journal<'_> {
         if (noted.id, noted.length, noted.digest) == (sealed.id, sealed.length, sealed.digest) {
             return Some(noted.kept);
         }
-        let key = self.vault.key(outlive_base::Level::SHARED, noted.id);
+        let key = self.vault.container_key(noted.id);
         // Dropped, it is aborted.
         drop(shared.resume(&key, noted.length, false, &noted.kept));
         self.forget();

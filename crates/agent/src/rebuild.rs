@@ -5,6 +5,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use outlive_base::level::{Scheme, StoreKind};
 use outlive_base::{Code, ContainerId, Error, Level, NodeId, Rank, Result};
 use outlive_capture::slab::Slab;
 use outlive_control::node::overwritten;
@@ -72,7 +73,7 @@ impl Rebuilding {
             std::thread::sleep(PEER_AGAIN);
         }
         // The copy in memory is tried by itself: others may follow.
-        if matches!(self.wanted.parts[..], [(Level::MEMORY, _)])
+        if matches!(self.wanted.parts[..], [(level, _)] if level.store() == StoreKind::Keeper)
             && let Some(error) = rejected.pop()
         {
             return Err(error);
@@ -97,7 +98,8 @@ impl Rebuilding {
     /// in it that cannot be is one copy less, and no more.
     fn is_blind(&self) -> bool {
         let mut levels = self.wanted.parts.iter().map(|(level, _)| *level);
-        levels.any(|level| level == Level::SHARED) && self.places.shared.found().is_err()
+        levels.any(|level| level.store() == StoreKind::Shared)
+            && self.places.shared.found().is_err()
     }
 
     fn fetch(&self, level: Level, part: &Part) -> Result<Fetched> {
@@ -106,12 +108,12 @@ impl Rebuilding {
             length: part.length,
             digest: part.digest,
         };
-        match level {
-            Level::MEMORY => self.check_memory(&sealed).map(|()| (0, Vec::new())),
-            Level::DISK => self.read(&self.places.store, level, &sealed),
-            Level::SHARED => self.read(&self.places.shared, level, &sealed),
-            Level::PARTNER => self.receive_from(part.holder, &sealed),
-            level => self.make(level, &sealed),
+        match (level.store(), level.scheme()) {
+            (StoreKind::Keeper, _) => self.check_memory(&sealed).map(|()| (0, Vec::new())),
+            (StoreKind::Shared, _) => self.read(&self.places.shared, &sealed),
+            (StoreKind::Node, Scheme::Single) => self.read(&self.places.store, &sealed),
+            (StoreKind::Node, Scheme::Copies) => self.receive_from(part.holder, &sealed),
+            (StoreKind::Node | StoreKind::Server, _) => self.make(level, &sealed),
         }
     }
 
@@ -164,8 +166,8 @@ impl Rebuilding {
             .map_err(|error| damaged(&error.to_string()))
     }
 
-    fn read(&self, vault: &Vault, level: Level, sealed: &Sealed) -> Result<Fetched> {
-        let key = vault.key(level, sealed.id);
+    fn read(&self, vault: &Vault, sealed: &Sealed) -> Result<Fetched> {
+        let key = vault.container_key(sealed.id);
         let container = Container::open_sealed(&**vault.store(), &key, sealed)?;
         let mut intake = Intake::new(self);
         intake.head(container.head())?;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
-use outlive_control::node::copies::{Expected, Place, Reading, Scrubbed};
+use outlive_control::node::copies::{CopyId, Expected, Place, Reading, Scrubbed};
 use outlive_control::node::shell::Making;
 use outlive_ledger::scheme::Piece;
 use outlive_vault::{
@@ -60,13 +60,12 @@ fn scrub(places: &Arc<Places>, reading: &Reading) -> Scrubbed {
 
 /// Where a copy lies.
 fn place_of<'a>(places: &'a Places, reading: &Reading) -> (&'a dyn Store, Key) {
-    let (vault, level): (&Vault, Level) = match reading.copy.place {
-        Place::Own => (&places.store, Level::DISK),
-        Place::Kept => (&places.store, Level::PARTNER),
-        Place::Parity(level) => (&places.store, level),
-        Place::Shared => (&places.shared, Level::SHARED),
+    let CopyId { id, place } = reading.copy;
+    let vault = match place {
+        Place::Own | Place::Kept | Place::Parity(_) => &places.store,
+        Place::Shared => &places.shared,
     };
-    (&**vault.store(), vault.key(level, reading.copy.id))
+    (&**vault.store(), vault.key(place.level(), id))
 }
 
 /// Puts a sound copy in the place of a damaged one; where its bytes came from, or why each other
@@ -115,14 +114,12 @@ fn mend_of_copies(
         }
     }
     // What is kept for another node has that node itself, named or not.
-    let is_named = reading
-        .sources
-        .iter()
-        .any(|(level, _)| *level == Level::DISK);
+    let own = Place::Own.level();
+    let is_named = reading.sources.iter().any(|(level, _)| *level == own);
     if reading.copy.place == Place::Kept && !is_named {
         let mut take = |reader: &mut dyn Read| mend_container(store, key, &sealed, reader);
         match fetch(places, sealed.id.node, sealed.id, &mut take) {
-            Ok(()) => return Ok(Level::DISK),
+            Ok(()) => return Ok(own),
             Err(error) => why.push(error),
         }
     }
@@ -131,12 +128,13 @@ fn mend_of_copies(
 
 /// True if a part names the copy that is to be mended.
 fn is_itself(me: NodeId, reading: &Reading, level: Level, part: &Part) -> bool {
-    match reading.copy.place {
-        Place::Own => level == Level::DISK,
-        Place::Kept => level == Level::PARTNER && part.holder == me,
-        Place::Shared => level == Level::SHARED,
+    let place = reading.copy.place;
+    let is_here = match place {
+        Place::Own | Place::Shared => true,
+        Place::Kept => part.holder == me,
         Place::Parity(_) => false,
-    }
+    };
+    is_here && level == place.level()
 }
 
 /// What takes the bytes of a copy.

@@ -133,7 +133,7 @@ impl ReadAt for Container {
         let mut bytes = match open.take() {
             Some((at, bytes)) if at == offset => bytes,
             _ => {
-                let key = self.store.key(Level::DISK, self.id);
+                let key = self.store.container_key(self.id);
                 let bytes = Bytes::of_container(&**self.store.store(), &key, offset..self.length);
                 bytes.map_err(|error| io::Error::other(Error::from(error)))?
             }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use outlive_base::{Code, ContainerId, Entity, Error, Level, Result};
 use outlive_network::{Identity, Stream};
 use outlive_vault::{
-    Bytes, Container, Parity, ParityFile, Sealed, Vault, WriteOptions, of_the_sum, store_stream,
-    verify_written,
+    Bytes, Container, Key, Parity, ParityFile, Sealed, Vault, WriteOptions, of_the_sum,
+    store_stream, verify_written,
 };
 
 use crate::memory::Work;
@@ -133,7 +133,7 @@ fn store_verified(
             "use the same version of Outlive on all nodes",
         ));
     }
-    let (store, key) = (&**store.store(), store.key(Level::PARTNER, id));
+    let (store, key) = (&**store.store(), store.kept_key(id));
     store_stream(store, &key, stream, length, &WriteOptions::default())?;
     let sealed = verify_written(store, &key, None)?;
     if sealed.id != id {
@@ -147,6 +147,14 @@ fn store_verified(
     Ok(sealed.digest)
 }
 
+/// The key of this node's container, or of its parity at a level.
+fn key_of(store: &Vault, id: ContainerId, parity: Option<Level>) -> Key {
+    match parity {
+        Some(level) => store.key(level, id),
+        None => store.container_key(id),
+    }
+}
+
 /// Sends bytes of this node's container or parity.
 fn give_range(
     store: &Vault,
@@ -156,10 +164,7 @@ fn give_range(
     stream: &mut Stream,
     work: &Reports<Work>,
 ) -> Result<()> {
-    let (kept, key) = (
-        &**store.store(),
-        store.key(parity.unwrap_or(Level::DISK), id),
-    );
+    let (kept, key) = (&**store.store(), key_of(store, id, parity));
     let length = range.end - range.start;
     let opened = match parity {
         Some(_) => Bytes::of_parity(kept, &key, range),
@@ -226,7 +231,7 @@ fn check(
     length: u64,
     digest: u128,
 ) -> Result<()> {
-    let key = store.key(parity.unwrap_or(Level::DISK), id);
+    let key = key_of(store, id, parity);
     let kept = &**store.store();
     match parity {
         Some(_) => {
@@ -251,8 +256,8 @@ fn check(
 
 /// Sends a container that is kept here for `id.node`, or its own.
 fn give(store: &Vault, to: Identity, id: ContainerId, stream: &mut Stream) -> Result<()> {
-    let open = |level| Container::open(&**store.store(), &store.key(level, id));
-    let opened = open(Level::PARTNER).or_else(|_| open(Level::DISK));
+    let open = |key: Key| Container::open(&**store.store(), &key);
+    let opened = open(store.kept_key(id)).or_else(|_| open(store.container_key(id)));
     let container = match opened {
         Ok(container) => container,
         Err(error) => return send_reply(stream, to.peer, &StreamReply::Refused(error.into())),

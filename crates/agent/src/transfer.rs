@@ -9,7 +9,7 @@ use std::io::{self, Read};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use outlive_base::{Error, Level, NodeId, Result};
+use outlive_base::{Error, NodeId, Result};
 use outlive_control::node::copies::Transferring;
 use outlive_vault::{
     Again, Bytes, Key, Part, ReadError, Scrubbing, Sealed, Store, Unwritten, WriteError,
@@ -47,10 +47,7 @@ fn transfer(places: &Places, wanted: &Transferring) -> Result<Option<Part>> {
     let part = &wanted.part;
     let (id, length, digest) = (part.id, part.length, part.digest);
     let sealed = Sealed { id, length, digest };
-    let to = (
-        &**places.shared.store(),
-        places.shared.key(Level::SHARED, id),
-    );
+    let to = (&**places.shared.store(), places.shared.container_key(id));
     // One that an agent before this one had brought there, and not told of.
     if is_there((to.0, &to.1), &sealed, wanted) {
         return Ok((!wanted.brake.is_stopped()).then(|| of_all(part)));
@@ -131,7 +128,7 @@ fn send(
     wanted: &Transferring,
     (kept, journal): (Option<Vec<u8>>, &Journal<'_>),
 ) -> std::result::Result<(), Unwritten> {
-    let own = places.store.key(Level::DISK, sealed.id);
+    let own = places.store.container_key(sealed.id);
     let here = &**places.store.store();
     let mut open = |from: u64| -> std::result::Result<Box<dyn Read>, WriteError> {
         let bytes = Bytes::of_container(here, &own, from..sealed.length).map_err(|error| {

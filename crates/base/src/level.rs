@@ -414,6 +414,11 @@ impl Level {
         }
     }
 
+    /// True if the bytes of each node are kept by another node as well, its partner.
+    pub const fn has_partner(self) -> bool {
+        matches!(self.scheme(), Scheme::Copies)
+    }
+
     /// True if it survives a node that does not come back.
     pub fn outlives_a_node(self) -> bool {
         self.survives() >= Survives::NodeLoss
@@ -533,6 +538,7 @@ mod tests {
             assert_eq!(Level::from_code(level.code()), Some(level));
             assert_eq!(Level::of(level.protection()), Some(level));
             assert_eq!(level.name().parse::<Level>(), Ok(level));
+            assert_eq!(level.has_partner(), level == Level::PARTNER, "{level}");
             assert!((Level::FIRST..=Level::LAST).contains(&level));
         }
         let unknown = (0..=u8::MAX).filter(|code| Level::from_code(*code).is_none());

@@ -3,7 +3,7 @@
 use core::fmt;
 use serde::{Deserialize, Serialize};
 
-use crate::level::Level;
+use crate::level::{Level, StoreKind};
 
 /// Most levels of one job.
 pub const LEVELS_MAX: usize = 8;
@@ -51,6 +51,20 @@ impl Levels {
     #[must_use]
     pub fn and(self, other: Levels) -> Levels {
         self.iter().filter(|level| other.contains(*level)).collect()
+    }
+    /// The levels of this set whose bytes this kind of store keeps.
+    #[must_use]
+    pub fn kept_in(self, store: StoreKind) -> Levels {
+        self.iter().filter(|level| level.store() == store).collect()
+    }
+    /// All others.
+    #[must_use]
+    pub fn kept_elsewhere(self, store: StoreKind) -> Levels {
+        self.iter().filter(|level| level.store() != store).collect()
+    }
+    /// True if this kind of store keeps the bytes of a level of this set.
+    pub fn uses(self, store: StoreKind) -> bool {
+        !self.kept_in(store).is_empty()
     }
     /// True if `level` is in the set.
     pub fn contains(self, level: Level) -> bool {
@@ -133,6 +147,11 @@ mod tests {
         assert_eq!(Levels::from_word(set.to_word()), set);
         assert_eq!(Levels::from_word(u64::MAX), Levels::NONE);
         assert_eq!((set.place(xor), set.place(Level::MEMORY)), (Some(1), None));
+        let (memory, shared) = (StoreKind::Keeper, StoreKind::Shared);
+        assert_eq!(set.kept_in(shared), Levels::of(&[Level::SHARED]));
+        assert_eq!(set.kept_in(StoreKind::Node), set.kept_elsewhere(shared));
+        assert_eq!(set.kept_elsewhere(memory), set);
+        assert!(set.uses(shared) && !set.uses(memory));
         let many: Levels = (3..=32).filter_map(Level::xor).collect();
         assert_eq!(many.iter().count(), LEVELS_MAX);
     }

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, Result, Version};
 use outlive_control::units;
 use outlive_launch::history;
@@ -120,7 +121,7 @@ pub fn known(job: &Job) -> Result<Known> {
 fn told(job: &Job) -> Option<Newest> {
     let entry = |(level, version): (&String, &u64)| {
         let level: Level = level.parse().ok()?;
-        let lasts = level != Level::MEMORY || job.state == State::Running;
+        let lasts = level.store() != StoreKind::Keeper || job.state == State::Running;
         lasts.then_some((Version(*version), level))
     };
     let last = job

@@ -1,7 +1,7 @@
 //! The object store and the memory server that a job may have.
 
+use outlive_base::Result;
 use outlive_base::level::StoreKind;
-use outlive_base::{Level, Result};
 use outlive_control::orders::LevelSetting;
 use outlive_launch::shared::ObjectPlace;
 
@@ -33,7 +33,10 @@ pub fn wanted(
         let remedy = "name it with --job: by its name another cluster finds it";
         return Err(refuse(config, "object-store", reason, remedy));
     }
-    if !levels.iter().any(|it| it.level == Level::SHARED) {
+    if !levels
+        .iter()
+        .any(|it| it.level.store() == StoreKind::Shared)
+    {
         let reason = "nothing would be kept there: the level shared is not in use".to_owned();
         let remedy = "add it, for example --levels memory,disk,shared/4";
         return Err(refuse(config, "object-store", reason, remedy));

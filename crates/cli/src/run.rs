@@ -351,7 +351,7 @@ fn levels(config: &Config, nodes: u32) -> Result<Vec<LevelSetting>> {
             let reason = format!("'{name}' is given twice");
             return Err(refuse(config, "levels", reason, "give each level once"));
         }
-        if level == Level::PARTNER && nodes == 1 {
+        if level.has_partner() && nodes == 1 {
             let reason = "the level partner needs two nodes".to_owned();
             let remedy = "use shared, or --emulate-nodes 2";
             return Err(refuse(config, "levels", reason, remedy));
@@ -394,7 +394,7 @@ fn domains(config: &Config, nodes: u32, levels: &[LevelSetting]) -> Result<Vec<u
         ));
     };
     let one = domains.iter().all(|domain| *domain == domains[0]);
-    if one && levels.iter().any(|setting| setting.level == Level::PARTNER) {
+    if one && levels.iter().any(|setting| setting.level.has_partner()) {
         let reason = "all nodes are in one failure domain: no partner lies outside".to_owned();
         let remedy = "give two domains, or --levels without partner";
         return Err(refuse(config, "domains", reason, remedy));

@@ -170,10 +170,6 @@ pub struct Member {
     pub domain: u32,
 }
 
-/// The slot to which `outlive run` gives the part of the coordinator. Nodes know it from their
-/// [`AgentSpec`] alone.
-pub const COORDINATOR: NodeId = NodeId(0);
-
 /// Everything an agent must know of the job; sent again when the membership changes.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct JobConfig {

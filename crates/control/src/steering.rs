@@ -233,6 +233,10 @@ impl Steering {
         (1 << self.levels.len()) - 1
     }
 
+    fn place_in(&self, store: StoreKind) -> Option<usize> {
+        self.levels.iter().position(|level| level.store() == store)
+    }
+
     fn place(&self, level: Level) -> Option<usize> {
         self.levels.iter().position(|known| *known == level)
     }
@@ -252,7 +256,8 @@ impl Steering {
         if let Some(place) = from {
             holds |= 1 << place;
             // What is restored lies in memory on every node.
-            holds |= self.place(Level::MEMORY).map_or(0, |memory| 1 << memory);
+            let memory = self.place_in(StoreKind::Keeper);
+            holds |= memory.map_or(0, |memory| 1 << memory);
         }
         self.newest.clear();
         self.reopened = Some((from, holds));

@@ -95,7 +95,8 @@ fn find(names: &[Option<String>], levels: &[Level]) -> Found {
             )),
         };
     }
-    if levels.contains(&Level::PARTNER) && inside > COPIES_MAX * outside {
+    let copied = levels.iter().any(|level| level.has_partner());
+    if copied && inside > COPIES_MAX * outside {
         return Found::Useless(format!(
             "{inside} of {} nodes are under switch {largest}: too few are elsewhere to keep \
              their copies, so {alone} (--domains names others)",

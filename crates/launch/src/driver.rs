@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use crossbeam_channel::{Receiver, Sender, TrySendError, bounded, unbounded};
-use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Time, Version};
+use outlive_base::level::StoreKind;
+use outlive_base::{Code, Entity, Error, Incarnation, NodeId, Result, Time, Version};
 use outlive_control::orders::{self, Notice, Order};
 use outlive_network as network;
 use outlive_planner::online::learned::Learned;
@@ -75,7 +76,10 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
     set.history = known.map_or(Incarnation(0), |known| known.incarnation);
     set.last_incarnation = store.job().incarnation;
     set.epoch_base = store.job().epoch;
-    let shared = set.levels.iter().any(|it| it.level == Level::SHARED);
+    let shared = set
+        .levels
+        .iter()
+        .any(|it| it.level.store() == StoreKind::Shared);
     let shared = shared && set.auto.is_some();
     let coordinated = store.dir().parent().unwrap_or(store.dir()).to_owned();
     let mut notes: Vec<Error> = unknown.into_iter().chain(store.take_notes()).collect();

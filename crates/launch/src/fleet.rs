@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use outlive_base::{Error, JobName, NodeId, Ports, Result, Time};
 use outlive_control::health;
-use outlive_control::orders::{AgentSpec, COORDINATOR, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
+use outlive_control::orders::{AgentSpec, LAUNCHER_VARIABLE, SPEC_VARIABLE, TITLE};
 use rustix::process::Signal;
 
 use crate::process::{self, Group, Process};
@@ -28,6 +28,8 @@ pub struct Common {
     pub job: JobName,
     /// Tells jobs apart on the wire.
     pub job_hash: u64,
+    /// The slot of the coordinator.
+    pub coordinator: NodeId,
     /// Where the launcher listens.
     pub launcher: SocketAddr,
     /// Where agents listen.
@@ -114,7 +116,7 @@ impl Fleet {
             job: self.common.job.clone(),
             job_hash: self.common.job_hash,
             node,
-            coordinator: COORDINATOR,
+            coordinator: self.common.coordinator,
             epoch,
             launcher: self.common.launcher,
             bind: self.common.bind,

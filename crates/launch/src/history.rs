@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result};
 use outlive_vault::{Catalogue, Inventory, Mark, Part, Record, Trace};
 
-use crate::job_file::{JobFile, Known, job_hash, node_dir, read_job_of, remembered};
+use crate::job_file::{JobFile, Known, job_hash, nodes_dir, read_job_of, remembered};
 use crate::owner;
 use crate::shared;
 
@@ -95,9 +95,8 @@ pub fn job_of(dir: &Path, name: &JobName) -> Result<JobFile> {
 
 /// The shared directory and the nodes' that are there, however many.
 fn places(job: &JobFile, dir: &Path, hash: u64) -> Result<Vec<Inventory>> {
-    let first = node_dir(job, dir, NodeId(0));
-    let parent = first.parent().map(std::fs::read_dir);
-    let entries = parent.into_iter().flatten().flatten().flatten();
+    let entries = std::fs::read_dir(nodes_dir(job, dir));
+    let entries = entries.into_iter().flatten().flatten();
     let node = |entry: std::fs::DirEntry| {
         let name = entry.file_name();
         let number = name.to_str()?.strip_prefix("node-")?.parse().ok()?;

@@ -171,14 +171,18 @@ pub(crate) fn adopted(key_file: &Path) -> Result<Option<u64>> {
     })
 }
 
-/// The directory of a slot: in the job's own directory by default, else
-/// `NODE/JOB/node-N`.
-pub fn node_dir(job: &JobFile, dir: &Path, node: NodeId) -> PathBuf {
-    let name = format!("node-{}", node.0);
+/// Where the directories of all slots lie: in the job's own directory by default, else in
+/// `NODE/JOB`.
+pub fn nodes_dir(job: &JobFile, dir: &Path) -> PathBuf {
     match job.node_storage == dir.join("nodes") {
-        true => job.node_storage.join(name),
-        false => job.node_storage.join(job.name.as_str()).join(name),
+        true => job.node_storage.clone(),
+        false => job.node_storage.join(job.name.as_str()),
     }
+}
+
+/// The directory of a slot, `node-N`.
+pub fn node_dir(job: &JobFile, dir: &Path, node: NodeId) -> PathBuf {
+    nodes_dir(job, dir).join(format!("node-{}", node.0))
 }
 
 /// Reads `job.json` of a job's directory without taking its lock.

@@ -60,6 +60,7 @@ impl Lives<'_> {
         Ok(Emulated(Fleet::new(Common {
             job: run.settings.job.clone(),
             job_hash: self.job_hash,
+            coordinator: run.settings.coordinator,
             launcher: self.launcher,
             bind: IpAddr::V4(Ipv4Addr::LOCALHOST),
             ports: Ports::ANY,
@@ -89,6 +90,7 @@ impl Lives<'_> {
         let common = hosts::Common {
             job: set.job.clone(),
             job_hash: self.job_hash,
+            coordinator: set.coordinator,
             known: self.known,
             launchers: hosts::address::of_this_machine(port, machines.network)?,
             job_dir: store.dir().to_owned(),

@@ -24,7 +24,7 @@ use crate::files::{absolute, must_list};
 pub use crate::files::{make_private, prepare_node_dir, run_dir, wipe, write_atomic, write_named};
 use crate::history;
 pub use crate::job_file::{JobFile, Known, node_dir, read_job_of};
-use crate::job_file::{adopted, check_name, elsewhere, job_hash, read_job, renamed};
+use crate::job_file::{adopted, check_name, elsewhere, job_hash, nodes_dir, read_job, renamed};
 use crate::shared;
 
 /// What a run wants of its job's store.
@@ -303,9 +303,8 @@ impl Store {
     fn sweep(&self) {
         crate::files::sweep_unfinished(&self.dir);
         self.tidy();
-        let node = self.node_dir(NodeId(0));
-        let parent = node.parent().map(fs::read_dir);
-        for entry in parent.into_iter().flatten().flatten().flatten() {
+        let entries = fs::read_dir(nodes_dir(&self.job, &self.dir));
+        for entry in entries.into_iter().flatten().flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
             if name.starts_with("node-") && name.contains(".lost-") {

@@ -5,6 +5,7 @@
 //! Every process that is signalled was started here and is known by number.
 #![allow(missing_docs, clippy::unwrap_used)]
 
+use std::io::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -40,7 +41,6 @@ struct Fake {
     events: crossbeam_channel::Receiver<Event>,
     socket: UnixDatagram,
     waiting: Vec<(u32, Version)>,
-    coordinator: bool,
 }
 
 impl Fake {
@@ -63,7 +63,6 @@ impl Fake {
             events,
             socket,
             waiting: Vec::new(),
-            coordinator: false,
         }
     }
 
@@ -111,10 +110,6 @@ impl Fake {
 
     fn obey(&mut self, order: Order) -> bool {
         match order {
-            Order::Configure(config) => {
-                let first = config.members.iter().map(|member| member.node).min();
-                self.coordinator = first == Some(self.spec.node);
-            }
             Order::Open { incarnation, .. } => self.open(incarnation),
             // Only the node of the rank comes to it; here every test has a rank a node.
             Order::Inject {
@@ -134,7 +129,8 @@ impl Fake {
     }
 
     fn open(&self, incarnation: Incarnation) {
-        if self.coordinator {
+        if self.spec.node == self.spec.coordinator {
+            note_coordinator(self.spec.node);
             self.say(&Notice::Opened(Opened {
                 incarnation,
                 restored: None,
@@ -152,6 +148,13 @@ impl Fake {
             rebuilt_bytes: 0,
         });
     }
+}
+
+fn note_coordinator(node: NodeId) {
+    let file = PathBuf::from(std::env::var_os("DIR").unwrap()).join("coordinators");
+    let mut open = std::fs::File::options();
+    let file = open.append(true).create(true).open(file).unwrap();
+    writeln!(&file, "{}", node.0).unwrap();
 }
 
 /// `rank R N [STATUS]`: registers; in the first incarnation waits to be killed, unless
@@ -189,6 +192,7 @@ fn job(words: &[String]) -> ExitCode {
         .map(|text| inject::parse(text, nodes).unwrap())
         .collect();
     settings.max_restarts = words[3].parse().unwrap();
+    settings.coordinator = NodeId(std::env::var("COORDINATOR").unwrap().parse().unwrap());
     settings.bounds.suspect_ms = 500;
     settings.bounds.dead_ms = 1_000;
     settings.kill_grace_ms = 500;
@@ -225,12 +229,14 @@ const BOUND: Duration = Duration::from_secs(30);
 
 struct World {
     dir: tempfile::TempDir,
+    coordinator: u32,
 }
 
 impl World {
     fn new() -> World {
         World {
             dir: tempfile::tempdir().unwrap(),
+            coordinator: 0,
         }
     }
 
@@ -263,6 +269,7 @@ impl World {
             .unwrap();
         line.args(command)
             .env("DIR", self.dir.path())
+            .env("COORDINATOR", self.coordinator.to_string())
             .env("XDG_RUNTIME_DIR", self.dir.path())
             .stdin(Stdio::null())
             .stdout(log.try_clone().unwrap())
@@ -339,7 +346,10 @@ fn ranks(count: u32, extra: &str) -> String {
 }
 
 fn recovers(inject: &str, place: &str, detect_ms_max: f64) {
-    let world = World::new();
+    recovers_in(&World::new(), inject, place, detect_ms_max);
+}
+
+fn recovers_in(world: &World, inject: &str, place: &str, detect_ms_max: f64) {
     let (status, report) = world.run(4, inject, 3, &["/bin/sh", "-c", &ranks(4, "")]);
     let log = world.log();
     assert_eq!(status, 0, "{log}");
@@ -376,6 +386,20 @@ fn killed_node() {
 }
 fn killed_coordinator() {
     recovers("node:0@version=5", "node:0", 1_000.0);
+}
+/// The part of the coordinator is that of the slot that the settings name, also of who holds it
+/// after its node was lost.
+fn killed_coordinator_of_another_slot() {
+    let mut world = World::new();
+    world.coordinator = 2;
+    recovers_in(&world, "node:2@version=5", "node:2", 1_000.0);
+    let coordinators = std::fs::read_to_string(world.path("coordinators")).unwrap();
+    let starts = coordinators.lines().count();
+    assert!(starts >= 2, "one of each start: {coordinators}");
+    assert!(
+        coordinators.lines().all(|line| line == "2"),
+        "{coordinators}"
+    );
 }
 fn killed_keeper() {
     recovers("keeper:3@300ms", "node:3", 1_000.0);
@@ -570,11 +594,15 @@ fn wiped() {
 }
 
 fn tests(filter: Option<&String>) -> ExitCode {
-    let all: [(&str, fn()); 18] = [
+    let all: [(&str, fn()); 19] = [
         ("undisturbed", undisturbed),
         ("killed_rank", killed_rank),
         ("killed_node", killed_node),
         ("killed_coordinator", killed_coordinator),
+        (
+            "killed_coordinator_of_another_slot",
+            killed_coordinator_of_another_slot,
+        ),
         ("killed_keeper", killed_keeper),
         ("frozen_node", frozen_node),
         ("the_commands_status", the_commands_status),

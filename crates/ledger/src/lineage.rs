@@ -6,7 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use outlive_base::{Incarnation, Level, Version};
+use outlive_base::level::StoreKind;
+use outlive_base::{Incarnation, Version};
 
 use crate::record::Record;
 
@@ -95,9 +96,9 @@ pub fn unfinished<'r>(here: &'r [Record], there: &[Record]) -> Vec<&'r Record> {
         Record::Commit {
             incarnation,
             version,
-            level: Level::SHARED,
+            level,
             ..
-        } => Some((incarnation, version)),
+        } if level.store() == StoreKind::Shared => Some((incarnation, version)),
         _ => None,
     };
     let newest = there.iter().filter_map(decided).max();
@@ -110,6 +111,8 @@ pub fn unfinished<'r>(here: &'r [Record], there: &[Record]) -> Vec<&'r Record> {
 
 #[cfg(test)]
 mod tests {
+    use outlive_base::Level;
+
     use super::*;
 
     fn start(number: u32, restored: Option<(u32, u64)>) -> Record {

@@ -127,7 +127,7 @@ impl<'a> Rules<'a> {
     /// The levels whose tolerance a removal of this copy would end; of a version of which not
     /// all are known, whatever it may be committed at.
     fn serves(&self, checkpoint: Checkpoint, copy: Level) -> BTreeSet<Level> {
-        if same_kind(copy, Level::SHARED) {
+        if copy.store() == StoreKind::Shared {
             return BTreeSet::from([copy]);
         }
         let mut levels = match self.policy.levels.get(&checkpoint) {

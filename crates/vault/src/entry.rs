@@ -1,6 +1,6 @@
 //! What is known of one version of a job.
 
-use outlive_base::level::StoreKind;
+use outlive_base::level::{Scheme, StoreKind};
 use outlive_base::{Incarnation, Level, NodeId, Version};
 use outlive_ledger::scheme::{self, Piece};
 use outlive_ledger::{Parity, Part};
@@ -36,6 +36,13 @@ pub struct CopyState {
     /// What a parity must be.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parity: Option<Parity>,
+}
+
+impl CopyState {
+    /// True if it is the container in its node's own storage, which several levels call for.
+    pub fn is_own(&self) -> bool {
+        (self.level.store(), self.level.scheme()) == (StoreKind::Node, Scheme::Single)
+    }
 }
 
 /// Nodes that protect each other at a level.
@@ -137,16 +144,19 @@ impl Entry {
 
     /// What is there of a group, at the places that were looked at.
     pub fn piece(&self, level: Level, piece: Piece) -> Option<(&PartState, &CopyState)> {
-        let (node, at, place) = match piece {
-            Piece::Whole(node) => (node, Level::DISK, node),
-            Piece::Parity(node) if level.store() == StoreKind::Server => {
-                (node, level, NodeId::SERVER)
-            }
-            Piece::Parity(node) => (node, level, node),
+        let (node, place) = match piece {
+            Piece::Parity(node) if level.store() == StoreKind::Server => (node, NodeId::SERVER),
+            Piece::Whole(node) | Piece::Parity(node) => (node, node),
         };
         let state = self.parts.iter().find(|it| it.part.node == node)?;
-        let there =
-            |copy: &&CopyState| copy.place == place && copy.level == at && copy.path.is_some();
-        Some((state, state.copies.iter().find(there)?))
+        let is_it = |copy: &CopyState| match piece {
+            Piece::Whole(_) => copy.is_own(),
+            Piece::Parity(_) => copy.level == level,
+        };
+        let mut there = state.copies.iter().filter(|copy| copy.path.is_some());
+        Some((
+            state,
+            there.find(|copy| copy.place == place && is_it(copy))?,
+        ))
     }
 }

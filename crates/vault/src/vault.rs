@@ -95,13 +95,21 @@ impl Vault {
     pub fn mark(&self) -> &RecordStore {
         &self.mark
     }
-    /// The key of a copy at a level: a container, or a parity.
+    /// The key of what a level alone calls for: a container, or a parity.
     pub fn key(&self, level: Level, id: ContainerId) -> Key {
-        match level {
-            Level::PARTNER => Key::container(ObjectKind::Partner, id),
-            level if level.members().is_some() => Key::parity(level, id),
-            _ => Key::container(ObjectKind::Container, id),
+        match level.members() {
+            Some(_) => Key::parity(level, id),
+            None if level.has_partner() => self.kept_key(id),
+            None => self.container_key(id),
         }
+    }
+    /// The key of a container in the storage of its own node, or in that which all share.
+    pub fn container_key(&self, id: ContainerId) -> Key {
+        Key::container(ObjectKind::Container, id)
+    }
+    /// The key of a container that a node keeps for another.
+    pub fn kept_key(&self, id: ContainerId) -> Key {
+        Key::container(ObjectKind::Partner, id)
     }
 
     /// What a key names, and at which level.

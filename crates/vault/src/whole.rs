@@ -32,43 +32,46 @@ impl Catalogue {
                     let node = state.part.node;
                     let mut groups = entry.groups_of(node).filter(|it| it.level == level);
                     let parity = groups.any(|group| group.has_parity(node));
-                    self.has_all(state, Level::DISK) && (!parity || self.has_all(state, level))
+                    self.has_own(state) && (!parity || self.has_all(state, level))
                 }
                 // The node's own copy may have been in memory alone; if it is not, it counts.
                 Scheme::Copies => {
-                    let own = |copy: &CopyState| copy.level == Level::DISK;
-                    let owned = !state.copies.iter().any(own) || self.has_all(state, Level::DISK);
+                    let owned = !state.copies.iter().any(CopyState::is_own) || self.has_own(state);
                     owned && self.has_all(state, level)
                 }
                 Scheme::Single => self.has_all(state, level),
             })
     }
 
-    /// True if all copies of this kind are there, one at least.
-    fn has_all(&self, state: &PartState, kind: Level) -> bool {
-        if !is_called_for(state, kind) {
-            return true;
-        }
-        let of_kind = |copy: &&CopyState| copy.level == kind;
+    /// True if the node's own container is there, where it has bytes.
+    fn has_own(&self, state: &PartState) -> bool {
+        state.part.ranks.is_empty() || self.are_there(state, CopyState::is_own)
+    }
+
+    /// True if all copies that a level alone calls for are there, one at least.
+    fn has_all(&self, state: &PartState, level: Level) -> bool {
+        // A node without ranks has no bytes to lose, but may keep a parity of others'.
+        let is_called_for = match level.members() {
+            Some(_) => state.part.parity.is_some(),
+            None => !state.part.ranks.is_empty(),
+        };
+        !is_called_for || self.are_there(state, |copy| copy.level == level)
+    }
+
+    /// True if all copies of a kind are there, one at least.
+    fn are_there(&self, state: &PartState, is_of_kind: impl Fn(&CopyState) -> bool) -> bool {
+        let of_kind = |copy: &&CopyState| is_of_kind(copy);
         let mut copies = state.copies.iter().filter(of_kind).peekable();
         copies.peek().is_some() && copies.all(|copy| self.check(copy, &state.part, false).is_ok())
     }
 
     fn has_copy(&self, state: &PartState) -> bool {
-        if !is_called_for(state, Level::DISK) {
+        if state.part.ranks.is_empty() {
             return true;
         }
         let whole = |copy: &&CopyState| copy.level.members().is_none();
         let mut copies = state.copies.iter().filter(whole);
         copies.any(|copy| self.check(copy, &state.part, false).is_ok())
-    }
-}
-
-/// A node without ranks has no bytes to lose, but may keep a parity of others'.
-fn is_called_for(state: &PartState, kind: Level) -> bool {
-    match kind.members() {
-        Some(_) => state.part.parity.is_some(),
-        None => !state.part.ranks.is_empty(),
     }
 }
 

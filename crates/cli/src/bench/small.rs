@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use outlive_base::{Level, Result};
+use outlive_base::Result;
 use outlive_vault::{Directory, Record, Vault};
 
 use super::bytes;
@@ -94,11 +94,7 @@ impl Bench {
         let records = store.records().scan()?.records.into_iter();
         Ok(records
             .filter_map(|record| match record {
-                Record::Commit {
-                    level: Level::PARTNER,
-                    version,
-                    ..
-                } => Some(version.0),
+                Record::Commit { level, version, .. } if level.has_partner() => Some(version.0),
                 _ => None,
             })
             .collect())

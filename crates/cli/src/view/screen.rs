@@ -1,5 +1,6 @@
 //! What `outlive top` shows, as lines of a given width. Nothing here knows a terminal.
 
+use outlive_base::level::StoreKind;
 use outlive_base::{Level, count};
 use outlive_control::report::{FailureEntry, Report};
 use outlive_control::supervisor::{NodeState, Stage};
@@ -211,7 +212,9 @@ fn newest(subject: &Subject) -> Option<Line> {
     let offered = offered.map(|version| format!("{} offered", version.0));
     let mut last = by_level(&report.checkpoints.last);
     // Memory is gone with the job.
-    last.retain(|(level, _)| running.is_some() || level.as_str() != Level::MEMORY.name());
+    let in_memory =
+        |level: &str| matches!(level.parse::<Level>(), Ok(it) if it.store() == StoreKind::Keeper);
+    last.retain(|(level, _)| running.is_some() || !in_memory(level));
     let stable = last
         .into_iter()
         .map(|(level, version)| format!("{level} {version}"));

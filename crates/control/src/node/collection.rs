@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use outlive_base::{Incarnation, Level, Result, Time, Version};
+use outlive_base::level::StoreKind;
+use outlive_base::{Incarnation, Result, Time, Version};
 use outlive_ledger::GcPolicy;
 
 use super::Planted;
@@ -43,7 +44,7 @@ impl Service for Collection {
             } => {
                 let alone = core.config().is_none_or(|config| config.levels.len() <= 1);
                 // The memory has its slots; what else the level leaves behind is a record each.
-                if level != Level::MEMORY || alone {
+                if level.store() != StoreKind::Keeper || alone {
                     let since = self.due.map_or(core.now(), |(_, since)| since);
                     self.due = Some((version, since));
                 }
@@ -114,7 +115,7 @@ impl Collection {
                     core.forget(source, version);
                 }
             }
-            Err(error) => core.warn_of_copy(Level::PARTNER, error),
+            Err(error) => core.warn_of_copy(StoreKind::Node, error),
         }
     }
 }

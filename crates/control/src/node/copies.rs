@@ -24,6 +24,18 @@ pub enum Place {
     Shared,
 }
 
+impl Place {
+    /// The level that this copy is called by; a node's own container serves others as well.
+    pub const fn level(self) -> Level {
+        match self {
+            Place::Own => Level::DISK,
+            Place::Kept => Level::PARTNER,
+            Place::Parity(level) => level,
+            Place::Shared => Level::SHARED,
+        }
+    }
+}
+
 /// A copy that a node can read.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct CopyId {

@@ -299,7 +299,7 @@ impl Parity {
         let code = error.code();
         let served = level.store() == StoreKind::Server;
         if !served || self.told.insert(level, code) != Some(code) {
-            core.warn_of_copy(level, error);
+            core.warn_of_copy(level.store(), error);
         }
         core.command(Command::LevelFailed {
             version,

@@ -1,6 +1,7 @@
 //! When a checkpoint is wanted, by the job's policy or because somebody asks (coordinator only).
 
-use outlive_base::{Level, Time, Version};
+use outlive_base::level::StoreKind;
+use outlive_base::{Time, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::core::{Aborted, Core, News, abort_error};
@@ -132,7 +133,7 @@ impl Service for Policy {
 }
 
 fn is_shared(setting: &LevelSetting) -> bool {
-    setting.level == Level::SHARED
+    setting.level.store() == StoreKind::Shared
 }
 
 impl Policy {
@@ -276,7 +277,7 @@ impl Policy {
     fn note_owed<S: Shell>(&mut self, core: &Core<S>, levels: Levels) {
         let mut settings = core.config().into_iter().flat_map(|config| &config.levels);
         let due = settings.any(|it| is_shared(it) && self.is_due(it));
-        self.owed = due && !levels.contains(Level::SHARED);
+        self.owed = due && !levels.uses(StoreKind::Shared);
     }
 
     /// The levels that were asked for. Else a level with `every = n` takes part in each n-th
@@ -299,9 +300,9 @@ impl Policy {
             return levels;
         }
         // Memory is only a way then: what was asked for there alone is worth the others.
-        let kept = levels.without(Level::MEMORY);
+        let kept = levels.kept_elsewhere(StoreKind::Keeper);
         match asked.is_some() && kept.is_empty() {
-            true => core.all_levels().without(Level::MEMORY),
+            true => core.all_levels().kept_elsewhere(StoreKind::Keeper),
             false => kept,
         }
     }

@@ -93,7 +93,7 @@ fn next_version<S: Shell>(core: &Core<S>) -> u64 {
     let all: Vec<(bool, u64, u64)> = stored.filter_map(bytes).collect();
     // Levels with groups share the container of the level disk.
     let own = all.iter().map(|(_, length, _)| *length).max().unwrap_or(0);
-    let copies = core.stable().contains_key(&Level::PARTNER);
+    let copies = core.stable().keys().any(|level| level.has_partner());
     let parities: u64 = all.iter().map(|(_, _, parity)| *parity).sum();
     own.saturating_mul(1 + u64::from(copies))
         .saturating_add(parities)

@@ -253,7 +253,7 @@ impl Scrub {
         };
         self.counts.damaged += 1;
         self.counts.mended += u64::from(is_mended);
-        core.warn_of_copy(level_of(copy.place), error);
+        core.warn_of_copy(copy.place.level().store(), error);
     }
 
     fn status<S: Shell>(&self, core: &Core<S>) -> ScrubStatus {
@@ -283,16 +283,6 @@ impl Scrub {
     }
 }
 
-/// The level whose storage a copy lies in, for who is warned.
-const fn level_of(place: Place) -> Level {
-    match place {
-        Place::Own => Level::DISK,
-        Place::Kept => Level::PARTNER,
-        Place::Parity(level) => level,
-        Place::Shared => Level::SHARED,
-    }
-}
-
 /// The copies that this node reads, by the records, with the levels that each of them is for.
 fn kept<S: Shell>(core: &Core<S>) -> BTreeMap<CopyId, Vec<Level>> {
     let versions = core.contents().versions().into_iter();
@@ -315,10 +305,10 @@ fn kept_of<S: Shell>(
             kept.entry(CopyId { id, place }).or_default().push(level);
         };
         let own = contents.part(source, version, level, me);
-        match level {
-            Level::MEMORY => {}
-            Level::SHARED => own.into_iter().for_each(|part| keep(part, Place::Shared)),
-            _ => {
+        match level.store() {
+            StoreKind::Keeper => {}
+            StoreKind::Shared => own.into_iter().for_each(|part| keep(part, Place::Shared)),
+            StoreKind::Node | StoreKind::Server => {
                 own.into_iter().for_each(|part| keep(part, Place::Own));
                 // What a memory server keeps is on no device; its end takes all of it.
                 let here = level.store() == StoreKind::Node;
@@ -342,14 +332,10 @@ fn reading_of<S: Shell>(core: &Core<S>, copy: CopyId, bytes_per_s: u64) -> Optio
     let part_at = |level| contents.part(source, version, level, node);
     let expected = match copy.place {
         Place::Parity(level) => Expected::Parity(part_at(level)?.parity?),
-        Place::Shared => Expected::Container(part_at(Level::SHARED)?.sealed()),
-        Place::Kept => Expected::Container(part_at(Level::PARTNER)?.sealed()),
+        Place::Shared | Place::Kept => Expected::Container(part_at(copy.place.level())?.sealed()),
         Place::Own => {
-            let here = |level: &&Level| **level != Level::MEMORY && **level != Level::SHARED;
-            let mut parts = levels
-                .iter()
-                .filter(here)
-                .filter_map(|level| part_at(*level));
+            let here = levels.iter().filter(|level| level.store().is_of_nodes());
+            let mut parts = here.filter_map(|level| part_at(*level));
             Expected::Container(parts.next()?.sealed())
         }
     };

@@ -3,7 +3,8 @@
 //! Invariants: an offer that is not answered within [`ANSWER`] is written; one that is put off
 //! for longer than the level's own interval is written; without a coordinator everything is.
 
-use outlive_base::{JobName, Level, Time};
+use outlive_base::level::StoreKind;
+use outlive_base::{JobName, Time};
 use outlive_planner::classes::Mask;
 use outlive_planner::online::{Policy as _, Seen};
 
@@ -48,7 +49,7 @@ enum Turn {
 
 impl Steering {
     fn shared(&self) -> Option<usize> {
-        self.place(Level::SHARED)
+        self.place_in(StoreKind::Shared)
     }
 
     /// There is a coordinator of the shared storage.

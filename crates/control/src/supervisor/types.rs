@@ -1,6 +1,6 @@
 //! What goes into the supervisor and what comes out.
 
-use crate::orders::{Bounds, COORDINATOR, LevelSetting, Notice, Order, Policy};
+use crate::orders::{Bounds, LevelSetting, Notice, Order, Policy};
 use outlive_base::{Error, Incarnation, JobName, Level, NodeId, Rank, Version};
 
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,9 @@ pub struct Settings {
     pub job: JobName,
     /// Number of slots.
     pub nodes: u32,
-    /// The slot whose agent begins checkpoints and decides.
+    /// The slot whose agent begins checkpoints and decides; agents hear it from who starts them. It
+    /// is the same in all runs of a job: no record says which it was, and another would not know
+    /// what the last one alone had decided.
     pub coordinator: NodeId,
     /// Nodes that may take the place of lost ones.
     pub spares: u32,
@@ -113,7 +115,7 @@ impl Settings {
         Settings {
             job,
             nodes,
-            coordinator: COORDINATOR,
+            coordinator: NodeId(0),
             spares: 1,
             max_restarts: 10,
             backoff_ms: 1_000,

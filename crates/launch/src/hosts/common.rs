@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use outlive_base::{JobName, Ports};
-use outlive_control::orders::{AgentSpec, COORDINATOR};
+use outlive_base::{JobName, NodeId, Ports};
+use outlive_control::orders::AgentSpec;
 
 use super::call::Call;
 
@@ -14,6 +14,8 @@ use super::call::Call;
 pub(crate) struct Common {
     pub job: JobName,
     pub job_hash: u64,
+    /// The slot of the coordinator.
+    pub coordinator: NodeId,
     /// The same before this run, if that is known: whose storage the hosts may hold.
     pub known: Option<u64>,
     /// Where the launcher may be reached.
@@ -47,7 +49,7 @@ impl Common {
             job: self.job.clone(),
             job_hash: self.job_hash,
             node: call.node,
-            coordinator: COORDINATOR,
+            coordinator: self.coordinator,
             epoch: call.epoch,
             launcher: self.launchers[0],
             bind: self.launchers[0].ip(),

@@ -426,6 +426,7 @@ fn prepare(mut begin: Begin) -> Result<Ready> {
     let common = Common {
         job: spec.job.clone(),
         job_hash: spec.job_hash,
+        coordinator: spec.coordinator,
         launcher,
         bind: own,
         ports: spec.ports,

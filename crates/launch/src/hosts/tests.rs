@@ -67,6 +67,7 @@ impl World {
         let common = Common {
             job: JobName::new("job").unwrap(),
             job_hash: 7,
+            coordinator: NodeId(1),
             known: None,
             launchers: vec!["127.0.0.1:1".parse().unwrap()],
             job_dir: "/nowhere/job".into(),
@@ -236,6 +237,16 @@ fn a_host_that_does_not_answer_the_second_time_is_gone_but_not_yet_fenced() {
     let over = Instant::now().checked_sub(Duration::from_secs(1)).unwrap();
     world.hosts.fencing.insert((NODE, 1), over);
     assert_eq!(world.hosts.press(Time::ZERO).len(), 1);
+}
+
+/// Whoever holds the slots: not the first of the hosts by that alone.
+#[test]
+fn a_host_is_told_which_slot_coordinates() {
+    let mut world = World::new(&["a", "b"], true);
+    world.start(1, Storage::Keep);
+    let call = &world.hosts.calls[&world.newest()];
+    let spec = world.hosts.common.spec(call, "/nowhere/socket".into());
+    assert_eq!((spec.node, spec.coordinator), (NODE, NodeId(1)));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The commit protocol: when a version counts, and what a restart begins from.
 //!
-//! One [`Commit`] a node. Every node is a *participant*; node 0, the lowest of
-//! the membership, is also the *coordinator*. Per (incarnation, version, level)
+//! One [`Commit`] a node. Every node is a *participant*; one, the same for the job's
+//! life ([`Config::coordinator`]), is also the *coordinator*. Per (incarnation, version, level)
 //! this is two-phase commit with presumed abort, whose decision record is
 //! replicated over f + 1 failure domains before it counts (STABLE); the opening
 //! of an incarnation, and the restart of a coordinator within one, is a round of

@@ -459,7 +459,7 @@ impl Contents {
 
     fn strongest(&self, source: Incarnation, version: Version) -> Level {
         let levels = self.levels_of(source, version);
-        levels.last().copied().unwrap_or(Level::MEMORY)
+        levels.last().copied().unwrap_or(Level::FIRST)
     }
 }
 

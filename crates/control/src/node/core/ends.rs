@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use outlive_base::control_block::ControlWords;
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Level, NodeId, Version};
-use outlive_protocols::commit::{Levels, Why};
+use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::{Aborted, Core, News, Planted, Round};
 use crate::node::shell::Shell;
@@ -14,7 +14,7 @@ use crate::orders::{Notice, Step};
 impl<S: Shell> Core<S> {
     /// A copy was not made. What the storage of another node refuses is told by that
     /// node, once.
-    pub(in crate::node) fn warn_of_copy(&mut self, level: Level, error: Error) {
+    pub(in crate::node) fn warn_of_copy(&mut self, store: StoreKind, error: Error) {
         let of_storage = matches!(
             error.code(),
             Code::NoSpace | Code::Permission | Code::Io | Code::NotFound
@@ -24,8 +24,19 @@ impl<S: Shell> Core<S> {
             (Entity::Node(node), true) if *node != self.me.0 => {
                 tracing::info!(%error, "another node's storage");
             }
-            (_, true) if level.store() != StoreKind::Shared => self.warn_of_storage(error),
+            (_, true) if store != StoreKind::Shared => self.warn_of_storage(error),
             _ => self.warn(error),
+        }
+    }
+
+    /// Nothing comes of a version here at these levels.
+    pub(super) fn levels_failed(&mut self, version: Version, levels: Levels, why: Why) {
+        for level in levels.iter() {
+            self.command(Command::LevelFailed {
+                version,
+                level,
+                why,
+            });
         }
     }
 

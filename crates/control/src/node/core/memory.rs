@@ -9,7 +9,8 @@
 use std::sync::Arc;
 
 use outlive_base::control_block::ControlWords;
-use outlive_base::{Error, Level, Rank, Result};
+use outlive_base::level::StoreKind;
+use outlive_base::{Error, Rank, Result};
 
 use super::Core;
 use super::ranks::{Making, SLOTS, Use, no_memory};
@@ -133,10 +134,10 @@ impl<S: Shell> Core<S> {
     /// if none. What is lost is said once.
     fn choose_slots(&mut self, demand: u64, budget: u64) -> bool {
         let two = demand.saturating_mul(SLOTS as u64);
-        let other = !self.all_levels().without(Level::MEMORY).is_empty();
+        let others = self.all_levels().kept_elsewhere(StoreKind::Keeper);
         let slots = match () {
             () if two <= budget => 2,
-            () if demand <= budget && other => 1,
+            () if demand <= budget && !others.is_empty() => 1,
             () => 0,
         };
         self.staging = slots == 1;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, NodeId, Result, Version};
 use outlive_ledger::Part;
@@ -109,7 +110,7 @@ impl<S: Shell> Core<S> {
             self.command(Command::Trace { incarnation });
         }
         // A job without that level may have nodes from which it was never to be seen.
-        let uses = self.all_levels().contains(Level::SHARED);
+        let uses = self.all_levels().uses(StoreKind::Shared);
         if uses && !found.unseen.is_empty() {
             self.command(Command::Blind);
         }
@@ -244,7 +245,7 @@ impl<S: Shell> Core<S> {
         self.guess_parts(&mut parts, complete);
         if complete {
             // While this copy is there no other has room; if it is damaged, it goes.
-            parts.retain(|(level, _)| *level == Level::MEMORY);
+            parts.retain(|(level, _)| level.store() == StoreKind::Keeper);
         }
         let made_of = parts.iter().filter_map(|(level, _)| {
             let (group, parts) = self.contents.group(source, version, *level, self.me)?;
@@ -288,7 +289,7 @@ impl<S: Shell> Core<S> {
                 ));
             }
         }
-        parts.retain(|(level, _)| *level != Level::MEMORY || in_memory);
+        parts.retain(|(level, _)| level.store() != StoreKind::Keeper || in_memory);
         parts.sort_by_key(|(level, _)| *level);
     }
 
@@ -337,7 +338,7 @@ impl<S: Shell> Core<S> {
                     });
                 }
                 // Copies are looked for there whatever the levels: a job without that level goes on.
-                let uses_shared = self.all_levels().contains(Level::SHARED);
+                let uses_shared = self.all_levels().uses(StoreKind::Shared);
                 let outcome = match error.code() {
                     Code::Io if uses_shared => Rebuilding::Unreadable,
                     _ => Rebuilding::Unusable,
@@ -465,7 +466,7 @@ impl<S: Shell> Core<S> {
             .partner_of(self.me)
             .is_some_and(|partner| replaced.contains(&partner))
         {
-            missing.push(Level::PARTNER);
+            missing.extend(levels.iter().filter(|it| it.has_partner()));
         }
         missing.retain(|level| {
             levels.contains(*level)

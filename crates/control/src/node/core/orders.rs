@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use outlive_base::level::StoreKind;
 use outlive_base::machine::{Cx, Machine};
-use outlive_base::{Code, Entity, Error, Level, NodeId, Result, Time};
+use outlive_base::{Code, Entity, Error, NodeId, Result, Time};
 use outlive_ledger::Record;
 use outlive_protocols::commit::Why;
 use outlive_protocols::commit::{self, Commit};
@@ -316,7 +316,7 @@ impl<S: Shell> Core<S> {
     /// later allocation with other nodes finds it.
     fn concerns_shared(&self, record: &Record) -> bool {
         self.is_coordinator()
-            && self.all_levels().contains(Level::SHARED)
+            && self.all_levels().uses(StoreKind::Shared)
             && match record {
                 Record::Commit { level, .. } => level.store() == StoreKind::Shared,
                 record => matches!(record, Record::Incarnation { .. }),
@@ -494,7 +494,7 @@ impl<S: Shell> Core<S> {
             }
             Done::Protected { result } => {
                 if let Err(error) = result {
-                    self.warn_of_copy(Level::PARTNER, error);
+                    self.warn_of_copy(StoreKind::Node, error);
                 }
             }
             Done::Corrupted { id, level, result } => {
@@ -503,7 +503,7 @@ impl<S: Shell> Core<S> {
             }
             Done::Kept { result } => match result {
                 Ok(()) => self.storage_trouble = None,
-                Err(error) => self.warn_of_copy(Level::PARTNER, error),
+                Err(error) => self.warn_of_copy(StoreKind::Node, error),
             },
         }
     }

@@ -3,8 +3,9 @@
 use std::collections::BTreeSet;
 
 use outlive_base::control_block::ControlWords;
+use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
-use outlive_base::{Incarnation, Level, Version};
+use outlive_base::{Incarnation, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::Core;
@@ -153,7 +154,7 @@ impl<S: Shell> Core<S> {
         let open = recorded.iter().fold(levels, Levels::without);
         let Some(round) = self.rounds.get_mut(&version) else {
             if !self.may_have_no_rank() {
-                if open.contains(Level::SHARED) {
+                if open.uses(StoreKind::Shared) {
                     self.resume_transfer(version, levels);
                 }
                 return;

@@ -400,13 +400,7 @@ impl<S: Shell> Core<S> {
 
     fn flush_refused(&mut self, version: Version, levels: Levels, error: &Error) {
         self.warn(error.clone());
-        for level in levels.iter() {
-            self.command(Command::LevelFailed {
-                version,
-                level,
-                why: Why::Storage,
-            });
-        }
+        self.levels_failed(version, levels, Why::Storage);
         self.flush_over(self.incarnation, version);
     }
 
@@ -535,12 +529,12 @@ impl<S: Shell> Core<S> {
                 }
             }
             Err(error) => {
-                let why = if level == Level::PARTNER {
+                let why = if level.has_partner() {
                     Why::Partner
                 } else {
                     Why::Storage
                 };
-                self.warn_of_copy(level, error);
+                self.warn_of_copy(level.store(), error);
                 if source == self.incarnation {
                     self.command(Command::LevelFailed {
                         version,
@@ -562,10 +556,11 @@ impl<S: Shell> Core<S> {
         round.written.push(level);
         let until = self.now + TOGETHER;
         round.written_until.get_or_insert(until);
-        let later = |level| level == Level::SHARED && round.through != Through::Slots;
-        let mut awaited = round.levels.iter().filter(|level| !later(*level));
-        let all = awaited.all(|level| round.written.contains(&level));
-        if all {
+        let awaited = match round.through {
+            Through::Slots => round.levels,
+            Through::Waits | Through::Container => round.levels.kept_elsewhere(StoreKind::Shared),
+        };
+        if awaited.iter().all(|level| round.written.contains(&level)) {
             self.prepare_written(version);
         }
     }

@@ -9,6 +9,7 @@
 //! versions wait for it at most, so that a container that has to stay is not one of many.
 
 use outlive_base::Level;
+use outlive_base::level::StoreKind;
 use outlive_base::{Incarnation, Result, Version};
 use outlive_ledger::Part;
 use outlive_protocols::commit::{Command, Levels, Why};
@@ -52,7 +53,7 @@ impl<S: Shell> Core<S> {
     pub(super) fn background(&self) -> Levels {
         let levels = self.all_levels();
         match self.is_from_disk() && has_container(levels) {
-            true => levels.and(Levels::of(&[Level::SHARED])),
+            true => levels.kept_in(StoreKind::Shared),
             false => Levels::NONE,
         }
     }
@@ -63,7 +64,7 @@ impl<S: Shell> Core<S> {
         let open = move |(version, round): (&Version, &Round)| {
             let decided = stable >= Some((self.incarnation, *version));
             let open = round.through != Through::Slots && !round.void && !decided;
-            (open && round.levels.contains(Level::SHARED)).then_some(*version)
+            (open && round.levels.uses(StoreKind::Shared)).then_some(*version)
         };
         self.rounds.iter().filter_map(open)
     }
@@ -89,27 +90,23 @@ impl<S: Shell> Core<S> {
             return;
         }
         round.flushing = true;
-        if self.staging && levels.contains(Level::MEMORY) {
+        if self.staging {
             // The one slot must be free for the next version: it is no copy to rely on.
-            levels = levels.without(Level::MEMORY);
-            self.command(Command::LevelFailed {
-                version,
-                level: Level::MEMORY,
-                why: Why::NoRoom,
-            });
+            self.levels_failed(version, levels.kept_in(StoreKind::Keeper), Why::NoRoom);
+            levels = levels.kept_elsewhere(StoreKind::Keeper);
         }
         self.write_captured(version, levels);
     }
 
     /// Writes a version that is captured at these levels, all but what is made of its container.
     fn write_captured(&mut self, version: Version, mut levels: Levels) {
-        let through = levels.contains(Level::SHARED)
+        let through = levels.uses(StoreKind::Shared)
             && has_container(levels)
             && self.is_from_disk()
             && self.on_the_way().count() < ON_THE_WAY_MAX;
         if let Some(round) = self.rounds.get_mut(&version).filter(|_| through) {
             round.through = Through::Waits;
-            levels = levels.without(Level::SHARED);
+            levels = levels.kept_elsewhere(StoreKind::Shared);
         }
         self.start_flush(self.incarnation, version, levels);
     }
@@ -133,10 +130,11 @@ impl<S: Shell> Core<S> {
             return false;
         };
         round.through = Through::Slots;
-        if round.void || !round.levels.contains(Level::SHARED) {
+        let shared = round.levels.kept_in(StoreKind::Shared);
+        if round.void || shared.is_empty() {
             return false;
         }
-        self.start_flush(self.incarnation, version, Levels::of(&[Level::SHARED]));
+        self.start_flush(self.incarnation, version, shared);
         true
     }
 
@@ -144,22 +142,16 @@ impl<S: Shell> Core<S> {
     /// back. What it had not written from them is not written any more.
     pub(super) fn resume_transfer(&mut self, version: Version, levels: Levels) {
         let source = self.incarnation;
-        if !self.is_from_disk() || !levels.contains(Level::SHARED) {
+        if !self.is_from_disk() || !levels.uses(StoreKind::Shared) {
             return;
         }
         let own = self.own_part(source, version);
-        let gone = levels.iter().filter(|level| match own {
-            Some(_) => *level != Level::SHARED,
-            None => true,
-        });
+        let gone = match own {
+            Some(_) => levels.kept_elsewhere(StoreKind::Shared),
+            None => levels,
+        };
         // Of a level that was prepared the machine knows it, and this is no news.
-        for level in gone {
-            self.command(Command::LevelFailed {
-                version,
-                level,
-                why: Why::Storage,
-            });
-        }
+        self.levels_failed(version, gone, Why::Storage);
         let Some(part) = own else { return };
         self.open_round(version, levels);
         if let Some(round) = self.rounds.get_mut(&version) {
