@@ -16,6 +16,7 @@
 use core::mem::{offset_of, size_of};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
+use crate::ipc::VersionState;
 use crate::levels::{LEVELS_MAX, Levels};
 use crate::{Incarnation, Level, NodeId, Rank, Survives, Version};
 
@@ -388,6 +389,13 @@ pub trait ControlWords {
         let levels = self.levels().iter();
         let enough = levels.filter(|level| level.survives() >= what);
         enough.filter_map(|level| self.committed(level)).max()
+    }
+    /// What became of a version as far as survival of this goes; `None`: the agent has to be asked.
+    fn outcome(&self, version: Version, what: Survives) -> Option<VersionState> {
+        if self.surviving(what) >= Some(version) {
+            return Some(VersionState::Committed);
+        }
+        (self.aborted() == Some(version)).then_some(VersionState::Aborted)
     }
     /// Agent: `version` was aborted.
     fn set_aborted(&self, version: Version) {

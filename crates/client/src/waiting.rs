@@ -69,10 +69,8 @@ impl Job {
                 "wait for less, or start the job with a level that survives it (--levels)",
             ));
         }
-        let state = if self.control.surviving(survives) >= Some(wanted) {
-            VersionState::Committed
-        } else if self.control.aborted() == Some(wanted) {
-            VersionState::Aborted
+        let state = if let Some(state) = self.control.outcome(wanted, survives) {
+            state
         } else {
             let start = Instant::now();
             let timeout = timeout.min(TIMEOUT_MAX);

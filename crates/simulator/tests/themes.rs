@@ -73,6 +73,16 @@ fn planted_end_that_waits_for_nothing_is_caught() {
 }
 
 #[test]
+fn planted_wait_that_any_level_ends_is_caught() {
+    caught(Planted::AnyLevelIsSafe, Theme::Waits);
+}
+
+#[test]
+fn planted_wait_that_outlasts_its_version_is_caught() {
+    caught(Planted::KeepWaiting, Theme::Waits);
+}
+
+#[test]
 fn planted_level_without_the_parity_of_its_server_is_caught() {
     caught(Planted::PrepareWithoutParity, Theme::Served);
 }

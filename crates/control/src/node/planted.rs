@@ -44,4 +44,8 @@ pub enum Planted {
     ForgetMaybeCommitted,
     /// The end waits for nothing.
     EndAtOnce,
+    /// Who waits for a version hears that it is safe when it is stable at any level.
+    AnyLevelIsSafe,
+    /// Who waits for a version does not hear that it has ended.
+    KeepWaiting,
 }

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use outlive_base::{Level, Levels, Time};
+use outlive_base::{Level, Levels, Survives, Time};
 
 /// (incarnation, version) of a checkpoint.
 pub type Key = (u32, u64);
@@ -80,6 +80,16 @@ fn tolerance(level: Level, nodes: u32) -> usize {
             .name()
             .rsplit_once('+')
             .map_or(1, |(_, m)| m.parse().expect("a number")),
+    }
+}
+
+/// What a level survives, by the same table.
+fn survives(level: Level) -> Survives {
+    match level {
+        Level::MEMORY => Survives::Process,
+        Level::DISK => Survives::NodeCrash,
+        Level::SHARED => Survives::AllNodes,
+        _ => Survives::Domain,
     }
 }
 
@@ -460,6 +470,28 @@ impl Checker {
                     format!("split decision: {key:?} {one} committed, then aborted"),
                 );
             }
+        }
+    }
+
+    /// A rank hears that a version, or a newer one of its start, survives this.
+    pub fn hears_safe(&mut self, now: Time, key: Key, what: Survives) {
+        let newer = |other: Key| other.0 == key.0 && other.1 >= key.1;
+        let enough = |level: Level| survives(level) >= what;
+        let known = self.committed.iter();
+        let mut known = known.filter(|((other, level), _)| newer(*other) && enough(*level));
+        if !known.any(|((_, level), holders)| self.domains_of(holders) >= self.needed(*level)) {
+            self.wrong(
+                now,
+                format!("P1: a rank heard that {key:?} survives {what:?}"),
+            );
+        }
+    }
+
+    /// A rank hears that nothing will come of a version that survives this; `by` decides that.
+    pub fn hears_ended(&mut self, now: Time, key: Key, what: Survives, by: u32) {
+        let levels = self.levels.iter();
+        for level in levels.filter(|level| survives(*level) >= what) {
+            self.declares_aborted(now, key, Some(level), Some(by));
         }
     }
 

@@ -345,6 +345,7 @@ impl Job {
         if self.launcher.over.is_some() {
             return;
         }
+        self.judge_waits();
         if self.ends.done.is_none() {
             let since = self.ends.since;
             self.wrong(format!("P5: the job does not end; winds down: {since:?}"));

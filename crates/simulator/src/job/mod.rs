@@ -30,6 +30,7 @@ mod sweep;
 mod themes;
 mod transfer;
 mod twins;
+mod waits;
 mod work;
 
 use std::collections::BTreeMap;
@@ -253,6 +254,8 @@ pub struct Outcome {
     pub injected: usize,
     /// Copies at `shared` that were made of containers in node storage.
     pub transfers: u64,
+    /// Waits of ranks for a version that have ended.
+    pub waited: u64,
     /// Copies that had rotted and were mended before they were needed.
     pub mended: u64,
     /// Openings that went back behind what was stable.
@@ -308,6 +311,8 @@ struct Job {
     hangs: u64,
     /// The last of them.
     hung: Time,
+    /// Waits of ranks that have ended.
+    waited: u64,
     /// Copies that were mended.
     mended: u64,
     /// Copies at `shared` made of containers.
@@ -350,6 +355,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         health: job.health,
         opened: job.judge.opened_count(),
         injected: job.injections.count,
+        waited: job.waited,
         mended: job.mended,
         transfers: job.transfers,
         behind: job.judge.behind,
@@ -396,6 +402,7 @@ impl Job {
             nothing: None,
             hangs: 0,
             hung: Time::ZERO,
+            waited: 0,
             mended: 0,
             transfers: 0,
             calm: false,

@@ -70,6 +70,8 @@ pub struct Options {
     pub step_max: Time,
     /// The ranks offer each version that is a multiple of this.
     pub stride: u64,
+    /// Versions for which ranks wait once they have captured them, per million.
+    pub waits: u32,
     /// The bound on a commit: shorter than any history, unless a test wants to see who relies
     /// on it.
     pub commit_ms: u64,
@@ -245,6 +247,15 @@ fn scrub(seed: u64) -> Option<Time> {
     on.then(|| Time::from_ms(50 + random.below(3_000)))
 }
 
+/// In a third of the histories ranks wait for some of their versions.
+fn waits(seed: u64) -> u32 {
+    let mut random = Sequence::new(seed, 0x7761_6974);
+    match random.chance(330_000) {
+        true => 1 + random.below(500_000) as u32,
+        false => 0,
+    }
+}
+
 /// In a third of the histories the user asks for faults as well.
 fn injections(seed: u64) -> u32 {
     let mut random = Sequence::new(seed, 0x696e_6a65);
@@ -354,6 +365,7 @@ impl Options {
             late_restarts: last.below(4) as u32,
             step_max: Time::from_ms(10 + random.below(100)),
             stride,
+            waits: waits(seed),
             commit_ms: launcher::BOUNDS.commit_ms,
             planted: None,
             planted_node: None,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use outlive_base::control_block::{Armed, CONTROL_ABI, ControlWords};
 use outlive_base::ipc::{ToAgent, ToRank};
 use outlive_base::rng::draw;
-use outlive_base::{Code, Incarnation, Level, Rank, Time, Version};
+use outlive_base::{Code, Incarnation, Level, Rank, Survives, Time, Version};
 use outlive_control::ended::{Ended, SIGKILL};
 use outlive_control::node::plain::{PlainBlock, PlainSlab};
 use outlive_control::node::shell::Staging;
@@ -45,8 +45,19 @@ pub enum Stage {
     Waiting(Version, Option<Armed>),
     /// It copies.
     Filling(Version, u32, u32, PlainSlab),
+    /// It waits for a version.
+    Awaiting(Wait),
     /// It has done its work, and waits for the answer to that.
     Closing,
+}
+
+/// What a rank waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct Wait {
+    pub version: Version,
+    pub survives: Survives,
+    pub since: Time,
+    pub until: Time,
 }
 
 /// A rank.
@@ -235,6 +246,7 @@ impl Job {
                 }
                 self.enter(rank, epoch, version);
             }
+            Stage::Awaiting(wait) => self.wait_is_late(rank, epoch, wait, sequence),
             Stage::Greeting(_) | Stage::Restoring => {
                 // Nobody answers: the connection is given up.
                 if let Some(token) = program.token.take() {
@@ -297,6 +309,17 @@ impl Job {
                 self.fill_slab(rank, epoch, version, slot, generation, slab);
             }
             (Stage::Closing, ToRank::Ok, _) => self.exits(rank, epoch),
+            (
+                Stage::Awaiting(wait),
+                ToRank::State {
+                    version,
+                    survives,
+                    state,
+                },
+                _,
+            ) if (version, survives) == (wait.version, wait.survives) => {
+                self.wait_ends(rank, epoch, wait, state);
+            }
             (Stage::Injected(version, _), ToRank::Ok, _) => {
                 program.injected = None;
                 self.enter(rank, epoch, version);
@@ -342,6 +365,7 @@ impl Job {
             Stage::Injected(_, at) => self.say(rank, epoch, ToAgent::Inject { version: at }),
             Stage::Waiting(version, armed) => self.ask_slab(rank, epoch, version, armed),
             Stage::Closing => self.say(rank, epoch, ToAgent::Close),
+            Stage::Awaiting(wait) => self.ask_wait(rank, epoch, wait),
             Stage::Greeting(_) | Stage::Running | Stage::Filling(..) => {}
         }
     }
@@ -407,6 +431,9 @@ impl Job {
             return;
         };
         let next = program.next;
+        if self.is_held_by_waits(next) {
+            return self.after(Time::from_ms(5), Action::Step { rank, epoch });
+        }
         if self.closes(rank, epoch, next) {
             return;
         }
@@ -443,7 +470,7 @@ impl Job {
         self.decide(rank, epoch, Version(version));
     }
 
-    fn next_step(&mut self, rank: u32, epoch: u32, version: u64) {
+    pub(super) fn next_step(&mut self, rank: u32, epoch: u32, version: u64) {
         // Ranks exchange messages, so none stays far behind for long.
         let furthest = match self.meter {
             // They do nothing that is measured, and there are many of them.
@@ -580,7 +607,9 @@ impl Job {
             forced: false,
         };
         self.notify_agent(rank, epoch, captured);
-        self.next_step(rank, epoch, version.0);
+        if !self.waits_for(rank, epoch, version) {
+            self.next_step(rank, epoch, version.0);
+        }
     }
 
     /// The rank cannot capture a version that it has entered.

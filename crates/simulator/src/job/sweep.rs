@@ -19,6 +19,8 @@ pub struct Summary {
     pub hangs: u64,
     /// Copies at `shared` that were made of containers, over all.
     pub transfers: u64,
+    /// Waits of ranks that have ended, over all.
+    pub waited: u64,
     /// Copies that were mended before they were needed, over all.
     pub mended: u64,
     /// Openings that went back behind what was stable, over all.
@@ -61,6 +63,7 @@ pub fn sweep(
             summary.opened += outcome.opened as u64;
             summary.injected += outcome.injected as u64;
             summary.hangs += outcome.hangs;
+            summary.waited += outcome.waited;
             summary.mended += outcome.mended;
             summary.transfers += outcome.transfers;
             summary.behind += outcome.behind;
@@ -89,6 +92,7 @@ pub fn sweep(
         total.opened += part.opened;
         total.injected += part.injected;
         total.hangs += part.hangs;
+        total.waited += part.waited;
         total.mended += part.mended;
         total.transfers += part.transfers;
         total.behind += part.behind;

@@ -27,13 +27,15 @@ pub enum Theme {
     Openings,
     /// The job ends while copies are written.
     Ends,
+    /// Ranks wait for most of their versions, while agents end and storage refuses some.
+    Waits,
     /// Nodes are lost, one after another, and the memory server that has their parities.
     Served,
 }
 
 impl Theme {
     /// All of them.
-    pub const ALL: [Theme; 8] = [
+    pub const ALL: [Theme; 9] = [
         Theme::Restarts,
         Theme::LateWrites,
         Theme::Decisions,
@@ -41,6 +43,7 @@ impl Theme {
         Theme::Outages,
         Theme::Openings,
         Theme::Ends,
+        Theme::Waits,
         Theme::Served,
     ];
 
@@ -99,6 +102,15 @@ impl Theme {
                 options.slow = 100_000;
                 options.sparse = 4;
             }
+            Theme::Waits => {
+                options.levels = options.levels.with(Level::SHARED);
+                options.waits = 900_000;
+                (meetings.captures, meetings.writes) = (50_000, 50_000);
+                (meetings.agent, meetings.node, meetings.rank) = (6, 1, 1);
+                meetings.apart = Time::from_ms(300);
+                (options.faults.refuse, options.sparse) = (20_000, 3);
+                options.net.loss = 20_000;
+            }
             Theme::Served => {
                 let level = Level::memory_server(3).into_iter();
                 options.levels =
@@ -134,7 +146,7 @@ fn plain(options: &mut Options) {
         ..options.faults.clone()
     };
     options.step_max = Time::from_ms(20);
-    options.scrub = None;
+    (options.scrub, options.waits) = (None, 0);
     (options.heal, options.end) = (Time::from_secs(8), Time::from_secs(18));
     (options.last, options.late_restarts) = (options.end, 0);
     options.meetings = Meetings::default();

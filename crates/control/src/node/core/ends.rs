@@ -156,11 +156,15 @@ impl<S: Shell> Core<S> {
     ) {
         self.forget_decisions(version, level);
         self.span_ended(version, level);
-        if let Some(known) = self.line.levels.get_mut(&(self.incarnation, version)) {
-            match level {
-                Some(level) => drop(known.remove(&level)),
-                None => known.clear(),
+        let at = (self.incarnation, version);
+        match level {
+            Some(level) => {
+                let known = self.line.levels.get_mut(&at);
+                known.map(|known| known.remove(&level));
             }
+            // Also where they were not known: ranks find their new agent after this, and after the
+            // end of a later version, which is what their blocks say then.
+            None => drop(self.line.levels.insert(at, BTreeSet::new())),
         }
         // A level that is not in use: an agent that was started anew asks for all.
         let mut quiet = level.is_some_and(|level| !self.all_levels().contains(level));

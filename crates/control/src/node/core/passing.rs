@@ -189,6 +189,30 @@ impl<S: Shell> Core<S> {
         self.capture_failed(rank, armed, Why::Passed);
     }
 
+    /// A local rank will not capture `version`.
+    pub(super) fn capture_failed(&mut self, rank: Rank, version: Version, why: Why) {
+        let told = self.rounds.get(&version).is_some_and(|round| round.told);
+        if let Some(entry) = self.ranks.get_mut(rank) {
+            for slot in &mut entry.slots {
+                if slot.usage == Use::Filling(version) {
+                    slot.usage = Use::Free;
+                }
+            }
+        }
+        if self.rounds.contains_key(&version) && !told {
+            self.command(Command::CaptureFailed { version, why });
+        }
+    }
+
+    /// Nobody has begun this version: it took the place of one that was armed, and withdrawn while the
+    /// rank was inside. The rank may wait for it.
+    pub(super) fn captured_in_vain(&mut self, version: Version) {
+        if !self.rounds.contains_key(&version) {
+            let at = (self.incarnation, version);
+            self.line.levels.entry(at).or_default();
+        }
+    }
+
     /// What was armed is withdrawn: the ranks that have not come so far are armed for
     /// the version past it that others have begun, if there is one.
     pub(super) fn hand_over(&mut self, armed: Version) {

@@ -284,7 +284,7 @@ impl<S: Shell> Core<S> {
                     self.warn(error);
                     self.capture_failed(rank, version, Why::Storage);
                 }
-                return;
+                return self.captured_in_vain(version);
             }
         };
         self.drop_routed(version, rank);
@@ -295,7 +295,7 @@ impl<S: Shell> Core<S> {
             {
                 entry.slots[slot].usage = Use::Free;
             }
-            return;
+            return self.captured_in_vain(version);
         };
         round.blocked_ns = round.blocked_ns.max(blocked_ns);
         round.bytes += bytes;
@@ -646,21 +646,6 @@ impl<S: Shell> Core<S> {
                 false => self.newest_stable(),
             },
             staging: self.staging,
-        }
-    }
-
-    /// A local rank will not capture `version`.
-    pub(super) fn capture_failed(&mut self, rank: Rank, version: Version, why: Why) {
-        let told = self.rounds.get(&version).is_some_and(|round| round.told);
-        if let Some(entry) = self.ranks.get_mut(rank) {
-            for slot in &mut entry.slots {
-                if slot.usage == Use::Filling(version) {
-                    slot.usage = Use::Free;
-                }
-            }
-        }
-        if self.rounds.contains_key(&version) && !told {
-            self.command(Command::CaptureFailed { version, why });
         }
     }
 }

@@ -91,17 +91,9 @@ fn an_armed_slot_that_a_rank_has_not_seen_goes_to_what_it_forces() {
     assert!(agent.asks.is_empty(), "it has its slab");
 }
 
-/// A version that ranks were forcing when their agent ended cannot be taken up whole, and is
-/// disarmed. Its levels are not known then; a rank that comes back and waits for it hears that
-/// nothing will come.
-#[test]
-fn who_waits_for_a_forced_version_that_a_new_agent_gave_up_hears_at_once() {
-    let (version, survives) = (Version(20), Survives::NodeCrash);
-    let mut agent = alone(0);
-    let _program = with_slots(&mut agent, Version(14));
-    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
-    agent.open_round(version, Levels::NONE);
-    agent.on_commit_event(commit::Event::Disarm { version });
+/// A rank that waits for this version is told at once that nothing will come of it.
+fn hears_its_end(agent: &mut Node<Still>, version: Version) {
+    let survives = Survives::NodeCrash;
     let waits = ToAgent::Wait {
         version,
         survives,
@@ -115,4 +107,65 @@ fn who_waits_for_a_forced_version_that_a_new_agent_gave_up_hears_at_once() {
         state,
     };
     assert_eq!(agent.shell.answered, [(7, answer)]);
+}
+
+/// A version that ranks were forcing when their agent ended cannot be taken up whole, and is
+/// disarmed. Its levels are not known then; a rank that comes back and waits for it hears that
+/// nothing will come.
+#[test]
+fn who_waits_for_a_forced_version_that_a_new_agent_gave_up_hears_at_once() {
+    let version = Version(20);
+    let mut agent = alone(0);
+    let _program = with_slots(&mut agent, Version(14));
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+    agent.open_round(version, Levels::NONE);
+    agent.on_commit_event(commit::Event::Disarm { version });
+    hears_its_end(&mut agent, version);
+}
+
+/// A version that ranks have captured has ended while their agent was away. The next agent hears it, and
+/// the end of the next version, before they find it and say what they wait for.
+#[test]
+fn who_waits_for_a_version_that_ended_before_the_last_one_hears_at_once() {
+    let version = Version(20);
+    let mut agent = alone(0);
+    let _program = with_slots(&mut agent, Version(14));
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+    agent.open_round(version, Levels::NONE);
+    agent.on_aborted(version, None, Why::Coordinator, None);
+    agent.on_aborted(Version(21), None, Why::NoRoom, None);
+    hears_its_end(&mut agent, version);
+}
+
+/// What is armed at a step that the program leaves out is withdrawn while the rank captures the next
+/// one in its place: no other node has heard of that.
+#[test]
+fn who_waits_for_a_capture_that_nobody_has_begun_hears_at_once() {
+    let (armed_first, version) = (Version(20), Version(23));
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    armed(&mut agent, armed_first);
+    let entry = agent.ranks.get_mut(Rank(0)).unwrap();
+    entry.link = Some(Link { token: 1, pid: 1 });
+    let staged = entry.slots[1].staged.as_ref().unwrap();
+    let (slab, generation) = (PlainSlab::clone(&staged.slab), staged.generation);
+    program.offer(version.0);
+    assert!(program.enter(version, None).is_some());
+    agent.on_commit_event(commit::Event::Disarm {
+        version: armed_first,
+    });
+    slab.begin_fill(version, 8);
+    slab.finish(1);
+    program.leave();
+    let captured = ToAgent::Captured {
+        version,
+        slot: 1,
+        generation,
+        table_bytes: 0,
+        data_bytes: 8,
+        blocked_ns: 1,
+        forced: false,
+    };
+    agent.on_said(1, 0, captured);
+    hears_its_end(&mut agent, version);
 }
