@@ -207,8 +207,9 @@ impl<S: Shell> Core<S> {
     /// Nobody has begun this version: it took the place of one that was armed, and withdrawn while the
     /// rank was inside. The rank may wait for it.
     pub(super) fn captured_in_vain(&mut self, version: Version) {
-        if !self.rounds.contains_key(&version) {
-            let at = (self.incarnation, version);
+        let at = (self.incarnation, version);
+        // One that was written here may be committed, whatever an agent before this one was told.
+        if !self.rounds.contains_key(&version) && self.own_part(at.0, at.1).is_none() {
             self.line.levels.entry(at).or_default();
         }
     }

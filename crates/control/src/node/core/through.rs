@@ -179,7 +179,7 @@ impl<S: Shell> Core<S> {
     }
 
     /// What is recorded of this node's container of a version.
-    fn own_part(&self, source: Incarnation, version: Version) -> Option<Part> {
+    pub(super) fn own_part(&self, source: Incarnation, version: Version) -> Option<Part> {
         let stored = self.all_levels().iter();
         let stored = stored.filter(|level| level.store().is_of_nodes());
         let mut parts = stored.filter_map(|level| {
