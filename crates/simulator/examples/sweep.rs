@@ -26,13 +26,14 @@ fn main() -> std::process::ExitCode {
         println!("seed {seed}: {violation}");
     }
     println!(
-        "{} histories, {} failed, {} stable, {} incarnations, {} injections, {} waits, {} mended, \
+        "{} histories, {} failed, {} stable, {} incarnations, {} injections, {} late, {} waits, {} mended, \
          {} transferred, {} happenings",
         summary.histories,
         summary.failed.len(),
         summary.stable,
         summary.opened,
         summary.injected,
+        summary.late,
         summary.waited,
         summary.mended,
         summary.transfers,

@@ -24,4 +24,6 @@ pub enum Planted {
     ForgetHistory,
     /// An opening takes an older version while a newer one cannot be read.
     DecideBlind,
+    /// An opening offers versions that an earlier one has made void.
+    OfferVoid,
 }

@@ -258,7 +258,8 @@ impl Lead {
             let Some(level) = candidate.levels.iter().next_back() else {
                 continue;
             };
-            if !line.holds(source, version) {
+            let void = config.planted == Some(Planted::OfferVoid);
+            if !void && !line.holds(source, version) {
                 // Below the first record that is missing nobody knows: it is neither
                 // offered nor taken for void.
                 skipped = skipped.saturating_add(u16::from(line.is_unknown(source)));

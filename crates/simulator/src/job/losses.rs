@@ -90,6 +90,8 @@ fn options(seed: u64, loss: &Loss) -> Options {
         torn: 0,
         scrub: None,
         slow: 0,
+        late: 0,
+        waits: 0,
         weights: Weights::default(),
         planted_node: loss.planted,
         step_max: Time::from_ms(20),

@@ -19,6 +19,8 @@ pub enum Occasion {
     /// A decision is about to be written to the shared directory, which is full or out of reach
     /// from then on for a while.
     Shares,
+    /// A decision is about to be durable at the coordinator, from where it goes to the shared directory.
+    Sends,
     /// An agent was ordered to open an incarnation.
     Opens,
     /// Old copies are being removed.
@@ -36,6 +38,8 @@ pub struct Meetings {
     pub decides: u32,
     /// See [`Occasion::Shares`].
     pub shares: u32,
+    /// See [`Occasion::Sends`].
+    pub sends: u32,
     /// See [`Occasion::Opens`].
     pub opens: u32,
     /// See [`Occasion::Removes`].
@@ -57,6 +61,7 @@ impl Meetings {
             Occasion::Writes => self.writes,
             Occasion::Decides => self.decides,
             Occasion::Shares => self.shares,
+            Occasion::Sends => self.sends,
             Occasion::Opens => self.opens,
             Occasion::Removes => self.removes,
         }
@@ -79,6 +84,9 @@ impl Job {
         self.note(|| format!("p{who} {occasion:?}: something is to end"));
         if occasion == Occasion::Shares {
             self.outage(None);
+        }
+        if occasion == Occasion::Sends {
+            return true;
         }
         let delay = match self.random.below(3) {
             0 if matches!(occasion, Occasion::Decides | Occasion::Shares) => return true,

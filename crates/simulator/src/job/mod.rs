@@ -13,6 +13,7 @@ mod checker;
 mod ends;
 mod health;
 mod injected;
+mod late;
 mod launcher;
 mod losses;
 mod meetings;
@@ -161,6 +162,8 @@ enum Action {
         tries: u32,
         wanted: Rc<Rebuild<PlainSlab>>,
     },
+    /// What a process has written to shared storage appears there after its end.
+    Lands { late: Box<late::Late> },
     /// A keeper starts its agent again.
     Restart { who: Process },
     /// The supervisor's timer.
@@ -254,6 +257,8 @@ pub struct Outcome {
     pub injected: usize,
     /// Copies at `shared` that were made of containers in node storage.
     pub transfers: u64,
+    /// Writes that appeared in shared storage after the end of their process.
+    pub late: u64,
     /// Waits of ranks for a version that have ended.
     pub waited: u64,
     /// Copies that had rotted and were mended before they were needed.
@@ -311,6 +316,8 @@ struct Job {
     hangs: u64,
     /// The last of them.
     hung: Time,
+    /// Writes that appeared after the end of their process.
+    late: u64,
     /// Waits of ranks that have ended.
     waited: u64,
     /// Copies that were mended.
@@ -355,6 +362,7 @@ pub fn run_history(seed: u64, options: Options, lines: bool) -> Outcome {
         health: job.health,
         opened: job.judge.opened_count(),
         injected: job.injections.count,
+        late: job.late,
         waited: job.waited,
         mended: job.mended,
         transfers: job.transfers,
@@ -402,6 +410,7 @@ impl Job {
             nothing: None,
             hangs: 0,
             hung: Time::ZERO,
+            late: 0,
             waited: 0,
             mended: 0,
             transfers: 0,
@@ -533,6 +542,7 @@ impl Job {
                 tries,
                 wanted,
             } => self.rebuild(who, life, tries, wanted),
+            Action::Lands { late } => self.lands(*late),
             Action::Restart { who } => self.restart(who),
             Action::HoldOver { who, life, id } => self.hold_over(who, life, id),
             Action::Timer { at } => self.timer(at),

@@ -310,9 +310,10 @@ impl Job {
         home.put_off.clear();
         let (node, life, lost) = (home.node, home.life, home.lost);
         self.random = random;
-        for record in records {
-            self.on_durable(who, &record);
+        for record in &records {
+            self.on_durable(who, record);
         }
+        self.records_outlast(who, &records);
         self.note(|| format!("n{node} (p{who}) agent {life} ends"));
         self.judge.agent_ends(now, who);
         self.goes_on(who);

@@ -70,6 +70,8 @@ pub struct Options {
     pub step_max: Time,
     /// The ranks offer each version that is a multiple of this.
     pub stride: u64,
+    /// Writes to shared storage that appear there after their process has ended, per million.
+    pub late: u32,
     /// Versions for which ranks wait once they have captured them, per million.
     pub waits: u32,
     /// The bound on a commit: shorter than any history, unless a test wants to see who relies
@@ -116,8 +118,7 @@ pub struct Weights {
     pub domain: u32,
     /// The shared directory is full, or out of reach, for a while.
     pub shared: u32,
-    /// The memory server is started anew, empty, or is out of reach for a while. Never drawn from a
-    /// seed.
+    /// The memory server is started anew, empty, or is out of reach for a while.
     pub server: u32,
     /// So many injections are asked for in each run of the launcher; not drawn at ticks, they have
     /// times of their own.
@@ -206,7 +207,21 @@ fn with_parities(seed: u64, nodes: u32, mut levels: Levels, weights: &mut Weight
         }
         weights.several = several.below(4) as u32;
     }
-    levels
+    with_server(seed, nodes, levels, weights)
+}
+
+/// A sixth of the jobs that have nodes enough keep parities in a memory server, which fails. In
+/// these nothing stands still: a node that was replaced while it did may open late what it had
+/// begun, with the parities of before, and the judge would see little else.
+fn with_server(seed: u64, nodes: u32, levels: Levels, weights: &mut Weights) -> Levels {
+    let mut random = Sequence::new(seed, 0x7365_7276);
+    if nodes < 3 || !random.chance(200_000) {
+        return levels;
+    }
+    let members = 3 + random.below(u64::from(nodes - 2)) as u16;
+    (weights.pause, weights.zombie, weights.partition) = (0, 0, 0);
+    weights.server = 1 + random.below(3) as u32;
+    Level::memory_server(members).map_or(levels, |level| levels.with(level))
 }
 
 /// In a third of the histories nodes share failure domains, as far as the levels allow.
@@ -305,10 +320,7 @@ impl Options {
             all: 0,
             launcher: Sequence::new(seed, 0x6c61_756e).chance(300_000).into(),
             several: 0,
-            twin: match Sequence::new(seed, 0x7477_696e).chance(200_000) {
-                true => 2,
-                false => 0,
-            },
+            twin: 2 * u32::from(Sequence::new(seed, 0x7477_696e).chance(200_000)),
             domain: 0,
             shared: 0,
             server: 0,
@@ -365,6 +377,7 @@ impl Options {
             late_restarts: last.below(4) as u32,
             step_max: Time::from_ms(10 + random.below(100)),
             stride,
+            late: 0,
             waits: waits(seed),
             commit_ms: launcher::BOUNDS.commit_ms,
             planted: None,
@@ -374,6 +387,7 @@ impl Options {
             unwell: None,
         }
         .with_transfers(seed)
+        .with_late_writes(seed)
     }
 
     /// The configuration of the machines: the defaults, with bounds short enough

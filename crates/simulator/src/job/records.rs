@@ -47,7 +47,9 @@ impl Job {
         let decides = self.homes[who as usize].storage.records.is(op, |record| {
             matches!(record, Record::Commit { level, .. } if level.survives() >= Survives::NodeLoss)
         });
-        if decides && shared && self.meets(who, Occasion::Shares) {
+        let met = decides && shared;
+        let met = met && (self.meets(who, Occasion::Shares) || self.meets(who, Occasion::Sends));
+        if met {
             self.strike(who, life);
             if self.home(who).life != life || self.home(who).agent.is_none() {
                 return;

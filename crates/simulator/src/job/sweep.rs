@@ -19,6 +19,8 @@ pub struct Summary {
     pub hangs: u64,
     /// Copies at `shared` that were made of containers, over all.
     pub transfers: u64,
+    /// Writes that appeared in shared storage after the end of their process, over all.
+    pub late: u64,
     /// Waits of ranks that have ended, over all.
     pub waited: u64,
     /// Copies that were mended before they were needed, over all.
@@ -63,6 +65,7 @@ pub fn sweep(
             summary.opened += outcome.opened as u64;
             summary.injected += outcome.injected as u64;
             summary.hangs += outcome.hangs;
+            summary.late += outcome.late;
             summary.waited += outcome.waited;
             summary.mended += outcome.mended;
             summary.transfers += outcome.transfers;
@@ -92,6 +95,7 @@ pub fn sweep(
         total.opened += part.opened;
         total.injected += part.injected;
         total.hangs += part.hangs;
+        total.late += part.late;
         total.waited += part.waited;
         total.mended += part.mended;
         total.transfers += part.transfers;

@@ -27,6 +27,9 @@ pub enum Theme {
     Openings,
     /// The job ends while copies are written.
     Ends,
+    /// The coordinator and others are lost while they write to shared storage, where that appears
+    /// when the next incarnation is open.
+    Latecomers,
     /// Ranks wait for most of their versions, while agents end and storage refuses some.
     Waits,
     /// Nodes are lost, one after another, and the memory server that has their parities.
@@ -35,7 +38,7 @@ pub enum Theme {
 
 impl Theme {
     /// All of them.
-    pub const ALL: [Theme; 9] = [
+    pub const ALL: [Theme; 10] = [
         Theme::Restarts,
         Theme::LateWrites,
         Theme::Decisions,
@@ -43,6 +46,7 @@ impl Theme {
         Theme::Outages,
         Theme::Openings,
         Theme::Ends,
+        Theme::Latecomers,
         Theme::Waits,
         Theme::Served,
     ];
@@ -102,6 +106,17 @@ impl Theme {
                 options.slow = 100_000;
                 options.sparse = 4;
             }
+            Theme::Latecomers => {
+                options.levels =
+                    Levels::of(&[Level::MEMORY, Level::DISK, Level::PARTNER, Level::SHARED]);
+                (meetings.sends, meetings.writes, meetings.opens) = (400_000, 20_000, 400_000);
+                (meetings.agent, meetings.node, meetings.rank) = (0, 3, 1);
+                meetings.apart = Time::from_ms(100);
+                options.faults.sync_max = Time::from_ms(30);
+                (options.late, options.sparse, options.slow) = (900_000, 2, 0);
+                // So that a start ends before it has a version of its own.
+                (options.step_max, options.stride) = (Time::from_ms(60), 5);
+            }
             Theme::Waits => {
                 options.levels = options.levels.with(Level::SHARED);
                 options.waits = 900_000;
@@ -146,7 +161,7 @@ fn plain(options: &mut Options) {
         ..options.faults.clone()
     };
     options.step_max = Time::from_ms(20);
-    (options.scrub, options.waits) = (None, 0);
+    (options.scrub, options.waits, options.late) = (None, 0, 0);
     (options.heal, options.end) = (Time::from_secs(8), Time::from_secs(18));
     (options.last, options.late_restarts) = (options.end, 0);
     options.meetings = Meetings::default();

@@ -44,6 +44,12 @@ impl Job {
 
     pub(super) fn transfer(&mut self, who: Process, life: u32, mut way: OnTheWay) {
         if self.home(who).life != life || self.home(who).agent.is_none() {
+            let id = way.wanted.part.id;
+            let key = (id.incarnation.0, id.version.0);
+            let sent = self.home(who).storage.own.get(&key).cloned();
+            if let Some(sent) = sent.filter(storage::Container::is_good) {
+                self.outlasts(who, key, Target::Shared, sent);
+            }
             return;
         }
         let wanted = Rc::clone(&way.wanted);

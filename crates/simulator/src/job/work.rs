@@ -27,6 +27,8 @@ const TRIES_MAX: u32 = 100;
 /// A version that is being written.
 pub struct Writing {
     flush: Flush<PlainSlab>,
+    /// What is on its way to shared storage, in histories in which that outlasts the process.
+    sent: Option<Container>,
     results: RefCell<BTreeMap<Level, Result<()>>>,
 }
 
@@ -35,6 +37,13 @@ impl Writing {
         let captures = &self.flush.captures;
         (captures.source.0, captures.version.0)
     }
+}
+
+/// What the slabs hold of a version; `None` if a capture is not complete.
+fn words_of(flush: &Flush<PlainSlab>) -> Option<Vec<(Rank, u64)>> {
+    let slabs = flush.captures.slabs.iter();
+    let words = slabs.map(|(rank, slab)| Some((*rank, slab.content()? as u64)));
+    words.collect()
 }
 
 impl Job {
@@ -137,8 +146,13 @@ impl Job {
 
     pub(super) fn flush(&mut self, who: Process, life: u32, flush: Flush<PlainSlab>) {
         let node = self.home(who).node;
+        let sent = match self.options.late {
+            0 => None,
+            _ => words_of(&flush).map(Container::new),
+        };
         let writing = Rc::new(Writing {
             flush,
+            sent,
             results: RefCell::default(),
         });
         let key = writing.key();
@@ -183,14 +197,13 @@ impl Job {
 
     pub(super) fn copy(&mut self, who: Process, life: u32, writing: &Rc<Writing>, target: Target) {
         if self.home(who).life != life || self.home(who).agent.is_none() {
+            if let Some(sent) = writing.sent.clone() {
+                self.outlasts(who, writing.key(), target, sent);
+            }
             return;
         }
         let captures = &writing.flush.captures;
-        let words: Option<Vec<(Rank, u64)>> = captures
-            .slabs
-            .iter()
-            .map(|(rank, slab)| Some((*rank, slab.content()? as u64)))
-            .collect();
+        let words = words_of(&writing.flush);
         let level = target.level();
         let node = NodeId(self.home(who).node);
         let odd = || Err(Error::internal("a capture is not complete"));
