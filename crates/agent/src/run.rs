@@ -151,7 +151,7 @@ fn vaults(spec: &AgentSpec, faults: &Arc<Faults>) -> Result<(Vault, Vault, Optio
     let (store, refused) = Directory::own_or_read(&spec.node_dir)?;
     let store = Faulty::new(Arc::new(store), Arc::<Faults>::clone(faults));
     let shared: Arc<dyn Store> = match &spec.object_store {
-        None => Arc::new(Directory::of_all(&spec.job_dir.join("shared"))),
+        None => Arc::new(Directory::of_all(&Directory::shared_in(&spec.job_dir))),
         Some(place) => Arc::new(Objects::open(&place.parse()?, &spec.job)?),
     };
     let shared = Faulty::new(shared, Arc::new(OfShared(Arc::clone(faults))));

@@ -17,9 +17,10 @@ use outlive_base::{Code, Entity, Error, JobName, Result};
 use outlive_memory::{Options, Parities};
 use outlive_network::JobKey;
 use outlive_objects::Objects;
+use outlive_vault::Directory;
 
 use crate::files;
-use crate::job_file::{IDENTITY, JobFile, REMEMBERED, job_hash, key_hash, remembered};
+use crate::job_file::{IDENTITY, JobFile, REMEMBERED, job_hash, key_hash, own_nodes, remembered};
 use crate::marks::MARK;
 pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
@@ -88,7 +89,7 @@ impl Deletion {
         let job = store::read_job_of(&dir).ok();
         let base = job.as_ref().map(|job: &JobFile| job.node_storage.clone());
         let base = base.or_else(|| node_storage.map(Path::to_owned));
-        let outside = base.filter(|base| *base != dir.join("nodes"));
+        let outside = base.filter(|base| *base != own_nodes(&dir));
         let url = match &job {
             Some(job) => job.object_store.clone(),
             None => remembered(&dir)?,
@@ -148,9 +149,9 @@ impl Deletion {
     }
 
     fn refuse_links(&self) -> Result<()> {
-        let mut ours = vec![self.dir.join("shared"), self.dir.join("nodes")];
+        let mut ours = vec![Directory::shared_in(&self.dir), own_nodes(&self.dir)];
         ours.extend(self.outside.clone());
-        ours.extend(nodes_in(&self.dir.join("nodes")));
+        ours.extend(nodes_in(&own_nodes(&self.dir)));
         ours.extend(self.outside.iter().flat_map(|path| nodes_in(path)));
         for path in ours {
             match fs::symlink_metadata(&path) {

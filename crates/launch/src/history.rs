@@ -9,7 +9,9 @@ use std::path::{Path, PathBuf};
 use outlive_base::{Code, Entity, Error, Incarnation, JobName, NodeId, Result};
 use outlive_vault::{Catalogue, Inventory, Mark, Part, Record, Trace};
 
-use crate::job_file::{JobFile, Known, job_hash, nodes_dir, read_job_of, remembered};
+use crate::job_file::{
+    JobFile, Known, job_hash, nodes_dir, nodes_outside, own_nodes, read_job_of, remembered,
+};
 use crate::owner;
 use crate::shared;
 
@@ -26,9 +28,8 @@ pub(crate) fn without_job_file(
 ) -> Result<(JobFile, Option<Error>)> {
     let key = dir.join("key");
     let hash = job_hash(new.name.as_str(), &key).unwrap_or(0);
-    if new.node_storage != dir.join("nodes") {
+    if let Some(nodes) = nodes_outside(&new, dir) {
         // Nothing is made before it is known whose that is.
-        let nodes = new.node_storage.join(new.name.as_str());
         if owner::of(&nodes).is_some_and(|owner| owner != hash) {
             return Err(owner::of_another(&nodes));
         }
@@ -83,7 +84,7 @@ pub fn job_of(dir: &Path, name: &JobName) -> Result<JobFile> {
         read => return read,
     }
     // The records say how many nodes there are.
-    let mut new = JobFile::new(name.clone(), 1, dir.join("nodes"));
+    let mut new = JobFile::new(name.clone(), 1, own_nodes(dir));
     new.object_store = remembered(dir)?;
     // The key is as old as the job.
     let made = std::fs::metadata(dir.join("key")).and_then(|it| it.modified());

@@ -171,13 +171,20 @@ pub(crate) fn adopted(key_file: &Path) -> Result<Option<u64>> {
     })
 }
 
-/// Where the directories of all slots lie: in the job's own directory by default, else in
-/// `NODE/JOB`.
+/// Where the directories of all slots lie by default: in the job's own directory.
+pub fn own_nodes(dir: &Path) -> PathBuf {
+    dir.join("nodes")
+}
+
+/// Where they lie if not there: `NODE/JOB`.
+pub fn nodes_outside(job: &JobFile, dir: &Path) -> Option<PathBuf> {
+    let is_outside = job.node_storage != own_nodes(dir);
+    is_outside.then(|| job.node_storage.join(job.name.as_str()))
+}
+
+/// Where they lie.
 pub fn nodes_dir(job: &JobFile, dir: &Path) -> PathBuf {
-    match job.node_storage == dir.join("nodes") {
-        true => job.node_storage.clone(),
-        false => job.node_storage.join(job.name.as_str()),
-    }
+    nodes_outside(job, dir).unwrap_or_else(|| own_nodes(dir))
 }
 
 /// The directory of a slot, `node-N`.
@@ -305,7 +312,7 @@ pub(crate) fn read_job(dir: &Path) -> Result<Option<JobFile>> {
     // The default lies in the job's directory, wherever that was moved.
     let before = job.directory.as_deref();
     let default = match before {
-        Some(before) => job.node_storage == before.join("nodes"),
+        Some(before) => job.node_storage == own_nodes(before),
         // As versions before this one wrote it.
         None => {
             let there = dir.join("nodes/node-0").exists();
@@ -316,7 +323,7 @@ pub(crate) fn read_job(dir: &Path) -> Result<Option<JobFile>> {
         }
     };
     if default {
-        job.node_storage = dir.join("nodes");
+        job.node_storage = own_nodes(dir);
     }
     Ok(Some(job))
 }

@@ -80,7 +80,7 @@ pub(crate) fn place_at(url: Option<&str>, name: &JobName, dir: &Path) -> Result<
         .transpose()?;
     Ok(Place {
         node: Part::SHARED,
-        at: objects.map_or_else(|| At::Directory(dir.join("shared")), At::Objects),
+        at: objects.map_or_else(|| At::Directory(Directory::shared_in(dir)), At::Objects),
     })
 }
 
@@ -117,7 +117,7 @@ pub(crate) fn choose(
         (there, None) => there,
         (there, Some(wanted)) if !begun || there.as_ref() == Some(&wanted) => Some(wanted),
         (there, Some(_)) => {
-            let lies = there.unwrap_or_else(|| dir.join("shared").display().to_string());
+            let lies = there.unwrap_or_else(|| Directory::shared_in(dir).display().to_string());
             return Err(Error::new(
                 Code::InvalidArgument,
                 Entity::Option("object-store".into()),

@@ -24,7 +24,10 @@ use crate::files::{absolute, must_list};
 pub use crate::files::{make_private, prepare_node_dir, run_dir, wipe, write_atomic, write_named};
 use crate::history;
 pub use crate::job_file::{JobFile, Known, node_dir, read_job_of};
-use crate::job_file::{adopted, check_name, elsewhere, job_hash, nodes_dir, read_job, renamed};
+use crate::job_file::{
+    adopted, check_name, elsewhere, job_hash, nodes_dir, nodes_outside, own_nodes, read_job,
+    renamed,
+};
 use crate::shared;
 
 /// What a run wants of its job's store.
@@ -81,16 +84,12 @@ impl Store {
         let nodes_lock = Arc::new(crate::leftovers::take(&dir, &dir, name, &|_| false)?);
         let known = read_job(&dir)?;
         let object_store = shared::choose(known.as_ref(), wanted.object_store, &dir)?;
-        let shared = object_store.is_none().then_some("shared");
-        for sub in shared.into_iter().chain(["nodes"]) {
-            make_private(&dir.join(sub))?;
-            must_list(&dir.join(sub))?;
+        let shared = object_store.is_none().then(|| Directory::shared_in(&dir));
+        for sub in shared.iter().chain([&own_nodes(&dir)]) {
+            make_private(sub)?;
+            must_list(sub)?;
         }
-        for part in shared
-            .map(|it| Directory::parts(&dir.join(it)))
-            .into_iter()
-            .flatten()
-        {
+        for part in shared.iter().flat_map(|it| Directory::parts(it)) {
             must_list(&part)?;
         }
         let storage = wanted.node_storage.map(absolute).transpose()?;
@@ -99,13 +98,13 @@ impl Store {
             Some(job) if job.name != *name && fresh => JobFile {
                 // The directory is this job's now; numbers go on, for what is in it.
                 key_hash: None,
-                node_storage: storage.clone().unwrap_or_else(|| dir.join("nodes")),
+                node_storage: storage.clone().unwrap_or_else(|| own_nodes(&dir)),
                 nodes,
                 ..job
             },
             Some(job) => check_same(check_name(job, &dir)?, nodes, storage.as_deref())?,
             None => {
-                let storage = storage.clone().unwrap_or_else(|| dir.join("nodes"));
+                let storage = storage.clone().unwrap_or_else(|| own_nodes(&dir));
                 let mut new = JobFile::new(name.clone(), nodes, storage);
                 new.object_store.clone_from(&object_store);
                 let (job, note) = without_job_file(new, &dir, fresh)?;
@@ -226,8 +225,7 @@ impl Store {
         if self.job.key_hash.is_some_and(|known| known != hash) && !fresh {
             return refuse("the job's checkpoints were made with another key");
         }
-        if here && self.job.node_storage != self.dir.join("nodes") {
-            let nodes = self.job.node_storage.join(self.job.name.as_str());
+        if let Some(nodes) = nodes_outside(&self.job, &self.dir).filter(|_| here) {
             crate::owner::claim(&nodes, self.job.key_hash, hash)?;
         }
         if self.job.key_hash.replace(hash) != Some(hash) {
@@ -286,7 +284,7 @@ impl Store {
     /// example.
     pub fn tidy(&self) {
         if self.job.object_store.is_none() {
-            Directory::sweep(&self.dir.join("shared"));
+            Directory::sweep(&Directory::shared_in(&self.dir));
         }
         for node in (0..self.job.nodes).map(NodeId) {
             Directory::sweep(&self.node_dir(node));

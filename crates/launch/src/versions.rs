@@ -6,7 +6,7 @@ use std::sync::Arc;
 use outlive_base::{Code, Entity, Error, NodeId, Result, Version};
 use outlive_memory::{Options, Parities};
 use outlive_network::JobKey;
-use outlive_vault::{Catalogue, Entry, Inventory, Part, Vault};
+use outlive_vault::{Catalogue, Directory, Entry, Inventory, Part, Vault};
 
 use crate::job_file::node_dir;
 use crate::jobs::{Job, hash};
@@ -81,14 +81,9 @@ fn nodes(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
 pub(crate) fn places(job: &Job) -> Result<Vec<Place>> {
     let shared = shared(job)?;
     let used = nodes(job)?;
-    let used = used.into_iter().filter(|(_, dir)| {
-        let records = std::fs::read_dir(dir.join("records"));
-        // One that cannot be listed is in use for all that is known: what follows says why not.
-        records.map_or_else(
-            |error| error.kind() != std::io::ErrorKind::NotFound,
-            |mut records| records.next().is_some(),
-        )
-    });
+    // Of one that cannot be listed what follows says why.
+    let used = used.into_iter();
+    let used = used.filter(|(_, dir)| Directory::may_have_records(dir));
     let used = used.map(|(node, dir)| Place {
         node,
         at: At::Directory(dir),

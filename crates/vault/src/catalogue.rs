@@ -12,6 +12,7 @@ use outlive_base::{Error, Incarnation, NodeId, Version};
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
+use crate::directory::Directory;
 use crate::entry::{CopyState, Entry};
 use crate::error::ReadError;
 use crate::inventory::Inventory;
@@ -66,7 +67,7 @@ impl Catalogue {
     /// nodes that can be reached as directories (`NODE/JOB/node-N`). Other processes
     /// may be writing there.
     pub fn scan(job_dir: &Path, node_dirs: &[(NodeId, PathBuf)], job_hash: u64) -> Catalogue {
-        let shared = Inventory::of_shared(&job_dir.join("shared"), job_hash);
+        let shared = Inventory::of_shared(&Directory::shared_in(job_dir), job_hash);
         let nodes = node_dirs
             .iter()
             .map(|(node, root)| Inventory::of_node(*node, root, job_hash));

@@ -88,6 +88,31 @@ impl Directory {
         }
     }
 
+    /// Where what all nodes of a job share lies, in the job's directory.
+    pub fn shared_in(job_dir: &Path) -> PathBuf {
+        job_dir.join("shared")
+    }
+
+    /// Where the objects of a kind lie.
+    pub fn of_kind(root: &Path, kind: ObjectKind) -> PathBuf {
+        match kind {
+            ObjectKind::Container => root.join("containers"),
+            ObjectKind::Partner => root.join("partner"),
+            ObjectKind::Parity => root.join("parity"),
+            ObjectKind::Record => root.join("records"),
+            ObjectKind::Mark => root.to_owned(),
+        }
+    }
+
+    /// True if anything was recorded here, or that cannot be seen.
+    pub fn may_have_records(root: &Path) -> bool {
+        let records = std::fs::read_dir(Directory::of_kind(root, ObjectKind::Record));
+        records.map_or_else(
+            |error| error.kind() != std::io::ErrorKind::NotFound,
+            |mut records| records.next().is_some(),
+        )
+    }
+
     /// Where programs of a node write files of their own: no objects, but part of a rank's
     /// capture once they are closed.
     pub fn routed(root: &Path) -> PathBuf {
@@ -132,13 +157,7 @@ impl Directory {
     }
 
     fn directory(&self, kind: ObjectKind) -> PathBuf {
-        match kind {
-            ObjectKind::Container => self.root.join("containers"),
-            ObjectKind::Partner => self.root.join("partner"),
-            ObjectKind::Parity => self.root.join("parity"),
-            ObjectKind::Record => self.root.join("records"),
-            ObjectKind::Mark => self.root.clone(),
-        }
+        Directory::of_kind(&self.root, kind)
     }
 
     fn is_in_reach(&self) -> bool {
@@ -419,6 +438,20 @@ mod tests {
             };
             crate::conform(&store).unwrap();
         }
+    }
+
+    #[test]
+    fn records_that_cannot_be_listed_may_be_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = Directory::of_kind(dir.path(), ObjectKind::Record);
+        assert!(!Directory::may_have_records(dir.path()), "no directory");
+        std::fs::create_dir(&records).unwrap();
+        assert!(!Directory::may_have_records(dir.path()), "an empty one");
+        std::fs::write(records.join("x"), "").unwrap();
+        assert!(Directory::may_have_records(dir.path()));
+        std::fs::remove_dir_all(&records).unwrap();
+        std::fs::write(&records, "").unwrap();
+        assert!(Directory::may_have_records(dir.path()), "no list");
     }
 
     /// As where a file system is not mounted any more.

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_vault::{Directory, ObjectKind};
 use serde_json::Value;
 
 use super::machine::{self, Buffer, Machine};
@@ -198,7 +199,7 @@ fn large(table: &mut Table, scratch: &Scratch, options: &BenchOptions) -> Result
         version = version.max(nth * 100 * STRIDE);
         save(&mut session, &mut version)?;
         session.all(&format!("wait {version} node-loss"))?;
-        let directory = session.node_dir(0).join("partner");
+        let directory = Directory::of_kind(&session.node_dir(0), ObjectKind::Partner);
         let newest = std::fs::read_dir(&directory)
             .map_err(|error| Error::io(&directory, "list", &error))?
             .flatten()

@@ -1,11 +1,12 @@
 //! `outlive bench save`: what a save costs the program, the machine and its memory.
 
 use std::mem::MaybeUninit;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_vault::{Directory, ObjectKind};
 use rustix::fs::inotify;
 
 use super::machine::clock_ns;
@@ -81,6 +82,11 @@ pub fn save(session: &mut Session, version: &mut u64) -> Result<Vec<Vec<String>>
     ))
 }
 
+/// Where the first node writes its containers.
+fn containers(session: &Session) -> PathBuf {
+    Directory::of_kind(&session.node_dir(0), ObjectKind::Container)
+}
+
 fn most(answers: &[Vec<String>], nth: usize) -> f64 {
     answers
         .iter()
@@ -145,7 +151,7 @@ impl Bench<'_> {
         let Some((created, named)) = self.files.last() else {
             return Ok(());
         };
-        let directory = self.session.node_dir(0).join("containers");
+        let directory = containers(&self.session);
         let newest = std::fs::read_dir(&directory)
             .map_err(|error| Error::io(&directory, "list", &error))?
             .flatten()
@@ -268,7 +274,7 @@ pub fn measure(options: &BenchOptions) -> Result<Table> {
     session.all("open")?;
     session.all("offer 1 0")?;
     let mut bench = Bench {
-        files: Files::watch(&session.node_dir(0).join("containers"))?,
+        files: Files::watch(&containers(&session))?,
         session,
         scratch: &scratch,
         buffer: Buffer::new(),
