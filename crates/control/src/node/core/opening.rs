@@ -378,9 +378,6 @@ impl<S: Shell> Core<S> {
         self.stable.clear();
         if let Some((source, version)) = restored {
             self.restore_line(source, version);
-            if !opening.replaced.is_empty() {
-                self.count_what_may_be_committed(source, version);
-            }
         }
         if !self.is_planted(Planted::KeepVoidCaptures) {
             self.ranks.drop_after(restored);
@@ -428,6 +425,10 @@ impl<S: Shell> Core<S> {
 
     /// What the restored version is worth: it lies in memory everywhere now, and
     /// keeps the levels at which it was committed.
+    ///
+    /// A node that was lost, at this opening or at one before, may have decided more levels than
+    /// anybody else has heard of: their copies of it are as good as those of a committed one, and
+    /// stay as long.
     pub(super) fn restore_line(&mut self, source: Incarnation, version: Version) {
         let mut levels = self.contents.levels_of(source, version);
         levels.insert(Level::MEMORY);
@@ -435,22 +436,10 @@ impl<S: Shell> Core<S> {
             self.stable.insert(level, (source, version));
             self.line.stable.insert((source, version, level));
         }
-        self.line.levels.insert((source, version), levels);
-    }
-
-    /// The node that was lost may have decided more levels than anybody else has heard of: their
-    /// copies of the restored version are as good as those of a committed one, and stay as long.
-    pub(super) fn count_what_may_be_committed(&mut self, source: Incarnation, version: Version) {
-        let used = self.all_levels();
-        let counts = !self.is_planted(Planted::ForgetMaybeCommitted);
-        if let Some(known) = self
-            .line
-            .levels
-            .get_mut(&(source, version))
-            .filter(|_| counts)
-        {
-            known.extend(used.iter());
+        if !self.is_planted(Planted::ForgetMaybeCommitted) {
+            levels.extend(self.all_levels().iter());
         }
+        self.line.levels.insert((source, version), levels);
     }
 
     /// After a node was replaced, the restored version lacks copies: the new node's

@@ -25,7 +25,6 @@ impl<S: Shell> Core<S> {
         self.restored = self.restored_and_held(incarnation);
         if let Some((source, version)) = self.restored {
             self.restore_line(source, version);
-            self.count_what_may_be_committed(source, version);
         }
         for version in self.versions_inside(incarnation) {
             self.take_up(incarnation, version);
