@@ -34,7 +34,7 @@ const HEADING: &str = "Quiet cores";
 /// Cores that are to be quiet.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Cores {
-    /// Cores for the command alone, as in 1 or 2-7
+    /// Cores for the command alone, as in 1 or 2-7 [default: none]
     #[arg(long, value_name = "CORES", help_heading = HEADING)]
     pub(super) compute: Option<String>,
     /// Cores for everything else [default: all others]
