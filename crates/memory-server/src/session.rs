@@ -118,6 +118,9 @@ impl<'a> Session<'a> {
                 Err(error) => return Err(self.leave(error)),
             };
             self.last_sign = Instant::now();
+            // Nobody who ends answers any more: the socket for direct access may be closed
+            // already, and a client that saw this would take the server for one far away.
+            desk.check().map_err(|error| self.leave(error))?;
             match self.answer(request) {
                 Ok(()) => {}
                 Err(Fault::Told(error)) => self.say(&Message::Failed(error))?,

@@ -210,6 +210,35 @@ fn a_silent_writer_holds_nobody_up() {
     drop(raw);
 }
 
+/// A client that wants direct access, and finds its socket closed already, is told that the server
+/// ends, and not that it is far away.
+#[test]
+fn a_server_that_ends_is_not_taken_for_one_far_away() {
+    for _ in 0..20 {
+        let server = server(1 << 20, vec![rights("job", 1, None)]);
+        let (address, key) = (server.address().to_string(), key(1));
+        let callers: Vec<_> = (0..4)
+            .map(|_| {
+                let (address, key) = (address.clone(), key.clone());
+                thread::spawn(move || {
+                    loop {
+                        let direct = options(Transport::Shared);
+                        if let Err(error) = Client::connect(&address, "job", &key, direct) {
+                            return error;
+                        }
+                    }
+                })
+            })
+            .collect();
+        thread::sleep(Duration::from_millis(20));
+        server.stop();
+        for caller in callers {
+            let error = caller.join().unwrap();
+            assert_eq!(error.code(), Code::ServerLost, "{error}");
+        }
+    }
+}
+
 #[test]
 fn a_job_has_its_share_of_connections() {
     let mut options = ServerOptions::new(1 << 20);

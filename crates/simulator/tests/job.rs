@@ -283,14 +283,12 @@ fn planted_early_slot_reuse_is_caught() {
 /// resumes nor votes down at once is never decided, and the job's end waits for it.
 #[test]
 fn what_a_new_agent_finds_is_decided_without_waiting_for_a_bound() {
-    good(&sweep(some(40), 2, |options| {
+    good(&sweep(some(80), 2, |options| {
         calm(options);
         options.weights.agent = 8;
         options.faults.crash = 1_000;
         options.tick = Time::from_ms(400);
         options.commit_ms = 40_000;
-        // Who waits may not hear it, where agents end this often: see docs/design/node.md, open.
-        options.waits = 0;
     }));
 }
 

@@ -80,6 +80,7 @@ impl Waits {
     fn answer<S: Shell>(&mut self, core: &mut Core<S>) {
         for waiting in std::mem::take(&mut self.0) {
             let Some(state) = waiting.state(core) else {
+                core.ask_how_it_ended(waiting.rank, waiting.version);
                 self.0.push(waiting);
                 continue;
             };

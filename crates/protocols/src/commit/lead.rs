@@ -9,6 +9,9 @@ use super::*;
 
 use super::round::{Phase, Round, Tally, Verdict};
 
+/// So many nodes that have not captured are asked about it at once.
+const ASKED_TO_CAPTURE: usize = 16;
+
 fn code(node: Option<u32>) -> u32 {
     node.unwrap_or(u32::MAX)
 }
@@ -241,21 +244,30 @@ impl Commit {
         }
     }
 
-    /// Asks the nodes that have captured and not prepared. One on which no rank lives
-    /// keeps nothing by which an agent that is started anew would know of the round.
+    /// Asks the nodes that were armed and have not captured, or have captured and not prepared. One on
+    /// which no rank lives keeps nothing by which an agent that is started anew would know of the
+    /// round. Where ranks take their time with the capture, that is no reason to ask all of them.
     fn ask_again(&mut self, cx: &C, version: Version) {
         let Some(round) = self.rounds.get(&version) else {
             return;
         };
-        if round.phase != Phase::Flushing {
-            return;
-        }
-        let open = |node: u32| {
-            let mut tallies = round.tallies.values();
-            tallies.any(|tally| tally.verdict == Verdict::Open && !tally.prepared.contains(node))
+        let open = |node: u32| match round.phase {
+            Phase::Arming => false,
+            Phase::Capturing => round.armed.contains(node) && !round.captured.contains(node),
+            Phase::Flushing => {
+                let mut tallies = round.tallies.values();
+                tallies.any(|it| it.verdict == Verdict::Open && !it.prepared.contains(node))
+            }
+        };
+        let most = match round.phase {
+            Phase::Flushing => usize::MAX,
+            _ => ASKED_TO_CAPTURE,
         };
         let levels = round.levels;
-        let asked: Vec<u32> = (0..cx.config.nodes).filter(|&node| open(node)).collect();
+        let asked: Vec<u32> = (0..cx.config.nodes)
+            .filter(|&node| open(node))
+            .take(most)
+            .collect();
         for node in asked {
             self.say(cx, node, MsgKind::Join { version, levels });
         }

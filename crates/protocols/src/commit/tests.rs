@@ -19,6 +19,8 @@ const BALLOT: Ballot = Ballot {
     term: 0,
 };
 
+mod leading;
+
 /// One node that is no coordinator, in incarnation 1, with its durable records.
 struct Node {
     me: Peer,
@@ -347,36 +349,6 @@ fn what_a_node_ended_alone_it_says_when_it_is_asked() {
     node.said.clear();
     node.hear(MsgKind::Join { version, levels });
     assert!(node.said.contains(&failed), "{:?}", node.said);
-}
-
-/// The decision about a version is kept until every node has it: one that was called lost may
-/// be heard again, and asks.
-#[test]
-fn a_lost_node_that_is_heard_again_is_told_the_decision() {
-    let (mut node, level) = (Node::coordinator(), Level::DISK);
-    let (version, levels) = (VERSION, Levels::NONE.with(level));
-    node.told(Command::Force { version, levels });
-    let from_peer = |node: &mut Node, kind| node.hear_from(1, kind);
-    from_peer(&mut node, MsgKind::Captured { version });
-    node.told(Command::Captured { version });
-    node.told(Command::Prepared { version, level });
-    node.all_durable();
-    from_peer(&mut node, MsgKind::Prepared { version, level });
-    node.all_durable();
-    let committed = |event: &Event| matches!(event, Event::Committed { .. });
-    assert!(node.events.iter().any(committed), "{:?}", node.events);
-
-    let lost = NodeId(1);
-    node.told(Command::Lost { node: lost });
-    node.told(Command::Heard { node: lost });
-    node.all_durable();
-    assert!(!node.commit.may_forget(BALLOT.incarnation, version));
-    node.said.clear();
-    from_peer(&mut node, MsgKind::Prepared { version, level });
-    let decision = |kind: &MsgKind| matches!(kind, MsgKind::Commit { .. });
-    assert!(node.said.iter().any(decision), "{:?}", node.said);
-    from_peer(&mut node, MsgKind::CommitAck { version, level });
-    assert!(node.commit.may_forget(BALLOT.incarnation, version));
 }
 
 /// The coordinator of three nodes that opens incarnation 2, and what its own inventory says.

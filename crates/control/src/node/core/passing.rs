@@ -117,6 +117,11 @@ impl<S: Shell> Core<S> {
         if self.has_no_rank() {
             return self.all_captured_here(version);
         }
+        if self.was_given_up(version) {
+            // Whoever asks for it has been told of a later end, or of none.
+            let why = Why::Coordinator;
+            return self.command(Command::CaptureFailed { version, why });
+        }
         let (job, incarnation, reuse) = (self.spec.job_hash, self.incarnation, self.reuse());
         for entry in self.ranks.iter_mut() {
             // Of what is armed already the ranks make this version by themselves.
@@ -136,6 +141,13 @@ impl<S: Shell> Core<S> {
             }
         }
         self.find_passed();
+    }
+
+    /// True if ranks of this node were told last that this version has ended. Called so once, it is
+    /// for ever: a rank that has read it does not look again.
+    pub(super) fn was_given_up(&self, version: Version) -> bool {
+        let mut blocks = self.ranks.iter().filter_map(|entry| entry.block());
+        blocks.any(|block| block.aborted() == Some(version))
     }
 
     /// True unless a rank lives here or is said to: those that ever did are known, after

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use outlive_base::control_block::ControlWords;
 use outlive_base::level::StoreKind;
 use outlive_base::placement::ranks_of;
-use outlive_base::{Incarnation, Version};
+use outlive_base::{Incarnation, Rank, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::Core;
@@ -84,7 +84,8 @@ impl<S: Shell> Core<S> {
     fn take_up(&mut self, incarnation: Incarnation, version: Version) {
         let ranks = self.ranks.job_ranks().unwrap_or(0);
         let mut captured = BTreeSet::new();
-        let mut whole = true;
+        // An agent may have ended between that word and what follows from it.
+        let mut whole = !self.was_given_up(version);
         for rank in ranks_of(self.me, ranks, self.nodes()) {
             let Some(entry) = self.ranks.get_mut(rank) else {
                 whole = false;
@@ -124,6 +125,39 @@ impl<S: Shell> Core<S> {
         if all {
             self.command(Command::Captured { version });
         }
+    }
+
+    /// A rank waits for a version of which nothing is left here: an agent before this one may have
+    /// heard how it ended, and have ended itself before it told. It is voted down, as whatever is
+    /// found in parts: what was decided is told then, and all else has ended.
+    pub(in crate::node) fn ask_how_it_ended(&mut self, rank: Rank, version: Version) {
+        let at = (self.incarnation, version);
+        let machine = self.machine();
+        let is_settled = machine.is_some_and(|it| {
+            it.may_forget(at.0, version) && it.decided_here(version, self.all_levels()).is_empty()
+        });
+        // A rank may also wait for what it has not come to.
+        let entry = self.ranks.get(rank);
+        let passed = entry.and_then(|entry| entry.block());
+        let passed = passed.is_some_and(|block| block.called() > version.0);
+        let deferred = self.deferred.as_ref().map(|(deferred, ..)| *deferred);
+        let is_known = self.rounds.contains_key(&version)
+            || self.line.levels.contains_key(&at)
+            || deferred == Some(version)
+            || self.versions_inside(at.0).contains(&version)
+            || self.own_part(at.0, version).is_some();
+        if self.opening.is_some() || !is_settled || !passed || is_known {
+            return;
+        }
+        self.command(Command::Armed {
+            version,
+            ok: false,
+            max_called: None,
+        });
+        self.command(Command::CaptureFailed {
+            version,
+            why: Why::Coordinator,
+        });
     }
 
     /// The version that this incarnation restored, if a slab still holds it. What else was

@@ -137,6 +137,33 @@ fn who_waits_for_a_version_that_ended_before_the_last_one_hears_at_once() {
     hears_its_end(&mut agent, version);
 }
 
+/// Whoever asks for it was told of a later end, and this rank of that one: it would take its capture for
+/// given up, while the others call it safe.
+#[test]
+fn what_a_rank_was_told_has_ended_is_not_joined() {
+    let version = Version(20);
+    let mut agent = alone(0);
+    let _program = with_slots(&mut agent, Version(14));
+    agent.on_aborted(version, None, Why::NoRoom, None);
+    agent.on_join(version, Levels::NONE.with(Level::DISK));
+    let block = agent.ranks.get(Rank(0)).unwrap().block().unwrap();
+    assert!(block.armed().is_none());
+}
+
+/// An agent ended between that word and what follows from it.
+#[test]
+fn what_is_armed_and_was_told_to_have_ended_is_not_taken_up() {
+    let version = Version(20);
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    armed(&mut agent, version);
+    let entry = agent.ranks.get(Rank(0)).unwrap();
+    entry.block().unwrap().set_aborted(version);
+    agent.rounds.clear();
+    agent.rejoined(Incarnation(1));
+    assert!(program.armed().is_none(), "nobody captures it");
+}
+
 /// What is armed at a step that the program leaves out is withdrawn while the rank captures the next
 /// one in its place: no other node has heard of that.
 #[test]
