@@ -207,6 +207,24 @@ def level_violations(sources: dict[str, str], reasons: dict[str, str] = NAME_LEV
     return unknown + idle
 
 
+# Where the names of what lies in a job's directory are written, and what may join them to a path.
+JOB_LAYOUT = "crates/launch/src/layout.rs"
+JOINED = re.compile(r'\.join\(\s*"([^"]+)"\s*\)')
+
+
+def layout_violations(sources: dict[str, str]) -> list[str]:
+    """`sources`: path -> Rust source. A name of `STORE/JOB` is joined to a path by its constant."""
+    names = set(re.findall(r'const \w+: &str = "([^"]+)";', sources[JOB_LAYOUT]))
+    exempt = re.compile(r"/(tests|benches|examples)/|/tests\.rs$|/layout\.rs$")
+    return [
+        f"{path} joins {name!r}: use the constant of {JOB_LAYOUT}"
+        for path, source in sorted(sources.items())
+        if re.match(r"crates/(launch|cli)/", path) and not exempt.search(path)
+        for name in JOINED.findall(without_tests(source))
+        if name in names
+    ]
+
+
 def code_only(source: str) -> str:
     """Rust source with comments and the contents of strings blanked; lines stay."""
     out, i, n = [], 0, len(source)

@@ -68,10 +68,11 @@ class Repository(unittest.TestCase):
             # through as one likes.
             self.none(rules.file_circles(crate.name, sources))
 
-    def test_levels_are_asked_what_they_are(self) -> None:
+    def test_levels_are_asked_and_names_of_a_jobs_files_are_constants(self) -> None:
         paths = files("crates/**/*.rs")
         sources = {str(it.relative_to(ROOT)): it.read_text(encoding="utf-8") for it in paths}
         self.none(rules.level_violations(sources))
+        self.none(rules.layout_violations(sources))
 
     def test_no_file_of_the_kernel_module_does_either(self) -> None:
         folder = ROOT / "kernel" / "minickpt"
@@ -331,6 +332,15 @@ class OtherRulesCatch(unittest.TestCase):
         for line in ("// Level::DISK", "#[cfg(test)]\nmod tests { Level::DISK }", "Level::FIRST"):
             other = {**named, "crates/a/src/b.rs": line, "crates/a/tests/b.rs": "Level::DISK"}
             self.assertEqual(rules.level_violations(other, reasons), [], line)
+
+    def test_names_in_the_directory_of_a_job(self) -> None:
+        layout = {rules.JOB_LAYOUT: 'pub const KEY: &str = "key";'}
+        for line, found in (('dir.join("key")', 1), ("dir.join(layout::KEY)", 0)):
+            self.assertEqual(
+                len(rules.layout_violations({**layout, "crates/cli/src/a.rs": line})), found
+            )
+        tests = {"crates/cli/src/a.rs": '#[cfg(test)]\nmod tests { dir.join("key") }'}
+        self.assertEqual(rules.layout_violations({**layout, **tests}), [])
 
     def test_kept_seeds_of_tests_that_do_not_run_them(self) -> None:
         lines = "# TEST SEED WHAT\nrow 7 lost a message\n"

@@ -174,7 +174,7 @@ fn line(job: Job) -> (Line, SystemTime) {
     // Of a job that is being deleted nothing can be said that will still hold.
     let found = match job.state {
         State::BeingDeleted => Ok(None),
-        State::NeverRan if !job.dir.join("key").exists() => Ok(None),
+        State::NeverRan if !job.dir.join(outlive_launch::layout::KEY).exists() => Ok(None),
         _ => known(&job).and_then(|known| match known.refusal {
             Some(error) => Err(error),
             None => Ok(known.newest),

@@ -113,7 +113,9 @@ pub fn key_file(job: &str, given: Option<&str>, store: Option<&String>) -> Resul
         ..Settings::default()
     };
     let config = Config::load(&flags, None)?;
-    Ok(PathBuf::from(config.get("store")).join(job).join("key"))
+    Ok(PathBuf::from(config.get("store"))
+        .join(job)
+        .join(outlive_launch::layout::KEY))
 }
 
 /// `outlive memory-server`.

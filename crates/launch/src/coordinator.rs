@@ -19,6 +19,7 @@ use outlive_control::turns::{Answer, Ask, Counts, Service};
 use outlive_network::{Endpoint, Event, Identity, JobKey, Options};
 use serde::{Deserialize, Serialize};
 
+use crate::layout;
 use crate::{files, input};
 
 /// The directory in a store; no job has such a name.
@@ -75,7 +76,7 @@ fn next_epoch(address: &Path) -> u64 {
 /// The key of a store's coordinator; made by who comes first.
 fn key(dir: &Path) -> Result<JobKey> {
     files::make_private(dir)?;
-    let path = dir.join("key");
+    let path = dir.join(layout::KEY);
     match JobKey::load(&path) {
         Err(error) if error.code() == Code::NotFound => match JobKey::create(&path) {
             Err(error) if error.code() == Code::JobBusy => JobKey::load(&path),
@@ -92,7 +93,7 @@ fn key(dir: &Path) -> Result<JobKey> {
 pub fn serve(store: &Path, (bind, ports): (IpAddr, Ports), said: impl Fn(&str)) -> Result<u8> {
     let dir = store.join(DIR);
     let key = key(&dir)?;
-    let path = dir.join("lock");
+    let path = dir.join(layout::LOCK);
     let mut open = OpenOptions::new();
     let lock = open.create(true).write(true).truncate(false).mode(0o600);
     let lock = lock
@@ -265,7 +266,7 @@ impl Link {
             return Ok(());
         }
         if self.endpoint.is_none() {
-            let key = JobKey::load(self.dir.join("key"))?;
+            let key = JobKey::load(self.dir.join(layout::KEY))?;
             let options = Options::default();
             let endpoint = Endpoint::bind(self.me, HASH, key, options, self.to.clone())?;
             self.endpoint = Some(endpoint);

@@ -20,8 +20,8 @@ use outlive_objects::Objects;
 use outlive_vault::Directory;
 
 use crate::files;
-use crate::job_file::{IDENTITY, JobFile, REMEMBERED, job_hash, key_hash, own_nodes, remembered};
-use crate::marks::MARK;
+use crate::job_file::{JobFile, job_hash, key_hash, own_nodes, remembered};
+use crate::layout;
 pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
 use crate::pins;
@@ -31,13 +31,13 @@ use crate::store;
 /// What goes last, in this order: where the nodes' storage lies must be known until that
 /// is gone, and the lock is held until nothing is left.
 const LAST: [&str; 7] = [
-    "key",
-    IDENTITY,
-    "job.json",
-    REMEMBERED,
-    "nodes.lock",
-    "lock",
-    MARK,
+    layout::KEY,
+    layout::IDENTITY,
+    layout::JOB,
+    layout::REMEMBERED,
+    layout::NODES_LOCK,
+    layout::LOCK,
+    layout::DELETING,
 ];
 
 /// What a deletion leaves.
@@ -84,7 +84,7 @@ impl Deletion {
             ));
         }
         store::check_owned(&dir, 0o022)?;
-        let lock = store::take_lock(&dir.join("lock"), name)?;
+        let lock = store::take_lock(&dir.join(layout::LOCK), name)?;
         let nodes_lock = crate::leftovers::take(&dir, &dir, name, &|_| false)?;
         let job = store::read_job_of(&dir).ok();
         let base = job.as_ref().map(|job: &JobFile| job.node_storage.clone());
@@ -105,7 +105,7 @@ impl Deletion {
         };
         deletion.refuse_links()?;
         let hash = job.and_then(|job| job.key_hash);
-        let hash = hash.or_else(|| job_hash(name.as_str(), &deletion.dir.join("key")).ok());
+        let hash = hash.or_else(|| job_hash(name.as_str(), &deletion.dir.join(layout::KEY)).ok());
         if let (Some(outside), Some(hash)) = (&deletion.outside, hash)
             && owner::of(outside).is_some_and(|owner| owner != hash)
         {
@@ -196,7 +196,7 @@ impl Deletion {
         let Some(address) = &self.server else {
             return Ok(());
         };
-        let key = JobKey::load(self.dir.join("key"))?;
+        let key = JobKey::load(self.dir.join(layout::KEY))?;
         let parities = Parities::new(address, self.name.as_str(), key, Options::default());
         parities.forget(&parities.found()?)
     }
@@ -206,7 +206,7 @@ impl Deletion {
     /// # Errors
     /// Those of [`Deletion::carry_out`].
     pub(crate) fn carry_out_unless_pinned(self) -> Result<bool> {
-        let hash = job_hash(self.name.as_str(), &self.dir.join("key"));
+        let hash = job_hash(self.name.as_str(), &self.dir.join(layout::KEY));
         let is_pinned = || {
             hash.as_ref()
                 .is_ok_and(|hash| pins::any(&self.shared, *hash))
@@ -217,15 +217,15 @@ impl Deletion {
         self.mark()?;
         // Who pins a version now finds the mark; who did so since has not seen it.
         if is_pinned() {
-            files::remove(&self.dir.join(MARK))?;
+            files::remove(&self.dir.join(layout::DELETING))?;
             return Ok(false);
         }
         self.carry_out().map(|_| true)
     }
 
     fn mark(&self) -> Result<()> {
-        store::write_atomic(&self.dir.join(MARK), b"")?;
-        if let Ok(hash) = key_hash(self.name.as_str(), &self.dir.join("key"))
+        store::write_atomic(&self.dir.join(layout::DELETING), b"")?;
+        if let Ok(hash) = key_hash(self.name.as_str(), &self.dir.join(layout::KEY))
             && let Ok(sockets) = store::run_dir(hash)
         {
             // Of a launcher that was killed; in memory, so gone with the machine anyway.
@@ -266,7 +266,7 @@ impl Deletion {
             }
         }
         for name in LAST {
-            if name == MARK {
+            if name == layout::DELETING {
                 sync(&self.dir)?;
             }
             files::remove(&self.dir.join(name))?;

@@ -22,6 +22,7 @@ use crate::domains;
 use crate::hangs::Hangs;
 use crate::hosts;
 use crate::jobs::{Job, utc};
+use crate::layout;
 use crate::nodes::{Happened, Nodes};
 use crate::places;
 use crate::record::{self, Recorder};
@@ -132,7 +133,7 @@ fn carry_out(mut run: Run) -> Result<Outcome> {
         tree: Tree::new(recipe)?,
         fleet,
         to_start: None,
-        reporter: Reporter::start(store.dir().join("report.json")),
+        reporter: Reporter::start(store.dir().join(layout::REPORT)),
         recorder: Recorder::start(
             store.dir(),
             &run.settings.job,
@@ -196,7 +197,7 @@ fn learned(store: &Store) -> Result<Learned> {
         None => Ok(learned),
         Some(fault) => Err(Error::new(
             Code::Corrupt,
-            Entity::File(store.dir().join("job.json").display().to_string()),
+            Entity::File(store.dir().join(layout::JOB).display().to_string()),
             format!("what was learned of costs and failures is not used: {fault}"),
             "nothing: it is learned again, from the defaults",
         )),

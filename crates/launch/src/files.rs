@@ -8,6 +8,7 @@ use std::io::Write;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+use crate::layout;
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_vault::Directory;
 
@@ -15,9 +16,6 @@ use outlive_vault::Directory;
 const SOCKET_PATH_MAX: usize = 107;
 /// What the name of an unfinished file has in it, before its process and number.
 const UNFINISHED: &str = ".new-";
-
-/// Where a launcher notes the shared memory that its ranks map.
-pub(crate) const SEGMENTS: &str = "segments.json";
 
 /// The number of the standstill whose file this is called.
 pub(crate) fn hang_of(name: &str) -> Option<u32> {
@@ -77,7 +75,7 @@ pub(crate) fn sweep_unfinished(dir: &Path) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let name = name.to_string_lossy();
-        let ours = ["job.json", "report.json", "key", SEGMENTS];
+        let ours = [layout::JOB, layout::REPORT, layout::KEY, layout::SEGMENTS];
         let is_ours = |whole: &str| {
             let rest = name.strip_prefix(whole);
             rest.is_some_and(|rest| rest.starts_with(UNFINISHED))

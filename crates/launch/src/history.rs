@@ -12,6 +12,7 @@ use outlive_vault::{Catalogue, Inventory, Mark, Part, Record, Trace};
 use crate::job_file::{
     JobFile, Known, job_hash, nodes_dir, nodes_outside, own_nodes, read_job_of, remembered,
 };
+use crate::layout;
 use crate::owner;
 use crate::shared;
 
@@ -26,7 +27,7 @@ pub(crate) fn without_job_file(
     dir: &Path,
     fresh: bool,
 ) -> Result<(JobFile, Option<Error>)> {
-    let key = dir.join("key");
+    let key = dir.join(layout::KEY);
     let hash = job_hash(new.name.as_str(), &key).unwrap_or(0);
     if let Some(nodes) = nodes_outside(&new, dir) {
         // Nothing is made before it is known whose that is.
@@ -35,7 +36,7 @@ pub(crate) fn without_job_file(
         }
     }
     let places = places(&new, dir, hash)?;
-    let entity = Entity::File(dir.join("job.json").display().to_string());
+    let entity = Entity::File(dir.join(layout::JOB).display().to_string());
     if let Some(job) = from_records(&new, &places) {
         let reason = format!(
             "it was gone; what it said was read from the records of {}: start {}",
@@ -48,7 +49,7 @@ pub(crate) fn without_job_file(
             Some(Error::new(Code::NotFound, entity, reason, remedy)),
         ));
     }
-    let mut there: Vec<String> = ["key", "report.json"]
+    let mut there: Vec<String> = [layout::KEY, layout::REPORT]
         .iter()
         .filter(|name| dir.join(name).exists())
         .map(|name| dir.join(name).display().to_string())
@@ -63,7 +64,7 @@ pub(crate) fn without_job_file(
         format!(
             "the job was run before, and neither {} nor a record of it can be read; what is \
              left: {}",
-            dir.join("job.json").display(),
+            dir.join(layout::JOB).display(),
             there.join("; ")
         ),
         "bring back what was removed (and give the job's --node-storage, if it has one), or \
@@ -80,14 +81,16 @@ pub fn job_of(dir: &Path, name: &JobName) -> Result<JobFile> {
     let is_there = |file: &str| dir.join(file).exists();
     match read_job_of(dir) {
         Err(error)
-            if error.code() == Code::NotFound && is_there("key") && !is_there("job.json") => {}
+            if error.code() == Code::NotFound
+                && is_there(layout::KEY)
+                && !is_there(layout::JOB) => {}
         read => return read,
     }
     // The records say how many nodes there are.
     let mut new = JobFile::new(name.clone(), 1, own_nodes(dir));
     new.object_store = remembered(dir)?;
     // The key is as old as the job.
-    let made = std::fs::metadata(dir.join("key")).and_then(|it| it.modified());
+    let made = std::fs::metadata(dir.join(layout::KEY)).and_then(|it| it.modified());
     if let Some(made) = made.ok().and_then(|at| jiff::Timestamp::try_from(at).ok()) {
         new.created = made.to_string();
     }

@@ -7,6 +7,7 @@ use outlive_planner::online::learned::Learned;
 use serde::{Deserialize, Serialize};
 
 use crate::input;
+use crate::layout;
 
 /// The schema of `job.json`.
 pub(crate) const JOB_SCHEMA: &str = "outlive.job/1";
@@ -14,20 +15,12 @@ pub(crate) const JOB_SCHEMA: &str = "outlive.job/1";
 /// Most nodes that a job can have.
 pub(crate) const NODES_MAX: u32 = 1 << 16;
 
-/// The number of a job that was found in an object store by one that did not know it: beside the
-/// key, which is another one here.
-pub(crate) const IDENTITY: &str = "identity";
-
-/// Where the level shared lies, of a job with an object store: `job.json` may be lost, and the next
-/// run must not take a directory in its place.
-pub(crate) const REMEMBERED: &str = "object-store";
-
 /// The object store of the job in `dir`, by what lies beside its key.
 ///
 /// # Errors
 /// If that cannot be read.
 pub(crate) fn remembered(dir: &Path) -> Result<Option<String>> {
-    match input::read(&dir.join(REMEMBERED), input::TEXT_BYTES_MAX) {
+    match input::read(&dir.join(layout::REMEMBERED), input::TEXT_BYTES_MAX) {
         Err(error) if error.code() == Code::NotFound => Ok(None),
         read => Ok(Some(String::from_utf8_lossy(&read?).trim().to_owned())),
     }
@@ -151,7 +144,7 @@ pub(crate) fn key_hash(name: &str, key_file: &Path) -> Result<u64> {
 /// # Errors
 /// If it is there and cannot be understood.
 pub(crate) fn adopted(key_file: &Path) -> Result<Option<u64>> {
-    let path = key_file.with_file_name(IDENTITY);
+    let path = key_file.with_file_name(layout::IDENTITY);
     let text = match input::read(&path, input::TEXT_BYTES_MAX) {
         Err(error) if error.code() == Code::NotFound => return Ok(None),
         read => read?,
@@ -173,7 +166,7 @@ pub(crate) fn adopted(key_file: &Path) -> Result<Option<u64>> {
 
 /// Where the directories of all slots lie by default: in the job's own directory.
 pub fn own_nodes(dir: &Path) -> PathBuf {
-    dir.join("nodes")
+    dir.join(layout::NODES)
 }
 
 /// Where they lie if not there: `NODE/JOB`.
@@ -205,7 +198,7 @@ pub fn read_job_of(dir: &Path) -> Result<JobFile> {
         return Err(renamed(dir, &other));
     }
     let entity = Entity::File(dir.display().to_string());
-    Err(match dir.join("key").exists() {
+    Err(match dir.join(layout::KEY).exists() {
         true => Error::new(
             Code::NotFound,
             entity,
@@ -245,7 +238,7 @@ pub(crate) fn check_name(job: JobFile, dir: &Path) -> Result<JobFile> {
 /// A directory of the same store that has the job of this name with something committed, while
 /// there is nothing where it belongs.
 pub(crate) fn elsewhere(dir: &Path) -> Option<PathBuf> {
-    if ["job.json", "key"]
+    if [layout::JOB, layout::KEY]
         .iter()
         .any(|file| dir.join(file).exists())
     {
@@ -276,7 +269,7 @@ pub(crate) fn renamed(dir: &Path, other: &Path) -> Error {
 }
 
 pub(crate) fn read_job(dir: &Path) -> Result<Option<JobFile>> {
-    let path = &dir.join("job.json");
+    let path = &dir.join(layout::JOB);
     let text = match input::read(path, input::TEXT_BYTES_MAX) {
         Ok(text) => text,
         Err(error) if error.code() == Code::NotFound => return Ok(None),
@@ -319,7 +312,7 @@ pub(crate) fn read_job(dir: &Path) -> Result<Option<JobFile>> {
             there
                 && job
                     .node_storage
-                    .ends_with(Path::new(job.name.as_str()).join("nodes"))
+                    .ends_with(Path::new(job.name.as_str()).join(layout::NODES))
         }
     };
     if default {

@@ -12,6 +12,7 @@ use serde::Serialize;
 
 use crate::input;
 use crate::job_file::{self, JobFile};
+use crate::layout;
 use crate::{history, marks, store};
 use outlive_control::report::Report;
 
@@ -82,7 +83,7 @@ impl Job {
     pub fn at(dir: &Path, name: JobName) -> Job {
         let pid = store::running(dir);
         let file = history::job_of(dir, &name);
-        let report = read_report(&dir.join("report.json"));
+        let report = read_report(&dir.join(layout::REPORT));
         let result = report.as_ref().map(|report| report.result.as_str());
         let state = match (pid, &file, result) {
             _ if marks::is_begun(dir) => State::BeingDeleted,
@@ -96,7 +97,7 @@ impl Job {
             (.., Some(_)) => State::Failed,
         };
         let written = |name| fs::metadata(dir.join(name)).ok()?.modified().ok();
-        let changed = written("report.json").max(written("job.json"));
+        let changed = written(layout::REPORT).max(written(layout::JOB));
         Job {
             name,
             dir: dir.to_owned(),
@@ -131,7 +132,7 @@ pub fn all(store: &Path) -> Result<Vec<Job>> {
         let name = JobName::new(entry.file_name().into_string().ok()?).ok()?;
         let dir = entry.path();
         let real = entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let known = ["job.json", "key", "report.json"]
+        let known = [layout::JOB, layout::KEY, layout::REPORT]
             .iter()
             .any(|file| dir.join(file).exists());
         (real && (known || marks::is_begun(&dir))).then(|| Job::at(&dir, name))
@@ -146,7 +147,7 @@ pub fn all(store: &Path) -> Result<Vec<Job>> {
 /// # Errors
 /// If its key cannot be read.
 pub fn hash(job: &Job) -> Result<u64> {
-    job_file::job_hash(job.name.as_str(), &job.dir.join("key"))
+    job_file::job_hash(job.name.as_str(), &job.dir.join(layout::KEY))
 }
 
 /// A moment in UTC, to the second.

@@ -19,14 +19,13 @@ use outlive_control::orders::{AgentSpec, SPEC_VARIABLE};
 use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 
+use crate::layout;
 use crate::{files, process};
 
 /// How long nodes may take to notice that their launcher is gone.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// How long they may take to end once they are killed.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
-/// The file of the lock.
-pub(crate) const LOCK: &str = "nodes.lock";
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(5);
 
@@ -42,7 +41,7 @@ pub(crate) fn take(
     name: &JobName,
     this_run: &dyn Fn(&AgentSpec) -> bool,
 ) -> Result<OwnedFd> {
-    let path = lock_dir.join(LOCK);
+    let path = lock_dir.join(layout::NODES_LOCK);
     if let Some(file) = acquire(&path, PATIENCE)? {
         return Ok(file.into());
     }

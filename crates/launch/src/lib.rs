@@ -4,7 +4,7 @@
 //!   lock), [`fleet`] (keepers), [`command`] (the user's processes), [`watch`] (what the kernel
 //!   tells), [`segments`] (the shared memory that killed ranks leave).
 //!   Nodes that are machines of their own: [`hosts`].
-//! - [`jobs`]: what a store knows of its jobs; [`versions`]: what is stored of one; [`pins`]:
+//! - [`layout`]: what lies in a job's directory. [`jobs`]: what a store knows of its jobs; [`versions`]: what is stored of one; [`pins`]:
 //!   versions that stay; [`delete`]: their end.
 //! - [`input`]: what users write. [`timeline`]: what they read. [`record`]: what is kept of it.
 
@@ -23,6 +23,8 @@ pub mod hosts;
 pub mod input;
 mod job_file;
 pub mod jobs;
+pub mod layout;
+pub mod layout;
 mod leftovers;
 mod marks;
 mod nodes;

@@ -3,14 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use crate::layout;
 use outlive_base::{Code, Entity, Error, JobName, Result};
-
-/// The mark of a job that is being deleted.
-pub(crate) const MARK: &str = "deleting";
 
 /// True if the deletion of the job in `dir` (`STORE/JOB`) was begun.
 pub fn is_begun(dir: &Path) -> bool {
-    fs::symlink_metadata(dir.join(MARK)).is_ok()
+    fs::symlink_metadata(dir.join(layout::DELETING)).is_ok()
 }
 
 /// Refuses a job that is being deleted.

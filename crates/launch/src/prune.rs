@@ -22,6 +22,7 @@ use outlive_vault::{
 use serde::Serialize;
 
 use crate::jobs::{self, Job, hash};
+use crate::layout;
 use crate::shared::Place;
 use crate::{files, leftovers, marks, store, versions};
 
@@ -188,7 +189,7 @@ fn lock(job: &Job) -> Result<(File, OwnedFd)> {
         ),
         _ => error,
     };
-    let lock = store::take_lock(&job.dir.join("lock"), &job.name).map_err(busy)?;
+    let lock = store::take_lock(&job.dir.join(layout::LOCK), &job.name).map_err(busy)?;
     let nodes = leftovers::take(&job.dir, &job.dir, &job.name, &|_| false).map_err(busy)?;
     Ok((lock, nodes))
 }

@@ -22,7 +22,8 @@ use outlive_base::segments::{DIR, Mapped, is_known, mapped};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
-use crate::files::{self, SEGMENTS as FILE};
+use crate::files;
+use crate::layout::SEGMENTS as FILE;
 use crate::{input, process};
 
 /// Its schema.

@@ -8,7 +8,8 @@ use outlive_objects::Objects;
 pub use outlive_objects::Place as ObjectPlace;
 use outlive_vault::{Directory, Part, Store, Vault};
 
-use crate::job_file::{IDENTITY, JobFile, REMEMBERED, remembered};
+use crate::job_file::{JobFile, remembered};
+use crate::layout;
 
 /// A place where a job keeps containers and records.
 #[derive(Clone, Debug)]
@@ -127,7 +128,7 @@ pub(crate) fn choose(
         }
     };
     if let Some(url) = &chosen {
-        let file = dir.join(REMEMBERED);
+        let file = dir.join(layout::REMEMBERED);
         if !file.exists() {
             crate::files::write_atomic(&file, format!("{url}\n").as_bytes())?;
         }
@@ -141,13 +142,15 @@ pub(crate) fn choose(
 /// # Errors
 /// Those of the object store.
 pub(crate) fn adopt(job: &JobFile, dir: &Path) -> Result<bool> {
-    let begun = ["key", IDENTITY].iter().any(|file| dir.join(file).exists());
+    let begun = [layout::KEY, layout::IDENTITY]
+        .iter()
+        .any(|file| dir.join(file).exists());
     let objects = objects(job)?.filter(|_| !begun);
     let Some(identity) = objects.map(|it| it.identity()).transpose()?.flatten() else {
         return Ok(false);
     };
     let text = format!("{}\n", identity.number);
-    crate::files::write_atomic(&dir.join(IDENTITY), text.as_bytes())?;
+    crate::files::write_atomic(&dir.join(layout::IDENTITY), text.as_bytes())?;
     Ok(true)
 }
 

@@ -28,6 +28,7 @@ use crate::job_file::{
     adopted, check_name, elsewhere, job_hash, nodes_dir, nodes_outside, own_nodes, read_job,
     renamed,
 };
+use crate::layout;
 use crate::shared;
 
 /// What a run wants of its job's store.
@@ -78,7 +79,7 @@ impl Store {
         }
         make_private(&store)?;
         make_private(&dir)?;
-        let lock = take_lock(&dir.join("lock"), name)?;
+        let lock = take_lock(&dir.join(layout::LOCK), name)?;
         // It may have been begun before the lock was ours.
         crate::marks::refuse_begun(&dir, name)?;
         let nodes_lock = Arc::new(crate::leftovers::take(&dir, &dir, name, &|_| false)?);
@@ -144,7 +145,9 @@ impl Store {
     /// another key is in its place.
     pub fn ensure(&self, key: &JobKey) -> Result<Option<Error>> {
         let held = self.lock.metadata().map(|it| it.ino()).ok();
-        let found = fs::metadata(self.dir.join("lock")).map(|it| it.ino()).ok();
+        let found = fs::metadata(self.dir.join(layout::LOCK))
+            .map(|it| it.ino())
+            .ok();
         if found.is_none() || found != held {
             return Err(Error::new(
                 Code::NotFound,
@@ -190,7 +193,7 @@ impl Store {
     }
     /// The file of the job's key.
     pub fn key_file(&self) -> PathBuf {
-        self.dir.join("key")
+        self.dir.join(layout::KEY)
     }
     /// The job's key: that of the file, or a new one if the job was never run, or if it
     /// begins anew (`fresh`). Returned with what stands for it in containers and records.
@@ -318,13 +321,13 @@ impl Store {
         };
         let text = serde_json::to_vec_pretty(&job)
             .map_err(|error| Error::internal(format!("job.json: {error}")))?;
-        write_atomic(&self.dir.join("job.json"), &text)
+        write_atomic(&self.dir.join(layout::JOB), &text)
     }
 }
 
 /// The process that runs the job now, if one does: its number, 0 if unknown.
 pub fn running(dir: &Path) -> Option<u32> {
-    let mut file = File::open(dir.join("lock")).ok()?;
+    let mut file = File::open(dir.join(layout::LOCK)).ok()?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
         Ok(()) => None,
         Err(_) => Some(read_pid(&mut file)),

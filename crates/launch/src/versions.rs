@@ -10,6 +10,7 @@ use outlive_vault::{Catalogue, Directory, Entry, Inventory, Part, Vault};
 
 use crate::job_file::node_dir;
 use crate::jobs::{Job, hash};
+use crate::layout;
 use crate::shared::{self, At, Place};
 
 /// Reads the versions of a job.
@@ -43,7 +44,7 @@ fn served(job: &Job, hash: u64) -> Result<Option<Inventory>> {
     let Some(address) = &file.memory_server else {
         return Ok(None);
     };
-    let key = JobKey::load(job.dir.join("key"))?;
+    let key = JobKey::load(job.dir.join(layout::KEY))?;
     let parities = Parities::new(address, file.name.as_str(), key, Options::default());
     let vault = Vault::of_server(Arc::new(parities), hash);
     Ok(Some(Inventory::of(NodeId::SERVER, &vault)))

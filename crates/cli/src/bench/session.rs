@@ -266,7 +266,7 @@ impl Session {
 
     /// Identifies the job in its records.
     pub fn job_hash(&self) -> Result<u64> {
-        outlive_launch::job_hash("bench", &self.store.join("key"))
+        outlive_launch::job_hash("bench", &self.store.join(outlive_launch::layout::KEY))
     }
 
     /// The job's directory.
@@ -276,7 +276,9 @@ impl Session {
 
     /// Storage of a node.
     pub fn node_dir(&self, node: u32) -> PathBuf {
-        self.store.join("nodes").join(format!("node-{node}"))
+        self.store
+            .join(outlive_launch::layout::NODES)
+            .join(format!("node-{node}"))
     }
 
     /// Waits for the end of a job whose ranks end by themselves; its report.

@@ -23,6 +23,7 @@ use super::address;
 use super::line::next_line;
 use crate::fleet::{Common, Fleet};
 use crate::host_words::{self as words, Begin, Evict, FromHost, ToHost};
+use crate::layout;
 use crate::watch::{Seen, Watcher};
 use crate::{files, leftovers, sys};
 
@@ -42,7 +43,6 @@ const ALIVE_MS: u64 = 500;
 /// Tries to make the directory of the socket, which an earlier run may be removing.
 const TRIES: u32 = 5;
 /// The file of the key, beside the socket.
-const KEY: &str = "key";
 
 enum Woken {
     Seen(Seen),
@@ -473,7 +473,7 @@ impl Node {
 /// Removes what [`lock`] and [`key_file`] made, by their holder: who waits for the lock looks
 /// where it is then.
 fn remove_key_and_lock(run_dir: &Path) {
-    for name in [KEY, leftovers::LOCK] {
+    for name in [layout::KEY, layout::NODES_LOCK] {
         let _ = std::fs::remove_file(run_dir.join(name));
     }
 }
@@ -509,7 +509,7 @@ fn key_file(spec: &AgentSpec, key: Option<String>, run_dir: &Path) -> Result<Pat
     let path = match key {
         Some(digits) => {
             let bytes = from_hex(&digits).ok_or_else(|| Error::internal("key of odd digits"))?;
-            let path = run_dir.join(KEY);
+            let path = run_dir.join(layout::KEY);
             files::write_atomic(&path, &bytes)?;
             // The launcher says which job it is of.
             return Ok(path);
