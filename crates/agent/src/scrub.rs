@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Result};
-use outlive_control::node::copies::{CopyId, Expected, Place, Reading, Scrubbed};
+use outlive_control::node::copies::{CopyId, CopySource, Expected, Reading, Scrubbed};
 use outlive_control::node::shell::Making;
 use outlive_ledger::scheme::Piece;
 use outlive_vault::{
@@ -62,8 +62,8 @@ fn scrub(places: &Arc<Places>, reading: &Reading) -> Scrubbed {
 fn place_of<'a>(places: &'a Places, reading: &Reading) -> (&'a dyn Store, Key) {
     let CopyId { id, place } = reading.copy;
     let vault = match place {
-        Place::Own | Place::Kept | Place::Parity(_) => &places.store,
-        Place::Shared => &places.shared,
+        CopySource::Own | CopySource::Kept | CopySource::Parity(_) => &places.store,
+        CopySource::Shared => &places.shared,
     };
     (&**vault.store(), vault.key(place.level(), id))
 }
@@ -114,9 +114,9 @@ fn mend_of_copies(
         }
     }
     // What is kept for another node has that node itself, named or not.
-    let own = Place::Own.level();
+    let own = CopySource::Own.level();
     let is_named = reading.sources.iter().any(|(level, _)| *level == own);
-    if reading.copy.place == Place::Kept && !is_named {
+    if reading.copy.place == CopySource::Kept && !is_named {
         let mut take = |reader: &mut dyn Read| mend_container(store, key, &sealed, reader);
         match fetch(places, sealed.id.node, sealed.id, &mut take) {
             Ok(()) => return Ok(own),
@@ -130,9 +130,9 @@ fn mend_of_copies(
 fn is_itself(me: NodeId, reading: &Reading, level: Level, part: &Part) -> bool {
     let place = reading.copy.place;
     let is_here = match place {
-        Place::Own | Place::Shared => true,
-        Place::Kept => part.holder == me,
-        Place::Parity(_) => false,
+        CopySource::Own | CopySource::Shared => true,
+        CopySource::Kept => part.holder == me,
+        CopySource::Parity(_) => false,
     };
     is_here && level == place.level()
 }
@@ -183,7 +183,7 @@ fn make(
 
 /// The parity, made again of what its group has.
 fn make_parity(places: &Arc<Places>, reading: &Reading) -> Result<Level> {
-    let Place::Parity(level) = reading.copy.place else {
+    let CopySource::Parity(level) = reading.copy.place else {
         return Err(Error::internal("no parity"));
     };
     let (group, parts) = reading.made_of.get(&level).ok_or_else(|| no_group(level))?;

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use outlive_base::level::StoreKind;
 use outlive_base::{Code, Entity, Error, Incarnation, Level, Result};
-use outlive_control::node::copies::Place;
+use outlive_control::node::copies::CopySource;
 use outlive_vault::Vault;
 
 use crate::places::Places;
@@ -33,7 +33,7 @@ pub fn routed(files: &Path, but: Incarnation) -> Vec<PathBuf> {
 pub fn corrupt(places: &Places, level: Level) -> Result<()> {
     let shared = level.store() == StoreKind::Shared;
     let (level, vault) = match level.store() {
-        StoreKind::Keeper => (Place::Own.level(), &places.store),
+        StoreKind::Keeper => (CopySource::Own.level(), &places.store),
         StoreKind::Node | StoreKind::Server => (level, &places.store),
         StoreKind::Shared => (level, &places.shared),
     };

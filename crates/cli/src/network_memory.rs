@@ -9,7 +9,7 @@ use std::time::Duration;
 use clap::{Args, Subcommand};
 use outlive_base::{Code, Entity, Error, Result};
 use outlive_control::units::{duration_ms, show_bytes, size_bytes};
-use outlive_memory::{Client, Exposure, Kind, Options, Source, Stat, Transport, resolve};
+use outlive_memory::{Client, Exposure, Options, RegionKind, Source, Stat, Transport, resolve};
 use outlive_network::JobKey;
 use serde::Serialize;
 
@@ -242,10 +242,10 @@ impl From<Stat> for ShownRegion {
     }
 }
 
-fn word(kind: Kind) -> &'static str {
+fn word(kind: RegionKind) -> &'static str {
     match kind {
-        Kind::Plain => "plain",
-        Kind::Ring => "ring",
+        RegionKind::Plain => "plain",
+        RegionKind::Ring => "ring",
     }
 }
 
@@ -296,7 +296,11 @@ pub fn run(options: &MemoryOptions) -> Result<u8> {
             size,
             ring,
         } => {
-            let kind = if *ring { Kind::Ring } else { Kind::Plain };
+            let kind = if *ring {
+                RegionKind::Ring
+            } else {
+                RegionKind::Plain
+            };
             at.connect()?
                 .allocate(name, size_bytes("size", size)?, kind)?;
             Ok(0)
@@ -312,7 +316,7 @@ pub fn run(options: &MemoryOptions) -> Result<u8> {
             let (client, offset) = (at.connect()?, size_bytes("offset", offset)?);
             if *allocate {
                 let size = offset.saturating_add(bytes.len() as u64).max(1);
-                client.allocate(name, size, Kind::Plain)?;
+                client.allocate(name, size, RegionKind::Plain)?;
             }
             client.put(name, offset, &bytes)?;
             Ok(0)

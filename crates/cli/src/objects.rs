@@ -3,7 +3,7 @@
 use outlive_base::Result;
 use outlive_base::level::StoreKind;
 use outlive_control::orders::LevelSetting;
-use outlive_launch::shared::ObjectPlace;
+use outlive_launch::shared::ObjectStoreUrl;
 
 use crate::config::{Config, refuse, short};
 
@@ -15,12 +15,12 @@ pub fn wanted(
     config: &Config,
     levels: &[LevelSetting],
     named: bool,
-) -> Result<Option<ObjectPlace>> {
+) -> Result<Option<ObjectStoreUrl>> {
     let text = match config.get("object-store") {
         "" => return Ok(None),
         text => text,
     };
-    let place = text.parse::<ObjectPlace>().map_err(|error| {
+    let place = text.parse::<ObjectStoreUrl>().map_err(|error| {
         refuse(
             config,
             "object-store",

@@ -16,4 +16,4 @@ mod sensors;
 pub use judge::{Judge, SAMPLES_MAX};
 pub use limits::{Limit, Limits, Settings};
 pub use report::{CHANGES_MAX, Change, FINDINGS_MAX, Finding, NodeHealth, Report, Verdict};
-pub use sensors::{ALL, Judged, Kind, Sample, Sensor};
+pub use sensors::{ALL, Judged, Sample, Sensor, SensorRow};

@@ -25,7 +25,7 @@ use crate::layout;
 pub use crate::marks::{is_begun, refuse_begun};
 use crate::owner;
 use crate::pins;
-use crate::shared::{self, At, Place};
+use crate::shared::{self, At, OwnedStore};
 use crate::store;
 
 /// What goes last, in this order: where the nodes' storage lies must be known until that
@@ -57,7 +57,7 @@ pub struct Deletion {
     /// Storage of the nodes outside the job's directory: `NODE/JOB`.
     outside: Option<PathBuf>,
     /// What all nodes share.
-    shared: Place,
+    shared: OwnedStore,
     /// Where a memory server may have parities of it.
     server: Option<String>,
     /// The newest start that this store knows of; 0 if it does not know.

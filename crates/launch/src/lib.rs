@@ -24,7 +24,6 @@ pub mod input;
 mod job_file;
 pub mod jobs;
 pub mod layout;
-pub mod layout;
 mod leftovers;
 mod marks;
 mod nodes;

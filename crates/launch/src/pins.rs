@@ -36,14 +36,14 @@ pub struct Pinned {
 }
 
 /// What is asked of a place.
-struct Place {
+struct PinTarget {
     node: NodeId,
     shown: String,
     records: RecordStore,
 }
 
-fn places(job: &Job, hash: u64) -> Result<Vec<Place>> {
-    let place = |place: shared::Place| Place {
+fn places(job: &Job, hash: u64) -> Result<Vec<PinTarget>> {
+    let place = |place: shared::OwnedStore| PinTarget {
         node: place.node,
         shown: place.at.shown(),
         records: place.vault(hash).records().clone(),
@@ -68,11 +68,11 @@ pub fn pin(job: &Job, version: Version) -> Result<Pinned> {
         version,
     };
     let checkpoint = (entry.incarnation, version);
-    let was_there = |place: &Place| {
+    let was_there = |place: &PinTarget| {
         let mut seen = catalogue.inventories().iter();
         seen.any(|it| it.place == place.node && it.pinned.contains(&checkpoint))
     };
-    let mut written: Vec<Place> = Vec::new();
+    let mut written: Vec<PinTarget> = Vec::new();
     let result = settle(job, hash, (&record, checkpoint), &mut |place| {
         if !was_there(&place) && !written.iter().any(|known| known.node == place.node) {
             written.push(place);
@@ -90,7 +90,7 @@ pub fn pin(job: &Job, version: Version) -> Result<Pinned> {
 }
 
 /// Takes back what a pin that is not had has written.
-fn withdraw(record: &Record, written: &[Place], error: Error) -> Error {
+fn withdraw(record: &Record, written: &[PinTarget], error: Error) -> Error {
     let left = written.iter().filter_map(|place| {
         let removed = place.records.remove(record).map_err(Error::from);
         Some(format!("{}: {}", place.shown, removed.err()?.reason()))
@@ -112,7 +112,7 @@ fn settle(
     job: &Job,
     hash: u64,
     (record, checkpoint): (&Record, Checkpoint),
-    wrote: &mut dyn FnMut(Place),
+    wrote: &mut dyn FnMut(PinTarget),
 ) -> Result<(Entry, usize)> {
     let until = Instant::now() + PATIENCE;
     loop {
@@ -236,7 +236,7 @@ pub fn unpin(job: &Job, version: Version) -> Result<usize> {
 }
 
 /// True if a version of the job in `dir` is pinned, or it cannot be told.
-pub(crate) fn any(shared: &shared::Place, hash: u64) -> bool {
+pub(crate) fn any(shared: &shared::OwnedStore, hash: u64) -> bool {
     let pinned = shared.vault(hash).records().pinned();
     pinned.map_or(true, |pinned| !pinned.is_empty())
 }

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::jobs::{self, Job, hash};
 use crate::layout;
-use crate::shared::Place;
+use crate::shared::OwnedStore;
 use crate::{files, leftovers, marks, store, versions};
 
 /// A directory of a rehearsal, before the process that carries it out.
@@ -83,7 +83,7 @@ pub struct Freed {
 /// What would go, while nobody runs the job.
 #[derive(Debug)]
 pub struct Prune {
-    removals: Vec<(Place, Removal)>,
+    removals: Vec<(OwnedStore, Removal)>,
     rubbish: Vec<(PathBuf, u64)>,
     freed: Vec<Freed>,
     /// What could not be looked at, and is left.
@@ -226,7 +226,7 @@ fn policy(catalogue: &Catalogue, keep: usize) -> GcPolicy {
 }
 
 /// Keeps versions of which anything was written since `before`, or is of unknown age.
-fn keep_young(removals: &mut [(Place, Removal)], before: SystemTime) {
+fn keep_young(removals: &mut [(OwnedStore, Removal)], before: SystemTime) {
     let mut young: BTreeSet<Checkpoint> = BTreeSet::new();
     for (place, removal) in &*removals {
         let store = place.at.store();
@@ -242,7 +242,7 @@ fn keep_young(removals: &mut [(Place, Removal)], before: SystemTime) {
     }
 }
 
-fn freed(removals: &[(Place, Removal)], catalogue: &Catalogue) -> Vec<Freed> {
+fn freed(removals: &[(OwnedStore, Removal)], catalogue: &Catalogue) -> Vec<Freed> {
     let mut found: BTreeMap<Checkpoint, Freed> = BTreeMap::new();
     for copy in removals.iter().flat_map(|(_, removal)| removal.doomed()) {
         let at = (copy.id.incarnation, copy.id.version);

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use outlive_base::Ports;
 use outlive_control::health;
 use outlive_control::supervisor::Settings;
-use outlive_objects::Place as ObjectPlace;
+use outlive_objects::ObjectStoreUrl;
 
 use crate::command::Prepare;
 use crate::hosts::address::Subnet;
@@ -39,7 +39,7 @@ pub struct Run {
     /// Where the nodes' directories go; `None`: in the job's.
     pub node_storage: Option<PathBuf>,
     /// Where the level shared lies, if not in the job's directory.
-    pub object_store: Option<ObjectPlace>,
+    pub object_store: Option<ObjectStoreUrl>,
     /// Where the memory server is: `HOST:PORT`.
     pub memory_server: Option<String>,
     /// The name was made up for this run: nothing of the job stays when it ends well.

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Result};
+pub use outlive_objects::ObjectStoreUrl;
 use outlive_objects::Objects;
-pub use outlive_objects::Place as ObjectPlace;
 use outlive_vault::{Directory, Part, Store, Vault};
 
 use crate::job_file::{JobFile, remembered};
@@ -20,9 +20,9 @@ pub(crate) enum At {
     Objects(Objects),
 }
 
-/// A place, and whose it is: a node's, or [`Part::SHARED`].
+/// A store of the job, and whose it is: a node's, or [`Part::SHARED`].
 #[derive(Clone, Debug)]
-pub(crate) struct Place {
+pub(crate) struct OwnedStore {
     pub node: NodeId,
     pub at: At,
 }
@@ -53,7 +53,7 @@ impl At {
     }
 }
 
-impl Place {
+impl OwnedStore {
     /// What is kept there, for any reader.
     pub fn vault(&self, job_hash: u64) -> Vault {
         match self.node {
@@ -67,7 +67,7 @@ impl Place {
 ///
 /// # Errors
 /// If the job's object store is no such, or the environment does not say enough.
-pub(crate) fn place(job: &JobFile, dir: &Path) -> Result<Place> {
+pub(crate) fn place(job: &JobFile, dir: &Path) -> Result<OwnedStore> {
     place_at(job.object_store.as_deref(), &job.name, dir)
 }
 
@@ -75,11 +75,11 @@ pub(crate) fn place(job: &JobFile, dir: &Path) -> Result<Place> {
 ///
 /// # Errors
 /// Those of [`place`].
-pub(crate) fn place_at(url: Option<&str>, name: &JobName, dir: &Path) -> Result<Place> {
+pub(crate) fn place_at(url: Option<&str>, name: &JobName, dir: &Path) -> Result<OwnedStore> {
     let objects = url
         .map(|url| Objects::open(&url.parse()?, name))
         .transpose()?;
-    Ok(Place {
+    Ok(OwnedStore {
         node: Part::SHARED,
         at: objects.map_or_else(|| At::Directory(Directory::shared_in(dir)), At::Objects),
     })
@@ -102,7 +102,7 @@ fn objects(job: &JobFile) -> Result<Option<Objects>> {
 /// [`Code::InvalidArgument`] if these are two places.
 pub(crate) fn choose(
     known: Option<&JobFile>,
-    wanted: Option<&ObjectPlace>,
+    wanted: Option<&ObjectStoreUrl>,
     dir: &Path,
 ) -> Result<Option<String>> {
     let there = match known {
@@ -167,7 +167,7 @@ pub(crate) fn newest_start(job: &JobFile, dir: &Path) -> Result<u32> {
 ///
 /// # Errors
 /// Those of [`newest_start`].
-pub(crate) fn newest_start_at(place: &Place) -> Result<u32> {
+pub(crate) fn newest_start_at(place: &OwnedStore) -> Result<u32> {
     let newest = place.vault(0).records().newest_opened();
     let newest = match (newest, &place.at) {
         (Err(error), At::Objects(objects)) => return Err(objects.with_remedy(&error.into())),
@@ -224,7 +224,7 @@ pub(crate) fn credentials(job: &JobFile) -> Vec<(String, String)> {
 ///
 /// # Errors
 /// Why not.
-pub fn try_out(place: &ObjectPlace) -> Result<()> {
+pub fn try_out(place: &ObjectStoreUrl) -> Result<()> {
     let name = JobName::new("outlive-doctor").map_err(|_| Error::internal("a name"))?;
     Objects::open(place, &name)?.probe()
 }

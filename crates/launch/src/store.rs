@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use outlive_base::{Code, Entity, Error, JobName, NodeId, Result, count};
 use outlive_network::JobKey;
-use outlive_objects::Place as ObjectPlace;
+use outlive_objects::ObjectStoreUrl;
 use outlive_planner::online::learned::Learned;
 use outlive_vault::Directory;
 use rustix::fs::FlockOperation;
@@ -39,7 +39,7 @@ pub struct Wanted<'a> {
     /// Directory for the nodes' data, if not in the job's own.
     pub node_storage: Option<&'a Path>,
     /// Where the level shared lies, if not in the job's directory.
-    pub object_store: Option<&'a ObjectPlace>,
+    pub object_store: Option<&'a ObjectStoreUrl>,
     /// Where the memory server is, if the user says it.
     pub memory_server: Option<&'a str>,
     /// The owner's word that the job begins anew.

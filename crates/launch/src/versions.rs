@@ -11,7 +11,7 @@ use outlive_vault::{Catalogue, Directory, Entry, Inventory, Part, Vault};
 use crate::job_file::node_dir;
 use crate::jobs::{Job, hash};
 use crate::layout;
-use crate::shared::{self, At, Place};
+use crate::shared::{self, At, OwnedStore};
 
 /// Reads the versions of a job.
 ///
@@ -67,7 +67,7 @@ pub(crate) fn refuse_hosts(job: &Job) -> Result<()> {
     ))
 }
 
-fn shared(job: &Job) -> Result<Place> {
+fn shared(job: &Job) -> Result<OwnedStore> {
     shared::place(job.file.as_ref().map_err(Clone::clone)?, &job.dir)
 }
 
@@ -79,13 +79,13 @@ fn nodes(job: &Job) -> Result<Vec<(NodeId, PathBuf)>> {
 
 /// Where something is kept: the shared directory, which comes first, and the nodes that have
 /// recorded anything.
-pub(crate) fn places(job: &Job) -> Result<Vec<Place>> {
+pub(crate) fn places(job: &Job) -> Result<Vec<OwnedStore>> {
     let shared = shared(job)?;
     let used = nodes(job)?;
     // Of one that cannot be listed what follows says why.
     let used = used.into_iter();
     let used = used.filter(|(_, dir)| Directory::may_have_records(dir));
-    let used = used.map(|(node, dir)| Place {
+    let used = used.map(|(node, dir)| OwnedStore {
         node,
         at: At::Directory(dir),
     });

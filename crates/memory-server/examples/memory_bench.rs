@@ -7,7 +7,7 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::time::Instant;
 
-use outlive_memory::{Client, Kind, Options, Rights, Server, ServerOptions, Transport};
+use outlive_memory::{Client, Options, RegionKind, Rights, Server, ServerOptions, Transport};
 use outlive_network::JobKey;
 
 /// Gigabytes a second.
@@ -63,7 +63,7 @@ fn main() -> anyhow::Result<()> {
         Client::connect(&server.address().to_string(), "bench", &key, options)
     };
     let (direct, tcp) = (connect(Transport::Shared)?, connect(Transport::Tcp)?);
-    direct.allocate("r", bytes as u64, Kind::Plain)?;
+    direct.allocate("r", bytes as u64, RegionKind::Plain)?;
     // All of it touched before anything is measured.
     let (from, mut to) = (vec![7u8; bytes], vec![1u8; bytes]);
     direct.put("r", 0, &from)?;

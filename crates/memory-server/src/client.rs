@@ -19,7 +19,7 @@ use outlive_network::channel::{Channel, JOB_BYTES_MAX, within};
 use crate::fault::{invalid, of_region};
 use crate::stream::{Incoming, Next, Outgoing, hear, next_length, say, unexpected};
 use crate::wire::{
-    About, INLINE_BYTES_MAX, Kind, Message, Part, SOURCES_MAX, Source, Stat, check_name,
+    About, INLINE_BYTES_MAX, Message, Part, RegionKind, SOURCES_MAX, Source, Stat, check_name,
 };
 
 /// How bytes reach the server.
@@ -292,7 +292,7 @@ impl Client {
     /// # Errors
     /// [`Code::NoSpace`] beyond the job's quota or the server's memory;
     /// [`Code::InvalidArgument`] if it is there and is another one.
-    pub fn allocate(&self, name: &str, bytes: u64, kind: Kind) -> Result<bool> {
+    pub fn allocate(&self, name: &str, bytes: u64, kind: RegionKind) -> Result<bool> {
         let request = Message::Allocate(named(name)?, bytes, kind);
         Ok(self.ask_done(&request)? == 1)
     }

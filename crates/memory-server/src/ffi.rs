@@ -13,7 +13,7 @@ use outlive_base::{Code, Entity, Error, Result};
 use outlive_network::JobKey;
 
 use crate::client::{Client, Options, Transport};
-use crate::wire::Kind;
+use crate::wire::RegionKind;
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
@@ -159,7 +159,11 @@ pub unsafe extern "C" fn outlive_memory_alloc(
     bytes: u64,
     ring: c_int,
 ) -> c_int {
-    let kind = if ring == 0 { Kind::Plain } else { Kind::Ring };
+    let kind = if ring == 0 {
+        RegionKind::Plain
+    } else {
+        RegionKind::Ring
+    };
     // SAFETY: the caller's promise.
     unsafe {
         on(memory, name, |it, name| {

@@ -28,4 +28,4 @@ pub use exposure::{Exposure, ReadAt};
 pub use parities::Parities;
 pub use pool::available;
 pub use server::{Key, Options as ServerOptions, Rights, Server};
-pub use wire::{About, Kind, Source, Stat};
+pub use wire::{About, RegionKind, Source, Stat};

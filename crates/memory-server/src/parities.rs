@@ -17,7 +17,7 @@ use outlive_vault::{
 };
 
 use crate::client::{Client, Options};
-use crate::wire::{Kind, Source};
+use crate::wire::{RegionKind, Source};
 
 /// How long a server that was lost is not asked again.
 pub const AGAIN: Duration = Duration::from_secs(3);
@@ -106,7 +106,7 @@ impl Parities {
         self.with(|client| {
             // One that was begun before, and not ended.
             absent(client.delete(&name))?;
-            client.allocate(&name, HEAD.saturating_add(length), Kind::Plain)?;
+            client.allocate(&name, HEAD.saturating_add(length), RegionKind::Plain)?;
             let made = || {
                 client.sum(&name, HEAD, length, sources)?;
                 let digest = client.digest(&name, HEAD, length)?;

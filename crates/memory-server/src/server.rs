@@ -390,7 +390,7 @@ fn meet(shared: &Shared, caller: Caller) {
         return;
     };
     let session = Session::new(&shared.desk, channel, &job, key, local);
-    let ended = match Place::take(shared, &job) {
+    let ended = match OpenConnection::take(shared, &job) {
         Some(_place) => session.serve(),
         None => session.refuse(Error::new(
             Code::NoSpace,
@@ -405,24 +405,24 @@ fn meet(shared: &Shared, caller: Caller) {
 }
 
 /// A job's connection while it lives.
-struct Place<'a> {
+struct OpenConnection<'a> {
     shared: &'a Shared,
     job: &'a str,
 }
 
-impl<'a> Place<'a> {
-    fn take(shared: &'a Shared, job: &'a str) -> Option<Place<'a>> {
+impl<'a> OpenConnection<'a> {
+    fn take(shared: &'a Shared, job: &'a str) -> Option<OpenConnection<'a>> {
         let mut open = shared.open.lock().unwrap_or_else(PoisonError::into_inner);
         let count = open.entry(job.to_owned()).or_default();
         if *count >= shared.of_each {
             return None;
         }
         *count += 1;
-        Some(Place { shared, job })
+        Some(OpenConnection { shared, job })
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for OpenConnection<'_> {
     fn drop(&mut self) {
         let mut open = self
             .shared

@@ -25,7 +25,7 @@ use outlive_base::{Code, Result};
 
 use crate::fault::{Fault, Outcome, Tick, invalid, late, no_region, of_region};
 use crate::pool::{PAGE_BYTES, Pool};
-use crate::wire::{Kind, LIST_MAX, Stat, check_name};
+use crate::wire::{LIST_MAX, RegionKind, Stat, check_name};
 
 pub use hold::{Hold, How};
 pub use region::RING_HEAD_BYTES;
@@ -99,7 +99,7 @@ impl Store {
         job: &str,
         name: &str,
         bytes: u64,
-        kind: Kind,
+        kind: RegionKind,
         tick: Tick<'_>,
     ) -> Outcome<bool> {
         if !check_name(name) {
@@ -107,7 +107,7 @@ impl Store {
                 invalid(name, "a name has 1 to 255 bytes and no control characters").into(),
             );
         }
-        let least = if kind == Kind::Ring {
+        let least = if kind == RegionKind::Ring {
             2 * RING_HEAD_BYTES
         } else {
             1
@@ -171,7 +171,7 @@ impl Store {
         job: &str,
         name: &str,
         (bytes, charged): (u64, u64),
-        kind: Kind,
+        kind: RegionKind,
     ) -> Result<Option<u64>> {
         let mut state = self.state();
         let of_each = self.regions_max / state.jobs.len().max(1);
@@ -182,8 +182,8 @@ impl Store {
                 return Ok(None);
             }
             let kind = match there.kind {
-                Kind::Plain => "a plain region",
-                Kind::Ring => "a ring",
+                RegionKind::Plain => "a plain region",
+                RegionKind::Ring => "a ring",
             };
             let reason = format!("it is there already, {kind} of {} bytes", there.bytes);
             return Err(invalid(name, reason));

@@ -33,7 +33,7 @@ fn code<T>(outcome: Outcome<T>) -> Code {
 }
 
 fn make(store: &Store, job: &str, name: &str, bytes: u64) -> Outcome<bool> {
-    store.allocate(job, name, bytes, Kind::Plain, &mut || Ok(()))
+    store.allocate(job, name, bytes, RegionKind::Plain, &mut || Ok(()))
 }
 
 fn hold<'a>(store: &'a Store, part: &Part, how: How, bound: Duration) -> Outcome<Hold<'a>> {

@@ -26,7 +26,7 @@ const TEXT_BYTES_MAX: usize = 1024;
 
 /// What a region is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Kind {
+pub enum RegionKind {
     /// Bytes at offsets.
     Plain,
     /// A queue of messages: libNAM's ring with notifications (DEEP-ER, section II-B2).
@@ -39,7 +39,7 @@ pub struct Stat {
     /// Its name.
     pub name: String,
     /// What it is.
-    pub kind: Kind,
+    pub kind: RegionKind,
     /// Its size, in bytes.
     pub bytes: u64,
     /// How many puts, sums or pushes have ended well.
@@ -101,7 +101,7 @@ pub enum Message {
     /// Answer to `Hello`.
     About(About),
     /// Make a region. Answer: `Done`, 1 if it is new.
-    Allocate(String, u64, Kind),
+    Allocate(String, u64, RegionKind),
     /// Remove a region. Answer: `Done`.
     Delete(String),
     /// Answer: `Region`.
@@ -179,14 +179,14 @@ fn read_flag(reader: &mut Reader<'_>) -> Result<bool, WireError> {
     }
 }
 
-impl Kind {
+impl RegionKind {
     fn number(self) -> u8 {
         self as u8
     }
-    fn read(reader: &mut Reader<'_>) -> Result<Kind, WireError> {
+    fn read(reader: &mut Reader<'_>) -> Result<RegionKind, WireError> {
         match reader.u8()? {
-            0 => Ok(Kind::Plain),
-            1 => Ok(Kind::Ring),
+            0 => Ok(RegionKind::Plain),
+            1 => Ok(RegionKind::Ring),
             _ => Err(WireError::Value("kind of region")),
         }
     }
@@ -221,7 +221,7 @@ impl Stat {
     fn read(reader: &mut Reader<'_>) -> Result<Stat, WireError> {
         let mut stat = Stat {
             name: name_of(reader.text(NAME_BYTES_MAX)?)?,
-            kind: Kind::read(reader)?,
+            kind: RegionKind::read(reader)?,
             bytes: reader.u64()?,
             puts: reader.u64()?,
             waiting: reader.u64()?,
@@ -407,7 +407,7 @@ impl Message {
         Ok(match kind {
             1 => Message::Hello,
             2 => Message::About(About::read(reader)?),
-            3 => Message::Allocate(name(reader)?, reader.u64()?, Kind::read(reader)?),
+            3 => Message::Allocate(name(reader)?, reader.u64()?, RegionKind::read(reader)?),
             4 => Message::Delete(name(reader)?),
             5 => Message::Stat(name(reader)?),
             6 => Message::Region(Stat::read(reader)?),

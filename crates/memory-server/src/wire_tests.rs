@@ -13,8 +13,8 @@ fn part() -> impl Strategy<Value = Part> {
     })
 }
 
-fn kind() -> impl Strategy<Value = Kind> {
-    prop_oneof![Just(Kind::Plain), Just(Kind::Ring)]
+fn kind() -> impl Strategy<Value = RegionKind> {
+    prop_oneof![Just(RegionKind::Plain), Just(RegionKind::Ring)]
 }
 
 fn stat() -> impl Strategy<Value = Stat> {
@@ -140,7 +140,7 @@ fn the_largest_messages_fit_into_a_record() {
     let name = "n".repeat(NAME_BYTES_MAX);
     let stat = Stat {
         name: name.clone(),
-        kind: Kind::Plain,
+        kind: RegionKind::Plain,
         bytes: 1,
         puts: 1,
         waiting: 0,

@@ -11,7 +11,7 @@ use std::time::Duration;
 use outlive_base::Code;
 use outlive_base::rng::Sequence;
 use outlive_memory::wire::{CHUNK_BYTES, Message};
-use outlive_memory::{Client, Kind, Server, Source, Transport};
+use outlive_memory::{Client, RegionKind, Server, Source, Transport};
 use support::{BOUND, Raw, client, part, rights, server};
 
 const QUOTA: u64 = 3 << 20;
@@ -84,7 +84,7 @@ impl Job<'_> {
         let huge = self.random.chance(100_000);
         let bytes = 1 + self.below(if huge { 1 << 40 } else { 3 << 19 });
         let nth = self.client();
-        let made = self.clients[nth].allocate(name, bytes, Kind::Plain);
+        let made = self.clients[nth].allocate(name, bytes, RegionKind::Plain);
         match self.regions.get(name) {
             Some(there) if there.bytes.len() as u64 == bytes => assert!(!made.unwrap()),
             Some(_) => assert_eq!(made.unwrap_err().code(), Code::InvalidArgument),
@@ -254,7 +254,7 @@ impl Job<'_> {
     fn pass(&mut self) {
         let nth = self.client();
         if self.ring.is_none() {
-            let made = self.clients[nth].allocate(RING, 3000, Kind::Ring);
+            let made = self.clients[nth].allocate(RING, 3000, RegionKind::Ring);
             if self.used() + 4096 > QUOTA {
                 assert_eq!(made.unwrap_err().code(), Code::NoSpace);
                 return;
@@ -345,7 +345,7 @@ fn nobody_gets_half_of_a_put() {
     let bytes = 300_000 + random.below(300_000) as usize;
     let make = |transport| client(&server, "job", 1, transport);
     make(Transport::Auto)
-        .allocate("r", bytes as u64, Kind::Plain)
+        .allocate("r", bytes as u64, RegionKind::Plain)
         .unwrap();
     std::thread::scope(|scope| {
         for value in 1..5 {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use outlive_base::Code;
 use outlive_base::rng::Sequence;
 use outlive_memory::wire::{CHUNK_BYTES, Message};
-use outlive_memory::{Client, Key, Kind, Options, Server, ServerOptions, Transport};
+use outlive_memory::{Client, Key, Options, RegionKind, Server, ServerOptions, Transport};
 use outlive_network::channel::{Channel, within};
 use support::{BOUND, Raw, client, key, options, part, rights, server};
 
@@ -33,7 +33,7 @@ fn a_key_in_a_file_may_come_later_and_be_another() {
     assert_eq!(refused(1), Code::KeyMismatch, "there is none");
     key(1).save(&path).unwrap();
     let before = connect(1).unwrap();
-    before.allocate("state", 100, Kind::Plain).unwrap();
+    before.allocate("state", 100, RegionKind::Plain).unwrap();
     std::fs::remove_file(&path).unwrap();
     key(2).save(&path).unwrap();
     assert_eq!(refused(1), Code::KeyMismatch);
@@ -54,7 +54,7 @@ fn jobs_see_nothing_of_each_other() {
     for transport in BOTH {
         let one = client(&server, "one", 1, transport);
         let two = client(&server, "two", 2, transport);
-        one.allocate("same", 300_000, Kind::Plain).unwrap();
+        one.allocate("same", 300_000, RegionKind::Plain).unwrap();
         one.put("same", 0, &[1; 300_000]).unwrap();
         let mut got = vec![9; 300_000];
         assert_eq!(
@@ -63,16 +63,18 @@ fn jobs_see_nothing_of_each_other() {
         );
         assert_eq!(two.delete("same").unwrap_err().code(), Code::NotFound);
         assert!(two.list().unwrap().is_empty());
-        two.allocate("same", 300_000, Kind::Plain).unwrap();
+        two.allocate("same", 300_000, RegionKind::Plain).unwrap();
         two.get("same", 0, &mut got).unwrap();
         assert!(got.iter().all(|byte| *byte == 0), "memory comes empty");
         two.put("same", 0, &[2; 300_000]).unwrap();
         one.get("same", 0, &mut got).unwrap();
         assert!(got.iter().all(|byte| *byte == 1));
         // A quota is the job's own.
-        let beyond = one.allocate("more", 1 << 20, Kind::Plain).unwrap_err();
+        let beyond = one
+            .allocate("more", 1 << 20, RegionKind::Plain)
+            .unwrap_err();
         assert_eq!(beyond.code(), Code::NoSpace);
-        assert!(two.allocate("more", 1 << 20, Kind::Plain).unwrap());
+        assert!(two.allocate("more", 1 << 20, RegionKind::Plain).unwrap());
         two.delete("more").unwrap();
         two.delete("same").unwrap();
         one.delete("same").unwrap();
@@ -90,14 +92,14 @@ fn what_a_client_holds_ends_with_its_region() {
         vec![rights("job", 1, None), rights("other", 2, None)],
     );
     let it = client(&server, "job", 1, Transport::Shared);
-    it.allocate("r", 1 << 20, Kind::Plain).unwrap();
+    it.allocate("r", 1 << 20, RegionKind::Plain).unwrap();
     it.put("r", 0, &[1; 1 << 20]).unwrap();
     let mut raw = Raw::unix(&it, "job", 1);
     let file = raw.lend(part("r", 0, 10), false);
     it.delete("r").unwrap();
     // All of it is to be had again, whoever still has the descriptor.
     let other = client(&server, "other", 2, Transport::Shared);
-    other.allocate("r", 4 << 20, Kind::Plain).unwrap();
+    other.allocate("r", 4 << 20, RegionKind::Plain).unwrap();
     assert!(file.read_exact_at(&mut [0; 10], 0).is_err());
     assert!(file.write_all_at(&[1; 10], 0).is_err());
     assert!(file.set_len(4096).is_err(), "it cannot grow");
@@ -111,7 +113,7 @@ fn memory_that_a_client_cuts_off_is_told_as_lost() {
     let server = server(4 << 20, vec![rights("job", 1, None)]);
     for transport in BOTH {
         let it = client(&server, "job", 1, transport);
-        it.allocate("r", 1 << 20, Kind::Plain).unwrap();
+        it.allocate("r", 1 << 20, RegionKind::Plain).unwrap();
         let helper = client(&server, "job", 1, Transport::Shared);
         let mut raw = Raw::unix(&helper, "job", 1);
         raw.lend(part("r", 0, 10), false).set_len(0).unwrap();
@@ -124,7 +126,7 @@ fn memory_that_a_client_cuts_off_is_told_as_lost() {
         );
         assert_eq!(it.put("r", 0, &out).unwrap_err().code(), Code::Incomplete);
         it.delete("r").unwrap();
-        it.allocate("r", 1 << 20, Kind::Plain).unwrap();
+        it.allocate("r", 1 << 20, RegionKind::Plain).unwrap();
         it.put("r", 0, &out).unwrap();
         it.delete("r").unwrap();
     }
@@ -138,11 +140,11 @@ fn nonsense_ends_its_own_connection() {
         vec![rights("job", 1, None), rights("bad", 2, None)],
     );
     let good = client(&server, "job", 1, Transport::Auto);
-    good.allocate("r", 100_000, Kind::Plain).unwrap();
+    good.allocate("r", 100_000, RegionKind::Plain).unwrap();
     good.put("r", 0, &[3; 100_000]).unwrap();
     let mut random = Sequence::new(outlive_base::seed!(), 0);
     let bad = client(&server, "bad", 2, Transport::Auto);
-    bad.allocate("r", 1000, Kind::Plain).unwrap();
+    bad.allocate("r", 1000, RegionKind::Plain).unwrap();
     let mut first = vec![
         Message::Go,
         Message::Taken,
@@ -154,7 +156,7 @@ fn nonsense_ends_its_own_connection() {
         Message::Put(part("r", u64::MAX, u64::MAX), 1, Some(vec![1; 3])),
         Message::Get(part("r", 1, u64::MAX), 1, true),
         Message::Put(part("r", 0, u64::MAX), 1, None),
-        Message::Allocate("x".into(), u64::MAX, Kind::Ring),
+        Message::Allocate("x".into(), u64::MAX, RegionKind::Ring),
         Message::Push("r".into(), u64::MAX, 1, None),
         Message::Lend(part("r", 0, 1), 1, true, u64::MAX),
     ];
@@ -198,7 +200,7 @@ fn a_silent_writer_holds_nobody_up() {
     options.silence = Duration::from_millis(300);
     let server = Server::start(&options).unwrap();
     let it = client(&server, "job", 1, Transport::Tcp);
-    it.allocate("r", 1 << 20, Kind::Plain).unwrap();
+    it.allocate("r", 1 << 20, RegionKind::Plain).unwrap();
     let mut raw = Raw::tcp(&server, "job", 1);
     raw.say(&Message::Put(part("r", 0, 1 << 20), 1000, None));
     assert_eq!(raw.hear(), Message::Go);
@@ -277,8 +279,8 @@ fn a_job_has_its_share_of_connections() {
 fn the_end_of_a_server_is_told() {
     let server = server(4 << 20, vec![rights("job", 1, None)]);
     let first = client(&server, "job", 1, Transport::Auto);
-    first.allocate("r", 1 << 20, Kind::Plain).unwrap();
-    first.allocate("ring", 1 << 20, Kind::Ring).unwrap();
+    first.allocate("r", 1 << 20, RegionKind::Plain).unwrap();
+    first.allocate("ring", 1 << 20, RegionKind::Ring).unwrap();
     let raw = Raw::tcp(&server, "job", 1);
     let waits: Vec<_> = BOTH
         .into_iter()

@@ -13,7 +13,7 @@ use outlive_base::rng::Sequence;
 use outlive_base::{Code, Ports};
 use outlive_memory::wire::{CHUNK_BYTES, Message};
 use outlive_memory::{
-    Client, Exposure, Kind, ReadAt, Rights, Server, ServerOptions, Source, Transport,
+    Client, Exposure, ReadAt, RegionKind, Rights, Server, ServerOptions, Source, Transport,
 };
 use outlive_network::channel::{Channel, within};
 use support::{BOUND, client, key, rights, server};
@@ -75,7 +75,7 @@ fn sums_are_those_of_the_definition_and_give_back_what_was_lost() {
                         _ => (&beside, Some(other.address())),
                     };
                     holder
-                        .allocate(&name, length.max(1) as u64, Kind::Plain)
+                        .allocate(&name, length.max(1) as u64, RegionKind::Plain)
                         .unwrap();
                     holder.put(&name, 0, &bytes).unwrap();
                     at
@@ -86,7 +86,7 @@ fn sums_are_those_of_the_definition_and_give_back_what_was_lost() {
         }
         let longest = all.iter().map(Vec::len).max().unwrap();
         let parity = longest + random.below(50) as usize;
-        to.allocate("parity", parity as u64 + 1, Kind::Plain)
+        to.allocate("parity", parity as u64 + 1, RegionKind::Plain)
             .unwrap();
         to.sum("parity", 0, parity as u64, &sources).unwrap();
         assert!(get(&to, "parity", parity) == xor(&all, parity));
@@ -94,7 +94,8 @@ fn sums_are_those_of_the_definition_and_give_back_what_was_lost() {
         for (lost, want) in all.iter().enumerate() {
             let mut left = sources.clone();
             left[lost] = source(None, "parity", parity);
-            to.allocate("back", parity as u64 + 1, Kind::Plain).unwrap();
+            to.allocate("back", parity as u64 + 1, RegionKind::Plain)
+                .unwrap();
             to.sum("back", 0, parity as u64, &left).unwrap();
             assert!(get(&to, "back", want.len()) == *want);
         }
@@ -157,7 +158,7 @@ fn a_source_that_is_lost_midway_leaves_the_target_incomplete() {
     let server = impatient(Duration::from_millis(600));
     let to = client(&server, "job", 1, Transport::Auto);
     let length = 4 * CHUNK_BYTES + 5;
-    to.allocate("parity", length as u64 + 10, Kind::Plain)
+    to.allocate("parity", length as u64 + 10, RegionKind::Plain)
         .unwrap();
     let exposure = Exposure::new((ANY.ip(), Ports::ANY), "job", &key(1)).unwrap();
     exposure.add("good", Arc::new(vec![7u8; length]));
@@ -192,7 +193,7 @@ fn a_source_that_is_lost_midway_leaves_the_target_incomplete() {
 fn a_source_that_is_not_there_changes_nothing() {
     let server = impatient(Duration::from_secs(20));
     let to = client(&server, "job", 1, Transport::Auto);
-    to.allocate("parity", 100, Kind::Plain).unwrap();
+    to.allocate("parity", 100, RegionKind::Plain).unwrap();
     to.put("parity", 0, &[5; 100]).unwrap();
     let gone = TcpListener::bind(ANY).unwrap().local_addr().unwrap();
     let strangers = Exposure::new((ANY.ip(), Ports::ANY), "job", &key(2)).unwrap();

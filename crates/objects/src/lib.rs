@@ -12,10 +12,10 @@ mod draft;
 mod error;
 mod identity;
 mod object;
-mod place;
 mod probe;
 mod store;
+mod url;
 
 pub use identity::Identity;
-pub use place::{Place, VARIABLES};
 pub use store::Objects;
+pub use url::{ObjectStoreUrl, VARIABLES};

@@ -12,7 +12,7 @@ use crate::client::{Client, wait};
 use crate::draft::Upload;
 use crate::error::{io_error, write_error};
 use crate::object::Stored;
-use crate::place::Place;
+use crate::url::ObjectStoreUrl;
 
 /// Bytes of a part of an upload. S3 takes 5 MiB at least.
 const PART_BYTES: u64 = 8 << 20;
@@ -39,7 +39,7 @@ impl Objects {
     ///
     /// # Errors
     /// [`outlive_base::Code::Config`] if the environment does not say enough.
-    pub fn open(place: &Place, job: &JobName) -> Result<Objects> {
+    pub fn open(place: &ObjectStoreUrl, job: &JobName) -> Result<Objects> {
         let client = place.connect()?;
         let root: Path = [place.prefix(), job.as_str()]
             .into_iter()

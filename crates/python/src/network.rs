@@ -5,7 +5,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use outlive::{Code, Entity, Error};
-use outlive_memory::{Client, Kind, Options, Source, Stat, Transport, resolve};
+use outlive_memory::{Client, Options, RegionKind, Source, Stat, Transport, resolve};
 use outlive_network::JobKey;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -24,8 +24,8 @@ pub struct NetworkMemory {
 
 fn tuple(stat: Stat) -> StatTuple {
     let kind = match stat.kind {
-        Kind::Plain => "plain",
-        Kind::Ring => "ring",
+        RegionKind::Plain => "plain",
+        RegionKind::Ring => "ring",
     };
     (
         stat.name,
@@ -129,7 +129,11 @@ impl NetworkMemory {
     }
 
     fn allocate(&self, py: Python<'_>, name: &str, size: u64, ring: bool) -> PyResult<bool> {
-        let kind = if ring { Kind::Ring } else { Kind::Plain };
+        let kind = if ring {
+            RegionKind::Ring
+        } else {
+            RegionKind::Plain
+        };
         self.run(py, |client| client.allocate(name, size, kind))
     }
 

@@ -313,7 +313,7 @@ fn parts(entries: &[&FailureEntry], told: &[Told]) -> Vec<(Part, Interval)> {
 pub mod tests {
     use outlive_base::{Incarnation, JobName};
     use outlive_control::report::{ErrorEntry, RejectedEntry};
-    use outlive_launch::record::lines::{Ended, Header, Kind, SpanLine};
+    use outlive_launch::record::lines::{Ended, Header, SpanKind, SpanLine};
 
     use super::*;
 
@@ -443,10 +443,10 @@ pub mod tests {
             ],
             // Two writes of a node overlap: they cannot lie on one line.
             spans: vec![
-                span(7.0, 0.5, Kind::Write),
-                span(7.4, 0.6, Kind::Write),
-                span(7.5, 0.1, Kind::Commit),
-                span(11.0, 2.0, Kind::Rebuild),
+                span(7.0, 0.5, SpanKind::Write),
+                span(7.4, 0.6, SpanKind::Write),
+                span(7.5, 0.1, SpanKind::Commit),
+                span(11.0, 2.0, SpanKind::Rebuild),
             ],
             ended: Some((
                 30.0,

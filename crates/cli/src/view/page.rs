@@ -8,7 +8,7 @@ use outlive_control::report::{ErrorEntry, FailureEntry, PolicyEntry, Report};
 use outlive_control::units::{show_bytes, show_ms};
 use outlive_control::whereabouts;
 use outlive_launch::record::Run;
-use outlive_launch::record::lines::{Kind, SpanLine};
+use outlive_launch::record::lines::{SpanKind, SpanLine};
 use outlive_node::picture::escape;
 
 use crate::scrub;
@@ -287,7 +287,7 @@ fn checkpoints(body: &mut String, report: &Report, run: Option<&Run>) {
     for text in scrub::describe(report) {
         let _ = writeln!(body, "<p>{}</p>", escape(&text));
     }
-    let mut took: BTreeMap<(&str, Kind), Vec<f64>> = BTreeMap::new();
+    let mut took: BTreeMap<(&str, SpanKind), Vec<f64>> = BTreeMap::new();
     let spans = run.map_or(&[][..], |run| &run.spans);
     for (level, span) in spans.iter().filter_map(of_level) {
         took.entry((level, span.kind))
@@ -310,7 +310,7 @@ fn checkpoints(body: &mut String, report: &Report, run: Option<&Run>) {
             .get(level)
             .map_or_else(|| "-".to_owned(), |it| it.to_string());
         let mut of = |kind| spread(took.remove(&(level.as_str(), kind)).unwrap_or_default());
-        let (written, committed) = (of(Kind::Write), of(Kind::Commit));
+        let (written, committed) = (of(SpanKind::Write), of(SpanKind::Commit));
         let _ = writeln!(
             body,
             "<tr><td>{}</td><td class='n'>{stable}</td><td class='n'>{last}</td>\

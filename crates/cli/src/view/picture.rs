@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 
 use outlive_control::report::{FailureEntry, Report};
 use outlive_launch::record::Run;
-use outlive_launch::record::lines::{Kind, SpanLine};
+use outlive_launch::record::lines::{SpanKind, SpanLine};
 use outlive_node::picture::escape;
 
 use super::history::{Bar, History, Part, Recovery, Tick, by_level};
@@ -182,7 +182,7 @@ impl Drawing {
     }
 
     fn spans<'a>(&mut self, spans: impl Iterator<Item = &'a SpanLine>) {
-        let mut drawn: BTreeMap<(Kind, i64, i64), (usize, &SpanLine)> = BTreeMap::new();
+        let mut drawn: BTreeMap<(SpanKind, i64, i64), (usize, &SpanLine)> = BTreeMap::new();
         for span in spans {
             let point = |at: f64| self.x(at).round() as i64;
             let at = (span.kind, point(span.begin), point(span.end()));
@@ -190,10 +190,10 @@ impl Drawing {
         }
         for ((kind, ..), (count, span)) in drawn {
             let (class, inset) = match kind {
-                Kind::Capture => ("capture", 2.0),
-                Kind::Write => ("write", 4.0),
-                Kind::Commit => ("commit", 8.0),
-                Kind::Rebuild => ("rebuild", 2.0),
+                SpanKind::Capture => ("capture", 2.0),
+                SpanKind::Write => ("write", 4.0),
+                SpanKind::Commit => ("commit", 8.0),
+                SpanKind::Rebuild => ("rebuild", 2.0),
             };
             let more = match count {
                 1 => String::new(),
@@ -260,12 +260,12 @@ pub fn describe(span: &SpanLine) -> String {
         bytes => format!(", {}", outlive_control::units::show_bytes(bytes)),
     };
     match (span.kind, span.rank) {
-        (Kind::Capture, Some(rank)) => format!("{version}captured by {rank} in {took}{bytes}"),
-        (Kind::Capture, None) => format!("{version}captured in {took}{bytes}"),
-        (Kind::Write, _) => format!("{version}written{level} in {took}{bytes}"),
-        (Kind::Commit, _) => format!("{version}committed{level} in {took}"),
-        (Kind::Rebuild, _) if span.version.is_none() => format!("nothing to rebuild: {took}"),
-        (Kind::Rebuild, _) => format!("{version}rebuilt in {took}{bytes}"),
+        (SpanKind::Capture, Some(rank)) => format!("{version}captured by {rank} in {took}{bytes}"),
+        (SpanKind::Capture, None) => format!("{version}captured in {took}{bytes}"),
+        (SpanKind::Write, _) => format!("{version}written{level} in {took}{bytes}"),
+        (SpanKind::Commit, _) => format!("{version}committed{level} in {took}"),
+        (SpanKind::Rebuild, _) if span.version.is_none() => format!("nothing to rebuild: {took}"),
+        (SpanKind::Rebuild, _) => format!("{version}rebuilt in {took}{bytes}"),
     }
 }
 

@@ -12,7 +12,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use outlive_base::{Error, Level, Rank, Result};
-use outlive_launch::record::lines::{Kind, SpanLine};
+use outlive_launch::record::lines::{SpanKind, SpanLine};
 use outlive_launch::record::{Run, Told};
 use outlive_launch::timeline;
 use serde::Serialize;
@@ -238,10 +238,10 @@ type Track = (u8, Option<Rank>, Option<Level>);
 
 fn track(span: &SpanLine) -> Track {
     let place = match span.kind {
-        Kind::Rebuild => 0,
-        Kind::Capture => 1,
-        Kind::Write => 2,
-        Kind::Commit => 3,
+        SpanKind::Rebuild => 0,
+        SpanKind::Capture => 1,
+        SpanKind::Write => 2,
+        SpanKind::Commit => 3,
     };
     (place, span.rank, span.level)
 }
@@ -249,11 +249,11 @@ fn track(span: &SpanLine) -> Track {
 fn title(span: &SpanLine) -> String {
     let level = span.level.map_or("", |level| level.name());
     match (span.kind, span.rank) {
-        (Kind::Rebuild, _) => "recovery".to_owned(),
-        (Kind::Capture, Some(rank)) => format!("{rank}: capture"),
-        (Kind::Capture, None) => "capture".to_owned(),
-        (Kind::Write, _) => format!("{level}: write"),
-        (Kind::Commit, _) => format!("{level}: commit"),
+        (SpanKind::Rebuild, _) => "recovery".to_owned(),
+        (SpanKind::Capture, Some(rank)) => format!("{rank}: capture"),
+        (SpanKind::Capture, None) => "capture".to_owned(),
+        (SpanKind::Write, _) => format!("{level}: write"),
+        (SpanKind::Commit, _) => format!("{level}: commit"),
     }
 }
 
@@ -262,10 +262,10 @@ fn label(span: &SpanLine) -> (String, &'static str) {
         .version
         .map_or_else(|| "nothing".to_owned(), |it| it.0.to_string());
     match span.kind {
-        Kind::Capture => (format!("capture {version}"), "capture"),
-        Kind::Write => (format!("write {version}"), "write"),
-        Kind::Commit => (format!("commit {version}"), "commit"),
-        Kind::Rebuild => (format!("rebuild {version}"), "recovery"),
+        SpanKind::Capture => (format!("capture {version}"), "capture"),
+        SpanKind::Write => (format!("write {version}"), "write"),
+        SpanKind::Commit => (format!("commit {version}"), "commit"),
+        SpanKind::Rebuild => (format!("rebuild {version}"), "recovery"),
     }
 }
 

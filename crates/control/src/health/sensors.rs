@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-#[allow(missing_docs)] // `Kind::what` says it
+#[allow(missing_docs)] // `SensorRow::what` says it
 pub enum Sensor {
     CpuSteal,
     CpuPressure,
@@ -64,7 +64,7 @@ impl Judged {
 
 /// A row of the table.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct SensorRow {
     /// Which.
     pub sensor: Sensor,
     /// Its name in settings and JSON.
@@ -108,8 +108,8 @@ const fn row(
     limits: Pair,
     what: &'static str,
     why: &'static str,
-) -> Kind {
-    Kind {
+) -> SensorRow {
+    SensorRow {
         sensor,
         name,
         unit,
@@ -123,7 +123,7 @@ const fn row(
 
 /// All sensors, in the order of [`Sensor`].
 #[rustfmt::skip] // a table
-pub const ALL: [Kind; 27] = [
+pub const ALL: [SensorRow; 27] = [
     row(Sensor::CpuSteal, ("cpu-steal", "%"), Judged::PerSecond, both(10.0, 50.0),
         "time that the hypervisor took from the processors",
         "a tenth is the usual alert for a noisy neighbour; at half the node is half a node"),
@@ -210,7 +210,7 @@ pub const ALL: [Kind; 27] = [
 
 impl Sensor {
     /// Its row of the table.
-    pub const fn kind(self) -> &'static Kind {
+    pub const fn kind(self) -> &'static SensorRow {
         &ALL[self as usize]
     }
 }

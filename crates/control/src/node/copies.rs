@@ -13,7 +13,7 @@ use crate::transfers::TransferStatus;
 
 /// Where a copy lies, seen from the node that reads it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Place {
+pub enum CopySource {
     /// Node storage: this node's own container.
     Own,
     /// Node storage: another node's container, kept for it (level partner).
@@ -24,14 +24,14 @@ pub enum Place {
     Shared,
 }
 
-impl Place {
+impl CopySource {
     /// The level that this copy is called by; a node's own container serves others as well.
     pub const fn level(self) -> Level {
         match self {
-            Place::Own => Level::DISK,
-            Place::Kept => Level::PARTNER,
-            Place::Parity(level) => level,
-            Place::Shared => Level::SHARED,
+            CopySource::Own => Level::DISK,
+            CopySource::Kept => Level::PARTNER,
+            CopySource::Parity(level) => level,
+            CopySource::Shared => Level::SHARED,
         }
     }
 }
@@ -42,7 +42,7 @@ pub struct CopyId {
     /// Whose container, and of which version. Of a parity: whose parity.
     pub id: ContainerId,
     /// Where.
-    pub place: Place,
+    pub place: CopySource,
 }
 
 /// What a copy must be.

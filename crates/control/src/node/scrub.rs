@@ -11,7 +11,7 @@ use outlive_base::level::StoreKind;
 use outlive_base::{Code, Error, Incarnation, Level, Time, Version};
 use outlive_ledger::Part;
 
-use super::copies::{Brake, CopyId, Expected, Place, Reading, Scrubbed};
+use super::copies::{Brake, CopyId, CopySource, Expected, Reading, Scrubbed};
 use super::core::{Core, News};
 use super::service::{Service, Silent};
 use super::shell::{Ask, Done, Shell};
@@ -307,17 +307,19 @@ fn kept_of<S: Shell>(
         let own = contents.part(source, version, level, me);
         match level.store() {
             StoreKind::Keeper => {}
-            StoreKind::Shared => own.into_iter().for_each(|part| keep(part, Place::Shared)),
+            StoreKind::Shared => own
+                .into_iter()
+                .for_each(|part| keep(part, CopySource::Shared)),
             StoreKind::Node | StoreKind::Server => {
-                own.into_iter().for_each(|part| keep(part, Place::Own));
+                own.into_iter().for_each(|part| keep(part, CopySource::Own));
                 // What a memory server keeps is on no device; its end takes all of it.
                 let here = level.store() == StoreKind::Node;
                 let with =
                     own.filter(|part| here && level.members().is_some() && part.parity.is_some());
                 with.into_iter()
-                    .for_each(|part| keep(part, Place::Parity(level)));
+                    .for_each(|part| keep(part, CopySource::Parity(level)));
                 let held = contents.held_for_others(source, version, level, me);
-                held.for_each(|part| keep(part, Place::Kept));
+                held.for_each(|part| keep(part, CopySource::Kept));
             }
         }
     }
@@ -331,9 +333,11 @@ fn reading_of<S: Shell>(core: &Core<S>, copy: CopyId, bytes_per_s: u64) -> Optio
     let levels = contents.levels_of(source, version);
     let part_at = |level| contents.part(source, version, level, node);
     let expected = match copy.place {
-        Place::Parity(level) => Expected::Parity(part_at(level)?.parity?),
-        Place::Shared | Place::Kept => Expected::Container(part_at(copy.place.level())?.sealed()),
-        Place::Own => {
+        CopySource::Parity(level) => Expected::Parity(part_at(level)?.parity?),
+        CopySource::Shared | CopySource::Kept => {
+            Expected::Container(part_at(copy.place.level())?.sealed())
+        }
+        CopySource::Own => {
             let here = levels.iter().filter(|level| level.store().is_of_nodes());
             let mut parts = here.filter_map(|level| part_at(*level));
             Expected::Container(parts.next()?.sealed())

@@ -103,7 +103,7 @@ fn json<T: Serialize>(line: &T) -> String {
 /// What kind of work a span is.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum SpanKind {
     /// A rank is blocked while its regions are captured.
     Capture,
     /// A level of a version is written and read back.
@@ -125,7 +125,7 @@ pub struct SpanLine {
     /// The node.
     pub node: u32,
     /// What it is.
-    pub kind: Kind,
+    pub kind: SpanKind,
     /// The rank, of a capture.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rank: Option<Rank>,
@@ -142,10 +142,10 @@ impl SpanLine {
     /// As an agent told it at `now`. What the run cannot have seen begins with it.
     pub fn new(now: Time, node: NodeId, span: &Span) -> SpanLine {
         let (kind, rank, level) = match span.work {
-            Work::Capture(rank) => (Kind::Capture, Some(rank), None),
-            Work::Write(level) => (Kind::Write, None, Some(level)),
-            Work::Commit(level) => (Kind::Commit, None, Some(level)),
-            Work::Rebuild => (Kind::Rebuild, None, None),
+            Work::Capture(rank) => (SpanKind::Capture, Some(rank), None),
+            Work::Write(level) => (SpanKind::Write, None, Some(level)),
+            Work::Commit(level) => (SpanKind::Commit, None, Some(level)),
+            Work::Rebuild => (SpanKind::Rebuild, None, None),
         };
         let end = now.since(Time(span.ago_ns));
         let begin = end.since(Time(span.lasted_ns));

@@ -11,7 +11,7 @@ use outlive_base::{Code, Error, Result};
 use super::Store;
 use super::region::{Held, Memory, RING_HEAD_BYTES, Region, Which};
 use crate::fault::{Outcome, Tick, invalid, late, no_region, of_region};
-use crate::wire::{Kind, Part};
+use crate::wire::{Part, RegionKind};
 
 /// How a part is to be held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,7 +63,7 @@ impl Store {
         let mut state = self.state();
         let name = &part.name;
         let region = state.region(job, name).ok_or_else(|| no_region(name))?;
-        if region.kind == Kind::Ring {
+        if region.kind == RegionKind::Ring {
             return Err(invalid(name, "it is a ring: push and pop").into());
         }
         let end = part.offset.checked_add(part.length);
@@ -125,7 +125,7 @@ impl Store {
         if let Ok(region) = state.that(which) {
             region.queue.retain(|other| other.id != id);
             if let Ok(memory) = &granted {
-                let ring = region.kind == Kind::Ring;
+                let ring = region.kind == RegionKind::Ring;
                 return Ok(Hold {
                     store: self,
                     job: which.job.to_owned(),

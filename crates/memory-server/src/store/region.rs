@@ -10,7 +10,7 @@ use outlive_base::Result;
 
 use crate::fault::no_region;
 use crate::ranges::Ranges;
-use crate::wire::{Kind, Stat};
+use crate::wire::{RegionKind, Stat};
 
 /// Bytes that stand before each message of a ring: its length.
 pub const RING_HEAD_BYTES: u64 = 8;
@@ -43,7 +43,7 @@ pub(super) struct Region {
     pub(super) id: u64,
     pub(super) bytes: u64,
     pub(super) charged: u64,
-    pub(super) kind: Kind,
+    pub(super) kind: RegionKind,
     pub(super) memory: Option<Memory>,
     pub(super) puts: u64,
     pub(super) torn: Ranges,
@@ -114,7 +114,7 @@ impl State {
 }
 
 impl Region {
-    pub(super) fn new(id: u64, bytes: u64, charged: u64, kind: Kind) -> Region {
+    pub(super) fn new(id: u64, bytes: u64, charged: u64, kind: RegionKind) -> Region {
         Region {
             id,
             bytes,
@@ -140,7 +140,7 @@ impl Region {
             bytes: self.bytes,
             puts: self.puts,
             waiting: self.tail - self.head,
-            writers: if self.kind == Kind::Ring {
+            writers: if self.kind == RegionKind::Ring {
                 0
             } else {
                 writers.count() as u32

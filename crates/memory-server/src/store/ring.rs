@@ -9,7 +9,7 @@ use outlive_base::Result;
 use super::region::{RING_HEAD_BYTES, Region, Which};
 use super::{Hold, How, Store};
 use crate::fault::{Outcome, Tick, invalid, late, no_region};
-use crate::wire::Kind;
+use crate::wire::RegionKind;
 
 /// In a ring, whoever adds holds this "part", ...
 const PRODUCER: Range<u64> = 0..1;
@@ -68,8 +68,8 @@ impl Store {
         let mut state = self.state();
         let region = state.region(job, name).ok_or_else(|| no_region(name))?;
         match region.kind {
-            Kind::Ring => Ok((region.id, region.bytes)),
-            Kind::Plain => Err(invalid(name, "it is no ring: put and get")),
+            RegionKind::Ring => Ok((region.id, region.bytes)),
+            RegionKind::Plain => Err(invalid(name, "it is no ring: put and get")),
         }
     }
 

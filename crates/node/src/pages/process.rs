@@ -66,7 +66,7 @@ impl Amount {
 /// A kind of memory.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum MemoryKind {
     /// What malloc takes by `brk`.
     Heap,
     /// Initialised data and bss, of program and libraries.
@@ -87,7 +87,7 @@ pub enum Kind {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 pub struct Part {
     /// Which.
-    pub kind: Kind,
+    pub kind: MemoryKind,
     /// How much.
     #[serde(flatten)]
     pub amount: Amount,
@@ -120,7 +120,7 @@ fn mapping(line: &str) -> Option<Mapping<'_>> {
 }
 
 /// The kind of a mapping; `before`: where the one before ended, and its kind.
-fn kind_of(mapping: &Mapping, before: (u64, Option<Kind>)) -> Kind {
+fn kind_of(mapping: &Mapping, before: (u64, Option<MemoryKind>)) -> MemoryKind {
     let shared = [
         "/dev/shm/",
         "/memfd:",
@@ -131,42 +131,44 @@ fn kind_of(mapping: &Mapping, before: (u64, Option<Kind>)) -> Kind {
     let name = mapping.name;
     let named = |starts: &&str| name.starts_with(*starts);
     match name {
-        "[heap]" => return Kind::Heap,
-        "[stack]" => return Kind::Stack,
+        "[heap]" => return MemoryKind::Heap,
+        "[stack]" => return MemoryKind::Stack,
         _ => {}
     }
     if mapping.rights.contains('x') {
-        return Kind::Text;
+        return MemoryKind::Text;
     }
     let private = mapping.rights.ends_with('p');
     if name.starts_with("/anon_hugepage") && private {
         return match before {
-            (end, Some(Kind::Data)) if end == mapping.start => Kind::Data,
-            _ => Kind::Mappings,
+            (end, Some(MemoryKind::Data)) if end == mapping.start => MemoryKind::Data,
+            _ => MemoryKind::Mappings,
         };
     }
     if shared.iter().any(named) {
-        return Kind::Shared;
+        return MemoryKind::Shared;
     }
     if mapping.file {
         let written = mapping.rights.contains('w');
         return if private && written {
-            Kind::Data
+            MemoryKind::Data
         } else {
-            Kind::Files
+            MemoryKind::Files
         };
     }
     // The bss of an object, and data that was moved, lie behind the rest of its data. Where the
     // kernel has joined them with what follows, that counts as data too.
     match before {
-        (end, Some(Kind::Data)) if end == mapping.start && name.is_empty() => Kind::Data,
-        _ => Kind::Mappings,
+        (end, Some(MemoryKind::Data)) if end == mapping.start && name.is_empty() => {
+            MemoryKind::Data
+        }
+        _ => MemoryKind::Mappings,
     }
 }
 
-/// The parts of a process, in the order of [`Kind`]; `smaps` is the kernel's text.
+/// The parts of a process, in the order of [`MemoryKind`]; `smaps` is the kernel's text.
 pub fn parts(smaps: &str) -> Vec<Part> {
-    let mut found = std::collections::BTreeMap::<Kind, Amount>::new();
+    let mut found = std::collections::BTreeMap::<MemoryKind, Amount>::new();
     let mut before = (0, None);
     for line in smaps.lines() {
         if let Some(mapping) = mapping(line) {
@@ -266,12 +268,12 @@ Rss:                   0 kB
                 )
             })
         };
-        assert_eq!(of(Kind::Text), Some((4, 0)));
-        assert_eq!(of(Kind::Data), Some((4100, 2048)));
-        assert_eq!(of(Kind::Heap), Some((12, 0)));
-        assert_eq!(of(Kind::Mappings), Some((2056, 2048)));
-        assert_eq!(of(Kind::Shared), Some((2048, 2048)));
-        assert_eq!(of(Kind::Files), None);
+        assert_eq!(of(MemoryKind::Text), Some((4, 0)));
+        assert_eq!(of(MemoryKind::Data), Some((4100, 2048)));
+        assert_eq!(of(MemoryKind::Heap), Some((12, 0)));
+        assert_eq!(of(MemoryKind::Mappings), Some((2056, 2048)));
+        assert_eq!(of(MemoryKind::Shared), Some((2048, 2048)));
+        assert_eq!(of(MemoryKind::Files), None);
         let all = found
             .iter()
             .fold(Amount::default(), |sum, part| sum.and(part.amount));
@@ -286,7 +288,7 @@ Rss:                   0 kB
     #[test]
     fn this_process_has_text_and_heap_or_mappings() {
         let found = look(std::process::id()).unwrap();
-        assert!(found.iter().any(|part| part.kind == Kind::Text));
+        assert!(found.iter().any(|part| part.kind == MemoryKind::Text));
         for part in &found {
             assert!(part.amount.huge_bytes <= part.amount.resident_bytes);
         }

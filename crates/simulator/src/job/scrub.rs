@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use outlive_base::{Code, Entity, Error, Level, NodeId};
 use outlive_control::node::Input as NodeInput;
-use outlive_control::node::copies::{Expected, Place, Reading, Scrubbed};
+use outlive_control::node::copies::{CopySource, Expected, Reading, Scrubbed};
 use outlive_control::node::plain::PlainSlab;
 use outlive_control::node::shell::{Done, Making};
 use outlive_ledger::scheme::Piece;
@@ -35,19 +35,19 @@ impl Job {
         let id = reading.copy.id;
         let key = (id.incarnation.0, id.version.0);
         let node = self.home(who).node;
-        if reading.copy.place == Place::Shared && self.shared_is_hidden(node) {
+        if reading.copy.place == CopySource::Shared && self.shared_is_hidden(node) {
             return Scrubbed::Unreadable(broken(node, Code::Io, "it cannot be read"));
         }
         let storage = &self.home(who).storage;
         let sound = match (reading.copy.place, reading.expected) {
-            (Place::Parity(level), Expected::Parity(parity)) => {
+            (CopySource::Parity(level), Expected::Parity(parity)) => {
                 let bytes = storage.parity.get(&(key, level));
                 bytes.map(|bytes| digest_of(bytes) == parity)
             }
             (place, Expected::Container(sealed)) => {
                 let container = match place {
-                    Place::Kept => storage.partner.get(&(key, id.node.0)),
-                    Place::Shared => self.shared.containers.get(&(key, node)),
+                    CopySource::Kept => storage.partner.get(&(key, id.node.0)),
+                    CopySource::Shared => self.shared.containers.get(&(key, node)),
                     _ => storage.own.get(&key),
                 };
                 container.map(|it| it.is_good() && it.digest == sealed.digest)
@@ -158,20 +158,20 @@ impl Job {
         let words = container.bare();
         let storage = &mut self.home(who).storage;
         let level = match reading.copy.place {
-            Place::Own => {
+            CopySource::Own => {
                 storage.own.insert(key, container);
                 Level::DISK
             }
-            Place::Kept => {
+            CopySource::Kept => {
                 storage.partner.insert((key, id.node.0), container);
                 Level::PARTNER
             }
-            Place::Shared => {
+            CopySource::Shared => {
                 self.shared_refuses(node)?;
                 self.shared.containers.insert((key, node), container);
                 Level::SHARED
             }
-            Place::Parity(level) => level,
+            CopySource::Parity(level) => level,
         };
         // What a process has that was replaced is out of everyone's reach.
         if self.at(node) == who {
@@ -183,7 +183,7 @@ impl Job {
     fn parity_again(&mut self, who: Process, reading: &Reading) -> Result<Level, Error> {
         let node = self.home(who).node;
         let none = || broken(node, Code::NotFound, "nothing is known of its group");
-        let Place::Parity(level) = reading.copy.place else {
+        let CopySource::Parity(level) = reading.copy.place else {
             return Err(none());
         };
         let (group, parts) = reading.made_of.get(&level).ok_or_else(none)?;

@@ -102,7 +102,7 @@ fn split(head: u64, size: u64, k: u64, all: &mut Children) {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum Child {
     Tree,
     Left,
     Right,
@@ -132,7 +132,7 @@ struct Flight {
     arrives: u64,
     from: u64,
     to: u64,
-    kind: Kind,
+    kind: Child,
     /// End of the reception that has begun.
     ends: Option<u64>,
 }
@@ -180,7 +180,7 @@ pub fn run(parameters: &Parameters) -> Found {
             idle = 0;
             quiescence = quiescence.max(now);
             let distance = match flight.kind {
-                Kind::Right => (flight.to + p - flight.from) % p,
+                Child::Right => (flight.to + p - flight.from) % p,
                 _ => (flight.from + p - flight.to) % p,
             };
             hear(
@@ -195,7 +195,7 @@ pub fn run(parameters: &Parameters) -> Found {
         flights.retain(|f| f.ends != Some(now));
         // Receptions begin, then sends: lower ranks before higher.
         // What was decided on first is received first of all that have arrived.
-        flights.sort_by_key(|f| (f.decided, f.kind != Kind::Tree, (f.from + root) % p));
+        flights.sort_by_key(|f| (f.decided, f.kind != Child::Tree, (f.from + root) % p));
         for flight in &mut flights {
             let process = &mut all[flight.to as usize];
             let free = process
@@ -224,7 +224,7 @@ pub fn run(parameters: &Parameters) -> Found {
             if !dead.contains(&to) {
                 flights.push(Flight {
                     decided: match kind {
-                        Kind::Tree => process.coloured.unwrap_or(now),
+                        Child::Tree => process.coloured.unwrap_or(now),
                         _ => now,
                     },
                     arrives: now + o + l,
@@ -269,7 +269,7 @@ fn ends(tree: &Children, rank: u64, delay: u64, gap: u64) -> u64 {
 
 fn hear(
     process: &mut Process,
-    kind: Kind,
+    kind: Child,
     distance: u64,
     now: u64,
     parameters: &Parameters,
@@ -281,9 +281,9 @@ fn hear(
     };
     let optimized = matches!(parameters.correction, Correction::OptimizedOpportunistic(_));
     match kind {
-        Kind::Tree => {}
+        Child::Tree => {}
         // From the left: all to our left, and d - d/2 - distance to our right, is served.
-        Kind::Right => {
+        Child::Right => {
             process.heard_left.push(distance);
             if optimized {
                 process.skip_left.extend(1..=d);
@@ -292,7 +292,7 @@ fn hear(
                     .extend((1..=d).filter(|x| x + distance <= d - d / 2));
             }
         }
-        Kind::Left => {
+        Child::Left => {
             process.heard_right.push(distance);
             if optimized {
                 process.skip_right.extend(1..=d);
@@ -305,7 +305,7 @@ fn hear(
     let first = process.coloured.is_none();
     if first {
         process.coloured = Some(now);
-        process.by_correction = kind != Kind::Tree;
+        process.by_correction = kind != Child::Tree;
     }
     let in_time = parameters.start == Start::Overlapped || now <= from;
     match parameters.correction {
@@ -313,7 +313,7 @@ fn hear(
         Correction::FailureProof(_)
         | Correction::Opportunistic(_)
         | Correction::OptimizedOpportunistic(_) => process.takes_part = true,
-        Correction::Checked => process.takes_part |= first && kind == Kind::Tree && in_time,
+        Correction::Checked => process.takes_part |= first && kind == Child::Tree && in_time,
     }
 }
 
@@ -327,7 +327,7 @@ fn next(
     from: u64,
     line: bool,
     parameters: &Parameters,
-) -> Option<(u64, Kind)> {
+) -> Option<(u64, Child)> {
     let serves = !process.by_correction || parameters.start == Start::Overlapped;
     if serves
         && let Some(&child) = tree
@@ -335,7 +335,7 @@ fn next(
             .and_then(|list| list.get(process.children_served))
     {
         process.children_served += 1;
-        return Some((child, Kind::Tree));
+        return Some((child, Child::Tree));
     }
     if p == 1 || !process.takes_part || now < from {
         return None;
@@ -389,8 +389,8 @@ fn next(
     };
     if leftward {
         process.left += 1;
-        return Some(((me + 2 * p - process.left) % p, Kind::Left));
+        return Some(((me + 2 * p - process.left) % p, Child::Left));
     }
     process.right += 1;
-    Some(((me + process.right) % p, Kind::Right))
+    Some(((me + process.right) % p, Child::Right))
 }

@@ -20,35 +20,35 @@ impl Draw {
 }
 
 /// A level besides the local one: its text up to its rates, and bytes per second from and to.
-struct Kind {
+struct Candidate {
     text: &'static str,
     from: f64,
     to: f64,
     unit: &'static str,
 }
 
-const XOR: Kind = Kind {
+const XOR: Candidate = Candidate {
     text: "kind = \"xor\"\ngroup = 16",
     from: 1.0,
     to: 16.0,
     unit: "GB/s",
 };
-const RS: Kind = Kind {
+const RS: Candidate = Candidate {
     text: "kind = \"rs\"\ngroup = 16\nparity = 2",
     ..XOR
 };
-const PARTNER: Kind = Kind {
+const PARTNER: Candidate = Candidate {
     text: "kind = \"partner\"\ndistance = 64",
     to: 10.0,
     ..XOR
 };
-const BUFFER: Kind = Kind {
+const BUFFER: Candidate = Candidate {
     text: "kind = \"shared\"\nservers = \"buffer\"",
     from: 10.0,
     to: 80.0,
     unit: "TB/s",
 };
-const FILES: Kind = Kind {
+const FILES: Candidate = Candidate {
     text: "kind = \"shared\"\nservers = \"files\"",
     from: 2.0,
     to: 30.0,
@@ -105,7 +105,7 @@ pub fn texts(seed: u64) -> (String, String) {
         (true, FILES),
     ];
     for (used, kind) in levels {
-        let Kind { from, to, unit, .. } = kind;
+        let Candidate { from, to, unit, .. } = kind;
         let (write, read) = (draw.between(from, to), draw.between(from, to));
         let asynchronous = background && draw.chance(80);
         if used {

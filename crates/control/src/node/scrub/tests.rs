@@ -41,7 +41,7 @@ fn commit(node: &mut Node<Still>, version: Version, level: Level) {
 }
 
 /// The copies that were asked for so far: version, place, whose.
-fn asked(node: &mut Node<Still>) -> Vec<(u64, Place, u32)> {
+fn asked(node: &mut Node<Still>) -> Vec<(u64, CopySource, u32)> {
     let reading = |ask: &Ask<_>| match ask {
         Ask::Scrub(reading) => {
             let copy = reading.copy;
@@ -123,7 +123,12 @@ fn each_copy_is_read_once_in_a_period_one_at_a_time() {
         "it was read back when it was written: {first:?}"
     );
     let all: std::collections::BTreeSet<_> = asked(&mut node).into_iter().collect();
-    let want = [20, 21].map(|version| [(version, Place::Own, 1), (version, Place::Kept, 0)]);
+    let want = [20, 21].map(|version| {
+        [
+            (version, CopySource::Own, 1),
+            (version, CopySource::Kept, 0),
+        ]
+    });
     assert_eq!(all, want.into_iter().flatten().collect());
     let said = status(&mut node);
     assert_eq!((said.read, said.read_bytes, said.damaged), (4, 400, 0));

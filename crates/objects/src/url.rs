@@ -34,18 +34,18 @@ enum Provider {
     Azure,
 }
 
-/// A place in an object store. Holds no secret, and is shown as it was written.
+/// The address of a directory in an object store. Holds no secret, and is shown as it was written.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct ObjectStoreUrl {
     url: String,
     provider: Provider,
     prefix: String,
 }
 
-impl FromStr for Place {
+impl FromStr for ObjectStoreUrl {
     type Err = Error;
 
-    fn from_str(text: &str) -> Result<Place> {
+    fn from_str(text: &str) -> Result<ObjectStoreUrl> {
         let refuse = |reason: &str| {
             Error::new(
                 Code::InvalidArgument,
@@ -78,7 +78,7 @@ impl FromStr for Place {
         if !sound || bucket.contains(char::is_whitespace) {
             return Err(refuse("not a name of a bucket and a directory"));
         }
-        Ok(Place {
+        Ok(ObjectStoreUrl {
             url: format!("{scheme}://{rest}"),
             provider,
             prefix: prefix.to_owned(),
@@ -86,7 +86,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ObjectStoreUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.url)
     }
@@ -113,7 +113,7 @@ fn bounds(prefix: &str) -> impl Iterator<Item = (ClientConfigKey, &'static str)>
         .filter_map(|((_, key, value), open)| open.then_some((key, value)))
 }
 
-impl Place {
+impl ObjectStoreUrl {
     /// In the bucket, where jobs have their directories.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
@@ -184,7 +184,7 @@ mod tests {
             ("gs://b/outlive", "outlive"),
             ("az://c/a/b/", "a/b"),
         ] {
-            let place: Place = text.parse().unwrap();
+            let place: ObjectStoreUrl = text.parse().unwrap();
             assert_eq!(place.prefix(), prefix);
             assert_eq!(place.to_string(), text.trim_end_matches('/'));
         }
@@ -203,7 +203,7 @@ mod tests {
             "s3://b/a#b",
             "s3://a b/x",
         ] {
-            let error = text.parse::<Place>().unwrap_err();
+            let error = text.parse::<ObjectStoreUrl>().unwrap_err();
             assert_eq!(error.code(), Code::InvalidArgument, "{text}");
         }
     }
