@@ -79,6 +79,10 @@ impl Rebuilding {
             return Err(error);
         }
         let (code, remedy) = match self.is_blind() {
+            _ if rejected.iter().any(is_away) => (
+                Code::AgentUnreachable,
+                "look at the network between the nodes",
+            ),
             true => (Code::Io, "make the shared directory readable here"),
             false => (Code::NoValidCheckpoint, "an older version is taken"),
         };

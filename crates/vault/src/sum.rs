@@ -150,7 +150,7 @@ pub trait Pieces {
 ///
 /// # Errors
 /// What `take` says; what hinders the pieces, if too few are left: a holder that does not answer
-/// first, for it may soon.
+/// first if its piece would do, for it may answer soon. If it would not, its silence is no cause.
 pub fn make<T>(
     group: &Group,
     want: Piece,
@@ -177,7 +177,9 @@ pub fn make<T>(
     loop {
         let there = |piece: Piece| have(piece) && !gone.contains_key(&piece);
         let Some(terms) = group.terms(want, there) else {
-            return Err(too_little(gone));
+            let may_come = |piece: Piece| have(piece) && gone.get(&piece).is_none_or(is_away);
+            let is_awaited = group.terms(want, may_come).is_some();
+            return Err(too_little(gone, is_awaited));
         };
         let mut used: Vec<Piece> = terms.iter().map(|term| term.from).collect();
         let mut open = |piece, range| pieces.open(piece, range);
@@ -225,27 +227,30 @@ pub fn of_received(error: ReadError) -> Error {
     }
 }
 
-/// Why nothing can be made.
-fn too_little(gone: BTreeMap<Piece, Error>) -> Error {
+/// True if a holder does not answer, and may later.
+fn is_away(error: &Error) -> bool {
     use Code::{AgentTimeout, AgentUnreachable, Network};
-    let is_away = |error: &Error| matches!(error.code(), Network | AgentUnreachable | AgentTimeout);
+    matches!(error.code(), Network | AgentUnreachable | AgentTimeout)
+}
+
+/// Why nothing can be made; `is_awaited`: it could be with what is away.
+fn too_little(gone: BTreeMap<Piece, Error>, is_awaited: bool) -> Error {
     let mut errors: Vec<Error> = gone.into_values().collect();
-    errors.sort_by_key(|error| !is_away(error));
-    let Some(first) = errors.first().filter(|_| errors.len() > 1) else {
-        let none = || Error::internal("nothing is known of a group");
-        return errors.pop().unwrap_or_else(none);
+    errors.sort_by_key(|error| is_away(error) != is_awaited);
+    let Some(first) = errors.first() else {
+        return Error::internal("nothing is known of a group");
+    };
+    let code = match is_away(first) && !is_awaited {
+        true => Code::NotFound,
+        false => first.code(),
     };
     let each = errors.iter().map(|error| match error.entity() {
+        _ if errors.len() == 1 => error.reason().to_owned(),
         Entity::File(_) => error.reason().to_owned(),
         entity => format!("{entity}: {}", error.reason()),
     });
     let reasons = each.collect::<Vec<_>>().join("; ");
-    Error::new(
-        first.code(),
-        first.entity().clone(),
-        reasons,
-        first.remedy(),
-    )
+    Error::new(code, first.entity().clone(), reasons, first.remedy())
 }
 
 #[cfg(test)]
@@ -486,6 +491,15 @@ mod tests {
         );
         assert!(error.reason().contains("node 1: fails"), "{error}");
         assert_eq!(hurt.read, 0, "nothing was read in vain");
+        // Whoever is away would not help: nobody need wait.
+        let third = [Piece::Whole(NodeId(3)), Piece::Parity(NodeId(3))];
+        hurt.missing.extend(third);
+        let error = made_of(&group, &mut hurt, Piece::Whole(NodeId(0))).unwrap_err();
+        assert_eq!(
+            error.code(),
+            fails(Code::NotFound, third[0]).code(),
+            "{error}"
+        );
         // It was the taker that failed, and no piece is bad.
         let mut good = held(&group, &mut random);
         let have = |piece: Piece| piece.node() != NodeId(0);

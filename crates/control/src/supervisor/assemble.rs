@@ -444,9 +444,10 @@ impl Supervisor {
                 return self.leave_incarnation(now);
             }
         }
-        // What all nodes share is out of reach, or full: no other node would do better, and it may
-        // come back.
-        let of_all = error.code() == Code::Io && matches!(error.entity(), Entity::Job(_));
+        // What all nodes share is out of reach, or full, or two nodes do not reach each other: no
+        // other node would do better, and it may come back.
+        let of_all = matches!(error.code(), Code::Io | Code::AgentUnreachable)
+            && matches!(error.entity(), Entity::Job(_));
         let since = *self.shared_out_since.get_or_insert(now);
         let may_return = of_all && now.since(since) < Time::from_ms(self.set.shared_patience_ms);
         if !of_all {

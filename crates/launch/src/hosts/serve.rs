@@ -42,8 +42,6 @@ const ALIVE_MS: u64 = 500;
 
 /// Tries to make the directory of the socket, which an earlier run may be removing.
 const TRIES: u32 = 5;
-/// The file of the key, beside the socket.
-
 enum Woken {
     Seen(Seen),
     Word(ToHost),

@@ -550,6 +550,11 @@ impl Commit {
             } if (s, v) == (source, version) => {}
             _ => return,
         }
+        // Whoever is lost takes no part: the next opening says so. The others may reach each other
+        // again, and an older version would be a loss (P3).
+        if outcome == Rebuilding::OutOfReach {
+            return self.open_failed(Why::OutOfReach, Some(NodeId(from)));
+        }
         if outcome != Rebuilding::Done {
             if outcome == Rebuilding::Unreadable {
                 lead.blind.insert(from);

@@ -642,6 +642,25 @@ fn an_older_version_than_may_lie_where_nobody_sees_is_not_taken() {
         },
     );
     assert!(refused(&node, 2) && rebuilt(&node) == [20]);
+    // A node that has a copy and cannot be reached may be reached again.
+    let mut node = opened(&[copy(20, 2)]);
+    let (version, outcome) = (Version(20), Rebuilding::OutOfReach);
+    let said = MsgKind::Rebuilt {
+        source,
+        version,
+        outcome,
+    };
+    node.hear_from(2, said);
+    let failed = |event: &Event| {
+        matches!(
+            event,
+            Event::OpenFailed {
+                why: Why::OutOfReach,
+                ..
+            }
+        )
+    };
+    assert!(node.events.iter().any(failed) && rebuilt(&node) == [20]);
     // Where the decisions may lie, nobody else sees for the coordinator.
     let mut inventory = own_copies();
     inventory.insert(0, Command::Blind);

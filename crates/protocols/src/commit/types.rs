@@ -304,6 +304,8 @@ pub enum Why {
     /// The storage that all nodes share cannot be read, and a newer version may lie there than
     /// any that can be rebuilt without it.
     Unreadable,
+    /// A node's copy of the version lies at one that takes part and that it cannot reach.
+    OutOfReach,
 }
 
 /// What came of bringing a node's part of a version into memory.
@@ -315,6 +317,8 @@ pub enum Rebuilding {
     Unusable,
     /// None that can be read now, and the storage that all nodes share cannot be.
     Unreadable,
+    /// None that can be had now; one lies at a node that takes part and cannot be reached.
+    OutOfReach,
 }
 
 /// What the machine tells the driver.

@@ -145,16 +145,21 @@ impl Job {
         Ok(parity)
     }
 
-    /// The container of a node, made of what the others of its group have; `None` while one of
-    /// them is away, or too little is left.
+    /// The container of a node, made of what the others of its group have.
+    ///
+    /// # Errors
+    /// [`Code::Network`] while it could be made of what is away; others if too little is left.
     pub(super) fn made_of_group(
         &mut self,
         who: Process,
         wanted: &Rebuild<PlainSlab>,
         level: Level,
         part: &Part,
-    ) -> Option<Container> {
-        let (group, parts) = wanted.made_of.get(&level)?;
+    ) -> Result<Container> {
+        let (group, parts) = wanted
+            .made_of
+            .get(&level)
+            .ok_or_else(|| no(part.node, Code::NotFound, "nothing is known of its group"))?;
         let me = NodeId(self.home(who).node);
         let wanted = Wanted {
             key: (wanted.source.0, wanted.version.0),
@@ -166,8 +171,8 @@ impl Job {
         let have = |piece: Piece| group.is_beside(piece, me);
         let skip = self.options.planted == Some(Planted::SkipReadBack);
         let is_right = |bytes: &[u8]| skip || digest(&words_of(bytes)) == part.digest;
-        let bytes = self.made(who, &wanted, &have, &is_right).ok()?;
-        Some(Container::new(words_of(&bytes)))
+        let bytes = self.made(who, &wanted, &have, &is_right)?;
+        Ok(Container::new(words_of(&bytes)))
     }
 
     /// A piece, of what there is of its group: what cannot be had is left out, and if the sum is
@@ -179,26 +184,36 @@ impl Job {
         have: &dyn Fn(Piece) -> bool,
         is_right: &dyn Fn(&[u8]) -> bool,
     ) -> Result<Vec<u8>> {
-        let mut gone = BTreeSet::new();
+        let mut gone = BTreeMap::new();
         let mut why = Error::internal("no such piece in its group");
         loop {
-            let there = |piece| have(piece) && !gone.contains(&piece);
+            let there = |piece| have(piece) && !gone.contains_key(&piece);
             let Some(terms) = wanted.group.terms(wanted.want, there) else {
-                return Err(why);
+                let away =
+                    |piece: Piece| gone.get(&piece).is_none_or(|code| *code == Code::Network);
+                let may_come = |piece| have(piece) && away(piece);
+                return Err(match wanted.group.terms(wanted.want, may_come) {
+                    Some(_) => no(wanted.want.node(), Code::Network, "some of it is away"),
+                    None if why.code() == Code::Network => {
+                        no(wanted.want.node(), Code::NotFound, "too little is left")
+                    }
+                    None => why,
+                });
             };
             let used: BTreeSet<Piece> = terms.iter().map(|term| term.from).collect();
             match self.sum(who, wanted, terms) {
                 Ok(sum) if is_right(&sum) => return Ok(sum),
                 Ok(_) => {
                     let before = gone.len();
-                    gone.extend(used.into_iter().filter(|it| !self.is_sound(wanted, *it)));
+                    let unsound = used.into_iter().filter(|it| !self.is_sound(wanted, *it));
+                    gone.extend(unsound.map(|it| (it, Code::Corrupt)));
                     why = no(wanted.want.node(), Code::Corrupt, "not what was committed");
                     if gone.len() == before {
                         return Err(why);
                     }
                 }
                 Err((piece, error)) => {
-                    gone.insert(piece);
+                    gone.insert(piece, error.code());
                     why = error;
                 }
             }

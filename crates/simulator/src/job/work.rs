@@ -367,8 +367,8 @@ impl Job {
             let container = match *level {
                 level if level.members().is_some() => {
                     let made = self.made_of_group(who, &wanted, level, part);
-                    away |= made.is_none();
-                    made
+                    away |= made.as_ref().is_err_and(|it| it.code() == Code::Network);
+                    made.ok()
                 }
                 Level::MEMORY => wanted.in_memory.as_ref().and_then(|captures| {
                     let slabs = captures.slabs.iter();
@@ -414,6 +414,7 @@ impl Job {
                 let mut levels = wanted.parts.iter().map(|(level, _)| *level);
                 let is_blind = levels.any(|it| it == Level::SHARED) && self.shared_is_hidden(node);
                 let code = match is_blind {
+                    _ if away => Code::AgentUnreachable,
                     true => Code::Io,
                     false => Code::NoValidCheckpoint,
                 };

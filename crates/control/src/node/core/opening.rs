@@ -341,6 +341,7 @@ impl<S: Shell> Core<S> {
                 let uses_shared = self.all_levels().uses(StoreKind::Shared);
                 let outcome = match error.code() {
                     Code::Io if uses_shared => Rebuilding::Unreadable,
+                    Code::AgentUnreachable => Rebuilding::OutOfReach,
                     _ => Rebuilding::Unusable,
                 };
                 self.warn(error);
@@ -489,7 +490,7 @@ impl<S: Shell> Core<S> {
         let opening = self.opening.take();
         // Not the node's own storage, for which another could take its place.
         let refused = why == Why::Storage && culprit == Some(self.me) && self.refused_by_shared;
-        let of_all = why == Why::Unreadable || refused;
+        let of_all = matches!(why, Why::Unreadable | Why::OutOfReach) || refused;
         let entity = culprit
             .filter(|_| !of_all)
             .map_or(Entity::Job(self.spec.job.to_string()), |n| {
@@ -550,6 +551,16 @@ impl<S: Shell> Core<S> {
                 ),
                 "bring it back: this is tried again; or name levels without shared (--levels), \
                  and what lies elsewhere is taken",
+            ),
+            Why::OutOfReach => (
+                Code::AgentUnreachable,
+                format!(
+                    "start {number} did not open: {} cannot reach the node that has its copy of the \
+                     newest version, and an older one is not taken",
+                    culprit.map_or_else(|| "a node".to_owned(), |node| node.to_string())
+                ),
+                "look at the network between them (outlive doctor): this is tried again; end the \
+                 node that has it, if it cannot come back",
             ),
             Why::Stale => (
                 Code::JobBusy,

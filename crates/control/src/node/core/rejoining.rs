@@ -129,7 +129,8 @@ impl<S: Shell> Core<S> {
 
     /// A rank waits for a version of which nothing is left here: an agent before this one may have
     /// heard how it ended, and have ended itself before it told. It is voted down, as whatever is
-    /// found in parts: what was decided is told then, and all else has ended.
+    /// found in parts: what was decided is told then, and all else has ended. A container that was
+    /// never said to be prepared is nothing.
     pub(in crate::node) fn ask_how_it_ended(&mut self, rank: Rank, version: Version) {
         let at = (self.incarnation, version);
         let machine = self.machine();
@@ -144,8 +145,7 @@ impl<S: Shell> Core<S> {
         let is_known = self.rounds.contains_key(&version)
             || self.line.levels.contains_key(&at)
             || deferred == Some(version)
-            || self.versions_inside(at.0).contains(&version)
-            || self.own_part(at.0, version).is_some();
+            || self.versions_inside(at.0).contains(&version);
         if self.opening.is_some() || !is_settled || !passed || is_known {
             return;
         }
