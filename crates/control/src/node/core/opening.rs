@@ -542,26 +542,7 @@ impl<S: Shell> Core<S> {
                 format!("start {number} did not open: a record could not be written"),
                 "see the warnings: the node's storage is full or broken",
             ),
-            Why::Unreadable => (
-                Code::Io,
-                format!(
-                    "start {number} did not open: {} cannot read the shared directory, and an \
-                     older version than may lie in it is not taken",
-                    culprit.map_or_else(|| "a node".to_owned(), |node| node.to_string())
-                ),
-                "bring it back: this is tried again; or name levels without shared (--levels), \
-                 and what lies elsewhere is taken",
-            ),
-            Why::OutOfReach => (
-                Code::AgentUnreachable,
-                format!(
-                    "start {number} did not open: {} cannot reach the node that has its copy of the \
-                     newest version, and an older one is not taken",
-                    culprit.map_or_else(|| "a node".to_owned(), |node| node.to_string())
-                ),
-                "look at the network between them (outlive doctor): this is tried again; end the \
-                 node that has it, if it cannot come back",
-            ),
+            Why::Unreadable | Why::OutOfReach => out_of_sight(number, why, culprit),
             Why::Stale => (
                 Code::JobBusy,
                 format!(
@@ -587,5 +568,30 @@ impl<S: Shell> Core<S> {
             error,
             known,
         });
+    }
+}
+
+/// An older version than may lie where a node does not see is not taken: what to say of it.
+fn out_of_sight(number: u32, why: Why, culprit: Option<NodeId>) -> (Code, String, &'static str) {
+    let node = culprit.map_or_else(|| "a node".to_owned(), |node| node.to_string());
+    match why {
+        Why::OutOfReach => (
+            Code::AgentUnreachable,
+            format!(
+                "start {number} did not open: {node} cannot reach the node that has its copy of the \
+                 newest version, and an older one is not taken"
+            ),
+            "look at the network between them (outlive doctor): this is tried again; end the node \
+             that has it, if it cannot come back",
+        ),
+        _ => (
+            Code::Io,
+            format!(
+                "start {number} did not open: {node} cannot read the shared directory, and an older \
+                 version than may lie in it is not taken"
+            ),
+            "bring it back: this is tried again; or name levels without shared (--levels), and what \
+             lies elsewhere is taken",
+        ),
     }
 }
