@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use outlive_base::level::{Scheme, StoreKind};
-use outlive_base::{Code, ContainerId, Error, Level, NodeId, Rank, Result};
+use outlive_base::{Code, ContainerId, Entity, Error, Level, NodeId, Rank, Result, Version};
 use outlive_capture::slab::Slab;
 use outlive_control::node::overwritten;
 use outlive_control::node::shell::{Rebuild, Rebuilt};
@@ -78,24 +78,7 @@ impl Rebuilding {
         {
             return Err(error);
         }
-        let (code, remedy) = match self.is_blind() {
-            _ if rejected.iter().any(is_away) => (
-                Code::AgentUnreachable,
-                "look at the network between the nodes",
-            ),
-            true => (Code::Io, "make the shared directory readable here"),
-            false => (Code::NoValidCheckpoint, "an older version is taken"),
-        };
-        Err(Error::new(
-            code,
-            outlive_base::Entity::Version(self.wanted.version.0),
-            if rejected.is_empty() {
-                "no copy is known".into()
-            } else {
-                reasons(&rejected)
-            },
-            remedy,
-        ))
+        Err(failed(self.wanted.version, self.is_blind(), &rejected))
     }
 
     /// True if a copy may lie in the shared directory, and not even its list can be read: a file
@@ -245,6 +228,23 @@ fn is_away(error: &Error) -> bool {
     matches!(error.code(), Network | AgentUnreachable | AgentTimeout)
 }
 
+/// No copy could be read. One that is away may come back, and is no reason to go further back.
+fn failed(version: Version, is_blind: bool, rejected: &[Error]) -> Error {
+    let (code, remedy) = match is_blind {
+        _ if rejected.iter().any(is_away) => (
+            Code::AgentUnreachable,
+            "look at the network between the nodes",
+        ),
+        true => (Code::Io, "make the shared directory readable here"),
+        false => (Code::NoValidCheckpoint, "an older version is taken"),
+    };
+    let reason = match rejected {
+        [] => "no copy is known".into(),
+        some => reasons(some),
+    };
+    Error::new(code, Entity::Version(version.0), reason, remedy)
+}
+
 fn reasons(errors: &[Error]) -> String {
     let each = errors
         .iter()
@@ -310,5 +310,24 @@ impl Sink for Intake<'_> {
         slabs
             .ok_or_else(|| Error::internal("a rank before the plan"))?
             .data(rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_copy_that_is_away_is_not_gone() {
+        let no = |code| Error::new(code, Entity::Node(1), "no", "none");
+        let code = |is_blind, errors: &[Error]| failed(Version(4), is_blind, errors).code();
+        assert_eq!(code(false, &[]), Code::NoValidCheckpoint);
+        let gone = [no(Code::NotFound), no(Code::Corrupt)];
+        assert_eq!(code(false, &gone), Code::NoValidCheckpoint);
+        assert_eq!(code(true, &gone), Code::Io);
+        for away in [Code::Network, Code::AgentUnreachable, Code::AgentTimeout] {
+            let errors = [no(Code::NotFound), no(away)];
+            assert_eq!(code(true, &errors), Code::AgentUnreachable);
+        }
     }
 }
