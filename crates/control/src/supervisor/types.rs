@@ -52,8 +52,8 @@ pub struct Settings {
     pub quick_max: u32,
     /// Tries in a row to open an incarnation, after the first.
     pub open_tries_max: u32,
-    /// How long storage that all nodes share, and that cannot be read or written, is waited for
-    /// before the job is given up.
+    /// How long storage that all nodes share and that cannot be read or written, or the way between
+    /// two nodes, is waited for before the job is given up.
     pub shared_patience_ms: u64,
     /// Between two looks at the clock: a longer gap is the launcher's own stall.
     pub look_ms: u64,

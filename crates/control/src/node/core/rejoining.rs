@@ -133,20 +133,18 @@ impl<S: Shell> Core<S> {
     /// never said to be prepared is nothing.
     pub(in crate::node) fn ask_how_it_ended(&mut self, rank: Rank, version: Version) {
         let at = (self.incarnation, version);
-        let machine = self.machine();
-        let is_settled = machine.is_some_and(|it| {
+        let waits_here = self.deferred.as_ref().is_some_and(|it| it.0 == version);
+        let is_known = self.rounds.contains_key(&version) || self.line.levels.contains_key(&at);
+        // A rank may also wait for what it has not come to.
+        let block = self.ranks.get(rank).and_then(|entry| entry.block());
+        let is_passed = block.is_some_and(|block| block.called() > version.0);
+        if self.opening.is_some() || waits_here || is_known || !is_passed {
+            return;
+        }
+        let is_settled = self.machine().is_some_and(|it| {
             it.may_forget(at.0, version) && it.decided_here(version, self.all_levels()).is_empty()
         });
-        // A rank may also wait for what it has not come to.
-        let entry = self.ranks.get(rank);
-        let passed = entry.and_then(|entry| entry.block());
-        let passed = passed.is_some_and(|block| block.called() > version.0);
-        let deferred = self.deferred.as_ref().map(|(deferred, ..)| *deferred);
-        let is_known = self.rounds.contains_key(&version)
-            || self.line.levels.contains_key(&at)
-            || deferred == Some(version)
-            || self.versions_inside(at.0).contains(&version);
-        if self.opening.is_some() || !is_settled || !passed || is_known {
+        if !is_settled || self.versions_inside(at.0).contains(&version) {
             return;
         }
         self.command(Command::Armed {

@@ -535,31 +535,34 @@ fn a_full_disk_is_given_up_only_if_what_lies_there_is_safe_elsewhere() {
 
 /// An outage of what all share is nobody's fault, and is waited for: for minutes, not for ever.
 #[test]
-fn shared_storage_that_is_out_of_reach_is_waited_for() {
-    let starts = |world: &World| world.count(|it| matches!(it, Action::StartNode { .. }));
-    let mut world = World::running(settings(2), 2);
-    let version = Version(40);
-    let step = Step::Stable(Level::PARTNER);
-    world.notice(0, Notice::Checkpoint { version, step });
-    let job = outlive_base::Entity::Job("demo".into());
-    world.open_fails = Some(Error::new(Code::Io, job, "out of reach", "bring it back"));
-    world.stubborn = true;
-    let before = starts(&world);
-    world.gone(0, Some(Ended::Signal(9)));
-    world.input(Input::TreeEnded);
-    world.pass(300_000);
-    assert_eq!(starts(&world), before, "no node is replaced");
-    world.open_fails = None;
-    world.pass(10_000);
-    assert!(world.sup.is_running());
-    let mut world = World::running(settings(2), 2);
-    let job = outlive_base::Entity::Job("demo".into());
-    world.open_fails = Some(Error::new(Code::Io, job, "out of reach", "bring it back"));
-    world.stubborn = true;
-    world.gone(0, Some(Ended::Signal(9)));
-    world.input(Input::TreeEnded);
-    world.pass(650_000);
-    assert_eq!(world.exit(), 74);
+fn what_is_out_of_reach_for_now_is_waited_for() {
+    // Storage that all nodes share; a node that another does not reach.
+    for (code, exit) in [(Code::Io, 74), (Code::AgentUnreachable, 69)] {
+        let job = outlive_base::Entity::Job("demo".into());
+        let error = Error::new(code, job, "out of reach", "bring it back");
+        let starts = |world: &World| world.count(|it| matches!(it, Action::StartNode { .. }));
+        let mut world = World::running(settings(2), 2);
+        let version = Version(40);
+        let step = Step::Stable(Level::PARTNER);
+        world.notice(0, Notice::Checkpoint { version, step });
+        world.open_fails = Some(error.clone());
+        world.stubborn = true;
+        let before = starts(&world);
+        world.gone(0, Some(Ended::Signal(9)));
+        world.input(Input::TreeEnded);
+        world.pass(300_000);
+        assert_eq!(starts(&world), before, "no node is replaced");
+        world.open_fails = None;
+        world.pass(10_000);
+        assert!(world.sup.is_running());
+        let mut world = World::running(settings(2), 2);
+        world.open_fails = Some(error);
+        world.stubborn = true;
+        world.gone(0, Some(Ended::Signal(9)));
+        world.input(Input::TreeEnded);
+        world.pass(650_000);
+        assert_eq!(world.exit(), exit);
+    }
 }
 
 /// Of two nodes lost at once, a rank of the one is seen to end before the other's keeper.

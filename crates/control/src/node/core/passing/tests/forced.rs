@@ -164,6 +164,45 @@ fn what_is_armed_and_was_told_to_have_ended_is_not_taken_up() {
     assert!(program.armed().is_none(), "nobody captures it");
 }
 
+/// An agent before this one heard how the version ended, and told nobody: it is voted down once, and not
+/// before the rank has come to it.
+#[test]
+fn who_waits_for_what_nobody_here_knows_has_the_coordinator_asked() {
+    let (open, version) = (Incarnation(1), Version(20));
+    let mut agent = alone(1);
+    let program = with_slots(&mut agent, Version(14));
+    let ballot = commit::Ballot {
+        incarnation: open,
+        term: 0,
+    };
+    let log = vec![
+        commit::Record::Promise { ballot },
+        commit::Record::Incarnation {
+            number: open,
+            source: Incarnation(0),
+            version: Version(0),
+        },
+    ];
+    let config = commit::Config {
+        nodes: 2,
+        ..commit::Config::default()
+    };
+    agent.commit = Some(Driver::recover(config, 1, 7, agent.now, log));
+    agent.incarnation = open;
+    let is_asked = |agent: &Node<Still>| !agent.machine().unwrap().may_forget(open, version);
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+    let waits = ToAgent::Wait {
+        version,
+        survives: Survives::NodeCrash,
+        timeout_ms: 600_000,
+    };
+    agent.on_said(1, 7, waits);
+    assert!(!is_asked(&agent), "the rank has not come so far");
+    program.offer(version.0);
+    agent.look_around();
+    assert!(is_asked(&agent));
+}
+
 /// What is armed at a step that the program leaves out is withdrawn while the rank captures the next
 /// one in its place: no other node has heard of that.
 #[test]
