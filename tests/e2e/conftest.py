@@ -23,6 +23,17 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: nothing may run beside it")
 
 
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """A test that fails shows what its job said and where it stands, before its processes are
+    ended: who reads it may have no other trace of it."""
+    outcome = yield
+    report = outcome.get_result()
+    job = getattr(item, "funcargs", {}).get("job")
+    if report.failed and report.when == "call" and isinstance(job, Job):
+        report.sections += job.stands()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def signals() -> None:
     """Who runs the tests in the background, or under nohup, has them ignore signals, and so

@@ -348,6 +348,22 @@ class Job:
                 newest, since = self.stable(), time.monotonic()
         return newest
 
+    def stands(self) -> list[tuple[str, str]]:
+        """For who reads of a test that failed: the end of what was said, the running report, and
+        what `outlive status` answers."""
+        files = {"said": self.dir / "err", "report": self.home / "report.json"}
+        found = [
+            (f"job: {name}", path.read_text("utf-8", "replace")[-4000:])
+            for name, path in files.items()
+            if path.exists()
+        ]
+        if processes(self.token):
+            try:
+                found.append(("job: status", self.outlive("status", status=None)))
+            except subprocess.TimeoutExpired as error:
+                found.append(("job: status", str(error)))
+        return found
+
     def gone(self, bound_s: float = LEFT_S) -> None:
         """No process of the job is left, or will be within the bound."""
         end = time.monotonic() + bound_s
