@@ -342,7 +342,10 @@ class Job:
         one before the pause may have been left out."""
         until(f"version {least}", lambda: self.stable() >= least)
         newest, since = self.stable(), time.monotonic()
-        while time.monotonic() < since + 1.0:
+        end = since + 10.0
+        # One that another level has already is on its way.
+        on_its_way = lambda: max(self.running("last").values()) > newest  # noqa: E731
+        while (now := time.monotonic()) < since + 1.0 or (on_its_way() and now < end):
             time.sleep(0.05)
             if self.stable() != newest:
                 newest, since = self.stable(), time.monotonic()

@@ -81,8 +81,8 @@ def test_a_pin_of_a_running_job_stays_and_so_does_the_version(job: Job) -> None:
 
 def several(job: Job, *options: str) -> list[int]:
     """A job that has ended and kept four versions on disk and with partners; newest first."""
-    job.hold(40, 0)
-    job.hold(115, 100)
+    for step, since in [(40, 0), (65, 50), (90, 75), (115, 100)]:
+        job.hold(step, since)
     job.survive("--keep", "4", "--levels", "disk,partner", *options)
     kept = [one["version"] for one in job.checkpoints()]
     assert len(kept) >= 4, kept
@@ -297,7 +297,10 @@ def test_what_runs_leave_behind_does_not_pile_up(job: Job, nodes: int) -> None:
     job.nodes, job.levels, job.steps = nodes, "memory,disk", 0
     for _ in range(3):
         job.steps += 60
-        job.hold(job.steps - 5, job.steps - 20, "node-crash")
+        # Enough of each run that those of the one before are too many, however slow the machine.
+        job.holds = []
+        for step in (35, 20, 5):
+            job.hold(job.steps - step, job.steps - step - 10, "node-crash")
         job.survive()
         kept = [path.name for node in range(nodes) for path in job.containers(node)]
         # The last removal may not have come about before the end.

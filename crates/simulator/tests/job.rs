@@ -59,6 +59,20 @@ fn jobs_without_faults_take_checkpoints_and_break_no_promise() {
     assert!(summary.stable > 4_000, "only {} stable", summary.stable);
 }
 
+/// Also versions that the policy has armed ahead, and that had to make way for one before them.
+#[test]
+fn what_a_program_forces_is_taken() {
+    let often = |options: &mut Options| {
+        calm(options);
+        options.forces = 2 + options.forces;
+        // No bound of a commit passes because a rank takes its time.
+        (options.step_max, options.commit_ms) = (Time::from_ms(20), 20_000);
+        (options.heal, options.end) = (Time::from_secs(8), Time::from_secs(10));
+        options.last = options.end;
+    };
+    good(&sweep(some(60), 2, often));
+}
+
 #[test]
 fn same_seed_same_history() {
     for seed in outlive_base::seeds!(4) {

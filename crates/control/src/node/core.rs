@@ -84,6 +84,8 @@ pub(super) struct Round {
     pub written_until: Option<Time>,
     /// Where its copy at `shared` comes from.
     pub through: Through,
+    /// A rank's slot for it was lent to a forced version before it.
+    pub made_way: bool,
     /// It will not be committed; slots go back as they become free.
     pub void: bool,
 }

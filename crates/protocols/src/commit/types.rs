@@ -306,6 +306,9 @@ pub enum Why {
     Unreadable,
     /// A node's copy of the version lies at one that takes part and that it cannot reach.
     OutOfReach,
+    /// A forced version before it had the rank's slot, and no other was free when the rank came to
+    /// it; not a failure.
+    MadeWay,
 }
 
 /// What came of bringing a node's part of a version into memory.

@@ -11,6 +11,7 @@
 mod chaos;
 mod checker;
 mod ends;
+mod forced;
 mod health;
 mod injected;
 mod late;

@@ -414,8 +414,7 @@ impl Job {
     /// A rank goes one step and offers a version.
     pub(super) fn step(&mut self, rank: u32, epoch: u32) {
         let stride = self.options.stride;
-        let jump = !self.calm && self.random.chance(3_000);
-        let forced = self.forced;
+        let jump = !self.calm && self.random.chance(3_000) && !self.forces_in_peace();
         let Some(program) = self.program(rank, epoch) else {
             return;
         };
@@ -444,6 +443,7 @@ impl Job {
         program.next = version;
         let node = program.node;
         self.offers(node, rank, version);
+        let is_forced = self.is_forced(epoch, version);
         let Some(program) = self.program(rank, epoch) else {
             return;
         };
@@ -453,7 +453,6 @@ impl Job {
             u64::from(rank),
             version << 8 | u64::from(incarnation),
         );
-        let is_forced = forced == Some((epoch, version));
         if is_forced {
             block.announce(Version(version));
         }
@@ -502,7 +501,7 @@ impl Job {
 
     /// Whether this version is to be captured: it is armed, or forced.
     fn enter(&mut self, rank: u32, epoch: u32, version: Version) {
-        let forced = self.forced == Some((epoch, version.0));
+        let forced = self.is_forced(epoch, version.0);
         let Some(program) = self.program(rank, epoch) else {
             return;
         };
@@ -622,20 +621,9 @@ impl Job {
         }
         program.answered = Some(version);
         program.stage = Stage::Running;
+        self.is_refused(rank, epoch, version, code);
         self.notify_agent(rank, epoch, ToAgent::Failed { version, code });
         self.next_step(rank, epoch, version.0);
-    }
-
-    /// A checkpoint that all ranks take by themselves, at a version that none has reached.
-    pub(super) fn force(&mut self) {
-        let pause = Time::from_ms(200 + self.random.below(1_500));
-        self.after(pause, Action::Force);
-        let furthest = self.programs.values().map(|program| program.next).max();
-        if let (Some(_), Some(furthest)) = (self.launcher.running(), furthest) {
-            let stride = self.options.stride;
-            let version = (furthest + 5 * stride).next_multiple_of(stride);
-            self.forced = Some((self.epoch, version));
-        }
     }
 
     /// The ranks of the command are gone.

@@ -214,6 +214,7 @@ fn options(nodes: u32) -> Options {
         late_restarts: 0,
         step_max: STEP_MAX,
         stride: 1,
+        forces: 0,
         late: 0,
         waits: 0,
         commit_ms: outlive_control::orders::Bounds::default().commit_ms,

@@ -140,7 +140,8 @@ impl<S: Shell> Core<S> {
         }
     }
 
-    /// A forced version comes before one that is armed only, if there is no free slot.
+    /// A forced version comes before one that is armed only, if there is no free slot: it is lent
+    /// the slot, and what was armed is armed again when one is free (`Core::arm_again`).
     fn make_way(&mut self, rank: Rank, version: Version) {
         let reuse = self.reuse();
         let Some(entry) = self.ranks.get_mut(rank) else {
@@ -153,7 +154,9 @@ impl<S: Shell> Core<S> {
             && !making
         {
             self.disarm_rank(rank, armed.version);
-            self.capture_failed(rank, armed.version, Why::NoRoom);
+            if let Some(round) = self.rounds.get_mut(&armed.version) {
+                round.made_way = true;
+            }
         }
     }
 

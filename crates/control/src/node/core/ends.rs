@@ -205,7 +205,8 @@ impl<S: Shell> Core<S> {
             live,
         }));
         // Ranks that had passed, or memory still being made, are no failure.
-        quiet |= level.is_none() && matches!(why, Why::Passed | Why::NoRoom | Why::Left);
+        quiet |= level.is_none() && why == Why::NoRoom;
+        quiet |= matches!(why, Why::Passed | Why::Left | Why::MadeWay);
         if self.is_coordinator() && !quiet {
             let error = abort_error(version, why, culprit);
             self.tell(&Notice::Checkpoint {
@@ -227,7 +228,7 @@ pub(in crate::node) fn abort_error(version: Version, why: Why, culprit: Option<N
             "did not answer within its bound",
             "raise --commit-timeout if storage is slow; look at the node otherwise",
         ),
-        Why::NoRoom => (
+        Why::NoRoom | Why::MadeWay => (
             Code::MemoryBudget,
             "no staging memory",
             "raise --memory or protect less",

@@ -43,6 +43,7 @@ impl<S: Shell> Core<S> {
         self.prepare_late();
         self.try_deferred();
         self.try_asks();
+        self.arm_again();
     }
 
     /// True while a rank waits for memory to capture into.

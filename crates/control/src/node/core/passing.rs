@@ -11,7 +11,7 @@
 
 use outlive_base::control_block::ControlWords;
 use outlive_base::placement::ranks_of;
-use outlive_base::{Rank, Version};
+use outlive_base::{Incarnation, Rank, Version};
 use outlive_protocols::commit::{Command, Levels, Why};
 
 use super::ranks::{RankEntry, Use};
@@ -45,6 +45,15 @@ impl<S: Shell> RankEntry<S> {
             _ => None,
         });
         filling.max_by_key(|&(_, armed)| armed)
+    }
+
+    /// True if this rank has not come to a version, nor has a slot for it: of what is armed already
+    /// it makes that version by itself.
+    fn lacks_slot(&self, source: Incarnation, version: Version) -> bool {
+        self.block()
+            .is_some_and(|block| block.called() <= version.0 && block.armed().is_none())
+            && self.filling_up_to(version).is_none()
+            && self.slot_with(source, version).is_none()
     }
 
     fn is_armed(&self, version: Version) -> bool {
@@ -122,12 +131,19 @@ impl<S: Shell> Core<S> {
             let why = Why::Coordinator;
             return self.command(Command::CaptureFailed { version, why });
         }
+        self.arm_ranks(version);
+        self.find_passed();
+    }
+
+    /// Arms the ranks that have neither come to a version that others have begun nor a slot for
+    /// it, as far as they have a free one.
+    fn arm_ranks(&mut self, version: Version) {
         let (job, incarnation, reuse) = (self.spec.job_hash, self.incarnation, self.reuse());
+        let Some(round) = self.rounds.get(&version) else {
+            return;
+        };
         for entry in self.ranks.iter_mut() {
-            // Of what is armed already the ranks make this version by themselves.
-            if entry.block().is_none_or(|block| block.armed().is_some())
-                || entry.filling_up_to(version).is_some()
-            {
+            if !entry.lacks_slot(incarnation, version) || round.captured.contains(&entry.rank) {
                 continue;
             }
             let needed = entry.block().map_or(0, |block| block.bytes_needed());
@@ -140,7 +156,25 @@ impl<S: Shell> Core<S> {
                 arm(entry, slot, version);
             }
         }
-        self.find_passed();
+    }
+
+    /// A slot may be free again: for the first of the versions under way for which a rank has
+    /// none, because a forced one before it was lent the slot, or there was none when it began.
+    pub(super) fn arm_again(&mut self) {
+        if self.deferred.is_some() || !self.asks.is_empty() {
+            return;
+        }
+        let lacks = |(version, round): &(&Version, &super::Round)| {
+            let live = !round.told && !round.void && !round.levels.is_empty();
+            let lacks = |entry: &RankEntry<S>| {
+                !round.captured.contains(&entry.rank)
+                    && entry.lacks_slot(self.incarnation, **version)
+            };
+            live && self.ranks.iter().any(lacks)
+        };
+        if let Some((&version, _)) = self.rounds.iter().find(lacks) {
+            self.arm_ranks(version);
+        }
     }
 
     /// True if ranks of this node were told last that this version has ended. Called so once, it is
@@ -260,6 +294,13 @@ impl<S: Shell> Core<S> {
     /// Ends what waits for ranks that have gone on, and frees the slots that nobody
     /// will fill.
     pub(super) fn find_passed(&mut self) {
+        for (rank, version, why) in self.passed() {
+            self.capture_failed(rank, version, why);
+        }
+    }
+
+    /// The ranks that have gone past what is under way. Slots that nobody will fill are free then.
+    fn passed(&mut self) -> Vec<(Rank, Version, Why)> {
         let live = |round: Option<&super::Round>| round.is_some_and(|round| !round.void);
         let mut passed = Vec::new();
         for entry in self.ranks.iter_mut() {
@@ -270,7 +311,7 @@ impl<S: Shell> Core<S> {
                 let way = entry.way(slot, version);
                 if live(self.rounds.get(&version)) {
                     if way == Way::Passed {
-                        passed.push((entry.rank, version));
+                        passed.push((entry.rank, version, Why::Passed));
                     }
                 } else if matches!(way, Way::Before | Way::Passed | Way::There) {
                     entry.slots[slot].usage = Use::Free;
@@ -291,13 +332,13 @@ impl<S: Shell> Core<S> {
                         && entry.slot_with(self.incarnation, version).is_none()
                 };
                 if !round.captured.contains(&rank) && self.ranks.get(rank).is_some_and(gone) {
-                    passed.push((rank, version));
+                    let made_way = round.made_way;
+                    let why = if made_way { Why::MadeWay } else { Why::Passed };
+                    passed.push((rank, version, why));
                 }
             }
         }
-        for (rank, version) in passed {
-            self.capture_failed(rank, version, Why::Passed);
-        }
+        passed
     }
 }
 

@@ -56,6 +56,7 @@ impl<S: Shell> Core<S> {
                 written: Vec::new(),
                 written_until: None,
                 through: Through::Slots,
+                made_way: false,
                 void: false,
             },
         );
@@ -616,6 +617,7 @@ impl<S: Shell> Core<S> {
         self.news(News::Released);
         self.try_deferred();
         self.try_asks();
+        self.arm_again();
     }
 
     /// Rounds that are over need no memory of their own.

@@ -68,6 +68,75 @@ fn an_armed_slot_that_is_withdrawn_goes_to_a_forced_version_before_it() {
     assert!(agent.asks.is_empty(), "it has its slab");
 }
 
+/// The policy armed ahead, a forced version before that takes the only slot: the armed one is not
+/// given up, and has a slot again as soon as one is free, or when the program forces it.
+#[test]
+fn what_makes_way_for_a_forced_version_is_armed_again() {
+    for free_before_it_is_reached in [true, false] {
+        let mut agent = alone(0);
+        let program = with_slots(&mut agent, Version(14));
+        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+        armed(&mut agent, Version(21));
+        program.offer(18);
+        program.claim(Version(18));
+        agent.ask(Rank(0), 1, Version(18), 1 << 12, true);
+        let usage = |agent: &Node<Still>| agent.ranks.get(Rank(0)).unwrap().slots[1].usage;
+        assert_eq!(usage(&agent), Use::Filling(Version(18)));
+        agent.arm_again();
+        assert!(program.armed().is_none(), "there is no slot yet");
+        assert!(agent.rounds.contains_key(&Version(21)));
+        program.leave();
+        agent.ranks.get_mut(Rank(0)).unwrap().slots[1].usage = Use::Free;
+        if free_before_it_is_reached {
+            agent.arm_again();
+            assert_eq!(program.armed().map(|it| it.version), Some(Version(21)));
+        }
+        program.announce(Version(21));
+        program.offer(21);
+        if !free_before_it_is_reached {
+            program.claim(Version(21));
+            agent.ask(Rank(0), 2, Version(21), 1 << 12, true);
+        }
+        agent.find_passed();
+        assert_eq!(usage(&agent), Use::Filling(Version(21)));
+        assert!(agent.asks.is_empty() && agent.rounds.contains_key(&Version(21)));
+        assert!(program.aborted().is_none(), "nobody gave it up");
+    }
+}
+
+/// No slot was free when the rank came to it: that is told of no version as a failure, at no level,
+/// while one that a rank has left out is.
+#[test]
+fn what_made_way_and_was_passed_is_no_failure() {
+    for why in [Why::MadeWay, Why::Overtaken] {
+        let mut agent = alone(0);
+        let program = with_slots(&mut agent, Version(14));
+        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+        armed(&mut agent, Version(21));
+        program.offer(18);
+        program.claim(Version(18));
+        agent.ask(Rank(0), 1, Version(18), 1 << 12, true);
+        program.leave();
+        let (source, version) = (Incarnation(1), Version(18));
+        agent.ranks.get_mut(Rank(0)).unwrap().slots[1].usage = Use::Full { source, version };
+        program.offer(21);
+        program.offer(22);
+        let passed = agent.passed();
+        assert_eq!(passed, [(Rank(0), Version(21), Why::MadeWay)]);
+        agent.on_aborted(Version(21), Some(Level::DISK), why, Some(NodeId(1)));
+        let ends = agent.shell.told.iter().filter(|it| {
+            matches!(
+                it,
+                Notice::Checkpoint {
+                    step: Step::Aborted { .. },
+                    ..
+                }
+            )
+        });
+        assert_eq!(ends.count(), usize::from(why == Why::Overtaken));
+    }
+}
+
 #[test]
 fn an_armed_slot_that_a_rank_has_not_seen_goes_to_what_it_forces() {
     let mut agent = alone(0);

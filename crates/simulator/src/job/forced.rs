@@ -1,0 +1,53 @@
+//! Versions that the ranks take whatever the policy says.
+
+use outlive_base::rng::Sequence;
+use outlive_base::{Code, Time, Version};
+
+use super::*;
+
+/// In a third of the histories the program forces each so many-th version that it offers, as a
+/// loop that saves now and then does: so it comes to versions that the policy has armed as well.
+/// 0: only now and then.
+pub fn every(seed: u64) -> u64 {
+    let mut random = Sequence::new(seed, 0x666f_7263);
+    match random.chance(330_000) {
+        true => 2 + random.below(8),
+        false => 0,
+    }
+}
+
+impl Job {
+    /// A checkpoint that all ranks take by themselves, at a version that none has reached.
+    pub(super) fn force(&mut self) {
+        let pause = Time::from_ms(200 + self.random.below(1_500));
+        self.after(pause, Action::Force);
+        let furthest = self.programs.values().map(|program| program.next).max();
+        if let (Some(_), Some(furthest)) = (self.launcher.running(), furthest) {
+            let stride = self.options.stride;
+            let version = (furthest + 5 * stride).next_multiple_of(stride);
+            self.forced = Some((self.epoch, version));
+        }
+    }
+
+    pub(super) fn is_forced(&self, epoch: u32, version: u64) -> bool {
+        let each = self.options.forces * self.options.stride;
+        self.forced == Some((epoch, version)) || (each > 0 && version.is_multiple_of(each))
+    }
+
+    /// The program forces versions, and nothing else happens: each of them must be taken.
+    pub(super) fn forces_in_peace(&self) -> bool {
+        self.options.forces > 0 && self.options.is_undisturbed() && self.now < self.healed()
+    }
+
+    /// A rank has entered a version and is not to capture it. What it forces is taken, unless
+    /// something fails or there is no room for it.
+    pub(super) fn is_refused(&mut self, rank: u32, epoch: u32, version: Version, code: Code) {
+        if code == Code::CommitAborted && self.is_forced(epoch, version.0) && self.forces_in_peace()
+        {
+            let version = version.0;
+            self.wrong(format!(
+                "rank {rank} forces version {version}, which was given up"
+            ));
+        }
+    }
+}
