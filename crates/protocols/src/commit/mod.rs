@@ -38,6 +38,7 @@ mod planted;
 mod recovery;
 mod round;
 mod types;
+mod why;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -55,6 +56,7 @@ use round::Round;
 
 pub use planted::Planted;
 pub use types::*;
+pub use why::Why;
 
 /// See `Commit::given_up`.
 const GIVEN_UP_MAX: usize = 64;
