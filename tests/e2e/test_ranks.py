@@ -1,6 +1,7 @@
 """What a rank may be: one living process, of a bounded number, with any memory."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -147,6 +148,18 @@ def test_a_large_forced_capture_silences_nobody(job: Job, mib: int) -> None:
 def test_many_regions_silence_nobody(job: Job, count: int) -> None:
     options = ("--levels", "memory,disk")
     heard(job, single(job).run(*options, program=misuse("many", count), bound_s=300))
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_who_forces_after_another_rank_has_left_waits_for_no_bound(job: Job, nodes: int) -> None:
+    job.nodes, job.ranks, job.every = nodes, 2, None
+    first, second = (shlex.join(misuse("leaves", rank, job.dir / "left")) for rank in (0, 1))
+    result = job.run(program=["sh", "-c", f"{second} & {first}; wait"])
+    assert result.status == 0, result.out + result.err
+    assert lines(result, "together") == [["together", "1", "0"]] * 2, result.out
+    # Given up at once: a bound would be told as -106.
+    (alone,) = lines(result, "alone")
+    assert alone[1:3] == ["1", "-501"], result.out
 
 
 def slabs(run: Run) -> list[Path]:

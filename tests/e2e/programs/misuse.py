@@ -173,6 +173,21 @@ def many(count: str) -> None:
     job.close()
 
 
+def leaves(rank: str, left: str) -> None:
+    """Of two ranks the second leaves the job; the first forces a version afterwards."""
+    job = opened("rank", Job(int(rank), 2))
+    _, address = memory(4096)
+    job.protect("field", address, 4096)
+    say("together", job.checkpoint_now(1), job.wait(1))
+    if rank == "0":
+        while not Path(left).exists():
+            time.sleep(0.01)
+        say("alone", job.checkpoint_now(2), job.wait(2), job.why())
+    job.close()
+    if rank == "1":
+        Path(left).touch()
+
+
 def ranks(count: str) -> None:
     """Rank 0 of so many."""
     opened("ranks", Job(0, int(count)))

@@ -48,10 +48,11 @@ impl<S: Shell> RankEntry<S> {
     }
 
     /// True if this rank has not come to a version, nor has a slot for it: of what is armed already
-    /// it makes that version by itself.
+    /// it makes that version by itself. One that has left the job comes to none.
     fn lacks_slot(&self, source: Incarnation, version: Version) -> bool {
         self.block()
             .is_some_and(|block| block.called() <= version.0 && block.armed().is_none())
+            && !self.closed
             && self.filling_up_to(version).is_none()
             && self.slot_with(source, version).is_none()
     }

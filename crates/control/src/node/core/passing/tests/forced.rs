@@ -104,6 +104,20 @@ fn what_makes_way_for_a_forced_version_is_armed_again() {
     }
 }
 
+/// A rank has left the job, others force a version afterwards: nobody waits for the one that has
+/// left.
+#[test]
+fn a_rank_that_has_left_is_armed_for_nothing() {
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    program.offer(18);
+    agent.ranks.get_mut(Rank(0)).unwrap().closed = true;
+    agent.on_join(Version(21), Levels::NONE.with(Level::DISK));
+    assert!(program.armed().is_none(), "nobody would take it");
+    let slots = &agent.ranks.get(Rank(0)).unwrap().slots;
+    assert_eq!(slots[1].usage, Use::Free);
+}
+
 /// No slot was free when the rank came to it: that is told of no version as a failure, at no level,
 /// while one that a rank has left out is.
 #[test]
