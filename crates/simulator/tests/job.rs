@@ -65,6 +65,7 @@ fn what_a_program_forces_is_taken() {
     let often = |options: &mut Options| {
         calm(options);
         options.forces += 2;
+        options.peace = true;
         // No bound of a commit passes because a rank takes its time.
         (options.step_max, options.commit_ms) = (Time::from_ms(20), 20_000);
         (options.heal, options.end) = (Time::from_secs(8), Time::from_secs(10));

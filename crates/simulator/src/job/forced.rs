@@ -5,6 +5,9 @@ use outlive_base::{Code, Time, Version};
 
 use super::*;
 
+/// All nodes have made the memory that ranks need.
+const STARTED: Time = Time::from_secs(1);
+
 /// In a third of the histories the program forces each so many-th version that it offers, as a
 /// loop that saves now and then does: so it comes to versions that the policy has armed as well.
 /// 0: only now and then.
@@ -34,16 +37,16 @@ impl Job {
         self.forced == Some((epoch, version)) || (each > 0 && version.is_multiple_of(each))
     }
 
-    /// The program forces versions, and nothing else happens: each of them must be taken.
-    pub(super) fn forces_in_peace(&self) -> bool {
-        self.options.forces > 0 && self.options.is_undisturbed() && self.now < self.healed()
+    /// Nothing fails, no bound passes, and there is memory: what the program forces is taken. At the
+    /// start a node may have none yet; a version that the policy wanted then is over.
+    fn is_peace(&self) -> bool {
+        self.options.peace && (STARTED..self.healed()).contains(&self.now)
     }
 
     /// A rank has entered a version and is not to capture it. What it forces is taken, unless
     /// something fails or there is no room for it.
     pub(super) fn is_refused(&mut self, rank: u32, epoch: u32, version: Version, code: Code) {
-        if code == Code::CommitAborted && self.is_forced(epoch, version.0) && self.forces_in_peace()
-        {
+        if code == Code::CommitAborted && self.is_forced(epoch, version.0) && self.is_peace() {
             let version = version.0;
             self.wrong(format!(
                 "rank {rank} forces version {version}, which was given up"

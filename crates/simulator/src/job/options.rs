@@ -72,6 +72,9 @@ pub struct Options {
     pub stride: u64,
     /// The program forces each so many-th version that it offers; 0: only now and then.
     pub forces: u64,
+    /// Nothing fails, all ranks offer the same versions, and none takes so long that a bound
+    /// passes: the judge wants each version taken that the program forces.
+    pub peace: bool,
     /// Writes to shared storage that appear there after their process has ended, per million.
     pub late: u32,
     /// Versions for which ranks wait once they have captured them, per million.
@@ -291,12 +294,6 @@ impl Options {
         }
     }
 
-    /// True if nothing fails, and no message is lost.
-    pub fn is_undisturbed(&self) -> bool {
-        let storage = self.torn == 0 && self.faults.crash == 0 && self.faults.refuse == 0;
-        storage && self.weights.sum() == 0 && self.weights.injection == 0 && self.net.loss == 0
-    }
-
     /// The options of a seed.
     pub fn from_seed(seed: u64) -> Options {
         let mut random = Sequence::new(seed, 0x6f70_7473);
@@ -386,6 +383,7 @@ impl Options {
             step_max: Time::from_ms(10 + random.below(100)),
             stride,
             forces: super::forced::every(seed),
+            peace: false,
             late: 0,
             waits: waits(seed),
             commit_ms: launcher::BOUNDS.commit_ms,

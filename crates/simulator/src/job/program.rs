@@ -414,7 +414,7 @@ impl Job {
     /// A rank goes one step and offers a version.
     pub(super) fn step(&mut self, rank: u32, epoch: u32) {
         let stride = self.options.stride;
-        let jump = !self.calm && self.random.chance(3_000) && !self.forces_in_peace();
+        let jump = !self.calm && self.random.chance(3_000) && !self.options.peace;
         let Some(program) = self.program(rank, epoch) else {
             return;
         };

@@ -215,6 +215,7 @@ fn options(nodes: u32) -> Options {
         step_max: STEP_MAX,
         stride: 1,
         forces: 0,
+        peace: false,
         late: 0,
         waits: 0,
         commit_ms: outlive_control::orders::Bounds::default().commit_ms,
