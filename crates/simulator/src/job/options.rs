@@ -191,6 +191,15 @@ fn coordinator(seed: u64, nodes: u32) -> u32 {
     }
 }
 
+/// In a quarter of the histories some nodes have no rank.
+fn bare(seed: u64, nodes: u32) -> u32 {
+    let mut random = Sequence::new(seed, 0x6261_7265);
+    match random.chance(250_000) {
+        true => 1 + random.below(u64::from(nodes - 1)) as u32,
+        false => 0,
+    }
+}
+
 /// A third of the jobs that have nodes enough keep parities, half of these no second copies.
 fn with_parities(seed: u64, nodes: u32, mut levels: Levels, weights: &mut Weights) -> Levels {
     let mut xor = Sequence::new(seed, 0x786f_7221);
@@ -338,11 +347,7 @@ impl Options {
             false => 1,
         };
         let nodes = 2 + random.below(8) as u32;
-        let mut bare = Sequence::new(seed, 0x6261_7265);
-        let bare = match bare.chance(250_000) {
-            true => 1 + bare.below(u64::from(nodes - 1)) as u32,
-            false => 0,
-        };
+        let bare = bare(seed, nodes);
         let levels = with_parities(seed, nodes, levels, &mut weights);
         let mut last = Sequence::new(seed, 0x6c61_7374);
         let domains = domains(seed, nodes, levels);
