@@ -1,23 +1,11 @@
 //! Versions that the ranks take whatever the policy says.
 
-use outlive_base::rng::Sequence;
 use outlive_base::{Code, Time, Version};
 
 use super::*;
 
 /// All nodes have made the memory that ranks need.
 const STARTED: Time = Time::from_secs(1);
-
-/// In a third of the histories the program forces each so many-th version that it offers, as a
-/// loop that saves now and then does: so it comes to versions that the policy has armed as well.
-/// 0: only now and then.
-pub fn every(seed: u64) -> u64 {
-    let mut random = Sequence::new(seed, 0x666f_7263);
-    match random.chance(330_000) {
-        true => 2 + random.below(8),
-        false => 0,
-    }
-}
 
 impl Job {
     /// A checkpoint that all ranks take by themselves, at a version that none has reached.

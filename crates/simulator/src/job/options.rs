@@ -387,7 +387,7 @@ impl Options {
             late_restarts: last.below(4) as u32,
             step_max: Time::from_ms(10 + random.below(100)),
             stride,
-            forces: super::forced::every(seed),
+            forces: 0,
             peace: false,
             late: 0,
             waits: waits(seed),

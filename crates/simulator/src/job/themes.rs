@@ -162,7 +162,6 @@ fn plain(options: &mut Options) {
     };
     options.step_max = Time::from_ms(20);
     (options.scrub, options.waits, options.late) = (None, 0, 0);
-    options.forces = 0;
     (options.heal, options.end) = (Time::from_secs(8), Time::from_secs(18));
     (options.last, options.late_restarts) = (options.end, 0);
     options.meetings = Meetings::default();
