@@ -84,7 +84,9 @@ def several(job: Job, *options: str) -> list[int]:
     for step, since in [(40, 0), (65, 50), (90, 75), (115, 100)]:
         job.hold(step, since)
     job.survive("--keep", "4", "--levels", "disk,partner", *options)
-    kept = [one["version"] for one in job.checkpoints()]
+    # On a busy machine one may have been given up, and is listed all the same.
+    whole = lambda one: all(level["stable"] for level in one["levels"])  # noqa: E731
+    kept = [one["version"] for one in job.checkpoints() if one["levels"] and whole(one)]
     assert len(kept) >= 4, kept
     return kept
 
