@@ -1,7 +1,8 @@
 """S3 servers for tests, and what may stand before them.
 
-moto keeps to conditional puts, as S3 does, and takes any credentials. rclone asks for credentials
-and does not keep to conditions.
+moto keeps to conditional puts, as S3 does, as long as one comes at a time: it looks and puts in two
+steps, and on a busy machine another comes between. It takes any credentials. rclone asks for
+credentials and does not keep to conditions.
 """
 
 import contextlib
@@ -34,6 +35,26 @@ def free_port() -> int:
         return taken.getsockname()[1]
 
 
+class Turn:
+    """Of a connection: the right to put on a condition, from the request to its answer."""
+
+    def __init__(self, right: threading.Semaphore) -> None:
+        self.right, self.has, self.guard = right, False, threading.Lock()
+
+    def comes(self) -> None:
+        """Waits for it."""
+        self.right.acquire()
+        with self.guard:
+            self.has = True
+
+    def over(self) -> None:
+        """Gives it back, if it has it."""
+        with self.guard:
+            has, self.has = self.has, False
+        if has:
+            self.right.release()
+
+
 class Between:
     """Stands between clients and a server, and hands on what comes, unless told otherwise."""
 
@@ -41,6 +62,7 @@ class Between:
         self.server = port
         self.mode = "passes"  # or "cuts": all connections at once; "holds"; "busy"
         self.unfinished: bytes | None = None  # no upload of a name with this in it comes to its end
+        self.creating = threading.Semaphore()  # who has it puts on a condition
         self.open: set[socket.socket] = set()
         self.listening = socket.create_server(("127.0.0.1", 0))
         self.port = self.listening.getsockname()[1]
@@ -80,18 +102,24 @@ class Between:
                 client.close()
                 return
             self.open |= {client, server}
-            back = threading.Thread(target=self.pump, args=(server, client), daemon=True)
+            turn = Turn(self.creating)
+            back = threading.Thread(target=self.pump, args=(server, client, turn), daemon=True)
             back.start()
-            self.pump(client, server)
+            self.pump(client, server, turn)
             back.join()
+            turn.over()
             self.open -= {client, server}
             client.close()
             server.close()
 
-    def pump(self, one: socket.socket, other: socket.socket) -> None:
+    def pump(self, one: socket.socket, other: socket.socket, turn: "Turn") -> None:
         with contextlib.suppress(OSError):
             while data := one.recv(1 << 16):
                 first = data.split(b"\r\n", 1)[0]
+                if first.startswith(b"HTTP/"):
+                    turn.over()
+                elif first.startswith(b"PUT") and b"if-none-match" in data.lower():
+                    turn.comes()
                 if first.startswith(b"POST") and b"uploadId=" in first:
                     while self.unfinished and self.unfinished in first:
                         time.sleep(0.01)

@@ -463,7 +463,9 @@ fn nodes_are_lost_one_after_another_and_come_back_by_a_memory_server() {
     good(&summary);
 }
 
-/// All other faults as well.
+/// All other faults as well, but for those that make a node stand still: one that was replaced
+/// meanwhile may commit what it had begun, which nobody hears, and the judge of parities does not
+/// know that (as in `with_server`).
 #[test]
 fn a_memory_server_that_is_lost_costs_its_level_alone() {
     let summary = sweep(some(60), 2, |options| {
@@ -471,6 +473,8 @@ fn a_memory_server_that_is_lost_costs_its_level_alone() {
         served(options);
         options.levels = options.levels.iter().fold(levels, Levels::with);
         options.weights.server = 6;
+        let weights = &mut options.weights;
+        (weights.pause, weights.zombie, weights.partition) = (0, 0, 0);
     });
     good(&summary);
 }

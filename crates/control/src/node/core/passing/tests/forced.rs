@@ -68,18 +68,24 @@ fn an_armed_slot_that_is_withdrawn_goes_to_a_forced_version_before_it() {
     assert!(agent.asks.is_empty(), "it has its slab");
 }
 
+/// The policy has armed version 21; version 18, which is forced, has the only slot that was free.
+fn lent() -> (Node<Still>, PlainBlock) {
+    let mut agent = alone(0);
+    let program = with_slots(&mut agent, Version(14));
+    agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
+    armed(&mut agent, Version(21));
+    program.offer(18);
+    program.claim(Version(18));
+    agent.ask(Rank(0), 1, Version(18), 1 << 12, true);
+    (agent, program)
+}
+
 /// The policy armed ahead, a forced version before that takes the only slot: the armed one is not
 /// given up, and has a slot again as soon as one is free, or when the program forces it.
 #[test]
 fn what_makes_way_for_a_forced_version_is_armed_again() {
     for free_before_it_is_reached in [true, false] {
-        let mut agent = alone(0);
-        let program = with_slots(&mut agent, Version(14));
-        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
-        armed(&mut agent, Version(21));
-        program.offer(18);
-        program.claim(Version(18));
-        agent.ask(Rank(0), 1, Version(18), 1 << 12, true);
+        let (mut agent, program) = lent();
         let usage = |agent: &Node<Still>| agent.ranks.get(Rank(0)).unwrap().slots[1].usage;
         assert_eq!(usage(&agent), Use::Filling(Version(18)));
         agent.arm_again();
@@ -123,13 +129,7 @@ fn a_rank_that_has_left_is_armed_for_nothing() {
 #[test]
 fn what_made_way_and_was_passed_is_no_failure() {
     for why in [Why::MadeWay, Why::Overtaken] {
-        let mut agent = alone(0);
-        let program = with_slots(&mut agent, Version(14));
-        agent.ranks.get_mut(Rank(0)).unwrap().link = Some(Link { token: 1, pid: 1 });
-        armed(&mut agent, Version(21));
-        program.offer(18);
-        program.claim(Version(18));
-        agent.ask(Rank(0), 1, Version(18), 1 << 12, true);
+        let (mut agent, program) = lent();
         program.leave();
         let (source, version) = (Incarnation(1), Version(18));
         agent.ranks.get_mut(Rank(0)).unwrap().slots[1].usage = Use::Full { source, version };
