@@ -342,7 +342,8 @@ def test_an_upload_goes_on_with_the_next_agent(job: Job, bucket: Objects) -> Non
 
 
 def test_an_upload_outlasts_an_outage(job: Job, bucket: Objects) -> None:
-    job.extra |= {"AWS_TIMEOUT": "1 seconds", "AWS_MAX_RETRIES": "1"}
+    # No bound on a request: who asks twice for an upload on a busy machine has begun two.
+    job.extra |= {"AWS_MAX_RETRIES": "1"}
     run, go = large(job, bucket)
     began = of_ten(bucket)
     bucket.between.set("cuts")
@@ -350,7 +351,8 @@ def test_an_upload_outlasts_an_outage(job: Job, bucket: Objects) -> None:
     time.sleep(6)
     bucket.between.set("passes")
     until("it is in the bucket", lambda: job.stable("shared") == 10)
-    assert bucket.uploads() == 0 and len(began) == job.nodes
+    until("no upload is left", lambda: bucket.uploads() == 0)
+    assert len(began) == job.nodes
     go.touch()
     result = run.end()
     assert result.status == 0, result.err

@@ -39,6 +39,7 @@ def test_a_pin_of_a_running_job_stays_and_so_does_the_version(job: Job) -> None:
     # Nodes 0 and 2 are lost later, with their pins.
     job.steps = 200
     job.hold(60, 30)
+    job.hold(140, 70)
     door = job.dir / "door"
     program = job.program("--pause", 65, door)
     run = job.start(program=program, inject=("node:2@version=150",))
@@ -64,8 +65,9 @@ def test_a_pin_of_a_running_job_stays_and_so_does_the_version(job: Job) -> None:
     assert f"pinned       {kept}" in job.outlive("status")
     rows = [row.split() for row in job.outlive("checkpoints", "list").splitlines()]
     assert [row[0] for row in rows if row[-1] == "pinned"] == [str(kept)], rows
-    # Nor does it go in a run that begins anew.
-    job.steps = 60
+    # Nor does it go in a run that begins anew, and takes none of its number.
+    job.steps, job.every, job.holds = 60, 7, []
+    job.hold(56, 28)
     job.survive("--fresh")
     left = entry(job, kept)
     assert left["pinned"] and left["void"] and copies(job, kept) >= 4, left
