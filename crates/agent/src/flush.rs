@@ -13,11 +13,14 @@ use std::thread::{Scope, ScopedJoinHandle};
 use outlive_base::level::StoreKind;
 use outlive_base::{ContainerId, Error, Level, NodeId, Result};
 use outlive_control::node::SHORT_BYTES;
+use outlive_control::node::contents::is_refused;
+use outlive_control::node::prints::{PRINTS_MAX, Print};
 use outlive_control::node::shell::{Captures, Flush, Target};
+use outlive_control::refused::Refused;
 use outlive_control::told::is_of_connection;
 use outlive_network::Stream;
 use outlive_vault::{
-    ContainerHead, Layout, Part, RankImage, Sealed, Vault, WriteOptions, verify_written,
+    Census, ContainerHead, Layout, Part, RankImage, Sealed, Vault, WriteOptions, verify_written,
     write_container,
 };
 
@@ -121,19 +124,50 @@ impl Writing {
                 _ => drop(work.send(done)),
             }
         };
-        match layout {
-            Ok(layout) => self.copies(&layout, &report),
-            Err(error) => {
-                for target in &self.flush.targets {
-                    report(target.level(), Err(error.clone()));
+        let mut prints = Vec::new();
+        let failed = match layout {
+            Ok(layout) => {
+                let accepted = self.accept(&layout);
+                if accepted.is_ok() {
+                    self.copies(&layout, &report);
                 }
+                // After the copies, for which the sums are computed while they are written.
+                prints = prints_of(&layout);
+                accepted.err()
+            }
+            Err(error) => Some(error),
+        };
+        if let Some(error) = failed {
+            for target in &self.flush.targets {
+                report(target.level(), Err(error.clone()));
             }
         }
         // The slabs are released before the slots may be used again.
         drop(self);
         let mut last = std::mem::take(&mut *lock(&last));
+        last.push(Work::Printed {
+            source,
+            version,
+            prints,
+        });
         last.push(Work::FlushOver { source, version });
         let _ = work.send(Work::Together(last));
+    }
+
+    /// Unless it holds numbers that a version may not hold.
+    fn accept(&self, layout: &Layout<'_>) -> Result<()> {
+        let Refused { nan, infinite } = self.flush.refused;
+        if !nan && !infinite {
+            return Ok(());
+        }
+        let counts = |census: Census| nan && census.nan > 0 || infinite && census.infinite > 0;
+        match layout.prints().find(|print| counts(print.census)) {
+            Some(print) => {
+                let version = self.flush.captures.version;
+                Err(is_refused(&print_of(print), version))
+            }
+            None => Ok(()),
+        }
     }
 
     /// The level whose copy ends the writing; of shared storage's copy nobody knows when it does.
@@ -325,6 +359,22 @@ impl Writing {
                 Err(Error::internal("an odd answer on a stream"))
             }
         }
+    }
+}
+
+/// What the first regions hold.
+fn prints_of(layout: &Layout<'_>) -> Vec<Print> {
+    layout.prints().take(PRINTS_MAX).map(print_of).collect()
+}
+
+fn print_of(print: outlive_vault::Print<'_>) -> Print {
+    Print {
+        rank: print.rank,
+        region: print.region.to_owned(),
+        bytes: print.bytes,
+        digest: print.digest,
+        nan: print.census.nan,
+        infinite: print.census.infinite,
     }
 }
 

@@ -69,6 +69,10 @@ codes! {
     RankHung = 203, "rank hangs";
     /// A program wrote over the memory that it shares with its agent.
     SharedMemory = 204, "shared memory overwritten";
+    /// A region that used to change does not any more.
+    RegionUnchanged = 205, "region does not change any more";
+    /// A region holds NaN or infinity.
+    RegionNotFinite = 206, "region holds NaN or infinity";
 
     /// The node's agent cannot be reached.
     AgentUnreachable = 300, "agent unreachable";

@@ -26,6 +26,42 @@ pub enum RegionKind {
     ArrayPart = 2,
 }
 
+/// What floating-point numbers a region consists of. Numbers are part of the format.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Element {
+    /// IEEE 754 binary16.
+    Float16 = 1,
+    /// The upper half of a binary32.
+    BFloat16 = 2,
+    /// IEEE 754 binary32; complex numbers are two of them.
+    Float32 = 3,
+    /// IEEE 754 binary64.
+    Float64 = 4,
+}
+
+impl Element {
+    /// That of a number of the format; `None` if it is none of ours.
+    pub fn of(number: u32) -> Option<Element> {
+        let all = [
+            Element::Float16,
+            Element::BFloat16,
+            Element::Float32,
+            Element::Float64,
+        ];
+        all.into_iter().find(|it| *it as u32 == number)
+    }
+
+    /// Bytes of one.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Element::Float16 | Element::BFloat16 => 2,
+            Element::Float32 => 4,
+            Element::Float64 => 8,
+        }
+    }
+}
+
 /// An attribute of a region: a tag and bytes. A reader that does not know the tag
 /// of a required attribute must refuse the region; others may be skipped.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,6 +77,10 @@ impl Attribute {
     pub const REQUIRED: u16 = 0x8000;
     /// A file's permission bits, u32.
     pub const FILE_MODE: u16 = 1;
+    /// What numbers it consists of, u8: [`Element`].
+    pub const ELEMENT: u16 = 2;
+    /// Bytes of an [`Attribute::ELEMENT`] in the table: tag, length, value.
+    pub const ELEMENT_BYTES: u64 = 2 + 4 + 1;
 }
 
 /// One region of one rank at one version.
@@ -64,6 +104,27 @@ impl Region {
             kind: RegionKind::Bytes,
             bytes,
             attributes: Vec::new(),
+        }
+    }
+
+    /// The same, of such numbers.
+    #[must_use]
+    pub fn of_elements(mut self, element: Option<Element>) -> Region {
+        self.attributes.retain(|it| it.tag != Attribute::ELEMENT);
+        self.attributes.extend(element.map(|element| Attribute {
+            tag: Attribute::ELEMENT,
+            value: vec![element as u8],
+        }));
+        self
+    }
+
+    /// What numbers it consists of; `None`: nobody said it, or a later version has.
+    pub fn element(&self) -> Option<Element> {
+        let mut attributes = self.attributes.iter();
+        let found = attributes.find(|it| it.tag == Attribute::ELEMENT)?;
+        match found.value[..] {
+            [number] => Element::of(number.into()),
+            _ => None,
         }
     }
 }

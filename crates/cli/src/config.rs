@@ -128,6 +128,7 @@ pub const KEYS: &[Key] = &[
     key(SAVES, "shared-from", "disk", ""),
     key(SAVES, "shared-rate", "off", ""),
     key(SAVES, "shared-rate-job", "off", ""),
+    key(SAVES, "refuse", "off", ""),
     key(SAVES, "scrub-every", "1h", ""),
     key(SAVES, "scrub-rate", "32MiB", ""),
     key(SAVES, "encrypt", "false", ""),
@@ -290,7 +291,7 @@ fn misspelt(names: impl Iterator<Item = std::ffi::OsString>) -> Vec<(String, Str
 }
 
 impl Settings {
-    fn pairs(&self) -> [(&'static str, &Option<String>); 43] {
+    fn pairs(&self) -> [(&'static str, &Option<String>); 44] {
         [
             ("store", &self.store),
             ("node-storage", &self.node_storage),
@@ -320,6 +321,7 @@ impl Settings {
             ("shared-from", &self.shared.shared_from),
             ("shared-rate", &self.shared.shared_rate),
             ("shared-rate-job", &self.shared.shared_rate_job),
+            ("refuse", &self.refuse),
             ("scrub-every", &self.scrub_every),
             ("scrub-rate", &self.scrub_rate),
             ("encrypt", &self.encrypt),

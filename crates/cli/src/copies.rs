@@ -1,7 +1,8 @@
-//! How copies come to shared storage, and how all copies are read before they are needed: the
-//! settings.
+//! How copies come to shared storage, how all copies are read before they are needed, and what a
+//! version may not hold: the settings.
 
 use outlive_base::{Code, Entity, Error, Result};
+use outlive_control::refused::Refused;
 use outlive_control::supervisor::Settings;
 use outlive_control::transfers::TransferSetting;
 use outlive_control::units::size_bytes;
@@ -22,7 +23,29 @@ pub fn apply(config: &Config, settings: &mut Settings) -> Result<()> {
         bytes_per_s: rate(config, "shared-rate")?,
         bytes_per_s_job: rate(config, "shared-rate-job")?,
     };
+    settings.refused = refused(config)?;
     Ok(())
+}
+
+/// The numbers that a version may not hold.
+fn refused(config: &Config) -> Result<Refused> {
+    let given = config.get("refuse");
+    let mut refused = Refused::default();
+    if given == OFF {
+        return Ok(refused);
+    }
+    for word in given.split(',') {
+        match word.trim() {
+            "nan" => refused.nan = true,
+            "inf" => refused.infinite = true,
+            other => {
+                let reason = format!("'{}' is neither nan nor inf", short(other));
+                let remedy = "give nan, inf, nan,inf or off";
+                return Err(refuse(config, "refuse", reason, remedy));
+            }
+        }
+    }
+    Ok(refused)
 }
 
 fn from_disk(config: &Config) -> Result<bool> {

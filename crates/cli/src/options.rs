@@ -90,6 +90,10 @@ pub struct Settings {
     /// Versions to keep on each level
     #[arg(long, value_name = "N")]
     pub keep: Option<String>,
+    /// Give up versions with such numbers in regions of which the program has said what numbers
+    /// they have
+    #[arg(long, value_name = "nan,inf|off")]
+    pub refuse: Option<String>,
     /// Read stored copies again after so long, and mend what is damaged; off: never
     #[arg(long, value_name = "TIME|off")]
     pub scrub_every: Option<String>,

@@ -53,6 +53,8 @@ module outlive
     integer, parameter, public :: OUTLIVE_E_RANK_LOST = 202
     integer, parameter, public :: OUTLIVE_E_RANK_HUNG = 203
     integer, parameter, public :: OUTLIVE_E_SHARED_MEMORY = 204
+    integer, parameter, public :: OUTLIVE_E_REGION_UNCHANGED = 205
+    integer, parameter, public :: OUTLIVE_E_REGION_NOT_FINITE = 206
     integer, parameter, public :: OUTLIVE_E_AGENT_UNREACHABLE = 300
     integer, parameter, public :: OUTLIVE_E_AGENT_TIMEOUT = 301
     integer, parameter, public :: OUTLIVE_E_MEMORY_BUDGET = 302
@@ -91,6 +93,11 @@ module outlive
     integer, parameter, public :: OUTLIVE_SURVIVES_NODE_LOSS = 3
     integer, parameter, public :: OUTLIVE_SURVIVES_DOMAIN = 4
     integer, parameter, public :: OUTLIVE_SURVIVES_ALL_NODES = 5
+    !> What numbers a region consists of; of complex numbers: their parts.
+    integer, parameter, public :: OUTLIVE_FLOAT16 = 1
+    integer, parameter, public :: OUTLIVE_BFLOAT16 = 2
+    integer, parameter, public :: OUTLIVE_FLOAT32 = 3
+    integer, parameter, public :: OUTLIVE_FLOAT64 = 4
 
     !> A rank's handle on its job.
     type, public :: outlive_job
@@ -136,7 +143,8 @@ module outlive
         integer(int64) :: version = -1
     end type outlive_level_t
 
-    public :: outlive_open, outlive_protect, outlive_protect_address, outlive_unprotect
+    public :: outlive_open, outlive_protect, outlive_protect_address, outlive_describe
+    public :: outlive_unprotect
     public :: outlive_restore, outlive_query, outlive_checkpoint, outlive_checkpoint_now
     public :: outlive_wanted, outlive_wait, outlive_route, outlive_status, outlive_level
     public :: outlive_close, outlive_strerror, outlive_last_error
@@ -171,6 +179,13 @@ module outlive
             integer(c_size_t), value :: bytes
             integer(c_int) :: told
         end function c_protect
+        function c_describe(job, name, element) result(told) bind(C, name="outlive_describe")
+            import :: c_char, c_int, c_ptr
+            type(c_ptr), value :: job
+            character(kind=c_char), intent(in) :: name(*)
+            integer(c_int), value :: element
+            integer(c_int) :: told
+        end function c_describe
         function c_unprotect(job, name) result(told) bind(C, name="outlive_unprotect")
             import :: c_char, c_int, c_ptr
             type(c_ptr), value :: job
@@ -287,6 +302,16 @@ contains
         integer, intent(out) :: ierr
         ierr = int(c_protect(job%handle, zero_ended(name), address, int(bytes, c_size_t)))
     end subroutine outlive_protect_address
+
+    !> Says what numbers a region has that was protected by its address; of the arrays that
+    !> outlive_protect knows it is known.
+    subroutine outlive_describe(job, name, element, ierr)
+        type(outlive_job), intent(in) :: job
+        character(len=*), intent(in) :: name
+        integer, intent(in) :: element
+        integer, intent(out) :: ierr
+        ierr = int(c_describe(job%handle, zero_ended(name), int(element, c_int)))
+    end subroutine outlive_describe
 
     subroutine outlive_unprotect(job, name, ierr)
         type(outlive_job), intent(in) :: job
@@ -445,14 +470,16 @@ contains
         end do
     end subroutine blank_padded
 
-    subroutine put(job, name, address, elements, bits, ierr)
+    subroutine put(job, name, address, elements, bits, ierr, element)
         type(outlive_job), intent(in) :: job
         character(len=*), intent(in) :: name
         type(c_ptr), intent(in) :: address
         integer(int64), intent(in) :: elements
         integer, intent(in) :: bits
         integer, intent(out) :: ierr
+        integer, intent(in), optional :: element
         call outlive_protect_address(job, name, address, elements * int(bits / 8, int64), ierr)
+        if (ierr == 0 .and. present(element)) call outlive_describe(job, name, element, ierr)
     end subroutine put
 
     subroutine protect_real32_0(job, name, x, ierr)
@@ -460,7 +487,7 @@ contains
         character(len=*), intent(in) :: name
         real(real32), intent(inout), target :: x
         integer, intent(out) :: ierr
-        call put(job, name, c_loc(x), 1_int64, storage_size(x), ierr)
+        call put(job, name, c_loc(x), 1_int64, storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_real32_0
 
     subroutine protect_real32_1(job, name, x, ierr)
@@ -471,7 +498,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_real32_1
 
     subroutine protect_real32_2(job, name, x, ierr)
@@ -482,7 +509,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_real32_2
 
     subroutine protect_real32_3(job, name, x, ierr)
@@ -493,7 +520,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_real32_3
 
     subroutine protect_real32_4(job, name, x, ierr)
@@ -504,7 +531,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_real32_4
 
     subroutine protect_real64_0(job, name, x, ierr)
@@ -512,7 +539,7 @@ contains
         character(len=*), intent(in) :: name
         real(real64), intent(inout), target :: x
         integer, intent(out) :: ierr
-        call put(job, name, c_loc(x), 1_int64, storage_size(x), ierr)
+        call put(job, name, c_loc(x), 1_int64, storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_real64_0
 
     subroutine protect_real64_1(job, name, x, ierr)
@@ -523,7 +550,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_real64_1
 
     subroutine protect_real64_2(job, name, x, ierr)
@@ -534,7 +561,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_real64_2
 
     subroutine protect_real64_3(job, name, x, ierr)
@@ -545,7 +572,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_real64_3
 
     subroutine protect_real64_4(job, name, x, ierr)
@@ -556,7 +583,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_real64_4
 
     subroutine protect_int32_0(job, name, x, ierr)
@@ -668,7 +695,7 @@ contains
         character(len=*), intent(in) :: name
         complex(real32), intent(inout), target :: x
         integer, intent(out) :: ierr
-        call put(job, name, c_loc(x), 1_int64, storage_size(x), ierr)
+        call put(job, name, c_loc(x), 1_int64, storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_complex32_0
 
     subroutine protect_complex32_1(job, name, x, ierr)
@@ -679,7 +706,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_complex32_1
 
     subroutine protect_complex32_2(job, name, x, ierr)
@@ -690,7 +717,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_complex32_2
 
     subroutine protect_complex32_3(job, name, x, ierr)
@@ -701,7 +728,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_complex32_3
 
     subroutine protect_complex32_4(job, name, x, ierr)
@@ -712,7 +739,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT32)
     end subroutine protect_complex32_4
 
     subroutine protect_complex64_0(job, name, x, ierr)
@@ -720,7 +747,7 @@ contains
         character(len=*), intent(in) :: name
         complex(real64), intent(inout), target :: x
         integer, intent(out) :: ierr
-        call put(job, name, c_loc(x), 1_int64, storage_size(x), ierr)
+        call put(job, name, c_loc(x), 1_int64, storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_complex64_0
 
     subroutine protect_complex64_1(job, name, x, ierr)
@@ -731,7 +758,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_complex64_1
 
     subroutine protect_complex64_2(job, name, x, ierr)
@@ -742,7 +769,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_complex64_2
 
     subroutine protect_complex64_3(job, name, x, ierr)
@@ -753,7 +780,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_complex64_3
 
     subroutine protect_complex64_4(job, name, x, ierr)
@@ -764,7 +791,7 @@ contains
         type(c_ptr) :: address
         address = c_null_ptr
         if (size(x) > 0 .and. is_contiguous(x)) address = c_loc(x(1, 1, 1, 1))
-        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr)
+        call put(job, name, address, size(x, kind=int64), storage_size(x), ierr, OUTLIVE_FLOAT64)
     end subroutine protect_complex64_4
 
     subroutine protect_logical_0(job, name, x, ierr)

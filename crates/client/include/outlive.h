@@ -67,6 +67,8 @@ extern "C" {
 #define OUTLIVE_E_RANK_LOST 202
 #define OUTLIVE_E_RANK_HUNG 203
 #define OUTLIVE_E_SHARED_MEMORY 204
+#define OUTLIVE_E_REGION_UNCHANGED 205
+#define OUTLIVE_E_REGION_NOT_FINITE 206
 #define OUTLIVE_E_AGENT_UNREACHABLE 300
 #define OUTLIVE_E_AGENT_TIMEOUT 301
 #define OUTLIVE_E_MEMORY_BUDGET 302
@@ -108,6 +110,14 @@ enum {
     OUTLIVE_SURVIVES_NODE_LOSS = 3,  /* a node that does not come back: `partner`, `xor`, `rs` */
     OUTLIVE_SURVIVES_DOMAIN = 4,     /* a whole failure domain: `partner`, `xor`, `rs` */
     OUTLIVE_SURVIVES_ALL_NODES = 5   /* all nodes: `shared` */
+};
+
+/* What numbers a region consists of: outlive_describe(). */
+enum {
+    OUTLIVE_FLOAT16 = 1,  /* IEEE 754 binary16 */
+    OUTLIVE_BFLOAT16 = 2, /* the upper half of a binary32 */
+    OUTLIVE_FLOAT32 = 3,  /* float */
+    OUTLIVE_FLOAT64 = 4   /* double */
 };
 
 typedef struct outlive_job outlive_job;
@@ -157,6 +167,12 @@ int outlive_open(const outlive_options *options, outlive_job **job);
  * the rank). The same name again replaces address and size: regions may move,
  * grow and shrink between versions. Zero bytes are allowed. */
 int outlive_protect(outlive_job *job, const char *name, void *data, size_t bytes);
+
+/* Says what floating-point numbers a region consists of (of complex numbers: their parts), until
+ * it is protected anew. Versions with NaN or infinity in it are told of (206), and given up under
+ * `outlive run --refuse nan,inf`. -OUTLIVE_E_REGION_MISSING: protect it first;
+ * -OUTLIVE_E_INVALID_ARGUMENT: its size is no multiple of the element's, or no such type. */
+int outlive_describe(outlive_job *job, const char *name, int element);
 
 /* Forgets a region; versions already captured keep it. */
 int outlive_unprotect(outlive_job *job, const char *name);

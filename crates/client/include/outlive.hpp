@@ -26,7 +26,9 @@
 
 #include <outlive.h>
 
+#include <array>
 #include <chrono>
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -91,6 +93,14 @@ struct contiguous<C, std::void_t<decltype(std::declval<C &>().data()), decltype(
 /** True for what shows elements by data(): a view is no object whose own bytes are meant. */
 template <class C, class = void> struct has_data : std::false_type {};
 template <class C> struct has_data<C, std::void_t<decltype(std::declval<C &>().data())>> : std::true_type {};
+
+/** What numbers a type is or consists of, as outlive_describe() has it; 0: none of those. */
+template <class T> inline constexpr int element = 0;
+template <> inline constexpr int element<float> = OUTLIVE_FLOAT32;
+template <> inline constexpr int element<double> = OUTLIVE_FLOAT64;
+template <class T> inline constexpr int element<std::complex<T>> = element<T>;
+template <class T, std::size_t N> inline constexpr int element<T[N]> = element<T>;
+template <class T, std::size_t N> inline constexpr int element<std::array<T, N>> = element<T>;
 } // namespace detail
 
 /** A rank's handle on its job. Closes it when it goes, unless an exception is on
@@ -128,13 +138,21 @@ public:
     /** A vector, array or span of trivially copyable elements. */
     template <class C, std::enable_if_t<detail::contiguous<C>::value, int> = 0>
     void protect(const char *name, C &&container, std::error_code &code) noexcept {
-        protect(name, static_cast<void *>(container.data()), container.size() * sizeof *container.data(), code);
+        using value = std::remove_pointer_t<decltype(container.data())>;
+        protect(name, static_cast<void *>(container.data()), container.size() * sizeof(value), code);
+        numbers<value>(name, code);
     }
     /** One object of a trivially copyable type. A view of elements that cannot be filled
      * (a span of const, a string_view) is refused: its own bytes are an address. */
     template <class T, std::enable_if_t<detail::plain<T> && !detail::has_data<T>::value, int> = 0>
     void protect(const char *name, T &object, std::error_code &code) noexcept {
         protect(name, static_cast<void *>(std::addressof(object)), sizeof(T), code);
+        numbers<T>(name, code);
+    }
+    /** Says what numbers a region has that was protected by its address: OUTLIVE_FLOAT64, ... Of
+     * containers and objects of float, double and complex it is known. */
+    void describe(const char *name, int element, std::error_code &code) noexcept {
+        code = to_error_code(outlive_describe(job_, name, element));
     }
     void unprotect(const char *name, std::error_code &code) noexcept {
         code = to_error_code(outlive_unprotect(job_, name));
@@ -223,6 +241,11 @@ public:
         protect(name, std::forward<T>(object), code);
         check(code);
     }
+    void describe(const char *name, int element) {
+        std::error_code code;
+        describe(name, element, code);
+        check(code);
+    }
     void unprotect(const char *name) {
         std::error_code code;
         unprotect(name, code);
@@ -261,6 +284,12 @@ public:
 #endif
 
 private:
+    template <class T> void numbers(const char *name, std::error_code &code) noexcept {
+        constexpr int element = detail::element<T>;
+        if constexpr (element != 0) {
+            if (!code) describe(name, element, code);
+        }
+    }
     static outcome told(int returned) noexcept {
         return returned == OUTLIVE_TAKEN ? outcome::taken : returned < 0 ? outcome::failed : outcome::skipped;
     }

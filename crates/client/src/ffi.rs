@@ -7,6 +7,7 @@
 use core::ffi::{CStr, c_char, c_int};
 use core::time::Duration;
 use outlive_base::{Code, Entity, Error, Result, Survives};
+use outlive_capture::region::Element;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -186,6 +187,26 @@ unsafe extern "C" fn outlive_protect(
         on_job(job, |job| {
             let name = text(job, name)?;
             job.protect(name, data, bytes).map(|()| OK)
+        })
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn outlive_describe(job: *mut Job, name: *const c_char, element: c_int) -> c_int {
+    // SAFETY: the caller's promises.
+    unsafe {
+        on_job(job, |job| {
+            let name = text(job, name)?;
+            let known = u32::try_from(element).ok().and_then(Element::of);
+            let Some(element) = known else {
+                return Err(job.note(Error::new(
+                    Code::InvalidArgument,
+                    Entity::Region(name.to_owned()),
+                    format!("{element} is no type of elements"),
+                    "give one of OUTLIVE_FLOAT16, OUTLIVE_BFLOAT16, OUTLIVE_FLOAT32, OUTLIVE_FLOAT64",
+                )));
+            };
+            job.describe(name, element).map(|()| OK)
         })
     }
 }

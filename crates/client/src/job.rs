@@ -6,6 +6,7 @@ use core::time::Duration;
 use outlive_base::{Code, Entity, Error, Result, Survives, Version};
 use outlive_capture::control::{Armed, ControlBlock, ControlWords, Identity, Side};
 use outlive_capture::ipc::{ToAgent, ToRank};
+use outlive_capture::region::Element;
 use rustix::fd::AsFd;
 
 use crate::environment::{self, RankOf};
@@ -276,6 +277,20 @@ impl Job {
         let result = self
             .alive()
             .and_then(|()| self.regions.insert(name, data, bytes));
+        self.announce();
+        self.noted(result)
+    }
+
+    /// Says what floating-point numbers a region consists of, until it is protected anew: versions
+    /// with NaN or infinity in it are told of (error 206), or given up (`--refuse`). Of complex
+    /// numbers it is the type of their parts.
+    ///
+    /// # Errors
+    /// 103 if no region of this name is protected, 100 if its size is no multiple of the element's.
+    pub fn describe(&mut self, name: &str, element: Element) -> Result<()> {
+        let result = self
+            .alive()
+            .and_then(|()| self.regions.describe(name, element));
         self.announce();
         self.noted(result)
     }

@@ -41,5 +41,5 @@ pub use job::capture::Source;
 pub use job::restore::{Restored, RestoredRegion};
 pub use job::{DEFAULT_TIMEOUT_MS, Job, Level, Options, Outcome, Status, Waited};
 pub use outlive_base::{Code, Entity, Error, Result, Survives};
-pub use outlive_capture::region::{Attribute, Region, RegionKind};
+pub use outlive_capture::region::{Attribute, Element, Region, RegionKind};
 pub use writable::first_that_is_not as first_not_writable;

@@ -5,7 +5,7 @@
 //! agent can reserve memory before the first capture.
 
 use outlive_base::{Code, Entity, Error, Result};
-use outlive_capture::region::{self, NAME_BYTES_MAX, Region, align_up};
+use outlive_capture::region::{self, Attribute, Element, NAME_BYTES_MAX, Region, align_up};
 use outlive_capture::slab::{HEAD_BYTES, capacity_for};
 use std::collections::HashMap;
 
@@ -15,6 +15,16 @@ pub(crate) struct Protected {
     pub(crate) name: String,
     pub(crate) data: *mut u8,
     pub(crate) bytes: usize,
+    /// What numbers it consists of, if that was said.
+    pub(crate) element: Option<Element>,
+}
+
+impl Protected {
+    /// Its length in the table.
+    fn table_bytes(&self) -> u64 {
+        let described = self.element.map_or(0, |_| Attribute::ELEMENT_BYTES);
+        ENTRY_BYTES + self.name.len() as u64 + described
+    }
 }
 
 /// What a capture consists of, apart from the bytes.
@@ -118,9 +128,15 @@ impl Registry {
             name: name.to_owned(),
             data,
             bytes,
+            element: None,
         };
         if let Some(&at) = self.index.get(name) {
             let old = core::mem::replace(&mut self.regions[at], entry);
+            self.table_bytes -= old.table_bytes();
+            self.table_bytes += self.regions[at].table_bytes();
+            if old.element.is_some() {
+                self.layout = None;
+            }
             if old.bytes != bytes {
                 self.data_bytes = self
                     .data_bytes
@@ -134,9 +150,41 @@ impl Registry {
             return Err(too_many());
         }
         self.index.insert(name.to_owned(), self.regions.len());
+        self.table_bytes += entry.table_bytes();
         self.regions.push(entry);
-        self.table_bytes += ENTRY_BYTES + name.len() as u64;
         self.add(padded, bytes);
+        Ok(())
+    }
+
+    /// Says what numbers a region consists of, until it is replaced.
+    pub(crate) fn describe(&mut self, name: &str, element: Element) -> Result<()> {
+        check_name(name)?;
+        let entity = Entity::Region(name.to_owned());
+        let Some(&at) = self.index.get(name) else {
+            return Err(Error::new(
+                Code::RegionMissing,
+                entity,
+                "no region of this name is protected",
+                "protect it first, then say what it holds",
+            ));
+        };
+        let region = &mut self.regions[at];
+        if !region.bytes.is_multiple_of(element.bytes()) {
+            return Err(Error::new(
+                Code::InvalidArgument,
+                entity,
+                format!(
+                    "{} bytes are no whole number of elements of {} bytes",
+                    region.bytes,
+                    element.bytes()
+                ),
+                "check the size that was protected, and the type",
+            ));
+        }
+        self.table_bytes -= region.table_bytes();
+        region.element = Some(element);
+        self.table_bytes += region.table_bytes();
+        self.layout = None;
         Ok(())
     }
 
@@ -155,7 +203,7 @@ impl Registry {
         if let Some(moved) = self.regions.get(at) {
             self.index.insert(moved.name.clone(), at);
         }
-        self.table_bytes -= ENTRY_BYTES + old.name.len() as u64;
+        self.table_bytes -= old.table_bytes();
         self.data_bytes = self
             .data_bytes
             .saturating_sub(align_up(old.bytes as u64).unwrap_or(0));
@@ -188,7 +236,7 @@ impl Registry {
     pub(crate) fn described(&self) -> Vec<Region> {
         self.regions
             .iter()
-            .map(|r| Region::memory(r.name.clone(), r.bytes as u64))
+            .map(|r| Region::memory(r.name.clone(), r.bytes as u64).of_elements(r.element))
             .collect()
     }
 
@@ -216,6 +264,9 @@ mod tests {
             let name = format!("r{}", random.below(60));
             if random.chance(300_000) {
                 registry.remove(&name);
+            } else if random.chance(300_000) {
+                // Of many no whole number fits: that changes nothing.
+                let _ = registry.describe(&name, Element::Float64);
             } else {
                 let bytes = random.below(20_000) as usize;
                 registry.insert(&name, memory.as_mut_ptr(), bytes).unwrap();
@@ -245,6 +296,25 @@ mod tests {
         }
         registry.insert("empty", core::ptr::null_mut(), 0).unwrap();
         assert_eq!(registry.all().len(), 1);
+    }
+
+    #[test]
+    fn what_a_region_consists_of() {
+        let mut registry = Registry::default();
+        let mut memory = [0_u8; 24];
+        let missing = registry.describe("field", Element::Float64).unwrap_err();
+        assert_eq!(missing.code(), Code::RegionMissing, "{missing}");
+        registry.insert("field", memory.as_mut_ptr(), 24).unwrap();
+        registry.describe("field", Element::Float64).unwrap();
+        assert_eq!(registry.described()[0].element(), Some(Element::Float64));
+        let told = region::decode(&registry.layout().unwrap().table).unwrap();
+        assert_eq!(told, registry.described());
+        // Another memory may hold something else.
+        registry.insert("field", memory.as_mut_ptr(), 12).unwrap();
+        assert_eq!(registry.described()[0].element(), None);
+        let odd = registry.describe("field", Element::Float64).unwrap_err();
+        assert_eq!(odd.code(), Code::InvalidArgument, "{odd}");
+        assert!(odd.reason().starts_with("12 bytes"), "{odd}");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod health;
 pub mod inject;
 pub mod node;
 pub mod orders;
+pub mod refused;
 pub mod report;
 pub mod scrubbing;
 mod signs;

@@ -11,9 +11,11 @@
 //! their side; no step takes long.
 
 mod collection;
+pub mod contents;
 pub mod copies;
 mod core;
 mod ending;
+mod freshness;
 mod health;
 mod injection;
 mod looks;
@@ -22,6 +24,7 @@ mod parity;
 pub mod plain;
 mod planted;
 mod policy;
+pub mod prints;
 mod registry;
 mod room;
 mod scrub;

@@ -14,6 +14,7 @@ use outlive_base::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::health::{Change, NodeHealth, Settings};
+use crate::refused::Refused;
 use crate::scrubbing::{ScrubSetting, ScrubStatus};
 use crate::traffic::Traffic;
 use crate::transfers::{TransferSetting, TransferStatus};
@@ -187,6 +188,8 @@ pub struct JobConfig {
     pub scrub: ScrubSetting,
     /// How they come to shared storage.
     pub transfer: TransferSetting,
+    /// What a version may not hold.
+    pub refused: Refused,
 }
 
 impl JobConfig {

@@ -5,7 +5,7 @@
 //! A thread may wait for the interpreter lock while it holds the job's lock, but never
 //! the other way round, so there is no circle.
 
-use outlive::{Code, Error, Job as Client, Survives};
+use outlive::{Code, Element, Error, Job as Client, Survives};
 use pyo3::exceptions::{PyException, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::sync::MutexExt;
@@ -235,8 +235,9 @@ impl Job {
         let declared = py
             .import("outlive._leaf")?
             .call_method1("declared", (name, buffer))
-            .and_then(|found| found.extract::<(usize, usize, Py<PyAny>)>());
-        let (address, bytes, hold) = declared.map_err(|exception| self.noted(py, exception))?;
+            .and_then(|found| found.extract::<(usize, usize, u32, Py<PyAny>)>());
+        let (address, bytes, element, hold) =
+            declared.map_err(|exception| self.noted(py, exception))?;
         let data = if bytes == 0 {
             core::ptr::null_mut()
         } else {
@@ -247,6 +248,9 @@ impl Job {
             // replaced, forgotten or the client is gone. That no thread writes to it
             // during a checkpoint or touches it during a restore is asked of the caller.
             unsafe { inner.client()?.protect(name, data, bytes) }?;
+            if let Some(element) = Element::of(element) {
+                inner.client()?.describe(name, element)?;
+            }
             Ok(inner.declared.insert(name.to_owned(), hold))
         })?;
         drop(old); // not under the lock: it may run code of the program

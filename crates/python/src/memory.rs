@@ -4,7 +4,7 @@
 //! array, a tensor, an exported buffer, which cannot be resized) for as long as the
 //! spot is used.
 
-use outlive::{Code, Entity, Error, Region, RestoredRegion, Result, Source};
+use outlive::{Code, Element, Entity, Error, Region, RestoredRegion, Result, Source};
 use std::collections::HashMap;
 
 /// A named range of memory.
@@ -13,6 +13,7 @@ pub struct Spot {
     name: String,
     address: usize,
     bytes: usize,
+    element: Option<Element>,
 }
 
 impl Spot {
@@ -22,6 +23,7 @@ impl Spot {
             name: name.to_owned(),
             address: data.as_ptr() as usize,
             bytes: data.len(),
+            element: None,
         }
     }
 
@@ -31,6 +33,15 @@ impl Spot {
             name,
             address,
             bytes,
+            element: None,
+        }
+    }
+
+    /// The same, with what numbers it consists of.
+    pub fn described((name, address, bytes, element): (String, usize, usize, u32)) -> Spot {
+        Spot {
+            element: Element::of(element),
+            ..Spot::new((name, address, bytes))
         }
     }
 
@@ -42,7 +53,7 @@ impl Spot {
     /// As something to capture.
     pub fn source(&self) -> Source {
         Source {
-            region: Region::memory(self.name.as_str(), self.bytes as u64),
+            region: Region::memory(self.name.as_str(), self.bytes as u64).of_elements(self.element),
             data: core::ptr::with_exposed_provenance(self.address),
         }
     }

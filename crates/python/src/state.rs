@@ -30,8 +30,12 @@ fn walk(py: Python<'_>, state: Option<&Bound<'_, PyAny>>) -> PyResult<Walked> {
     let (tree, spots, holds) = py
         .import("outlive._state")?
         .call_method1("capture", (state,))?
-        .extract::<(Bound<'_, PyBytes>, Vec<(String, usize, usize)>, Py<PyAny>)>()?;
-    let mut spots: Vec<Spot> = spots.into_iter().map(Spot::new).collect();
+        .extract::<(
+            Bound<'_, PyBytes>,
+            Vec<(String, usize, usize, u32)>,
+            Py<PyAny>,
+        )>()?;
+    let mut spots: Vec<Spot> = spots.into_iter().map(Spot::described).collect();
     spots.push(Spot::of(TREE, tree.as_bytes()));
     Ok(Walked {
         tree: Some(tree.unbind()),

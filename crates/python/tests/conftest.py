@@ -31,7 +31,7 @@ def binary() -> Path:
 def carry(saved: Any, state: Any, version: int = 7) -> None:
     """Captures `saved` and restores `state` from it, as the job does, without one."""
     tree, regions, holds = _state.capture(saved)
-    held = {name: ctypes.string_at(address, count) for name, address, count in regions}
+    held = {name: ctypes.string_at(address, count) for name, address, count, _ in regions}
     assert len(held) == len(regions)
     assert all(1 <= len(name.encode()) <= 255 for name in held)
     del holds

@@ -6,6 +6,7 @@ import datetime
 import enum
 import mmap
 import struct
+from typing import Any
 
 import numpy as np
 import outlive
@@ -160,7 +161,7 @@ def test_names_are_paths() -> None:
         "i": {0: np.zeros(1), "0": np.zeros(1)},
     }
     _, regions, _ = _state.capture(state)
-    names = [name for name, _, _ in regions]
+    names = [name for name, *_ in regions]
     assert names[:5] == ["model/layers/0", "a~1b", "a/b", "a/~2", "~0tree"]
     assert len(set(names)) == len(names) and max(len(name) for name in names) <= 255
     again = {key: value for key, value in reversed(state.items())}
@@ -298,12 +299,33 @@ def test_a_state_that_contains_itself_is_refused() -> None:
         _state.check(state)
 
 
+@pytest.mark.parametrize(
+    ("element", "dtypes"),
+    [
+        (1, ["f2"]),
+        (3, ["f4", "c8"]),
+        (4, ["f8", "c16"]),
+        (0, ["i4", ">f8", "g", "?", [("x", "f8")]]),
+    ],
+)
+def test_what_numbers_an_array_consists_of(element: int, dtypes: list[Any]) -> None:
+    """As outlive_describe has them: of others nobody counts NaN."""
+    _, regions, _ = _state.capture([np.zeros(3, np.dtype(dtype)) for dtype in dtypes])
+    assert [region[3] for region in regions] == [element] * len(dtypes)
+
+
+def test_what_numbers_a_buffer_consists_of() -> None:
+    state = {"d": array.array("d", [1.0]), "f": array.array("f", [1.0]), "b": bytearray(8)}
+    _, regions, _ = _state.capture(state)
+    assert {region[0]: region[3] for region in regions} == {"d": 4, "f": 3, "b": 0}
+
+
 def test_what_is_expected_is_what_the_capture_takes() -> None:
     state = {"a": np.zeros(5000), "b": [np.zeros(1), 5]}
     regions, total, needed = _state.check(state)
     tree, spots, _ = _state.capture(state)
     assert regions == len(spots) + 1
-    assert total == len(tree) + sum(count for _, _, count in spots)
+    assert total == len(tree) + sum(count for _, _, count, _ in spots)
     assert needed >= total and needed % 4096 == 0
 
 

@@ -15,6 +15,7 @@ use outlive_ledger::Sealed;
 
 use crate::aligned::{Buffer, Page, is_aligned};
 use crate::aligned::{PAGE, up};
+use crate::census::Census;
 use crate::error::WriteError;
 use crate::format::{
     self, ContainerHead, FRAME_BYTES, FRAME_BYTES_MAX, Sums, encode_footer, encode_frame,
@@ -34,11 +35,27 @@ pub struct RankImage<'a> {
     pub data: &'a [u8],
 }
 
-/// Frame page, sums and zero-padded last page of one frame.
+/// Frame page, sums and zero-padded last page of one frame, and what is none of its numbers.
 struct Framed {
     page: Box<Page>,
     sums: Sums,
     tail: Option<Box<Page>>,
+    census: Census,
+}
+
+/// What a region holds, in few bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Print<'a> {
+    /// Whose it is.
+    pub rank: Rank,
+    /// Its name.
+    pub region: &'a str,
+    /// Its length.
+    pub bytes: u64,
+    /// The digest of the digests of its frames.
+    pub digest: u128,
+    /// Of its numbers, if it was said that it consists of some.
+    pub census: Census,
 }
 
 struct End {
@@ -142,6 +159,31 @@ impl<'a> Layout<'a> {
         self.end().sealed
     }
 
+    /// What each region holds, rank by rank. Computes what is not computed yet.
+    pub fn prints(&self) -> impl Iterator<Item = Print<'_>> {
+        let mut frames: Vec<Vec<(Vec<u8>, Census)>> = Vec::with_capacity(self.plan.ranks.len());
+        for rank in &self.plan.ranks {
+            frames.push(vec![Default::default(); rank.regions.len()]);
+        }
+        for (nth, spot) in self.spots.iter().enumerate() {
+            let framed = self.framed(nth);
+            let (digests, census) = &mut frames[spot.slot][spot.region];
+            digests.extend(framed.sums.digest.to_le_bytes());
+            *census += framed.census;
+        }
+        let ranks = self.plan.ranks.iter().zip(frames);
+        ranks.flat_map(|(rank, frames)| {
+            let regions = rank.regions.iter().zip(frames);
+            regions.map(|(region, (digests, census))| Print {
+                rank: rank.rank,
+                region: &region.name,
+                bytes: region.bytes,
+                digest: outlive_codec::digest(&digests),
+                census,
+            })
+        })
+    }
+
     pub(crate) fn spots(&self) -> &[Spot] {
         &self.spots
     }
@@ -189,13 +231,21 @@ impl<'a> Layout<'a> {
             let (checksum, digest) =
                 outlive_codec::sums(body, padded, self.spots[nth].length as usize);
             let sums = Sums { checksum, digest };
-            let page = Box::new(encode_frame(
-                &self.head,
-                &self.plan,
-                &self.spots[nth],
-                &sums,
-            ));
-            Framed { page, sums, tail }
+            let spot = &self.spots[nth];
+            let region = &self.plan.ranks[spot.slot].regions[spot.region];
+            let mut census = Census::default();
+            if let Some(element) = region.element() {
+                // A frame ends where an element does: at a page, or with the region.
+                census += Census::of(element, body);
+                census += Census::of(element, rest);
+            }
+            let page = Box::new(encode_frame(&self.head, &self.plan, spot, &sums));
+            Framed {
+                page,
+                sums,
+                tail,
+                census,
+            }
         })
     }
 

@@ -12,6 +12,7 @@
 mod again;
 mod aligned;
 mod catalogue;
+mod census;
 mod conformance;
 mod container;
 mod diff;
@@ -48,6 +49,7 @@ mod write;
 pub use again::{Again, Unwritten, store_again};
 pub use aligned::{Buffer, PAGE, Page, is_aligned};
 pub use catalogue::{Catalogue, CopyCheck, Rejected};
+pub use census::Census;
 pub use conformance::{conform, conform_of_all};
 pub use container::{Container, RankEntry, verify_written};
 pub use diff::{BLOCK, Diff, RegionDiff, Uncompared};
@@ -59,7 +61,7 @@ pub use format::{ContainerHead, FORMAT_VERSION, FRAME_BYTES, FRAME_BYTES_MAX};
 pub use found::Found;
 pub use gc::{GcReport, Removal};
 pub use inventory::{Inventory, Mark};
-pub use layout::{Layout, RankImage};
+pub use layout::{Layout, Print, RankImage};
 pub use memory::Memory;
 pub use outlive_ledger::scheme::groups;
 pub use outlive_ledger::{

@@ -193,6 +193,46 @@ def ranks(count: str) -> None:
     opened("ranks", Job(0, int(count)))
 
 
+def replaced(again: str) -> None:
+    """Goes on with another buffer than the one that it has protected; `again`: protects that."""
+    job = opened("replaced", Job())
+    kept = [memory(size) for size in (4096, 1 << 16, 1 << 16)]
+    step, field, other = (address for _, address in kept)
+    job.protect("step", step, 8)
+    job.protect("field", field, 1 << 16)
+    for version in range(1, 15):
+        if version == 9:
+            field = other
+            if again == "again":
+                job.protect("field", field, 1 << 16)
+        ctypes.c_uint64.from_address(step).value = version
+        ctypes.c_uint64.from_address(field + 4096).value = version
+        job.checkpoint_now(version)
+        job.wait(version)
+    job.close()
+
+
+def census(number: str, element: str) -> None:
+    """Works on numbers of which one in versions 5 and 6 is none; is killed at 7, once."""
+    job = opened("census", Job())
+    kept = [memory(size) for size in (1 << 16, 4096)]
+    field, step = (address for _, address in kept)
+    job.protect("step", step, 8)
+    job.protect("field", field, 1 << 16)
+    if element != "none":
+        say("describe", library.outlive_describe(job.handle, b"field", int(element)), job.why())
+    first, last = job.restore()
+    say("restore", first, last, ctypes.c_double.from_address(field + 24).value)
+    for version in range(last + 1, 10):
+        if version == 7 and first != 4:
+            os._exit(1)
+        bad = version in (5, 6) and first != 4
+        ctypes.c_uint64.from_address(step).value = version
+        ctypes.c_double.from_address(field + 24).value = float(number) if bad else 1.0 / version
+        say("version", version, job.checkpoint_now(version), job.wait(version))
+    job.close()
+
+
 def read_only(directory: str) -> None:
     """Restores into memory that it may not write."""
     job = opened("rank", Job())

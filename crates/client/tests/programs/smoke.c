@@ -23,6 +23,7 @@ static int null_handles(void) {
     size_t       bytes = 9;
     char         path[8];
     CHECK(outlive_protect(NULL, "x", path, 1) == -OUTLIVE_E_NOT_OPEN);
+    CHECK(outlive_describe(NULL, "x", OUTLIVE_FLOAT64) == -OUTLIVE_E_NOT_OPEN);
     CHECK(outlive_unprotect(NULL, "x") == -OUTLIVE_E_NOT_OPEN);
     CHECK(outlive_restore(NULL, &version) == -OUTLIVE_E_NOT_OPEN && version == 7);
     CHECK(outlive_query(NULL, "x", &bytes) == -OUTLIVE_E_NOT_OPEN && bytes == 9);
@@ -47,6 +48,14 @@ static int bad_arguments(outlive_job *job) {
     CHECK(outlive_protect(job, "", small, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_protect(job, "\xff", small, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_protect(job, "null", NULL, 1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_describe(job, "nobody", OUTLIVE_FLOAT64) == -OUTLIVE_E_REGION_MISSING);
+    CHECK(outlive_protect(job, "small", small, 2) == OUTLIVE_OK);
+    CHECK(outlive_describe(job, "small", OUTLIVE_FLOAT64) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_describe(job, "small", 0) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_describe(job, "small", -1) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_describe(job, NULL, OUTLIVE_FLOAT16) == -OUTLIVE_E_INVALID_ARGUMENT);
+    CHECK(outlive_describe(job, "small", OUTLIVE_FLOAT16) == OUTLIVE_OK);
+    CHECK(outlive_unprotect(job, "small") == OUTLIVE_OK);
     CHECK(outlive_restore(job, NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_query(job, "x", NULL) == -OUTLIVE_E_INVALID_ARGUMENT);
     CHECK(outlive_wait(job, 1, 0, 1) == -OUTLIVE_E_INVALID_ARGUMENT);

@@ -36,6 +36,13 @@ static_assert(can_protect<Scalar &>::value && can_protect<double (&)[3]>::value)
 static_assert(!can_protect<double *&>::value && !can_protect<const std::vector<double> &>::value);
 static_assert(!can_protect<std::string_view &>::value, "the bytes of a view are an address");
 
+namespace numbers_of {
+using outlive::detail::element;
+static_assert(element<float> == OUTLIVE_FLOAT32 && element<std::complex<double>> == OUTLIVE_FLOAT64);
+static_assert(element<double[2][3]> == OUTLIVE_FLOAT64 && element<std::array<float, 4>> == OUTLIVE_FLOAT32);
+static_assert(element<int> == 0 && element<long double> == 0 && element<Scalar> == 0);
+} // namespace numbers_of
+
 int run(const char *mode) {
     const bool          second = std::strcmp(mode, "second") == 0;
     outlive::Job        job;
@@ -46,6 +53,7 @@ int run(const char *mode) {
     job.protect("span", Span{numbers.data(), numbers.size()});
     job.protect("scalar", scalar);
     job.protect("gone", field.data(), 8);
+    job.describe("gone", OUTLIVE_FLOAT64);
     job.unprotect("gone");
     CHECK(job.query("field").value_or(0) == (second ? 160000u : 0u));
     std::uint64_t step = job.restore().value_or(0);

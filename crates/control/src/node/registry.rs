@@ -109,6 +109,8 @@ services! {
     transfer: Transfer,
     /// The end of the job.
     ending: Ending,
+    /// What the regions hold.
+    contents: Contents,
     /// Room for the next version.
     room: Room,
     /// How the machine is.

@@ -21,8 +21,10 @@ use outlive_protocols::commit::Levels;
 use serde::{Deserialize, Serialize};
 
 use super::copies::{CopyId, Reading, Scrubbed, Transferring};
+use super::prints::Print;
 use crate::health::Sample;
 use crate::orders::{Fault, Member, Notice, RankStacks};
+use crate::refused::Refused;
 use crate::traffic::Traffic;
 
 /// Longest list of records that travels with one message.
@@ -225,6 +227,8 @@ pub struct Flush<L> {
     pub partner_epoch: u64,
     /// Bytes a second that may go to shared storage; 0: as many as can.
     pub shared_bytes_per_s: u64,
+    /// With such numbers it is written nowhere.
+    pub refused: Refused,
     /// Levels that were committed already: each is not told, [`Done::Protected`] is.
     pub quiet: bool,
 }
@@ -464,6 +468,15 @@ pub enum Done<L> {
         /// What it is.
         result: Result<Parity>,
     },
+    /// What the regions of a version hold.
+    Printed {
+        /// The incarnation of the capture.
+        source: Incarnation,
+        /// The version.
+        version: Version,
+        /// Region by region.
+        prints: Vec<Print>,
+    },
     /// All levels of a version ended, well or not.
     FlushOver {
         /// The incarnation of the capture.
@@ -558,9 +571,10 @@ impl<L> Done<L> {
             Done::Together(_) => "what ended together",
             Done::SlabMade { .. } => "new memory",
             Done::Persisted { .. } | Done::Unknown { .. } => "a record that was written",
-            Done::LevelDone { .. } | Done::ParityMade { .. } | Done::FlushOver { .. } => {
-                "a version that was written"
-            }
+            Done::LevelDone { .. }
+            | Done::ParityMade { .. }
+            | Done::Printed { .. }
+            | Done::FlushOver { .. } => "a version that was written",
             Done::Inventory { .. } => "what lies in storage",
             Done::Rebuilt { .. } => "a version that was rebuilt",
             Done::Collected { .. } => "old versions that were removed",

@@ -19,6 +19,7 @@ use super::plain::{PlainBlock, PlainSlab};
 use super::shell::{Ask, CommandLine, Link, PeerMessage, Shell, With};
 use super::{Hello, Node, Ranks, Start};
 use crate::orders::{AgentSpec, Bounds, Fault, JobConfig, LevelSetting, Member, Notice, Policy};
+use crate::refused::Refused;
 use crate::scrubbing::ScrubSetting;
 use crate::transfers::TransferSetting;
 
@@ -171,6 +172,7 @@ pub fn one_of(nodes: u32, node: u32, level: Level) -> Node<Still> {
         keep: 1,
         scrub: ScrubSetting::default(),
         transfer: TransferSetting::default(),
+        refused: Refused::default(),
     });
     agent
 }

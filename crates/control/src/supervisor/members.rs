@@ -20,6 +20,7 @@ impl Supervisor {
             keep: self.set.keep,
             scrub: self.set.scrub,
             transfer: self.set.transfer,
+            refused: self.set.refused,
         }
     }
 

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::ended::Ended;
 use crate::health::Change;
 use crate::inject::Injection;
+use crate::refused::Refused;
 use crate::scrubbing::ScrubSetting;
 use crate::standstill::HangRule;
 use crate::steering::Wishes;
@@ -75,6 +76,8 @@ pub struct Settings {
     pub scrub: ScrubSetting,
     /// How they come to shared storage.
     pub transfer: TransferSetting,
+    /// What a version may not hold.
+    pub refused: Refused,
     /// Restore nothing at the first start.
     pub fresh: bool,
     /// Begin anew by itself when nothing can be restored (`--on-nothing-usable fresh`).
@@ -138,6 +141,7 @@ impl Settings {
             keep: 2,
             scrub: ScrubSetting::default(),
             transfer: TransferSetting::default(),
+            refused: Refused::default(),
             fresh: false,
             anew_if_nothing: false,
             history: Incarnation(0),

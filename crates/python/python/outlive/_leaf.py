@@ -17,6 +17,18 @@ from outlive._types import Error
 REMEDY = "keep arrays, buffers and plain values in the state; leave the named entry out"
 
 
+ELEMENTS = {
+    "float16": 1,
+    "bfloat16": 2,
+    "float32": 3,
+    "float64": 4,
+    "complex32": 1,
+    "complex64": 3,
+    "complex128": 4,
+}
+"""Of torch's and NumPy's types; of complex numbers their parts."""
+
+
 class Spot(NamedTuple):
     """Bytes in memory, what keeps them there, and what to do after they were filled."""
 
@@ -40,6 +52,8 @@ class Leaf:
     shape: tuple[int, ...] = ()
     order = "C"
     nbytes = 0
+    element = 0
+    """What numbers it consists of, as ``outlive_describe`` has it; 0: no floating-point ones."""
 
     def node(self, name: str) -> _tree.Node:
         """Its entry in the tree."""
@@ -73,6 +87,7 @@ class ArrayLeaf(Leaf):
         self.dtype = dtype_text(dtype)
         self.shape = tuple(array.shape)
         self.nbytes = array.nbytes
+        self.element = array_element(dtype)
         self.read_only = not array.flags.writeable
         self.order = "F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C"
 
@@ -121,6 +136,7 @@ class TensorLeaf(Leaf):
                 refuse(name, f"a tensor that is not dense ({what})", "store its parts")
         self.tensor = tensor
         self.dtype = str(tensor.dtype)
+        self.element = ELEMENTS.get(self.dtype.rpartition(".")[2], 0)
         self.shape = tuple(int(n) for n in tensor.shape)
         self.nbytes = math.prod(self.shape) * int(tensor.element_size())
 
@@ -171,6 +187,7 @@ class BufferLeaf(Leaf):
             )
         self.view = view
         self.dtype = view.format
+        self.element = {"e": 1, "f": 3, "d": 4}.get(view.format, 0)
         self.shape = tuple(view.shape or ())
         self.nbytes = view.nbytes
 
@@ -187,6 +204,11 @@ class BufferLeaf(Leaf):
 
     def target(self, order: str) -> Spot:
         return self.source()
+
+
+def array_element(dtype: Any) -> int:
+    """What numbers an array of this NumPy dtype consists of."""
+    return ELEMENTS.get(str(dtype.name), 0) if dtype.isnative else 0
 
 
 def dtype_text(dtype: Any) -> str:
@@ -281,8 +303,8 @@ def value_of(found: Leaf) -> Any:
     return found.view.obj
 
 
-def declared(name: str, value: Any) -> tuple[int, int, Any]:
-    """For ``protect``: address, bytes, and what keeps them there."""
+def declared(name: str, value: Any) -> tuple[int, int, int, Any]:
+    """For ``protect``: address, bytes, what numbers, and what keeps them there."""
     found = leaf(name, value) or foreign_leaf(name, value)
     if found is None:
         refuse(name, f"a {type(value).__name__} is no array, tensor or buffer")
@@ -296,4 +318,4 @@ def declared(name: str, value: Any) -> tuple[int, int, Any]:
             "its elements do not lie one after the other",
             "protect a contiguous copy, or pass it in a state",
         )
-    return spot.address, spot.bytes, (spot.hold, found)
+    return spot.address, spot.bytes, found.element, (spot.hold, found)

@@ -21,6 +21,8 @@ NAME_BYTES_MAX = 255
 PAGE = 4096
 ENTRY_BYTES = 18
 """Of a region in the table, besides its name."""
+ELEMENT_BYTES = 7
+"""More, if it consists of floating-point numbers."""
 RENAME = "restore the state that was saved, or start the job under another name (--job)"
 
 
@@ -115,13 +117,13 @@ def _holds_plain(node: Node) -> bool:
     return not isinstance(node, dict) or not node.keys() & {"a", "o", "l", "d"}
 
 
-def capture(state: Any) -> tuple[bytes, list[tuple[str, int, int]], list[Any]]:
-    """The tree, the regions (name, address, bytes), and what keeps them in memory."""
+def capture(state: Any) -> tuple[bytes, list[tuple[str, int, int, int]], list[Any]]:
+    """The tree, the regions (name, address, bytes, what numbers), and what keeps them in memory."""
     walk = Walk(state)
     regions, holds = [], []
     for name, leaf in walk.leaves.items():
         spot = leaf.source()
-        regions.append((name, spot.address, spot.bytes))
+        regions.append((name, spot.address, spot.bytes, leaf.element))
         holds.append(spot.hold)
     return _tree.dumps(walk.root), regions, holds
 
@@ -137,7 +139,7 @@ def check(state: Any) -> tuple[int, int, int]:
         _writable(name, leaf)
         total += leaf.nbytes
         needed += _round(leaf.nbytes)
-        table += ENTRY_BYTES + len(name.encode())
+        table += ENTRY_BYTES + len(name.encode()) + (ELEMENT_BYTES if leaf.element else 0)
     return len(walk.leaves) + 1, total, needed + _round(table)
 
 

@@ -68,7 +68,7 @@ def digest(state: dict) -> str:
     """Of every byte of the state: the plain values and all arrays."""
     tree, regions, holds = _state.capture(state)
     found = hashlib.sha256(tree)
-    for name, address, count in regions:
+    for name, address, count, _ in regions:
         import ctypes
 
         found.update(name.encode() + struct.pack("<Q", count))

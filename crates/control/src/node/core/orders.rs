@@ -424,6 +424,7 @@ impl<S: Shell> Core<S> {
             | Done::Collected { .. }
             | Done::DiskUsage(_)
             | Done::Scrubbed { .. }
+            | Done::Printed { .. }
             | Done::Transferred { .. }
             | Done::Health(_)
             | Done::Stacks { .. } => {}

@@ -16,6 +16,7 @@ use super::{Core, News, Planted, Round, Through};
 use crate::node::SHORT_BYTES;
 use crate::node::shell::{Ask, Captures, Flush, Shell, Staging, Target};
 use crate::orders::{Member, Notice, Step};
+use crate::refused::Refused;
 
 /// How long an arming waits for a slot that is still being flushed, at most half of
 /// the coordinator's bound.
@@ -466,8 +467,15 @@ impl<S: Shell> Core<S> {
                 .filter(|_| !self.is_planted(Planted::OldPartnerEpoch))
                 .map_or(0, |node| self.epoch_of(node)),
             shared_bytes_per_s: self.shared_rate(),
+            refused: self.refused(),
             quiet: false,
         })
+    }
+
+    /// The numbers that a version may not hold.
+    pub(in crate::node) fn refused(&self) -> Refused {
+        let config = self.config.as_ref();
+        config.map_or_else(Refused::default, |config| config.refused)
     }
 
     fn target(&self, level: Level) -> Option<Target> {
